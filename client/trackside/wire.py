@@ -1,0 +1,330 @@
+"""What a training process and the daemon say to each other: the format's only definition, imported by both.
+
+A message is three ZeroMQ frames, DEALER to ROUTER::
+
+    b"trackside/1"                          protocol and schema version
+    msgpack ["batch", b"<session>", 17]     the `Envelope`
+    msgpack {"clock": …, "blocks": …}       the body that the envelope's kind names; empty for the kinds without one
+
+The envelope is apart so that a body that cannot be read can still be refused by its number. Bodies are maps without
+the fields that have their default value, and a reader ignores fields that it does not know: a new field with a default
+changes no byte of an old message.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+VERSION = 1
+PROTOCOL = b"trackside/%d" % VERSION
+
+#: Upper bounds of the step duration buckets, in seconds. They never change: a histogram's past could not be read.
+DURATION_BUCKETS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0),
+)
+
+MESSAGE_BYTES = 4 * 1024 * 1024
+"""The largest message a daemon takes; a client's batches are at most a sixteenth of it."""
+
+
+class WireError(ValueError):
+    """A message that is not one of ours.
+
+    Attributes:
+        reason: ``frames``, ``version``, ``size``, ``envelope``, ``body`` or ``block``: the label that refusals are
+            counted by, so the set is small and does not change.
+        number: The refused message's sequence number when it could be read, so that it can be answered by a nack.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+
+
+REASONS = ("frames", "version", "size", "envelope", "body", "block")
+
+
+class Envelope(msgspec.Struct, array_like=True, frozen=True):
+    """Who speaks, and which of its messages this is.
+
+    Attributes:
+        kind: From the client ``hello``, ``batch``, ``skip``, ``beat``, ``bye``; from the daemon ``welcome``,
+            ``hello?``, ``ack``, ``nack``, ``refused``.
+        session: 16 random bytes that name one `Run` of one process.
+        number: Sequence number of a batch, from 1; of a skip and of an ack the last one it covers; else 0.
+    """
+
+    kind: str
+    session: bytes
+    number: int = 0
+
+
+class Clock(msgspec.Struct, frozen=True):
+    """One moment by two clocks of the sender, in nanoseconds: the wall's, since 1970, and the monotonic one."""
+
+    wall: int
+    monotonic: int
+
+    def wall_seconds(self, monotonic: int) -> float:
+        """The wall time, in seconds, at a *monotonic* time in nanoseconds of the same sender."""
+        return (self.wall + monotonic - self.monotonic) / 1e9
+
+
+class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which run this is and which process of it.
+
+    Attributes:
+        run: The run's id, the same for all ranks on all nodes and, with ``attempt``, unique.
+        name: What people see.
+        attempt: 0, or how often the launcher has restarted the run.
+        rank: Global rank; 0 when not distributed.
+        world: Number of ranks; ``local_world`` of those are on this machine.
+        pid: As this process sees itself; ``start`` is its start time in clock ticks since boot (/proc/self/stat,
+            field 22; 0 where there is no /proc).
+        boot: The machine's boot id (/proc/sys/kernel/random/boot_id).
+        gpus: UUIDs of the GPUs that this rank was given, when the environment names them so.
+    """
+
+    run: str
+    name: str
+    attempt: int = 0
+    rank: int = 0
+    local_rank: int = 0
+    world: int = 1
+    local_world: int = 1
+    host: str = ""
+    pid: int = 0
+    start: int = 0
+    boot: str = ""
+    gpus: tuple[str, ...] = ()
+    job_id: str = ""
+    git_commit: str = ""
+    framework: str = ""
+
+
+class Histogram(msgspec.Struct):
+    """Observations per bucket of `DURATION_BUCKETS`, the last count above all bounds, and their sum in seconds."""
+
+    counts: list[int]
+    sum: float
+
+
+class Totals(msgspec.Struct, omit_defaults=True):
+    """A session's cumulative totals: sent whole with every batch, so that a daemon restart is a gap and not a reset.
+
+    Attributes:
+        pushes: Calls of `push`.
+        dropped: Values and pushes that could not be kept: not a number, or no room while the daemon was away.
+        resent: Batches sent more than once.
+        overhead: CPU seconds of the sender thread.
+        steps: Increase of ``step`` over the attempt's highest.
+        samples: Sum of the key ``samples``; None until it is pushed. ``tokens`` likewise.
+        nonfinite: How often a key was NaN or infinite; keys that never were are absent.
+        step_duration: Host time from the first push of a step to the first push of the next, over their difference.
+    """
+
+    pushes: int = 0
+    dropped: int = 0
+    resent: int = 0
+    overhead: float = 0.0
+    steps: int = 0
+    samples: float | None = None
+    tokens: float | None = None
+    nonfinite: dict[str, int] = {}
+    step_duration: Histogram | None = None
+
+
+class Hello(msgspec.Struct, omit_defaults=True):
+    """Opens a session, or repeats all that a daemon must know of it after a restart.
+
+    Attributes:
+        clock: When this was said.
+        started: When the session began, in nanoseconds since 1970.
+        acked: The highest sequence number that a daemon has acknowledged to this client.
+        config: The run's configuration, as a JSON text; empty when none was given.
+        last: The last value of each key.
+        step: The last step; None before the first push.
+        progress_age: Nanoseconds since the last push; None before the first.
+    """
+
+    identity: Identity
+    clock: Clock
+    started: int
+    totals: Totals
+    acked: int = 0
+    config: str = ""
+    tags: tuple[str, ...] = ()
+    total_steps: int | None = None
+    last: dict[str, float] = {}
+    step: int | None = None
+    progress_age: int | None = None
+
+
+class Block(msgspec.Struct):
+    """Consecutive pushes that have the same keys, as columns.
+
+    Attributes:
+        keys: The keys, each once, exactly as the user wrote them.
+        steps: Little-endian int64, one a row.
+        times: Little-endian int64, one a row: nanoseconds of the client's monotonic clock.
+        values: Little-endian float64, row after row, a value for each key.
+    """
+
+    keys: list[str]
+    steps: bytes
+    times: bytes
+    values: bytes
+
+    def columns(self) -> tuple[array[int], array[int], array[float]]:
+        """Steps, times and values as arrays.
+
+        Raises:
+            WireError: The lengths do not fit each other, or a key comes twice.
+        """
+        rows = len(self.steps) // 8
+        if not rows or not self.keys or len(set(self.keys)) != len(self.keys):
+            raise WireError("block", f"{rows} rows of {len(self.keys)} keys, which must be some and differ")
+        if (len(self.steps), len(self.times), len(self.values)) != (8 * rows, 8 * rows, 8 * rows * len(self.keys)):
+            raise WireError("block", "steps, times and values differ in length")
+        return _unpack("q", self.steps), _unpack("q", self.times), _unpack("d", self.values)
+
+
+class Pushes(msgspec.Struct):
+    """The body of a ``batch``: pushed steps in order, and the session's totals after them."""
+
+    clock: Clock
+    totals: Totals
+    blocks: list[Block]
+
+
+class Skip(msgspec.Struct):
+    """The batches from ``first`` to the envelope's number had to be dropped by the client: a known gap."""
+
+    first: int
+    totals: Totals
+
+
+class Beat(msgspec.Struct, omit_defaults=True):
+    """Says alive, once a second when nothing else does; ``progress_age`` as in `Hello`."""
+
+    clock: Clock
+    progress_age: int | None = None
+
+
+class Bye(msgspec.Struct, omit_defaults=True):
+    """The end as the client sees it.
+
+    Attributes:
+        status: ``finished``, ``stopped`` or ``failed``.
+        cause: The exception's type, or the signal; empty when there is nothing to say.
+        provisional: Said by atexit, which does not know the exit status.
+    """
+
+    clock: Clock
+    totals: Totals
+    status: str
+    cause: str = ""
+    provisional: bool = False
+
+
+class Nack(msgspec.Struct):
+    """A batch that is refused for good: counted by the client and never sent again."""
+
+    reason: str
+
+
+class Refused(msgspec.Struct):
+    """A message in a version that this daemon does not read."""
+
+    reads: list[int]
+
+
+Body = Hello | Pushes | Skip | Beat | Bye | Nack | Refused | None
+
+BODIES: dict[str, type[msgspec.Struct] | None] = {
+    "hello": Hello,
+    "batch": Pushes,
+    "skip": Skip,
+    "beat": Beat,
+    "bye": Bye,
+    "welcome": None,
+    "hello?": None,
+    "ack": None,
+    "nack": Nack,
+    "refused": Refused,
+}
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
+_decode_body = {kind: msgspec.msgpack.Decoder(body).decode for kind, body in BODIES.items() if body is not None}
+
+
+def encode(envelope: Envelope, body: Body = None) -> list[bytes]:
+    """The frames of a message."""
+    return [PROTOCOL, _encode(envelope), b"" if body is None else _encode(body)]
+
+
+def open_envelope(frames: list[bytes]) -> Envelope:
+    """Who speaks, with the body left unread.
+
+    Raises:
+        WireError: Not three frames, not this version, too large, or no envelope of a known kind.
+    """
+    if not frames or not frames[0].startswith(b"trackside/"):
+        raise WireError("frames", "the first frame is not trackside/VERSION")
+    if frames[0] != PROTOCOL:
+        raise WireError("version", f"got {frames[0][:32]!r}, this side reads {PROTOCOL!r}")
+    if len(frames) != 3:
+        raise WireError("frames", f"expected 3, got {len(frames)}")
+    if sum(map(len, frames)) > MESSAGE_BYTES:
+        raise WireError("size", f"{sum(map(len, frames))} bytes, at most {MESSAGE_BYTES}")
+    envelope: Envelope = _guarded("envelope", _decode_envelope, frames[1])
+    if envelope.kind not in BODIES or len(envelope.session) != 16 or envelope.number < 0:
+        raise WireError("envelope", f"kind {envelope.kind[:32]!r}, a session of {len(envelope.session)} bytes")
+    return envelope
+
+
+def decode_body(kind: str, frame: bytes) -> Any:
+    """The body of a message of this *kind*; None for the kinds without one.
+
+    Raises:
+        WireError: It is not msgpack, or does not fit the schema.
+    """
+    return _guarded("body", _decode_body[kind], frame) if kind in _decode_body else None
+
+
+def _guarded(reason: str, decode: Any, frame: bytes) -> Any:
+    try:
+        return decode(frame)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, OverflowError) as error:
+        raise WireError(reason, str(error)[:200]) from error
+
+
+def pack(typecode: str, values: Iterable[float]) -> bytes:
+    """A column as the wire has it: *typecode* ``q`` for int64, ``d`` for float64, little-endian.
+
+    Raises:
+        OverflowError: A value does not fit.
+        TypeError: A value is not a number.
+    """
+    return _little_endian(array(typecode, values)).tobytes()
+
+
+def _unpack(typecode: str, data: bytes) -> array[Any]:
+    column: array[Any] = array(typecode)
+    column.frombytes(data)
+    return _little_endian(column)
+
+
+def _little_endian(column: array[Any]) -> array[Any]:
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column

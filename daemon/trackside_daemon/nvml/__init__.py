@@ -1,0 +1,1 @@
+"""The worker process that alone imports pynvml, and its parent-side handle."""

@@ -1,0 +1,1 @@
+"""What the training's own numbers mean: families, runs, ranks and their states."""

@@ -1,0 +1,1 @@
+"""The HTTP server: /metrics, /-/healthy, /-/ready, the API and the landing page."""
