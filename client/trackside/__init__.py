@@ -1,1 +1,15 @@
-"""x"""
+"""Tell trackside what a training is doing.
+
+    import trackside
+
+    for step, batch in enumerate(loader):
+        loss = train(batch)
+        trackside.push(step=step, loss=loss)
+
+The first push opens a run; `init` opens one with a name, a configuration and more. A push costs about as much as an
+append to a list, never waits for the network, the disk or the daemon, and never raises.
+"""
+
+from trackside.run import Run, finish, init, push
+
+__all__ = ["Run", "finish", "init", "push"]

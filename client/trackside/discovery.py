@@ -1,0 +1,61 @@
+"""Where a daemon's push socket is looked for."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+SOCKET = "push.sock"
+SYSTEM_DIRECTORY = Path("/run/trackside")
+
+
+def directories(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
+    """Where the push socket of a user's daemon, then the system's, may be. Never $TMPDIR: it can differ per job."""
+    if environ.get("XDG_RUNTIME_DIR"):
+        yield Path(environ["XDG_RUNTIME_DIR"]) / "trackside"
+    yield Path(f"/run/user/{uid}/trackside")
+    yield Path(f"/tmp/trackside-{uid}")  # noqa: S108  its owner and mode are checked before it is used
+    yield SYSTEM_DIRECTORY
+
+
+def find(explicit: str | None, environ: Mapping[str, str], uid: int | None = None) -> tuple[str | None, list[str]]:
+    """The endpoint to connect to, or None; and for each place that was no use, why.
+
+    Args:
+        explicit: An endpoint that the user named: ``ipc://PATH`` or ``tcp://HOST:PORT``.
+        environ: ``$TRACKSIDE_ENDPOINT`` comes next, then `directories`.
+        uid: Whose sockets are trusted, beside the system's; default this process's user.
+    """
+    uid = os.getuid() if uid is None else uid
+    named = explicit or environ.get("TRACKSIDE_ENDPOINT")
+    if named:
+        reason = _unfit(Path(named.removeprefix("ipc://")), None) if named.startswith("ipc://") else ""
+        return (None, [f"{named} ({reason})"]) if reason else (named, [])
+    failures: list[str] = []
+    for directory in dict.fromkeys(directories(environ, uid)):
+        path = directory / SOCKET
+        reason = _unfit(path, None if directory == SYSTEM_DIRECTORY else uid)
+        if not reason:
+            return f"ipc://{path}", failures
+        failures.append(f"{path} ({reason})")
+    return None, failures
+
+
+def _unfit(path: Path, owner: int | None) -> str:
+    """Why a socket is not to be used; empty when it is. With an *owner*, it and its directory must be theirs."""
+    try:
+        status, directory = path.stat(), path.parent.stat()
+    except FileNotFoundError:
+        return "absent"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    if not stat.S_ISSOCK(status.st_mode):
+        return "not a socket"
+    if owner is not None and {status.st_uid, directory.st_uid} != {owner}:
+        return f"belongs to another user, uid {status.st_uid}"
+    return "" if os.access(path, os.W_OK) else "permission denied"

@@ -1,0 +1,137 @@
+"""Who this process is: its run, its rank, its attempt, as the launcher's environment tells.
+
+The client alone decides the run's id, so that a run has one even with no daemon there, and all ranks on all nodes agree.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trackside.wire import Identity
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_RANK = ("RANK", "OMPI_COMM_WORLD_RANK")
+_WORLD = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE")
+_LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
+_LOCAL_WORLD = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+_ATTEMPT = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+
+
+def identify(
+    name: str | None = None, run: str | None = None, environ: Mapping[str, str] = os.environ, proc: Path = Path("/proc")
+) -> Identity:
+    """This process's `Identity`.
+
+    Args:
+        name: What people will see; default ``$TRACKSIDE_RUN_NAME``, else the script's name with the job's id.
+        run: The run's id; default ``$TRACKSIDE_RUN_ID``, else the launcher's, else random.
+        environ: The environment to read: torchrun's, Slurm's (inside ``srun``) and Open MPI's variables.
+        proc: Where the kernel's process files are.
+    """
+    srun = "SLURM_STEP_NUM_TASKS" in environ  # sbatch sets SLURM_PROCID too, for one process that is not a rank
+    rank = _number(environ, *_RANK, *(("SLURM_PROCID",) if srun else ()))
+    world = _number(environ, *_WORLD, "SLURM_STEP_NUM_TASKS") or 1
+    local_rank = _number(environ, *_LOCAL_RANK, *(("SLURM_LOCALID",) if srun else ())) or 0
+    job = next((environ[key] for key in _JOB if environ.get(key)), "")
+    return Identity(
+        run=run or environ.get("TRACKSIDE_RUN_ID") or _launch(environ, proc, ranked=rank is not None),
+        name=name or environ.get("TRACKSIDE_RUN_NAME") or _script(job),
+        attempt=_number(environ, *_ATTEMPT) or 0,
+        rank=rank or 0,
+        local_rank=local_rank,
+        world=world,
+        local_world=_number(environ, *_LOCAL_WORLD) or 1,
+        host=os.uname().nodename,
+        pid=os.getpid(),
+        start=_start_time(proc, os.getpid()),
+        boot=_boot(proc),
+        gpus=_gpus(environ.get("CUDA_VISIBLE_DEVICES", ""), local_rank),
+        job_id=job,
+        git_commit=_git_commit(Path(sys.argv[0]).absolute().parent if sys.argv and sys.argv[0] else Path.cwd()),
+        framework=framework(),
+    )
+
+
+def framework() -> str:
+    """The framework that is imported by now and its version, such as ``torch 2.13.0``; empty when there is none."""
+    found = next((name for name in ("torch", "jax", "tensorflow") if name in sys.modules), "")
+    return f"{found} {getattr(sys.modules[found], '__version__', '')}".strip() if found else ""
+
+
+def _number(environ: Mapping[str, str], *keys: str) -> int | None:
+    return next((int(environ[key]) for key in keys if environ.get(key, "").isdecimal()), None)
+
+
+def _launch(environ: Mapping[str, str], proc: Path, *, ranked: bool) -> str:
+    """The id that all ranks of one launch share: the launcher's own, else what is common to them and to nobody else."""
+    if "SLURM_STEP_NUM_TASKS" in environ and environ.get("SLURM_JOB_ID"):
+        return f"slurm-{environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '0')}"
+    elastic = environ.get("TORCHELASTIC_RUN_ID", "none")
+    if elastic != "none":  # the word that torchrun puts there by default, for everybody
+        return f"torchrun-{elastic}"
+    if not ranked:
+        return os.urandom(6).hex()
+    address = "-".join(environ[key] for key in ("MASTER_ADDR", "MASTER_PORT") if environ.get(key))
+    if address and _number(environ, *_WORLD) != _number(environ, *_LOCAL_WORLD):
+        return f"launch-{address}"  # several nodes have several launchers, so theirs cannot be part of it
+    parent = os.getppid()
+    return f"launch-{address or 'local'}-{parent}-{_start_time(proc, parent)}"
+
+
+def _script(job: str) -> str:
+    path = Path(sys.argv[0] if sys.argv and sys.argv[0] not in {"", "-c", "-m"} else "python")
+    stem = path.parent.name if path.name == "__main__.py" else path.stem
+    stem = "notebook" if stem == "ipykernel_launcher" else stem
+    return f"{stem}-{job}" if job else stem
+
+
+def _start_time(proc: Path, pid: int) -> int:
+    """Clock ticks from boot to the process's start: /proc/PID/stat, field 22; 0 where it cannot be read."""
+    try:
+        return int((proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _boot(proc: Path) -> str:
+    try:
+        return (proc / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _gpus(visible: str, local_rank: int) -> tuple[str, ...]:
+    """The UUIDs among CUDA_VISIBLE_DEVICES; of several the one that the local rank takes by custom."""
+    named = tuple(entry.strip() for entry in visible.split(",") if entry.strip().startswith(("GPU-", "MIG-")))
+    return named[local_rank : local_rank + 1] or named
+
+
+def _git_commit(folder: Path) -> str:
+    """The commit that is checked out around *folder*, read from .git without running git; empty when there is none."""
+    try:
+        git = next((place / ".git" for place in (folder, *folder.parents) if (place / ".git").exists()), None)
+        if git is None:
+            return ""
+        if git.is_file():  # a worktree or submodule: "gitdir: PATH"
+            git = (git.parent / git.read_text().partition(":")[2].strip()).resolve()
+        head = (git / "HEAD").read_text().strip()
+        if not head.startswith("ref: "):
+            return head
+        common = git / "commondir"
+        git = (git / common.read_text().strip()).resolve() if common.exists() else git
+        return _reference(git, head.removeprefix("ref: "))
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _reference(git: Path, name: str) -> str:
+    if (git / name).exists():
+        return (git / name).read_text().strip()
+    packed = (line.split() for line in (git / "packed-refs").read_text().splitlines())
+    return next((fields[0] for fields in packed if fields[1:] == [name]), "")

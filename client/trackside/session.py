@@ -1,0 +1,257 @@
+"""One run of one process as the wire sees it: pushed rows become numbered messages, kept until they are acknowledged."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trackside.tally import Tally
+from trackside.wire import Beat, Block, Bye, Clock, Envelope, Hello, Pushes, Skip, encode, pack
+
+if TYPE_CHECKING:
+    from trackside.wire import Identity, Totals
+
+Row = tuple[int, "int | None", dict[str, float]]
+"""A push as `Run` hands it over: monotonic nanoseconds, the step if the user gave one, numbers by key."""
+
+BATCH_ROWS = 512
+BATCH_BYTES = 256 * 1024
+PENDING_BYTES = 16 * 1024 * 1024
+KEY_BYTES = 64 * 1024
+ROW_KEYS = 4096
+"""A push of more keys than this travels as several rows of one step, so that no batch outgrows a message."""
+
+WINDOW = 64
+"""Messages that may be under way without an acknowledgement."""
+
+
+class Pending(msgspec.Struct):
+    """A numbered message that waits for its acknowledgement.
+
+    Attributes:
+        first: The lowest number it speaks for; below ``number`` for a skip only.
+        number: The highest.
+        values: How many pushed values it holds.
+        resend: It has been sent before.
+    """
+
+    first: int
+    number: int
+    frames: list[bytes]
+    values: int = 0
+    resend: bool = False
+
+
+class Session:
+    """Owned by the sender thread, but for `rows`, to which a push appends, and `refused`, to which it adds.
+
+    Attributes:
+        id: 16 random bytes.
+        rows: Pushes not yet drained.
+        refused: Values that a push could not hand over: no numbers, or no room.
+        greeted: A daemon has answered this session's hello since the last connection.
+        ended: Its `Bye` is among the pending messages, or was.
+        pending: Messages without an acknowledgement, oldest first.
+    """
+
+    def __init__(
+        self, identity: Identity, config: str = "", tags: tuple[str, ...] = (), total_steps: int | None = None
+    ) -> None:
+        self.id = os.urandom(16)
+        self.identity = identity
+        self.rows: deque[Row] = deque()
+        self.refused = 0
+        self.greeted = False
+        self.ended = False
+        self.pending: deque[Pending] = deque()
+        self._config, self._tags, self._total_steps = config, tags, total_steps
+        self._started = time.time_ns()
+        self._tally = Tally()
+        self._number = self._acked = 0
+        self._in_flight = 0
+        self._refused_counted = 0
+        self._good_keys: set[tuple[str, ...]] = set()
+
+    @property
+    def totals(self) -> Totals:
+        """The session's cumulative totals."""
+        return self._tally.totals
+
+    @property
+    def done(self) -> bool:
+        """Nothing is left to say."""
+        return self.ended and not self.pending
+
+    def hello(self, clock: Clock) -> list[bytes]:
+        """All that a daemon must know of this session, as frames."""
+        return encode(
+            Envelope("hello", self.id),
+            Hello(
+                identity=self.identity,
+                clock=clock,
+                started=self._started,
+                totals=self.totals,
+                acked=self._acked,
+                config=self._config,
+                tags=self._tags,
+                total_steps=self._total_steps,
+                last=self._tally.last,
+                step=self._tally.step,
+                progress_age=self._progress_age(clock),
+            ),
+        )
+
+    def beat(self, clock: Clock) -> list[bytes]:
+        """A sign of life, as frames."""
+        return encode(Envelope("beat", self.id), Beat(clock, self._progress_age(clock)))
+
+    def drain(self, clock: Clock) -> None:
+        """Turn the rows that wait into batches. It takes a snapshot: a tight loop refills faster than this empties."""
+        refused = self.refused
+        self.totals.dropped += refused - self._refused_counted
+        self._refused_counted = refused
+        batch = _Columns()
+        for _ in range(len(self.rows)):
+            pushed_at, step, values = self.rows.popleft()
+            taken = self._tally.take(pushed_at, step, self._sendable(values))
+            if taken is None or not taken[1]:
+                continue
+            for part in _parts(taken[1]):
+                batch.add(pushed_at, taken[0], part)
+            if batch.rows >= BATCH_ROWS or batch.size >= BATCH_BYTES:
+                self._close(batch, clock)
+                batch = _Columns()
+        if batch.rows:
+            self._close(batch, clock)
+        self._make_room()
+
+    def end(self, clock: Clock, status: str, cause: str, *, provisional: bool) -> None:
+        """Say the end as the last numbered message. What is pushed later is not sent."""
+        self.drain(clock)
+        bye = Bye(clock, self.totals, status, cause, provisional)
+        self._number += 1
+        self._pend(Pending(self._number, self._number, encode(Envelope("bye", self.id, self._number), bye)))
+        self.ended = True
+
+    def next_to_send(self) -> Pending | None:
+        """The oldest pending message that is not under way, while the window has room."""
+        if self._in_flight < min(len(self.pending), WINDOW):
+            return self.pending[self._in_flight]
+        return None
+
+    def sent(self, message: Pending) -> None:
+        """The message that `next_to_send` gave is under way."""
+        self._in_flight += 1
+        self.totals.resent += message.resend
+        message.resend = True
+
+    def acknowledged(self, number: int) -> None:
+        """Everything up to *number* is committed."""
+        self._acked = max(self._acked, min(number, self._number))
+        while self.pending and self.pending[0].number <= number:
+            self.pending.popleft()
+            self._in_flight = max(0, self._in_flight - 1)
+
+    def rejected(self, number: int) -> None:
+        """*number* is refused for good, and everything before it is committed."""
+        self.totals.dropped += sum(message.values for message in self.pending if message.number == number)
+        self.acknowledged(number)
+
+    def rewind(self) -> None:
+        """Whatever is pending is to be sent again, from the oldest."""
+        self._in_flight = 0
+
+    @property
+    def in_flight(self) -> bool:
+        """Something is sent and not acknowledged."""
+        return self._in_flight > 0
+
+    def _progress_age(self, clock: Clock) -> int | None:
+        return None if self._tally.pushed_at is None else max(0, clock.monotonic - self._tally.pushed_at)
+
+    def _close(self, batch: _Columns, clock: Clock) -> None:
+        self._number += 1
+        frames = encode(Envelope("batch", self.id, self._number), Pushes(clock, self.totals, batch.blocks()))
+        self._pend(Pending(self._number, self._number, frames, batch.values))
+
+    def _pend(self, message: Pending) -> None:
+        self.pending.append(message)
+
+    def _make_room(self) -> None:
+        """Drop the oldest messages beyond the memory bound, and put one skip in their place."""
+        size = sum(len(message.frames[2]) for message in self.pending)
+        if size <= PENDING_BYTES:
+            return
+        first = self.pending[0].first
+        while size > PENDING_BYTES and len(self.pending) > 1:
+            oldest = self.pending.popleft()
+            size -= len(oldest.frames[2])
+            self.totals.dropped += oldest.values
+        skip = encode(Envelope("skip", self.id, oldest.number), Skip(first, self.totals))
+        self.pending.appendleft(Pending(first, oldest.number, skip))
+        self.rewind()
+
+    def _sendable(self, values: dict[str, float]) -> dict[str, float]:
+        """The values whose keys can travel: text that UTF-8 can write, of at most `KEY_BYTES`."""
+        keys = tuple(values)
+        if keys in self._good_keys:
+            return values
+        kept = {key: value for key, value in values.items() if _is_sendable(key)}
+        self.totals.dropped += len(values) - len(kept)
+        if len(kept) == len(values) and len(self._good_keys) < 1024:
+            self._good_keys.add(keys)
+        return kept
+
+
+class _Columns:
+    """Rows on their way into the `Block`s of one batch."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.values = 0
+        self.size = 0
+        self._keys: tuple[str, ...] = ()
+        self._blocks: list[tuple[tuple[str, ...], list[int], list[int], list[float]]] = []
+
+    def add(self, time: int, step: int, values: dict[str, float]) -> None:
+        """Append a row; one with other keys than the last begins a block."""
+        keys = tuple(values)
+        if keys != self._keys or not self._blocks:
+            self._keys = keys
+            self._blocks.append((keys, [], [], []))
+            self.size += sum(map(len, keys))
+        _, steps, times, numbers = self._blocks[-1]
+        steps.append(step)
+        times.append(time)
+        numbers.extend(values.values())
+        self.rows += 1
+        self.values += len(keys)
+        self.size += 16 + 8 * len(keys)
+
+    def blocks(self) -> list[Block]:
+        """The rows as the wire has them."""
+        return [
+            Block(list(keys), pack("q", steps), pack("q", times), pack("d", numbers))
+            for keys, steps, times, numbers in self._blocks
+        ]
+
+
+def _parts(values: dict[str, float]) -> list[dict[str, float]]:
+    if len(values) <= ROW_KEYS:
+        return [values]
+    items = iter(values.items())
+    return [part for _ in range(0, len(values), ROW_KEYS) if (part := dict(islice(items, ROW_KEYS)))]
+
+
+def _is_sendable(key: object) -> bool:
+    if not isinstance(key, str):
+        return False
+    try:
+        return len(key.encode()) <= KEY_BYTES
+    except UnicodeEncodeError:
+        return False

@@ -1,0 +1,104 @@
+"""What a session has pushed in all: its totals, its current step and the last value of each key.
+
+Totals are kept here and not in the daemon, so that a daemon that was restarted or away misses nothing of them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from math import isfinite
+
+from trackside.wire import DURATION_BUCKETS, Histogram, Totals
+
+_INT64 = 2**63
+
+
+class Tally:
+    """Sees every push of a session once, in order.
+
+    Attributes:
+        totals: What is sent with each batch.
+        last: The last value of each key.
+        step: The current step; None before the first push.
+        pushed_at: Monotonic nanoseconds of the last push; None before the first.
+    """
+
+    def __init__(self) -> None:
+        self.totals = Totals()
+        self.last: dict[str, float] = {}
+        self.step: int | None = None
+        self.pushed_at: int | None = None
+        self._highest = 0
+        self._began = 0
+        self._in_step: set[str] = set()
+
+    def take(self, time: int, step: int | None, values: dict[str, float]) -> tuple[int, dict[str, float]] | None:
+        """Count one push, and return its step and those of its values that are kept; None when nothing of it is.
+
+        Args:
+            time: Nanoseconds of the monotonic clock.
+            step: As the user gave it; None joins the current step, or is the next when a key was already in it.
+            values: Numbers; what is no float64, or a negative or non-finite amount, is dropped and counted.
+        """
+        self.totals.pushes += 1
+        self.pushed_at = time
+        if step is not None and not -_INT64 <= step < _INT64:
+            self.totals.dropped += len(values)
+            return None
+        step = self._resolve(step, values)
+        self._advance(time, step)
+        self._in_step.update(values)
+        try:
+            total = float(sum(values.values()))
+        except OverflowError:  # an int that no float64 can hold
+            total = float("nan")
+        if total - total != 0.0 or "samples" in values or "tokens" in values:
+            values = self._weigh(values)
+        self.last.update(values)
+        return step, values
+
+    def _resolve(self, step: int | None, values: dict[str, float]) -> int:
+        if step is not None:
+            return step
+        if self.step is None:
+            return 0
+        return self.step if self._in_step.isdisjoint(values) else self.step + 1
+
+    def _advance(self, time: int, step: int) -> None:
+        if step == self.step:
+            return
+        if self.step is None:
+            self.totals.steps, self._highest = 1, step
+        elif step > self.step:
+            self._observe((time - self._began) / 1e9 / (step - self.step), step - self.step)
+        if step > self._highest:
+            self.totals.steps += step - self._highest
+            self._highest = step
+        self.step, self._began = step, time
+        self._in_step.clear()
+
+    def _observe(self, seconds: float, times: int) -> None:
+        duration = self.totals.step_duration
+        if duration is None:
+            duration = self.totals.step_duration = Histogram([0] * (len(DURATION_BUCKETS) + 1), 0.0)
+        duration.counts[bisect_left(DURATION_BUCKETS, seconds)] += times
+        duration.sum += seconds * times
+
+    def _weigh(self, values: dict[str, float]) -> dict[str, float]:
+        """The slow way, for pushes that hold something to count or to refuse."""
+        kept = {}
+        for key, value in values.items():
+            try:
+                number = float(value)
+            except OverflowError:
+                self.totals.dropped += 1
+                continue
+            if key in {"samples", "tokens"}:
+                if not isfinite(number) or number < 0:
+                    self.totals.dropped += 1
+                    continue
+                setattr(self.totals, key, (getattr(self.totals, key) or 0.0) + number)
+            elif not isfinite(number):
+                self.totals.nonfinite[key] = self.totals.nonfinite.get(key, 0) + 1
+            kept[key] = number
+        return kept
