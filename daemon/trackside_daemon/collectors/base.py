@@ -1,0 +1,33 @@
+"""The contract of a collector: one method, nothing to inherit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from trackside_daemon.metric import Metric, Sample
+
+
+class NothingToCollect(Exception):  # noqa: N818 - not an error: the host does not have it
+    """This host has nothing for the collector to read; the message says what would change that."""
+
+
+class Collector(Protocol):
+    """Reads one subject of the host."""
+
+    @property
+    def name(self) -> str:
+        """The file's name, the configuration's key and the value of the label ``collector``."""
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Every family that `collect` may return."""
+
+    def collect(self) -> list[Sample]:
+        """All that there is to say now; the caller adds the time.
+
+        Raises:
+            NothingToCollect: This host has nothing to read.
+            Exception: Anything else is a failure: the caller logs it and goes on.
+        """
+        ...

@@ -1,0 +1,136 @@
+"""A worker process as its parent holds it: three pipes, and no wait that is longer than asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess  # noqa: TID251 - the worker is the one process that this room is for
+import time
+from typing import IO, cast
+
+ANSWER_BYTES = 4 * 1024 * 1024
+"""A longer line is not an answer."""
+
+GRACE = 5.0
+"""Seconds between SIGTERM and SIGKILL: a kill inside a driver call can freeze the GPU (dcgm-exporter#84)."""
+
+
+class ChildFailed(Exception):  # noqa: N818 - a sentence about the child
+    """The child cannot be asked any more; the message says why, in one line."""
+
+
+class Child:
+    """One process, from its start until it is reaped.
+
+    The kernel ends it with the *thread* that started it (PR_SET_PDEATHSIG), so that thread should live as long.
+
+    Raises:
+        OSError: The command cannot be started.
+    """
+
+    def __init__(self, command: list[str]) -> None:
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)  # noqa: S603 - ours
+        self._requests, self._answers, self._complaints = (
+            cast("IO[bytes]", end) for end in (self._process.stdin, self._process.stdout, self._process.stderr)
+        )
+        os.set_blocking(self._complaints.fileno(), False)
+        self._poller = select.poll()
+        self._poller.register(self._answers, select.POLLIN)
+        self._received = b""
+        self._last_complaint = b""
+        self._told_to_end: float | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def ending(self) -> bool:
+        """Whether it was told to end."""
+        return self._told_to_end is not None
+
+    def ask(self) -> None:
+        """Sends a request.
+
+        Raises:
+            ChildFailed: It has ended, or speaks without being asked: its next answer could be to any request.
+        """
+        while self._poller.poll(0):
+            self._receive()
+        if self._received:
+            raise ChildFailed(f"it spoke without being asked: {self._received[:80]!r}")
+        with contextlib.suppress(BrokenPipeError):  # the end of its output says more
+            self._requests.write(b"\n")
+
+    def answer(self, until: float) -> bytes | None:
+        """The next line that it writes, waited for until *until* of `time.monotonic`; None when there is none.
+
+        Raises:
+            ChildFailed: It has ended, or what it writes is no line.
+        """
+        while b"\n" not in self._received:
+            self._drain_complaints()
+            if not self._poller.poll(max(0.0, until - time.monotonic()) * 1000):
+                return None
+            self._receive()
+        line, _, self._received = self._received.partition(b"\n")
+        return line
+
+    def end(self, now: float) -> None:
+        """Tells it to end, by the end of its input and SIGTERM; *now* by the clock of `gone`."""
+        self._told_to_end = now
+        self._requests.close()
+        self._process.terminate()
+
+    def gone(self, now: float) -> bool:
+        """Whether it is reaped. SIGKILL follows when it was told to end more than `GRACE` seconds ago."""
+        if self._process.poll() is not None:
+            self._close_pipes()
+            return True
+        if self._told_to_end is not None and now - self._told_to_end > GRACE:
+            self._process.kill()
+        return False
+
+    def close(self) -> None:
+        """Ends it within four seconds, or leaves it to the kernel: one in D state ignores even SIGKILL."""
+        self._requests.close()
+        for demand, patience in ((None, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 1.0)):
+            if demand is not None:
+                self._process.send_signal(demand)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(patience)
+                break
+        self._close_pipes()
+
+    def _receive(self) -> None:
+        chunk = os.read(self._answers.fileno(), 65536)
+        if not chunk:
+            raise ChildFailed(self._epitaph())
+        self._received += chunk
+        if len(self._received) > ANSWER_BYTES:
+            raise ChildFailed(f"it wrote {len(self._received)} bytes without the end of a line")
+
+    def _drain_complaints(self) -> None:
+        """Keeps the last line of stderr, and keeps the pipe from filling up."""
+        with contextlib.suppress(BlockingIOError):
+            while chunk := os.read(self._complaints.fileno(), 65536):
+                self._last_complaint = (self._last_complaint + chunk)[-4096:]
+
+    def _epitaph(self) -> str:
+        try:
+            status = self._process.wait(0.2)
+        except subprocess.TimeoutExpired:
+            return "it closed its output"
+        end = f"it exited with status {status}" if status >= 0 else f"it was killed: {signal.strsignal(-status)}"
+        self._drain_complaints()
+        lines = self._last_complaint.decode(errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return f"{end}: {last[:200]}" if last else end
+
+    def _close_pipes(self) -> None:
+        for end in (self._requests, self._answers, self._complaints):
+            end.close()

@@ -1,0 +1,73 @@
+"""The process that alone talks to NVML: ``python -m trackside_daemon.nvml.worker [--simulate N]``.
+
+A request is a line on stdin, its answer a `Reading` as one line of JSON on stdout. The worker ends with its input, with
+its parent, and after a reading that is an error: what mends it may be another library, and only a new process loads it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trackside_daemon.nvml.driver import Driver
+from trackside_daemon.nvml.reading import Reading
+from trackside_daemon.nvml.simulated import simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: list[str]) -> int:
+    """Answers until the input ends (status 0) or there is an error to tell (status 1)."""
+    _set_signals()
+    # Only answers may reach the parent's pipe: what vendor code prints goes to stderr.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    read = _simulation(int(arguments[1])) if arguments[:1] == ["--simulate"] else _real()
+    for _ in sys.stdin.buffer:
+        reading = read()
+        answers.write(msgspec.json.encode(reading) + b"\n")
+        answers.flush()
+        if reading.error:
+            return 1
+    return 0
+
+
+def _real() -> Callable[[], Reading]:
+    try:
+        import pynvml
+    except ImportError:
+        missing = Reading(error="nvidia-ml-py is not installed; pip install 'trackside[daemon]'", absent=True)
+        return lambda: missing
+    return Driver(pynvml).read
+
+
+def _simulation(count: int) -> Callable[[], Reading]:
+    # The monotonic clock counts from boot, as a driver's energy counter does, and goes on when a worker is replaced.
+    return lambda: simulate(count, time.monotonic())
+
+
+def _set_signals() -> None:
+    """Signals as this process needs them, whatever it inherited.
+
+    SIGTERM keeps its default, since a Python handler never runs inside a driver call that hangs. Ctrl-C reaches the
+    whole foreground group, and it is the parent that ends the worker. A closed pipe ends it without a traceback.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, *map(ctypes.c_ulong, (signal.SIGTERM, 0, 0, 0)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,127 @@
+"""A driver that exists only as Python functions under the real pynvml."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+import pynvml
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SUCCESS = 0
+
+
+def _index(handle: Any) -> int:
+    """Which GPU a handle means: our handles are addresses that count from 1."""
+    return (ctypes.cast(handle, ctypes.c_void_p).value or 0) - 1
+
+
+class FakeLibrary:
+    """Answers as libnvidia-ml.so.1 does: a status, and values written through pointers; a missing name is no attribute.
+
+    Attributes:
+        count: GPUs of the machine.
+        status: What a function answers instead of success, by its name, or by its name and the GPU's index.
+        values: What a function that writes one number writes.
+        names: What the GPUs are called, in bytes as the driver has them.
+    """
+
+    def __init__(self) -> None:
+        self.count = 2
+        self.status: dict[str | tuple[str, int | None], int] = {}
+        self.missing: set[str] = set()
+        self.inits = 0
+        self.names = b"NVIDIA H100 80GB HBM3"
+        self.utilization = (97, 41)
+        self.values = {
+            "nvmlDeviceGetTemperature": 61,
+            "nvmlDeviceGetPowerUsage": 412_500,
+            "nvmlDeviceGetEnforcedPowerLimit": 700_000,
+            "nvmlDeviceGetTotalEnergyConsumption": 1_234_567,
+        }
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        if name in self.missing or (name not in FUNCTIONS and name not in self.values):
+            raise AttributeError(name)
+        write = FUNCTIONS.get(name) or _write_number
+
+        def call(*arguments: Any) -> int:
+            index = _index(arguments[0]) if isinstance(arguments[0], pynvml.c_nvmlDevice_t) else None
+            status = self.status.get(name, self.status.get((name, index), SUCCESS))
+            if status == SUCCESS:
+                write(self, name, *arguments)
+            return status
+
+        return call
+
+
+def _init(fake: FakeLibrary, name: str, flags: int) -> None:
+    fake.inits += 1
+
+
+def _count(fake: FakeLibrary, name: str, out: Any) -> None:
+    out._obj.value = fake.count
+
+
+def _handle(fake: FakeLibrary, name: str, index: Any, out: Any) -> None:
+    ctypes.cast(out, ctypes.POINTER(ctypes.c_void_p))[0] = index.value + 1
+
+
+def _uuid(fake: FakeLibrary, name: str, handle: Any, out: Any, size: Any) -> None:
+    out.value = b"GPU-%d" % _index(handle)
+
+
+def _name(fake: FakeLibrary, name: str, handle: Any, out: Any, size: Any) -> None:
+    out.value = fake.names
+
+
+def _pci(fake: FakeLibrary, name: str, handle: Any, out: Any) -> None:
+    out._obj.busId = b"00000000:%02X:00.0" % (_index(handle) + 1)
+
+
+def _utilization(fake: FakeLibrary, name: str, handle: Any, out: Any) -> None:
+    out._obj.gpu, out._obj.memory = fake.utilization
+
+
+def _memory(fake: FakeLibrary, name: str, handle: Any, out: Any) -> None:
+    assert out._obj.version == pynvml.nvmlMemory_v2
+    out._obj.total, out._obj.used, out._obj.free, out._obj.reserved = 80_000, 60_000, 19_000, 1_000
+
+
+def _version(fake: FakeLibrary, name: str, out: Any, size: Any) -> None:
+    out.value = b"580.95.05"
+
+
+def _cuda(fake: FakeLibrary, name: str, out: Any) -> None:
+    out._obj.value = 13010
+
+
+def _write_number(fake: FakeLibrary, name: str, handle: Any, *rest: Any) -> None:
+    rest[-1]._obj.value = fake.values[name]
+
+
+FUNCTIONS: dict[str, Callable[..., None]] = {
+    "nvmlInitWithFlags": _init,
+    "nvmlDeviceGetCount_v2": _count,
+    "nvmlDeviceGetHandleByIndex_v2": _handle,
+    "nvmlDeviceGetUUID": _uuid,
+    "nvmlDeviceGetName": _name,
+    "nvmlDeviceGetPciInfo_v3": _pci,
+    "nvmlDeviceGetUtilizationRates": _utilization,
+    "nvmlDeviceGetMemoryInfo_v2": _memory,
+    "nvmlSystemGetDriverVersion": _version,
+    "nvmlSystemGetNVMLVersion": _version,
+    "nvmlSystemGetCudaDriverVersion": _cuda,
+}
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
+    """A machine with two GPUs that answer everything."""
+    fake = FakeLibrary()
+    monkeypatch.setattr(pynvml, "nvmlLib", fake)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    return fake

@@ -1,0 +1,134 @@
+"""The real worker process: what it answers, and when it ends."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, _worker_command
+from trackside_daemon.nvml.reading import Reading
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SIMULATED = _worker_command(2)
+
+#: Starts the worker on the pipes it was given, says so, and waits to be killed.
+PARENT = """
+import subprocess, sys
+requests, answers = map(int, sys.argv[1:3])
+worker = subprocess.Popen(sys.argv[3:], stdin=requests, stdout=answers)
+sys.stdin.read()
+"""
+
+
+def has_driver() -> bool:
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
+
+
+@pytest.fixture
+def worker() -> Iterator[subprocess.Popen[bytes]]:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(SIMULATED, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        yield process
+        process.kill()
+
+
+def ask(process: subprocess.Popen[bytes]) -> Reading:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+    return msgspec.json.decode(process.stdout.readline(), type=Reading)
+
+
+def test_each_request_is_answered_by_one_line(worker: subprocess.Popen[bytes]) -> None:
+    first, second = ask(worker), ask(worker)
+    assert [gpu.index for gpu in first.gpus] == [0, 1]
+    assert first != second
+
+
+def test_it_ends_with_its_input(worker: subprocess.Popen[bytes]) -> None:
+    ask(worker)
+    assert worker.stdin is not None
+    worker.stdin.close()
+    assert worker.wait(10) == 0
+
+
+def test_ctrl_c_is_the_parents_business_and_sigterm_ends_it(worker: subprocess.Popen[bytes]) -> None:
+    ask(worker)
+    worker.send_signal(signal.SIGINT)
+    assert ask(worker).gpus
+    worker.terminate()
+    assert worker.wait(10) == -signal.SIGTERM
+
+
+def test_sigterm_ends_it_although_the_parent_ignored_and_blocked_it() -> None:
+    def ignore() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    pipe = subprocess.PIPE
+    with subprocess.Popen(SIMULATED, stdin=pipe, stdout=pipe, preexec_fn=ignore) as process:  # noqa: PLW1509 - one thread
+        ask(process)
+        process.terminate()
+        assert process.wait(10) == -signal.SIGTERM
+
+
+def test_it_dies_with_a_killed_parent_although_its_input_stays_open() -> None:
+    (their_requests, requests), (answers, their_answers) = os.pipe(), os.pipe()
+    command = [sys.executable, "-c", PARENT, str(their_requests), str(their_answers), *SIMULATED]
+    theirs = (their_requests, their_answers)
+    for end in theirs:
+        os.set_inheritable(end, True)
+    # Descriptors are left open so that the parent can hand them on.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, close_fds=False) as parent:
+        for end in theirs:
+            os.close(end)
+        os.write(requests, b"\n")
+        assert b"gpus" in os.read(answers, 65536)
+        parent.kill()
+        assert select.select([answers], [], [], 10)[0]
+        assert os.read(answers, 1) == b""
+    os.close(requests)
+    os.close(answers)
+
+
+def test_what_a_library_prints_stays_off_the_answers() -> None:
+    script = (
+        "import os, sys; from trackside_daemon.nvml import worker; "
+        "sim = worker.simulate; worker.simulate = lambda *a: (os.write(1, b'NVRM: hello\\n'), sim(*a))[1]; "
+        "sys.exit(worker.main(['--simulate', '1']))"
+    )
+    nvml = Nvml(command=[sys.executable, "-c", script])
+    assert nvml.read(patience=30.0).gpus
+    nvml.close()
+
+
+def test_a_simulation_does_not_load_pynvml() -> None:
+    script = (
+        "import sys; from trackside_daemon.nvml import worker; status = worker.main(['--simulate', '1']); "
+        "sys.exit(status or 'pynvml' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", script], input=b"\n", capture_output=True, check=False, timeout=30)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.skipif(has_driver(), reason="this machine has an NVIDIA driver")
+def test_a_machine_without_a_driver_says_so_through_the_whole_pipe() -> None:
+    nvml = Nvml()
+    with pytest.raises(NvmlAbsent, match="install the NVIDIA driver"):
+        nvml.read(patience=30.0)
+    nvml.close()
