@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -30,6 +30,9 @@ DURATION_BUCKETS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0),
 )
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Amount = Annotated[float, msgspec.Meta(ge=0.0)]
 
 MESSAGE_BYTES = 4 * 1024 * 1024
 """The largest message a daemon takes; a client's batches are at most a sixteenth of it."""
@@ -64,7 +67,7 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
 
     kind: str
     session: bytes
-    number: int = 0
+    number: Count = 0
 
 
 class Clock(msgspec.Struct, frozen=True):
@@ -113,8 +116,10 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
 class Histogram(msgspec.Struct):
     """Observations per bucket of `DURATION_BUCKETS`, the last count above all bounds, and their sum in seconds."""
 
-    counts: list[int]
-    sum: float
+    counts: Annotated[
+        list[Count], msgspec.Meta(min_length=len(DURATION_BUCKETS) + 1, max_length=len(DURATION_BUCKETS) + 1)
+    ]
+    sum: Amount
 
 
 class Totals(msgspec.Struct, omit_defaults=True):
@@ -131,14 +136,14 @@ class Totals(msgspec.Struct, omit_defaults=True):
         step_duration: Host time from the first push of a step to the first push of the next, over their difference.
     """
 
-    pushes: int = 0
-    dropped: int = 0
-    resent: int = 0
-    overhead: float = 0.0
-    steps: int = 0
-    samples: float | None = None
-    tokens: float | None = None
-    nonfinite: dict[str, int] = {}
+    pushes: Count = 0
+    dropped: Count = 0
+    resent: Count = 0
+    overhead: Amount = 0.0
+    steps: Count = 0
+    samples: Amount | None = None
+    tokens: Amount | None = None
+    nonfinite: dict[str, Count] = {}
     step_duration: Histogram | None = None
 
 
@@ -287,7 +292,7 @@ def open_envelope(frames: list[bytes]) -> Envelope:
     if sum(map(len, frames)) > MESSAGE_BYTES:
         raise WireError("size", f"{sum(map(len, frames))} bytes, at most {MESSAGE_BYTES}")
     envelope: Envelope = _guarded("envelope", _decode_envelope, frames[1])
-    if envelope.kind not in BODIES or len(envelope.session) != 16 or envelope.number < 0:
+    if envelope.kind not in BODIES or len(envelope.session) != 16:
         raise WireError("envelope", f"kind {envelope.kind[:32]!r}, a session of {len(envelope.session)} bytes")
     return envelope
 

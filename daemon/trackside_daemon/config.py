@@ -1,0 +1,274 @@
+"""The configuration: a YAML file, ``TRACKSIDE_*`` variables and flags, the later over the earlier.
+
+A setting has one name everywhere: ``sample.interval`` is ``sample: {interval: …}`` in the file,
+``TRACKSIDE_SAMPLE__INTERVAL`` in the environment and ``--sample.interval`` on the command line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic_settings import BaseSettings, EnvSettingsSource, InitSettingsSource, NoDecode, SettingsConfigDict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pydantic_settings import PydanticBaseSettingsSource
+
+PREFIX = "TRACKSIDE_"
+CLIENT_VARIABLES = frozenset(
+    PREFIX + name
+    for name in ("RUN_ID", "RUN_NAME", "TAGS", "DISABLED", "ENDPOINT", "SPOOL", "FLUSH_TIMEOUT", "KEY_FILE")
+)
+"""What the client owns; set for a whole job, the daemon sees them too."""
+
+_KUBERNETES = re.compile(PREFIX + r"(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)$")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+log = logging.getLogger("trackside")
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the message names where, which setting, and what to write instead."""
+
+
+def seconds(value: object) -> object:
+    """A duration, ``1s``, ``500ms``, ``1h30m`` or a number of seconds, in seconds."""
+    if not isinstance(value, str) or re.fullmatch(r"[\d.]+", value):
+        return value
+    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", value)
+    if not parts or "".join(number + unit for number, unit in parts) != value:
+        raise ValueError(f"{value!r} is not a duration such as 1s, 500ms or 1h30m")
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+
+
+def _listed(value: object) -> object:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+Seconds = Annotated[float, BeforeValidator(seconds)]
+Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
+
+
+class Section(BaseModel, extra="forbid", frozen=True):
+    """A group of settings."""
+
+
+class SampleSection(Section):
+    """How GPUs and host are sampled."""
+
+    interval: Annotated[Seconds, Field(ge=0.1, le=300, description="Time between two samples of GPUs and host.")] = 1.0
+
+
+class RunSection(Section):
+    """What becomes of runs."""
+
+    linger: Annotated[Seconds, Field(ge=0, description="How long an ended run's series stay on /metrics.")] = 60.0
+
+
+class WebSection(Section):
+    """The HTTP server."""
+
+    listen_address: Annotated[str, Field(description="HOST:PORT to serve HTTP on.")] = "127.0.0.1:21790"
+    allowed_hosts: Annotated[Texts, Field(description="Further names that the Host header of the API may have.")] = ()
+    public_read: Annotated[bool, Field(description="Open the API for reading without the token.")] = False
+    enable_lifecycle: Annotated[bool, Field(description="Allow a reload by POST /-/reload.")] = False
+
+
+class PushSection(Section):
+    """Where pushes are taken."""
+
+    endpoint: Annotated[
+        Texts, Field(description="Where to take pushes, ipc://PATH or tcp://127.0.0.1:PORT; may be repeated.")
+    ] = ()
+
+
+class LogSection(Section):
+    """What is logged, on standard error."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], Field(description="debug, info, warning or error.")
+    ] = "info"
+    format: Annotated[Literal["logfmt", "json"], Field(description="logfmt or json.")] = "logfmt"
+
+
+class CollectorSection(Section):
+    """One collector."""
+
+    enabled: bool = True
+
+
+class GpuSection(CollectorSection):
+    """The GPU collector."""
+
+    simulate: Annotated[int, Field(ge=0, le=64, description="Show that many simulated GPUs instead of real ones.")] = 0
+
+
+class CollectorsSection(Section):
+    """The collectors, by name."""
+
+    cpu: CollectorSection = CollectorSection()
+    memory: CollectorSection = CollectorSection()
+    gpu: GpuSection = GpuSection()
+
+
+class LimitsSection(Section):
+    """What may be on /metrics at once; what is over it is counted, and kept off the page."""
+
+    runs: Annotated[int, Field(ge=1)] = 64
+    keys: Annotated[int, Field(ge=1)] = 1000
+    series: Annotated[int, Field(ge=1)] = 10_000
+    label_bytes: Annotated[int, Field(ge=16)] = 256
+
+
+class Config(BaseSettings):
+    """Everything that can be set."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, case_sensitive=False
+    )
+
+    sample: SampleSection = SampleSection()
+    run: RunSection = RunSection()
+    web: WebSection = WebSection()
+    push: PushSection = PushSection()
+    log: LogSection = LogSection()
+    collector: CollectorsSection = CollectorsSection()
+    limits: LimitsSection = LimitsSection()
+    require_gpu: Annotated[bool, Field(description="Do not start without a GPU.")] = False
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, **_: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags over environment over file; the file's settings come with the flags, under ``file``."""
+        values = init_settings() if not isinstance(init_settings, InitSettingsSource) else init_settings.init_kwargs
+        file = values.pop("file", {})
+        return init_settings, _Environment(settings_cls), InitSettingsSource(settings_cls, file)
+
+
+class _Environment(EnvSettingsSource):
+    """The variables that are settings; the others are warned about elsewhere, and must not be errors."""
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        known = set(variables())
+        return {name.lower(): value for name, value in os.environ.items() if name in known}
+
+
+def settings(model: type[BaseModel] = Config, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The path of every setting, as Python names."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from settings(field.annotation, (*prefix, name))
+        else:
+            yield (*prefix, name)
+
+
+def variables() -> dict[str, tuple[str, ...]]:
+    """The environment variable of every setting."""
+    return {PREFIX + "__".join(path).upper(): path for path in settings()}
+
+
+def describe(name: str) -> str:
+    """The help text of a setting, with its default.
+
+    Args:
+        name: As on the command line, without the dashes in front.
+    """
+    model: Any = Config
+    *sections, last = name.replace("-", "_").split(".")
+    for section in sections:
+        model = model.model_fields[section].annotation
+    field = model.model_fields[last]
+    default = field.default
+    shown = f"{default:g}s" if isinstance(default, float) else str(default)
+    return f"{field.description} [default: {shown}]" if default not in ((), False, 0) else str(field.description)
+
+
+def load(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Config:
+    """Read the configuration.
+
+    Args:
+        file: The YAML file, if there is one.
+        flags: What the command line set, nested as the settings are.
+
+    Raises:
+        ConfigError: In one line, the first thing that is wrong.
+    """
+    values = _read(file) if file is not None else {}
+    _warn_of_unknown_variables()
+    try:
+        return Config(**dict(flags or {}), file=values)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, file, values, flags or {})) from None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"{file}: {(error.strerror or str(error)).lower()}; --config.file takes a YAML file"
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: not YAML: {' '.join(str(error).split())}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{file}: a mapping of settings is expected, not a {type(values).__name__}")
+    return _python_names(values)
+
+
+def _python_names(values: dict[Any, Any]) -> dict[str, Any]:
+    return {
+        str(key).replace("-", "_"): _python_names(value) if isinstance(value, dict) else value
+        for key, value in values.items()
+    }
+
+
+def _warn_of_unknown_variables() -> None:
+    known = variables()
+    for name in sorted(os.environ):
+        if (
+            name.startswith(PREFIX)
+            and name not in known | dict.fromkeys(CLIENT_VARIABLES)
+            and not _KUBERNETES.match(name)
+        ):
+            near = difflib.get_close_matches(name, [*known, *CLIENT_VARIABLES], 1)
+            log.warning("%s is not a setting and is ignored%s", name, f"; did you mean {near[0]}?" if near else "")
+
+
+def _explain(error: ValidationError, file: Path | None, values: Mapping[str, Any], flags: Mapping[str, Any]) -> str:
+    problem = error.errors()[0]
+    path = tuple(str(part) for part in problem["loc"] if not isinstance(part, int))
+    key = _dotted(path)
+    if _holds(flags, path):
+        origin = f"--{key}"
+    elif (variable := PREFIX + "__".join(path).upper()) in os.environ:
+        origin = variable
+    else:
+        origin = f"{file}: {key}" if _holds(values, path) else key
+    if problem["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(key, [_dotted(one) for one in settings()], 1)
+        return f"{origin}: no such setting" + (f"; did you mean {near[0]}?" if near else "")
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{origin}: {message[0].lower()}{message[1:]}, got {problem['input']!r:.80}"
+
+
+def _dotted(path: tuple[str, ...]) -> str:
+    return ".".join(path).replace("_", "-")
+
+
+def _holds(values: Any, path: tuple[str, ...]) -> bool:
+    for part in path:
+        if not isinstance(values, dict) or part not in values:
+            return False
+        values = values[part]
+    return True

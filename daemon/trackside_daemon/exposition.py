@@ -1,0 +1,110 @@
+"""State as Prometheus text 0.0.4 and OpenMetrics 1.0.
+
+What of a series never changes, ``name{labels} ``, is rendered once and kept with the series, so that a scrape costs
+little more than writing the numbers. Names are plain ASCII, so every escaping scheme gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from itertools import accumulate
+from typing import TYPE_CHECKING, cast
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics_exposition
+
+if TYPE_CHECKING:
+    from trackside_daemon.metric import Distribution, Metric
+    from trackside_daemon.state import Series, Snapshot
+
+_INF = math.inf
+
+
+def render(snapshot: Snapshot, *, openmetrics: bool, own: CollectorRegistry | None = None) -> bytes:
+    """A page.
+
+    Args:
+        snapshot: The families and their values.
+        openmetrics: OpenMetrics 1.0 instead of text 0.0.4.
+        own: Families that prometheus_client supplies; they come last.
+    """
+    parts: list[str] = []
+    for metric, rows in snapshot:
+        parts.append(_header(metric, openmetrics=openmetrics))
+        if metric.kind == "histogram":
+            for series, value in rows:
+                parts += _histogram(metric, series, cast("Distribution", value))
+            continue
+        parts += [
+            f"{series.text or _line_start(metric, series)}{value!r}\n"
+            if -_INF < value < 1e6  # type: ignore[operator]  # only histograms have a Distribution
+            else f"{series.text or _line_start(metric, series)}{number(value)}\n"  # type: ignore[arg-type]
+            for series, value in rows
+        ]
+    page = "".join(parts).encode()
+    if own is not None:
+        page += _own(own, openmetrics=openmetrics)
+    return page + b"# EOF\n" if openmetrics else page
+
+
+def own_families() -> CollectorRegistry:
+    """The daemon's own ``process_*`` and ``python_*`` families (/proc/self, the interpreter)."""
+    registry = CollectorRegistry()
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
+    return registry
+
+
+def number(value: float) -> str:
+    """A value as Go writes it: an exponent from 1e6 on, ``+Inf``, ``-Inf``, ``NaN``."""
+    if value != value:
+        return "NaN"
+    if value in {_INF, -_INF}:
+        return "+Inf" if value > 0 else "-Inf"
+    text = repr(value)
+    dot = text.find(".")
+    if value > 0 and dot > 6:
+        mantissa = f"{text[0]}.{text[1:dot]}{text[dot + 1 :]}".rstrip("0.")
+        return f"{mantissa}e+{dot - 1:02d}"
+    return text
+
+
+def _own(registry: CollectorRegistry, *, openmetrics: bool) -> bytes:
+    if openmetrics:
+        return bytes(openmetrics_exposition.generate_latest(registry)).removesuffix(b"# EOF\n")
+    return bytes(generate_latest(registry))
+
+
+@cache
+def _header(metric: Metric, *, openmetrics: bool) -> str:
+    help_text = metric.help.replace("\\", "\\\\").replace("\n", "\\n")
+    if not openmetrics:
+        kind = "gauge" if metric.kind == "info" else metric.kind
+        return f"# HELP {metric.name} {help_text}\n# TYPE {metric.name} {kind}\n"
+    help_text = help_text.replace('"', '\\"')
+    unit = f"# UNIT {metric.family} {metric.unit}\n" if metric.unit else ""
+    return f"# HELP {metric.family} {help_text}\n# TYPE {metric.family} {metric.kind}\n{unit}"
+
+
+def _line_start(metric: Metric, series: Series) -> str:
+    series.text = f"{metric.name}{_labels(metric, series)} "
+    return series.text
+
+
+def _histogram(metric: Metric, series: Series, value: Distribution) -> list[str]:
+    if series.text is None:
+        bounds = [*map(number, metric.buckets), "+Inf"]
+        buckets = [f"{metric.name}_bucket{_labels(metric, series, ('le', bound))} " for bound in bounds]
+        ends = [f"{metric.name}_{end}{_labels(metric, series)} " for end in ("count", "sum")]
+        series.text = (*buckets, *ends)
+    cumulative = [float(count) for count in accumulate(value.counts)]
+    values = (*cumulative, cumulative[-1], float(value.sum))
+    return [f"{start}{number(one)}\n" for start, one in zip(series.text, values, strict=True)]
+
+
+def _labels(metric: Metric, series: Series, *more: tuple[str, str]) -> str:
+    pairs = sorted((*zip(metric.labels, series.labels, strict=True), *more))
+    escaped = (value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"') for _, value in pairs)
+    inside = ",".join(f'{name}="{value}"' for (name, _), value in zip(pairs, escaped, strict=True))
+    return f"{{{inside}}}" if inside else ""

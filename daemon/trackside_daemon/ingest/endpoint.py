@@ -1,0 +1,85 @@
+"""Where the push socket is bound, and that no other daemon has it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from trackside.discovery import SOCKET, SYSTEM_DIRECTORY, directories
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+class EndpointError(Exception):
+    """The socket cannot be had; the message says why and what to do."""
+
+
+def default_directory(environ: Mapping[str, str], uid: int) -> Path:
+    """The first directory that clients look in and that this daemon may make: 0700 and its own.
+
+    A service manager that made ``/run/trackside`` for us says so in $RUNTIME_DIRECTORY.
+
+    Raises:
+        EndpointError: None of them can be used.
+    """
+    if str(SYSTEM_DIRECTORY) in environ.get("RUNTIME_DIRECTORY", "").split(":"):
+        return SYSTEM_DIRECTORY
+    failures = []
+    for directory in directories(environ, uid):
+        try:
+            if directory == SYSTEM_DIRECTORY and uid != 0:
+                continue
+            directory.mkdir(mode=0o700, exist_ok=True)
+            status = directory.lstat()
+        except OSError as error:
+            failures.append(f"{directory} ({(error.strerror or str(error)).lower()})")
+            continue
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == uid and not status.st_mode & 0o022:
+            return directory
+        failures.append(f"{directory} (not a directory that only uid {uid} may write)")
+    raise EndpointError(
+        f"no place for the push socket: {', '.join(failures)}; name one with --push.endpoint=ipc:///PATH/{SOCKET}"
+    )
+
+
+class Lock:
+    """Holds a socket's path against other daemons: ZeroMQ lets a second bind steal it without a word.
+
+    Args:
+        path: The socket; the lock is a file beside it, which stays.
+
+    Raises:
+        EndpointError: Another daemon holds it, or the directory cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        lock = path.with_name(path.name + ".lock")
+        try:
+            self._file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise EndpointError(
+                f"{lock}: {(error.strerror or str(error)).lower()}; make its directory writable for uid {os.getuid()},"
+                " or name another place with --push.endpoint=ipc:///PATH"
+            ) from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(self._file, 32).decode(errors="replace").strip() or "unknown"
+            os.close(self._file)
+            raise EndpointError(
+                f"{path}: another trackside daemon listens there (pid {holder}); stop it, or give this one a place of"
+                " its own with --push.endpoint=ipc:///PATH"
+            ) from None
+        os.ftruncate(self._file, 0)
+        os.write(self._file, f"{os.getpid()}\n".encode())
+        path.unlink(missing_ok=True)  # left over from a daemon that was killed: nobody holds the lock
+
+    def release(self) -> None:
+        """Take the socket away and let go."""
+        self._path.unlink(missing_ok=True)
+        os.close(self._file)

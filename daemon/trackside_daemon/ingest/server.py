@@ -1,0 +1,171 @@
+"""The thread that owns the push socket: reads messages, answers them, and passes on what they said."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import zmq
+
+from trackside_daemon.ingest.endpoint import EndpointError, Lock, default_directory
+from trackside_daemon.training.runs import Moment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trackside_daemon.ingest.sessions import Receipt, Sessions
+    from trackside_daemon.metric import Batch
+
+TICK_SECONDS = 1.0
+FRAME_BYTES = 64 * 1024 * 1024
+"""ZeroMQ drops a connection that announces a larger frame, before it takes memory for it."""
+
+
+class PushSocket:
+    """The bound socket. Binding needs neither configuration nor web, so that a client waits as little as can be.
+
+    Args:
+        endpoints: ``ipc://PATH`` or ``tcp://HOST:PORT``, HOST a loopback address; none for `default_directory`.
+
+    Raises:
+        EndpointError: One of them cannot be bound.
+    """
+
+    def __init__(self, endpoints: Sequence[str] = ()) -> None:
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.ROUTER)
+        self.socket.linger = 0
+        self.socket.maxmsgsize = FRAME_BYTES
+        self.socket.ipv6 = True
+        self._locks: list[Lock] = []
+        try:
+            own = default_directory(os.environ, os.getuid()) / "push.sock" if not endpoints else None
+            self.endpoints = tuple(endpoints) or (f"ipc://{own}",)
+            for endpoint in self.endpoints:
+                self._bind(endpoint)
+        except EndpointError:
+            self.close()
+            raise
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the first socket that is a file, where the API's token is kept too."""
+        paths = (Path(one.removeprefix("ipc://")) for one in self.endpoints if one.startswith("ipc://"))
+        first = next(paths, None)
+        return first.parent if first is not None else default_directory(os.environ, os.getuid())
+
+    def close(self) -> None:
+        """Unbind, and let go of the paths."""
+        self.socket.close()
+        self.context.term()
+        for lock in self._locks:
+            lock.release()
+        self._locks = []
+
+    def _bind(self, endpoint: str) -> None:
+        if endpoint.startswith("ipc://"):
+            path = Path(endpoint.removeprefix("ipc://"))
+            self._locks.append(Lock(path))
+        elif not endpoint.startswith("tcp://") or not _is_loopback(endpoint):
+            raise EndpointError(f"{endpoint}: pushes are taken at ipc://PATH or tcp://127.0.0.1:PORT")
+        try:
+            self.socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            raise EndpointError(f"{endpoint}: {str(error).lower()}; name another place with --push.endpoint") from error
+        if endpoint.startswith("ipc://"):
+            path.chmod(0o600)
+
+
+class Server:
+    """Reads the socket for as long as `deliver` has room; a full pipeline leaves messages to ZeroMQ and the clients.
+
+    Args:
+        push_socket: Where messages arrive.
+        sessions: What they mean.
+        deliver: Takes batches, and blocks while it has no room.
+    """
+
+    def __init__(self, push_socket: PushSocket, sessions: Sessions, deliver: Callable[[Sequence[Batch]], None]) -> None:
+        self._push_socket = push_socket
+        self._sessions = sessions
+        self._deliver = deliver
+        self._receipts: deque[Receipt] = deque()
+        self._wakes, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="trackside-ingest", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def acknowledge(self, receipt: Receipt) -> None:
+        """The batch that bore *receipt* is committed: its client may forget it. Called from the pipeline's thread."""
+        self._receipts.append(receipt)
+        self._wake()
+
+    def stop(self) -> None:
+        """Stop reading, answer what is committed by now, and close the socket."""
+        self._stopping = True
+        self._wake()
+        self._thread.join()
+        self._answer()
+        self._push_socket.close()
+        os.close(self._wakes)
+        os.close(self._waker)
+
+    def _wake(self) -> None:
+        with suppress(BlockingIOError):  # full of wake-ups already
+            os.write(self._waker, b"\0")
+
+    def _run(self) -> None:
+        socket = self._push_socket.socket
+        poller = zmq.Poller()
+        poller.register(socket, zmq.POLLIN)
+        poller.register(self._wakes, zmq.POLLIN)
+        tick_at = time.monotonic()
+        while not self._stopping:
+            ready = dict(poller.poll(max(0, round((tick_at - time.monotonic()) * 1000))))
+            if self._wakes in ready:
+                os.read(self._wakes, 4096)
+            self._answer()
+            if socket in ready:
+                self._read()
+            if time.monotonic() >= tick_at:
+                tick_at = time.monotonic() + TICK_SECONDS
+                self._deliver(self._sessions.tick(_now()))
+
+    def _read(self) -> None:
+        """Take what has arrived, a hundred messages at most, so that acknowledgements never wait for long."""
+        for _ in range(100):
+            try:
+                peer, *frames = self._push_socket.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            answers, batches = self._sessions.receive(peer, frames, _now())
+            for answer in answers:
+                self._send(answer)
+            self._deliver(batches)
+
+    def _answer(self) -> None:
+        while self._receipts:
+            receipt = self._receipts.popleft()
+            self._sessions.committed(receipt)
+            self._send(receipt.frames())
+
+    def _send(self, frames: list[bytes]) -> None:
+        with suppress(zmq.Again):  # the client does not read; it asks again when it does
+            self._push_socket.socket.send_multipart(frames, zmq.NOBLOCK)
+
+
+def _now() -> Moment:
+    return Moment(time.time(), time.monotonic())
+
+
+def _is_loopback(endpoint: str) -> bool:
+    host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    return host in {"localhost", "::1"} or host.startswith("127.")

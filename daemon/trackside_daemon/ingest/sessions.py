@@ -1,0 +1,173 @@
+"""The protocol with the clients: greets sessions, takes their messages in order, and says what to answer.
+
+It knows neither sockets nor clocks: frames and the moment of their arrival come in, answers and batches go out.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trackside.wire import REASONS, VERSION, Envelope, Nack, Refused, WireError, decode_body, encode, open_envelope
+from trackside_daemon.metric import Batch, Metric, Sample
+
+if TYPE_CHECKING:
+    from trackside_daemon.training.runs import Moment, Runs
+
+MESSAGES = Metric("trackside_ingest_messages_total", "counter", "Messages taken from clients.", ("kind",))
+REJECTED = Metric("trackside_ingest_rejected_total", "counter", "Messages refused, by reason.", ("reason",))
+DUPLICATES = Metric("trackside_ingest_duplicates_total", "counter", "Batches that had been taken already.")
+GAPS = Metric(
+    "trackside_ingest_gaps_total", "counter", "Batches that are missing for good: the client had to drop them."
+)
+
+KINDS = ("hello", "batch", "skip", "beat", "bye")
+FORGET_SECONDS = 3600.0
+"""A session that is silent for so long is forgotten; should it speak again, it is asked for a hello."""
+
+log = logging.getLogger("trackside")
+
+
+class Receipt(NamedTuple):
+    """Whom to tell what, once a batch is committed.
+
+    Attributes:
+        peer: The ROUTER's name for the connection.
+        refused: Why the batch could not be taken; empty when it could.
+    """
+
+    peer: bytes
+    session: bytes
+    number: int
+    refused: str = ""
+
+    def frames(self) -> list[bytes]:
+        """The ack, or the nack."""
+        if self.refused:
+            return [self.peer, *encode(Envelope("nack", self.session, self.number), Nack(self.refused))]
+        return [self.peer, *encode(Envelope("ack", self.session, self.number))]
+
+
+class _Session:
+    """Which of a session's messages have been accepted, and which are committed."""
+
+    def __init__(self, accepted: int) -> None:
+        self.accepted = self.committed = accepted
+        self.heard_at = 0.0
+
+
+class Sessions:
+    """All client sessions.
+
+    Args:
+        runs: Takes what the messages say.
+    """
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self._sessions: dict[bytes, _Session] = {}
+        self._messages = dict.fromkeys(KINDS, 0)
+        self._rejected = dict.fromkeys((*REASONS, "kind"), 0)
+        self._duplicates = self._gaps = 0
+        self._told: set[tuple[bytes, str]] = set()
+
+    def receive(self, peer: bytes, frames: list[bytes], now: Moment) -> tuple[list[list[bytes]], list[Batch]]:
+        """Take one message.
+
+        Args:
+            peer: The ROUTER's name for the connection.
+            frames: The message.
+            now: When it arrived.
+
+        Returns:
+            Answers to send now, and batches; a batch with a receipt is answered when it is committed.
+        """
+        try:
+            envelope = open_envelope(frames)
+            return self._take(peer, envelope, frames[2], now)
+        except WireError as error:
+            self._reject(peer, error)
+            if error.reason != "version":
+                return [], []
+            return [[peer, *encode(Envelope("refused", bytes(16)), Refused([VERSION]))]], []
+
+    def tick(self, now: Moment) -> list[Batch]:
+        """Once a second: what time alone changes, and the daemon's own counters."""
+        self._sessions = {
+            key: one for key, one in self._sessions.items() if now.monotonic - one.heard_at < FORGET_SECONDS
+        }
+        samples = [Sample(MESSAGES, (kind,), count) for kind, count in self._messages.items()]
+        samples += [Sample(REJECTED, (reason,), count) for reason, count in self._rejected.items()]
+        samples += [Sample(DUPLICATES, (), self._duplicates), Sample(GAPS, (), self._gaps), *self._runs.rejected()]
+        return [*self._runs.tick(now), Batch("ingest", samples, complete=True)]
+
+    def committed(self, receipt: Receipt) -> None:
+        """The pipeline is done with the batch that bore this receipt."""
+        session = self._sessions.get(receipt.session)
+        if session is not None:
+            session.committed = max(session.committed, receipt.number)
+
+    def _take(self, peer: bytes, envelope: Envelope, body: bytes, now: Moment) -> tuple[list[list[bytes]], list[Batch]]:
+        if envelope.kind not in KINDS:
+            raise WireError("kind", f"{envelope.kind} is the daemon's to say")
+        session = self._sessions.get(envelope.session)
+        if envelope.kind == "hello":
+            return self._greet(peer, envelope, body, now)
+        if session is None:
+            return [[peer, *encode(Envelope("hello?", envelope.session))]], []
+        session.heard_at = now.monotonic
+        if envelope.kind == "beat":
+            decode_body("beat", body)
+            self._messages["beat"] += 1
+            return [], self._runs.beat(envelope.session, now)
+        return self._in_order(peer, envelope, body, session, now)
+
+    def _greet(
+        self, peer: bytes, envelope: Envelope, body: bytes, now: Moment
+    ) -> tuple[list[list[bytes]], list[Batch]]:
+        hello = decode_body("hello", body)
+        session = self._sessions.setdefault(envelope.session, _Session(hello.acked))
+        session.heard_at = now.monotonic
+        self._messages["hello"] += 1
+        batches = self._runs.hello(envelope.session, hello, now)
+        return [[peer, *encode(Envelope("welcome", envelope.session, session.committed))]], batches
+
+    def _in_order(
+        self, peer: bytes, envelope: Envelope, body: bytes, session: _Session, now: Moment
+    ) -> tuple[list[list[bytes]], list[Batch]]:
+        """Numbered messages: only the next is taken; an older one is known, and a later one is asked for again."""
+        expected = session.accepted + 1
+        if envelope.number < expected:
+            self._duplicates += 1
+            return [Receipt(peer, envelope.session, session.committed).frames()], []
+        again = [Receipt(peer, envelope.session, session.committed).frames()]
+        if envelope.number > expected and envelope.kind != "skip":
+            return again, []
+        receipt = Receipt(peer, envelope.session, envelope.number)
+        try:
+            message = decode_body(envelope.kind, body)
+            if envelope.kind == "skip" and message.first > expected:
+                return again, []
+            batches = self._say(envelope, message, now)
+        except WireError as error:
+            self._reject(envelope.session, error)
+            batches, receipt = [], receipt._replace(refused=error.reason)
+        else:
+            self._messages[envelope.kind] += 1
+            self._gaps += envelope.number - session.accepted if envelope.kind == "skip" else 0
+        session.accepted = envelope.number
+        return [], [*batches, Batch("ingest", receipt=receipt)]
+
+    def _say(self, envelope: Envelope, message: Any, now: Moment) -> list[Batch]:
+        if envelope.kind == "batch":
+            return self._runs.pushes(envelope.session, message, now)
+        if envelope.kind == "skip":
+            return self._runs.skip(envelope.session, message.totals, now)
+        return self._runs.bye(envelope.session, message, now)
+
+    def _reject(self, who: bytes, error: WireError) -> None:
+        """Count a refusal, and log it once for each sender and reason."""
+        self._rejected[error.reason] += 1
+        if (who, error.reason) not in self._told and len(self._told) < 1000:
+            self._told.add((who, error.reason))
+            log.warning("a message was refused: %s; further ones from there are only counted", error)

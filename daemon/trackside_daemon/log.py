@@ -1,0 +1,45 @@
+"""The log: one line an event, logfmt or JSON, on standard error."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import datetime, timezone
+
+
+class _Logfmt(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return " ".join(f"{key}={_quoted(value)}" for key, value in _fields(self, record).items())
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return json.dumps(_fields(self, record), ensure_ascii=False)
+
+
+def set_up(level: str, style: str) -> None:
+    """Log from *level* on, as ``logfmt`` or ``json``. May be called again to change either."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if style == "json" else _Logfmt())
+    logger = logging.getLogger("trackside")
+    logger.handlers = [handler]
+    logger.propagate = False
+    logger.setLevel(level.upper())
+
+
+def _fields(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str, str]:
+    moment = datetime.fromtimestamp(record.created, timezone.utc)
+    fields = {
+        "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "level": record.levelname.lower(),
+        "msg": record.getMessage(),
+    }
+    if record.exc_info:
+        fields["exception"] = formatter.formatException(record.exc_info)
+    return fields
+
+
+def _quoted(value: str) -> str:
+    plain = value.isprintable() and not any(sign in value for sign in ' ="')
+    return value if plain and value else json.dumps(value, ensure_ascii=False)

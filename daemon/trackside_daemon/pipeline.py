@@ -1,0 +1,96 @@
+"""The one road: every batch, of whatever source, passes here and in this order."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.metric import Batch, Metric, Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trackside_daemon.state import State
+
+FAILURES = Metric(
+    "trackside_pipeline_failures_total", "counter", "Batches that a stage of the pipeline failed on.", ("stage",)
+)
+STAGES = ("state",)
+PUSHES_WAITING = 256
+TICKS_WAITING = 64
+
+log = logging.getLogger("trackside")
+
+
+class Pipeline:
+    """A thread that alone writes what remembers.
+
+    Args:
+        state: The newest of every series.
+        acknowledge: Told of each receipt once its batch has gone the whole way.
+    """
+
+    def __init__(self, state: State, acknowledge: Callable[[Any], None]) -> None:
+        self._state = state
+        self._acknowledge = acknowledge
+        self._ticks: deque[Batch] = deque(maxlen=TICKS_WAITING)
+        self._pushes: deque[Batch] = deque()
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._failures = dict.fromkeys(STAGES, 0)
+        self._thread = threading.Thread(target=self._run, name="trackside-pipeline", daemon=True)
+
+    def start(self) -> None:
+        """Begin to empty the queues."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take what is queued, then end."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def tick(self, batches: Sequence[Batch]) -> None:
+        """Queue what was sampled. It goes before any push, so that a backlog of those never makes a GPU vanish."""
+        with self._changed:
+            self._ticks.extend(batches)
+            self._ticks.append(self._own())
+            self._changed.notify_all()
+
+    def push(self, batches: Sequence[Batch]) -> None:
+        """Queue what was pushed; waits while the queue is full."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._pushes) < PUSHES_WAITING or self._stopping)
+            self._pushes.extend(batches)
+            self._changed.notify_all()
+
+    def accept(self, batch: Batch) -> None:
+        """Take one batch the whole way. Each stage fails alone, and is counted."""
+        self._stage("state", self._state.update, batch)
+        if batch.receipt is not None:
+            self._acknowledge(batch.receipt)
+
+    def _stage(self, name: str, stage: Callable[[Batch], None], batch: Batch) -> None:
+        try:
+            stage(batch)
+        except Exception:
+            if not self._failures[name]:
+                log.exception("stage %s failed on a batch of %s; further failures are only counted", name, batch.source)
+            self._failures[name] += 1
+
+    def _own(self) -> Batch:
+        samples = [Sample(FAILURES, (stage,), count) for stage, count in self._failures.items()]
+        return Batch("pipeline", samples, complete=True)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._ticks or self._pushes or self._stopping)
+                if not self._ticks and not self._pushes:
+                    return
+                batch = (self._ticks or self._pushes).popleft()
+                self._changed.notify_all()
+            self.accept(batch)

@@ -1,0 +1,116 @@
+"""The newest value of every series, and when each is to be forgotten."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trackside_daemon.metric import Batch, Distribution, Metric
+
+
+class Series:
+    """One series on the page.
+
+    Attributes:
+        labels: A value for each of the metric's label names.
+        value: The newest.
+        text: What of its lines never changes; rendered once by the exposition, and kept here for it.
+    """
+
+    __slots__ = ("labels", "source", "text", "value")
+
+    def __init__(self, labels: tuple[str, ...], source: str) -> None:
+        self.labels = labels
+        self.source = source
+        self.value: float | Distribution = 0.0
+        self.text: str | tuple[str, ...] | None = None
+
+
+Snapshot = list[tuple["Metric", list[tuple[Series, "float | Distribution"]]]]
+"""Families by name, each with its series in the order of their first sample, and their values at one moment."""
+
+
+class State:
+    """Written by the pipeline's thread, read by any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._families: dict[Metric, dict[tuple[str, ...], Series]] = {}
+        self._sources: dict[str, dict[tuple[Metric, tuple[str, ...]], Series]] = {}
+        self._until: dict[str, float] = {}
+
+    def update(self, batch: Batch) -> None:
+        """Take over a batch's samples, and forget those of its source that a complete batch does not have."""
+        with self._lock:
+            known = self._sources.setdefault(batch.source, {})
+            kept = {}
+            for metric, labels, value in batch.samples:
+                key = (metric, labels)
+                series = known.get(key) or self._new(metric, labels, batch.source)
+                series.value = float(value) if value.__class__ is int else value
+                kept[key] = series
+            if batch.complete:
+                for key in known.keys() - kept.keys():
+                    self._remove(key, batch.source)
+                self._sources[batch.source] = kept
+            else:
+                known.update(kept)
+            self._expire(batch)
+
+    def snapshot(self, now: float, wanted: Callable[[str], bool] | None = None) -> Snapshot:
+        """All that is known at a moment.
+
+        Args:
+            now: Seconds of the monotonic clock; what was to be forgotten by then is.
+            wanted: Chooses by a source's name.
+        """
+        with self._lock:
+            self._forget(now)
+            return [
+                (metric, found)
+                for metric, family in sorted(self._families.items(), key=lambda item: item[0].name)
+                if (
+                    found := [
+                        (series, series.value) for series in family.values() if wanted is None or wanted(series.source)
+                    ]
+                )
+            ]
+
+    def values(self, metric: Metric) -> dict[tuple[str, ...], float | Distribution]:
+        """A family's values by labels."""
+        with self._lock:
+            return {labels: series.value for labels, series in self._families.get(metric, {}).items()}
+
+    def _new(self, metric: Metric, labels: tuple[str, ...], source: str) -> Series:
+        """A series of a source; when another source had it, it changes hands."""
+        family = self._families.setdefault(metric, {})
+        series = family.get(labels)
+        if series is None:
+            series = family[labels] = Series(labels, source)
+        elif series.source != source:
+            self._sources.get(series.source, {}).pop((metric, labels), None)
+            series.source = source
+        return series
+
+    def _remove(self, key: tuple[Metric, tuple[str, ...]], source: str) -> None:
+        metric, labels = key
+        family = self._families.get(metric, {})
+        if labels in family and family[labels].source == source:
+            del family[labels]
+
+    def _expire(self, batch: Batch) -> None:
+        if batch.until is not None:
+            self._until[batch.source] = batch.until
+            return
+        self._until.pop(batch.source, None)
+        if not self._sources[batch.source]:
+            del self._sources[batch.source]
+
+    def _forget(self, now: float) -> None:
+        for source in [source for source, until in self._until.items() if until < now]:
+            del self._until[source]
+            for key in self._sources.pop(source, {}):
+                self._remove(key, source)

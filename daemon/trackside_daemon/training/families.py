@@ -1,0 +1,120 @@
+"""The families of a training run, and which keys are exported under their own names."""
+
+from __future__ import annotations
+
+from trackside.wire import DURATION_BUCKETS
+from trackside_daemon.metric import Metric
+
+RANK = ("run", "rank")
+STATES = ("starting", "running", "stalled", "finished", "stopped", "failed", "lost")
+ENDED = frozenset(("finished", "stopped", "failed", "lost"))
+
+RUN_INFO = Metric(
+    "trackside_training_run_info",
+    "info",
+    "What is known of a run, to be joined by its name; always 1.",
+    ("run", "run_id", "attempt", "world_size", "host", "git_commit", "framework", "job_id"),
+)
+STATE = Metric(
+    "trackside_training_state",
+    "gauge",
+    "1 for the state that the run is in, 0 for the others; held for 15 minutes after its end.",
+    ("run", "state"),
+)
+RANK_STATE = Metric(
+    "trackside_training_rank_state",
+    "gauge",
+    "1 for the state that the rank is in, 0 for the others.",
+    (*RANK, "state"),
+)
+STARTED = Metric(
+    "trackside_training_start_timestamp_seconds",
+    "gauge",
+    "When the rank opened the run, in Unix time.",
+    RANK,
+    "seconds",
+)
+ENDED_AT = Metric(
+    "trackside_training_end_timestamp_seconds",
+    "gauge",
+    "When the rank ended, in Unix time; held for 15 minutes.",
+    RANK,
+    "seconds",
+)
+STEPS = Metric(
+    "trackside_training_steps_total", "counter", "Steps made: the increase of step over this attempt's highest.", RANK
+)
+SAMPLES = Metric("trackside_training_samples_total", "counter", "Sum of the pushed amounts of samples.", RANK)
+TOKENS = Metric("trackside_training_tokens_total", "counter", "Sum of the pushed amounts of tokens.", RANK)
+STEP = Metric("trackside_training_step", "gauge", "The step that was pushed last.", RANK)
+VALUE = Metric(
+    "trackside_training_value",
+    "gauge",
+    "The last pushed value of a key that has no family of its own, the key exactly as the user wrote it.",
+    (*RANK, "key"),
+)
+NONFINITE = Metric(
+    "trackside_training_nonfinite_total", "counter", "How often the pushed value was NaN or infinite.", (*RANK, "key")
+)
+STEP_DURATION = Metric(
+    "trackside_training_step_duration_seconds",
+    "histogram",
+    "Host time from the first push of a step to the first push of the next, over their difference.",
+    RANK,
+    "seconds",
+    DURATION_BUCKETS,
+)
+LAST_STEP = Metric(
+    "trackside_training_last_step_timestamp_seconds",
+    "gauge",
+    "When the last push was made, in Unix time.",
+    RANK,
+    "seconds",
+)
+PROGRESS = Metric(
+    "trackside_training_progress_ratio", "gauge", "Share of the run's total_steps that is done.", RANK, "ratio"
+)
+REMAINING = Metric(
+    "trackside_training_remaining_seconds",
+    "gauge",
+    "Steps that are left times the step duration of late; only while total_steps is known.",
+    RANK,
+    "seconds",
+)
+PUSHES = Metric("trackside_training_client_pushes_total", "counter", "Calls of push.", RANK)
+DROPPED = Metric(
+    "trackside_training_client_dropped_total",
+    "counter",
+    "Pushed values that the client could not keep: not a number, or no room while no daemon was there.",
+    RANK,
+)
+RESENT = Metric("trackside_training_client_resent_total", "counter", "Batches that the client sent again.", RANK)
+OVERHEAD = Metric(
+    "trackside_training_client_overhead_seconds_total",
+    "counter",
+    "CPU time of the client's sender thread.",
+    RANK,
+    "seconds",
+)
+SERIES_REJECTED = Metric(
+    "trackside_series_rejected_total",
+    "counter",
+    "Series that are over a limit and so not on this page.",
+    ("reason",),
+)
+REJECTIONS = ("runs", "keys", "series", "label_length")
+
+_GAUGES = {
+    "loss": "Training loss, as pushed.",
+    "accuracy": "Accuracy, as pushed.",
+    "learning_rate": "Learning rate, as pushed under learning_rate or lr.",
+    "grad_norm": "Norm of the gradients, as pushed.",
+    "epoch": "Epoch, as pushed.",
+}
+KNOWN = {key: Metric(f"trackside_training_{key}", "gauge", text, RANK) for key, text in _GAUGES.items()}
+KNOWN["lr"] = KNOWN["learning_rate"]
+AMOUNTS = frozenset(("samples", "tokens"))
+"""Keys whose values are amounts of one step: they are summed by the client and not exported one by one."""
+
+NAMES = {"lr": "learning_rate"}
+"""Keys that are another's short form: they give way once the other is pushed."""

@@ -1,0 +1,307 @@
+"""The runs that live or have just ended: their names, attempts, ranks and states.
+
+Each method takes what a client said and returns the batches that follow from it. A run speaks as several sources:
+``training:RUN`` for the series that outlive it (`MARKS_SECONDS`), ``training:RUN:RANK`` for those that do not.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from trackside_daemon.metric import Batch, Sample
+from trackside_daemon.training import families as f
+from trackside_daemon.training.liveness import Liveness
+from trackside_daemon.training.rank import Rank
+
+if TYPE_CHECKING:
+    from trackside.wire import Bye, Hello, Identity, Pushes, Totals
+
+MARKS_SECONDS = 900.0
+"""How long an ended run's state, info and end stay, so that rules see the end."""
+
+LOST_SECONDS = 300.0
+"""How long the series of a run that was lost stay."""
+
+LABEL_BYTES = 256
+
+log = logging.getLogger("trackside")
+
+
+class Moment(NamedTuple):
+    """When something arrived, by the daemon's clocks, in seconds."""
+
+    wall: float
+    monotonic: float
+
+
+class Limits(NamedTuple):
+    """What may be on the page at once; what is over it is counted in `families.SERIES_REJECTED`."""
+
+    runs: int = 64
+    keys: int = 1000
+    series: int = 10_000
+    label_bytes: int = LABEL_BYTES
+
+
+class Session:
+    """What the daemon knows of one client session."""
+
+    def __init__(self, run: Run, rank: Rank, identity: Identity) -> None:
+        self.run = run
+        self.rank = rank
+        self.identity = identity
+        self.heard_at = 0.0
+        self.status = ""
+
+
+class Run:
+    """One attempt of a run.
+
+    Attributes:
+        source: The source name of its marks, and the beginning of its ranks'.
+        live_until: Monotonic seconds when its ranks' series are forgotten; None while it lives.
+        until: The same for its marks.
+    """
+
+    def __init__(self, identity: Identity, name: str, attempt: int) -> None:
+        self.identity = identity
+        self.name = name
+        self.attempt = attempt
+        self.source = f"training:{identity.run}.{attempt}"
+        self.ranks: dict[int, Rank] = {}
+        self.live_until: float | None = None
+        self.until: float | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Every rank that was seen has ended."""
+        return all(rank.state in f.ENDED for rank in self.ranks.values())
+
+    @property
+    def state(self) -> str:
+        """The ranks' states as one: what lives counts before what has ended, the worst end before the better."""
+        states = {rank.state for rank in self.ranks.values()}
+        order = ("running", "stalled", "starting", "failed", "lost", "stopped", "finished")
+        return next((state for state in order if state in states), "starting")
+
+    def marks(self) -> Batch:
+        """The run's state, info and ends."""
+        identity = self.identity
+        values = [identity.run, str(self.attempt), str(identity.world), identity.host]
+        values += [identity.git_commit, identity.framework, identity.job_id]
+        labels = (self.name, *(_bounded(value, LABEL_BYTES) for value in values))
+        samples = [Sample(f.RUN_INFO, labels, 1.0)]
+        samples += [Sample(f.STATE, (self.name, state), float(state == self.state)) for state in f.STATES]
+        samples += [
+            Sample(f.ENDED_AT, rank.labels, rank.ended_at) for rank in self.ranks.values() if rank.ended_at is not None
+        ]
+        return Batch(self.source, samples, complete=True, until=self.until)
+
+    def source_of(self, rank: int) -> str:
+        """The source name of a rank's series."""
+        return f"{self.source}:{rank}"
+
+    def forget(self) -> list[Batch]:
+        """Batches that take all its series away."""
+        sources = [self.source, *map(self.source_of, self.ranks)]
+        return [Batch(source, complete=True) for source in sources]
+
+
+class Runs:
+    """All runs that this daemon has heard of and not yet forgotten.
+
+    Args:
+        limits: What may be exported at once.
+        linger: Seconds for which an ended run's series stay; may be changed at any time.
+        liveness: Tells whether a silent process is gone.
+    """
+
+    def __init__(self, limits: Limits, linger: float, liveness: Liveness | None = None) -> None:
+        self.linger = linger
+        self._limits = limits
+        self._liveness = liveness or Liveness()
+        self._runs: dict[str, Run] = {}
+        self._sessions: dict[bytes, Session] = {}
+        self._rejected = dict.fromkeys(f.REJECTIONS, 0)
+
+    def hello(self, session: bytes, hello: Hello, now: Moment) -> list[Batch]:
+        """A session opens, or tells all again to a daemon that may have missed it."""
+        batches = [] if session in self._sessions else self._enter(session, hello.identity, now)
+        known, revived = self._hear(session, now)
+        if known is None:
+            return batches
+        batches += revived
+        batches.append(Batch(known.run.source_of(hello.identity.rank), known.rank.greet(session, hello)))
+        return [*batches, known.run.marks()]
+
+    def pushes(self, session: bytes, pushes: Pushes, now: Moment) -> list[Batch]:
+        """Steps were pushed.
+
+        Raises:
+            WireError: A block's columns do not fit each other.
+        """
+        known, batches = self._hear(session, now)
+        if known is None:
+            for block in pushes.blocks:
+                block.columns()
+            return []
+        before = known.rank.state
+        samples = known.rank.push(session, pushes.clock, pushes.totals, pushes.blocks)
+        batches.append(Batch(known.run.source_of(known.identity.rank), samples, until=known.run.live_until))
+        return batches if known.rank.state == before else [*batches, known.run.marks()]
+
+    def skip(self, session: bytes, totals: Totals, now: Moment) -> list[Batch]:
+        """The client had to drop batches: only its totals come."""
+        known, batches = self._hear(session, now)
+        if known is None:
+            return []
+        source = known.run.source_of(known.identity.rank)
+        return [*batches, Batch(source, known.rank.count(session, totals), until=known.run.live_until)]
+
+    def beat(self, session: bytes, now: Moment) -> list[Batch]:
+        """A sign of life; one from a session that was thought lost brings it back."""
+        return self._hear(session, now)[1]
+
+    def bye(self, session: bytes, bye: Bye, now: Moment) -> list[Batch]:
+        """A session ends by its own word."""
+        known, batches = self._hear(session, now)
+        if known is None:
+            return []
+        status = bye.status if bye.status in f.ENDED else "failed"
+        source = known.run.source_of(known.identity.rank)
+        batches.append(Batch(source, known.rank.count(session, bye.totals)))
+        return batches + self._end(known, status, bye.clock.wall / 1e9, now)
+
+    def tick(self, now: Moment) -> list[Batch]:
+        """Once a second: finds who is lost, and forgets runs that ended long ago."""
+        batches: list[Batch] = []
+        for known in list(self._sessions.values()):
+            if not known.status and self._liveness.is_lost(known.identity, now.monotonic - known.heard_at):
+                log.warning("run %s rank %s is lost: it ended without a word", known.run.name, known.rank.labels[1])
+                batches += self._end(known, "lost", now.wall, now)
+        for run in list(self._runs.values()):
+            if run.live_until is not None and now.monotonic > run.live_until:
+                for rank in run.ranks.values():
+                    rank.keys = 0  # its series are forgotten and crowd nobody out
+            if run.until is not None and now.monotonic > run.until:
+                self._drop(run)
+        return batches
+
+    def rejected(self) -> list[Sample]:
+        """How many series are over a limit, by reason."""
+        return [Sample(f.SERIES_REJECTED, (reason,), count) for reason, count in self._rejected.items()]
+
+    def _hear(self, session: bytes, now: Moment) -> tuple[Session | None, list[Batch]]:
+        """The session, and what follows when it had been thought lost."""
+        known = self._sessions.get(session)
+        if known is None:
+            return None, []
+        known.heard_at = now.monotonic
+        if known.status != "lost":
+            return known, []
+        log.info("run %s rank %s is back", known.run.name, known.rank.labels[1])
+        known.status, known.rank.state, known.rank.ended_at = "", "running", None
+        return known, self._changed(known, now)
+
+    def _enter(self, session: bytes, identity: Identity, now: Moment) -> list[Batch]:
+        """Find the attempt that a new session belongs to, or open one."""
+        run, batches = self._runs.get(identity.run), self._bury(identity, now)
+        if run is not None and identity.attempt < run.identity.attempt:
+            return batches  # left over from an attempt that its launcher has given up
+        if run is None or self._is_new_attempt(run, identity):
+            if sum(not other.ended for other in self._runs.values()) >= self._limits.runs:
+                self._reject("runs", f"run {identity.name}", self._limits.runs)
+                return batches
+            attempt = identity.attempt if run is None else max(identity.attempt, run.attempt + 1)
+            batches += self._drop(run) if run is not None else []
+            name, evicted = self._name(identity)
+            batches += evicted
+            run = self._runs[identity.run] = Run(identity, name, attempt)
+            log.info("run %s (id %s, attempt %d) begins", name, identity.run, attempt)
+        if identity.rank not in run.ranks:
+            run.ranks[identity.rank] = Rank(run.name, identity.rank, self._admit)
+        run.until = run.live_until = None
+        self._sessions[session] = Session(run, run.ranks[identity.rank], identity)
+        return batches
+
+    def _is_new_attempt(self, run: Run, identity: Identity) -> bool:
+        """A restart: the launcher says so, or this rank had ended and is here again."""
+        rank = run.ranks.get(identity.rank)
+        return identity.attempt > run.identity.attempt or (rank is not None and rank.state in f.ENDED)
+
+    def _bury(self, identity: Identity, now: Moment) -> list[Batch]:
+        """End those sessions of the same rank whose process is gone, before the rank is taken up again."""
+        batches: list[Batch] = []
+        for known in list(self._sessions.values()):
+            same = (known.identity.run, known.identity.rank) == (identity.run, identity.rank)
+            if same and not known.status and self._liveness.is_gone(known.identity):
+                batches += self._end(known, "lost", now.wall, now)
+        return batches
+
+    def _name(self, identity: Identity) -> tuple[str, list[Batch]]:
+        """The name to export a run under.
+
+        An ended run of the same name makes room at once. Beside a live one, a run of one node gets a number behind its
+        name, and one of several nodes, whose daemons could not agree on a number, replaces it.
+        """
+        wanted = name = _bounded(identity.name, self._limits.label_bytes)
+        several_nodes = identity.world > identity.local_world
+        batches: list[Batch] = []
+        number = 1
+        while (other := next((run for run in self._runs.values() if run.name == name), None)) is not None:
+            if other.ended or several_nodes:
+                batches += self._drop(other)
+            else:
+                number += 1
+                name = f"{_bounded(wanted, self._limits.label_bytes - 8)}-{number}"
+        return name, batches
+
+    def _end(self, known: Session, status: str, ended_at: float, now: Moment) -> list[Batch]:
+        known.status = status
+        sessions = [one.status for one in self._sessions.values() if one.rank is known.rank]
+        if not all(sessions):
+            return []
+        known.rank.state = next(one for one in ("failed", "lost", "stopped", "finished") if one in sessions)
+        known.rank.ended_at = ended_at
+        return self._changed(known, now)
+
+    def _changed(self, known: Session, now: Moment) -> list[Batch]:
+        """A rank's state changed by an end: its series, the run's, and when both are forgotten."""
+        run = known.run
+        run.live_until = run.until = None
+        if run.ended:
+            run.live_until = now.monotonic + (LOST_SECONDS if run.state == "lost" else self.linger)
+            run.until = max(run.live_until, now.monotonic + MARKS_SECONDS)
+            log.info("run %s (id %s, attempt %d) ended: %s", run.name, run.identity.run, run.attempt, run.state)
+        batches = [Batch(run.source_of(number), until=run.live_until) for number in run.ranks]
+        batches.append(Batch(run.source_of(known.identity.rank), known.rank.states(), until=run.live_until))
+        return [*batches, run.marks()]
+
+    def _drop(self, run: Run) -> list[Batch]:
+        """Forget a run, its sessions, and all its series."""
+        self._runs.pop(run.identity.run, None)
+        self._sessions = {key: known for key, known in self._sessions.items() if known.run is not run}
+        return run.forget()
+
+    def _admit(self, rank: Rank, key: str) -> bool:
+        if len(key.encode()) > self._limits.label_bytes:
+            return self._reject("label_length", f"key {key[:40]}…", self._limits.label_bytes)
+        if rank.keys >= self._limits.keys:
+            return self._reject("keys", f"key {key} of run {rank.labels[0]}", self._limits.keys)
+        if sum(one.keys for run in self._runs.values() for one in run.ranks.values()) >= self._limits.series:
+            return self._reject("series", f"key {key} of run {rank.labels[0]}", self._limits.series)
+        return True
+
+    def _reject(self, reason: str, what: str, limit: int) -> bool:
+        if not self._rejected[reason]:
+            log.warning(
+                "%s is over the limit of %d (%s): not on /metrics, and so are further ones", what, limit, reason
+            )
+        self._rejected[reason] += 1
+        return False
+
+
+def _bounded(text: str, size: int) -> str:
+    """*text* cut to *size* bytes of UTF-8, at a character."""
+    return text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore")
