@@ -1,0 +1,50 @@
+"""The text to learn: the language's own help pages, which come with every Python, so nothing is downloaded."""
+
+from __future__ import annotations
+
+from pydoc_data.topics import topics
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from random import Random
+
+VALIDATION_RATIO = 0.1
+
+
+class Text(NamedTuple):
+    """English text as one byte a character.
+
+    Attributes:
+        vocabulary: The distinct characters, sorted; a character's code is its index. Fewer than 256.
+        train: Codes to learn from.
+        validation: Codes of the text's end, never trained on.
+    """
+
+    vocabulary: str
+    train: bytes
+    validation: bytes
+
+
+def load() -> Text:
+    """Python's help topics, in lower case and ASCII: about half a million characters, some 60 of them distinct."""
+    text = "\n\n".join(topics.values()).lower().encode("ascii", "ignore").decode("ascii")
+    vocabulary = "".join(sorted(set(text)))
+    codes = encode(text, vocabulary)
+    cut = len(codes) - int(len(codes) * VALIDATION_RATIO)
+    return Text(vocabulary, codes[:cut], codes[cut:])
+
+
+def encode(text: str, vocabulary: str) -> bytes:
+    """Each character's index in *vocabulary*.
+
+    Raises:
+        KeyError: A character is not in the vocabulary.
+    """
+    code = {character: index for index, character in enumerate(vocabulary)}
+    return bytes(code[character] for character in text)
+
+
+def windows(codes: bytes, *, count: int, length: int, random: Random) -> list[bytes]:
+    """Cut *count* pieces of *length* characters, each from anywhere in *codes*."""
+    starts = (random.randrange(len(codes) - length + 1) for _ in range(count))
+    return [codes[start : start + length] for start in starts]

@@ -1,0 +1,110 @@
+"""Both models learn, the same for the same seed; numpy's gradients are those of its loss."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trackside_daemon.demo import model_numpy, text, train
+
+if TYPE_CHECKING:
+    import numpy as np
+
+CORPUS = text.load()
+BACKENDS = pytest.mark.parametrize("backend", ["numpy", "torch"])
+STEPS = 60
+
+
+def built(backend: str, *, seed: int = 0) -> train.Model:
+    """A new model for the real text; skips without its library."""
+    pytest.importorskip(backend)
+    return train.MODELS[backend](len(CORPUS.vocabulary), seed)
+
+
+def pieces(model: train.Model, random: Random) -> list[bytes]:
+    """A batch of the text to learn."""
+    return text.windows(CORPUS.train, count=model.batch, length=model.context + 1, random=random)
+
+
+def trained(model: train.Model, *, steps: int, learning_rate: float = 3e-3) -> list[tuple[float, float]]:
+    """Loss and gradient norm of each of the first *steps* steps."""
+    random = Random(1)
+    return [model.step(pieces(model, random), learning_rate) for _ in range(steps)]
+
+
+@BACKENDS
+def test_an_untrained_model_is_about_as_good_as_a_guess(backend: str) -> None:
+    model = built(backend)
+    assert model.loss(pieces(model, Random(0))) == pytest.approx(math.log(len(CORPUS.vocabulary)), abs=0.4)
+
+
+@BACKENDS
+def test_the_loss_falls_on_the_real_text(backend: str) -> None:
+    model = built(backend)
+    losses = [loss for loss, _ in trained(model, steps=STEPS)]
+    held_out = text.windows(CORPUS.validation, count=128, length=model.context + 1, random=Random(2))
+    assert losses[0] > 4.0
+    assert sum(losses[-5:]) / 5 < 2.9
+    assert model.loss(held_out) < 2.9
+
+
+@BACKENDS
+def test_the_gradient_norm_is_reported(backend: str) -> None:
+    norms = [norm for _, norm in trained(built(backend), steps=5)]
+    assert all(0.05 < norm < 50.0 for norm in norms)
+
+
+@BACKENDS
+def test_the_same_seed_trains_the_same(backend: str) -> None:
+    first, again, other = (trained(built(backend, seed=seed), steps=5) for seed in (7, 7, 8))
+    assert first == again
+    assert first != other
+
+
+@BACKENDS
+def test_asking_for_the_loss_changes_nothing(backend: str) -> None:
+    model = built(backend)
+    batch = pieces(model, Random(0))
+    assert model.loss(batch) == model.loss(batch) == pytest.approx(model.step(batch, 1e-3)[0], rel=1e-5)
+
+
+@BACKENDS
+def test_the_model_is_small_and_says_how_small(backend: str) -> None:
+    assert 100_000 < built(backend).size < 200_000
+
+
+@pytest.mark.parametrize("name", ["embedding", "hidden", "hidden_bias", "output", "output_bias"])
+def test_the_numpy_gradients_are_finite_differences(name: str) -> None:
+    np = pytest.importorskip("numpy")
+    parameters = model_numpy.initial(11, 0, context=4)
+    parameters = {key: parameter.astype(np.float64) for key, parameter in parameters.items()}
+    windows = text.windows(bytes(range(11)), count=6, length=5, random=Random(0))
+    _, gradients = model_numpy.loss_and_gradients(parameters, windows)
+    parameter, gradient = parameters[name].reshape(-1), gradients[name].reshape(-1)
+    for index in np.random.default_rng(0).choice(parameter.size, size=min(40, parameter.size), replace=False):
+        assert gradient[index] == pytest.approx(slope(parameters, parameter, index, windows), rel=1e-5, abs=1e-9)
+
+
+def slope(
+    parameters: model_numpy.Parameters, parameter: np.ndarray, index: int, windows: list[bytes], *, by: float = 1e-5
+) -> float:
+    """How the loss changes with one number of *parameter*, a flat view of one of *parameters*."""
+    value, losses = parameter[index], []
+    for moved in (value + by, value - by):
+        parameter[index] = moved
+        losses.append(model_numpy.loss_and_gradients(parameters, windows)[0])
+    parameter[index] = value
+    return (losses[0] - losses[1]) / (2 * by)
+
+
+def test_a_long_gradient_is_cut_to_the_greatest_norm_and_a_short_one_is_not() -> None:
+    np = pytest.importorskip("numpy")
+    long = {"a": np.array([30.0]), "b": np.array([[40.0]])}
+    assert model_numpy.clip(long) == pytest.approx(50.0)
+    assert model_numpy.clip(long) == pytest.approx(model_numpy.MAX_NORM)
+    short = {"a": np.array([0.3])}
+    assert model_numpy.clip(short) == pytest.approx(0.3)
+    assert short["a"] == pytest.approx(0.3)

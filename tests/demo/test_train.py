@@ -1,0 +1,72 @@
+"""The training's command line, its schedule, and what it says when nothing can train."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trackside_daemon.demo import train
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--steps", "0"], "0 is not above 0"),
+        (["--steps", "-3"], "-3 is not above 0"),
+        (["--steps", "many"], "'many'"),
+        (["--backend", "abacus"], "invalid choice: 'abacus'"),
+        (["--loud"], "unrecognized arguments: --loud"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_status:
+        train.main(arguments)
+    assert exit_status.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("backend", "extra"), [("auto", "demo"), ("numpy", "demo"), ("torch", "torch")])
+def test_without_a_library_it_says_in_one_line_what_to_install(backend: str, extra: str, tmp_path: Path) -> None:
+    for library in ("numpy", "torch"):
+        (tmp_path / f"{library}.py").write_text(f"raise ModuleNotFoundError({library!r})\n")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    ended = subprocess.run(
+        [sys.executable, "-m", train.__name__, "--backend", backend, "--steps", "1"],
+        env={**os.environ, "PYTHONPATH": path, "TRACKSIDE_DISABLED": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert ended.stderr.count("\n") == 1
+    assert f"pip install 'trackside[{extra}]'" in ended.stderr
+
+
+def test_auto_takes_numpy_where_pytorch_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numpy")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    chosen = train.choose("auto", vocabulary=10)
+    assert chosen is not None
+    assert chosen.backend == "numpy"
+
+
+def test_the_learning_rate_warms_up_falls_and_starts_afresh() -> None:
+    rates = [train.learning_rate(step, cycle=2000) for step in range(1, 4001)]
+    assert rates[0] == pytest.approx(train.PEAK_LEARNING_RATE / 100)
+    assert max(rates) == pytest.approx(train.PEAK_LEARNING_RATE, rel=0.01)
+    assert rates[1999] == pytest.approx(train.PEAK_LEARNING_RATE / 10, rel=0.01)
+    assert rates[2000] == pytest.approx(train.PEAK_LEARNING_RATE)
+
+
+def test_a_short_training_warms_up_and_cools_down_too() -> None:
+    rates = [train.learning_rate(step, cycle=50) for step in range(1, 51)]
+    assert rates[0] < max(rates) > rates[-1]
