@@ -10,15 +10,15 @@ import difflib
 import logging
 import os
 import re
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, InitSettingsSource, NoDecode, SettingsConfigDict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from pydantic_settings import PydanticBaseSettingsSource
 
@@ -57,8 +57,10 @@ Seconds = Annotated[float, BeforeValidator(seconds)]
 Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
 
 
-class Section(BaseModel, extra="forbid", frozen=True):
+class Section(BaseModel):
     """A group of settings."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class SampleSection(Section):
@@ -146,12 +148,17 @@ class Config(BaseSettings):
 
     @classmethod
     def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, **_: Any
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003  replaced by one that leaves other variables alone
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  there is none
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003  the same
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags over environment over file; the file's settings come with the flags, under ``file``."""
-        values = init_settings() if not isinstance(init_settings, InitSettingsSource) else init_settings.init_kwargs
-        file = values.pop("file", {})
-        return init_settings, _Environment(settings_cls), InitSettingsSource(settings_cls, file)
+        """Flags over environment over file; `load` hands over the file's settings beside the flags, as ``file``."""
+        flags = cast("InitSettingsSource", init_settings).init_kwargs
+        file = InitSettingsSource(settings_cls, flags.pop("file", {}))
+        return init_settings, _Environment(settings_cls), file
 
 
 class _Environment(EnvSettingsSource):
@@ -205,7 +212,7 @@ def load(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Co
     values = _read(file) if file is not None else {}
     _warn_of_unknown_variables()
     try:
-        return Config(**dict(flags or {}), file=values)
+        return Config(**{**(flags or {}), "file": values})
     except ValidationError as error:
         raise ConfigError(_explain(error, file, values, flags or {})) from None
 
@@ -256,10 +263,12 @@ def _explain(error: ValidationError, file: Path | None, values: Mapping[str, Any
     else:
         origin = f"{file}: {key}" if _holds(values, path) else key
     if problem["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key, [_dotted(one) for one in settings()], 1)
+        names = {_dotted(one[:length]): None for one in settings() for length in range(1, len(one) + 1)}
+        near = difflib.get_close_matches(key, names, 1)
         return f"{origin}: no such setting" + (f"; did you mean {near[0]}?" if near else "")
-    message = problem["msg"].removeprefix("Value error, ")
-    return f"{origin}: {message[0].lower()}{message[1:]}, got {problem['input']!r:.80}"
+    if problem["type"] == "value_error":
+        return f"{origin}: {problem['msg'].removeprefix('Value error, ')}"
+    return f"{origin}: {problem['msg'][0].lower()}{problem['msg'][1:]}, got {problem['input']!r:.80}"
 
 
 def _dotted(path: tuple[str, ...]) -> str:

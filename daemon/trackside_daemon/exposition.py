@@ -58,7 +58,7 @@ def own_families() -> CollectorRegistry:
 
 def number(value: float) -> str:
     """A value as Go writes it: an exponent from 1e6 on, ``+Inf``, ``-Inf``, ``NaN``."""
-    if value != value:
+    if math.isnan(value):
         return "NaN"
     if value in {_INF, -_INF}:
         return "+Inf" if value > 0 else "-Inf"

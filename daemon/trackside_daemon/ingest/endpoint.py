@@ -5,13 +5,13 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside.discovery import SOCKET, SYSTEM_DIRECTORY, directories
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
 
 class EndpointError(Exception):
@@ -44,6 +44,13 @@ def default_directory(environ: Mapping[str, str], uid: int) -> Path:
     raise EndpointError(
         f"no place for the push socket: {', '.join(failures)}; name one with --push.endpoint=ipc:///PATH/{SOCKET}"
     )
+
+
+def push_directory(endpoints: Sequence[str], environ: Mapping[str, str], uid: int) -> Path:
+    """Where the first socket that is a file lies; the API's token is kept beside it."""
+    paths = (Path(one.removeprefix("ipc://")) for one in endpoints if one.startswith("ipc://"))
+    first = next(paths, None)
+    return default_directory(environ, uid) if first is None else first.parent
 
 
 class Lock:

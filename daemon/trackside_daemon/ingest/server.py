@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from trackside_daemon.ingest.endpoint import EndpointError, Lock, default_directory
+from trackside.discovery import SOCKET
+from trackside_daemon.ingest.endpoint import EndpointError, Lock, default_directory, push_directory
 from trackside_daemon.training.runs import Moment
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from trackside_daemon.metric import Batch
 
 TICK_SECONDS = 1.0
+LINGER_MILLISECONDS = 200
+"""How long closing the socket waits for the last acknowledgements to go out."""
+
 FRAME_BYTES = 64 * 1024 * 1024
 """ZeroMQ drops a connection that announces a larger frame, before it takes memory for it."""
 
@@ -39,13 +43,13 @@ class PushSocket:
     def __init__(self, endpoints: Sequence[str] = ()) -> None:
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.ROUTER)
-        self.socket.linger = 0
+        self.socket.linger = LINGER_MILLISECONDS
         self.socket.maxmsgsize = FRAME_BYTES
         self.socket.ipv6 = True
         self._locks: list[Lock] = []
         try:
-            own = default_directory(os.environ, os.getuid()) / "push.sock" if not endpoints else None
-            self.endpoints = tuple(endpoints) or (f"ipc://{own}",)
+            own = () if endpoints else (f"ipc://{default_directory(os.environ, os.getuid()) / SOCKET}",)
+            self.endpoints = tuple(endpoints) or own
             for endpoint in self.endpoints:
                 self._bind(endpoint)
         except EndpointError:
@@ -54,10 +58,8 @@ class PushSocket:
 
     @property
     def directory(self) -> Path:
-        """The directory of the first socket that is a file, where the API's token is kept too."""
-        paths = (Path(one.removeprefix("ipc://")) for one in self.endpoints if one.startswith("ipc://"))
-        first = next(paths, None)
-        return first.parent if first is not None else default_directory(os.environ, os.getuid())
+        """Where the API's token is kept: beside the socket."""
+        return push_directory(self.endpoints, os.environ, os.getuid())
 
     def close(self) -> None:
         """Unbind, and let go of the paths."""
@@ -109,10 +111,13 @@ class Server:
         self._wake()
 
     def stop(self) -> None:
-        """Stop reading, answer what is committed by now, and close the socket."""
+        """Stop reading."""
         self._stopping = True
         self._wake()
         self._thread.join()
+
+    def close(self) -> None:
+        """Answer what was committed after `stop`, and close the socket."""
         self._answer()
         self._push_socket.close()
         os.close(self._wakes)

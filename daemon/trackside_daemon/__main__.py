@@ -1,0 +1,24 @@
+"""The `trackside` command. A bare client has the command too; it then says which extra brings the daemon."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        from trackside_daemon.cli import app
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("trackside"):
+            raise
+        print(  # noqa: T201
+            f"trackside: the command needs the package {error.name}, which comes with: pip install 'trackside[daemon]'",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+    app()
+
+
+if __name__ == "__main__":
+    main()

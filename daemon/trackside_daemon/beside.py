@@ -1,0 +1,59 @@
+"""Processes that run beside each other: started in sessions of their own, so that one Ctrl-C stops them in order."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess  # noqa: TID251  this is the file that starts the user's and the demo's processes
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+class Child:
+    """A process that ends when this one does, however this one ends.
+
+    Args:
+        arguments: What follows ``python -m``.
+        environ: Added to this process's environment.
+    """
+
+    def __init__(self, *arguments: str, environ: Mapping[str, str] | None = None) -> None:
+        self._process = subprocess.Popen(  # noqa: S603  arguments are a list; no shell reads them
+            [sys.executable, "-m", *arguments],
+            env={**os.environ, **(environ or {})},
+            start_new_session=True,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509  this process has one thread, and calls nothing but prctl there
+        )
+
+    @property
+    def status(self) -> int | None:
+        """The exit status; None while it runs."""
+        return self._process.poll()
+
+    def stop(self, timeout: float = 10.0) -> int:
+        """Ask it to end, wait at most *timeout* seconds, then kill it; returns the exit status."""
+        if self.status is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+
+def stop_all(children: Sequence[Child]) -> None:
+    """Stop the last started first."""
+    for child in reversed(children):
+        child.stop()
+
+
+def _die_with_parent() -> None:
+    """Get SIGTERM when the parent dies, by prctl(2)."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))

@@ -1,0 +1,153 @@
+"""The command line: typer → `Config` → `Daemon`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path  # noqa: TC003  typer reads the annotations while running
+from typing import Annotated, Any
+
+import typer
+
+from trackside_daemon import __version__, log
+from trackside_daemon.config import Config, ConfigError, describe, load, settings
+from trackside_daemon.ingest.endpoint import EndpointError
+from trackside_daemon.ingest.server import PushSocket
+from trackside_daemon.web.address import AddressError, listen
+
+app = typer.Typer(
+    name="trackside",
+    help="A sidecar that tells Prometheus what a training job, its GPUs and its host are doing, step by step.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+
+def _option(name: str) -> Any:
+    return typer.Option(f"--{name}", help=describe(name), show_default=False)
+
+
+def _switch(name: str) -> Any:
+    what = name.removeprefix("collector.")
+    return typer.Option(
+        f"--{name}/--no-{name}", help=f"Collect {what} metrics, or do not. [default: collect]", show_default=False
+    )
+
+
+@app.callback()
+def root(
+    *,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+) -> None:
+    """A sidecar that tells Prometheus what a training job, its GPUs and its host are doing, step by step."""
+    if version:
+        typer.echo(f"trackside {__version__}")
+        raise typer.Exit
+
+
+@app.command(epilog="Example: trackside daemon --sample.interval=500ms --web.listen-address=127.0.0.1:9999")
+def daemon(
+    context: typer.Context,
+    *,
+    config_file: Annotated[
+        Path | None,
+        typer.Option("--config.file", help="A YAML file of these settings, such as: sample: {interval: 2s}"),
+    ] = None,
+    sample__interval: Annotated[str | None, _option("sample.interval")] = None,
+    run__linger: Annotated[str | None, _option("run.linger")] = None,
+    web__listen_address: Annotated[str | None, _option("web.listen-address")] = None,
+    web__allowed_hosts: Annotated[str | None, _option("web.allowed-hosts")] = None,
+    web__public_read: Annotated[bool | None, _option("web.public-read")] = None,
+    web__enable_lifecycle: Annotated[bool | None, _option("web.enable-lifecycle")] = None,
+    push__endpoint: Annotated[list[str] | None, _option("push.endpoint")] = None,
+    collector__cpu__enabled: Annotated[bool | None, _switch("collector.cpu")] = None,
+    collector__memory__enabled: Annotated[bool | None, _switch("collector.memory")] = None,
+    collector__gpu__enabled: Annotated[bool | None, _switch("collector.gpu")] = None,
+    collector__gpu__simulate: Annotated[int | None, _option("collector.gpu.simulate")] = None,
+    log__level: Annotated[str | None, _option("log.level")] = None,
+    log__format: Annotated[str | None, _option("log.format")] = None,
+    require_gpu: Annotated[bool | None, _option("require-gpu")] = None,
+) -> None:
+    """Run the daemon: sample GPUs and host, take pushes, and serve /metrics.
+
+    Every setting can also be given in the file, or as a variable: --sample.interval is TRACKSIDE_SAMPLE__INTERVAL.
+    """
+    flags = _nested(context.params)
+
+    def reload() -> Config:
+        return load(config_file, flags)
+
+    try:
+        config = reload()
+        log.set_up(config.log.level, config.log.format)
+        push_socket = PushSocket(config.push.endpoint)
+        listener = listen(config.web.listen_address)
+    except (ConfigError, EndpointError, AddressError) as error:
+        _fail(str(error))
+    from trackside_daemon.daemon import Daemon, StartError
+
+    running = Daemon(config, reload, push_socket, listener)
+    if sys.stdout.isatty():
+        typer.echo(f"dashboard: {running.link}")
+    try:
+        status = running.run()
+    except StartError as error:
+        _fail(str(error))
+    raise typer.Exit(status)
+
+
+@app.command(epilog="Example: trackside demo --steps 300")
+def demo(
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="End after that many steps. [default: go on until Ctrl-C]")
+    ] = None,
+) -> None:
+    """Run the daemon with a small real training beside it, and say where to look.
+
+    A character-level language model learns English from Python's own help texts; nothing is downloaded.
+    """
+    from trackside_daemon.demo.supervisor import run
+
+    try:
+        config = load()
+    except ConfigError as error:
+        _fail(str(error))
+    raise typer.Exit(run(config, steps))
+
+
+@app.command("check-config", epilog="Example: trackside check-config /etc/trackside/trackside.yml")
+def check_config(
+    file: Annotated[Path, typer.Argument(help="A YAML file of the daemon's settings.", show_default=False)],
+) -> None:
+    """Say what is wrong with a configuration file, and how to mend it."""
+    try:
+        config = load(file)
+    except ConfigError as error:
+        _fail(str(error))
+    for path in settings():
+        value: Any = config
+        for part in path:
+            value = getattr(value, part)
+        typer.echo(f"{'.'.join(path).replace('_', '-')}: {value}")
+
+
+def _nested(params: dict[str, Any]) -> dict[str, Any]:
+    """The flags that were given, nested as the settings are: ``sample__interval`` becomes ``sample: {interval: …}``."""
+    flags: dict[str, Any] = {}
+    for name, value in params.items():
+        if value is None or value == () or name == "config_file":
+            continue
+        *sections, last = name.split("__")
+        section = flags
+        for part in sections:
+            section = section.setdefault(part, {})
+        section[last] = value
+    return flags
+
+
+def _fail(message: str) -> Any:
+    """Say what is wrong and how to mend it, and exit 2: wrong usage, or it cannot start."""
+    typer.echo(f"trackside: {message}", err=True)
+    raise typer.Exit(2)

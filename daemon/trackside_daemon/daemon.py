@@ -1,0 +1,233 @@
+"""Builds the parts, runs them, and stops them in order: the only file that knows them all."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon import __version__, log
+from trackside_daemon.collectors.base import NothingToCollect
+from trackside_daemon.collectors.cpu import CpuCollector
+from trackside_daemon.collectors.gpu import GpuCollector
+from trackside_daemon.collectors.memory import MemoryCollector
+from trackside_daemon.config import ConfigError
+from trackside_daemon.ingest.server import Server
+from trackside_daemon.ingest.sessions import DUPLICATES, GAPS, MESSAGES, REJECTED, Sessions
+from trackside_daemon.metric import Batch, Metric, Sample
+from trackside_daemon.nvml.handle import Nvml, NvmlUnavailable
+from trackside_daemon.pipeline import FAILURES, Pipeline
+from trackside_daemon.sampler import DURATION, LAST_SUCCESS, SUCCESS, Sampler
+from trackside_daemon.state import State
+from trackside_daemon.training.runs import Limits, Runs
+from trackside_daemon.web.api import values
+from trackside_daemon.web.app import Pages
+from trackside_daemon.web.guard import Token
+from trackside_daemon.web.server import WebServer
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from trackside_daemon.collectors.base import Collector
+    from trackside_daemon.config import Config
+    from trackside_daemon.ingest.server import PushSocket
+
+BUILD_INFO = Metric(
+    "trackside_build_info", "info", "This daemon's version, and Python's; always 1.", ("version", "python_version")
+)
+RELOADED = Metric(
+    "trackside_config_last_reload_successful", "gauge", "Whether the last reload of the configuration held."
+)
+RELOADED_AT = Metric(
+    "trackside_config_last_reload_success_timestamp_seconds", "gauge", "Unix time of the last good load.", (), "seconds"
+)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+GPU_START_SECONDS = 60.0
+
+logger = logging.getLogger("trackside")
+
+
+class StartError(Exception):
+    """The daemon cannot start as it was asked to; the message says why and what to do."""
+
+
+class Daemon:
+    """One daemon.
+
+    Args:
+        config: As loaded.
+        reload: Loads it again.
+        push_socket: Bound already, so that clients find it early.
+        listener: Bound already; HTTP is served on it.
+    """
+
+    def __init__(
+        self, config: Config, reload: Callable[[], Config], push_socket: PushSocket, listener: socket.socket
+    ) -> None:
+        self._config = config
+        self._load = reload
+        self._push_socket = push_socket
+        self._address = "{}:{}".format(*listener.getsockname())
+        self._started = time.time()
+        self._reloaded_at, self._reloaded = self._started, True
+        self._failed = self._serving = False
+        self._state = State()
+        self._runs = Runs(Limits(**config.limits.model_dump()), config.run.linger)
+        self._pipeline = Pipeline(self._state, lambda receipt: self._ingest.acknowledge(receipt))  # noqa: PLW0108  made below
+        self._ingest = Server(push_socket, Sessions(self._runs), self._pipeline.push)
+        self._nvml = Nvml(simulate=config.collector.gpu.simulate)
+        self._collectors = self._build_collectors()
+        self._sampler = Sampler(self._collectors, self._pipeline.tick, config.sample.interval)
+        self._token = Token(push_socket.directory / "token")
+        self._web = WebServer(self._pages(), listener)
+
+    @property
+    def link(self) -> str:
+        """The dashboard's address with the token in its fragment, which no server sees and no log keeps."""
+        return f"http://{self._address}/#token={self._token.value}"
+
+    def run(self) -> int:
+        """Serve until SIGTERM or SIGINT; SIGHUP reloads.
+
+        Returns:
+            The exit status: 0 when stopped as asked, 1 when a part failed.
+
+        Raises:
+            StartError: A GPU is required, and there is none.
+        """
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # before any thread: all inherit it, and sigwait gets them
+        threading.excepthook = self._thread_failed
+        try:
+            if self._config.require_gpu:
+                self._require_gpu()
+            self._start()
+            while (received := signal.sigwait(SIGNALS)) == signal.SIGHUP:
+                self.reload()
+            logger.info("stopping on %s", signal.Signals(received).name)
+        finally:
+            self._stop()
+        return 1 if self._failed else 0
+
+    def reload(self) -> str:
+        """Read the configuration again, and use of it what can change while running.
+
+        Returns:
+            What is wrong with it, in which case the old one stays; empty when nothing is.
+        """
+        wrong = ""
+        try:
+            new = self._load()
+        except ConfigError as error:
+            wrong = str(error)
+            logger.error("the configuration is not reloaded: %s", wrong)  # noqa: TRY400  a user's slip, no traceback
+        else:
+            fixed = [
+                name
+                for name in ("web", "push", "collector", "limits")
+                if getattr(new, name) != getattr(self._config, name)
+            ]
+            if fixed:
+                logger.warning("changes of %s need a restart", ", ".join(fixed))
+            log.set_up(new.log.level, new.log.format)
+            self._runs.linger = new.run.linger
+            self._sampler.interval = new.sample.interval
+            self._reloaded_at = time.time()
+            logger.info("configuration reloaded")
+        self._reloaded = not wrong
+        self._pipeline.tick([self._own()])
+        return wrong
+
+    def _build_collectors(self) -> list[Collector]:
+        on = self._config.collector
+        patience = min(0.25, self._config.sample.interval / 4)
+        built: dict[str, Collector] = {
+            "cpu": CpuCollector(),
+            "memory": MemoryCollector(),
+            "gpu": GpuCollector(self._nvml, patience),
+        }
+        return [collector for name, collector in built.items() if getattr(on, name).enabled]
+
+    def _pages(self) -> Any:
+        web = self._config.web
+        pages = Pages(
+            self._state,
+            sources=[*(one.name for one in self._collectors), "training", "ingest", "pipeline", "sampler", "trackside"],
+            ready=lambda: bool(self._state.values(SUCCESS)),
+            status=self._status,
+            reload=self.reload if web.enable_lifecycle else None,
+        )
+        hosts = (
+            *web.allowed_hosts,
+            self._address.rpartition(":")[0],
+            web.listen_address.rpartition(":")[0].strip("[]"),
+        )
+        return pages.app(token=self._token, hosts=hosts, public_read=web.public_read)
+
+    def _start(self) -> None:
+        self._pipeline.start()
+        self._pipeline.tick([self._own()])
+        self._ingest.start()
+        self._sampler.start()
+        self._web.start()
+        self._serving = True
+        endpoints = ", ".join(self._push_socket.endpoints)
+        logger.info("trackside %s serves http://%s and takes pushes at %s", __version__, self._address, endpoints)
+        if os.getuid() == 0:
+            logger.warning("running as root, which nothing here needs; a user of its own is safer")
+
+    def _stop(self) -> None:
+        """In order: no new samples, no new pushes, everything queued taken, the last of it acknowledged, no more pages."""
+        if self._serving:
+            self._sampler.stop()
+            self._ingest.stop()
+            self._pipeline.stop()
+            self._web.stop()
+        self._ingest.close()
+        self._nvml.close()
+        self._token.remove()
+
+    def _require_gpu(self) -> None:
+        """Wait for the first reading of a GPU."""
+        collector = GpuCollector(self._nvml, 1.0)
+        deadline = time.monotonic() + GPU_START_SECONDS
+        problem: Exception = NvmlUnavailable("no answer")
+        while time.monotonic() < deadline:
+            try:
+                collector.collect()
+            except NothingToCollect as error:
+                raise StartError(f"--require-gpu: {error}") from error
+            except NvmlUnavailable as error:
+                problem = error
+            else:
+                return
+        raise StartError(f"--require-gpu: {problem}")
+
+    def _own(self) -> Batch:
+        samples = [
+            Sample(BUILD_INFO, (__version__, platform.python_version()), 1.0),
+            Sample(RELOADED, (), float(self._reloaded)),
+            Sample(RELOADED_AT, (), self._reloaded_at),
+        ]
+        return Batch("trackside", samples, complete=True)
+
+    def _status(self) -> dict[str, Any]:
+        families = (SUCCESS, DURATION, LAST_SUCCESS, MESSAGES, REJECTED, DUPLICATES, GAPS, FAILURES)
+        return {
+            "version": __version__,
+            "started": self._started,
+            "listen_address": self._address,
+            "push_endpoints": list(self._push_socket.endpoints),
+            "metrics": values(self._state, *families),
+        }
+
+    def _thread_failed(self, problem: Any) -> None:
+        """A part that dies takes the daemon with it: half a monitor would be trusted as a whole one."""
+        self._failed = True
+        name = getattr(problem.thread, "name", "a thread")
+        logger.error("%s failed: %r", name, problem.exc_value, exc_info=problem.exc_value)
+        os.kill(os.getpid(), signal.SIGTERM)

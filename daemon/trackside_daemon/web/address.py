@@ -1,0 +1,73 @@
+"""The port that HTTP is served on: bound before anything heavy is imported, and explained when it is taken."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from pathlib import Path
+
+
+class AddressError(Exception):
+    """The address cannot be listened on; the message says why and what to do."""
+
+
+def listen(address: str) -> socket.socket:
+    """Bind ``HOST:PORT``.
+
+    Raises:
+        AddressError: It is no address, or is taken: by whom, and which port near it is free.
+    """
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if not port.isdecimal() or int(port) > 65535:
+        raise AddressError(f"web.listen-address: {address!r} is not HOST:PORT, such as 127.0.0.1:21790")
+    try:
+        family, *_, target = socket.getaddrinfo(
+            host or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise AddressError(f"web.listen-address: {address}: {error}; give HOST:PORT of this machine") from error
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(target)
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise AddressError(_explain(address, host, int(port), error)) from error
+    return listener
+
+
+def _explain(address: str, host: str, port: int, error: OSError) -> str:
+    if error.errno != errno.EADDRINUSE:
+        return f"web.listen-address: {address}: {(error.strerror or str(error)).lower()}; choose another"
+    free = next((one for one in range(port + 2, min(port + 100, 65536)) if _is_free(host, one)), 0)
+    return (
+        f"web.listen-address: {address} is taken by {_holder(port)}; stop it, or use another port:"
+        f" --web.listen-address={address.rpartition(':')[0]}:{free}"
+    )
+
+
+def _is_free(host: str, port: int) -> bool:
+    try:
+        with socket.create_server((host, port), reuse_port=False):
+            return True
+    except OSError:
+        return False
+
+
+def _holder(port: int) -> str:
+    """Who listens on a port: /proc/net/tcp has the socket's inode, /proc/PID/fd whose it is."""
+    inodes = set()
+    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        for line in table.read_text().splitlines()[1:] if table.exists() else ():
+            fields = line.split()
+            if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+                inodes.add(f"socket:[{fields[9]}]")
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if any(str(descriptor.readlink()) in inodes for descriptor in (process / "fd").iterdir()):
+                return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
+        except OSError:
+            continue
+    return "a process of another user"

@@ -1,0 +1,82 @@
+"""What `/api/v1` answers, read from the state."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, cast
+
+from trackside_daemon.training import families as f
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trackside_daemon.metric import Metric
+    from trackside_daemon.state import State
+
+_RANK_GAUGES = {
+    "step": f.STEP,
+    "loss": f.KNOWN["loss"],
+    "progress": f.PROGRESS,
+    "remaining_seconds": f.REMAINING,
+    "started": f.STARTED,
+    "last_step": f.LAST_STEP,
+    "ended": f.ENDED_AT,
+}
+
+
+def runs(state: State) -> dict[str, Any]:
+    """``/runs``: the runs on the page, the newest first, with the numbers of each rank."""
+    states = _active(state.values(f.STATE))
+    ranks = _active(state.values(f.RANK_STATE))
+    gauges = {name: state.values(metric) for name, metric in _RANK_GAUGES.items()}
+    found: list[dict[str, Any]] = []
+    for labels in state.values(f.RUN_INFO):
+        info = dict(zip(f.RUN_INFO.labels, labels, strict=True))
+        name = info.pop("run")
+        own = sorted(
+            {labels for of in (ranks, gauges["started"], gauges["ended"]) for labels in of if labels[0] == name}
+        )
+        found.append(
+            {
+                "id": info.pop("run_id"),
+                "name": name,
+                "state": states.get((name,)),
+                "attempt": int(info.pop("attempt")),
+                "world_size": int(info.pop("world_size")),
+                **info,
+                "ranks": [_rank(labels, ranks, gauges) for labels in own],
+            }
+        )
+    found.sort(key=lambda run: max((rank.get("started") or 0.0 for rank in run["ranks"]), default=0.0), reverse=True)
+    return {"runs": found}
+
+
+def values(state: State, *metrics: Metric) -> dict[str, Any]:
+    """Families of one label as objects: ``{family: {label value: value}}``; of none as numbers."""
+    return {
+        metric.name: {labels[0]: number(value) for labels, value in found.items()}
+        if metric.labels
+        else next((number(value) for value in found.values()), None)
+        for metric in metrics
+        for found in (state.values(metric),)
+    }
+
+
+def number(value: object) -> float | str:
+    """A value as JSON can hold it: NaN and infinities are the texts ``nan``, ``inf`` and ``-inf``."""
+    plain = cast("float", value)
+    return plain if math.isfinite(plain) else repr(plain)
+
+
+def _rank(
+    labels: tuple[str, ...],
+    ranks: Mapping[tuple[str, ...], str],
+    gauges: Mapping[str, Mapping[tuple[str, ...], object]],
+) -> dict[str, Any]:
+    known = {name: number(values[labels]) for name, values in gauges.items() if labels in values}
+    return {"rank": int(labels[1]), "state": ranks.get(labels), **known}
+
+
+def _active(found: Mapping[tuple[str, ...], object]) -> dict[tuple[str, ...], str]:
+    """Of series with a last label ``state``, the state whose value is 1."""
+    return {labels[:-1]: labels[-1] for labels, value in found.items() if value == 1.0}

@@ -1,0 +1,148 @@
+"""The pages: what each path answers."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from trackside_daemon.exposition import own_families, render
+from trackside_daemon.web import api
+from trackside_daemon.web.guard import Guard, Token, error
+from trackside_daemon.web.negotiation import accepts_gzip, choose
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from starlette.requests import Request
+
+    from trackside_daemon.state import State
+
+STATIC = Path(__file__).parent / "static"
+OWN = "process"
+"""What `collect[]` calls the families of the daemon's own process."""
+
+SECURITY = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+class Pages:
+    """Answers requests from the state.
+
+    Args:
+        state: What is shown.
+        sources: The names that ``collect[]`` and ``exclude[]`` may have.
+        ready: Whether the first samples are there.
+        status: What ``/api/v1/status`` says beside what is in the state.
+        reload: Reads the configuration again, and returns what is wrong with it, or nothing; None when not allowed.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        *,
+        sources: Collection[str],
+        ready: Callable[[], bool],
+        status: Callable[[], dict[str, Any]],
+        reload: Callable[[], str] | None = None,
+    ) -> None:
+        self._state = state
+        self._sources = frozenset(sources) | {OWN}
+        self._ready = ready
+        self._status = status
+        self._reload = reload
+        self._own = own_families()
+
+    def app(self, *, token: Token, hosts: Collection[str], public_read: bool) -> Starlette:
+        """The application, guarded."""
+        routes = [
+            Route("/metrics", self.metrics),
+            Route("/-/healthy", self.healthy),
+            Route("/-/ready", self.ready),
+            Route("/-/reload", self.reload, methods=["POST", "PUT"]),
+            Route("/api/v1/runs", self.runs),
+            Route("/api/v1/status", self.status),
+            Route("/", self.landing),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ]
+        guard = Middleware(Guard, token=token, hosts=hosts, public_read=public_read)
+        return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _http_error})
+
+    async def metrics(self, request: Request) -> Response:
+        """``/metrics``, in the format that is asked for."""
+        wanted = self._wanted(request.query_params.getlist("collect[]"), request.query_params.getlist("exclude[]"))
+        chosen = choose(request.headers.get("accept", ""))
+        snapshot = self._state.snapshot(time.monotonic(), None if wanted is None else lambda one: _part(one) in wanted)
+        own = self._own if wanted is None or OWN in wanted else None
+        body = render(snapshot, openmetrics=chosen.openmetrics, own=own)
+        headers = {"Content-Type": chosen.content_type, "Vary": "Accept, Accept-Encoding"}
+        if accepts_gzip(request.headers.get("accept-encoding", "")):
+            compressor = zlib.compressobj(1, zlib.DEFLATED, 31)
+            body = compressor.compress(body) + compressor.flush()
+            headers["Content-Encoding"] = "gzip"
+        return Response(body, headers=headers)
+
+    async def healthy(self, _request: Request) -> Response:
+        """``/-/healthy``: the process serves."""
+        return PlainTextResponse("trackside is healthy.\n")
+
+    async def ready(self, _request: Request) -> Response:
+        """``/-/ready``: the first samples are there."""
+        if self._ready():
+            return PlainTextResponse("trackside is ready.\n")
+        return PlainTextResponse("trackside is waiting for its first samples.\n", 503)
+
+    async def reload(self, _request: Request) -> Response:
+        """``/-/reload``, as SIGHUP, when web.enable-lifecycle allows it."""
+        if self._reload is None:
+            return error(
+                403, "lifecycle", "reloading over HTTP is off; start with --web.enable-lifecycle, or use SIGHUP"
+            )
+        wrong = self._reload()
+        return error(500, "config", wrong) if wrong else PlainTextResponse("reloaded\n")
+
+    async def runs(self, _request: Request) -> Response:
+        """``/api/v1/runs``."""
+        return JSONResponse(api.runs(self._state))
+
+    async def status(self, _request: Request) -> Response:
+        """``/api/v1/status``."""
+        return JSONResponse(self._status())
+
+    async def landing(self, _request: Request) -> Response:
+        """``/``."""
+        return FileResponse(STATIC / "index.html", headers=SECURITY)
+
+    def _wanted(self, collect: list[str], exclude: list[str]) -> frozenset[str] | None:
+        """The sources that a scrape asks for; None for all."""
+        if collect and exclude:
+            raise HTTPException(400, "collect[] and exclude[] cannot be combined")
+        unknown = [name for name in (*collect, *exclude) if name not in self._sources]
+        if unknown:
+            raise HTTPException(400, f"no collector {unknown[0]!r}; there are {', '.join(sorted(self._sources))}")
+        if not collect and not exclude:
+            return None
+        return frozenset(collect) or self._sources - set(exclude)
+
+
+def _part(source: str) -> str:
+    return source.partition(":")[0]
+
+
+async def _http_error(_request: Request, problem: Exception) -> Response:
+    if not isinstance(problem, HTTPException):
+        raise problem
+    reason = {404: "not_found", 405: "method", 400: "bad_request"}.get(problem.status_code, "error")
+    return error(problem.status_code, reason, problem.detail)

@@ -1,0 +1,94 @@
+"""Who may ask: the Host header and the token, before any page is reached."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+from typing import TYPE_CHECKING
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
+
+
+def error(status: int, reason: str, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    """An answer as every error of this server looks."""
+    return JSONResponse({"error": {"reason": reason, "message": message}}, status, headers)
+
+
+class Token:
+    """The secret that opens the API, made anew at each start and readable by this user alone.
+
+    Args:
+        path: The file that our commands read it from.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.value = secrets.token_urlsafe(24)
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(self.value + "\n")
+
+    def opens(self, authorization: str) -> bool:
+        """Whether an Authorization header holds it, as ``Bearer TOKEN``."""
+        scheme, _, given = authorization.partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self.value.encode())
+
+    def remove(self) -> None:
+        """Take the file away."""
+        self.path.unlink(missing_ok=True)
+
+
+class Guard:
+    """Lets through what may pass.
+
+    ``/metrics`` and ``/-/…`` always may; the rest only under one of our own names, and the API with the token.
+
+    Args:
+        app: What is guarded.
+        token: Opens ``/api``.
+        hosts: Names that the Host header may have, beside this machine's own.
+        public_read: The API may be read without the token.
+    """
+
+    def __init__(self, app: ASGIApp, *, token: Token, hosts: Collection[str], public_read: bool) -> None:
+        self._app = app
+        self._token = token
+        self._hosts = LOCAL | set(hosts)
+        self._public_read = public_read
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or pass the request on."""
+        refusal = self._refuse(scope) if scope["type"] == "http" else None
+        await (refusal or self._app)(scope, receive, send)
+
+    def _refuse(self, scope: Scope) -> JSONResponse | None:
+        path = scope["path"]
+        if path == "/metrics" or path.startswith("/-/"):
+            return None
+        headers = Headers(scope=scope)
+        host = _name(headers.get("host", ""))
+        if host not in self._hosts:
+            return error(421, "host", f"no page here for the host {host!r}; to allow it, set web.allowed-hosts")
+        if not path.startswith("/api/") or (self._public_read and scope["method"] in {"GET", "HEAD"}):
+            return None
+        if self._token.opens(headers.get("authorization", "")):
+            return None
+        message = f"the API needs 'Authorization: Bearer TOKEN' with the token in {self._token.path}"
+        return error(401, "token", message, {"WWW-Authenticate": "Bearer"})
+
+
+def _name(host: str) -> str:
+    """The Host header without its port, in lower case."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower()
