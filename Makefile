@@ -1,0 +1,74 @@
+# Everything a contributor types. Each target makes what it needs; nothing has to be installed by hand but
+# python3 with venv, and make.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+SAY     = @printf '\n== %s\n'
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test soak bench check format clean
+
+help:
+	@printf '%s\n' \
+	  'make demo    run the daemon with a small real training beside it' \
+	  'make test    install what the tests need, and run everything' \
+	  'make soak    the same tests at full counts' \
+	  'make bench   measure, beside what one would use instead' \
+	  'make format  format the code'
+
+demo: $(VENV)/.demo
+	@$(BIN)/trackside demo
+
+test: $(VENV)/.dev system check
+	$(SAY) 'tests'
+	@$(BIN)/python -m pytest
+
+soak: $(VENV)/.dev system
+	$(SAY) 'tests at full counts'
+	@$(BIN)/python -m pytest --soak
+
+bench: $(VENV)/.dev
+	$(SAY) 'benchmarks: about three minutes, best on a quiet machine'
+	@$(BIN)/python -m bench
+
+check: $(VENV)/.dev
+	$(SAY) 'lint, types, import contracts'
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache --contract-only 2>/dev/null || $(BIN)/lint-imports --no-cache
+
+format: $(VENV)/.dev
+	@$(BIN)/ruff check --fix --quiet || true
+	@$(BIN)/ruff format
+
+# Debian's own Prometheus, Alertmanager and Chromium, for the end-to-end tests.
+.PHONY: system
+SYSTEM := prometheus prometheus-alertmanager chromium
+system:
+	@missing=$$(for name in $(SYSTEM); do command -v $$name >/dev/null || echo $$name; done); \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" != 0 ]; then \
+	  echo "the tests need $$missing; run: sudo apt-get install --no-install-recommends $$missing"; exit 2; fi; \
+	printf '\n== installing %s (a minute or two)\n' "$$missing"; \
+	export DEBIAN_FRONTEND=noninteractive; \
+	apt-get update -qq && apt-get install -qq --no-install-recommends $$missing >/dev/null
+
+$(VENV)/bin/python:
+	$(SAY) 'making $(VENV)'
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(VENV)/bin/python pyproject.toml
+	$(SAY) 'installing trackside for the demo (half a minute)'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[demo]'
+	@touch $@
+
+# tests/constraints.txt keeps PyTorch to one version, whose CPU build suffices; what is installed already stays.
+$(VENV)/.dev: $(VENV)/bin/python pyproject.toml tests/constraints.txt
+	$(SAY) 'installing trackside and what the tests need (a minute or two)'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint tests/constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+clean:
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .benchmarks
