@@ -1,0 +1,110 @@
+"""The real command as a process, and patience until something is so."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import httpx
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+ROOT = Path(__file__).resolve().parent.parent
+DEADLINE = 60.0
+"""Seconds. Generous: tests wait for events, and never measure time."""
+
+T = TypeVar("T")
+
+
+def eventually(look: Callable[[], T], deadline: float = DEADLINE) -> T:
+    """What *look* returns once that is true; fails with its last answer after *deadline* seconds."""
+    until = time.monotonic() + deadline
+    while not (found := look()):
+        if time.monotonic() > until:
+            pytest.fail(f"did not come true within {deadline:g} s: {look}, last {found!r}")
+        time.sleep(0.02)
+    return found
+
+
+class Daemon:
+    """`trackside daemon` as a process, on a port and in a directory of its own.
+
+    Attributes:
+        url: ``http://127.0.0.1:PORT``.
+        directory: Holds the push socket and the token.
+        endpoint: Where it takes pushes.
+    """
+
+    def __init__(self, directory: Path, *flags: str, environ: Mapping[str, str] | None = None) -> None:
+        self.directory = directory
+        self.endpoint = f"ipc://{directory}/push.sock"
+        self.log: list[str] = []
+        self._address = threading.Event()
+        self.url = ""
+        self.process = subprocess.Popen(
+            command("daemon", f"--push.endpoint={self.endpoint}", "--web.listen-address=127.0.0.1:0", *flags),
+            env=clean_environ(environ),
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        if not self._address.wait(DEADLINE) or not self.url:
+            self.stop()
+            pytest.fail("the daemon did not start: " + "".join(self.log))
+        eventually(lambda: self.get("/-/ready").status_code == 200)
+
+    def get(self, path: str, **headers: str) -> httpx.Response:
+        """Ask for a page."""
+        return httpx.get(self.url + path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+
+    def api(self, path: str) -> httpx.Response:
+        """Ask the API, with the token."""
+        token = (self.directory / "token").read_text().strip()
+        return self.get(f"/api/v1/{path}", authorization=f"Bearer {token}")
+
+    def series(self, page: str | None = None) -> dict[str, float]:
+        """Every series of /metrics, as written, and its value."""
+        text = page if page is not None else self.get("/metrics").text
+        lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, _, value in lines}
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal, and wait for the end; the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        status = self.process.wait(DEADLINE)
+        self._reader.join(DEADLINE)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return status
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line)
+            if (found := re.search(r"serves (http://\S+)", line)) is not None:
+                self.url = found[1]
+                self._address.set()
+        self._address.set()
+
+
+def command(*arguments: str) -> list[str]:
+    """The `trackside` command as this Python has it."""
+    return [sys.executable, "-m", "trackside_daemon", *arguments]
+
+
+def clean_environ(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This environment without what would lead a daemon or a client elsewhere, and *more*."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TRACKSIDE_", "SLURM_"))}
+    return {**kept, **(more or {})}
