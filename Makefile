@@ -30,7 +30,8 @@ soak: $(VENV)/.dev system
 
 bench: $(VENV)/.dev
 	$(SAY) 'benchmarks: about three minutes, best on a quiet machine'
-	@$(BIN)/python -m bench
+	@$(BIN)/python -m pytest bench/scrape.py --benchmark-only --benchmark-disable-gc -q --no-header --benchmark-columns=median
+	@PYTHONPATH=tests $(BIN)/python bench/footprint.py
 
 check: $(VENV)/.dev
 	$(SAY) 'lint, types, import contracts'

@@ -1,0 +1,122 @@
+"""What the daemon costs the machine that it watches: CPU, memory, start; and what each import adds to it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from processes import Daemon, clean_environ, command
+
+SECONDS = 60
+GPUS = 8
+STARTS = 9
+IMPORTS = (
+    *("zmq", "msgspec", "typer", "yaml", "pydantic_settings", "prometheus_client", "starlette.applications", "uvicorn"),
+    *("pynvml", "trackside", "trackside_daemon.cli", "trackside_daemon.daemon"),
+)
+MEASURE = """
+import sys, time
+def rss():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
+before, begun = rss(), time.perf_counter()
+__import__(sys.argv[1])
+print(time.perf_counter() - begun, rss() - before)
+"""
+
+
+def main() -> None:
+    """Print the tables."""
+    print(f"\n{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
+    _print_running()
+    _print_start()
+    _print_imports()
+
+
+def _print_running() -> None:
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
+        daemon = Daemon(Path(directory), f"--collector.gpu.simulate={GPUS}", "--log.level=error")
+        time.sleep(3.0)  # the start's own work is over
+        pids = {"daemon": daemon.process.pid, "NVML worker, simulating": _child(daemon.process.pid)}
+        before, begun = {name: _cpu(pid) for name, pid in pids.items()}, time.monotonic()
+        for _ in range(SECONDS // 15):
+            time.sleep(15.0)
+            daemon.get("/metrics")
+        took = time.monotonic() - begun
+        print(
+            f"| running, host and {GPUS} simulated GPUs at 1 s, a scrape each 15 s | CPU, % of a core | RSS, MiB | PSS, MiB |"
+        )
+        print("|---|---:|---:|---:|")
+        rows = {name: ((_cpu(pid) - before[name]) / took * 100, *_memory(pid)) for name, pid in pids.items()}
+        rows["together"] = tuple(map(sum, zip(*rows.values(), strict=True)))  # type: ignore[assignment]
+        for name, (cpu, rss, pss) in rows.items():
+            print(f"| {name} | {cpu:.2f} | {rss:.1f} | {pss:.1f} |")
+        real = rows["daemon"][1] + _import("pynvml")[1] + rows["NVML worker, simulating"][1]
+        print(
+            f"\nWith pynvml in the worker, as on a machine with GPUs but without the driver's own memory: {real:.1f} MiB RSS.\n"
+        )
+        daemon.stop()
+
+
+def _print_start() -> None:
+    bound = statistics.median(_start() for _ in range(STARTS))
+    print(f"The push socket is bound {bound:.3f} s after exec (median of {STARTS}).\n")
+
+
+def _start() -> float:
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
+        socket = Path(directory) / "push.sock"
+        flags = (f"--push.endpoint=ipc://{socket}", "--web.listen-address=127.0.0.1:0", "--log.level=error")
+        begun = time.perf_counter()
+        with subprocess.Popen(command("daemon", *flags), env=clean_environ()) as process:
+            while not socket.exists():
+                time.sleep(0.001)
+            took = time.perf_counter() - begun
+            process.terminate()
+        return took
+
+
+def _print_imports() -> None:
+    print("| import, in a fresh interpreter | seconds | RSS, MiB |\n|---|---:|---:|")
+    for name in IMPORTS:
+        seconds, memory = _import(name)
+        print(f"| `{name}` | {seconds:.3f} | {memory:.1f} |")
+
+
+def _import(name: str) -> tuple[float, float]:
+    """Seconds and MiB, medians of five."""
+    runs = [
+        subprocess.run([sys.executable, "-c", MEASURE, name], capture_output=True, text=True, check=True).stdout.split()
+        for _ in range(5)
+    ]
+    return statistics.median(float(run[0]) for run in runs), statistics.median(float(run[1]) for run in runs)
+
+
+def _child(pid: int) -> int:
+    """The daemon's only child; the thread that started it is not the main one."""
+    children = [
+        word for task in Path(f"/proc/{pid}/task").iterdir() for word in (task / "children").read_text().split()
+    ]
+    return int(children[0])
+
+
+def _cpu(pid: int) -> float:
+    """User and system seconds (/proc/PID/stat, fields 14 and 15)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _memory(pid: int) -> tuple[float, float]:
+    """RSS and PSS, in MiB (/proc/PID/smaps_rollup)."""
+    lines = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+    sizes = {fields[0]: int(fields[1]) / 1024 for fields in lines}
+    return sizes["Rss:"], sizes["Pss:"]
+
+
+if __name__ == "__main__":
+    main()
