@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from processes import Daemon, eventually
@@ -56,7 +56,7 @@ class _Families(Collector):
             family = families.get(metric.name)
             if family is None:
                 family = families[metric.name] = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
-            family.add_metric(labels, value)
+            family.add_metric(labels, cast("float", value))
         return families.values()
 
 

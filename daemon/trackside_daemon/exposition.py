@@ -6,9 +6,9 @@ little more than writing the numbers. Names are plain ASCII, so every escaping s
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from itertools import accumulate
+from math import inf, isfinite, isnan
 from typing import TYPE_CHECKING, cast
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
@@ -16,12 +16,10 @@ from prometheus_client.openmetrics import exposition as openmetrics_exposition
 
 if TYPE_CHECKING:
     from trackside_daemon.metric import Distribution, Metric
-    from trackside_daemon.state import Series, Snapshot
-
-_INF = math.inf
+    from trackside_daemon.state import Rows, Series
 
 
-def render(snapshot: Snapshot, *, openmetrics: bool, own: CollectorRegistry | None = None) -> bytes:
+def render(snapshot: list[Rows], *, openmetrics: bool, own: CollectorRegistry | None = None) -> bytes:
     """A page.
 
     Args:
@@ -30,18 +28,16 @@ def render(snapshot: Snapshot, *, openmetrics: bool, own: CollectorRegistry | No
         own: Families that prometheus_client supplies; they come last.
     """
     parts: list[str] = []
-    for metric, rows in snapshot:
+    for metric, series, values in snapshot:
         parts.append(_header(metric, openmetrics=openmetrics))
         if metric.kind == "histogram":
-            for series, value in rows:
-                parts += _histogram(metric, series, cast("Distribution", value))
+            for one, value in zip(series, values, strict=True):
+                parts += _histogram(metric, one, cast("Distribution", value))
             continue
-        parts += [
-            f"{series.text or _line_start(metric, series)}{value!r}\n"
-            if -_INF < value < 1e6  # type: ignore[operator]  # only histograms have a Distribution
-            else f"{series.text or _line_start(metric, series)}{number(value)}\n"  # type: ignore[arg-type]
-            for series, value in rows
-        ]
+        numbers = cast("list[float]", values)
+        starts = [one.text or _line_start(metric, one) for one in series]
+        write = repr if _is_plain(numbers) else number
+        parts += [f"{start}{text}\n" for start, text in zip(starts, map(write, numbers), strict=True)]
     page = "".join(parts).encode()
     if own is not None:
         page += _own(own, openmetrics=openmetrics)
@@ -58,9 +54,9 @@ def own_families() -> CollectorRegistry:
 
 def number(value: float) -> str:
     """A value as Go writes it: an exponent from 1e6 on, ``+Inf``, ``-Inf``, ``NaN``."""
-    if math.isnan(value):
+    if isnan(value):
         return "NaN"
-    if value in {_INF, -_INF}:
+    if value in {inf, -inf}:
         return "+Inf" if value > 0 else "-Inf"
     text = repr(value)
     dot = text.find(".")
@@ -70,9 +66,15 @@ def number(value: float) -> str:
     return text
 
 
+def _is_plain(values: list[float]) -> bool:
+    """Whether Python writes all of these as Go does: finite, and too small for Go's exponent."""
+    return isfinite(sum(values)) and max(values) < 1e6
+
+
 def _own(registry: CollectorRegistry, *, openmetrics: bool) -> bytes:
     if openmetrics:
-        return bytes(openmetrics_exposition.generate_latest(registry)).removesuffix(b"# EOF\n")
+        page: bytes = openmetrics_exposition.generate_latest(registry)  # type: ignore[no-untyped-call]
+        return page.removesuffix(b"# EOF\n")
     return bytes(generate_latest(registry))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,8 +29,12 @@ class Series:
         self.text: str | tuple[str, ...] | None = None
 
 
-Snapshot = list[tuple["Metric", list[tuple[Series, "float | Distribution"]]]]
-"""Families by name, each with its series in the order of their first sample, and their values at one moment."""
+class Rows(NamedTuple):
+    """A family on the page: its series in the order of their first sample, and their values at one moment."""
+
+    metric: Metric
+    series: list[Series]
+    values: list[float | Distribution]
 
 
 class State:
@@ -60,24 +64,23 @@ class State:
                 known.update(kept)
             self._expire(batch)
 
-    def snapshot(self, now: float, wanted: Callable[[str], bool] | None = None) -> Snapshot:
-        """All that is known at a moment.
+    def snapshot(self, now: float, wanted: Callable[[str], bool] | None = None) -> list[Rows]:
+        """All that is known at a moment, by the families' names.
 
         Args:
             now: Seconds of the monotonic clock; what was to be forgotten by then is.
             wanted: Chooses by a source's name.
         """
+        page = []
         with self._lock:
             self._forget(now)
-            return [
-                (metric, found)
-                for metric, family in sorted(self._families.items(), key=lambda item: item[0].name)
-                if (
-                    found := [
-                        (series, series.value) for series in family.values() if wanted is None or wanted(series.source)
-                    ]
-                )
-            ]
+            for metric, family in self._families.items():
+                series = list(family.values())
+                if wanted is not None:
+                    series = [one for one in series if wanted(one.source)]
+                if series:
+                    page.append(Rows(metric, series, [one.value for one in series]))
+        return sorted(page, key=lambda rows: rows.metric.name)
 
     def values(self, metric: Metric) -> dict[tuple[str, ...], float | Distribution]:
         """A family's values by labels."""
