@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import accumulate
-from math import inf, isfinite, isnan
+from math import inf, isnan
 from typing import TYPE_CHECKING, cast
 
+import msgspec
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics_exposition
 
 if TYPE_CHECKING:
     from trackside_daemon.metric import Distribution, Metric
     from trackside_daemon.state import Rows, Series
+
+
+_encode = msgspec.json.Encoder().encode
 
 
 def render(snapshot: list[Rows], *, openmetrics: bool, own: CollectorRegistry | None = None) -> bytes:
@@ -34,10 +38,9 @@ def render(snapshot: list[Rows], *, openmetrics: bool, own: CollectorRegistry | 
             for one, value in zip(series, values, strict=True):
                 parts += _histogram(metric, one, cast("Distribution", value))
             continue
-        numbers = cast("list[float]", values)
         starts = [one.text or _line_start(metric, one) for one in series]
-        write = repr if _is_plain(numbers) else number
-        parts += [f"{start}{text}\n" for start, text in zip(starts, map(write, numbers), strict=True)]
+        texts = _numbers(cast("list[float]", values))
+        parts += [f"{start}{text}\n" for start, text in zip(starts, texts, strict=True)]
     page = "".join(parts).encode()
     if own is not None:
         page += _own(own, openmetrics=openmetrics)
@@ -66,9 +69,13 @@ def number(value: float) -> str:
     return text
 
 
-def _is_plain(values: list[float]) -> bool:
-    """Whether Python writes all of these as Go does: finite, and too small for Go's exponent."""
-    return isfinite(sum(values)) and max(values) < 1e6
+def _numbers(values: list[float]) -> list[str]:
+    """`number` of each; msgspec writes the same digits six times faster, but other exponents and no NaN."""
+    text = _encode(values)[1:-1].decode()
+    texts = text.split(",")
+    if max(values) < 1e6 and not any(sign in text for sign in ("e", "0.0000", "null")):
+        return texts
+    return [plain if 1e-4 <= abs(value) < 1e6 else number(value) for plain, value in zip(texts, values, strict=True)]
 
 
 def _own(registry: CollectorRegistry, *, openmetrics: bool) -> bytes:
