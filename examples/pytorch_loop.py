@@ -1,9 +1,9 @@
 """A character model in PyTorch that learns Python's own help pages, with the two lines of trackside.
 
-Run it alone, or beside the daemon to see it train::
+It trains the same with no daemon there. To see it train, start one first, in another terminal::
 
-    python examples/pytorch_loop.py
-    trackside run -- python examples/pytorch_loop.py --steps 5000
+    trackside daemon
+    python examples/pytorch_loop.py --steps 5000
 """
 
 from __future__ import annotations
