@@ -38,7 +38,7 @@ check: $(VENV)/.dev
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-cache --contract-only 2>/dev/null || $(BIN)/lint-imports --no-cache
+	@$(BIN)/lint-imports
 
 format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix --quiet || true

@@ -104,7 +104,9 @@ class LogSection(Section):
 class CollectorSection(Section):
     """One collector."""
 
-    enabled: bool = True
+    enabled: Annotated[bool, Field(description="Whether it collects; on the command line, --[no-]collector.NAME.")] = (
+        True
+    )
 
 
 class GpuSection(CollectorSection):
@@ -124,10 +126,10 @@ class CollectorsSection(Section):
 class LimitsSection(Section):
     """What may be on /metrics at once; what is over it is counted, and kept off the page."""
 
-    runs: Annotated[int, Field(ge=1)] = 64
-    keys: Annotated[int, Field(ge=1)] = 1000
-    series: Annotated[int, Field(ge=1)] = 10_000
-    label_bytes: Annotated[int, Field(ge=16)] = 256
+    runs: Annotated[int, Field(ge=1, description="Live runs on /metrics at once.")] = 64
+    keys: Annotated[int, Field(ge=1, description="Keys without a family of their own, for each rank of a run.")] = 1000
+    series: Annotated[int, Field(ge=1, description="Series of such keys in all.")] = 10_000
+    label_bytes: Annotated[int, Field(ge=16, description="Length of a label's value in bytes of UTF-8.")] = 256
 
 
 class Config(BaseSettings):
@@ -195,8 +197,10 @@ def describe(name: str) -> str:
         model = model.model_fields[section].annotation
     field = model.model_fields[last]
     default = field.default
-    shown = f"{default:g}s" if isinstance(default, float) else str(default)
-    return f"{field.description} [default: {shown}]" if default not in ((), False, 0) else str(field.description)
+    if default in ((), False, 0):
+        return str(field.description)
+    shown = f"{default:g}s" if isinstance(default, float) else str(default).lower()
+    return f"{field.description} [default: {shown}]"
 
 
 def load(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Config:

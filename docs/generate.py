@@ -1,0 +1,116 @@
+"""Writes docs/metrics.md and docs/configuration.md from the definitions in the code: python docs/generate.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trackside_daemon import daemon, pipeline
+from trackside_daemon.collectors.cpu import CpuCollector
+from trackside_daemon.collectors.gpu import GpuCollector
+from trackside_daemon.collectors.memory import MemoryCollector
+from trackside_daemon.config import describe, variables
+from trackside_daemon.ingest import sessions
+from trackside_daemon.metric import Metric
+from trackside_daemon.sampler import Sampler
+from trackside_daemon.training import families
+
+DOCS = Path(__file__).parent
+METRICS = """# Metrics
+
+Every family that the daemon exports, generated from the definitions in the code. Base units throughout; ratios are 0 to
+1. What was not measured is absent: there is no NaN for "unknown". A NaN loss is a real NaN.
+
+Training series carry `run`, the name that the user chose, and `rank`; GPU series `gpu` and `uuid`. What else is known
+stands on the `_info` families, to be joined:
+
+```
+trackside_training_loss * on (run) group_left (git_commit) trackside_training_run_info
+```
+
+A finished run's series stay for `run.linger` (60 s), then vanish; its state, info and end stay for 15 minutes. A new run
+of the same name takes their place at once. The series of a run that was lost stay for 5 minutes. Limits keep a training
+that invents keys from crowding out the others; what is over one is counted in `trackside_series_rejected_total`.
+
+`/metrics?collect[]=NAME` and `?exclude[]=NAME` choose by the names of the sections below; `process` is what
+prometheus_client says of the daemon itself (`process_*`, `python_*`).
+"""
+CONFIGURATION = """# Configuration
+
+Everything works with none. A setting has one name everywhere: `sample.interval` is
+
+- `--sample.interval=2s` on the command line,
+- `TRACKSIDE_SAMPLE__INTERVAL=2s` in the environment,
+- `sample: {interval: 2s}` in the YAML file that `--config.file` names.
+
+A flag counts before the environment, and that before the file. Durations are `500ms`, `2s`, `1h30m` or a number of
+seconds; in the environment, lists are separated by commas. `trackside check-config FILE` says what is wrong with a file.
+On SIGHUP, or by `POST /-/reload` when `web.enable-lifecycle` allows it, the daemon reads it again; `sample.interval`,
+`run.linger` and `log.*` change at once, the others need a restart.
+
+| setting | variable | what it is |
+|---|---|---|
+"""
+CLIENT = """
+The client reads these, and the daemon leaves them alone:
+
+| variable | what it is |
+|---|---|
+| `TRACKSIDE_RUN_ID` | the run's id; the same on all ranks |
+| `TRACKSIDE_RUN_NAME` | the run's name; default the script's |
+| `TRACKSIDE_TAGS` | tags of the run, separated by commas |
+| `TRACKSIDE_ENDPOINT` | where the daemon takes pushes, `ipc://PATH` or `tcp://127.0.0.1:PORT` |
+| `TRACKSIDE_FLUSH_TIMEOUT` | how many seconds the end of a run may wait for its last acknowledgement; default 2 |
+| `TRACKSIDE_DISABLED` | `1` turns the client off |
+
+Without an endpoint the client looks for `push.sock` in `$XDG_RUNTIME_DIR/trackside`, `/run/user/UID/trackside`,
+`/tmp/trackside-UID` and `/run/trackside`, in this order; the daemon binds in the first of them that it may use.
+"""
+
+
+def sections() -> dict[str, list[Metric]]:
+    """Every family, by the source that it comes from."""
+    training = [
+        one for one in vars(families).values() if isinstance(one, Metric) and one is not families.SERIES_REJECTED
+    ]
+    ingest = [one for one in vars(sessions).values() if isinstance(one, Metric)]
+    return {
+        "training": [*dict.fromkeys([*training, *families.KNOWN.values()])],
+        "gpu": list(GpuCollector.metrics),
+        "cpu": list(CpuCollector.metrics),
+        "memory": list(MemoryCollector.metrics),
+        "sampler": list(Sampler.metrics),
+        "ingest": [*ingest, families.SERIES_REJECTED],
+        "pipeline": [pipeline.FAILURES],
+        "trackside": [daemon.BUILD_INFO, daemon.RELOADED, daemon.RELOADED_AT],
+    }
+
+
+def metrics_page() -> str:
+    """docs/metrics.md."""
+    parts = [METRICS]
+    for name, members in sections().items():
+        parts.append(f"\n## {name}\n\n| family | type | labels | what it is |\n|---|---|---|---|\n")
+        parts += [
+            f"| `{one.name}` | {one.kind} | {', '.join(f'`{label}`' for label in one.labels)} | {one.help} |\n"
+            for one in sorted(members, key=lambda one: one.name)
+        ]
+    return "".join(parts)
+
+
+def configuration_page() -> str:
+    """docs/configuration.md."""
+    rows = []
+    for variable, path in variables().items():
+        name = ".".join(path).replace("_", "-")
+        rows.append(f"| `{name}` | `{variable}` | {describe(name)} |\n")
+    return CONFIGURATION + "".join(rows) + CLIENT
+
+
+def main() -> None:
+    """Write both pages."""
+    (DOCS / "metrics.md").write_text(metrics_page(), encoding="utf-8")
+    (DOCS / "configuration.md").write_text(configuration_page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""The documents say what is so: generated pages are as generated, and what README names exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from processes import ROOT, clean_environ, command
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    specification = spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", ["metrics", "configuration"])
+def test_a_generated_page_is_as_its_generator_writes_it(generate: Any, page: str) -> None:
+    written = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    assert written == getattr(generate, f"{page}_page")(), "run: python docs/generate.py"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_family_that_a_page_names_is_exported(generate: Any, page: Any) -> None:
+    families = {metric.name for members in generate.sections().values() for metric in members}
+    named = set(
+        re.findall(
+            r"trackside_(?:training|gpu|host|collector|ingest|series|pipeline|config|build)_\w+", page.read_text()
+        )
+    )
+    assert {name.removesuffix("_bucket") for name in named} <= families
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_within_the_project_leads_somewhere(page: Any) -> None:
+    links = re.findall(r"\]\((?!http)([^)#]+)", page.read_text())
+    assert all((page.parent / link).exists() for link in links), links
+
+
+def test_every_command_in_the_readme_is_one() -> None:
+    shown = subprocess.run(command("--help"), capture_output=True, text=True, check=True, env=clean_environ()).stdout
+    commands = set(re.findall(r"^  ([a-z][a-z-]+)  ", shown, re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)trackside ([a-z-]+)", README, re.MULTILINE))
+    assert named == commands
+
+
+def test_every_flag_in_the_readme_is_one() -> None:
+    helps = "".join(
+        subprocess.run(command(name, "--help"), capture_output=True, text=True, check=True, env=clean_environ()).stdout
+        for name in ("daemon", "demo", "check-config")
+    )
+    flags = re.findall(r"trackside \S+ (--[\w.-]+)", README)
+    assert flags
+    assert all(flag in helps for flag in flags)
+
+
+def test_every_python_example_in_the_readme_runs() -> None:
+    examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(examples) == 2
+    two_lines = examples[0].replace("...\n", "for step, loss, norm, n in [(0, 2.5, 0.1, 512)]:\n")
+    for example in (two_lines, "import trackside\n" + examples[1]):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", example],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=clean_environ({"TRACKSIDE_DISABLED": "1"}),
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_make_target_in_the_readme_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"make ([a-z]+)", README)) <= targets
+    assert {"demo", "test", "soak", "bench"} <= targets
+
+
+def test_the_scrape_configuration_is_one(tmp_path: Any) -> None:
+    assert 'targets: ["127.0.0.1:21790"]' in README
+    done = subprocess.run(
+        ["promtool", "check", "config", str(ROOT / "deploy/prometheus/prometheus.yml")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
