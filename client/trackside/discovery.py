@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,19 +24,25 @@ def directories(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
     yield SYSTEM_DIRECTORY
 
 
+def named(explicit: str | None, environ: Mapping[str, str]) -> str:
+    """The one endpoint that the user named, in the program or by ``$TRACKSIDE_ENDPOINT``; empty when none was."""
+    return explicit or environ.get("TRACKSIDE_ENDPOINT", "")
+
+
 def find(explicit: str | None, environ: Mapping[str, str], uid: int | None = None) -> tuple[str | None, list[str]]:
     """The endpoint to connect to, or None; and for each place that was no use, why.
 
     Args:
         explicit: An endpoint that the user named: ``ipc://PATH`` or ``tcp://HOST:PORT``.
-        environ: ``$TRACKSIDE_ENDPOINT`` comes next, then `directories`.
+        environ: ``$TRACKSIDE_ENDPOINT`` comes next; only where neither names one are `directories` looked through.
         uid: Whose sockets are trusted, beside the system's; default this process's user.
     """
     uid = os.getuid() if uid is None else uid
-    named = explicit or environ.get("TRACKSIDE_ENDPOINT")
-    if named:
-        reason = _unfit(Path(named.removeprefix("ipc://")), None) if named.startswith("ipc://") else ""
-        return (None, [f"{named} ({reason})"]) if reason else (named, [])
+    if endpoint := named(explicit, environ):
+        reason = _unfit(Path(endpoint.removeprefix("ipc://")), None) if endpoint.startswith("ipc://") else ""
+        if not endpoint.startswith(("ipc://", "tcp://")):
+            reason = "neither ipc://PATH nor tcp://HOST:PORT"
+        return (None, [f"{endpoint} ({reason})"]) if reason else (endpoint, [])
     failures: list[str] = []
     for directory in dict.fromkeys(directories(environ, uid)):
         path = directory / SOCKET
@@ -47,15 +54,35 @@ def find(explicit: str | None, environ: Mapping[str, str], uid: int | None = Non
 
 
 def _unfit(path: Path, owner: int | None) -> str:
-    """Why a socket is not to be used; empty when it is. With an *owner*, it and its directory must be theirs."""
+    """Why a socket is not to be used; empty when it is.
+
+    With an *owner*, it and its directory must be theirs, and nobody else may write there.
+    """
     try:
         status, directory = path.stat(), path.parent.stat()
     except FileNotFoundError:
         return "absent"
-    except OSError as error:
-        return (error.strerror or str(error)).lower()
+    except (OSError, ValueError) as error:  # a path with a NUL byte
+        return (getattr(error, "strerror", None) or str(error)).lower()
     if not stat.S_ISSOCK(status.st_mode):
         return "not a socket"
     if owner is not None and {status.st_uid, directory.st_uid} != {owner}:
         return f"belongs to another user, uid {status.st_uid}"
-    return "" if os.access(path, os.W_OK) else "permission denied"
+    if owner is not None and directory.st_mode & 0o022:
+        return "others may write to its directory"
+    return _deaf(path)
+
+
+def _deaf(path: Path) -> str:
+    """Why nobody can be reached at a socket: the file of a daemon that was killed stays, and ZeroMQ would wait there."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except BlockingIOError:  # its queue is full, so somebody has it
+            return ""
+        except ConnectionRefusedError:
+            return "nobody listens there"
+        except OSError as error:
+            return (error.strerror or str(error)).lower()
+    return ""

@@ -6,11 +6,12 @@ The client alone decides the run's id, so that a run has one even with no daemon
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trackside.wire import Identity
+from trackside.wire import Identity, writable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,26 +35,29 @@ def identify(
         environ: The environment to read: torchrun's, Slurm's (inside ``srun``) and Open MPI's variables.
         proc: Where the kernel's process files are.
     """
+    environ = {key: writable(value) for key, value in environ.items()}
     srun = "SLURM_STEP_NUM_TASKS" in environ  # sbatch sets SLURM_PROCID too, for one process that is not a rank
     rank = _number(environ, *_RANK, *(("SLURM_PROCID",) if srun else ()))
     world = _number(environ, *_WORLD, "SLURM_STEP_NUM_TASKS") or 1
     local_rank = _number(environ, *_LOCAL_RANK, *(("SLURM_LOCALID",) if srun else ())) or 0
     job = next((environ[key] for key in _JOB if environ.get(key)), "")
     return Identity(
-        run=run or environ.get("TRACKSIDE_RUN_ID") or _launch(environ, proc, ranked=rank is not None),
-        name=name or environ.get("TRACKSIDE_RUN_NAME") or _script(job),
+        run=writable(str(run or ""))
+        or environ.get("TRACKSIDE_RUN_ID")
+        or _launch(environ, proc, ranked=rank is not None),
+        name=writable(str(name or "")) or environ.get("TRACKSIDE_RUN_NAME") or _script(job),
         attempt=_number(environ, *_ATTEMPT) or 0,
         rank=rank or 0,
         local_rank=local_rank,
         world=world,
-        local_world=_number(environ, *_LOCAL_WORLD) or 1,
-        host=os.uname().nodename,
+        local_world=_number(environ, *_LOCAL_WORLD) or _tasks_here(environ),
+        host=writable(os.uname().nodename),
         pid=os.getpid(),
         start=_start_time(proc, os.getpid()),
         boot=_boot(proc),
         gpus=_gpus(environ.get("CUDA_VISIBLE_DEVICES", ""), local_rank),
         job_id=job,
-        git_commit=_git_commit(Path(sys.argv[0]).absolute().parent if sys.argv and sys.argv[0] else Path.cwd()),
+        git_commit=_git_commit(),
         framework=framework(),
     )
 
@@ -65,14 +69,26 @@ def framework() -> str:
 
 
 def _number(environ: Mapping[str, str], *keys: str) -> int | None:
-    return next((int(environ[key]) for key in keys if environ.get(key, "").isdecimal()), None)
+    texts = (environ.get(key, "") for key in keys)
+    return next((int(text) for text in texts if text.isdecimal() and len(text) < 18), None)
+
+
+def _tasks_here(environ: Mapping[str, str]) -> int:
+    """How many tasks of a Slurm step are on this node: the one of ``4(x2),3`` that the node's number picks; else 1."""
+    counts = re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    node = _number(environ, "SLURM_NODEID") or 0
+    for count, times in counts:
+        node -= int(times or 1)
+        if node < 0:
+            return max(1, int(count))
+    return 1
 
 
 def _launch(environ: Mapping[str, str], proc: Path, *, ranked: bool) -> str:
     """The id that all ranks of one launch share: the launcher's own, else what is common to them and to nobody else."""
     if "SLURM_STEP_NUM_TASKS" in environ and environ.get("SLURM_JOB_ID"):
         return f"slurm-{environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '0')}"
-    elastic = environ.get("TORCHELASTIC_RUN_ID", "none")
+    elastic = environ.get("TORCHELASTIC_RUN_ID") or "none"
     if elastic != "none":  # the word that torchrun puts there by default, for everybody
         return f"torchrun-{elastic}"
     if not ranked:
@@ -85,9 +101,9 @@ def _launch(environ: Mapping[str, str], proc: Path, *, ranked: bool) -> str:
 
 
 def _script(job: str) -> str:
-    path = Path(sys.argv[0] if sys.argv and sys.argv[0] not in {"", "-c", "-m"} else "python")
+    path = Path(writable(sys.argv[0]) if sys.argv and sys.argv[0] not in {"", "-c", "-m"} else "python")
     stem = path.parent.name if path.name == "__main__.py" else path.stem
-    stem = "notebook" if stem == "ipykernel_launcher" else stem
+    stem = "notebook" if stem == "ipykernel_launcher" else stem or "python"
     return f"{stem}-{job}" if job else stem
 
 
@@ -112,9 +128,11 @@ def _gpus(visible: str, local_rank: int) -> tuple[str, ...]:
     return named[local_rank : local_rank + 1] or named
 
 
-def _git_commit(folder: Path) -> str:
-    """The commit that is checked out around *folder*, read from .git without running git; empty when there is none."""
+def _git_commit() -> str:
+    """The commit that is checked out around the script, read from .git without running git; empty when there is none."""
     try:
+        script = Path(sys.argv[0] if sys.argv else "").absolute()
+        folder = script.parent if script.is_file() else Path.cwd()
         git = next((place / ".git" for place in (folder, *folder.parents) if (place / ".git").exists()), None)
         if git is None:
             return ""
@@ -122,16 +140,16 @@ def _git_commit(folder: Path) -> str:
             git = (git.parent / git.read_text().partition(":")[2].strip()).resolve()
         head = (git / "HEAD").read_text().strip()
         if not head.startswith("ref: "):
-            return head
+            return head[:64]
         common = git / "commondir"
         git = (git / common.read_text().strip()).resolve() if common.exists() else git
         return _reference(git, head.removeprefix("ref: "))
-    except (OSError, UnicodeDecodeError):
+    except (OSError, ValueError):  # a folder that is gone, a file that is no text, a name with a NUL
         return ""
 
 
 def _reference(git: Path, name: str) -> str:
     if (git / name).exists():
-        return (git / name).read_text().strip()
+        return (git / name).read_text().strip()[:64]
     packed = (line.split() for line in (git / "packed-refs").read_text().splitlines())
     return next((fields[0] for fields in packed if fields[1:] == [name]), "")

@@ -7,15 +7,16 @@ import operator
 import os
 import sys
 import threading
-from collections import deque
-from time import monotonic_ns
+from contextlib import suppress
+from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from trackside.config import as_json
 from trackside.identity import identify
+from trackside.log import warn
 from trackside.sender import Sender
 from trackside.session import Session
+from trackside.wire import writable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 ROWS_WAITING = 32_768
 """Pushes that may wait for the sender: a tight loop can outrun it, and must not fill the memory."""
 
+WARNINGS = 1000
+"""So many keys are warned about one by one."""
+
+_TEXT = (str, bytes, bytearray)
 _NUMBERS = frozenset((float, int))
 _STATUSES = ("finished", "stopped", "failed")
 
@@ -43,12 +48,12 @@ class Run:
         self.rank = session.identity.rank
         self._session = session
         self._sender = sender
-        self._warned: set[str] = set()
-        self._lock = threading.Lock()
-        self._rows: deque[Any] = session.rows if sender is not None else deque(maxlen=0)
+        self._warned: set[object] = set()
+        self._lock = threading.RLock()  # a signal handler may push in the midst of a push
+        self._rows = session.rows
 
     def push(self, values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **named: Any) -> None:
-        """Hand over one step's numbers; returns at once and never raises.
+        """Hand over one step's numbers; returns at once and never raises. After the run's end it does nothing.
 
         Args:
             values: Numbers by key, for keys that are no Python names: ``{"eval/bleu": 31.2}``.
@@ -58,18 +63,20 @@ class Run:
                 one element, which is read at once. NaN and infinities are data. What is not a number is dropped,
                 counted, and warned about once per key.
         """
+        if self._sender is None:
+            return
         pushed_at = monotonic_ns()
         if values is not None:
             named = self._merged(values, named)
         if not _NUMBERS.issuperset(map(type, named.values())):
             named = self._numbers(named)
-        if step.__class__ is not int and step is not None:
+        if type(step) is not int and step is not None:
             step = self._whole(step)
         rows = self._rows
         if len(rows) < ROWS_WAITING:
             rows.append((pushed_at, step, named))
         else:
-            self._refuse(len(named), "", "pushes come faster than they can be sent; what finds no room is dropped")
+            self._refuse(len(named), Session, "pushes come faster than they can be sent; what finds no room is dropped")
 
     def finish(self, status: str = "finished") -> None:
         """End the run: hand on all that was pushed, waiting at most ``$TRACKSIDE_FLUSH_TIMEOUT`` seconds (2).
@@ -90,56 +97,54 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._end(*_outcome(kind))
+        self._end(*_outcome(kind, error))
 
-    def _end(self, status: str, cause: str = "", *, provisional: bool = False) -> None:
+    def _end(self, status: str, cause: str = "", *, provisional: bool = False, timeout: float | None = None) -> None:
         with self._lock:
             sender, self._sender = self._sender, None
         if sender is not None:
-            sender.end(self._session, status, cause, provisional=provisional, timeout=_flush_timeout())
-            self._rows = deque(maxlen=0)
+            timeout = _flush_timeout() if timeout is None else timeout
+            sender.end(self._session, status, cause, provisional=provisional, timeout=timeout)
             _process.runs.discard(self)
 
     def _merged(self, values: Mapping[str, Any], named: dict[str, Any]) -> dict[str, Any]:
         try:
             return {**values, **named}
-        except TypeError:
-            self._refuse(1, repr(type(values)), f"push takes a mapping of numbers by key, not {type(values).__name__}")
+        except Exception:  # noqa: BLE001  a mapping of the user's own may raise anything, and training must go on
+            self._refuse(1, type(values), f"push cannot read numbers by key from a {type(values).__name__}")
             return named
 
     def _numbers(self, named: dict[str, Any]) -> dict[str, float]:
         kept: dict[str, float] = {}
         for key, value in named.items():
             try:
-                if isinstance(value, str | bytes | bytearray):  # float() would read "3"
+                if isinstance(value, _TEXT):  # float() would read "3"
                     raise TypeError  # noqa: TRY301
                 kept[key] = value if type(value) in _NUMBERS else float(value)
-            except Exception:  # noqa: BLE001  a value's own __float__ may raise anything, and training must go on
-                self._refuse(1, key, f"{key}: a {type(value).__name__} is not a number")
+            except Exception:  # noqa: BLE001  a value's own __float__ may raise anything
+                shown = writable(key) if isinstance(key, str) else type(key).__name__
+                self._refuse(1, key, f"{shown}: a {type(value).__name__} is not a number")
         return kept
 
     def _whole(self, step: Any) -> int | None:
         try:
-            return int(step) if isinstance(step, float) and step.is_integer() else operator.index(step)
+            return _whole(step)
         except Exception:  # noqa: BLE001  the same
-            self._refuse(0, "step", f"step: a {type(step).__name__} is not a whole number")
+            self._refuse(0, operator.index, f"step: a {type(step).__name__} is not a whole number")
             return None
 
-    def _refuse(self, values: int, key: str, message: str) -> None:
-        """Count what is dropped, and say so once per *key*."""
+    def _refuse(self, values: int, key: object, message: str) -> None:
+        """Count what is dropped, and say so once per *key*; what is not about a key has another object in its place."""
         with self._lock:
             self._session.refused += values
-            if key in self._warned or self._sender is None:
+            if key in self._warned or len(self._warned) >= WARNINGS:
                 return
             self._warned.add(key)
-        import logging
-
-        logging.getLogger("trackside").warning("trackside: %s; it is dropped, and so are further ones", message)
+        warn(f"{message}; it is dropped, and so are further ones")
 
     def _forked(self) -> None:
         self._sender = None
-        self._lock = threading.Lock()
-        self._rows = deque(maxlen=0)
+        self._lock = threading.RLock()
 
 
 def init(
@@ -155,26 +160,34 @@ def init(
     """Open a run, and make it the one that `push` and `finish` of the module act on.
 
     Args:
-        name: What people see; default ``$TRACKSIDE_RUN_NAME``, else the script's name.
+        name: What people see; default ``$TRACKSIDE_RUN_NAME``, else the script's name with the cluster's job id.
         id: The run's id, the same on all ranks; default ``$TRACKSIDE_RUN_ID``, else the launcher's, else random. The id
             of an ended run resumes it.
-        config: Stored with the run, as JSON; what JSON does not have is written as its text.
+        config: Stored with the run, as JSON; what JSON does not have is written as its text. At most 1 MiB.
         tags: Words to find the run by; default ``$TRACKSIDE_TAGS``, separated by commas.
         total_steps: How many steps the run will have: gives progress and time left.
         endpoint: Where the daemon listens, ``ipc://PATH`` or ``tcp://HOST:PORT``; default ``$TRACKSIDE_ENDPOINT``,
             else it is looked for.
         enabled: False makes a run that does nothing; so does ``$TRACKSIDE_DISABLED=1``.
+
+    Raises:
+        TypeError: ``config`` is no mapping, or ``total_steps`` no whole number.
+        ValueError: ``total_steps`` is negative or beyond int64.
     """
-    tags = tuple(map(str, tags)) or tuple(filter(None, os.environ.get("TRACKSIDE_TAGS", "").split(",")))
-    text = "" if config is None else msgspec.json.encode(dict(config), enc_hook=str).decode()
-    session = Session(identify(name, id), text, tags, total_steps)
-    sender = None
+    total_steps = None if total_steps is None else _whole(total_steps)
+    if total_steps is not None and not 0 <= total_steps < 2**63:
+        raise ValueError(f"total_steps is {total_steps}, which is no number of steps")
+    words = tuple(map(str, tags)) or os.environ.get("TRACKSIDE_TAGS", "").split(",")
+    words = tuple(writable(word.strip()) for word in words if word.strip())
+    session = Session(identify(name, id), as_json(config), words, total_steps)
     with _process.lock:
+        sender = None
         if enabled and os.environ.get("TRACKSIDE_DISABLED", "0") in {"", "0"}:
             sender = _process.sender(endpoint)
-            sender.add(session)
         run = _process.default = Run(session, sender)
-        _process.runs.add(run)
+        if sender is not None:
+            sender.add(session)
+            _process.runs.add(run)
     return run
 
 
@@ -185,7 +198,10 @@ def push(values: Mapping[str, Any] | None = None, /, *, step: int | None = None,
 
 def finish(status: str = "finished") -> None:
     """`Run.finish` of the default run; the next push would open another."""
-    run, _process.default = _process.default, None
+    if status not in _STATUSES:
+        raise ValueError(f"status {status!r} is none of {', '.join(_STATUSES)}")
+    with _process.lock:
+        run, _process.default = _process.default, None
     if run is not None:
         run.finish(status)
 
@@ -199,28 +215,41 @@ class _Process:
         self.runs: set[Run] = set()
         self.outcome = ("finished", "")
         self._senders: dict[str | None, Sender] = {}
+        self._parents: list[Sender] = []
+        self._watching = self._exiting = False
 
-    def sender(self, endpoint: str | None) -> Sender:
-        """The sender for an endpoint; the first one also watches for the process's end."""
-        if not self._senders:
-            self._watch_exit()
+    def sender(self, endpoint: str | None) -> Sender | None:
+        """The sender for an endpoint, None where there can be none; the first also watches for the process's end."""
+        if self._exiting:
+            return None
         if endpoint not in self._senders:
-            self._senders[endpoint] = Sender(endpoint)
+            try:
+                self._senders[endpoint] = Sender(endpoint)
+            except (OSError, RuntimeError) as error:
+                warn(f"nothing can be sent, training goes on: {error}")
+                return None
+        if not self._watching:
+            self._watch_exit()
         return self._senders[endpoint]
 
     def _watch_exit(self) -> None:
+        self._watching = True
         previous = sys.excepthook
 
         def excepthook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-            self.outcome = _outcome(kind)
+            self.outcome = _outcome(kind, error)
             previous(kind, error, traceback)
 
         sys.excepthook = excepthook
         atexit.register(self._exit)
 
     def _exit(self) -> None:
-        for run in list(self.runs):
-            run._end(*self.outcome, provisional=True)  # noqa: SLF001
+        """Say the end of all runs, which share one flush timeout; a second Ctrl-C cuts it short."""
+        self._exiting = True
+        deadline = monotonic() + _flush_timeout()
+        with suppress(KeyboardInterrupt):
+            for run in list(self.runs):
+                run._end(*self.outcome, provisional=True, timeout=max(0.0, deadline - monotonic()))  # noqa: SLF001
         for sender in self._senders.values():
             sender.stop()
         self._senders = {}
@@ -229,10 +258,11 @@ class _Process:
         """In a forked child nothing sends: the parent's thread and socket are the parent's alone."""
         for run in self.runs:
             run._forked()  # noqa: SLF001
-        atexit.unregister(self._exit)
+        for sender in self._senders.values():
+            sender.forked()
         self.lock = threading.RLock()
         self.runs = set()
-        self._parents = self._senders  # kept, so that nothing of the parent's is closed here
+        self._parents += self._senders.values()  # kept, so that nothing of ZeroMQ's is closed here
         self._senders = {}
 
 
@@ -244,8 +274,22 @@ def _default() -> Run:
         return _process.default or init()
 
 
-def _outcome(kind: type[BaseException] | None) -> tuple[str, str]:
-    if kind is None:
+def _whole(number: Any) -> int:
+    """*number* as an int, be it one, a float without a fraction, or a tensor of either.
+
+    Raises:
+        TypeError: It is no whole number; its own methods may raise anything else.
+    """
+    try:
+        return int(operator.index(number))
+    except TypeError:
+        if isinstance(number, _TEXT) or not (real := float(number)).is_integer():
+            raise
+        return int(real)
+
+
+def _outcome(kind: type[BaseException] | None, error: BaseException | None) -> tuple[str, str]:
+    if kind is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return "finished", ""
     return ("stopped" if issubclass(kind, KeyboardInterrupt) else "failed"), kind.__name__
 

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 import zmq
 
 from trackside import discovery
-from trackside.wire import Clock, WireError, decode_body, open_envelope
+from trackside.log import warn
+from trackside.session import PENDING_BYTES
+from trackside.wire import VERSION, Clock, WireError, decode_body, open_envelope
 
 if TYPE_CHECKING:
     from trackside.session import Session
-    from trackside.wire import Nack, Refused
+    from trackside.wire import Nack
 
 DRAIN_SECONDS = 0.2
 """How often pushes are collected. A push is handed on within this and a little more; a process that is killed by
@@ -24,7 +26,7 @@ SIGKILL or os._exit in between loses what it held."""
 
 BEAT_SECONDS = 1.0
 ANSWER_SECONDS = 2.0
-"""Without an answer for so long, the daemon is looked for anew."""
+"""Without progress for so long, a session sends again; without any answer, the daemon is looked for anew."""
 
 ABSENT_SECONDS = 5.0
 IDLE_SECONDS = 60.0
@@ -35,6 +37,10 @@ class Sender:
 
     Args:
         endpoint: Where the daemon listens; None to look for it as `discovery.find` does.
+
+    Raises:
+        OSError: No socket pair can be had: too many open files.
+        RuntimeError: No thread can be started: too many, or the interpreter is going down.
     """
 
     def __init__(self, endpoint: str | None = None) -> None:
@@ -43,21 +49,27 @@ class Sender:
         self._sessions: list[Session] = []
         self._arrivals: list[Session] = []
         self._ends: dict[bytes, tuple[str, str, bool]] = {}
-        self._lock = threading.Lock()
-        self._progress = threading.Condition(self._lock)
+        self._progress = threading.Condition()  # of an RLock: a signal handler may push and finish in the midst
         self._waker, self._wakes = socket.socketpair()
         self._waker.setblocking(False)
-        self._context = zmq.Context(io_threads=1)
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
+        self._failures: list[str] = []
         self._thread = threading.Thread(target=self._run, name="trackside-sender", daemon=True)
         self._answered_at = self._alone_since = time.monotonic()
         self._beat_at = 0.0
-        self._told = self._stopping = False
-        self._thread.start()
+        self._told: set[str] = set()
+        self._news: list[str] = []
+        self._stopping = False
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self.forked()
+            raise
 
     def add(self, session: Session) -> None:
         """Serve *session* from now on."""
-        with self._lock:
+        with self._progress:
             self._arrivals.append(session)
         self._wake()
 
@@ -81,35 +93,58 @@ class Sender:
         self._wake()
         self._thread.join(timeout)
 
-    def _wake(self) -> None:
-        with suppress(BlockingIOError):  # full of wake-ups already
-            self._waker.send(b"\0")
-
-    def _run(self) -> None:
-        while not self._stopping:
-            self._listen(DRAIN_SECONDS if self._sessions else IDLE_SECONDS)
-            with self._progress:
-                self._admit()
-                self._drain()
-                if self._reach():
-                    self._transmit()
-                self._sessions = [session for session in self._sessions if not session.done]
-                self._progress.notify_all()
-        self._hang_up()
-        self._context.term()
+    def forked(self) -> None:
+        """In a child, which has no such thread: close its copies of what wakes the parent's. ZeroMQ's must be left."""
         self._waker.close()
         self._wakes.close()
 
+    def _wake(self) -> None:
+        with suppress(OSError):  # full of wake-ups already, or closed
+            self._waker.send(b"\0")
+
+    def _run(self) -> None:
+        try:
+            self._context = zmq.Context(io_threads=1)
+            while not self._stopping:
+                self._listen(DRAIN_SECONDS if self._sessions else IDLE_SECONDS)
+                with self._progress:
+                    self._turn()
+                    self._progress.notify_all()
+                    news, self._news = self._news, []
+                for message in news:  # not under the lock: a logging handler may wait for whoever waits for it
+                    warn(message)
+        except Exception as error:  # noqa: BLE001  whatever it is, training goes on, and nobody wants its traceback
+            warn(f"sending ends here, training goes on: {type(error).__name__}: {error}")
+        finally:
+            self._hang_up()
+            if self._context is not None:
+                self._context.term()
+            self._waker.close()
+            self._wakes.close()
+
+    def _turn(self) -> None:
+        if self._arrivals:
+            self._answered_at = self._alone_since = time.monotonic()
+        self._sessions += self._arrivals
+        self._arrivals = []
+        self._drain()
+        if self._reach():
+            self._transmit()
+        self._sessions = [session for session in self._sessions if not session.done]
+        if not self.connected:
+            self._forget()
+
     def _listen(self, seconds: float) -> None:
-        """Wait for answers, a wake-up, or the next drain."""
+        """Wait for answers, a wake-up, the next drain, or the moment when there is a daemon to say hello to."""
         deadline = time.monotonic() + seconds
         poller = zmq.Poller()
         poller.register(self._wakes, zmq.POLLIN)
         if self._socket is not None:
-            poller.register(self._socket, zmq.POLLIN)
+            unsaid = any(session.asked_at < 0 for session in self._sessions)
+            poller.register(self._socket, zmq.POLLIN | (zmq.POLLOUT if unsaid else 0))
         while True:
             ready = dict(poller.poll(max(0, round((deadline - time.monotonic()) * 1000))))
-            if self._socket in ready:
+            if ready.get(self._socket, 0) & zmq.POLLIN:
                 with self._progress:
                     self._receive()
                     self._transmit()
@@ -117,12 +152,8 @@ class Sender:
             if self._wakes.fileno() in ready:
                 self._wakes.recv(4096)
                 return
-            if time.monotonic() >= deadline:
+            if ready.get(self._socket, 0) & zmq.POLLOUT or time.monotonic() >= deadline:
                 return
-
-    def _admit(self) -> None:
-        self._sessions += self._arrivals
-        self._arrivals = []
 
     def _drain(self) -> None:
         clock = now()
@@ -134,28 +165,39 @@ class Sender:
                 session.end(clock, end[0], end[1], provisional=end[2])
             else:
                 session.drain(clock)
+            if session.warning:
+                self._tell("keys", session.warning)
 
     def _reach(self) -> bool:
         """Look for a daemon where none is connected or none answers; say so once when there is none for long."""
         moment = time.monotonic()
-        waiting = any(session.in_flight or not session.greeted for session in self._sessions)
-        if self._socket is not None and waiting and moment - self._answered_at > ANSWER_SECONDS:
+        for session in self._sessions:
+            session.resend_after(ANSWER_SECONDS, moment)
+        if not any(session.pending or not session.greeted for session in self._sessions):
+            self._answered_at = self._alone_since = moment  # nothing is asked, so silence means nothing
+        elif self._socket is not None and moment - self._answered_at > ANSWER_SECONDS:
             self._hang_up()
         if self._socket is None and self._sessions:
-            found, failures = discovery.find(self._endpoint, os.environ)
+            found, self._failures = discovery.find(self._endpoint, os.environ)
             if found is not None:
                 self._connect(found)
-            elif moment - self._alone_since > ABSENT_SECONDS:
-                self._tell(failures)
+        if moment - self._alone_since > ABSENT_SECONDS:
+            self._tell_absent()
         return self._socket is not None
 
     def _connect(self, endpoint: str) -> None:
+        assert self._context is not None  # noqa: S101  made before the first turn
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.linger = 0
         self._socket.immediate = True  # never queue for a daemon that is not there: what it misses is sent again
         self._socket.reconnect_ivl = 100
-        self._socket.connect(endpoint)
         self._answered_at = time.monotonic()
+        try:
+            self._socket.connect(endpoint)
+            self._failures.append(f"{endpoint} (does not answer)")
+        except zmq.ZMQError as error:
+            self._failures.append(f"{endpoint} ({str(error).partition(' (addr=')[0].lower()})")
+            self._hang_up()
 
     def _hang_up(self) -> None:
         if self._socket is not None:
@@ -163,27 +205,33 @@ class Sender:
         self._socket = None
         self.connected = False
         for session in self._sessions:
-            session.greeted = False
-            session.rewind()
+            session.disconnected()
+
+    def _forget(self) -> None:
+        """Without a daemon, of runs that have ended keep no more than of one that lives: there can be many."""
+        size = sum(session.size for session in self._sessions)
+        for session in [one for one in self._sessions if one.ended]:
+            if size <= PENDING_BYTES:
+                return
+            size -= session.size
+            self._sessions.remove(session)
 
     def _transmit(self) -> None:
         """Send hellos, then what the windows have room for, then a beat when it is time."""
-        clock = now()
-        beat = time.monotonic() >= self._beat_at
+        clock, moment = now(), time.monotonic()
+        beat = moment >= self._beat_at
         for session in self._sessions:
             if not session.greeted:
-                if beat:
-                    self._send(session.hello(clock))
+                if moment - session.asked_at >= BEAT_SECONDS and self._send(session.hello(clock)):
+                    session.asked_at = moment
                 continue
             idle = not session.in_flight
             while (message := session.next_to_send()) is not None and self._send(message.frames):
                 session.sent(message)
-            if idle and session.in_flight:
-                self._answered_at = time.monotonic()  # the wait for an answer begins here
             if beat and idle and not session.ended:
                 self._send(session.beat(clock))
         if beat:
-            self._beat_at = time.monotonic() + (BEAT_SECONDS if self.connected else DRAIN_SECONDS)
+            self._beat_at = moment + BEAT_SECONDS
 
     def _send(self, frames: list[bytes]) -> bool:
         if self._socket is None:
@@ -202,53 +250,59 @@ class Sender:
                 return
             try:
                 self._answer(frames)
-            except WireError:
-                continue  # not from a daemon of ours; without an answer it is looked for anew
+            except WireError as error:  # not from a daemon of ours; without an answer it is looked for anew
+                if error.reason == "version":
+                    self._tell_version(frames[0][:32].decode(errors="replace").removeprefix("trackside/"))
 
     def _answer(self, frames: list[bytes]) -> None:
         envelope = open_envelope(frames)
+        if envelope.kind == "refused":  # of no session: a daemon does not read those of another version
+            self._tell_version(", ".join(map(str, decode_body("refused", frames[2]).reads)))
+            return
         session = next((one for one in self._sessions if one.id == envelope.session), None)
         if session is None:
             return
         self._answered_at = self._alone_since = time.monotonic()
         if envelope.kind == "welcome":
             session.acknowledged(envelope.number)
-            session.rewind()
             session.greeted = self.connected = True
         elif envelope.kind == "hello?":
-            self._send(session.hello(now()))
+            if session.greeted:  # else the hello is on its way
+                session.disconnected()
         elif envelope.kind == "ack":
             session.acknowledged(envelope.number)
         elif envelope.kind == "nack":
             session.rejected(envelope.number)
             body: Nack = decode_body("nack", frames[2])
-            _warn(f"the daemon refused batch {envelope.number}: {body.reason}; its values are counted as dropped")
-        elif envelope.kind == "refused":
-            self._refused(decode_body("refused", frames[2]))
-
-    def _refused(self, refusal: Refused) -> None:
-        if not self._told:
-            self._told = True
-            reads = ", ".join(map(str, refusal.reads))
-            _warn(
-                f"the daemon reads wire version {reads} and not this client's; upgrade trackside where the daemon runs"
+            self._tell(
+                "nack",
+                f"the daemon refused message {envelope.number}: {body.reason}; its values are counted as dropped, and so"
+                " are those of further ones",
             )
 
-    def _tell(self, failures: list[str]) -> None:
-        if not self._told:
-            self._told = True
-            _warn(
-                f"no daemon found at {', '.join(failures)}; training goes on, and the newest 16 MiB of what is pushed"
-                " are kept until one is there; start it with: trackside daemon"
-            )
+    def _tell_version(self, reads: str) -> None:
+        self._alone_since = time.monotonic()  # it is no use, but there is one
+        self._tell(
+            "version",
+            f"the daemon reads wire version {reads} and this client writes {VERSION}; install the same trackside in both"
+            " places and start the daemon anew; training goes on, and the newest 16 MiB of what is pushed are kept",
+        )
+
+    def _tell_absent(self) -> None:
+        named = discovery.named(self._endpoint, os.environ)
+        self._tell(
+            "absent",
+            f"no daemon found at {', '.join(self._failures)}; training goes on, and the newest 16 MiB of what is pushed"
+            f" are kept until one is there; start it with: trackside daemon{named and f' --push.endpoint={named}'}",
+        )
+
+    def _tell(self, what: str, message: str) -> None:
+        """Log once, at the end of this turn."""
+        if what not in self._told:
+            self._told.add(what)
+            self._news.append(message)
 
 
 def now() -> Clock:
     """This moment by both clocks."""
     return Clock(time.time_ns(), time.monotonic_ns())
-
-
-def _warn(message: str) -> None:
-    import logging
-
-    logging.getLogger("trackside").warning("trackside: %s", message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,7 +24,7 @@ BATCH_BYTES = 256 * 1024
 PENDING_BYTES = 16 * 1024 * 1024
 KEY_BYTES = 64 * 1024
 ROW_KEYS = 4096
-"""A push of more keys than this travels as several rows of one step, so that no batch outgrows a message."""
+"""A push of more keys than this, or of longer ones, travels as several rows of one step: no batch outgrows a message."""
 
 WINDOW = 64
 """Messages that may be under way without an acknowledgement."""
@@ -46,6 +46,11 @@ class Pending(msgspec.Struct):
     values: int = 0
     resend: bool = False
 
+    @property
+    def size(self) -> int:
+        """Bytes of its frames."""
+        return sum(map(len, self.frames))
+
 
 class Session:
     """Owned by the sender thread, but for `rows`, to which a push appends, and `refused`, to which it adds.
@@ -55,8 +60,11 @@ class Session:
         rows: Pushes not yet drained.
         refused: Values that a push could not hand over: no numbers, or no room.
         greeted: A daemon has answered this session's hello since the last connection.
+        asked_at: Monotonic seconds of the last hello on this connection; before the first, long ago.
         ended: Its `Bye` is among the pending messages, or was.
         pending: Messages without an acknowledgement, oldest first.
+        size: Bytes of the pending messages.
+        warning: What people are to be told once; empty when there is nothing.
     """
 
     def __init__(
@@ -67,15 +75,19 @@ class Session:
         self.rows: deque[Row] = deque()
         self.refused = 0
         self.greeted = False
+        self.asked_at = -inf
         self.ended = False
         self.pending: deque[Pending] = deque()
+        self.size = 0
+        self.warning = ""
         self._config, self._tags, self._total_steps = config, tags, total_steps
         self._started = time.time_ns()
         self._tally = Tally()
         self._number = self._acked = 0
         self._in_flight = 0
         self._refused_counted = 0
-        self._good_keys: set[tuple[str, ...]] = set()
+        self._said = (0, 0)
+        self._oldest, self._oldest_since = 0, 0.0
 
     @property
     def totals(self) -> Totals:
@@ -111,7 +123,10 @@ class Session:
         return encode(Envelope("beat", self.id), Beat(clock, self._progress_age(clock)))
 
     def drain(self, clock: Clock) -> None:
-        """Turn the rows that wait into batches. It takes a snapshot: a tight loop refills faster than this empties."""
+        """Turn the rows that wait into batches. It takes a snapshot: a tight loop refills faster than this empties.
+
+        What was counted and has no row of its own, such as a push of nothing but text, goes in a batch without rows.
+        """
         refused = self.refused
         self.totals.dropped += refused - self._refused_counted
         self._refused_counted = refused
@@ -123,10 +138,10 @@ class Session:
                 continue
             for part in _parts(taken[1]):
                 batch.add(pushed_at, taken[0], part)
-            if batch.rows >= BATCH_ROWS or batch.size >= BATCH_BYTES:
-                self._close(batch, clock)
-                batch = _Columns()
-        if batch.rows:
+                if batch.rows >= BATCH_ROWS or batch.size >= BATCH_BYTES:
+                    self._close(batch, clock)
+                    batch = _Columns()
+        if batch.rows or self._said != (self.totals.pushes, self.totals.dropped):
             self._close(batch, clock)
         self._make_room()
 
@@ -154,7 +169,7 @@ class Session:
         """Everything up to *number* is committed."""
         self._acked = max(self._acked, min(number, self._number))
         while self.pending and self.pending[0].number <= number:
-            self.pending.popleft()
+            self.size -= self.pending.popleft().size
             self._in_flight = max(0, self._in_flight - 1)
 
     def rejected(self, number: int) -> None:
@@ -165,6 +180,21 @@ class Session:
     def rewind(self) -> None:
         """Whatever is pending is to be sent again, from the oldest."""
         self._in_flight = 0
+
+    def disconnected(self) -> None:
+        """Whoever answers next has to be greeted first, and may have missed whatever is pending."""
+        self.greeted = False
+        self.asked_at = -inf
+        self.rewind()
+
+    def resend_after(self, seconds: float, moment: float) -> None:
+        """Rewind when the oldest message has been under way for so long; *moment* is now, in monotonic seconds."""
+        oldest = self.pending[0].number if self._in_flight else 0
+        if oldest != self._oldest:
+            self._oldest, self._oldest_since = oldest, moment
+        elif oldest and moment - self._oldest_since > seconds:
+            self._oldest_since = moment
+            self.rewind()
 
     @property
     def in_flight(self) -> bool:
@@ -178,33 +208,36 @@ class Session:
         self._number += 1
         frames = encode(Envelope("batch", self.id, self._number), Pushes(clock, self.totals, batch.blocks()))
         self._pend(Pending(self._number, self._number, frames, batch.values))
+        self._said = (self.totals.pushes, self.totals.dropped)
 
     def _pend(self, message: Pending) -> None:
         self.pending.append(message)
+        self.size += message.size
 
     def _make_room(self) -> None:
         """Drop the oldest messages beyond the memory bound, and put one skip in their place."""
-        size = sum(len(message.frames[2]) for message in self.pending)
-        if size <= PENDING_BYTES:
+        if self.size <= PENDING_BYTES:
             return
-        first = self.pending[0].first
-        while size > PENDING_BYTES and len(self.pending) > 1:
+        first = last = self.pending[0].first
+        while self.size > PENDING_BYTES:
             oldest = self.pending.popleft()
-            size -= len(oldest.frames[2])
+            last = oldest.number
+            self.size -= oldest.size
             self.totals.dropped += oldest.values
-        skip = encode(Envelope("skip", self.id, oldest.number), Skip(first, self.totals))
-        self.pending.appendleft(Pending(first, oldest.number, skip))
+        skip = Pending(first, last, encode(Envelope("skip", self.id, last), Skip(first, self.totals)))
+        self._said = (self.totals.pushes, self.totals.dropped)
+        self.pending.appendleft(skip)
+        self.size += skip.size
         self.rewind()
 
     def _sendable(self, values: dict[str, float]) -> dict[str, float]:
         """The values whose keys can travel: text that UTF-8 can write, of at most `KEY_BYTES`."""
-        keys = tuple(values)
-        if keys in self._good_keys:
+        if values.keys() <= self._tally.last.keys():
             return values
         kept = {key: value for key, value in values.items() if _is_sendable(key)}
         self.totals.dropped += len(values) - len(kept)
-        if len(kept) == len(values) and len(self._good_keys) < 1024:
-            self._good_keys.add(keys)
+        if len(kept) < len(values):
+            self.warning = f"a key is text of at most {KEY_BYTES} bytes in UTF-8; values of other keys are dropped"
         return kept
 
 
@@ -224,7 +257,7 @@ class _Columns:
         if keys != self._keys or not self._blocks:
             self._keys = keys
             self._blocks.append((keys, [], [], []))
-            self.size += sum(map(len, keys))
+            self.size += sum(len(key.encode()) + 5 for key in keys)
         _, steps, times, numbers = self._blocks[-1]
         steps.append(step)
         times.append(time)
@@ -236,16 +269,24 @@ class _Columns:
     def blocks(self) -> list[Block]:
         """The rows as the wire has them."""
         return [
-            Block(list(keys), pack("q", steps), pack("q", times), pack("d", numbers))
+            Block(list(map(str.__str__, keys)), pack("q", steps), pack("q", times), pack("d", numbers))
             for keys, steps, times, numbers in self._blocks
         ]
 
 
 def _parts(values: dict[str, float]) -> list[dict[str, float]]:
-    if len(values) <= ROW_KEYS:
+    """A push as rows that are each small enough for a batch; nearly always as it is."""
+    if len(values) <= ROW_KEYS and 4 * sum(map(len, values)) <= BATCH_BYTES:  # UTF-8 has 4 bytes at most a character
         return [values]
-    items = iter(values.items())
-    return [part for _ in range(0, len(values), ROW_KEYS) if (part := dict(islice(items, ROW_KEYS)))]
+    parts: list[dict[str, float]] = [{}]
+    size = 0
+    for key, value in values.items():
+        if len(parts[-1]) == ROW_KEYS or size > BATCH_BYTES:
+            parts.append({})
+            size = 0
+        parts[-1][key] = value
+        size += len(key.encode())
+    return parts
 
 
 def _is_sendable(key: object) -> bool:

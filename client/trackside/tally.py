@@ -5,11 +5,18 @@ Totals are kept here and not in the daemon, so that a daemon that was restarted 
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from math import isfinite
+from typing import Any
 
 from trackside.wire import DURATION_BUCKETS, Histogram, Totals
 
+KEYS = 1024
+"""So many keys are remembered one by one, as many as a daemon shows of a run and a few more; the others still travel."""
+
+KEY_LENGTH = 256
+STEP_KEYS = 65_536
 _INT64 = 2**63
 
 
@@ -18,7 +25,7 @@ class Tally:
 
     Attributes:
         totals: What is sent with each batch.
-        last: The last value of each key.
+        last: The last value of each key, of the first `KEYS` that are not longer than `KEY_LENGTH` characters.
         step: The current step; None before the first push.
         pushed_at: Monotonic nanoseconds of the last push; None before the first.
     """
@@ -42,19 +49,18 @@ class Tally:
         """
         self.totals.pushes += 1
         self.pushed_at = time
-        if step is not None and not -_INT64 <= step < _INT64:
+        step = self._resolve(step, values)
+        if not -_INT64 <= step < _INT64:
             self.totals.dropped += len(values)
             return None
-        step = self._resolve(step, values)
         self._advance(time, step)
-        self._in_step.update(values)
-        try:
-            total = float(sum(values.values()))
-        except OverflowError:  # an int that no float64 can hold
-            total = float("nan")
-        if total - total != 0.0 or "samples" in values or "tokens" in values:
-            values = self._weigh(values)
-        self.last.update(values)
+        if len(self._in_step) < STEP_KEYS:
+            self._in_step.update(values)
+        values = self._weigh(values)
+        if values.keys() <= self.last.keys():
+            self.last.update(values)
+        else:
+            self.last.update((key, number) for key, number in values.items() if _has_room(self.last, key))
         return step, values
 
     def _resolve(self, step: int | None, values: dict[str, float]) -> int:
@@ -70,21 +76,33 @@ class Tally:
         if self.step is None:
             self.totals.steps, self._highest = 1, step
         elif step > self.step:
-            self._observe((time - self._began) / 1e9 / (step - self.step), step - self.step)
+            self._observe(max(0, time - self._began) / 1e9, step - self.step)  # of two threads, one may overtake
         if step > self._highest:
-            self.totals.steps += step - self._highest
+            self.totals.steps = min(self.totals.steps + step - self._highest, _INT64 - 1)
             self._highest = step
         self.step, self._began = step, time
         self._in_step.clear()
 
-    def _observe(self, seconds: float, times: int) -> None:
+    def _observe(self, seconds: float, steps: int) -> None:
+        """So many *steps* took *seconds* together."""
         duration = self.totals.step_duration
         if duration is None:
             duration = self.totals.step_duration = Histogram([0] * (len(DURATION_BUCKETS) + 1), 0.0)
-        duration.counts[bisect_left(DURATION_BUCKETS, seconds)] += times
-        duration.sum += seconds * times
+        bucket = bisect_left(DURATION_BUCKETS, seconds / steps)
+        duration.counts[bucket] = min(duration.counts[bucket] + steps, _INT64 - 1)
+        duration.sum += seconds
 
     def _weigh(self, values: dict[str, float]) -> dict[str, float]:
+        """The values as floats, without those that are refused; what is to be counted in them is."""
+        try:
+            numbers = array("d", values.values())
+        except OverflowError:  # an int that no float64 can hold
+            return self._sort_out(values)
+        if isfinite(sum(numbers)) and "samples" not in values and "tokens" not in values:
+            return dict(zip(values, numbers, strict=True))
+        return self._sort_out(values)
+
+    def _sort_out(self, values: dict[str, float]) -> dict[str, float]:
         """The slow way, for pushes that hold something to count or to refuse."""
         kept = {}
         for key, value in values.items():
@@ -98,7 +116,11 @@ class Tally:
                     self.totals.dropped += 1
                     continue
                 setattr(self.totals, key, (getattr(self.totals, key) or 0.0) + number)
-            elif not isfinite(number):
+            elif not isfinite(number) and _has_room(self.totals.nonfinite, key):
                 self.totals.nonfinite[key] = self.totals.nonfinite.get(key, 0) + 1
             kept[key] = number
         return kept
+
+
+def _has_room(known: dict[str, Any], key: str) -> bool:
+    return key in known or (len(known) < KEYS and len(key) <= KEY_LENGTH)

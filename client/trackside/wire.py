@@ -35,7 +35,7 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 Amount = Annotated[float, msgspec.Meta(ge=0.0)]
 
 MESSAGE_BYTES = 4 * 1024 * 1024
-"""The largest message a daemon takes; a client's batches are at most a sixteenth of it."""
+"""The largest message a daemon takes, all frames together; a client's batches are far smaller."""
 
 
 class WireError(ValueError):
@@ -44,7 +44,6 @@ class WireError(ValueError):
     Attributes:
         reason: ``frames``, ``version``, ``size``, ``envelope``, ``body`` or ``block``: the label that refusals are
             counted by, so the set is small and does not change.
-        number: The refused message's sequence number when it could be read, so that it can be answered by a nack.
     """
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -70,7 +69,7 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     number: Count = 0
 
 
-class Clock(msgspec.Struct, frozen=True):
+class Clock(msgspec.Struct, frozen=True, omit_defaults=True):
     """One moment by two clocks of the sender, in nanoseconds: the wall's, since 1970, and the monotonic one."""
 
     wall: int
@@ -113,7 +112,7 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
     framework: str = ""
 
 
-class Histogram(msgspec.Struct):
+class Histogram(msgspec.Struct, omit_defaults=True):
     """Observations per bucket of `DURATION_BUCKETS`, the last count above all bounds, and their sum in seconds."""
 
     counts: Annotated[
@@ -173,7 +172,7 @@ class Hello(msgspec.Struct, omit_defaults=True):
     progress_age: int | None = None
 
 
-class Block(msgspec.Struct):
+class Block(msgspec.Struct, omit_defaults=True):
     """Consecutive pushes that have the same keys, as columns.
 
     Attributes:
@@ -202,7 +201,7 @@ class Block(msgspec.Struct):
         return _unpack("q", self.steps), _unpack("q", self.times), _unpack("d", self.values)
 
 
-class Pushes(msgspec.Struct):
+class Pushes(msgspec.Struct, omit_defaults=True):
     """The body of a ``batch``: pushed steps in order, and the session's totals after them."""
 
     clock: Clock
@@ -210,7 +209,7 @@ class Pushes(msgspec.Struct):
     blocks: list[Block]
 
 
-class Skip(msgspec.Struct):
+class Skip(msgspec.Struct, omit_defaults=True):
     """The batches from ``first`` to the envelope's number had to be dropped by the client: a known gap."""
 
     first: int
@@ -240,13 +239,13 @@ class Bye(msgspec.Struct, omit_defaults=True):
     provisional: bool = False
 
 
-class Nack(msgspec.Struct):
+class Nack(msgspec.Struct, omit_defaults=True):
     """A batch that is refused for good: counted by the client and never sent again."""
 
     reason: str
 
 
-class Refused(msgspec.Struct):
+class Refused(msgspec.Struct, omit_defaults=True):
     """A message in a version that this daemon does not read."""
 
     reads: list[int]
@@ -311,6 +310,11 @@ def _guarded(reason: str, decode: Any, frame: bytes) -> Any:
         return decode(frame)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, OverflowError) as error:
         raise WireError(reason, str(error)[:200]) from error
+
+
+def writable(text: str) -> str:
+    """*text* as UTF-8 can write it: a name from the environment or the command line may hold bytes that are no text."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def pack(typecode: str, values: Iterable[float]) -> bytes:

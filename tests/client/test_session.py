@@ -1,0 +1,538 @@
+"""A session: how pushes become messages, and that none is lost or doubled between client and daemon."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trackside import session as session_module
+from trackside.session import BATCH_BYTES, BATCH_ROWS, KEY_BYTES, PENDING_BYTES, ROW_KEYS, WINDOW, Session
+from trackside.wire import (
+    MESSAGE_BYTES,
+    Bye,
+    Clock,
+    Envelope,
+    Hello,
+    Identity,
+    Pushes,
+    Skip,
+    decode_body,
+    open_envelope,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from trackside.session import Pending
+
+INF = float("inf")
+CLOCK = Clock(wall=10**18, monotonic=10**12)
+
+
+def a_session() -> Session:
+    return Session(Identity("run", "name"), '{"lr": 0.1}', ("tag",), 100)
+
+
+def push(session: Session, values: Mapping[Any, float], step: int | None = None, time: int = 0) -> None:
+    session.rows.append((time, step, dict(values)))
+
+
+def read(message: Pending) -> tuple[Envelope, Any]:
+    envelope = open_envelope(message.frames)
+    return envelope, decode_body(envelope.kind, message.frames[2])
+
+
+def batches(session: Session) -> list[Pushes]:
+    return [body for _, body in map(read, session.pending) if isinstance(body, Pushes)]
+
+
+def rows(pushes: Pushes) -> Iterator[tuple[int, int, dict[str, float]]]:
+    """Step, time and values of each row."""
+    for block in pushes.blocks:
+        steps, times, values = block.columns()
+        width = len(block.keys)
+        for number, (step, time) in enumerate(zip(steps, times, strict=True)):
+            yield step, time, dict(zip(block.keys, values[number * width : (number + 1) * width], strict=True))
+
+
+def pushed(session: Session) -> list[tuple[int, int, dict[str, float]]]:
+    return [row for batch in batches(session) for row in rows(batch)]
+
+
+def send(session: Session) -> list[Pending]:
+    """All that the window lets go."""
+    sent = []
+    while (message := session.next_to_send()) is not None:
+        session.sent(message)
+        sent.append(message)
+    return sent
+
+
+def numbers(messages: list[Pending]) -> list[int]:
+    return [message.number for message in messages]
+
+
+class Daemon:
+    """The in-order rule: takes the next message only; remembers what is committed, and forgets the rest in a crash."""
+
+    def __init__(self) -> None:
+        self.committed = 0
+        self.values: list[float] = []
+        self.gaps: list[tuple[int, int]] = []
+        self.ended = False
+        self._taken: list[tuple[int, Any]] = []
+
+    def receive(self, message: Pending) -> None:
+        envelope, body = read(message)
+        expected = self._taken[-1][0] + 1 if self._taken else self.committed + 1
+        first = body.first if isinstance(body, Skip) else envelope.number
+        if envelope.number >= expected and first <= expected:
+            self._taken.append((envelope.number, body))
+
+    def commit(self) -> int:
+        """All that is taken; the number to acknowledge."""
+        for number, body in self._taken:
+            if isinstance(body, Pushes):
+                self.values += [value for _, _, values in rows(body) for value in values.values()]
+            elif isinstance(body, Skip):
+                self.gaps.append((self.committed + 1, number))
+            self.ended = self.ended or isinstance(body, Bye)
+            self.committed = number
+        self._taken = []
+        return self.committed
+
+    def crash(self) -> None:
+        self._taken = []
+
+
+def test_pushes_of_the_same_keys_are_one_block_in_order() -> None:
+    session = a_session()
+    for step in range(3):
+        push(session, {"loss": step / 2, "lr": 1}, step, time=step + 7)
+    session.drain(CLOCK)
+    (batch,) = batches(session)
+    assert [block.keys for block in batch.blocks] == [["loss", "lr"]]
+    assert list(rows(batch)) == [(step, step + 7, {"loss": step / 2, "lr": 1.0}) for step in range(3)]
+    assert batch.clock == CLOCK
+    assert batch.totals.pushes == 3
+    assert open_envelope(session.pending[0].frames) == Envelope("batch", session.id, 1)
+
+
+def test_a_push_of_other_keys_or_another_order_of_them_begins_a_block() -> None:
+    session = a_session()
+    pushes: list[dict[str, float]] = [{"a": 1.0}, {"a": 2.0, "b": 3.0}, {"b": 4.0, "a": 5.0}, {"a": 6.0}]
+    for step, values in enumerate(pushes):
+        push(session, values, step)
+    session.drain(CLOCK)
+    assert [block.keys for block in batches(session)[0].blocks] == [["a"], ["a", "b"], ["b", "a"], ["a"]]
+    assert [values for _, _, values in pushed(session)] == pushes
+
+
+def test_nothing_pushed_is_nothing_to_send() -> None:
+    session = a_session()
+    session.drain(CLOCK)
+    session.drain(CLOCK)
+    assert not session.pending
+    assert session.next_to_send() is None
+
+
+def test_a_batch_closes_at_its_number_of_rows() -> None:
+    session = a_session()
+    for step in range(2 * BATCH_ROWS + 1):
+        push(session, {"loss": step}, step)
+    session.drain(CLOCK)
+    assert [sum(1 for _ in rows(batch)) for batch in batches(session)] == [BATCH_ROWS, BATCH_ROWS, 1]
+    assert [batch.totals.pushes for batch in batches(session)] == [BATCH_ROWS, 2 * BATCH_ROWS, 2 * BATCH_ROWS + 1]
+    assert [step for step, _, _ in pushed(session)] == list(range(2 * BATCH_ROWS + 1))
+
+
+@pytest.mark.parametrize("key", ["key", "ключ", "😀"])
+def test_a_batch_closes_at_its_number_of_bytes(key: str) -> None:
+    session = a_session()
+    for step in range(400):
+        push(session, {f"{key}/{step % 7}/{number}": step for number in range(500)}, step)
+    session.drain(CLOCK)
+    assert len(session.pending) > 5
+    assert max(message.size for message in session.pending) < 2 * BATCH_BYTES
+    assert len(pushed(session)) == 400
+
+
+def test_draining_takes_what_waits_now_and_leaves_what_comes_later() -> None:
+    session = a_session()
+    push(session, {"loss": 1.0}, 1)
+    session.drain(CLOCK)
+    push(session, {"loss": 2.0}, 2)
+    assert (len(session.rows), len(session.pending)) == (1, 1)
+    session.drain(CLOCK)
+    assert [step for step, _, _ in pushed(session)] == [1, 2]
+
+
+@pytest.mark.parametrize("count", [ROW_KEYS, ROW_KEYS + 1, 2 * ROW_KEYS, 10 * ROW_KEYS + 5])
+def test_a_push_of_very_many_keys_travels_as_several_rows_of_one_step(count: int) -> None:
+    session = a_session()
+    values = {f"layer/{number}": float(number) for number in range(count)}
+    push(session, values, 5, time=9)
+    session.drain(CLOCK)
+    assert {(step, time) for step, time, _ in pushed(session)} == {(5, 9)}
+    assert max(len(part) for _, _, part in pushed(session)) <= ROW_KEYS
+    assert {key: value for _, _, part in pushed(session) for key, value in part.items()} == values
+    assert session.totals.pushes == session.totals.steps == 1
+    assert max(message.size for message in session.pending) < MESSAGE_BYTES / 4
+
+
+def test_a_push_of_very_long_keys_outgrows_no_message() -> None:
+    session = a_session()
+    values = {f"{number:04}" + "я" * (KEY_BYTES // 2 - 2): float(number) for number in range(200)}
+    push(session, values, 5)
+    session.drain(CLOCK)
+    assert {key: value for _, _, part in pushed(session) for key, value in part.items()} == values
+    assert max(message.size for message in session.pending) < MESSAGE_BYTES / 4
+    assert len(session.hello(CLOCK)[2]) < MESSAGE_BYTES / 4
+
+
+@pytest.mark.parametrize("bad", [float("nan"), 1.0])
+def test_however_many_keys_come_no_message_outgrows_what_a_daemon_takes(bad: float) -> None:
+    session = a_session()
+    for step in range(300):
+        push(session, {"🦆" * 250 + f"/{step}/{number}": bad for number in range(40)}, step)
+    session.drain(CLOCK)
+    frames = [session.hello(CLOCK), *(message.frames for message in session.pending)]
+    assert max(sum(map(len, one)) for one in frames) < MESSAGE_BYTES / 2
+
+
+def test_the_window_bounds_what_is_under_way() -> None:
+    session = a_session()
+    for step in range((WINDOW + 10) * BATCH_ROWS):
+        push(session, {"loss": 1.0}, step)
+    session.drain(CLOCK)
+    assert numbers(send(session)) == list(range(1, WINDOW + 1))
+    session.acknowledged(3)
+    assert numbers(send(session)) == [WINDOW + 1, WINDOW + 2, WINDOW + 3]
+    session.acknowledged(WINDOW + 3)
+    assert numbers(send(session)) == list(range(WINDOW + 4, WINDOW + 11))
+    session.acknowledged(WINDOW + 10)
+    assert not session.pending
+    assert session.size == 0
+    assert not session.in_flight
+
+
+def three_batches() -> Session:
+    session = a_session()
+    for step in range(3):
+        push(session, {"loss": 1.0, "lr": 0.1}, step)
+        session.drain(CLOCK)
+    return session
+
+
+def test_after_a_rewind_everything_pending_goes_again_from_the_oldest_and_is_counted() -> None:
+    session = three_batches()
+    assert numbers(send(session)) == [1, 2, 3]
+    session.acknowledged(1)
+    session.rewind()
+    assert numbers(send(session)) == [2, 3]
+    assert session.totals.resent == 2
+    session.rewind()
+    session.acknowledged(2)
+    assert numbers(send(session)) == [3]
+    assert session.totals.resent == 3
+
+
+def test_what_stays_without_an_acknowledgement_goes_again_after_a_while() -> None:
+    session = three_batches()
+    session.resend_after(2.0, 100.0)
+    send(session)
+    for moment in (103.0, 105.0):
+        session.resend_after(2.0, moment)
+        assert session.next_to_send() is None
+    session.resend_after(2.0, 105.5)
+    assert numbers(send(session)) == [1, 2, 3]
+
+
+def test_an_acknowledgement_begins_the_wait_anew() -> None:
+    session = three_batches()
+    send(session)
+    session.resend_after(2.0, 100.0)
+    session.acknowledged(1)
+    session.resend_after(2.0, 102.5)
+    assert session.next_to_send() is None
+    session.resend_after(2.0, 104.6)
+    assert numbers(send(session)) == [2, 3]
+
+
+def test_an_acknowledgement_of_what_is_known_or_was_never_sent_does_no_harm() -> None:
+    session = three_batches()
+    send(session)
+    for number in (2, 1, 0, 2):
+        session.acknowledged(number)
+        assert numbers(list(session.pending)) == [3]
+    session.acknowledged(1000)
+    assert not session.pending
+    assert decode_body("hello", session.hello(CLOCK)[2]).acked == 3
+    push(session, {"loss": 1.0}, 9)
+    session.drain(CLOCK)
+    assert numbers(send(session)) == [4]
+
+
+def test_a_refused_batch_is_counted_as_dropped_and_never_sent_again() -> None:
+    session = three_batches()
+    send(session)
+    session.rejected(2)
+    assert session.totals.dropped == 2
+    session.rewind()
+    assert numbers(send(session)) == [3]
+    session.rejected(2)
+    assert session.totals.dropped == 2
+
+
+def test_a_hello_tells_all_that_a_daemon_must_know() -> None:
+    session = a_session()
+    push(session, {"loss": 2.0, "lr": 0.1}, 7, time=CLOCK.monotonic - 500)
+    session.drain(CLOCK)
+    push(session, {"loss": 1.0}, 8, time=CLOCK.monotonic - 300)
+    session.drain(CLOCK)
+    session.acknowledged(1)
+    frames = session.hello(CLOCK)
+    assert open_envelope(frames) == Envelope("hello", session.id, 0)
+    hello = decode_body("hello", frames[2])
+    assert isinstance(hello, Hello)
+    assert (hello.identity, hello.clock, hello.acked) == (Identity("run", "name"), CLOCK, 1)
+    assert (hello.config, hello.tags, hello.total_steps) == ('{"lr": 0.1}', ("tag",), 100)
+    assert (hello.last, hello.step, hello.progress_age) == ({"loss": 1.0, "lr": 0.1}, 8, 300)
+    assert hello.totals == session.totals
+
+
+def test_before_the_first_push_there_is_no_step_and_no_progress() -> None:
+    session = a_session()
+    hello = decode_body("hello", session.hello(CLOCK)[2])
+    assert (hello.step, hello.progress_age, hello.last) == (None, None, {})
+    assert decode_body("beat", session.beat(CLOCK)[2]).progress_age is None
+
+
+def test_a_push_stamped_after_the_clock_was_read_is_not_of_the_future() -> None:
+    session = a_session()
+    push(session, {"loss": 2.0}, 7, time=CLOCK.monotonic + 500)
+    session.drain(CLOCK)
+    assert decode_body("beat", session.beat(CLOCK)[2]).progress_age == 0
+
+
+def test_the_end_is_the_last_message_and_what_comes_after_it_is_not_sent() -> None:
+    session = a_session()
+    push(session, {"loss": 1.0}, 0)
+    session.end(CLOCK, "failed", "ValueError", provisional=True)
+    envelope, bye = read(session.pending[-1])
+    assert envelope == Envelope("bye", session.id, 2)
+    assert bye == Bye(CLOCK, session.totals, "failed", "ValueError", provisional=True)
+    assert bye.totals.pushes == 1
+    assert (session.ended, session.done) == (True, False)
+    session.acknowledged(2)
+    assert session.done
+
+
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        ({"good": 1.0, "\ud800": 2.0}, ["good"]),
+        ({"good": 1.0, 7: 2.0}, ["good"]),
+        ({None: 2.0, "good": 1.0, ("a",): 2.0}, ["good"]),
+        ({b"bytes": 2.0, "good": 1.0}, ["good"]),
+        ({"k" * (KEY_BYTES + 1): 2.0, "k" * KEY_BYTES: 1.0}, ["k" * KEY_BYTES]),
+        ({"я" * KEY_BYTES: 2.0, "good": 1.0, "": 3.0}, ["good", ""]),
+        ({"nul\0": 1.0, "new\nline": 1.0, "😀": 1.0}, ["nul\0", "new\nline", "😀"]),
+    ],
+)
+def test_a_key_that_cannot_travel_costs_only_itself(values: dict[Any, float], kept: list[str]) -> None:
+    session = a_session()
+    for step in range(2):
+        push(session, values, step)
+        session.drain(CLOCK)
+    assert [list(part) for _, _, part in pushed(session)] == [kept, kept]
+    assert session.totals.dropped == 2 * (len(values) - len(kept))
+    assert bool(session.warning) == (len(kept) < len(values))
+    assert decode_body("hello", session.hello(CLOCK)[2]).last.keys() == {key for key in kept if len(key) < 256}
+
+
+class Name(str):
+    """A key as NumPy and enumerations have them: a str, but not quite."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "something else"
+
+
+def test_a_key_of_a_class_derived_from_str_travels_as_its_text() -> None:
+    session = a_session()
+    pushes: list[dict[str, float]] = [{"loss": 1.0}, {Name("loss"): 2.0}, {Name("new"): 3.0}, {Name("new"): INF}]
+    for step, values in enumerate(pushes):
+        push(session, values, step)
+        session.drain(CLOCK)
+    assert [list(values) for _, _, values in pushed(session)] == [["loss"], ["loss"], ["new"], ["new"]]
+    hello = decode_body("hello", session.hello(CLOCK)[2])
+    assert (hello.last.keys(), hello.totals.nonfinite) == ({"loss", "new"}, {"new": 1})
+
+
+def test_what_is_counted_but_has_no_row_is_told_all_the_same_and_once() -> None:
+    session = a_session()
+    push(session, {}, 1)
+    push(session, {}, 2)
+    session.refused += 3
+    session.drain(CLOCK)
+    session.drain(CLOCK)
+    (batch,) = batches(session)
+    assert (batch.blocks, batch.totals.steps, batch.totals.pushes, batch.totals.dropped) == ([], 2, 2, 3)
+
+
+def fill(session: Session, count: int) -> None:
+    """*count* batches of nearly 256 KiB with 4096 values, each drained by itself."""
+    for number in range(count):
+        for row in range(8):
+            push(session, {f"k{key}": number for key in range(512)}, 8 * number + row)
+            push(session, {"k": number, f"{number}" + "x" * 28_000: number}, 8 * number + row)
+        session.drain(CLOCK)
+
+
+def test_beyond_its_memory_the_oldest_go_one_skip_says_which_and_what_is_lost_is_counted() -> None:
+    session = a_session()
+    fill(session, 100)
+    assert session.size <= PENDING_BYTES
+    assert session.size == sum(message.size for message in session.pending)
+    envelope, skip = read(session.pending[0])
+    assert isinstance(skip, Skip)
+    assert (envelope.kind, skip.first) == ("skip", 1)
+    kept = list(session.pending)[1:]
+    assert numbers(kept) == list(range(envelope.number + 1, kept[-1].number + 1))
+    assert all(read(message)[0].kind == "batch" for message in kept)
+    assert session.totals.dropped == 100 * 8 * 514 - sum(message.values for message in kept)
+    assert skip.totals == session.totals
+    assert PENDING_BYTES - session.size < 2 * BATCH_BYTES
+
+
+def test_a_skip_and_all_that_follows_it_goes_in_one_window_after_another() -> None:
+    session = a_session()
+    daemon = Daemon()
+    fill(session, 10)
+    send(session)
+    fill(session, 100)
+    last = session.pending[-1].number
+    while session.pending:
+        for message in send(session):
+            daemon.receive(message)
+        session.acknowledged(daemon.commit())
+    assert daemon.committed == last
+    assert len(daemon.gaps) == 1
+    assert len(daemon.values) + session.totals.dropped == 110 * 8 * 514
+
+
+def test_a_full_memory_and_no_news_drops_nothing_more() -> None:
+    session = a_session()
+    fill(session, 80)
+    before = (session.totals.dropped, session.size, len(session.pending))
+    session.drain(CLOCK)
+    session.drain(CLOCK)
+    assert (session.totals.dropped, session.size, len(session.pending)) == before
+
+
+OPERATIONS = ("push", "drain", "send", "deliver", "commit", "acknowledge", "rewind", "lose", "reconnect", "crash")
+
+
+class Road:
+    """A session, a daemon, and what lies between them; a method for each of `OPERATIONS`."""
+
+    def __init__(self) -> None:
+        self.session = a_session()
+        self.daemon = Daemon()
+        self.pushed: list[float] = []
+        self._on_the_way: list[Pending] = []
+        self._answers: list[int] = []
+
+    def push(self, amount: int) -> None:
+        for _ in range(amount):
+            self.pushed.append(float(len(self.pushed)))
+            push(self.session, {"k": self.pushed[-1]}, len(self.pushed))
+
+    def drain(self, _: int) -> None:
+        self.session.drain(CLOCK)
+
+    def send(self, _: int) -> None:
+        self._on_the_way += send(self.session)
+
+    def deliver(self, amount: int) -> None:
+        for message in self._on_the_way[:amount]:
+            self.daemon.receive(message)
+        del self._on_the_way[:amount]
+
+    def commit(self, _: int) -> None:
+        self._answers.append(self.daemon.commit())
+
+    def acknowledge(self, amount: int) -> None:
+        for number in self._answers[:amount]:
+            self.session.acknowledged(number)
+        del self._answers[:amount]
+
+    def rewind(self, _: int) -> None:
+        self.session.rewind()
+
+    def lose(self, amount: int) -> None:
+        del self._on_the_way[:amount]
+
+    def reconnect(self, _: int) -> None:
+        self._on_the_way, self._answers = [], []
+        self.session.disconnected()
+        assert decode_body("hello", self.session.hello(CLOCK)[2]).acked <= self.daemon.committed
+        self.session.acknowledged(self.daemon.committed)
+
+    def crash(self, amount: int) -> None:
+        self.daemon.crash()
+        self.reconnect(amount)
+
+    def settle(self) -> None:
+        """End the session over a connection that holds."""
+        self.session.end(CLOCK, "finished", "", provisional=False)
+        self.reconnect(0)
+        for _ in range(1000):
+            for message in send(self.session):
+                self.daemon.receive(message)
+            self.session.acknowledged(self.daemon.commit())
+            if self.session.done:
+                return
+            self.session.rewind()
+        pytest.fail("the session did not come to its end")
+
+
+operations = st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(1, 4)), max_size=60)
+
+
+@given(operations)
+def test_every_value_arrives_exactly_once_and_in_order_whatever_happens_on_the_way(
+    happens: list[tuple[str, int]],
+) -> None:
+    road = Road()
+    for operation, amount in happens:
+        getattr(road, operation)(amount)
+    road.settle()
+    assert road.daemon.values == road.pushed
+    assert road.daemon.ended
+    assert not road.daemon.gaps
+    assert road.session.totals.dropped == 0
+    assert road.session.totals.pushes == road.session.totals.steps == len(road.pushed)
+
+
+@given(operations)
+def test_with_little_memory_what_does_not_arrive_is_counted_and_the_rest_arrives_once_and_in_order(
+    happens: list[tuple[str, int]],
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session_module, "PENDING_BYTES", 600)
+        road = Road()
+        for operation, amount in happens:
+            getattr(road, operation)(amount)
+        road.settle()
+    arrived = road.daemon.values
+    assert arrived == sorted(set(arrived))
+    assert set(arrived) <= set(road.pushed)
+    assert len(road.pushed) - len(arrived) <= road.session.totals.dropped <= len(road.pushed)
+    assert road.daemon.ended
+    assert bool(road.daemon.gaps) or arrived == road.pushed

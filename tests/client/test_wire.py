@@ -1,0 +1,365 @@
+"""The wire format: its bytes, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from trackside import wire
+from trackside.wire import (
+    Beat,
+    Block,
+    Bye,
+    Clock,
+    Envelope,
+    Hello,
+    Histogram,
+    Identity,
+    Nack,
+    Pushes,
+    Refused,
+    Skip,
+    Totals,
+    WireError,
+    decode_body,
+    encode,
+    open_envelope,
+    pack,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SESSION = bytes(range(16))
+SESSION_BYTES = b"\xc4\x10\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f"
+CLOCK = Clock(wall=1_700_000_000_000_000_000, monotonic=5_000_000_000)
+CLOCK_BYTES = (
+    b"\xa5clock\x82\xa4wall\xcf\x17\x97\x9c\xfe\x36\x2a\x00\x00\xa9monotonic\xcf\x00\x00\x00\x01\x2a\x05\xf2\x00"
+)
+TOTALS = Totals(
+    pushes=10,
+    dropped=1,
+    resent=2,
+    overhead=0.25,
+    steps=9,
+    samples=640.0,
+    tokens=0.0,
+    nonfinite={"loss": 1},
+    step_duration=Histogram([0, 0, 0, 2, *[0] * 13, 1], 301.5),
+)
+TOTALS_BYTES = (
+    b"\xa6totals\x89\xa6pushes\x0a\xa7dropped\x01\xa6resent\x02\xa8overhead\xcb\x3f\xd0\x00\x00\x00\x00\x00\x00"
+    b"\xa5steps\x09\xa7samples\xcb\x40\x84\x00\x00\x00\x00\x00\x00\xa6tokens\xcb\x00\x00\x00\x00\x00\x00\x00\x00"
+    b"\xa9nonfinite\x81\xa4loss\x01"
+    b"\xadstep_duration\x82\xa6counts\xdc\x00\x12\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+    b"\x01\xa3sum\xcb\x40\x72\xd8\x00\x00\x00\x00\x00"
+)
+IDENTITY = Identity(
+    run="run-1",
+    name="train",
+    attempt=2,
+    rank=3,
+    local_rank=1,
+    world=8,
+    local_world=4,
+    host="node7",
+    pid=4242,
+    start=777,
+    boot="b00t",
+    gpus=("GPU-a", "GPU-b"),
+    job_id="99",
+    git_commit="c0ffee",
+    framework="torch 2.13.0",
+)
+BLOCK = Block(["loss", "lr"], pack("q", [1, -2]), pack("q", [3, 4]), pack("d", [0.5, float("nan"), 1.0, float("inf")]))
+
+FROZEN: dict[str, tuple[int, Any, bytes, bytes]] = {
+    "hello": (
+        0,
+        Hello(
+            identity=IDENTITY,
+            clock=CLOCK,
+            started=1_699_999_999_000_000_000,
+            totals=TOTALS,
+            acked=7,
+            config='{"lr":0.1}',
+            tags=("a", "b"),
+            total_steps=100,
+            last={"loss": 0.5},
+            step=9,
+            progress_age=1000,
+        ),
+        b"\x93\xa5hello" + SESSION_BYTES + b"\x00",
+        b"\x8b\xa8identity\x8f\xa3run\xa5run-1\xa4name\xa5train\xa7attempt\x02\xa4rank\x03\xaalocal_rank\x01\xa5world\x08"
+        b"\xablocal_world\x04\xa4host\xa5node7\xa3pid\xcd\x10\x92\xa5start\xcd\x03\x09\xa4boot\xa4b00t"
+        b"\xa4gpus\x92\xa5GPU-a\xa5GPU-b\xa6job_id\xa299\xaagit_commit\xa6c0ffee\xa9framework\xactorch 2.13.0"
+        + CLOCK_BYTES
+        + b"\xa7started\xcf\x17\x97\x9c\xfd\xfa\x8f\x36\x00"
+        + TOTALS_BYTES
+        + b'\xa5acked\x07\xa6config\xaa{"lr":0.1}\xa4tags\x92\xa1a\xa1b\xabtotal_steps\x64'
+        b"\xa4last\x81\xa4loss\xcb\x3f\xe0\x00\x00\x00\x00\x00\x00\xa4step\x09\xacprogress_age\xcd\x03\xe8",
+    ),
+    "batch": (
+        8,
+        Pushes(CLOCK, TOTALS, [BLOCK]),
+        b"\x93\xa5batch" + SESSION_BYTES + b"\x08",
+        b"\x83" + CLOCK_BYTES + TOTALS_BYTES + b"\xa6blocks\x91\x84\xa4keys\x92\xa4loss\xa2lr"
+        b"\xa5steps\xc4\x10\x01\x00\x00\x00\x00\x00\x00\x00\xfe\xff\xff\xff\xff\xff\xff\xff"
+        b"\xa5times\xc4\x10\x03\x00\x00\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00\x00\x00\x00"
+        b"\xa6values\xc4\x20\x00\x00\x00\x00\x00\x00\xe0\x3f\x00\x00\x00\x00\x00\x00\xf8\x7f"
+        b"\x00\x00\x00\x00\x00\x00\xf0\x3f\x00\x00\x00\x00\x00\x00\xf0\x7f",
+    ),
+    "skip": (
+        6,
+        Skip(4, Totals(dropped=3)),
+        b"\x93\xa4skip" + SESSION_BYTES + b"\x06",
+        b"\x82\xa5first\x04\xa6totals\x81\xa7dropped\x03",
+    ),
+    "beat": (
+        0,
+        Beat(CLOCK, 500),
+        b"\x93\xa4beat" + SESSION_BYTES + b"\x00",
+        b"\x82" + CLOCK_BYTES + b"\xacprogress_age\xcd\x01\xf4",
+    ),
+    "bye": (
+        9,
+        Bye(CLOCK, Totals(pushes=1), "failed", "ValueError", True),
+        b"\x93\xa3bye" + SESSION_BYTES + b"\x09",
+        b"\x85"
+        + CLOCK_BYTES
+        + b"\xa6totals\x81\xa6pushes\x01\xa6status\xa6failed\xa5cause\xaaValueError\xabprovisional\xc3",
+    ),
+    "welcome": (7, None, b"\x93\xa7welcome" + SESSION_BYTES + b"\x07", b""),
+    "hello?": (0, None, b"\x93\xa6hello?" + SESSION_BYTES + b"\x00", b""),
+    "ack": (70_000, None, b"\x93\xa3ack" + SESSION_BYTES + b"\xce\x00\x01\x11\x70", b""),
+    "nack": (8, Nack("body"), b"\x93\xa4nack" + SESSION_BYTES + b"\x08", b"\x81\xa6reason\xa4body"),
+    "refused": (0, Refused([1]), b"\x93\xa7refused" + SESSION_BYTES + b"\x00", b"\x81\xa5reads\x91\x01"),
+}
+PLAIN: dict[str, tuple[Any, bytes]] = {
+    "hello": (Hello(Identity("r", "n"), Clock(1, 2), 3, Totals()), b"\x84\xa8identity\x82\xa3run\xa1r\xa4name\xa1n"),
+    "batch": (Pushes(Clock(1, 2), Totals(), []), b"\x83\xa5clock\x82\xa4wall\x01\xa9monotonic\x02\xa6totals\x80"),
+    "beat": (Beat(Clock(1, 2)), b"\x81\xa5clock\x82\xa4wall\x01\xa9monotonic\x02"),
+    "bye": (Bye(Clock(1, 2), Totals(), "finished"), b"\x83\xa5clock\x82\xa4wall\x01\xa9monotonic\x02\xa6totals\x80"),
+}
+"""Messages whose optional fields are absent, and how they begin."""
+
+every_kind = pytest.mark.parametrize("kind", FROZEN)
+kinds_with_a_body = pytest.mark.parametrize("kind", [kind for kind, frozen in FROZEN.items() if frozen[1] is not None])
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(WireError) as caught:
+        call()
+    assert caught.value.reason in wire.REASONS
+    assert str(caught.value).startswith(caught.value.reason + ": ")
+    return caught.value.reason
+
+
+def test_every_kind_of_message_is_frozen_here() -> None:
+    assert list(FROZEN) == list(wire.BODIES)
+
+
+@every_kind
+def test_the_bytes_of_version_1_never_change(kind: str) -> None:
+    number, body, envelope_bytes, body_bytes = FROZEN[kind]
+    envelope = Envelope(kind, SESSION, number)
+    assert encode(envelope, body) == [b"trackside/1", envelope_bytes, body_bytes]
+    assert open_envelope([b"trackside/1", envelope_bytes, body_bytes]) == envelope
+    assert decode_body(kind, body_bytes) == body
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_fields_with_their_default_value_are_not_written(kind: str) -> None:
+    body, begins = PLAIN[kind]
+    frame = encode(Envelope(kind, SESSION), body)[2]
+    assert frame.startswith(begins)
+    assert decode_body(kind, frame) == body
+
+
+def test_the_buckets_of_the_step_duration_never_change() -> None:
+    assert (
+        " ".join(f"{bound:g}" for bound in wire.DURATION_BUCKETS)
+        == "0.001 0.0025 0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10 30 60 120 300"
+    )
+
+
+@kinds_with_a_body
+def test_a_field_that_is_not_known_is_passed_over(kind: str) -> None:
+    _, body, _, frame = FROZEN[kind]
+    fields = msgspec.msgpack.decode(frame)
+    newer = msgspec.msgpack.encode({"mood": {"deep": [1, None]}, **fields, "zest": 2})
+    assert decode_body(kind, newer) == body
+
+
+def test_a_longer_envelope_is_read_as_far_as_it_is_known() -> None:
+    longer = msgspec.msgpack.encode(["ack", SESSION, 5, "more", {}])
+    assert open_envelope([wire.PROTOCOL, longer, b""]) == Envelope("ack", SESSION, 5)
+    shorter = msgspec.msgpack.encode(["ack", SESSION])
+    assert open_envelope([wire.PROTOCOL, shorter, b""]) == Envelope("ack", SESSION, 0)
+
+
+@pytest.mark.parametrize(
+    ("frames", "reason"),
+    [
+        ([], "frames"),
+        ([b""], "frames"),
+        ([b"GET / HTTP/1.1"], "frames"),
+        ([b"trackside/1"], "frames"),
+        ([b"trackside/1", b"\x93"], "frames"),
+        ([b"trackside/1", b"", b"", b""], "frames"),
+        ([b"trackside/2", b"", b""], "version"),
+        ([b"trackside/2"], "version"),
+        ([b"trackside/"], "version"),
+        ([b"trackside/10" + bytes(99), b"", b""], "version"),
+        ([b"trackside/1", b"", b""], "envelope"),
+        ([b"trackside/1", b"\xc1", b""], "envelope"),
+        ([b"trackside/1", b"\x80", b""], "envelope"),
+        ([b"trackside/1", msgspec.msgpack.encode([]), b""], "envelope"),
+        ([b"trackside/1", msgspec.msgpack.encode(["ack"]), b""], "envelope"),
+        ([b"trackside/1", msgspec.msgpack.encode([7, SESSION, 1]), b""], "envelope"),
+        ([b"trackside/1", msgspec.msgpack.encode(["sing", SESSION, 1]), b""], "envelope"),
+        ([b"trackside/1", msgspec.msgpack.encode(["ack", SESSION[:15], 1]), b""], "envelope"),
+        ([b"trackside/1", msgspec.msgpack.encode(["ack", "text", 1]), b""], "envelope"),
+        ([b"trackside/1", msgspec.msgpack.encode(["ack", SESSION, -1]), b""], "envelope"),
+        ([b"trackside/1", msgspec.msgpack.encode(["ack", SESSION, 1.5]), b""], "envelope"),
+        ([b"trackside/1", b"\x93\xa3\xff\xfe\xfd" + SESSION_BYTES + b"\x01", b""], "envelope"),
+    ],
+)
+def test_what_is_no_message_is_refused_by_its_reason(frames: list[bytes], reason: str) -> None:
+    assert refusal(lambda: open_envelope(frames)) == reason
+
+
+def test_a_message_is_refused_above_its_bound_and_read_at_it() -> None:
+    envelope = encode(Envelope("batch", SESSION, 1))[1]
+    room = wire.MESSAGE_BYTES - len(wire.PROTOCOL) - len(envelope)
+    assert open_envelope([wire.PROTOCOL, envelope, bytes(room)]).number == 1
+    assert refusal(lambda: open_envelope([wire.PROTOCOL, envelope, bytes(room + 1)])) == "size"
+    assert refusal(lambda: open_envelope([wire.PROTOCOL, bytes(wire.MESSAGE_BYTES), b""])) == "size"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("beat", {}),
+        ("beat", {"clock": None}),
+        ("beat", {"clock": {"wall": 1}}),
+        ("beat", {"clock": {"wall": 1, "monotonic": 2}, "progress_age": "old"}),
+        ("batch", {"clock": {"wall": 1, "monotonic": 2}, "totals": {"pushes": -1}, "blocks": []}),
+        ("batch", {"clock": {"wall": 1, "monotonic": 2}, "totals": {"samples": -0.5}, "blocks": []}),
+        ("batch", {"clock": {"wall": 1, "monotonic": 2}, "totals": {"nonfinite": {"loss": -1}}, "blocks": []}),
+        ("batch", {"clock": {"wall": 1, "monotonic": 2}, "totals": {}, "blocks": [{"keys": ["loss"]}]}),
+        ("batch", {"clock": {"wall": 2**63, "monotonic": 2}, "totals": {}}),
+        ("skip", {"first": "one", "totals": {}}),
+        ("bye", {"clock": {"wall": 1, "monotonic": 2}, "totals": {}, "status": None}),
+        ("hello", {"identity": {"run": "r"}}),
+        ("nack", []),
+        ("refused", {"reads": ["1"]}),
+    ],
+)
+def test_a_body_that_does_not_fit_its_schema_is_refused(kind: str, body: object) -> None:
+    assert refusal(lambda: decode_body(kind, msgspec.msgpack.encode(body))) == "body"
+
+
+@pytest.mark.parametrize("count", [0, 17, 19])
+def test_a_histogram_of_another_length_is_refused(count: int) -> None:
+    totals = Totals(step_duration=Histogram([0] * count, 0.0))
+    frame = encode(Envelope("batch", SESSION, 1), Pushes(CLOCK, totals, []))[2]
+    assert refusal(lambda: decode_body("batch", frame)) == "body"
+
+
+@kinds_with_a_body
+def test_a_message_that_is_cut_short_or_goes_on_too_long_is_refused(kind: str) -> None:
+    _, _, envelope, body = FROZEN[kind]
+    for end in range(len(body)):
+        assert refusal(lambda end=end: decode_body(kind, body[:end])) == "body"  # type: ignore[misc]
+    for end in range(len(envelope)):
+        assert refusal(lambda end=end: open_envelope([wire.PROTOCOL, envelope[:end], body])) == "envelope"  # type: ignore[misc]
+    assert refusal(lambda: decode_body(kind, body + b"\xc0")) == "body"
+    assert refusal(lambda: open_envelope([wire.PROTOCOL, envelope + b"\xc0", body])) == "envelope"
+
+
+@pytest.mark.parametrize("opening", [b"\x91", b"\x81\xa1a", b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff\xa1a"])
+@kinds_with_a_body
+def test_nesting_without_end_and_lengths_that_lie_are_refused(kind: str, opening: bytes) -> None:
+    deep = opening * 100_000
+    assert refusal(lambda: decode_body(kind, b"\x81\xa4mood" + deep)) == "body"
+    assert refusal(lambda: open_envelope([wire.PROTOCOL, deep, b""])) == "envelope"
+    assert refusal(lambda: open_envelope([wire.PROTOCOL, b"\x94\xa3ack" + SESSION_BYTES + b"\x01" + deep, b""]))
+
+
+@given(st.binary(max_size=200), st.sampled_from([kind for kind, body in wire.BODIES.items() if body is not None]))
+def test_no_bytes_whatever_do_anything_but_be_refused(noise: bytes, kind: str) -> None:
+    for read in (lambda: decode_body(kind, noise), lambda: open_envelope([wire.PROTOCOL, noise, b""])):
+        try:
+            read()
+        except WireError as error:
+            assert error.reason in wire.REASONS  # noqa: PT017
+
+
+@pytest.mark.parametrize("kind", [kind for kind, body in wire.BODIES.items() if body is None])
+def test_a_kind_without_a_body_has_none(kind: str) -> None:
+    assert decode_body(kind, b"") is None
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        Block([], b"", b"", b""),
+        Block(["a"], b"", b"", b""),
+        Block([], bytes(8), bytes(8), b""),
+        Block(["a", "a"], bytes(8), bytes(8), bytes(16)),
+        Block(["a"], bytes(7), bytes(8), bytes(8)),
+        Block(["a"], bytes(9), bytes(9), bytes(9)),
+        Block(["a"], bytes(8), bytes(16), bytes(8)),
+        Block(["a"], bytes(16), bytes(8), bytes(16)),
+        Block(["a"], bytes(8), bytes(8), bytes(16)),
+        Block(["a", "b"], bytes(8), bytes(8), bytes(8)),
+    ],
+)
+def test_a_block_whose_columns_do_not_fit_each_other_is_refused(block: Block) -> None:
+    assert refusal(block.columns) == "block"
+
+
+@given(st.data())
+def test_whatever_is_pushed_arrives_as_it_was(data: st.DataObject) -> None:
+    keys = data.draw(st.lists(st.text(st.characters(codec="utf-8")), min_size=1, max_size=5, unique=True))
+    int64 = st.integers(-(2**63), 2**63 - 1)
+    rows = data.draw(st.integers(1, 5))
+    steps, times = (data.draw(st.lists(int64, min_size=rows, max_size=rows)) for _ in range(2))
+    values = data.draw(st.lists(st.floats(), min_size=rows * len(keys), max_size=rows * len(keys)))
+    block = Block(keys, pack("q", steps), pack("q", times), pack("d", values))
+    envelope = Envelope("batch", SESSION, data.draw(st.integers(0, 2**63 - 1)))
+    frames = encode(envelope, Pushes(CLOCK, TOTALS, [block]))
+    assert open_envelope(frames) == envelope
+    arrived = decode_body("batch", frames[2])
+    assert (arrived.clock, arrived.totals, arrived.blocks[0].keys) == (CLOCK, TOTALS, keys)
+    columns = arrived.blocks[0].columns()
+    assert [column.tolist() for column in columns[:2]] == [steps, times]
+    assert struct.pack(f"{len(values)}d", *columns[2]) == struct.pack(f"{len(values)}d", *values)
+
+
+@pytest.mark.parametrize(("typecode", "value"), [("q", 2**63), ("q", -(2**63) - 1), ("d", 10**400)])
+def test_a_column_holds_nothing_but_64_bits(typecode: str, value: int) -> None:
+    with pytest.raises(OverflowError):
+        pack(typecode, [value])
+
+
+def test_the_wall_time_of_a_push_is_told_by_the_pair_of_clocks() -> None:
+    assert math.isclose(CLOCK.wall_seconds(5_000_000_000), 1_700_000_000.0)
+    assert math.isclose(CLOCK.wall_seconds(2_500_000_000), 1_699_999_997.5)
+
+
+@given(st.text())
+@example("caf\udce9")
+def test_any_name_can_be_made_writable_and_a_good_one_stays_as_it_is(text: str) -> None:
+    written = wire.writable(text)
+    assert written.encode().decode() == written
+    assert len(written) == len(text)
+    if text.isprintable():
+        assert written == text
