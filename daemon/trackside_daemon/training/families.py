@@ -102,7 +102,7 @@ SERIES_REJECTED = Metric(
     "Series that are over a limit and so not on this page.",
     ("reason",),
 )
-REJECTIONS = ("runs", "keys", "series", "label_length")
+REJECTIONS = ("runs", "sessions", "keys", "series", "label_length")
 
 _GAUGES = {
     "loss": "Training loss, as pushed.",

@@ -31,15 +31,18 @@ class Liveness:
 
     def is_lost(self, identity: Identity, silence: float) -> bool:
         """Whether a client that has said nothing for *silence* seconds is gone."""
+        if silence < SILENCE_SECONDS:
+            return False
         gone = self.is_gone(identity)
-        return silence >= REMOTE_SILENCE_SECONDS if gone is None else gone and silence >= SILENCE_SECONDS
+        return silence >= REMOTE_SILENCE_SECONDS if gone is None else gone
 
     def is_gone(self, identity: Identity) -> bool | None:
         """Whether the process has ended (/proc/PID/stat, fields 3 and 22); None when it runs on another machine."""
         if identity.boot != self._boot or not identity.start:
             return None
         try:
-            fields = (self._proc / str(identity.pid) / "stat").read_text().rpartition(")")[2].split()
+            line = (self._proc / str(identity.pid) / "stat").read_bytes()  # bytes, since a process's name may be any
         except OSError:
             return True
-        return int(fields[19]) != identity.start or fields[0] in {"Z", "X"}
+        fields = line.rpartition(b")")[2].split()
+        return int(fields[19]) != identity.start or fields[0] in {b"Z", b"X"}

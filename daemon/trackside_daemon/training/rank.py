@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING
 
+from trackside.wire import Histogram, Totals
 from trackside_daemon.metric import Distribution, Sample
 from trackside_daemon.training import families as f
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from trackside.wire import Block, Clock, Hello, Totals
+    from trackside.wire import Clock, Hello
     from trackside_daemon.metric import Metric
 
 RECENT = 0.2
 """Weight of the newest batch in the step duration that the time left is reckoned with."""
+
+REFUSED_KEYS = 10_000
+"""How many keys without a series are remembered, so that each is counted once; of a training that invents keys without
+end, the later ones are counted each time they come."""
+
+Columns = tuple[list[str], "Sequence[int]", "Sequence[int]", "Sequence[float]"]
+"""A `Block`, read: its keys, steps, times and values."""
 
 
 class Rank:
@@ -39,9 +48,11 @@ class Rank:
         self._started: float | None = None
         self._admit = admit
         self._series: dict[str, tuple[Metric, tuple[str, ...]] | None] = {}
+        self._refused: set[int] = set()
         self._totals: dict[bytes, Totals] = {}
-        self._total_steps: int | None = None
-        self._zero_based = False
+        self._told: dict[bytes, int] = {}
+        self._total_steps = 0
+        self._progressed = self._zero_based = False
         self._recent: float | None = None
 
     def greet(self, session: bytes, hello: Hello) -> list[Sample]:
@@ -49,67 +60,70 @@ class Rank:
         started = hello.started / 1e9
         self._started = started if self._started is None else min(self._started, started)
         self._total_steps = hello.total_steps if hello.total_steps is not None else self._total_steps
-        samples = [Sample(f.STARTED, self.labels, self._started), *self.count(session, hello.totals)]
         if hello.step is None or hello.progress_age is None:
-            return samples + self.states()
-        samples += [
-            Sample(*series, value) for key, value in hello.last.items() if (series := self._of(key)) is not None
-        ]
-        return samples + self._progressed(hello.step, hello.clock, hello.clock.monotonic - hello.progress_age)
+            return self.standing() + self.count(session, hello.totals)
+        self._told[session] = hello.clock.monotonic - hello.progress_age
+        samples = self._values(hello.last) + self._progress(hello.step, hello.clock, self._told[session])
+        return samples + self.count(session, hello.totals)
 
-    def push(self, session: bytes, clock: Clock, totals: Totals, blocks: list[Block]) -> list[Sample]:
+    def push(self, session: bytes, clock: Clock, totals: Totals, blocks: Sequence[Columns]) -> list[Sample]:
         """The newest value of each key in *blocks*, and the totals after them.
 
-        Raises:
-            WireError: A block's columns do not fit each other.
+        What a hello has told already is on the page, and newer there: a client that greets again then sends again what
+        was not acknowledged, and of this only the count is taken.
         """
-        newest: dict[str, float] = {}
-        step, time = 0, clock.monotonic
-        for block in blocks:
-            steps, times, values = block.columns()
-            newest.update(zip(block.keys, values[-len(block.keys) :], strict=True))
-            step, time = steps[-1], times[-1]
-            self._zero_based = self._zero_based or 0 in (steps[0], steps[-1])
         self._reckon(session, totals)
-        samples = [Sample(*series, value) for key, value in newest.items() if (series := self._of(key)) is not None]
-        samples += self.count(session, totals)
-        return samples + self._progressed(step, clock, time) if blocks else samples
+        newest: dict[str, float] = {}
+        for keys, steps, _, values in blocks:
+            newest.update(zip(keys, values[-len(keys) :], strict=True))
+            self._zero_based = self._zero_based or 0 in (steps[0], steps[-1])
+        samples: list[Sample] = []
+        if blocks and (pushed_at := blocks[-1][2][-1]) >= self._told.get(session, pushed_at):
+            samples = self._values(newest) + self._progress(blocks[-1][1][-1], clock, pushed_at)
+        return samples + self.count(session, totals)
 
     def count(self, session: bytes, totals: Totals) -> list[Sample]:
         """The totals of all the rank's sessions, summed, with one of them renewed."""
-        self._totals[session] = totals
-        every = tuple(self._totals.values())
+        totals.nonfinite = {
+            key: count for key, count in totals.nonfinite.items() if self._of(key) is not None or key in f.KNOWN
+        }
+        self._totals[session] = max(totals, self._totals.get(session, totals), key=_age)
+        every = _sum(self._totals.values())
         samples = [
-            Sample(f.PUSHES, self.labels, sum(one.pushes for one in every)),
-            Sample(f.DROPPED, self.labels, sum(one.dropped for one in every)),
-            Sample(f.RESENT, self.labels, sum(one.resent for one in every)),
-            Sample(f.OVERHEAD, self.labels, sum(one.overhead for one in every)),
-            Sample(f.STEPS, self.labels, sum(one.steps for one in every)),
+            Sample(f.PUSHES, self.labels, every.pushes),
+            Sample(f.DROPPED, self.labels, every.dropped),
+            Sample(f.RESENT, self.labels, every.resent),
+            Sample(f.OVERHEAD, self.labels, every.overhead),
+            Sample(f.STEPS, self.labels, every.steps),
         ]
-        for metric, amounts in (
-            (f.SAMPLES, [one.samples for one in every if one.samples is not None]),
-            (f.TOKENS, [one.tokens for one in every if one.tokens is not None]),
-        ):
-            samples += [Sample(metric, self.labels, sum(amounts))] if amounts else []
-        samples += [Sample(f.NONFINITE, (*self.labels, key), count) for key, count in self._nonfinite(every).items()]
-        durations = [one.step_duration for one in every if one.step_duration is not None]
-        if durations:
-            counts = tuple(map(sum, zip(*(one.counts for one in durations), strict=True)))
-            samples.append(
-                Sample(f.STEP_DURATION, self.labels, Distribution(counts, sum(one.sum for one in durations)))
-            )
+        amounts = ((f.SAMPLES, every.samples), (f.TOKENS, every.tokens))
+        samples += [Sample(metric, self.labels, amount) for metric, amount in amounts if amount is not None]
+        samples += [Sample(f.NONFINITE, (*self.labels, key), n) for key, n in self._nonfinite(every).items()]
+        if (duration := every.step_duration) is not None:
+            samples.append(Sample(f.STEP_DURATION, self.labels, Distribution(tuple(duration.counts), duration.sum)))
         return samples
 
-    def states(self) -> list[Sample]:
-        """A sample for each state, 1 for the one that the rank is in."""
-        return [Sample(f.RANK_STATE, (*self.labels, state), float(state == self.state)) for state in f.STATES]
+    def rejoin(self) -> None:
+        """A new session takes the rank up again after its end, while the run goes on; so do its counters."""
+        self.state, self.ended_at, self._progressed = "starting", None, False
+        self._totals, self._told = {b"": _sum(self._totals.values())}, {}
 
-    def _progressed(self, step: int, clock: Clock, pushed_at: int) -> list[Sample]:
+    def revive(self) -> None:
+        """It was thought lost, and is not."""
+        self.state, self.ended_at = "running" if self._progressed else "starting", None
+
+    def standing(self) -> list[Sample]:
+        """When it began, and a sample for each state, 1 for the one that it is in."""
+        states = [Sample(f.RANK_STATE, (*self.labels, state), float(state == self.state)) for state in f.STATES]
+        return states if self._started is None else [Sample(f.STARTED, self.labels, self._started), *states]
+
+    def _progress(self, step: int, clock: Clock, pushed_at: int) -> list[Sample]:
         self.state = "running" if self.state == "starting" else self.state
-        samples = self.states()
+        self._progressed = True
+        samples = self.standing()
         samples.append(Sample(f.STEP, self.labels, step))
         samples.append(Sample(f.LAST_STEP, self.labels, clock.wall_seconds(pushed_at)))
-        if self._total_steps:
+        if self._total_steps > 0:
             done = min(self._total_steps, max(0, step + self._zero_based))
             samples.append(Sample(f.PROGRESS, self.labels, done / self._total_steps))
             if self._recent is not None:
@@ -124,34 +138,65 @@ class Rank:
         count, seconds = sum(totals.step_duration.counts), totals.step_duration.sum
         if before is not None and before.step_duration is not None:
             count, seconds = count - sum(before.step_duration.counts), seconds - before.step_duration.sum
-        if count > 0:
+        if count > 0 and isfinite(seconds):
             mean = seconds / count
             self._recent = mean if self._recent is None else self._recent + RECENT * (mean - self._recent)
 
-    def _nonfinite(self, every: tuple[Totals, ...]) -> dict[str, int]:
+    def _nonfinite(self, every: Totals) -> dict[str, int]:
         """Counts by key: 0 for the known ones that were pushed, since a counter that begins at 1 hides its first."""
-        counts = {key: 0 for key in self._series if key in f.KNOWN}
-        for totals in every:
-            for key, count in totals.nonfinite.items():
-                if self._of(key) is not None or key in f.KNOWN:
-                    counts[key] = counts.get(key, 0) + count
-        return counts
+        counts = {key: 0 for key, series in self._series.items() if key in f.KNOWN and series is not None}
+        return counts | every.nonfinite
+
+    def _values(self, newest: dict[str, float]) -> list[Sample]:
+        return [Sample(*series, value) for key, value in newest.items() if (series := self._of(key)) is not None]
 
     def _of(self, key: str) -> tuple[Metric, tuple[str, ...]] | None:
         """The series that a key is exported as; None for amounts and what is over a limit."""
-        if key not in self._series:
-            self._series[key] = self._new_series(key)
-            for short, full in f.NAMES.items():
-                if full == key:
-                    self._series[short] = None
-        return self._series[key]
+        if key not in self._series and hash(key) not in self._refused:
+            self._meet(key)
+        return self._series.get(key)
 
-    def _new_series(self, key: str) -> tuple[Metric, tuple[str, ...]] | None:
-        if key in f.AMOUNTS or f.NAMES.get(key) in self._series:
-            return None
-        if key in f.KNOWN:
-            return f.KNOWN[key], self.labels
-        if not self._admit(self, key):
-            return None
-        self.keys += 1
-        return f.VALUE, (*self.labels, key)
+    def _meet(self, key: str) -> None:
+        """Decide what a key is exported as, which holds until its long form comes."""
+        if key in f.AMOUNTS:
+            self._series[key] = None
+        elif key in f.KNOWN:
+            self._series[key] = None if f.NAMES.get(key) in self._series else (f.KNOWN[key], self.labels)
+            self._series.update(
+                {short: None for short, full in f.NAMES.items() if full == key and short in self._series}
+            )
+        elif self._admit(self, key):
+            self.keys += 1
+            self._series[key] = f.VALUE, (*self.labels, key)
+        elif len(self._refused) < REFUSED_KEYS:
+            self._refused.add(hash(key))
+
+
+def _age(totals: Totals) -> tuple[float, ...]:
+    """Orders the totals of one session by time: they only grow, and one that comes late must not make them fall."""
+    return totals.pushes, totals.dropped, totals.resent, totals.overhead
+
+
+def _sum(several: Iterable[Totals]) -> Totals:
+    every = list(several)
+    total = Totals(
+        pushes=sum(one.pushes for one in every),
+        dropped=sum(one.dropped for one in every),
+        resent=sum(one.resent for one in every),
+        overhead=sum(one.overhead for one in every),
+        steps=sum(one.steps for one in every),
+        samples=_sum_known(one.samples for one in every),
+        tokens=_sum_known(one.tokens for one in every),
+    )
+    for key in dict.fromkeys(key for one in every for key in one.nonfinite):
+        total.nonfinite[key] = sum(one.nonfinite.get(key, 0) for one in every)
+    durations = [one.step_duration for one in every if one.step_duration is not None]
+    if durations:
+        counts = [sum(column) for column in zip(*(one.counts for one in durations), strict=True)]
+        total.step_duration = Histogram(counts, sum(one.sum for one in durations))
+    return total
+
+
+def _sum_known(amounts: Iterable[float | None]) -> float | None:
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if known else None

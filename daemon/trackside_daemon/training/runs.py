@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from trackside_daemon.metric import Batch, Sample
 from trackside_daemon.training import families as f
 from trackside_daemon.training.liveness import Liveness
@@ -23,7 +25,8 @@ MARKS_SECONDS = 900.0
 LOST_SECONDS = 300.0
 """How long the series of a run that was lost stay."""
 
-LABEL_BYTES = 256
+LABELS = ("run", "name", "host", "git_commit", "framework", "job_id")
+"""What of an identity becomes a label."""
 
 log = logging.getLogger("trackside")
 
@@ -36,12 +39,21 @@ class Moment(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What may be on the page at once; what is over it is counted in `families.SERIES_REJECTED`."""
+    """What may be on the page at once; what is over it is counted in `families.SERIES_REJECTED`.
+
+    Attributes:
+        runs: Live ones; as many may have ended.
+        keys: Of one rank, without a family of their own.
+        series: Of such keys in all.
+        label_bytes: Length of a label's value in UTF-8.
+        sessions: Of all these runs.
+    """
 
     runs: int = 64
     keys: int = 1000
     series: int = 10_000
-    label_bytes: int = LABEL_BYTES
+    label_bytes: int = 256
+    sessions: int = 4096
 
 
 class Session:
@@ -54,6 +66,10 @@ class Session:
         self.heard_at = 0.0
         self.status = ""
 
+    def speak(self, samples: list[Sample]) -> Batch:
+        """What its rank says."""
+        return self.run.speak(self.identity.rank, samples)
+
 
 class Run:
     """One attempt of a run.
@@ -62,6 +78,7 @@ class Run:
         source: The source name of its marks, and the beginning of its ranks'.
         live_until: Monotonic seconds when its ranks' series are forgotten; None while it lives.
         until: The same for its marks.
+        forgotten: Its ranks' series have been.
     """
 
     def __init__(self, identity: Identity, name: str, attempt: int) -> None:
@@ -72,6 +89,7 @@ class Run:
         self.ranks: dict[int, Rank] = {}
         self.live_until: float | None = None
         self.until: float | None = None
+        self.forgotten = False
 
     @property
     def ended(self) -> bool:
@@ -88,24 +106,24 @@ class Run:
     def marks(self) -> Batch:
         """The run's state, info and ends."""
         identity = self.identity
-        values = [identity.run, str(self.attempt), str(identity.world), identity.host]
-        values += [identity.git_commit, identity.framework, identity.job_id]
-        labels = (self.name, *(_bounded(value, LABEL_BYTES) for value in values))
-        samples = [Sample(f.RUN_INFO, labels, 1.0)]
+        numbers = (str(self.attempt), str(identity.world))
+        known = (identity.host, identity.git_commit, identity.framework, identity.job_id)
+        samples = [Sample(f.RUN_INFO, (self.name, identity.run, *numbers, *known), 1.0)]
         samples += [Sample(f.STATE, (self.name, state), float(state == self.state)) for state in f.STATES]
         samples += [
             Sample(f.ENDED_AT, rank.labels, rank.ended_at) for rank in self.ranks.values() if rank.ended_at is not None
         ]
         return Batch(self.source, samples, complete=True, until=self.until)
 
-    def source_of(self, rank: int) -> str:
-        """The source name of a rank's series."""
-        return f"{self.source}:{rank}"
+    def speak(self, rank: int, samples: list[Sample]) -> Batch:
+        """What a rank says."""
+        return Batch(f"{self.source}:{rank}", samples, until=self.live_until)
 
     def forget(self) -> list[Batch]:
         """Batches that take all its series away."""
-        sources = [self.source, *map(self.source_of, self.ranks)]
-        return [Batch(source, complete=True) for source in sources]
+        return [
+            Batch(source, complete=True) for source in (self.source, *(f"{self.source}:{rank}" for rank in self.ranks))
+        ]
 
 
 class Runs:
@@ -127,37 +145,32 @@ class Runs:
 
     def hello(self, session: bytes, hello: Hello, now: Moment) -> list[Batch]:
         """A session opens, or tells all again to a daemon that may have missed it."""
-        batches = [] if session in self._sessions else self._enter(session, hello.identity, now)
+        batches = [] if session in self._sessions else self._enter(session, self._bounded(hello.identity), now)
         known, revived = self._hear(session, now)
         if known is None:
             return batches
-        batches += revived
-        batches.append(Batch(known.run.source_of(hello.identity.rank), known.rank.greet(session, hello)))
-        return [*batches, known.run.marks()]
+        before = known.rank.state
+        batches += [*revived, known.speak(known.rank.greet(session, hello))]
+        return batches if known.rank.state == before else [*batches, known.run.marks()]
 
     def pushes(self, session: bytes, pushes: Pushes, now: Moment) -> list[Batch]:
         """Steps were pushed.
 
         Raises:
-            WireError: A block's columns do not fit each other.
+            WireError: A block's columns do not fit each other; nothing of the message is taken.
         """
+        blocks = [(block.keys, *block.columns()) for block in pushes.blocks]
         known, batches = self._hear(session, now)
         if known is None:
-            for block in pushes.blocks:
-                block.columns()
             return []
         before = known.rank.state
-        samples = known.rank.push(session, pushes.clock, pushes.totals, pushes.blocks)
-        batches.append(Batch(known.run.source_of(known.identity.rank), samples, until=known.run.live_until))
+        batches.append(known.speak(known.rank.push(session, pushes.clock, pushes.totals, blocks)))
         return batches if known.rank.state == before else [*batches, known.run.marks()]
 
     def skip(self, session: bytes, totals: Totals, now: Moment) -> list[Batch]:
         """The client had to drop batches: only its totals come."""
         known, batches = self._hear(session, now)
-        if known is None:
-            return []
-        source = known.run.source_of(known.identity.rank)
-        return [*batches, Batch(source, known.rank.count(session, totals), until=known.run.live_until)]
+        return [] if known is None else [*batches, known.speak(known.rank.count(session, totals))]
 
     def beat(self, session: bytes, now: Moment) -> list[Batch]:
         """A sign of life; one from a session that was thought lost brings it back."""
@@ -168,9 +181,8 @@ class Runs:
         known, batches = self._hear(session, now)
         if known is None:
             return []
+        batches.append(known.speak(known.rank.count(session, bye.totals)))
         status = bye.status if bye.status in f.ENDED else "failed"
-        source = known.run.source_of(known.identity.rank)
-        batches.append(Batch(source, known.rank.count(session, bye.totals)))
         return batches + self._end(known, status, bye.clock.wall / 1e9, now)
 
     def tick(self, now: Moment) -> list[Batch]:
@@ -182,8 +194,7 @@ class Runs:
                 batches += self._end(known, "lost", now.wall, now)
         for run in list(self._runs.values()):
             if run.live_until is not None and now.monotonic > run.live_until:
-                for rank in run.ranks.values():
-                    rank.keys = 0  # its series are forgotten and crowd nobody out
+                run.forgotten = True  # its series crowd nobody out
             if run.until is not None and now.monotonic > run.until:
                 self._drop(run)
         return batches
@@ -201,42 +212,66 @@ class Runs:
         if known.status != "lost":
             return known, []
         log.info("run %s rank %s is back", known.run.name, known.rank.labels[1])
-        known.status, known.rank.state, known.rank.ended_at = "", "running", None
+        known.status = ""
+        known.rank.revive()
         return known, self._changed(known, now)
 
     def _enter(self, session: bytes, identity: Identity, now: Moment) -> list[Batch]:
         """Find the attempt that a new session belongs to, or open one."""
+        if len(self._sessions) >= self._limits.sessions:
+            self._reject("sessions", f"a session of run {identity.name}", self._limits.sessions)
+            return []
         run, batches = self._runs.get(identity.run), self._bury(identity, now)
         if run is not None and identity.attempt < run.identity.attempt:
             return batches  # left over from an attempt that its launcher has given up
         if run is None or self._is_new_attempt(run, identity):
-            if sum(not other.ended for other in self._runs.values()) >= self._limits.runs:
-                self._reject("runs", f"run {identity.name}", self._limits.runs)
+            opened, followed = self._open(identity, run)
+            batches += followed
+            if opened is None:
                 return batches
-            attempt = identity.attempt if run is None else max(identity.attempt, run.attempt + 1)
-            batches += self._drop(run) if run is not None else []
-            name, evicted = self._name(identity)
-            batches += evicted
-            run = self._runs[identity.run] = Run(identity, name, attempt)
-            log.info("run %s (id %s, attempt %d) begins", name, identity.run, attempt)
-        if identity.rank not in run.ranks:
-            run.ranks[identity.rank] = Rank(run.name, identity.rank, self._admit)
-        run.until = run.live_until = None
-        self._sessions[session] = Session(run, run.ranks[identity.rank], identity)
-        return batches
+            run = opened
+        rank = run.ranks.setdefault(identity.rank, Rank(run.name, identity.rank, self._admit))
+        if rank.state in f.ENDED:
+            self._sessions = {key: known for key, known in self._sessions.items() if known.rank is not rank}
+            rank.rejoin()
+        known = self._sessions[session] = Session(run, rank, identity)
+        return batches + self._changed(known, now)
 
     def _is_new_attempt(self, run: Run, identity: Identity) -> bool:
-        """A restart: the launcher says so, or this rank had ended and is here again."""
-        rank = run.ranks.get(identity.rank)
-        return identity.attempt > run.identity.attempt or (rank is not None and rank.state in f.ENDED)
+        """A restart: the launcher says so, or the run had ended and a rank of it is here again."""
+        return identity.attempt > run.identity.attempt or (run.ended and identity.rank in run.ranks)
+
+    def _open(self, identity: Identity, before: Run | None) -> tuple[Run | None, list[Batch]]:
+        """A new run, or a new attempt in the place of the one *before*; None when there are too many."""
+        if sum(not run.ended for run in self._runs.values() if run is not before) >= self._limits.runs:
+            self._reject("runs", f"run {identity.name}", self._limits.runs)
+            return None, []
+        attempt = identity.attempt if before is None else max(identity.attempt, before.attempt + 1)
+        batches = [] if before is None else self._drop(before)
+        name, evicted = self._name(identity)
+        batches += evicted + self._make_room()
+        run = self._runs[identity.run] = Run(identity, name, attempt)
+        log.info("run %s (id %s, attempt %d) begins", name, identity.run, attempt)
+        return run, batches
+
+    def _make_room(self) -> list[Batch]:
+        """Forget the run that ended first when as many have ended as may live."""
+        ended = [run for run in self._runs.values() if run.ended]
+        if len(ended) < self._limits.runs:
+            return []
+        first = min(ended, key=lambda run: run.until or 0.0)
+        self._reject("runs", f"the end of run {first.name}", self._limits.runs)
+        return self._drop(first)
 
     def _bury(self, identity: Identity, now: Moment) -> list[Batch]:
-        """End those sessions of the same rank whose process is gone, before the rank is taken up again."""
+        """When a rank comes whose process is gone, its run was killed and begins anew: end whatever of it is gone."""
         batches: list[Batch] = []
-        for known in list(self._sessions.values()):
-            same = (known.identity.run, known.identity.rank) == (identity.run, identity.rank)
-            if same and not known.status and self._liveness.is_gone(known.identity):
-                batches += self._end(known, "lost", now.wall, now)
+        of_run = [known for known in self._sessions.values() if known.identity.run == identity.run and not known.status]
+        of_rank = [known for known in of_run if known.identity.rank == identity.rank]
+        if any(self._liveness.is_gone(known.identity) for known in of_rank):
+            for known in of_run:
+                if self._liveness.is_gone(known.identity):
+                    batches += self._end(known, "lost", now.wall, now)
         return batches
 
     def _name(self, identity: Identity) -> tuple[str, list[Batch]]:
@@ -245,7 +280,7 @@ class Runs:
         An ended run of the same name makes room at once. Beside a live one, a run of one node gets a number behind its
         name, and one of several nodes, whose daemons could not agree on a number, replaces it.
         """
-        wanted = name = _bounded(identity.name, self._limits.label_bytes)
+        name = identity.name
         several_nodes = identity.world > identity.local_world
         batches: list[Batch] = []
         number = 1
@@ -254,7 +289,7 @@ class Runs:
                 batches += self._drop(other)
             else:
                 number += 1
-                name = f"{_bounded(wanted, self._limits.label_bytes - 8)}-{number}"
+                name = f"{_bounded(identity.name, self._limits.label_bytes - 8)}-{number}"
         return name, batches
 
     def _end(self, known: Session, status: str, ended_at: float, now: Moment) -> list[Batch]:
@@ -267,16 +302,16 @@ class Runs:
         return self._changed(known, now)
 
     def _changed(self, known: Session, now: Moment) -> list[Batch]:
-        """A rank's state changed by an end: its series, the run's, and when both are forgotten."""
-        run = known.run
+        """A rank began, ended or came back: its state, the run's, and when their series are forgotten."""
+        run, before = known.run, known.run.until
         run.live_until = run.until = None
+        run.forgotten = False
         if run.ended:
             run.live_until = now.monotonic + (LOST_SECONDS if run.state == "lost" else self.linger)
             run.until = max(run.live_until, now.monotonic + MARKS_SECONDS)
             log.info("run %s (id %s, attempt %d) ended: %s", run.name, run.identity.run, run.attempt, run.state)
-        batches = [Batch(run.source_of(number), until=run.live_until) for number in run.ranks]
-        batches.append(Batch(run.source_of(known.identity.rank), known.rank.states(), until=run.live_until))
-        return [*batches, run.marks()]
+        ranks = [known.identity.rank] if run.until == before else run.ranks
+        return [*(run.speak(rank, run.ranks[rank].standing()) for rank in ranks), run.marks()]
 
     def _drop(self, run: Run) -> list[Batch]:
         """Forget a run, its sessions, and all its series."""
@@ -289,9 +324,16 @@ class Runs:
             return self._reject("label_length", f"key {key[:40]}…", self._limits.label_bytes)
         if rank.keys >= self._limits.keys:
             return self._reject("keys", f"key {key} of run {rank.labels[0]}", self._limits.keys)
-        if sum(one.keys for run in self._runs.values() for one in run.ranks.values()) >= self._limits.series:
+        shown = (run for run in self._runs.values() if not run.forgotten)
+        if sum(one.keys for run in shown for one in run.ranks.values()) >= self._limits.series:
             return self._reject("series", f"key {key} of run {rank.labels[0]}", self._limits.series)
         return True
+
+    def _bounded(self, identity: Identity) -> Identity:
+        """The same with every text short enough for a label."""
+        texts = {name: _bounded(getattr(identity, name), self._limits.label_bytes) for name in LABELS}
+        gpus = tuple(_bounded(gpu, 64) for gpu in identity.gpus[:64])
+        return replace(identity, **texts, boot=_bounded(identity.boot, 64), gpus=gpus)
 
     def _reject(self, reason: str, what: str, limit: int) -> bool:
         if not self._rejected[reason]:

@@ -1,0 +1,58 @@
+"""Processes that a training's clients could be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Process:
+    """A process that sleeps until it is killed.
+
+    Attributes:
+        identity: What of an `Identity` names it.
+    """
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(["sleep", "1000"])
+        self.identity = {"pid": self._process.pid, "start": start_of(self._process.pid)}
+
+    def kill(self, *, reap: bool = True) -> None:
+        """End it; without *reap* it stays as a zombie."""
+        self._process.kill()
+        if reap:
+            self._process.wait()
+        else:
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+
+
+def start_of(pid: int) -> int:
+    """When a process started, in clock ticks since boot."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
+@pytest.fixture
+def start_process() -> Iterator[Callable[[], Process]]:
+    """Starts processes, and ends them when the test does."""
+    started: list[Process] = []
+
+    def start() -> Process:
+        started.append(Process())
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+@pytest.fixture
+def process(start_process: Callable[[], Process]) -> Process:
+    """A living process."""
+    return start_process()

@@ -1,0 +1,197 @@
+"""What is over a limit is counted and kept off the page, and crowds nobody out."""
+
+from __future__ import annotations
+
+import logging
+import tracemalloc
+from typing import TYPE_CHECKING
+
+from speech import House, Speaker
+
+from trackside_daemon.training import rank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    from trackside_daemon.metric import Distribution
+
+
+def values(house: House) -> dict[str, float | Distribution]:
+    return {one.labels[2]: value for one, value in house.page().items() if one.family == "value"}
+
+
+def test_one_run_too_many_is_counted_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    house = House(runs=2)
+    late = Speaker("c", name="late")
+    for who in (Speaker("a", name="one"), Speaker("b", name="two"), late):
+        house.hello(who)
+    house.push(late, {"loss": 1.0})
+    house.bye(late)
+    assert house.runs_in("starting") == ["one", "two"]
+    assert house.has("late") == set()
+    assert house.rejected() == {"runs": 1.0}
+    assert caplog.messages == [
+        "run late is over the limit of 2 (runs): not on /metrics, and so are further ones",
+    ]
+
+
+def test_an_ended_run_does_not_count_as_live() -> None:
+    house = House(runs=1)
+    for run in ("a", "b", "c"):
+        who = Speaker(run, name=run)
+        house.hello(who)
+        assert house.runs_in("starting") == [run]
+        house.bye(who)
+
+
+def test_a_run_at_the_limit_may_be_started_anew() -> None:
+    house = House(runs=1)
+    house.hello(Speaker("same"))
+    house.hello(Speaker("same", attempt=1))
+    assert house.get("run_info", *info(Speaker("same"), attempt="1")) == 1.0
+    assert house.rejected() == {}
+
+
+def info(who: Speaker, attempt: str) -> tuple[str, ...]:
+    known = who.identity
+    return ("train", known.run, attempt, "1", known.host, known.git_commit, known.framework, known.job_id)
+
+
+def test_as_many_ended_runs_as_may_live_are_kept_and_the_oldest_goes_first() -> None:
+    house = House(runs=3)
+    for number in range(20):
+        who = Speaker(str(number), name=f"run-{number}")
+        house.hello(who)
+        house.bye(who)
+        house.after += 1
+    assert house.runs_in("finished") == ["run-17", "run-18", "run-19"]
+    assert len(house.runs._sessions) == 3
+    assert house.rejected() == {"runs": 17.0}
+
+
+def test_keys_over_the_limit_of_a_rank_are_counted_once_each_and_not_shown() -> None:
+    house = House(keys=3)
+    who = Speaker()
+    house.hello(who)
+    for _ in range(4):
+        house.push(who, {f"key-{number}": 1.0 for number in range(5)})
+    assert set(values(house)) == {"key-0", "key-1", "key-2"}
+    assert house.rejected() == {"keys": 2.0}
+
+
+def test_series_over_the_limit_in_all_are_counted() -> None:
+    house = House(series=3)
+    for run in ("a", "b"):
+        who = Speaker(run, name=run)
+        house.hello(who)
+        house.push(who, {"one": 1.0, "two": 2.0})
+    assert len([one for one in house.page() if one.family == "value"]) == 3
+    assert house.rejected() == {"series": 1.0}
+
+
+def test_families_of_their_own_are_never_crowded_out() -> None:
+    house = House(keys=1, series=1)
+    who = Speaker()
+    house.hello(who)
+    known = ("loss", "accuracy", "learning_rate", "grad_norm", "epoch")
+    house.push(who, {f"key-{number}": 1.0 for number in range(100)} | dict.fromkeys(known, 0.5))
+    assert [house.get(key) for key in known] == [0.5] * 5
+    assert house.get("step") == 1.0
+    assert len(values(house)) == 1
+
+
+def test_a_key_longer_than_a_label_may_be_is_counted() -> None:
+    house = House(label_bytes=16)
+    who = Speaker()
+    house.hello(who)
+    house.push(who, {"é" * 8: 1.0, "é" * 8 + "x": 2.0})
+    assert set(values(house)) == {"é" * 8}
+    assert house.rejected() == {"label_length": 1.0}
+
+
+def test_no_label_of_a_run_is_longer_than_allowed() -> None:
+    house = House(label_bytes=16)
+    long = "x" * 1000
+    house.hello(Speaker(long, name=long, host=long, git_commit=long, framework=long, job_id=long))
+    assert max(len(label) for one in house.page() for label in one.labels) == 16
+
+
+def test_short_labels_do_not_make_a_process_here_one_of_another_machine() -> None:
+    house = House(label_bytes=16)
+    house.hello(Speaker())
+    house.wait(1000)
+    assert house.state_of() == "starting"
+
+
+def test_the_series_of_a_run_that_was_forgotten_make_room_for_others() -> None:
+    house = House(series=2)
+    first, second = Speaker("a", name="first"), Speaker("b", name="second")
+    for who in (first, second):
+        house.hello(who)
+        house.push(who, {"one": 1.0, "two": 2.0})
+    assert "value" not in house.has("second")
+    house.bye(first)
+    house.wait(61)
+    house.push(second, {"three": 3.0})
+    assert house.get("value", "second", "0", "three") == 3.0
+
+
+def test_sessions_over_the_limit_are_counted_and_their_run_is_not_shown() -> None:
+    house = House(sessions=5)
+    for _ in range(20):
+        house.hello(Speaker("same"))
+    assert len(house.runs._sessions) == 5
+    assert house.rejected() == {"sessions": 15.0}
+
+
+def test_each_limit_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    house = House(runs=1, keys=1)
+    who = Speaker("a", name="a")
+    house.hello(who)
+    with caplog.at_level(logging.WARNING, "trackside"):
+        for number in range(5):
+            house.push(who, {f"key-{number}": 1.0})
+            house.hello(Speaker(str(number), name="b"))
+    assert caplog.messages == [
+        "run b is over the limit of 1 (runs): not on /metrics, and so are further ones",
+        "key key-1 of run a is over the limit of 1 (keys): not on /metrics, and so are further ones",
+    ]
+
+
+def test_a_training_that_invents_keys_without_end_fills_no_memory(
+    count: Callable[[int, int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank, "REFUSED_KEYS", 100)
+    house = House(keys=10)
+    who = Speaker()
+    house.hello(who)
+
+    def invent(first: int, last: int) -> int:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(first, last):
+            house.push(
+                who, {f"loss/{number}": float("nan")}, nonfinite={f"loss/{one}": 1 for one in range(number)[-50:]}
+            )
+        return tracemalloc.get_traced_memory()[0] - before
+
+    tracemalloc.start()
+    try:
+        invent(0, 200)
+        grown = invent(200, count(1000, 100_000))
+    finally:
+        tracemalloc.stop()
+    assert grown < 50_000
+    assert house.rejected()["keys"] > 200
+    assert len(values(house)) == 10
+    assert {one.labels[2] for one in house.page() if one.family == "nonfinite_total"} == set(values(house))
+
+
+def test_a_key_without_a_series_has_no_nonfinite_counter_either() -> None:
+    house = House(keys=1)
+    who = Speaker()
+    house.hello(who)
+    house.push(who, {"a": float("nan"), "b": float("nan")}, nonfinite={"a": 1, "b": 1})
+    assert house.get("nonfinite_total", "train", "0", "a") == 1.0
+    assert house.get("nonfinite_total", "train", "0", "b") is None

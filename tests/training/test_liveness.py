@@ -1,0 +1,81 @@
+"""Who is alive, asked of real processes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+from speech import Speaker
+
+from trackside_daemon.training.liveness import Liveness
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trackside.wire import Identity
+
+HERE = Speaker().identity
+
+
+def of(process: Any, **more: Any) -> Identity:
+    return replace(HERE, **{**process.identity, **more})
+
+
+def test_a_running_process_is_not_gone(process: Any) -> None:
+    assert Liveness().is_gone(of(process)) is False
+
+
+def test_a_process_that_was_killed_is_gone(process: Any) -> None:
+    process.kill()
+    assert Liveness().is_gone(of(process)) is True
+
+
+def test_a_zombie_is_gone(process: Any) -> None:
+    process.kill(reap=False)
+    assert Liveness().is_gone(of(process)) is True
+
+
+def test_a_pid_that_another_process_has_by_now_is_gone(process: Any) -> None:
+    assert Liveness().is_gone(of(process, start=process.identity["start"] - 1)) is True
+
+
+@pytest.mark.parametrize("elsewhere", [{"boot": "another"}, {"boot": ""}, {"start": 0}])
+def test_of_a_process_elsewhere_nothing_is_known(process: Any, elsewhere: dict[str, Any]) -> None:
+    assert Liveness().is_gone(of(process, **elsewhere)) is None
+
+
+@pytest.mark.parametrize("pid", [0, -1, 2**63 - 1])
+def test_a_pid_that_cannot_be_is_gone(pid: int) -> None:
+    assert Liveness().is_gone(replace(HERE, pid=pid)) is True
+
+
+def test_a_process_may_call_itself_what_it_likes(tmp_path: Path) -> None:
+    boot = tmp_path / "sys" / "kernel" / "random" / "boot_id"
+    boot.parent.mkdir(parents=True)
+    boot.write_text("boot\n")
+    (tmp_path / "7").mkdir()
+    name = "训练进程 ) R".encode()[:15]  # the kernel cuts names, also in the middle of a character
+    (tmp_path / "7" / "stat").write_bytes(b"7 (" + name + b") S " + b"1 " * 18 + b"42 0\n")
+    liveness = Liveness(tmp_path)
+    assert liveness.is_gone(replace(HERE, pid=7, start=42, boot="boot")) is False
+    assert liveness.is_gone(replace(HERE, pid=7, start=41, boot="boot")) is True
+
+
+def test_without_proc_nothing_is_known(tmp_path: Path) -> None:
+    assert Liveness(tmp_path).is_gone(HERE) is None
+
+
+@pytest.mark.parametrize(("silence", "lost"), [(0.0, False), (2.9, False), (3.0, True), (100.0, True)])
+def test_a_process_that_is_gone_is_lost_after_three_silent_seconds(process: Any, silence: float, lost: bool) -> None:
+    process.kill()
+    assert Liveness().is_lost(of(process), silence) is lost
+
+
+def test_a_living_process_is_never_lost_however_silent(process: Any) -> None:
+    assert Liveness().is_lost(of(process), 1e6) is False
+
+
+@pytest.mark.parametrize(("silence", "lost"), [(3.0, False), (29.9, False), (30.0, True)])
+def test_a_process_elsewhere_is_lost_after_thirty_silent_seconds(process: Any, silence: float, lost: bool) -> None:
+    assert Liveness().is_lost(of(process, boot="another"), silence) is lost

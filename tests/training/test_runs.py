@@ -1,0 +1,310 @@
+"""A run's life as the page shows it: its states, its end, and what stays for how long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from speech import WALL, House, Known, Speaker
+
+from trackside.wire import Totals, WireError
+from trackside_daemon.training import families
+
+if TYPE_CHECKING:
+    from trackside_daemon.metric import Batch
+
+MARKS = {"state", "run_info", "end_timestamp_seconds"}
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+def ranks(count: int, **identity: Any) -> list[Speaker]:
+    return [Speaker(rank=rank, world=count, local_world=count, **identity) for rank in range(count)]
+
+
+def test_a_run_begins_as_starting_and_runs_with_its_first_push(house: House) -> None:
+    who = Speaker()
+    house.hello(who)
+    assert (house.state_of(), house.state_of(rank="0")) == ("starting", "starting")
+    assert house.get("start_timestamp_seconds") == WALL
+    house.push(who, {"loss": 2.5})
+    assert (house.state_of(), house.state_of(rank="0")) == ("running", "running")
+
+
+def test_every_state_is_on_the_page_and_one_of_them_is_1(house: House) -> None:
+    house.hello(Speaker())
+    page = house.page()
+    assert [page[Known("state", ("train", state))] for state in families.STATES] == [1.0, 0, 0, 0, 0, 0, 0]
+    assert [page[Known("rank_state", ("train", "0", state))] for state in families.STATES] == [1.0, 0, 0, 0, 0, 0, 0]
+
+
+def test_what_identifies_a_run_stands_on_its_info(house: House) -> None:
+    house.hello(Speaker("id-7", host="box", git_commit="abc", framework="torch 2", job_id="99", world=2, local_world=2))
+    assert house.get("run_info", "train", "id-7", "0", "2", "box", "abc", "torch 2", "99") == 1.0
+
+
+@pytest.mark.parametrize("status", ["finished", "stopped", "failed"])
+def test_a_bye_ends_a_run_as_it_says(house: House, status: str) -> None:
+    who = Speaker()
+    house.hello(who)
+    house.after = 5.0
+    house.bye(who, status)
+    assert (house.state_of(), house.state_of(rank="0")) == (status, status)
+    assert house.get("end_timestamp_seconds") == WALL + 5
+
+
+def test_a_bye_of_an_unheard_of_status_is_a_failure(house: House) -> None:
+    who = Speaker()
+    house.hello(who)
+    house.bye(who, "exploded")
+    assert house.state_of() == "failed"
+
+
+@pytest.mark.parametrize(
+    ("ends", "state"),
+    [
+        (["finished", "finished"], "finished"),
+        (["finished", "stopped"], "stopped"),
+        (["stopped", "failed"], "failed"),
+        (["failed", "finished"], "failed"),
+        (["finished", ""], "starting"),
+    ],
+)
+def test_a_run_lives_while_a_rank_does_and_then_ended_as_its_worst_rank(
+    house: House, ends: list[str], state: str
+) -> None:
+    both = ranks(2)
+    for who in both:
+        house.hello(who)
+    for who, end in zip(both, ends, strict=True):
+        if end:
+            house.bye(who, end)
+    assert house.state_of() == state
+
+
+def test_a_rank_that_ended_keeps_its_series_while_the_run_lives(house: House) -> None:
+    first, second = ranks(2)
+    for who in (first, second):
+        house.hello(who)
+        house.push(who, {"loss": 1.0})
+    house.bye(first)
+    house.wait(1000)
+    assert house.get("loss", "train", "0") == 1.0
+    assert house.state_of(rank="0") == "finished"
+    assert house.state_of() == "running"
+
+
+def test_a_finished_run_lingers_and_then_only_its_marks_stay_for_15_minutes(house: House) -> None:
+    who = Speaker()
+    house.hello(who)
+    house.push(who, {"loss": 2.5, "other": 1.0})
+    house.bye(who)
+    house.wait(59.9)
+    assert house.get("loss") == 2.5
+    house.wait(0.2)
+    assert house.has("train") == MARKS
+    house.wait(839.8)
+    assert house.has("train") == MARKS
+    assert house.state_of() == "finished"
+    house.wait(0.2)
+    assert house.page() == {}
+
+
+def test_nothing_of_a_forgotten_run_stays_in_memory(house: House) -> None:
+    three = ranks(3)
+    for who in three:
+        house.hello(who)
+        house.push(who, {"loss": 2.5, "other": 1.0})
+    for who in three:
+        house.bye(who)
+    house.wait(901)
+    assert house.page() == {}
+    assert (house.runs._runs, house.runs._sessions) == ({}, {})
+    assert (house.state._sources, house.state._until) == ({}, {})
+
+
+def test_a_linger_longer_than_the_marks_keeps_all_of_the_run_as_long() -> None:
+    house = House(linger=3600.0)
+    who = Speaker()
+    house.hello(who)
+    house.push(who, {"loss": 2.5})
+    house.bye(who)
+    house.wait(3599)
+    assert house.get("loss") == 2.5
+    assert house.state_of() == "finished"
+
+
+def test_a_linger_that_was_changed_holds_for_the_next_end(house: House) -> None:
+    who = Speaker()
+    house.hello(who)
+    house.push(who, {"loss": 2.5})
+    house.runs.linger = 5.0
+    house.bye(who)
+    house.wait(5.1)
+    assert house.get("loss") is None
+
+
+def test_a_killed_run_is_lost_after_three_silent_seconds(house: House, process: Any) -> None:
+    who = Speaker(**process.identity)
+    house.hello(who)
+    house.push(who, {"loss": 2.5})
+    process.kill()
+    house.wait(2.9)
+    assert house.state_of() == "running"
+    house.wait(0.2)
+    assert (house.state_of(), house.state_of(rank="0")) == ("lost", "lost")
+    assert house.get("end_timestamp_seconds") == pytest.approx(WALL + 3.1)
+
+
+def test_a_silent_run_whose_process_lives_is_not_lost(house: House, process: Any) -> None:
+    house.hello(Speaker(**process.identity))
+    house.wait(1e6)
+    assert house.state_of() == "starting"
+
+
+def test_a_beat_keeps_a_remote_run_and_thirty_seconds_without_lose_it(house: House) -> None:
+    who = Speaker(boot="another")
+    house.hello(who)
+    house.wait(29)
+    house.beat(who)
+    house.wait(29)
+    assert house.state_of() == "starting"
+    house.wait(1)
+    assert house.state_of() == "lost"
+
+
+def test_a_lost_run_keeps_its_series_for_five_minutes(house: House) -> None:
+    who = Speaker(boot="another")
+    house.hello(who)
+    house.push(who, {"loss": 2.5})
+    house.wait(30)
+    house.wait(299)
+    assert house.get("loss") == 2.5
+    house.wait(2)
+    assert house.has("train") == MARKS
+
+
+@pytest.mark.parametrize(
+    ("says", "state"),
+    [
+        (lambda house, who: house.beat(who), "running"),
+        (lambda house, who: house.push(who, {"loss": 1.0}), "running"),
+        (lambda house, who: house.hello(who), "running"),
+        (lambda house, who: house.take(house.runs.skip(who.id, Totals(), house.now)), "running"),
+        (lambda house, who: house.bye(who), "finished"),
+    ],
+    ids=["beat", "push", "hello", "skip", "bye"],
+)
+def test_a_run_that_was_thought_lost_is_back_with_whatever_it_says(house: House, says: Any, state: str) -> None:
+    who = Speaker(boot="another")
+    house.hello(who)
+    house.push(who, {"loss": 2.5})
+    house.wait(30)
+    says(house, who)
+    assert (house.state_of(), house.state_of(rank="0")) == (state, state)
+    assert (house.get("end_timestamp_seconds") is None) is (state == "running")
+
+
+def test_a_run_that_had_not_begun_when_it_was_thought_lost_is_starting_when_it_is_back(house: House) -> None:
+    who = Speaker(boot="another")
+    house.hello(who)
+    house.wait(30)
+    house.beat(who)
+    assert house.state_of() == "starting"
+
+
+def test_a_run_that_is_back_after_its_series_were_forgotten_has_its_start_again(house: House) -> None:
+    who = Speaker(boot="another")
+    house.hello(who)
+    house.push(who, {"loss": 2.5})
+    house.wait(30)
+    house.wait(400)
+    assert house.has("train") == MARKS
+    house.push(who, {"loss": 1.5}, step=2)
+    assert house.get("loss") == 1.5
+    assert house.get("start_timestamp_seconds") == WALL
+    house.wait(29)
+    assert house.get("loss") == 1.5
+
+
+def test_a_refused_batch_of_a_lost_run_does_not_half_bring_it_back(house: House) -> None:
+    who = Speaker(boot="another")
+    house.hello(who)
+    house.wait(30)
+    bad = who.pushes({"loss": 1.0})
+    bad.blocks[0].values = b""
+    with pytest.raises(WireError):
+        house.runs.pushes(who.id, bad, house.now)
+    assert house.state_of() == "lost"
+    house.beat(who)
+    assert house.state_of() == "starting"
+
+
+def test_a_rank_may_join_a_run_whose_others_have_ended(house: House) -> None:
+    first, second = ranks(2)
+    house.hello(first)
+    house.push(first, {"loss": 1.0})
+    house.bye(first)
+    house.wait(30)
+    house.hello(second)
+    assert house.state_of() == "starting"
+    house.wait(1000)
+    assert house.get("loss", "train", "0") == 1.0, "the run lives, so nothing of it is forgotten"
+    assert [one.labels[2] for one in house.page() if one.family == "run_info"] == ["0"]
+
+
+def test_a_rank_that_begins_again_beside_a_living_one_goes_on_with_its_counters(house: House) -> None:
+    first, second = ranks(2)
+    for who in (first, second):
+        house.hello(who)
+        house.push(who, {"loss": 1.0}, steps=10)
+    house.bye(first, "failed")
+    again = ranks(2)[0]
+    house.hello(again)
+    assert house.state_of(rank="0") == "starting"
+    house.push(again, {"loss": 0.5}, steps=3)
+    house.push(second, {"loss": 0.75}, steps=11)
+    assert house.get("steps_total") == 13.0
+    assert house.get("loss", "train", "1") == 0.75, "the other rank is still heard"
+    house.bye(again)
+    assert house.state_of(rank="0") == "finished", "as its last session ended, and not as the one before"
+
+
+def test_a_message_of_a_run_that_nobody_knows_is_passed_over(house: House) -> None:
+    who = Speaker()
+    house.push(who, {"loss": 1.0})
+    house.beat(who)
+    house.bye(who)
+    house.take(house.runs.skip(who.id, Totals(), house.now))
+    assert house.page() == {}
+
+
+def test_an_ended_run_that_greets_again_is_forgotten_in_time_all_the_same(house: House) -> None:
+    who = Speaker()
+    house.hello(who)
+    house.push(who, {"loss": 1.0})
+    house.bye(who)
+    house.hello(who, last={"loss": 1.0}, step=1, progress_age=0)
+    assert house.state_of() == "finished"
+    house.wait(61)
+    assert house.has("train") == MARKS
+
+
+def test_a_hello_cannot_speak_for_another_rank(house: House) -> None:
+    who, other = Speaker(), Speaker(rank=7)
+    house.hello(who)
+    other.id = who.id
+    house.hello(other, last={"loss": 1.0}, step=1, progress_age=0)
+    assert house.get("loss", "train", "7") is None
+    house.bye(who)
+    house.wait(61)
+    assert house.has("train") == MARKS
+
+
+def test_a_tick_without_news_says_nothing(house: House) -> None:
+    house.hello(Speaker())
+    batches: list[Batch] = house.runs.tick(house.now)
+    assert batches == []
