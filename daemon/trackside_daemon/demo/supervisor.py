@@ -9,18 +9,22 @@ import sys
 import threading
 import time
 import urllib.request
+from contextlib import closing
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.error import URLError
 
 from trackside_daemon.beside import Child, stop_all
 from trackside_daemon.ingest.endpoint import push_directory
+from trackside_daemon.web.address import AddressError, listen
 
 if TYPE_CHECKING:
     from trackside_daemon.config import Config
 
 READY_SECONDS = 30.0
 REPORT_SECONDS = 2.0
+DRIVER = Path("/proc/driver/nvidia/version")
 _LINE = re.compile(r"trackside_training_(\w+)\{(.*)\} (\S+)")
 
 Numbers = dict[str, float]
@@ -34,48 +38,69 @@ def run(config: Config, steps: int | None) -> int:
         steps: Of the training; None for no end.
 
     Returns:
-        The exit status: the daemon's when it cannot start, else the training's.
+        The exit status: 0 when stopped as asked, the daemon's when it cannot start, else the training's.
     """
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
-    simulated = [] if Path("/proc/driver/nvidia/version").exists() else ["--collector.gpu.simulate=2"]
-    children = [Child("trackside_daemon", "daemon", "--log.level=warning", *simulated)]
     try:
-        if not _is_ready(config, children[0], stopped):
-            return children[0].stop()
-        _introduce(config, simulated=bool(simulated))
-        children.append(
-            Child("trackside_daemon.demo.train", *(["--steps", str(steps)] if steps else []), environ=_reach(config))
-        )
-        return _watch(config, children, stopped)
+        listens, address = _free_address(config.web.listen_address)
+    except AddressError as error:
+        sys.stderr.write(f"trackside: {str(error).replace('--web.listen-address', 'TRACKSIDE_WEB__LISTEN_ADDRESS')}\n")
+        return 2
+    simulated = [] if DRIVER.exists() else ["--collector.gpu.simulate=2"]
+    flags = [f"--web.listen-address={listens}", "--log.level=warning", *simulated]
+    children = [Child("trackside_daemon", "daemon", *flags)]
+    try:
+        status = _run(config, address, steps, children, stopped)
     finally:
         stop_all(children)
+    if stopped.is_set():
+        return 0
+    return 1 if status < 0 else status  # a signal that nobody here sent
 
 
-def _watch(config: Config, children: list[Child], stopped: threading.Event) -> int:
-    """Report until the training ends; whoever ends first, the last word is a summary."""
+def _run(config: Config, address: str, steps: int | None, children: list[Child], stopped: threading.Event) -> int:
+    """Train and report until the training ends; whoever ends first, the last word is a summary."""
+    daemon = children[0]
+    if not _is_ready(address, daemon, stopped):
+        return daemon.stop()
+    _introduce(config, address)
     begun = time.monotonic()
-    daemon, training = children
+    training = Child("trackside_daemon.demo.train", *(["--steps", str(steps)] if steps else []), environ=_reach(config))
+    children.append(training)
     while training.status is None and daemon.status is None and not stopped.wait(REPORT_SECONDS):
-        _report(_scrape(config))
+        _report(_scrape(address))
     status = training.stop()
-    _summarise(_scrape(config), time.monotonic() - begun)
+    _summarise(_scrape(address), time.monotonic() - begun)
     return daemon.stop() or status
 
 
-def _is_ready(config: Config, daemon: Child, stopped: threading.Event) -> bool:
+def _free_address(wanted: str) -> tuple[str, str]:
+    """Where the daemon is to listen, and where it is then reached.
+
+    It is tried before the daemon starts, so that another server's answers are never taken for the daemon's.
+
+    Raises:
+        AddressError: It is taken, or no address.
+    """
+    with closing(listen(wanted)) as listener:
+        host, port = listener.getsockname()[:2]
+    listens = f"{wanted.rpartition(':')[0]}:{port}"
+    return listens, f"127.0.0.1:{port}" if ip_address(host).is_unspecified else listens
+
+
+def _is_ready(address: str, daemon: Child, stopped: threading.Event) -> bool:
     deadline = time.monotonic() + READY_SECONDS
     while daemon.status is None and time.monotonic() < deadline:
-        if _get(config, "/-/ready") is not None:
+        if _get(address, "/-/ready") is not None:
             return True
         if stopped.wait(0.1):
             return False
     return False
 
 
-def _introduce(config: Config, *, simulated: bool) -> None:
-    address = config.web.listen_address
+def _introduce(config: Config, address: str) -> None:
     token = (push_directory(config.push.endpoint, os.environ, os.getuid()) / "token").read_text().strip()
     _say(
         f"""
@@ -88,7 +113,7 @@ def _introduce(config: Config, *, simulated: bool) -> None:
 """
         + (
             "\n  No NVIDIA driver here, so two GPUs are simulated, and marked so in trackside_gpu_info.\n"
-            if simulated
+            if not DRIVER.exists()
             else ""
         )
         + "\n  Ctrl-C ends it. What /metrics says now and then:\n"
@@ -106,17 +131,20 @@ def _report(numbers: Numbers) -> None:
 
 
 def _summarise(numbers: Numbers, seconds: float) -> None:
+    if "loss" not in numbers:
+        _say(f"\n  It ended after {seconds:.0f} s, before the first step.")
+        return
     _say(
         f"\n  {numbers.get('steps_total', 0):.0f} steps and {numbers.get('tokens_total', 0):,.0f} tokens in {seconds:.0f} s;"
-        f" last loss {numbers.get('loss', float('nan')):.3f};"
+        f" last loss {numbers['loss']:.3f};"
         f" {numbers.get('client_pushes_total', 0):.0f} pushes, {numbers.get('client_dropped_total', 0):.0f} values dropped,"
         f" {numbers.get('client_overhead_seconds_total', 0):.2f} s of CPU for sending them."
     )
 
 
-def _scrape(config: Config) -> Numbers:
+def _scrape(address: str) -> Numbers:
     """The demo's own series, by name without prefix; those with more labels than run and rank are left out."""
-    page = _get(config, "/metrics?collect[]=training") or ""
+    page = _get(address, "/metrics?collect[]=training") or ""
     found = (_LINE.fullmatch(line) for line in page.splitlines())
     return {match[1]: float(match[3]) for match in found if match and match[2] == 'rank="0",run="demo"'}
 
@@ -127,9 +155,9 @@ def _reach(config: Config) -> dict[str, str]:
     return {"TRACKSIDE_ENDPOINT": endpoint} if endpoint else {}
 
 
-def _get(config: Config, path: str) -> str | None:
+def _get(address: str, path: str) -> str | None:
     try:
-        with urllib.request.urlopen(f"http://{config.web.listen_address}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=5) as answer:
             return str(answer.read().decode())
     except (URLError, OSError):
         return None

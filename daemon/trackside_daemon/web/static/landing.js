@@ -1,17 +1,20 @@
 // The token comes in the address's fragment, which is sent to no server, and is kept for this tab alone.
-const fragment = new URLSearchParams(location.hash.slice(1)).get("token");
-if (fragment) {
-  sessionStorage.setItem("token", fragment);
-  history.replaceState(null, "", location.pathname);
+function takeToken() {
+  const fragment = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (fragment) {
+    sessionStorage.setItem("token", fragment);
+    history.replaceState(null, "", location.pathname);
+  }
 }
-const token = sessionStorage.getItem("token");
+
 const notice = document.querySelector("#notice");
 const table = document.querySelector("table");
 
 async function ask(path) {
+  const token = sessionStorage.getItem("token");
   const answer = await fetch(`/api/v1/${path}`, { headers: token ? { Authorization: `Bearer ${token}` } : {} });
   const body = await answer.json();
-  if (!answer.ok) throw new Error(body.error.message);
+  if (!answer.ok) throw Object.assign(new Error(body.error.message), body.error);
   return body;
 }
 
@@ -21,8 +24,9 @@ function cell(row, text, name) {
   if (name) made.className = name;
 }
 
-function number(value, digits) {
-  return typeof value === "number" ? value.toFixed(digits) : value ?? "";
+function loss(row, value) {
+  if (typeof value === "number") cell(row, value.toPrecision(5), "number");
+  else cell(row, value ?? "", "number nonfinite");
 }
 
 function ago(seconds) {
@@ -38,12 +42,12 @@ function show(runs) {
     for (const rank of run.ranks) {
       const state = rank.state ?? run.state;
       const row = body.insertRow();
-      cell(row, run.name);
+      cell(row, run.name, "name");
       cell(row, rank.rank);
       cell(row, state, state);
-      cell(row, number(rank.step, 0), "number");
-      cell(row, number(rank.loss, 4), "number");
-      cell(row, rank.progress === undefined ? "" : `${(100 * rank.progress).toFixed(1)} %`, "number");
+      cell(row, rank.step?.toFixed(0) ?? "", "number");
+      loss(row, rank.loss);
+      cell(row, rank.progress === undefined ? "" : `${(100 * rank.progress).toFixed(1)} %`, "number progress");
       cell(row, ago(rank.last_step), "number");
     }
   }
@@ -51,15 +55,29 @@ function show(runs) {
   notice.textContent = runs.length ? "" : "None yet. Add trackside.push(step=step, loss=loss) to a training loop.";
 }
 
+function explain(problem) {
+  table.hidden = true;
+  if (problem.reason === "token") {
+    notice.textContent = `To see the runs, open ${location.origin}/#token=TOKEN. The daemon says: ${problem.message}.`;
+  } else {
+    notice.textContent = problem instanceof TypeError ? "The daemon does not answer." : problem.message;
+  }
+}
+
 async function refresh() {
   try {
     show((await ask("runs")).runs);
   } catch (problem) {
-    table.hidden = true;
-    notice.textContent = problem.message;
+    explain(problem);
   }
 }
 
-refresh();
+function begin() {
+  takeToken();
+  refresh();
+  ask("status").then((status) => { document.querySelector("#version").textContent = `Version ${status.version}.`; }, () => {});
+}
+
+addEventListener("hashchange", begin);
 setInterval(refresh, 1000);
-ask("status").then((status) => { document.querySelector("#version").textContent = `Version ${status.version}.`; }, () => {});
+begin();

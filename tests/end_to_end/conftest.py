@@ -1,0 +1,76 @@
+"""Prometheus and trainings, as processes that end with their test."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+from end_to_end.prometheus import Prometheus
+from processes import DEADLINE, ROOT, clean_environ
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from processes import Daemon
+
+Process = subprocess.Popen[str]
+
+
+@pytest.fixture
+def start_prometheus(tmp_path: Path) -> Iterator[Callable[..., Prometheus]]:
+    """Starts Prometheus with an address as its target, once."""
+    with ExitStack() as ends:
+
+        def start(url: str, **scrape: object) -> Prometheus:
+            return ends.enter_context(Prometheus(tmp_path, url, **scrape))
+
+        yield start
+
+
+@pytest.fixture
+def start_training() -> Iterator[Callable[..., Process]]:
+    """Starts Python with arguments as a training that pushes to a daemon; its variables come by keyword."""
+    started: list[Process] = []
+
+    def start(daemon: Daemon, *arguments: str, **environ: str) -> Process:
+        more = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "OMP_NUM_THREADS": "1", **environ}
+        started.append(
+            subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=ROOT,
+                env=clean_environ(more),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait(DEADLINE)
+        for stream in (process.stdout, process.stderr):
+            assert stream is not None
+            stream.close()
+
+
+@pytest.fixture
+def run_training(start_training: Callable[..., Process]) -> Callable[..., str]:
+    """The same, and waits for its good end; what it printed."""
+
+    def run(daemon: Daemon, *arguments: str, **environ: str) -> str:
+        return finish(start_training(daemon, *arguments, **environ))
+
+    return run
+
+
+def finish(process: Process) -> str:
+    """Wait for a good end; what was printed."""
+    printed, complaints = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, complaints
+    return printed

@@ -1,0 +1,302 @@
+"""The whole page of a small machine, word for word: `pytest --update-golden` rewrites it, and the diff is reviewed."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from processes import DEADLINE, ROOT
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from trackside.wire import (
+    DURATION_BUCKETS,
+    Block,
+    Bye,
+    Clock,
+    Envelope,
+    Hello,
+    Histogram,
+    Identity,
+    Pushes,
+    Totals,
+    encode,
+    pack,
+)
+from trackside_daemon.collectors.cpu import CpuCollector
+from trackside_daemon.collectors.gpu import GpuCollector
+from trackside_daemon.collectors.memory import MemoryCollector
+from trackside_daemon.daemon import BUILD_INFO, RELOADED, RELOADED_AT
+from trackside_daemon.exposition import render
+from trackside_daemon.ingest.sessions import Sessions
+from trackside_daemon.metric import Batch, Metric, Sample
+from trackside_daemon.nvml.reading import GpuReading, Reading
+from trackside_daemon.pipeline import FAILURES
+from trackside_daemon.sampler import Sampler
+from trackside_daemon.state import State
+from trackside_daemon.training.liveness import Liveness
+from trackside_daemon.training.runs import Limits, Moment, Runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from processes import Daemon
+
+    from trackside_daemon.nvml.handle import Nvml
+
+GOLDEN = ROOT / "tests" / "golden"
+PROC = ROOT / "tests" / "collectors" / "fixtures" / "proc"
+PAGES = {"metrics.txt": False, "metrics.openmetrics.txt": True}
+"""Golden files, and whether they are in OpenMetrics."""
+
+SECOND = 1_000_000_000
+"""Nanoseconds."""
+
+WALL = 1_760_000_000 * SECOND
+NOW = Moment(wall=WALL / SECOND, monotonic=5_000.0)
+
+GIB = 1024**3
+#: The newest of each key, by rank.
+VALUES = (
+    {"loss": 2.25, "accuracy": 0.5, "lr": 3e-4, "grad_norm": 1.5, "epoch": 1, "eval/loss": 2.5, 'a "b"\\\n': -1e-9},
+    {"loss": math.nan, "accuracy": 0.25, "lr": 3e-4, "grad_norm": math.inf, "epoch": 1, "eval/loss": 1e22},
+)
+
+RESERVED = re.compile(
+    "job|instance|node|pod|namespace|container|service|type|cluster|region|zone|env|environment|datacenter|dc|owner|"
+    "customer|quantile|alertname|exported_.*|__.*"
+)
+"""Labels that are the scraper's, or mean something to Prometheus."""
+
+NOT_BASE_UNITS = re.compile(
+    "percent|percentage|pct|kib|mib|gib|kb|mb|gb|bits|hz|khz|mhz|ghz|megahertz|ms|us|milliseconds|minutes|hours|mw|"
+    "milliwatts|kilowatts|mj|millijoules|fahrenheit|kelvin"
+)
+HEAD = re.compile(r"# (HELP|TYPE) (\S+) (.+)")
+LINE = re.compile(r"(?P<name>[a-z_0-9]+)(\{(?P<labels>.*)\})? (?P<value>\S+)")
+LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
+
+
+class Driver:
+    """Two GPUs that stand still."""
+
+    def read(self, _patience: float) -> Reading:
+        driver = {"driver_version": "580.95.05", "nvml_version": "13.580.95.05", "cuda_version": "13.0"}
+        return Reading([_gpu(0, 0.875), _gpu(1, 0.0)], driver)
+
+
+def _gpu(index: int, busy: float) -> GpuReading:
+    info = {"name": "NVIDIA H100 80GB HBM3", "pci_bus_id": f"00000000:0{index + 1}:00.0", "source": "nvml"}
+    return GpuReading(
+        index,
+        f"GPU-00000000-0000-0000-0000-00000000000{index}",
+        info,
+        [
+            ("up", (), 1.0),
+            ("utilization_ratio", (), busy),
+            ("memory_controller_utilization_ratio", (), busy / 2),
+            ("memory_bytes", (), 80 * GIB),
+            ("memory_used_bytes", (), 60 * GIB * busy),
+            ("memory_free_bytes", (), 79 * GIB - 60 * GIB * busy),
+            ("memory_reserved_bytes", (), GIB),
+            ("temperature_celsius", ("gpu",), 30 + 32 * busy),
+            ("power_watts", (), 95.5 + 512 * busy),
+            ("power_limit_watts", ("enforced",), 700.0),
+            ("energy_joules_total", (), 123456789.125 * (1 + busy)),
+        ],
+    )
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> State:
+    """What is known of a machine with 16 CPUs, two GPUs, and a run of two ranks, one of which has failed."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: range(16))
+    state = State()
+    for batch in (_about_itself(), *_sampled(), *_pushed()):
+        state.update(batch)
+    return state
+
+
+def _about_itself() -> Batch:
+    samples = [Sample(BUILD_INFO, ("1.2.3", "3.11.7"), 1), Sample(RELOADED, (), 1), Sample(RELOADED_AT, (), NOW.wall)]
+    return Batch("trackside", [*samples, Sample(FAILURES, ("state",), 0)], complete=True)
+
+
+def _sampled() -> list[Batch]:
+    collectors = (CpuCollector(PROC), MemoryCollector(PROC), GpuCollector(cast("Nvml", Driver()), patience=1.0))
+    ticks = iter(range(100))
+    sampler = Sampler(collectors, lambda _: None, 1.0, clock=lambda: next(ticks) / 64, wall=lambda: NOW.wall)
+    return sampler.tick(NOW.monotonic)
+
+
+def _pushed() -> Iterator[Batch]:
+    sessions = Sessions(Runs(Limits(), linger=60.0, liveness=Liveness(PROC)))
+    for rank in (0, 1):
+        for frames in _said_by(rank):
+            yield from sessions.receive(b"peer", frames, NOW)[1]
+    yield from sessions.receive(b"stranger", [b"GET / HTTP/1.1"], NOW)[1]
+    yield from sessions.tick(NOW)
+
+
+def _said_by(rank: int) -> Iterator[list[bytes]]:
+    """A hello, four steps, and of rank 1 its end."""
+    session = bytes([rank]) * 16
+    identity = Identity(
+        run="launch-10.0.0.1-29500-4711-99",
+        name="char-model",
+        rank=rank,
+        local_rank=rank,
+        world=2,
+        local_world=2,
+        host="node-1",
+        pid=4711 + rank,
+        start=99,
+        boot="another",
+        job_id="815",
+        git_commit="7be9f2c0de",
+        framework="torch 2.13.0",
+    )
+    clock = Clock(WALL, round(NOW.monotonic) * SECOND)
+    began = clock.wall - 600 * SECOND
+    yield encode(Envelope("hello", session), Hello(identity, clock, began, Totals(), total_steps=1000))
+    values = VALUES[rank]
+    steps = (1, 2, 3, 4)
+    times = [clock.monotonic - SECOND * (5 - step) // 8 for step in steps]
+    rows = [number for _ in steps for number in values.values()]
+    block = Block(list(values), pack("q", steps), pack("q", times), pack("d", rows))
+    totals = Totals(
+        pushes=4,
+        dropped=rank,
+        resent=2 * rank,
+        overhead=0.0078125,
+        steps=4,
+        samples=256.0,
+        tokens=4_000_000.0,
+        nonfinite={"loss": 4, "grad_norm": 4} if rank else {},
+        step_duration=Histogram([0] * 7 + [3] + [0] * (len(DURATION_BUCKETS) - 7), 0.375),
+    )
+    yield encode(Envelope("batch", session, 1), Pushes(clock, totals, [block]))
+    if rank:
+        yield encode(Envelope("bye", session, 2), Bye(clock, totals, "failed", "RuntimeError"))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_page_of_a_small_machine_is_the_golden_file(name: str, machine: State, *, update_golden: bool) -> None:
+    page = render(machine.snapshot(NOW.monotonic), openmetrics=PAGES[name]).decode()
+    if update_golden:
+        (GOLDEN / name).write_text(page)
+    assert page.splitlines() == (GOLDEN / name).read_text().splitlines()
+
+
+def test_the_golden_file_has_every_family_that_the_daemon_knows() -> None:
+    known = set()
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "trackside_daemon":
+            for value in vars(module).values():
+                values = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
+                known |= {one.name for one in values if isinstance(one, Metric)}
+    assert {name for kind, name, _ in heads() if kind == "TYPE"} == known
+
+
+def test_both_golden_files_say_the_same_to_a_parser_that_is_not_ours() -> None:
+    pages = [(GOLDEN / name).read_text() for name in PAGES]
+    parsed = (parse_text(pages[0]), parse_openmetrics(pages[1]))  # type: ignore[no-untyped-call]
+    text, openmetrics = (
+        {
+            (sample.name, *sorted(sample.labels.items())): repr(sample.value)
+            for family in families
+            for sample in family.samples
+        }
+        for families in parsed
+    )
+    assert text == openmetrics
+    assert len(text) == len(lines())
+
+
+def test_promtool_finds_nothing_in_the_golden_file() -> None:
+    assert promtool((GOLDEN / "metrics.txt").read_text()) == ""
+
+
+def test_promtool_finds_nothing_in_a_live_page(
+    start_daemon: Callable[..., Daemon], run_training: Callable[..., str]
+) -> None:
+    daemon = start_daemon("--collector.gpu.simulate=2")
+    run_training(daemon, "-c", "import trackside\nfor step in range(9): trackside.push({'a b': 1}, step=step, loss=1)")
+    page = daemon.get("/metrics").text
+    assert "trackside_training_value" in page
+    assert "process_resident_memory_bytes" in page
+    assert promtool(page) == ""
+
+
+def promtool(page: str) -> str:
+    """What promtool has to say."""
+    check = subprocess.run(
+        ["promtool", "check", "metrics"], input=page, capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    said = check.stdout + check.stderr
+    return said if check.returncode == 0 else f"exit status {check.returncode}: {said}"
+
+
+def test_every_family_has_one_help_and_one_type_and_then_its_series() -> None:
+    assert [(kind, name) for kind, name, _ in heads()] == [
+        (kind, name) for _, name, _ in heads()[::2] for kind in ("HELP", "TYPE")
+    ]
+    families = [name for kind, name, _ in heads() if kind == "TYPE"]
+    assert len(set(families)) == len(families)
+    current = ""
+    for line in golden():
+        if (head := HEAD.fullmatch(line)) is not None:
+            current = head[2]
+        else:
+            assert line.startswith(current)
+
+
+def test_every_help_is_a_sentence() -> None:
+    for kind, name, text in heads():
+        if kind == "HELP":
+            assert text.endswith("."), name
+            assert len(text.split()) > 2, name
+
+
+def test_names_are_in_base_units_and_end_as_their_type_asks() -> None:
+    for kind, name, of in heads():
+        if kind == "TYPE":
+            assert re.fullmatch(r"trackside(_[a-z0-9]+)+", name)
+            assert not any(map(NOT_BASE_UNITS.fullmatch, name.split("_"))), name
+            assert name.endswith("_total") == (of == "counter"), name
+            assert not name.endswith(("_count", "_sum", "_bucket", "_created")), name
+
+
+def test_no_label_is_the_scrapers() -> None:
+    for line in lines():
+        names = [name for name, _ in LABEL.findall(line["labels"] or "")]
+        assert not any(map(RESERVED.fullmatch, names)), line[0]
+        assert ("le" in names) == line["name"].endswith("_bucket"), line[0]
+
+
+def test_nothing_is_nan_but_what_was_pushed_so() -> None:
+    assert [(line["name"], line["labels"]) for line in lines() if line["value"] == "NaN"] == [
+        ("trackside_training_loss", 'rank="1",run="char-model"')
+    ]
+
+
+def golden() -> list[str]:
+    return (GOLDEN / "metrics.txt").read_text().splitlines()
+
+
+def heads() -> list[tuple[str, str, str]]:
+    """Kind, name and text of every HELP and TYPE."""
+    found = (HEAD.fullmatch(line) for line in golden())
+    return [(one[1], one[2], one[3]) for one in found if one is not None]
+
+
+def lines() -> list[re.Match[str]]:
+    """The series."""
+    found = [LINE.fullmatch(line) for line in golden() if not line.startswith("#")]
+    assert None not in found
+    return [one for one in found if one is not None]

@@ -1,0 +1,240 @@
+"""The main road: a training pushes, the daemon serves, and Prometheus holds it.
+
+One daemon and one Prometheus serve the whole file, so each test has a run name of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import tempfile
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+from end_to_end.conftest import finish
+from end_to_end.prometheus import Prometheus
+from processes import Daemon, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from end_to_end.conftest import Process
+
+EXAMPLE = "examples/pytorch_loop.py"
+BATCH = 512
+"""Predictions in a step of the example."""
+
+#: Pushes as fast as Python can, and says the very last value.
+TIGHT_LOOP = """
+import trackside
+for step in range(1, 5001):
+    trackside.push(step=step, loss=1 / step)
+trackside.finish()
+print(repr(1 / step))
+"""
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    """One daemon for all tests."""
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
+        running = Daemon(Path(directory), "--collector.gpu.simulate=2")
+        yield running
+        running.stop()
+
+
+@pytest.fixture(scope="module")
+def prometheus(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """One Prometheus for all tests; none of its scrapes may fail."""
+    with Prometheus(tmp_path_factory.mktemp("prometheus"), daemon.url) as running:
+        running.shows("up", 1)
+        yield running
+
+
+def test_the_loss_pushed_last_and_every_step_are_in_prometheus(
+    daemon: Daemon, prometheus: Prometheus, run_training: Callable[..., str]
+) -> None:
+    printed = run_training(daemon, EXAMPLE, "--steps", "100").split()
+    run = '{run="pytorch_loop"}'
+    [steps] = prometheus.shows(f"trackside_training_steps_total{run}", 100)
+    assert steps.labels == {"run": "pytorch_loop", "rank": "0"}
+    loss = prometheus.value(f"trackside_training_loss{run}")
+    assert printed == ["step", "100", "loss", f"{loss:.3f}"]
+    assert loss == daemon.series()['trackside_training_loss{rank="0",run="pytorch_loop"}']
+
+    assert prometheus.value(f"trackside_training_step{run}") == 100
+    assert prometheus.value(f"trackside_training_tokens_total{run}") == 100 * BATCH
+    assert prometheus.value(f"trackside_training_learning_rate{run}") == 3e-3
+    assert prometheus.value(f"trackside_training_grad_norm{run}") > 0
+    assert prometheus.value(f"trackside_training_step_duration_seconds_count{run}") == 99
+    assert prometheus.value(f"trackside_training_client_dropped_total{run}") == 0
+    assert prometheus.value(f"sum(trackside_training_nonfinite_total{run})") == 0
+    prometheus.shows('trackside_training_state{run="pytorch_loop",state="finished"}', 1)
+
+
+def test_the_very_last_value_of_a_tight_loop_arrives(
+    daemon: Daemon, prometheus: Prometheus, run_training: Callable[..., str]
+) -> None:
+    last = float(run_training(daemon, "-c", TIGHT_LOOP, TRACKSIDE_RUN_NAME="tight"))
+    prometheus.shows('trackside_training_steps_total{run="tight"}', 5000)
+    assert prometheus.value('trackside_training_loss{run="tight"}') == last
+
+
+def test_a_loss_of_nan_is_nan_in_prometheus_and_is_counted(
+    daemon: Daemon, prometheus: Prometheus, run_training: Callable[..., str]
+) -> None:
+    arguments = ("--steps", "100", "--learning-rate", "1e30")
+    assert run_training(daemon, EXAMPLE, *arguments, TRACKSIDE_RUN_NAME="far").split()[-1] == "nan"
+    prometheus.shows('trackside_training_steps_total{run="far"}', 100)
+    [point] = prometheus.query("trackside_training_loss != trackside_training_loss")
+    assert point.labels == {"run": "far", "rank": "0"}
+    assert math.isnan(point.value)
+    assert 0 < prometheus.value('trackside_training_nonfinite_total{run="far",key="loss"}') < 100
+    assert prometheus.value('trackside_training_nonfinite_total{run="far",key="learning_rate"}') == 0
+
+
+def test_two_ranks_of_one_run_are_apart(
+    daemon: Daemon, prometheus: Prometheus, start_training: Callable[..., Process]
+) -> None:
+    launch = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    ranks = [
+        start_training(
+            daemon, EXAMPLE, "--steps", str(steps), RANK=rank, LOCAL_RANK=rank, TRACKSIDE_RUN_NAME="ranks", **launch
+        )
+        for rank, steps in (("0", 30), ("1", 40))
+    ]
+    for rank in ranks:
+        finish(rank)
+    assert_two_ranks_of_one_run(prometheus, "ranks", 30, 40)
+
+
+def test_two_ranks_that_torchrun_starts_are_one_run(
+    daemon: Daemon, prometheus: Prometheus, run_training: Callable[..., str], tmp_path: Path
+) -> None:
+    # The ranks meet at a file: the store that torchrun opens otherwise listens on every interface.
+    meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint={tmp_path / 'meeting'}", "--rdzv-conf=store_type=file"]
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", *meeting]
+    run_training(daemon, *torchrun, EXAMPLE, "--steps", "20", TRACKSIDE_RUN_NAME="torchrun")
+    assert_two_ranks_of_one_run(prometheus, "torchrun", 20, 20)
+
+
+def assert_two_ranks_of_one_run(prometheus: Prometheus, run: str, *steps: int) -> None:
+    found = prometheus.shows(f'trackside_training_steps_total{{run="{run}"}}', *steps)
+    assert {point.labels["rank"]: point.value for point in found} == {"0": steps[0], "1": steps[1]}
+    assert len(prometheus.query(f'trackside_training_loss{{run="{run}"}}')) == 2
+    [info] = prometheus.query(f'trackside_training_run_info{{run="{run}"}}')
+    assert info.labels["world_size"] == "2"
+    prometheus.shows(f'trackside_training_state{{run="{run}",state="finished"}}', 1)
+
+
+def test_a_second_run_of_the_same_name_takes_the_place_of_the_first(
+    daemon: Daemon, prometheus: Prometheus, run_training: Callable[..., str]
+) -> None:
+    run_training(daemon, EXAMPLE, "--steps", "60", TRACKSIDE_RUN_NAME="again")
+    prometheus.shows('trackside_training_steps_total{run="again"}', 60)
+    [first] = prometheus.query('trackside_training_run_info{run="again"}')
+    run_training(daemon, EXAMPLE, "--steps", "25", TRACKSIDE_RUN_NAME="again")
+    prometheus.shows('trackside_training_steps_total{run="again"}', 25)
+    assert prometheus.value('resets(trackside_training_steps_total{run="again"}[10m])') == 1
+    [second] = prometheus.query('trackside_training_run_info{run="again"}')
+    assert second.labels["run_id"] != first.labels["run_id"]
+    assert prometheus.query('{__name__=~"trackside.*",run=~"again.+"}') == []
+
+
+def test_a_run_that_is_killed_is_lost(
+    daemon: Daemon, prometheus: Prometheus, start_training: Callable[..., Process]
+) -> None:
+    training = start_training(daemon, EXAMPLE, "--steps", "1000000", TRACKSIDE_RUN_NAME="killed")
+    eventually(lambda: prometheus.query('trackside_training_steps_total{run="killed"} > 5'))
+    prometheus.shows('trackside_training_state{run="killed",state="running"}', 1)
+    os.kill(training.pid, signal.SIGKILL)
+    prometheus.shows('trackside_training_state{run="killed",state="lost"}', 1)
+    prometheus.shows('trackside_training_rank_state{run="killed",state="lost"}', 1)
+    assert prometheus.value('trackside_training_steps_total{run="killed"}') > 5
+    prometheus.shows('count(trackside_training_end_timestamp_seconds{run="killed"})', 1)
+
+
+def test_prometheus_counts_every_series_of_the_page(daemon: Daemon, prometheus: Prometheus) -> None:
+    def counted() -> bool:
+        page = daemon.get("/metrics", accept="application/openmetrics-text").text
+        return prometheus.value("scrape_samples_scraped") == len(daemon.series(page)) > 50
+
+    eventually(counted)
+    assert prometheus.value("trackside_gpus_visible") == 2
+
+
+def test_type_help_and_unit_reach_prometheus(
+    daemon: Daemon, prometheus: Prometheus, run_training: Callable[..., str]
+) -> None:
+    run_training(daemon, "-c", TIGHT_LOOP, TRACKSIDE_RUN_NAME="types")
+    prometheus.shows('trackside_training_steps_total{run="types"}', 5000)
+    known = {name: one for name, [one] in prometheus.get("metadata").items()}
+    assert known["trackside_training_loss"] == {"type": "gauge", "help": "Training loss, as pushed.", "unit": ""}
+    assert known["trackside_training_steps"]["type"] == "counter"
+    assert known["trackside_training_run"]["type"] == "info"
+    assert known["trackside_training_step_duration_seconds"]["type"] == "histogram"
+    assert known["trackside_training_step_duration_seconds"]["unit"] == "seconds"
+
+
+def test_after_the_linger_a_run_is_gone_and_its_end_stays(
+    start_daemon: Callable[..., Daemon],
+    start_prometheus: Callable[..., Prometheus],
+    run_training: Callable[..., str],
+) -> None:
+    daemon = start_daemon("--run.linger=3s")
+    prometheus = start_prometheus(daemon.url)
+    prometheus.shows("up", 1)
+    run_training(daemon, EXAMPLE, "--steps", "20")
+    prometheus.shows("max_over_time(trackside_training_steps_total[10m])", 20)
+    # Gone as soon as the page is without it: only staleness makes that so, else it would be returned for 5 minutes.
+    prometheus.shows("trackside_training_steps_total")
+    marks = "trackside_training_(state|run_info|end_timestamp_seconds)"
+    prometheus.shows(f'{{__name__=~"trackside_training_.*",__name__!~"{marks}"}}')
+    prometheus.shows('trackside_training_state{state="finished"}', 1)
+    assert prometheus.value('sum(trackside_training_state{state!="finished"})') == 0
+    [info] = prometheus.query("trackside_training_run_info")
+    assert (info.labels["run"], info.labels["attempt"], info.value) == ("pytorch_loop", "0", 1)
+    [end] = prometheus.query("trackside_training_end_timestamp_seconds")
+    assert end.labels == {"run": "pytorch_loop", "rank": "0"}
+    assert prometheus.value("time() - trackside_training_end_timestamp_seconds") > 0
+
+
+@pytest.fixture
+def headers_of_prometheus(tmp_path: Path) -> dict[str, str]:
+    """What the real Prometheus sends with a scrape."""
+    seen: dict[str, str] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.update(self.headers.items())
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  its name there
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with Prometheus(tmp_path, f"http://127.0.0.1:{server.server_address[1]}"):
+                eventually(lambda: "Accept" in seen)
+        finally:
+            server.shutdown()
+            thread.join()
+    return seen
+
+
+def test_prometheus_is_answered_in_openmetrics_and_gzip(daemon: Daemon, headers_of_prometheus: dict[str, str]) -> None:
+    assert "application/openmetrics-text;version=1.0.0" in headers_of_prometheus["Accept"]
+    answer = httpx.get(f"{daemon.url}/metrics", headers=headers_of_prometheus)
+    assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    assert answer.headers["content-encoding"] == "gzip"
+    assert int(answer.headers["content-length"]) < len(answer.content)
+    assert answer.text.endswith("# EOF\n")

@@ -1,0 +1,66 @@
+"""The public interface, used in every legal way: never run, checked by mypy as a user's code would be.
+
+What is wrong on purpose carries the error that it must give; a check that stops giving it fails as an unused ignore.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from decimal import Decimal
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any
+
+import trackside
+from trackside import Run, finish, init, push
+
+
+class Scalar:
+    """What has ``__float__``, as a tensor of one element does."""
+
+    def __float__(self) -> float:
+        return 1.0
+
+
+def two_lines(step: int, loss: float) -> None:
+    trackside.push(step=step, loss=loss)
+
+
+def pushes(run: Run, counts: dict[str, int], anything: Any) -> None:
+    run.push()
+    run.push(loss=1.0)
+    run.push(step=3, loss=1, accuracy=True)
+    run.push(step=None, loss=Scalar(), norm=Decimal(1), ratio=Fraction(1, 3), what=anything)
+    run.push({"eval/bleu": 31.2})
+    run.push({"eval/bleu": Scalar()}, step=5)
+    run.push(counts, step=5, loss=1.0)
+    run.push(MappingProxyType(OrderedDict(loss=2.0)), step=7)
+    run.push(None, step=8, loss=2.0)
+    push({"eval/bleu": 31.2}, step=5, loss=2.0)
+    run.push({"loss": 1.0}, values=2.0)  # a key may have the parameter's name
+    run.push([1.0])  # type: ignore[arg-type]
+    run.push({1: 1.0})  # type: ignore[dict-item]
+    run.push(step="3", loss=1.0)  # type: ignore[arg-type]
+
+
+def runs() -> tuple[str, str, int]:
+    run: Run = init()
+    run = init("name")
+    run = init(name="name", id="7", config={"depth": 12, "layers": [1, 2]}, tags=["a", "b"], total_steps=1000)
+    run = init(tags=("a",), endpoint="ipc:///run/trackside/push.sock", enabled=False)
+    run = init(config=MappingProxyType({"depth": 12}), tags={"a"}, total_steps=None)
+    init("name", "7")  # type: ignore[call-arg]
+    init(total_steps="many")  # type: ignore[arg-type]
+    return run.id, run.name, run.rank
+
+
+def ends(run: Run) -> None:
+    run.finish()
+    run.finish("failed")
+    run.finish(status="stopped")
+    finish()
+    finish(status="finished")
+    with init("name") as opened:
+        opened.push(loss=1.0)
+    nothing: None = run.push(loss=1.0)  # type: ignore[func-returns-value]
+    assert nothing is None
