@@ -24,6 +24,7 @@ from trackside_daemon.pipeline import FAILURES, Pipeline
 from trackside_daemon.sampler import DURATION, LAST_SUCCESS, SUCCESS, Sampler
 from trackside_daemon.state import State
 from trackside_daemon.training.runs import Limits, Runs
+from trackside_daemon.web.address import written
 from trackside_daemon.web.api import values
 from trackside_daemon.web.app import Pages
 from trackside_daemon.web.guard import Token
@@ -32,6 +33,7 @@ from trackside_daemon.web.server import WebServer
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
+    from pathlib import Path
 
     from trackside_daemon.collectors.base import Collector
     from trackside_daemon.config import Config
@@ -64,6 +66,9 @@ class Daemon:
         reload: Loads it again.
         push_socket: Bound already, so that clients find it early.
         listener: Bound already; HTTP is served on it.
+
+    Raises:
+        StartError: The API's token cannot be written.
     """
 
     def __init__(
@@ -72,10 +77,10 @@ class Daemon:
         self._config = config
         self._load = reload
         self._push_socket = push_socket
-        self._address = "{}:{}".format(*listener.getsockname())
+        self._address = written(listener)
         self._started = time.time()
         self._reloaded_at, self._reloaded = self._started, True
-        self._failed = self._serving = False
+        self._failed = self._serving = self._ready = False
         self._state = State()
         self._runs = Runs(Limits(**config.limits.model_dump()), config.run.linger)
         self._pipeline = Pipeline(self._state, lambda receipt: self._ingest.acknowledge(receipt))  # noqa: PLW0108  made below
@@ -83,7 +88,7 @@ class Daemon:
         self._nvml = Nvml(simulate=config.collector.gpu.simulate)
         self._collectors = self._build_collectors()
         self._sampler = Sampler(self._collectors, self._pipeline.tick, config.sample.interval)
-        self._token = Token(push_socket.directory / "token")
+        self._token = _make_token(push_socket.directory)
         self._web = WebServer(self._pages(), listener)
 
     @property
@@ -103,11 +108,11 @@ class Daemon:
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # before any thread: all inherit it, and sigwait gets them
         threading.excepthook = self._thread_failed
         try:
-            if self._config.require_gpu:
-                self._require_gpu()
-            self._start()
-            while (received := signal.sigwait(SIGNALS)) == signal.SIGHUP:
-                self.reload()
+            received = self._await_gpu() if self._config.require_gpu else None
+            if received is None:
+                self._start()
+                while (received := signal.sigwait(SIGNALS)) == signal.SIGHUP:
+                    self.reload()
             logger.info("stopping on %s", signal.Signals(received).name)
         finally:
             self._stop()
@@ -157,16 +162,17 @@ class Daemon:
         pages = Pages(
             self._state,
             sources=[*(one.name for one in self._collectors), "training", "ingest", "pipeline", "sampler", "trackside"],
-            ready=lambda: bool(self._state.values(SUCCESS)),
+            ready=self._is_ready,
             status=self._status,
             reload=self.reload if web.enable_lifecycle else None,
         )
-        hosts = (
-            *web.allowed_hosts,
-            self._address.rpartition(":")[0],
-            web.listen_address.rpartition(":")[0].strip("[]"),
-        )
+        hosts = (*web.allowed_hosts, self._address, web.listen_address)
         return pages.app(token=self._token, hosts=hosts, public_read=web.public_read)
+
+    def _is_ready(self) -> bool:
+        """Whether each collector has run once, with or without success."""
+        self._ready = self._ready or len(self._state.values(time.monotonic(), SUCCESS)[0]) == len(self._collectors)
+        return self._ready
 
     def _start(self) -> None:
         self._pipeline.start()
@@ -186,13 +192,14 @@ class Daemon:
             self._sampler.stop()
             self._ingest.stop()
             self._pipeline.stop()
-            self._web.stop()
         self._ingest.close()
+        if self._serving:
+            self._web.stop()
         self._nvml.close()
         self._token.remove()
 
-    def _require_gpu(self) -> None:
-        """Wait for the first reading of a GPU."""
+    def _await_gpu(self) -> int | None:
+        """Wait for the first reading of a GPU, or for a signal that ends the waiting, which is returned."""
         collector = GpuCollector(self._nvml, 1.0)
         deadline = time.monotonic() + GPU_START_SECONDS
         problem: Exception = NvmlUnavailable("no answer")
@@ -204,7 +211,9 @@ class Daemon:
             except NvmlUnavailable as error:
                 problem = error
             else:
-                return
+                return None
+            if (received := signal.sigtimedwait({signal.SIGTERM, signal.SIGINT}, 0.1)) is not None:
+                return received.si_signo
         raise StartError(f"--require-gpu: {problem}")
 
     def _own(self) -> Batch:
@@ -222,7 +231,7 @@ class Daemon:
             "started": self._started,
             "listen_address": self._address,
             "push_endpoints": list(self._push_socket.endpoints),
-            "metrics": values(self._state, *families),
+            "metrics": values(self._state, time.monotonic(), *families),
         }
 
     def _thread_failed(self, problem: Any) -> None:
@@ -231,3 +240,11 @@ class Daemon:
         name = getattr(problem.thread, "name", "a thread")
         logger.error("%s failed: %r", name, problem.exc_value, exc_info=problem.exc_value)
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _make_token(directory: Path) -> Token:
+    try:
+        return Token(directory / "token")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise StartError(f"{directory}/token: {reason}; the API's token is kept there, beside the socket") from error

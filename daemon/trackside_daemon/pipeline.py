@@ -86,11 +86,17 @@ class Pipeline:
         return Batch("pipeline", samples, complete=True)
 
     def _run(self) -> None:
-        while True:
+        try:
+            while (batch := self._next()) is not None:
+                self.accept(batch)
+        finally:
             with self._changed:
-                self._changed.wait_for(lambda: self._ticks or self._pushes or self._stopping)
-                if not self._ticks and not self._pushes:
-                    return
-                batch = (self._ticks or self._pushes).popleft()
+                self._stopping = True  # however it ended, nobody waits for room any more
                 self._changed.notify_all()
-            self.accept(batch)
+
+    def _next(self) -> Batch | None:
+        """The next batch, waited for; None when there are none left after `stop`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ticks or self._pushes or self._stopping)
+            self._changed.notify_all()
+            return (self._ticks or self._pushes).popleft() if self._ticks or self._pushes else None

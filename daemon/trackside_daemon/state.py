@@ -82,10 +82,12 @@ class State:
                     page.append(Rows(metric, series, [one.value for one in series]))
         return sorted(page, key=lambda rows: rows.metric.name)
 
-    def values(self, metric: Metric) -> dict[tuple[str, ...], float | Distribution]:
-        """A family's values by labels."""
+    def values(self, now: float, *metrics: Metric) -> list[dict[tuple[str, ...], float | Distribution]]:
+        """The values of each of some families by labels, all of one moment; *now* as in `snapshot`."""
         with self._lock:
-            return {labels: series.value for labels, series in self._families.get(metric, {}).items()}
+            self._forget(now)
+            families = [self._families.get(metric, {}) for metric in metrics]
+            return [{labels: series.value for labels, series in family.items()} for family in families]
 
     def _new(self, metric: Metric, labels: tuple[str, ...], source: str) -> Series:
         """A series of a source; when another source had it, it changes hands."""

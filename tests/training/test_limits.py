@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import tracemalloc
 from typing import TYPE_CHECKING
@@ -169,11 +170,13 @@ def test_a_training_that_invents_keys_without_end_fills_no_memory(
     house.hello(who)
 
     def invent(first: int, last: int) -> int:
+        gc.collect()
         before = tracemalloc.get_traced_memory()[0]
         for number in range(first, last):
             house.push(
                 who, {f"loss/{number}": float("nan")}, nonfinite={f"loss/{one}": 1 for one in range(number)[-50:]}
             )
+        gc.collect()
         return tracemalloc.get_traced_memory()[0] - before
 
     tracemalloc.start()

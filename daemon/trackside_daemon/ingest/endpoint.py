@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+PATH_BYTES = 107
+"""What sockaddr_un has room for."""
+
+ANOTHER = "--push.endpoint=ipc:///PATH"
+
+
 class EndpointError(Exception):
     """The socket cannot be had; the message says why and what to do."""
 
@@ -60,31 +66,38 @@ class Lock:
         path: The socket; the lock is a file beside it, which stays.
 
     Raises:
-        EndpointError: Another daemon holds it, or the directory cannot be written.
+        EndpointError: Another daemon holds it, something else lies there, or the directory cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
+        if not path.is_absolute() or len(os.fsencode(path)) > PATH_BYTES:
+            raise EndpointError(f"ipc://{path}: the path has to begin with a / and to be of at most {PATH_BYTES} bytes")
         self._path = path
         lock = path.with_name(path.name + ".lock")
         try:
+            if path.exists() and not path.is_socket():
+                raise EndpointError(f"{path} is there and is no socket; name another place with {ANOTHER}")
             self._file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._hold()
+            path.unlink(missing_ok=True)  # left over from a daemon that was killed: nobody holds the lock
         except OSError as error:
             raise EndpointError(
                 f"{lock}: {(error.strerror or str(error)).lower()}; make its directory writable for uid {os.getuid()},"
-                " or name another place with --push.endpoint=ipc:///PATH"
+                f" or name another place with {ANOTHER}"
             ) from error
+
+    def _hold(self) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.read(self._file, 32).decode(errors="replace").strip() or "unknown"
             os.close(self._file)
             raise EndpointError(
-                f"{path}: another trackside daemon listens there (pid {holder}); stop it, or give this one a place of"
-                " its own with --push.endpoint=ipc:///PATH"
+                f"{self._path}: another trackside daemon listens there (pid {holder}); stop it, or give this one a"
+                f" place of its own with {ANOTHER}"
             ) from None
         os.ftruncate(self._file, 0)
         os.write(self._file, f"{os.getpid()}\n".encode())
-        path.unlink(missing_ok=True)  # left over from a daemon that was killed: nobody holds the lock
 
     def release(self) -> None:
         """Take the socket away and let go."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import zmq
 
 from trackside.discovery import SOCKET
-from trackside_daemon.ingest.endpoint import EndpointError, Lock, default_directory, push_directory
+from trackside.wire import MESSAGE_BYTES
+from trackside_daemon.ingest.endpoint import EndpointError, Lock, push_directory
 from trackside_daemon.training.runs import Moment
 
 if TYPE_CHECKING:
@@ -26,15 +28,22 @@ TICK_SECONDS = 1.0
 LINGER_MILLISECONDS = 200
 """How long closing the socket waits for the last acknowledgements to go out."""
 
-FRAME_BYTES = 64 * 1024 * 1024
+FRAME_BYTES = 2 * MESSAGE_BYTES
 """ZeroMQ drops a connection that announces a larger frame, before it takes memory for it."""
+
+MESSAGES_WAITING = 128
+"""What ZeroMQ holds of one connection while nobody reads: a client has at most half as many under way."""
 
 
 class PushSocket:
     """The bound socket. Binding needs neither configuration nor web, so that a client waits as little as can be.
 
     Args:
-        endpoints: ``ipc://PATH`` or ``tcp://HOST:PORT``, HOST a loopback address; none for `default_directory`.
+        endpoints: ``ipc:///PATH`` or ``tcp://HOST:PORT``, HOST a loopback address; none for `push_directory`.
+
+    Attributes:
+        directory: Where the API's token is kept: beside the socket.
+        endpoints: What clients connect to.
 
     Raises:
         EndpointError: One of them cannot be bound.
@@ -45,21 +54,15 @@ class PushSocket:
         self.socket = self.context.socket(zmq.ROUTER)
         self.socket.linger = LINGER_MILLISECONDS
         self.socket.maxmsgsize = FRAME_BYTES
-        self.socket.ipv6 = True
+        self.socket.rcvhwm = MESSAGES_WAITING
         self._locks: list[Lock] = []
         try:
-            own = () if endpoints else (f"ipc://{default_directory(os.environ, os.getuid()) / SOCKET}",)
-            self.endpoints = tuple(endpoints) or own
-            for endpoint in self.endpoints:
-                self._bind(endpoint)
+            self.directory = push_directory(endpoints, os.environ, os.getuid())
+            wanted = endpoints or (f"ipc://{self.directory / SOCKET}",)
+            self.endpoints = tuple(self._bind(endpoint) for endpoint in wanted)
         except EndpointError:
             self.close()
             raise
-
-    @property
-    def directory(self) -> Path:
-        """Where the API's token is kept: beside the socket."""
-        return push_directory(self.endpoints, os.environ, os.getuid())
 
     def close(self) -> None:
         """Unbind, and let go of the paths."""
@@ -69,18 +72,22 @@ class PushSocket:
             lock.release()
         self._locks = []
 
-    def _bind(self, endpoint: str) -> None:
+    def _bind(self, endpoint: str) -> str:
+        """Listen at an endpoint; returns it, with the port that a 0 or * became."""
         if endpoint.startswith("ipc://"):
-            path = Path(endpoint.removeprefix("ipc://"))
-            self._locks.append(Lock(path))
-        elif not endpoint.startswith("tcp://") or not _is_loopback(endpoint):
-            raise EndpointError(f"{endpoint}: pushes are taken at ipc://PATH or tcp://127.0.0.1:PORT")
+            self._locks.append(Lock(Path(endpoint.removeprefix("ipc://"))))
+        elif not _is_loopback(endpoint):
+            raise EndpointError(f"{endpoint}: pushes are taken at ipc:///PATH or tcp://127.0.0.1:PORT")
+        self.socket.ipv6 = endpoint.startswith("tcp://[")
+        umask = os.umask(0o177)  # the socket is this user's alone from its first moment
         try:
             self.socket.bind(endpoint)
         except zmq.ZMQError as error:
-            raise EndpointError(f"{endpoint}: {str(error).lower()}; name another place with --push.endpoint") from error
-        if endpoint.startswith("ipc://"):
-            path.chmod(0o600)
+            reason = zmq.strerror(error.errno or 0).lower()
+            raise EndpointError(f"{endpoint}: {reason}; name another with --push.endpoint") from error
+        finally:
+            os.umask(umask)
+        return cast("bytes", self.socket.last_endpoint).decode()
 
 
 class Server:
@@ -172,5 +179,6 @@ def _now() -> Moment:
 
 
 def _is_loopback(endpoint: str) -> bool:
-    host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
-    return host in {"localhost", "::1"} or host.startswith("127.")
+    """Whether it is ``tcp://HOST:PORT`` with a loopback address and a port that there is."""
+    found = re.fullmatch(r"tcp://(?:localhost|127(?:\.\d{1,3}){3}|\[::1\]):(\d{1,5}|\*)", endpoint)
+    return found is not None and (found[1] == "*" or int(found[1]) < 65536)

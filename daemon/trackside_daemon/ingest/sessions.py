@@ -25,6 +25,12 @@ KINDS = ("hello", "batch", "skip", "beat", "bye")
 FORGET_SECONDS = 3600.0
 """A session that is silent for so long is forgotten; should it speak again, it is asked for a hello."""
 
+SESSIONS = 4096
+"""With more, the one that is silent for longest is forgotten."""
+
+TOLD = 1000
+"""How many pairs of sender and reason are remembered, so that each is logged once; later ones are only counted."""
+
 log = logging.getLogger("trackside")
 
 
@@ -126,7 +132,9 @@ class Sessions:
         self, peer: bytes, envelope: Envelope, body: bytes, now: Moment
     ) -> tuple[list[list[bytes]], list[Batch]]:
         hello = decode_body("hello", body)
-        session = self._sessions.setdefault(envelope.session, _Session(hello.acked))
+        if envelope.session not in self._sessions and len(self._sessions) >= SESSIONS:
+            del self._sessions[min(self._sessions, key=lambda key: self._sessions[key].heard_at)]
+        session = self._sessions.setdefault(envelope.session, _Session(max(0, hello.acked)))
         session.heard_at = now.monotonic
         self._messages["hello"] += 1
         batches = self._runs.hello(envelope.session, hello, now)
@@ -168,6 +176,6 @@ class Sessions:
     def _reject(self, who: bytes, error: WireError) -> None:
         """Count a refusal, and log it once for each sender and reason."""
         self._rejected[error.reason] += 1
-        if (who, error.reason) not in self._told and len(self._told) < 1000:
+        if (who, error.reason) not in self._told and len(self._told) < TOLD:
             self._told.add((who, error.reason))
             log.warning("a message was refused: %s; further ones from there are only counted", error)

@@ -7,6 +7,7 @@ Each method takes what a client said and returns the batches that follow from it
 from __future__ import annotations
 
 import logging
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -53,7 +54,7 @@ class Limits(NamedTuple):
     keys: int = 1000
     series: int = 10_000
     label_bytes: int = 256
-    sessions: int = 4096
+    sessions: int = 2048
 
 
 class Session:
@@ -65,6 +66,11 @@ class Session:
         self.identity = identity
         self.heard_at = 0.0
         self.status = ""
+
+    @property
+    def process(self) -> tuple[int, int, str]:
+        """What names its process on all machines."""
+        return self.identity.pid, self.identity.start, self.identity.boot
 
     def speak(self, samples: list[Sample]) -> Batch:
         """What its rank says."""
@@ -265,14 +271,15 @@ class Runs:
 
     def _bury(self, identity: Identity, now: Moment) -> list[Batch]:
         """When a rank comes whose process is gone, its run was killed and begins anew: end whatever of it is gone."""
-        batches: list[Batch] = []
         of_run = [known for known in self._sessions.values() if known.identity.run == identity.run and not known.status]
-        of_rank = [known for known in of_run if known.identity.rank == identity.rank]
-        if any(self._liveness.is_gone(known.identity) for known in of_rank):
-            for known in of_run:
-                if self._liveness.is_gone(known.identity):
-                    batches += self._end(known, "lost", now.wall, now)
-        return batches
+        if not any(known.identity.rank == identity.rank for known in of_run):
+            return []
+        processes = {known.process: known.identity for known in of_run}
+        gone = {process for process, one in processes.items() if self._liveness.is_gone(one)}
+        if not any(known.process in gone for known in of_run if known.identity.rank == identity.rank):
+            return []
+        batches = [self._end(known, "lost", now.wall, now) for known in of_run if known.process in gone]
+        return [*chain.from_iterable(batches)]
 
     def _name(self, identity: Identity) -> tuple[str, list[Batch]]:
         """The name to export a run under.

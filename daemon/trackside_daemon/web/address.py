@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 from pathlib import Path
+from typing import Any
 
 
 class AddressError(Exception):
@@ -17,9 +18,9 @@ def listen(address: str) -> socket.socket:
     Raises:
         AddressError: It is no address, or is taken: by whom, and which port near it is free.
     """
-    host, _, port = address.rpartition(":")
+    host, colon, port = address.rpartition(":")
     host = host.strip("[]")
-    if not port.isdecimal() or int(port) > 65535:
+    if not colon or not port.isdecimal() or int(port) > 65535:
         raise AddressError(f"web.listen-address: {address!r} is not HOST:PORT, such as 127.0.0.1:21790")
     try:
         family, *_, target = socket.getaddrinfo(
@@ -34,26 +35,35 @@ def listen(address: str) -> socket.socket:
         listener.listen(128)
     except OSError as error:
         listener.close()
-        raise AddressError(_explain(address, host, int(port), error)) from error
+        raise AddressError(_explain(address, family, target, error)) from error
     return listener
 
 
-def _explain(address: str, host: str, port: int, error: OSError) -> str:
+def written(listener: socket.socket) -> str:
+    """Where it listens, as ``HOST:PORT``."""
+    host, port, *_ = listener.getsockname()
+    return f"[{host}]:{port}" if listener.family == socket.AF_INET6 else f"{host}:{port}"
+
+
+def _explain(address: str, family: int, target: tuple[Any, ...], error: OSError) -> str:
     if error.errno != errno.EADDRINUSE:
         return f"web.listen-address: {address}: {(error.strerror or str(error)).lower()}; choose another"
-    free = next((one for one in range(port + 2, min(port + 100, 65536)) if _is_free(host, one)), 0)
+    host, port, *rest = target
+    near = range(port + 2, min(port + 100, 65536))
+    free = next((one for one in near if _is_free(family, (host, one, *rest))), 0)
     return (
         f"web.listen-address: {address} is taken by {_holder(port)}; stop it, or use another port:"
         f" --web.listen-address={address.rpartition(':')[0]}:{free}"
     )
 
 
-def _is_free(host: str, port: int) -> bool:
-    try:
-        with socket.create_server((host, port), reuse_port=False):
-            return True
-    except OSError:
-        return False
+def _is_free(family: int, target: tuple[Any, ...]) -> bool:
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(target)
+        except OSError:
+            return False
+        return True
 
 
 def _holder(port: int) -> str:

@@ -24,18 +24,18 @@ _RANK_GAUGES = {
 }
 
 
-def runs(state: State) -> dict[str, Any]:
-    """``/runs``: the runs on the page, the newest first, with the numbers of each rank."""
-    states = _active(state.values(f.STATE))
-    ranks = _active(state.values(f.RANK_STATE))
-    gauges = {name: state.values(metric) for name, metric in _RANK_GAUGES.items()}
+def runs(state: State, now: float) -> dict[str, Any]:
+    """``/runs``: the runs on the page, the newest first, with the numbers of each rank; *now* as in `State.snapshot`."""
+    infos, run_states, rank_states, *numbers = state.values(
+        now, f.RUN_INFO, f.STATE, f.RANK_STATE, *_RANK_GAUGES.values()
+    )
+    states, ranks = _active(run_states), _active(rank_states)
+    gauges = dict(zip(_RANK_GAUGES, numbers, strict=True))
     found: list[dict[str, Any]] = []
-    for labels in state.values(f.RUN_INFO):
+    for labels in infos:
         info = dict(zip(f.RUN_INFO.labels, labels, strict=True))
         name = info.pop("run")
-        own = sorted(
-            {labels for of in (ranks, gauges["started"], gauges["ended"]) for labels in of if labels[0] == name}
-        )
+        own = {labels for of in (ranks, gauges["started"], gauges["ended"]) for labels in of if labels[0] == name}
         found.append(
             {
                 "id": info.pop("run_id"),
@@ -44,21 +44,20 @@ def runs(state: State) -> dict[str, Any]:
                 "attempt": int(info.pop("attempt")),
                 "world_size": int(info.pop("world_size")),
                 **info,
-                "ranks": [_rank(labels, ranks, gauges) for labels in own],
+                "ranks": [_rank(labels, ranks, gauges) for labels in sorted(own, key=lambda labels: int(labels[1]))],
             }
         )
     found.sort(key=lambda run: max((rank.get("started") or 0.0 for rank in run["ranks"]), default=0.0), reverse=True)
     return {"runs": found}
 
 
-def values(state: State, *metrics: Metric) -> dict[str, Any]:
+def values(state: State, now: float, *metrics: Metric) -> dict[str, Any]:
     """Families of one label as objects: ``{family: {label value: value}}``; of none as numbers."""
     return {
         metric.name: {labels[0]: number(value) for labels, value in found.items()}
         if metric.labels
         else next((number(value) for value in found.values()), None)
-        for metric in metrics
-        for found in (state.values(metric),)
+        for metric, found in zip(metrics, state.values(now, *metrics), strict=True)
     }
 
 

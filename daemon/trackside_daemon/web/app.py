@@ -115,7 +115,7 @@ class Pages:
 
     async def runs(self, _request: Request) -> Response:
         """``/api/v1/runs``."""
-        return JSONResponse(api.runs(self._state))
+        return JSONResponse(api.runs(self._state, time.monotonic()))
 
     async def status(self, _request: Request) -> Response:
         """``/api/v1/status``."""
@@ -145,4 +145,4 @@ async def _http_error(_request: Request, problem: Exception) -> Response:
     if not isinstance(problem, HTTPException):
         raise problem
     reason = {404: "not_found", 405: "method", 400: "bad_request"}.get(problem.status_code, "error")
-    return error(problem.status_code, reason, problem.detail)
+    return error(problem.status_code, reason, problem.detail, dict(problem.headers or {}))

@@ -1,0 +1,83 @@
+"""A desk that takes messages as the daemon's ingest does, without a socket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from speech import House
+
+from trackside.wire import Nack, Refused, decode_body, open_envelope
+from trackside_daemon.ingest.sessions import Receipt, Sessions
+
+if TYPE_CHECKING:
+    from speech import Speaker
+
+    from trackside_daemon.metric import Metric
+
+PEER = b"\0peer"
+
+
+class Answer(NamedTuple):
+    """What a client is told."""
+
+    kind: str
+    number: int = 0
+    reason: str = ""
+
+
+class Desk:
+    """`Sessions` before a `House`; what is taken is committed when the test says so.
+
+    Attributes:
+        taken: Receipts of what is accepted and not yet committed.
+    """
+
+    def __init__(self) -> None:
+        self.house = House()
+        self.sessions = Sessions(self.house.runs)
+        self.taken: list[Receipt] = []
+
+    def say(self, *frames: bytes, peer: bytes = PEER) -> list[Answer]:
+        """A message arrives; what is answered at once."""
+        answers, batches = self.sessions.receive(peer, list(frames), self.house.now)
+        self.house.take(batches)
+        self.taken += [batch.receipt for batch in batches if batch.receipt is not None]
+        return [read(answer, peer) for answer in answers]
+
+    def commit(self, number: int | None = None) -> list[Answer]:
+        """The pipeline is done with the first *number* messages, or with all; what is answered."""
+        done, self.taken = self.taken[:number], self.taken[number:] if number is not None else []
+        for receipt in done:
+            self.sessions.committed(receipt)
+        return [read(receipt.frames(), receipt.peer) for receipt in done]
+
+    def greet(self, who: Speaker, acked: int = 0) -> list[Answer]:
+        """*who* says hello."""
+        return self.say(*who.frames("hello", who.hello(self.house.after, acked=acked)))
+
+    def count(self, metric: Metric, *labels: str) -> float:
+        """A counter of the ingest's own, as a tick shows it."""
+        self.house.take(self.sessions.tick(self.house.now))
+        found = self.house.state.values(self.house.now.monotonic, metric)[0]
+        return found[labels]  # type: ignore[return-value]  # counters have no distributions
+
+    def counts(self, metric: Metric) -> dict[str, float]:
+        """Those of a family with one label that are not 0."""
+        self.house.take(self.sessions.tick(self.house.now))
+        found = self.house.state.values(self.house.now.monotonic, metric)[0]
+        return {labels[0]: value for labels, value in found.items() if value}  # type: ignore[misc]  # the same
+
+
+def read(frames: list[bytes], peer: bytes = PEER) -> Answer:
+    """An answer, which has to be addressed to *peer* and to be of the format."""
+    assert frames[0] == peer
+    envelope = open_envelope(frames[1:])
+    body = decode_body(envelope.kind, frames[3])
+    reason = body.reason if isinstance(body, Nack) else str(body.reads) if isinstance(body, Refused) else ""
+    return Answer(envelope.kind, envelope.number, reason)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()

@@ -1,0 +1,311 @@
+"""Whatever bytes arrive, the daemon lives, counts them, and loses nothing of what stands between them."""
+
+from __future__ import annotations
+
+import gc
+import random
+import tracemalloc
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from speech import House, Speaker, clock
+
+from trackside.wire import (
+    PROTOCOL,
+    Beat,
+    Block,
+    Bye,
+    Clock,
+    Envelope,
+    Hello,
+    Histogram,
+    Identity,
+    Pushes,
+    Skip,
+    Totals,
+    encode,
+    open_envelope,
+    pack,
+)
+from trackside_daemon.exposition import render
+from trackside_daemon.ingest import sessions as module
+from trackside_daemon.ingest.sessions import REJECTED, Sessions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    from trackside_daemon.metric import Batch
+
+KINDS = ("hello", "batch", "skip", "beat", "bye", "welcome", "hello?", "ack", "nack", "refused", "", "x")
+
+numbers = (
+    st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.sampled_from([0, 1, -1, 2**63 - 1, 2**64 - 1, -(2**63), 1e308, float("nan"), float("inf")])
+)
+plain = st.none() | st.booleans() | numbers | st.text(max_size=20) | st.binary(max_size=40)
+anything = st.recursive(
+    plain, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4)
+)
+
+
+def struct(**fields: Any) -> st.SearchStrategy[dict[str, Any]]:
+    """A map with these fields, of which some are missing and some are anything."""
+    return st.fixed_dictionaries({}, optional={name: field | plain for name, field in fields.items()})
+
+
+keys = st.dictionaries(st.text(max_size=300) | st.sampled_from(["loss", "lr", "tokens"]), numbers, max_size=4)
+clocks = struct(wall=numbers, monotonic=numbers)
+histograms = struct(counts=st.lists(numbers, max_size=20) | st.just([1] * 18), sum=numbers)
+totals = struct(
+    **dict.fromkeys(("pushes", "dropped", "resent", "overhead", "steps", "samples", "tokens"), numbers),
+    nonfinite=keys,
+    step_duration=histograms,
+)
+identities = struct(
+    run=st.sampled_from(["a", "b"]) | st.text(max_size=300),
+    name=st.text(max_size=300),
+    attempt=st.integers(-2, 5) | numbers,
+    rank=st.integers(-2, 5) | numbers,
+    **dict.fromkeys(("world", "local_world", "pid", "start"), numbers),
+    boot=st.text(),
+    gpus=st.lists(st.text(), max_size=3),
+)
+blocks = struct(
+    keys=st.lists(st.text(max_size=5), max_size=3),
+    **dict.fromkeys(("steps", "times"), st.sampled_from([b"", bytes(8), b"\xff" * 8, bytes(16), bytes(7)])),
+    values=st.sampled_from([b"", bytes(8), bytes(16), b"\x7f\xf0" + bytes(6), b"\xff" * 8]),
+)
+bodies = struct(
+    identity=identities,
+    clock=clocks,
+    totals=totals,
+    started=numbers,
+    acked=st.integers(0, 3) | numbers,
+    total_steps=numbers,
+    last=keys,
+    step=numbers,
+    progress_age=numbers,
+    blocks=st.lists(blocks, max_size=3),
+    first=st.integers(0, 9) | numbers,
+    status=st.sampled_from(["finished", "failed", "lost", "running", ""]) | st.text(),
+)
+
+
+def packed(value: Any) -> bytes:
+    try:
+        return msgspec.msgpack.encode(value)
+    except (OverflowError, UnicodeEncodeError, msgspec.MsgspecError):
+        return b"\xc1"
+
+
+counts = st.integers(0, 2**64 - 1)
+whole = st.integers(-(2**63), 2**63 - 1)
+amounts = st.floats(min_value=0.0)
+rows = st.integers(1, 3)
+valid_totals = st.builds(
+    Totals,
+    **dict.fromkeys(("pushes", "dropped", "resent", "steps"), counts),
+    **dict.fromkeys(("overhead",), amounts),
+    **dict.fromkeys(("samples", "tokens"), st.none() | amounts),
+    nonfinite=st.dictionaries(st.text(max_size=300), counts, max_size=4),
+    step_duration=st.none() | st.builds(Histogram, st.lists(counts, min_size=18, max_size=18), amounts),
+)
+valid_clocks = st.builds(Clock, whole, whole)
+valid_identities = st.builds(
+    Identity,
+    **dict.fromkeys(("run", "name", "boot", "host", "git_commit", "framework"), st.sampled_from("ab") | st.text()),
+    **dict.fromkeys(("attempt", "rank", "world", "local_world"), st.integers(0, 2) | whole),
+    **dict.fromkeys(("pid", "start"), whole),
+    gpus=st.lists(st.text(), max_size=3).map(tuple),
+)
+valid_values = st.dictionaries(
+    st.sampled_from(["loss", "lr", "tokens"]) | st.text(max_size=300), st.floats(), max_size=4
+)
+valid: dict[str, st.SearchStrategy[Any]] = {
+    "hello": st.builds(
+        Hello,
+        valid_identities,
+        valid_clocks,
+        whole,
+        valid_totals,
+        acked=st.integers(-1, 2) | whole,
+        total_steps=st.none() | whole,
+        last=valid_values,
+        **dict.fromkeys(("step", "progress_age"), st.none() | whole),
+    ),
+    "batch": st.builds(
+        Pushes,
+        valid_clocks,
+        valid_totals,
+        st.lists(
+            st.builds(
+                lambda keys, step, time, value, rows: Block(
+                    keys, pack("q", [step] * rows), pack("q", [time] * rows), pack("d", [value] * rows * len(keys))
+                ),
+                st.lists(st.text(max_size=5) | st.just("loss"), min_size=1, max_size=3, unique=True),
+                whole,
+                whole,
+                st.floats(),
+                rows,
+            ),
+            max_size=3,
+        ),
+    ),
+    "skip": st.builds(Skip, st.integers(-1, 5) | whole, valid_totals),
+    "beat": st.builds(Beat, valid_clocks, st.none() | whole),
+    "bye": st.builds(Bye, valid_clocks, valid_totals, st.sampled_from(["finished", "failed", "lost"]) | st.text()),
+}
+SESSIONS = [bytes([index]) * 16 for index in range(3)]
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> list[bytes]:
+    """A message that is one, with the strangest contents that the format allows."""
+    kind = draw(st.sampled_from(sorted(valid)))
+    number = draw(st.integers(0, 5) | counts)
+    return encode(Envelope(kind, draw(st.sampled_from(SESSIONS)), number), draw(valid[kind]))
+
+
+envelopes = st.tuples(st.sampled_from(KINDS), st.sampled_from(SESSIONS), st.integers(0, 5) | numbers)
+shaped = st.tuples(st.just(PROTOCOL), envelopes.map(packed), bodies.map(packed)).map(list)
+loose = st.tuples(st.just(PROTOCOL), anything.map(packed), anything.map(packed)).map(list)
+raw = st.lists(st.binary(max_size=60) | st.just(PROTOCOL) | st.just(b"trackside/7"), max_size=5)
+arrivals = st.lists(messages() | shaped | loose | raw, max_size=10)
+
+
+class Desk:
+    """Sessions before a house, where every message of the ones that count arrives in between others."""
+
+    def __init__(self) -> None:
+        self.house = House(keys=50, runs=8, sessions=40)
+        self.sessions = Sessions(self.house.runs)
+        self.good = Speaker("good", name="good")
+        self.sent = 0
+        self.pushed: list[float] = []
+        self.say(self.good.frames("hello", self.good.hello()))
+
+    def say(self, frames: list[bytes]) -> list[Batch]:
+        answers, batches = self.sessions.receive(b"peer", frames, self.house.now)
+        for answer in answers:
+            open_envelope(answer[1:])
+        for batch in batches:
+            self.house.state.update(batch)
+            if batch.receipt is not None:
+                self.sessions.committed(batch.receipt)
+                open_envelope(batch.receipt.frames()[1:])
+        return batches
+
+    def push(self) -> None:
+        """One good batch, whose samples have to be among the batches that come of it."""
+        self.sent += 1
+        self.house.after += 0.001
+        batches = self.say(self.good.batch(self.sent))
+        assert [batch.receipt.refused for batch in batches if batch.receipt is not None] == [""]
+        values = [sample.value for batch in batches for sample in batch.samples if sample.metric.name.endswith("_loss")]
+        assert values == [float(self.sent)]
+
+    def tick(self) -> None:
+        self.house.after += 1.0
+        for batch in self.sessions.tick(self.house.now):
+            self.house.state.update(batch)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=300)
+@given(arrivals)
+def test_no_message_raises_and_the_good_ones_between_lose_nothing(found: list[list[bytes]]) -> None:
+    desk = Desk()
+    for frames in found:
+        desk.say(frames)
+        desk.push()
+        desk.tick()
+    for openmetrics in (False, True):
+        page = render(desk.house.state.snapshot(desk.house.now.monotonic), openmetrics=openmetrics).decode()
+        series = [line.rpartition(" ")[0] for line in page.split("\n") if line and not line.startswith("#")]
+        assert len(set(series)) == len(series)
+    assert desk.house.get("steps_total", "good", "0") == float(len(found))
+
+
+def spoilt(chance: random.Random, frames: list[bytes]) -> list[bytes]:
+    """A good message with something wrong in it."""
+    way = chance.randrange(5)
+    frame = chance.randrange(len(frames))
+    data = bytearray(frames[frame])
+    if way == 0:
+        return frames[:frame] + frames[frame + 1 :]
+    if way == 1:
+        return [*frames[:frame], bytes(data[: chance.randrange(len(data) + 1)]), *frames[frame + 1 :]]
+    if way == 2:
+        return [*frames, chance.randbytes(chance.randrange(20))]
+    for _ in range(chance.randrange(1, 4) if data else 0):
+        data[chance.randrange(len(data))] = chance.randrange(256)
+    return [*frames[:frame], bytes(data), *frames[frame + 1 :]]
+
+
+def held() -> int:
+    """Bytes of memory that are in use."""
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+def test_bad_messages_between_good_ones_cost_neither_samples_nor_memory(
+    count: Callable[[int, int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SESSIONS", 40)
+    monkeypatch.setattr(module, "TOLD", 40)
+    chance, desk, total = random.Random(7), Desk(), count(2000, 100_000)
+
+    def abuse(messages: int) -> None:
+        for _ in range(messages):
+            victim = Speaker(chance.choice("ab"), name=chance.choice("ab"), rank=chance.randrange(3))
+            victim.id = chance.choice(SESSIONS)
+            good = chance.choice(
+                [
+                    victim.frames("hello", victim.hello(last={"loss": 1.0}, step=1, progress_age=0)),
+                    victim.batch(chance.randrange(1, 4), {"loss": 1.0, f"key-{chance.randrange(9)}": 2.0}),
+                    victim.skip(1, chance.randrange(5)),
+                    victim.frames("beat", Beat(clock(desk.house.after))),
+                    victim.frames("bye", victim.bye(), chance.randrange(4)),
+                ]
+            )
+            desk.say(spoilt(chance, good))
+            desk.push()
+
+    abuse(total // 2)
+    desk.tick()
+    tracemalloc.start()
+    try:
+        abuse(total // 4)
+        before = held()
+        abuse(total // 4)
+        grown = held() - before
+    finally:
+        tracemalloc.stop()
+    assert grown < 200_000
+    assert desk.house.get("steps_total", "good", "0") == float(desk.sent)
+    refused = desk.house.state.values(desk.house.now.monotonic, REJECTED)[0]
+    assert all(refused[(reason,)] for reason in ("frames", "version", "envelope", "body"))
+
+
+def test_every_refusal_is_counted_by_its_reason(count: Callable[[int, int], int]) -> None:
+    desk = Desk()
+    good = desk.good.batch(1)
+    bad = {
+        "frames": [b"nonsense"],
+        "version": [b"trackside/2", *good[1:]],
+        "envelope": [good[0], b"\xc1", good[2]],
+        "kind": encode(Envelope("ack", desk.good.id, 1)),
+        "size": [*good[:2], bytes(5_000_000)],
+        "body": [*encode(Envelope("beat", desk.good.id))[:2], b"\xc1"],
+    }
+    number = count(50, 2000)
+    for _ in range(number):
+        for frames in bad.values():
+            desk.say(frames)
+    desk.tick()
+    refused = desk.house.state.values(desk.house.now.monotonic, REJECTED)[0]
+    assert {reason[0]: value for reason, value in refused.items() if value} == dict.fromkeys(bad, float(number))

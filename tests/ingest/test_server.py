@@ -1,0 +1,297 @@
+"""The thread that owns the socket, with real sockets on both sides."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import zmq
+from processes import eventually
+from speech import Speaker
+
+from trackside.wire import MESSAGE_BYTES, Beat, open_envelope
+from trackside_daemon.ingest import server as module
+from trackside_daemon.ingest.server import PushSocket, Server
+from trackside_daemon.ingest.sessions import REJECTED, Sessions
+from trackside_daemon.pipeline import PUSHES_WAITING, Pipeline
+from trackside_daemon.state import State
+from trackside_daemon.training.runs import Limits, Runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from trackside_daemon.metric import Batch
+
+PATIENCE = 30.0
+"""Seconds; only a test that fails waits for so long."""
+
+
+class Client:
+    """A socket as a training process has one."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.context: zmq.Context[Any] = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.rcvtimeo = round(PATIENCE * 1000)
+        self.socket.sndhwm = 0
+        self.socket.connect(endpoint)
+
+    def say(self, *frames: bytes) -> None:
+        self.socket.send_multipart(frames)
+
+    def hear(self) -> tuple[str, int]:
+        envelope = open_envelope(self.socket.recv_multipart())
+        return envelope.kind, envelope.number
+
+    def greet(self, who: Speaker) -> None:
+        self.say(*who.frames("hello", who.hello()))
+        assert self.hear() == ("welcome", 0)
+
+    def close(self) -> None:
+        self.socket.close()
+        self.context.term()
+
+
+class SlowState(State):
+    """A state that stands still while told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def update(self, batch: Batch) -> None:
+        assert self.go_on.wait(PATIENCE)
+        super().update(batch)
+
+
+class Ingest:
+    """Socket, sessions, pipeline and state, as the daemon puts them together."""
+
+    def __init__(self, place: Path) -> None:
+        self.endpoint = f"ipc://{place}/push.sock"
+        self.state = SlowState()
+        self.sessions = Sessions(Runs(Limits(), 60.0))
+        self.pipeline = Pipeline(self.state, lambda receipt: self.server.acknowledge(receipt))  # noqa: PLW0108
+        self.server = Server(PushSocket([self.endpoint]), self.sessions, self.pipeline.push)
+        self.pipeline.start()
+        self.server.start()
+        self.stopped = False
+
+    def stop(self) -> None:
+        if not self.stopped:
+            self.stopped = True
+            self.server.stop()
+            self.pipeline.stop()
+            self.server.close()
+
+    def losses(self) -> list[float]:
+        found = (rows for rows in self.state.snapshot(0.0) if rows.metric.name == "trackside_training_loss")
+        return [value for rows in found for value in rows.values]  # type: ignore[misc]  # gauges are floats
+
+    def refused(self) -> dict[tuple[str, ...], Any]:
+        return {labels: value for labels, value in self.state.values(0.0, REJECTED)[0].items() if value}
+
+
+@pytest.fixture
+def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred ticks a second."""
+    monkeypatch.setattr(module, "TICK_SECONDS", 0.01)
+
+
+@pytest.fixture
+def ingest(place: Path) -> Iterator[Ingest]:
+    made = Ingest(place)
+    yield made
+    made.state.go_on.set()
+    made.stop()
+
+
+@pytest.fixture
+def connect(ingest: Ingest) -> Iterator[Callable[[], Client]]:
+    clients: list[Client] = []
+
+    def make() -> Client:
+        clients.append(Client(ingest.endpoint))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+def test_a_push_is_taken_shown_and_acknowledged(ingest: Ingest, connect: Callable[[], Client]) -> None:
+    client, who = connect(), Speaker()
+    client.greet(who)
+    for number in range(1, 101):
+        client.say(*who.batch(number))
+    assert [client.hear() for _ in range(100)] == [("ack", number) for number in range(1, 101)]
+    assert ingest.losses() == [100.0]
+
+
+def test_several_clients_are_answered_each_on_its_own_connection(connect: Callable[[], Client]) -> None:
+    talks = [(connect(), Speaker(str(index), name=str(index))) for index in range(5)]
+    for client, who in talks:
+        client.greet(who)
+    for number in (1, 2, 3):
+        for client, who in talks:
+            client.say(*who.batch(number))
+    for client, _ in talks:
+        assert [client.hear() for _ in range(3)] == [("ack", 1), ("ack", 2), ("ack", 3)]
+
+
+def test_one_connection_may_carry_several_sessions(connect: Callable[[], Client]) -> None:
+    client, speakers = connect(), [Speaker(str(index)) for index in range(3)]
+    for who in speakers:
+        client.greet(who)
+    for who in speakers:
+        client.say(*who.batch(1))
+    assert {client.socket.recv_multipart()[1] for _ in speakers} == {who.frames("ack", None, 1)[1] for who in speakers}
+
+
+def test_a_full_pipeline_is_not_read_and_nothing_is_lost(ingest: Ingest, connect: Callable[[], Client]) -> None:
+    client, who = connect(), Speaker()
+    client.greet(who)
+    ingest.state.go_on.clear()
+    total = 3 * PUSHES_WAITING
+    for number in range(1, total + 1):
+        client.say(*who.batch(number))
+    eventually(lambda: len(ingest.pipeline._pushes) >= PUSHES_WAITING)
+    taken = ingest.sessions._sessions[who.id].accepted
+    assert taken <= PUSHES_WAITING
+    client.say(*Speaker().frames("beat", Beat(who.hello().clock)))
+    assert client.socket.poll(50) == 0, "what comes now is left to ZeroMQ and to the client"
+    assert ingest.sessions._sessions[who.id].accepted == taken
+    ingest.state.go_on.set()
+    heard = [client.hear() for _ in range(total + 1)]
+    assert [one for one in heard if one[0] == "ack"] == [("ack", number) for number in range(1, total + 1)]
+    assert ingest.losses() == [float(total)]
+
+
+def test_a_stop_in_the_midst_acknowledges_all_that_it_took(ingest: Ingest, connect: Callable[[], Client]) -> None:
+    client, who = connect(), Speaker()
+    client.greet(who)
+    ingest.state.go_on.clear()
+    for number in range(1, 51):
+        client.say(*who.batch(number))
+    eventually(lambda: ingest.sessions._sessions[who.id].accepted == 50)
+    stopper = threading.Thread(target=ingest.stop)
+    stopper.start()
+    ingest.state.go_on.set()
+    assert [client.hear() for _ in range(50)] == [("ack", number) for number in range(1, 51)]
+    stopper.join()
+
+
+def test_a_stop_with_a_full_pipeline_ends(ingest: Ingest, connect: Callable[[], Client]) -> None:
+    client, who = connect(), Speaker()
+    client.greet(who)
+    ingest.state.go_on.clear()
+    for number in range(1, 3 * PUSHES_WAITING):
+        client.say(*who.batch(number))
+    eventually(lambda: len(ingest.pipeline._pushes) >= PUSHES_WAITING)
+    stopper = threading.Thread(target=ingest.stop)
+    stopper.start()
+    ingest.state.go_on.set()
+    stopper.join(PATIENCE)
+    assert not stopper.is_alive()
+
+
+def test_a_client_that_vanishes_holds_nobody_up(ingest: Ingest, connect: Callable[[], Client]) -> None:
+    gone, who = Client(ingest.endpoint), Speaker("gone")
+    gone.greet(who)
+    for number in range(1, 51):
+        gone.say(*who.batch(number))
+    gone.close()
+    other = Speaker("other", name="other")
+    client = connect()
+    client.greet(other)
+    client.say(*other.batch(1))
+    assert client.hear() == ("ack", 1)
+
+
+def test_a_client_that_never_listens_holds_nobody_up(ingest: Ingest, connect: Callable[[], Client]) -> None:
+    deaf, loud = connect(), Speaker("deaf")
+    deaf.greet(loud)
+    beat = Speaker().frames("beat", Beat(loud.hello().clock))
+    for _ in range(5000):  # each is answered hello?, which nobody reads
+        deaf.say(*beat)
+    client, who = connect(), Speaker("other", name="other")
+    client.greet(who)
+    client.say(*who.batch(1))
+    assert client.hear() == ("ack", 1)
+
+
+def test_nonsense_is_counted_and_the_connection_goes_on(
+    quick_ticks: None, ingest: Ingest, connect: Callable[[], Client]
+) -> None:
+    client, who = connect(), Speaker()
+    client.greet(who)
+    client.say(b"")
+    client.say(b"nonsense", b"", b"", b"")
+    client.say(*who.batch(1)[:2], bytes(MESSAGE_BYTES))
+    client.say(*who.batch(1))
+    assert client.hear() == ("ack", 1)
+    assert eventually(ingest.refused) == {("frames",): 2.0, ("size",): 1.0}
+
+
+def test_a_frame_beyond_all_measure_costs_its_sender_the_connection_and_nobody_else(
+    ingest: Ingest, connect: Callable[[], Client]
+) -> None:
+    client, who = connect(), Speaker()
+    client.greet(who)
+    rude = connect()
+    rude.say(b"trackside/1", b"", bytes(3 * MESSAGE_BYTES))
+    client.say(*who.batch(1))
+    assert client.hear() == ("ack", 1)
+    assert ingest.refused() == {}
+
+
+def test_the_counters_are_on_the_page_from_the_beginning(ingest: Ingest) -> None:
+    eventually(lambda: ingest.state.values(0.0, REJECTED)[0])
+
+
+def test_ticks_go_on_while_nobody_says_anything(quick_ticks: None, place: Path) -> None:
+    ticks = threading.Semaphore(0)
+
+    class Ticking(Sessions):
+        def tick(self, now: Any) -> list[Batch]:
+            ticks.release()
+            return super().tick(now)
+
+    server = Server(PushSocket([f"ipc://{place}/push.sock"]), Ticking(Runs(Limits(), 60.0)), lambda _: None)
+    server.start()
+    try:
+        assert all(ticks.acquire(timeout=PATIENCE) for _ in range(5))
+    finally:
+        server.stop()
+        server.close()
+
+
+def test_a_server_that_never_started_can_be_closed(place: Path) -> None:
+    server = Server(PushSocket([f"ipc://{place}/push.sock"]), Sessions(Runs(Limits(), 60.0)), lambda _: None)
+    server.close()
+    assert not (place / "push.sock").exists()
+
+
+def test_a_loopback_port_is_served_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
+    bound = PushSocket(["tcp://127.0.0.1:0"])
+    sessions = Sessions(Runs(Limits(), 60.0))
+    state = State()
+    pipeline = Pipeline(state, lambda receipt: server.acknowledge(receipt))  # noqa: PLW0108  made below
+    server = Server(bound, sessions, pipeline.push)
+    pipeline.start()
+    server.start()
+    client, who = Client(bound.endpoints[0]), Speaker()
+    try:
+        client.greet(who)
+        client.say(*who.batch(1))
+        assert client.hear() == ("ack", 1)
+    finally:
+        client.close()
+        server.stop()
+        pipeline.stop()
+        server.close()

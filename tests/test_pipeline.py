@@ -1,0 +1,202 @@
+"""The one road: its order, its bounds, and that what fails on it fails alone."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trackside_daemon import pipeline as module
+from trackside_daemon.metric import Batch, Metric, Sample
+from trackside_daemon.pipeline import PUSHES_WAITING, TICKS_WAITING, Pipeline
+from trackside_daemon.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GAUGE = Metric("trackside_a", "gauge", "A.", ("name",))
+PATIENCE = 30.0
+"""Seconds; only a test that fails waits for so long."""
+
+
+class Watched(State):
+    """A state that notes what it takes, stands still while told to, and fails on what is called bad."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[str] = []
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.holds = threading.Event()
+
+    def update(self, batch: Batch) -> None:
+        self.holds.set()
+        assert self.go_on.wait(PATIENCE)
+        self.taken.append(batch.source)
+        if batch.source == "bad":
+            raise RuntimeError("broken")
+        super().update(batch)
+
+
+class Acknowledged:
+    """Notes the receipts, and can be waited for."""
+
+    def __init__(self) -> None:
+        self.receipts: list[Any] = []
+        self._changed = threading.Condition()
+
+    def __call__(self, receipt: Any) -> None:
+        with self._changed:
+            self.receipts.append(receipt)
+            self._changed.notify_all()
+
+    def wait_for(self, number: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.receipts) >= number, PATIENCE)
+
+
+@pytest.fixture
+def state() -> Watched:
+    return Watched()
+
+
+@pytest.fixture
+def acknowledged() -> Acknowledged:
+    return Acknowledged()
+
+
+@pytest.fixture
+def pipeline(state: Watched, acknowledged: Acknowledged) -> Iterator[Pipeline]:
+    """Started, and stopped when the test has not."""
+    made = Pipeline(state, acknowledged)
+    made.start()
+    yield made
+    state.go_on.set()
+    made.stop()
+
+
+def hold(pipeline: Pipeline, state: Watched) -> None:
+    """Keep the pipeline busy with a batch until `go_on`."""
+    state.go_on.clear()
+    pipeline.push([Batch("first")])
+    assert state.holds.wait(PATIENCE)
+
+
+def failures(state: State) -> dict[tuple[str, ...], object]:
+    return dict(state.values(0.0, module.FAILURES)[0])
+
+
+def test_what_is_sampled_goes_before_what_is_pushed(pipeline: Pipeline, state: Watched) -> None:
+    hold(pipeline, state)
+    pipeline.push([Batch("push 1"), Batch("push 2")])
+    pipeline.tick([Batch("tick 1"), Batch("tick 2")])
+    state.go_on.set()
+    pipeline.stop()
+    assert state.taken == ["first", "tick 1", "tick 2", "pipeline", "push 1", "push 2"]
+
+
+def test_a_batch_is_acknowledged_after_the_page_has_it(
+    pipeline: Pipeline, state: Watched, acknowledged: Acknowledged
+) -> None:
+    hold(pipeline, state)
+    pipeline.push([Batch("s", [Sample(GAUGE, ("x",), 1.0)], receipt=7), Batch("s", receipt=8)])
+    assert acknowledged.receipts == []
+    state.go_on.set()
+    acknowledged.wait_for(2)
+    assert acknowledged.receipts == [7, 8]
+    assert state.values(0.0, GAUGE) == [{("x",): 1.0}]
+
+
+def test_a_batch_without_a_receipt_is_not_acknowledged(pipeline: Pipeline, acknowledged: Acknowledged) -> None:
+    pipeline.push([Batch("s"), Batch("s", receipt=1)])
+    acknowledged.wait_for(1)
+    assert acknowledged.receipts == [1]
+
+
+def test_a_stage_that_fails_is_counted_and_logged_once_and_holds_nothing_up(
+    pipeline: Pipeline, state: Watched, acknowledged: Acknowledged, caplog: pytest.LogCaptureFixture
+) -> None:
+    pipeline.push([Batch("bad", receipt=1), Batch("bad"), Batch("s", [Sample(GAUGE, ("x",), 1.0)], receipt=2)])
+    acknowledged.wait_for(2)
+    pipeline.tick([])
+    pipeline.stop()
+    assert failures(state) == {("state",): 2.0}
+    assert state.values(0.0, GAUGE) == [{("x",): 1.0}]
+    assert caplog.messages == ["stage state failed on a batch of bad; further failures are only counted"]
+    assert caplog.records[0].exc_info is not None
+
+
+def test_failures_are_on_the_page_at_0_with_the_first_tick(pipeline: Pipeline, state: Watched) -> None:
+    pipeline.tick([])
+    pipeline.stop()
+    assert failures(state) == {("state",): 0.0}
+
+
+def test_whoever_pushes_waits_while_there_is_no_room(pipeline: Pipeline, state: Watched) -> None:
+    hold(pipeline, state)
+    pipeline.push([Batch(str(number)) for number in range(PUSHES_WAITING)])
+    entered, pushed = threading.Event(), threading.Event()
+
+    def push() -> None:
+        entered.set()
+        pipeline.push([Batch("last")])
+        pushed.set()
+
+    pusher = threading.Thread(target=push)
+    pusher.start()
+    assert entered.wait(PATIENCE)
+    assert not pushed.wait(0.05)
+    state.go_on.set()
+    assert pushed.wait(PATIENCE)
+    pusher.join()
+    pipeline.stop()
+    assert state.taken[-1] == "last"
+
+
+def test_a_tick_never_waits_and_the_oldest_gives_way(pipeline: Pipeline, state: Watched) -> None:
+    hold(pipeline, state)
+    pipeline.push([Batch("push")] * PUSHES_WAITING)
+    for number in range(TICKS_WAITING):
+        pipeline.tick([Batch(f"tick {number}")])
+    state.go_on.set()
+    pipeline.stop()
+    ticks = [source for source in state.taken if source not in {"first", "push"}]
+    half = TICKS_WAITING // 2
+    assert ticks[::2] == [f"tick {number}" for number in range(half, TICKS_WAITING)]
+
+
+def test_a_stop_takes_and_acknowledges_what_is_queued(
+    pipeline: Pipeline, state: Watched, acknowledged: Acknowledged
+) -> None:
+    hold(pipeline, state)
+    pipeline.push([Batch("s", receipt=number) for number in range(100)])
+    stopper = threading.Thread(target=pipeline.stop)
+    stopper.start()
+    state.go_on.set()
+    stopper.join(PATIENCE)
+    assert acknowledged.receipts == list(range(100))
+
+
+def test_what_is_pushed_after_the_end_neither_waits_nor_is_acknowledged(
+    pipeline: Pipeline, acknowledged: Acknowledged
+) -> None:
+    pipeline.stop()
+    pipeline.push([Batch("s", receipt=number) for number in range(PUSHES_WAITING + 1)])
+    pipeline.push([Batch("s", receipt=0)])
+    pipeline.tick([Batch("s")])
+    assert acknowledged.receipts == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_pipeline_that_dies_leaves_nobody_waiting(state: Watched) -> None:
+    def broken(_receipt: Any) -> None:
+        raise RuntimeError("no socket")
+
+    made = Pipeline(state, broken)
+    made.start()
+    made.push([Batch("s", receipt=1)])
+    made._thread.join(PATIENCE)
+    made.push([Batch("s")] * (PUSHES_WAITING + 1))
+    made.push([Batch("s")])
+    made.stop()
