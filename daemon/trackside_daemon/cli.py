@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from pathlib import Path  # noqa: TC003  typer reads the annotations while running
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from trackside_daemon import __version__, log
-from trackside_daemon.config import Config, ConfigError, describe, load, settings
+from trackside_daemon.config import Config, ConfigError, describe, load, settings, warn_of_unknown_variables
 from trackside_daemon.ingest.endpoint import EndpointError
 from trackside_daemon.ingest.server import PushSocket
 from trackside_daemon.web.address import AddressError, listen
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
 
 app = typer.Typer(
     name="trackside",
@@ -82,20 +87,25 @@ def daemon(
     try:
         config = reload()
         log.set_up(config.log.level, config.log.format)
-        push_socket = PushSocket(config.push.endpoint)
-        listener = listen(config.web.listen_address)
+        warn_of_unknown_variables()
+        with closing(PushSocket(config.push.endpoint)) as push_socket:
+            status = _serve(config, reload, push_socket, listen(config.web.listen_address))
     except (ConfigError, EndpointError, AddressError) as error:
         _fail(str(error))
+    raise typer.Exit(status)
+
+
+def _serve(config: Config, reload: Callable[[], Config], push_socket: PushSocket, listener: socket.socket) -> int:
+    """Run the daemon on what is bound already; returns its exit status."""
     from trackside_daemon.daemon import Daemon, StartError
 
-    running = Daemon(config, reload, push_socket, listener)
-    if sys.stdout.isatty():
-        typer.echo(f"dashboard: {running.link}")
     try:
-        status = running.run()
+        running = Daemon(config, reload, push_socket, listener)
+        if sys.stdout.isatty():
+            typer.echo(f"dashboard: {running.link}")
+        return running.run()
     except StartError as error:
         _fail(str(error))
-    raise typer.Exit(status)
 
 
 @app.command(epilog="Example: trackside demo --steps 300")
@@ -147,7 +157,7 @@ def _nested(params: dict[str, Any]) -> dict[str, Any]:
     return flags
 
 
-def _fail(message: str) -> Any:
+def _fail(message: str) -> NoReturn:
     """Say what is wrong and how to mend it, and exit 2: wrong usage, or it cannot start."""
     typer.echo(f"trackside: {message}", err=True)
     raise typer.Exit(2)

@@ -214,7 +214,6 @@ def load(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Co
         ConfigError: In one line, the first thing that is wrong.
     """
     values = _read(file) if file is not None else {}
-    _warn_of_unknown_variables()
     try:
         return Config(**{**(flags or {}), "file": values})
     except ValidationError as error:
@@ -241,10 +240,12 @@ def _python_names(values: dict[Any, Any]) -> dict[str, Any]:
     return {
         str(key).replace("-", "_"): _python_names(value) if isinstance(value, dict) else value
         for key, value in values.items()
+        if value is not None  # a section whose lines are all commented out
     }
 
 
-def _warn_of_unknown_variables() -> None:
+def warn_of_unknown_variables() -> None:
+    """Log the ``TRACKSIDE_*`` variables that are nobody's: not the client's, and not what Kubernetes puts there."""
     known = variables()
     for name in sorted(os.environ):
         if (
@@ -272,6 +273,8 @@ def _explain(error: ValidationError, file: Path | None, values: Mapping[str, Any
         return f"{origin}: no such setting" + (f"; did you mean {near[0]}?" if near else "")
     if problem["type"] == "value_error":
         return f"{origin}: {problem['msg'].removeprefix('Value error, ')}"
+    if problem["type"] == "model_type":
+        return f"{origin}: is a section of settings, got {problem['input']!r:.80}"
     return f"{origin}: {problem['msg'][0].lower()}{problem['msg'][1:]}, got {problem['input']!r:.80}"
 
 

@@ -19,13 +19,13 @@ class _Json(logging.Formatter):
 
 
 def set_up(level: str, style: str) -> None:
-    """Log from *level* on, as ``logfmt`` or ``json``. May be called again to change either."""
+    """Log from *level* on, as ``logfmt`` or ``json``; of the libraries only errors. May be called again to change it."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if style == "json" else _Logfmt())
-    logger = logging.getLogger("trackside")
-    logger.handlers = [handler]
-    logger.propagate = False
-    logger.setLevel(level.upper())
+    everybody = logging.getLogger()
+    everybody.handlers = [handler]
+    everybody.setLevel(logging.ERROR)
+    logging.getLogger("trackside").setLevel(level.upper())
 
 
 def _fields(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str, str]:

@@ -56,14 +56,14 @@ class Guard:
     Args:
         app: What is guarded.
         token: Opens ``/api``.
-        hosts: Names that the Host header may have, beside this machine's own.
+        hosts: Names that the Host header may have, beside this machine's own; ports after them do not matter.
         public_read: The API may be read without the token.
     """
 
     def __init__(self, app: ASGIApp, *, token: Token, hosts: Collection[str], public_read: bool) -> None:
         self._app = app
         self._token = token
-        self._hosts = LOCAL | set(hosts)
+        self._hosts = LOCAL | set(map(_name, hosts)) - {""}
         self._public_read = public_read
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,7 +88,7 @@ class Guard:
 
 
 def _name(host: str) -> str:
-    """The Host header without its port, in lower case."""
+    """A host without its port, in lower case."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()
+    return (host.partition(":")[0] if host.count(":") == 1 else host).lower()

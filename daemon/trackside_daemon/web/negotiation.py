@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from email.message import Message
+import re
 from typing import NamedTuple
 
 
@@ -23,7 +23,7 @@ def choose(accept: str) -> Format:
     Every name is plain ASCII, so ``allow-utf-8`` is answered as asked and any other escaping as ``underscores``.
     """
     best: tuple[float, bool] = (0.0, False)
-    for entry in _split(accept):
+    for entry in _split(accept, ","):
         kind, parameters = _parse(entry)
         quality = _quality(parameters.get("q", "1"))
         version = parameters.get("version", "")
@@ -38,32 +38,26 @@ def choose(accept: str) -> Format:
 
 def accepts_gzip(accept_encoding: str) -> bool:
     """Whether an Accept-Encoding header takes gzip."""
-    entries = (_parse(entry) for entry in _split(accept_encoding))
-    return any(kind in {"gzip", "*"} and _quality(parameters.get("q", "1")) > 0 for kind, parameters in entries)
+    entries = map(_parse, _split(accept_encoding, ","))
+    qualities = {kind: _quality(parameters.get("q", "1")) for kind, parameters in entries}
+    return qualities.get("gzip", qualities.get("*", 0.0)) > 0
 
 
 def _escaping(accept: str) -> str:
     return "allow-utf-8" if "escaping=allow-utf-8" in accept.replace(" ", "").replace('"', "") else "underscores"
 
 
-def _split(header: str) -> list[str]:
-    """The entries of a header: separated by commas, but not by those in quotes."""
-    entries, quoted = [""], False
-    for sign in header:
-        quoted ^= sign == '"'
-        if sign == "," and not quoted:
-            entries.append("")
-        else:
-            entries[-1] += sign
-    return [entry for entry in entries if entry.strip()]
+def _split(text: str, separator: str) -> list[str]:
+    """The parts of a header, which are separated where no quotes are open."""
+    parts = re.findall(rf'(?:[^"{separator}]|"[^"]*"?)+', text)
+    return [part.strip() for part in parts if part.strip()]
 
 
 def _parse(entry: str) -> tuple[str, dict[str, str]]:
-    message = Message()
-    message["content-type"] = entry.strip()
-    pairs = message.get_params(failobj=[])
-    kind = pairs[0][0].lower() if pairs else ""
-    return kind, {name.lower(): value for name, value in pairs[1:]}
+    """``kind; name=value`` in lower case, the values without their quotes."""
+    kind, *parameters = _split(entry.lower(), ";") or [""]
+    pairs = (parameter.partition("=") for parameter in parameters)
+    return kind, {name.strip(): value.strip().strip('"') for name, _, value in pairs}
 
 
 def _quality(text: str) -> float:

@@ -7,13 +7,18 @@ import threading
 from typing import TYPE_CHECKING
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
     import socket
 
     from starlette.types import ASGIApp
 
-REQUESTS_AT_ONCE = 40
+CONNECTIONS = 256
+"""What comes on top is answered 503."""
+
+SILENT_SECONDS = 10.0
+"""A connection that has not asked anything for so long is closed, so that idle ones do not keep scrapes out."""
 
 
 class WebServer:
@@ -28,14 +33,15 @@ class WebServer:
         config = uvicorn.Config(
             app,
             loop="asyncio",
-            http="h11",
+            http=_Connection,
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
             date_header=False,
-            limit_concurrency=REQUESTS_AT_ONCE,
+            proxy_headers=False,
+            limit_concurrency=CONNECTIONS,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=1,
         )
@@ -54,6 +60,18 @@ class WebServer:
 
     def _serve(self) -> None:
         asyncio.run(self._server.serve(sockets=[self._listener]))
+
+
+class _Connection(H11Protocol):
+    """Uvicorn's, but one that opens and then says nothing does not stay."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.loop.call_later(SILENT_SECONDS, self._leave_unless_asked)
+
+    def _leave_unless_asked(self) -> None:
+        if self.cycle is None:
+            self.transport.close()
 
 
 class _Server(uvicorn.Server):
