@@ -62,7 +62,11 @@ class Daemon:
         if not self._address.wait(DEADLINE) or not self.url:
             self.stop()
             pytest.fail("the daemon did not start: " + "".join(self.log))
-        eventually(lambda: self.get("/-/ready").status_code == 200)
+        try:
+            eventually(lambda: self.get("/-/ready").status_code == 200)
+        except BaseException:
+            self.stop()
+            raise
 
     def get(self, path: str, **headers: str) -> httpx.Response:
         """Ask for a page."""

@@ -17,6 +17,8 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(2)
+    except KeyboardInterrupt:  # Ctrl-C while it is still importing: stopped as asked
+        sys.exit(0)
     app()
 
 

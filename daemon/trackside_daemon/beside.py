@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess  # noqa: TID251  this is the file that starts the user's and the demo's processes
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Child:
             [sys.executable, "-m", *arguments],
             env={**os.environ, **(environ or {})},
             start_new_session=True,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509  this process has one thread, and calls nothing but prctl there
+            preexec_fn=partial(_die_with, os.getpid()),  # noqa: PLW1509  this process has one thread, so nothing is held
         )
 
     @property
@@ -54,6 +55,8 @@ def stop_all(children: Sequence[Child]) -> None:
         child.stop()
 
 
-def _die_with_parent() -> None:
-    """Get SIGTERM when the parent dies, by prctl(2)."""
+def _die_with(parent: int) -> None:
+    """Get SIGTERM when the parent dies, by prctl(2); should it be dead already, nothing begins."""
     _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    if os.getppid() != parent:
+        os._exit(1)
