@@ -227,6 +227,10 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{file}: {(error.strerror or str(error)).lower()}; --config.file takes a YAML file"
         ) from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
+        raise ConfigError(f"{file}: not YAML: {where}{error.problem}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: not YAML: {' '.join(str(error).split())}") from error
     if values is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -32,6 +33,7 @@ class WebServer:
     def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
         config = uvicorn.Config(
             app,
+            interface="asgi3",
             loop="asyncio",
             http=_Connection,
             ws="none",
@@ -94,4 +96,5 @@ class _Server(uvicorn.Server):
         """End `main_loop`; from any thread."""
         self._leaving.set()
         if self._loop is not None and self._left is not None:
-            self._loop.call_soon_threadsafe(self._left.set)
+            with suppress(RuntimeError):  # its loop is closed: it has left already
+                self._loop.call_soon_threadsafe(self._left.set)

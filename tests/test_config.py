@@ -1,0 +1,289 @@
+"""The configuration: what counts before what, and what a person is told who wrote something wrong."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trackside_daemon.config import (
+    CLIENT_VARIABLES,
+    Config,
+    ConfigError,
+    describe,
+    load,
+    seconds,
+    settings,
+    variables,
+    warn_of_unknown_variables,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("TRACKSIDE_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes a configuration file."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "trackside.yml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def refusal(*arguments: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_everything_has_a_default() -> None:
+    config = load()
+    assert (config.sample.interval, config.run.linger) == (1.0, 60.0)
+    assert config.web.listen_address == "127.0.0.1:21790"
+    assert (config.web.public_read, config.web.enable_lifecycle, config.require_gpu) == (False, False, False)
+    assert (config.web.allowed_hosts, config.push.endpoint) == ((), ())
+    assert config.collector.cpu.enabled
+    assert tuple(config.limits.model_dump().values()) == (64, 1000, 10_000, 256)
+
+
+def test_flags_count_before_variables_and_those_before_the_file(
+    file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = file("sample: {interval: 2s}\nrun: {linger: 20s}\nlog: {level: error, format: json}\n")
+    monkeypatch.setenv("TRACKSIDE_RUN__LINGER", "30s")
+    monkeypatch.setenv("TRACKSIDE_LOG__LEVEL", "warning")
+    config = load(path, {"log": {"level": "debug"}})
+    assert config.sample.interval == 2.0, "from the file"
+    assert config.run.linger == 30.0, "from the environment, over the file"
+    assert config.log.level == "debug", "from the flags, over both"
+    assert config.log.format == "json", "beside them, from the file"
+
+
+def test_a_setting_may_be_written_with_hyphens_or_underscores(file: Callable[[str], Path]) -> None:
+    for text in ("web: {public-read: true, listen-address: ':1'}", "web: {public_read: true, listen_address: ':1'}"):
+        config = load(file(text))
+        assert (config.web.public_read, config.web.listen_address) == (True, ":1")
+    assert load(file("require-gpu: true")).require_gpu
+
+
+def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        "sample.interval": ("2s", 2.0),
+        "run.linger": ("5m", 300.0),
+        "web.listen_address": (":1", ":1"),
+        "web.allowed_hosts": ("a, b,", ("a", "b")),
+        "web.public_read": ("true", True),
+        "web.enable_lifecycle": ("1", True),
+        "push.endpoint": ("ipc:///a,tcp://127.0.0.1:1", ("ipc:///a", "tcp://127.0.0.1:1")),
+        "log.level": ("debug", "debug"),
+        "log.format": ("json", "json"),
+        "collector.cpu.enabled": ("false", False),
+        "collector.memory.enabled": ("no", False),
+        "collector.gpu.enabled": ("off", False),
+        "collector.gpu.simulate": ("3", 3),
+        "limits.runs": ("1", 1),
+        "limits.keys": ("2", 2),
+        "limits.series": ("3", 3),
+        "limits.label_bytes": ("16", 16),
+        "require_gpu": ("true", True),
+    }
+    assert {".".join(path) for path in settings()} == set(given)
+    for variable, path in variables().items():
+        monkeypatch.setenv(variable, given[".".join(path)][0])
+    config: Any = load()
+    for name, (_, expected) in given.items():
+        value = config
+        for part in name.split("."):
+            value = getattr(value, part)
+        assert value == expected, name
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("1s", 1.0),
+        ("500ms", 0.5),
+        ("1h30m", 5400.0),
+        ("1d", 86400.0),
+        ("1.5s", 1.5),
+        ("2m500ms", 120.5),
+        ("0.25", "0.25"),
+    ],
+)
+def test_a_duration_is_understood(written: str, meant: object) -> None:
+    assert seconds(written) == meant
+
+
+@pytest.mark.parametrize("written", ["", "s", "1 s", "1x", "-1s", "1s!", "1m 30s", "one", "1e3s", "1s2"])
+def test_what_is_no_duration_is_told_how_one_looks(written: str) -> None:
+    flags = {"run": {"linger": written}}
+    assert refusal(None, flags) == f"--run.linger: {written!r} is not a duration such as 1s, 500ms or 1h30m"
+
+
+@pytest.mark.parametrize(("text", "linger"), [("30", 30.0), ("1.5", 1.5), ("'90'", 90.0), ("0", 0.0), ("1m", 60.0)])
+def test_a_number_in_the_file_is_seconds(file: Callable[[str], Path], text: str, linger: float) -> None:
+    assert load(file(f"run: {{linger: {text}}}")).run.linger == linger
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [("[a, b]", ("a", "b")), ("a", ("a",)), ("'a, b'", ("a", "b")), ("[]", ()), ("''", ())],
+)
+def test_a_list_may_be_one_or_be_separated_by_commas(
+    file: Callable[[str], Path], text: str, hosts: tuple[str, ...]
+) -> None:
+    assert load(file(f"web: {{allowed-hosts: {text}}}")).web.allowed_hosts == hosts
+
+
+@pytest.mark.parametrize(
+    "text", ["", "# nothing", "---", "sample:", "sample:\n  # interval: 2s\nweb: {listen-address:}"]
+)
+def test_what_is_left_empty_has_its_default(file: Callable[[str], Path], text: str) -> None:
+    assert load(file(text)) == load()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("sample: {intervall: 2s}", "sample.intervall: no such setting; did you mean sample.interval?"),
+        ("smaple: {interval: 2s}", "smaple: no such setting; did you mean sample?"),
+        ("web: {listen-adress: x}", "web.listen-adress: no such setting; did you mean web.listen-address?"),
+        ("collector: {disk: {enabled: true}}", "collector.disk: no such setting"),
+        ("zzz: 1", "zzz: no such setting"),
+        ("1: 2", "1: no such setting"),
+        ("sample: 5", "sample: is a section of settings, got 5"),
+        ("sample: [1]", "sample: is a section of settings, got [1]"),
+        ("log: {level: loud}", "log.level: input should be 'debug', 'info', 'warning' or 'error', got 'loud'"),
+        ("sample: {interval: 0.01}", "sample.interval: input should be greater than or equal to 0.1, got 0.01"),
+        ("sample: {interval: 1h}", "sample.interval: input should be less than or equal to 300, got '1h'"),
+        ("sample: {interval: soon}", "sample.interval: 'soon' is not a duration such as 1s, 500ms or 1h30m"),
+        ("limits: {runs: 0}", "limits.runs: input should be greater than or equal to 1, got 0"),
+        ("web: {public-read: 7}", "web.public-read: input should be a valid boolean, unable to interpret input, got 7"),
+        ("web: {allowed-hosts: 7}", "web.allowed-hosts: input should be a valid tuple, got 7"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named_with_file_key_and_remedy(
+    file: Callable[[str], Path], text: str, says: str
+) -> None:
+    path = file(text)
+    assert refusal(path).startswith(f"{path}: {says}")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: [", "not YAML: line 1, column 5: expected the node content, but found '<stream end>'"),
+        ("a: 1\nb: c: d", "not YAML: line 2, column 5: mapping values are not allowed here"),
+        ("\tx: 1", "not YAML: line 1, column 1: found character '\\t' that cannot start any token"),
+        ("!!python/object:os.system {}", "not YAML: line 1, column 1: could not determine a constructor"),
+        ("a: \x00", "not YAML: unacceptable character #x0000: special characters are not allowed"),
+        ("just words", "a mapping of settings is expected, not a str"),
+        ("[1, 2]", "a mapping of settings is expected, not a list"),
+        ("{[1]: 2}", "not YAML: line 1, column 2: found unhashable key"),
+    ],
+)
+def test_what_is_no_mapping_is_said_in_one_line(file: Callable[[str], Path], text: str, says: str) -> None:
+    path = file(text)
+    assert refusal(path).startswith(f"{path}: {says}")
+
+
+def test_a_file_that_is_no_text_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "trackside.yml"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert refusal(path).startswith(f"{path}: not YAML: 'utf-8' codec can't decode byte 0xff")
+
+
+@pytest.mark.parametrize(("name", "says"), [("missing.yml", "no such file or directory"), (".", "is a directory")])
+def test_a_file_that_cannot_be_read_is_said(tmp_path: Path, name: str, says: str) -> None:
+    assert refusal(tmp_path / name) == f"{tmp_path / name}: {says}; --config.file takes a YAML file"
+
+
+def test_what_is_wrong_in_a_variable_is_named_by_the_variable(
+    file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKSIDE_SAMPLE__INTERVAL", "soon")
+    path = file("sample: {interval: 1s}")
+    assert refusal(path) == "TRACKSIDE_SAMPLE__INTERVAL: 'soon' is not a duration such as 1s, 500ms or 1h30m"
+
+
+def test_what_is_wrong_in_a_flag_is_named_by_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKSIDE_LOG__LEVEL", "debug")
+    assert refusal(None, {"log": {"level": "loud"}}).startswith("--log.level: input should be 'debug'")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("TRACKSIDE_SAMPLE_INTERVAL", "; did you mean TRACKSIDE_SAMPLE__INTERVAL?"),
+        ("TRACKSIDE_RUN_NMAE", "; did you mean TRACKSIDE_RUN_NAME?"),
+        ("TRACKSIDE_LOG", ""),
+        ("TRACKSIDE_Q", ""),
+    ],
+)
+def test_an_unknown_variable_is_one_warning_and_no_error(
+    name: str, says: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(name, "x")
+    assert load() == Config()
+    warn_of_unknown_variables()
+    (message,) = caplog.messages
+    assert message.startswith(f"{name} is not a setting and is ignored")
+    if says:
+        assert message.endswith(says)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *sorted(CLIENT_VARIABLES),
+        "TRACKSIDE_SERVICE_HOST",
+        "TRACKSIDE_SERVICE_PORT",
+        "TRACKSIDE_SERVICE_PORT_METRICS",
+        "TRACKSIDE_PORT",
+        "TRACKSIDE_PORT_21790_TCP",
+        "TRACKSIDE_PORT_21790_TCP_ADDR",
+        "TRACKSIDE_PORT_21790_TCP_PORT",
+        "TRACKSIDE_PORT_21790_TCP_PROTO",
+        "TRACKSIDE_PORT_53_UDP_ADDR",
+        "TRACKSIDE_FOO_SERVICE_HOST",
+        "TRACKSIDE_FOO_SERVICE_PORT",
+        "TRACKSIDE_FOO_SERVICE_PORT_HTTP",
+        "TRACKSIDE_FOO_BAR_PORT_80_TCP",
+        "TRACKSIDE_LOG__LEVEL",
+    ],
+)
+def test_what_the_client_owns_and_what_kubernetes_puts_there_is_no_warning(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(name, "debug")
+    load()
+    warn_of_unknown_variables()
+    assert caplog.messages == []
+
+
+def test_every_setting_has_a_description_and_shows_its_default() -> None:
+    for path in settings():
+        assert describe(".".join(path)).endswith((".", "]"))
+    assert describe("sample.interval").endswith("[default: 1s]")
+    assert describe("web.listen-address").endswith("[default: 127.0.0.1:21790]")
+
+
+def test_nothing_can_be_changed_afterwards() -> None:
+    config: Any = load()
+    with pytest.raises(ValueError, match="frozen"):
+        config.require_gpu = True
+    with pytest.raises(ValueError, match="frozen"):
+        config.web.public_read = True

@@ -1,0 +1,101 @@
+"""The pages over a state, asked without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from speech import House
+
+from trackside_daemon.collectors.cpu import CPUS
+from trackside_daemon.metric import Batch, Sample
+from trackside_daemon.web.app import Pages
+from trackside_daemon.web.guard import Token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from starlette.types import ASGIApp
+
+    from trackside_daemon.state import State
+
+BASE = "http://127.0.0.1:21790"
+
+
+class Client:
+    """Asks an application."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._transport = httpx.ASGITransport(app=app)
+
+    def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        async def once() -> httpx.Response:
+            async with httpx.AsyncClient(transport=self._transport, base_url=BASE) as client:
+                return await client.request(method, path, **options)
+
+        return asyncio.run(once())
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return self.ask("GET", path, **options)
+
+
+class Site:
+    """Pages, and the token that opens them.
+
+    Attributes:
+        wrong: What a reload finds wrong.
+        ready: Whether the first samples are there.
+        reloads: How often it was reloaded.
+    """
+
+    def __init__(self, directory: Path, state: State) -> None:
+        self.state = state
+        self.token = Token(directory / "token")
+        self.wrong = ""
+        self.ready = True
+        self.reloads = 0
+        state.update(Batch("cpu", [Sample(CPUS, (), 4.0)]))
+
+    def _reload(self) -> str:
+        self.reloads += 1
+        return self.wrong
+
+    def client(self, *, lifecycle: bool = False, public_read: bool = False, hosts: tuple[str, ...] = ()) -> Client:
+        pages = Pages(
+            self.state,
+            sources=["cpu", "memory", "training"],
+            ready=lambda: self.ready,
+            status=lambda: {"version": "1"},
+            reload=self._reload if lifecycle else None,
+        )
+        return Client(pages.app(token=self.token, hosts=hosts, public_read=public_read))
+
+    @property
+    def key(self) -> dict[str, str]:
+        """The header that opens the API."""
+        return {"Authorization": f"Bearer {self.token.value}"}
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+@pytest.fixture
+def site(place: Path, house: House) -> Site:
+    return Site(place, house.state)
+
+
+@pytest.fixture
+def client(site: Site) -> Client:
+    """Whoever comes without a token."""
+    return site.client()
+
+
+@pytest.fixture
+def api(site: Site) -> Callable[[str], Any]:
+    """Asks the API, with the token, for JSON."""
+    return lambda path: site.client().get(f"/api/v1/{path}", headers=site.key).json()

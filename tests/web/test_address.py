@@ -1,0 +1,97 @@
+"""The port that HTTP is served on, and what is said when it cannot be had."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trackside_daemon.web.address import AddressError, listen, written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(params=["127.0.0.1", "[::1]"])
+def taken(request: pytest.FixtureRequest) -> Iterator[str]:
+    """An address that this process listens at."""
+    host: str = request.param
+    with listen(f"{host}:0") as listener:
+        yield f"{host}:{listener.getsockname()[1]}"
+
+
+def refusal(address: str) -> str:
+    with pytest.raises(AddressError) as caught:
+        listen(address)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:0", "localhost:0", ":0", "0.0.0.0:0", "[::]:0"])
+def test_an_address_is_listened_at_and_written_so_that_it_can_be_asked(address: str) -> None:
+    with listen(address) as listener:
+        host, _, port = written(listener).rpartition(":")
+        assert ":" not in host or host[0] + host[-1] == "[]"
+        socket.create_connection((host.strip("[]"), int(port))).close()
+
+
+@pytest.mark.parametrize(
+    "address", ["", "127.0.0.1", "21790", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:65536", "127.0.0.1:-1", "[::1]"]
+)
+def test_what_is_no_address_is_told_how_one_looks(address: str) -> None:
+    assert refusal(address) == f"web.listen-address: {address!r} is not HOST:PORT, such as 127.0.0.1:21790"
+
+
+@pytest.mark.parametrize("address", ["nowhere.invalid:1", "x..y:1", f"{'x' * 70}:1"])
+def test_a_host_that_cannot_be_resolved_is_said(address: str) -> None:
+    assert refusal(address).startswith(f"web.listen-address: {address}: ")
+    assert refusal(address).endswith("; give HOST:PORT of this machine")
+
+
+def test_an_address_of_another_machine_is_said() -> None:
+    assert refusal("192.0.2.1:21790") == (
+        "web.listen-address: 192.0.2.1:21790: cannot assign requested address; choose another"
+    )
+
+
+def test_a_port_that_is_taken_is_answered_with_who_has_it_and_with_a_free_one(taken: str) -> None:
+    host, _, port = taken.rpartition(":")
+    comm = Path("/proc/self/comm").read_text().strip()
+    found = re.fullmatch(
+        rf"web\.listen-address: {re.escape(taken)} is taken by {re.escape(comm)} \(pid {os.getpid()}\); stop it, or use"
+        rf" another port: --web\.listen-address={re.escape(host)}:(\d+)",
+        refusal(taken),
+    )
+    assert found is not None, refusal(taken)
+    assert int(found[1]) >= int(port) + 2, "the one in between may be the push port's"
+    listen(f"{host}:{found[1]}").close()
+
+
+def test_another_process_is_named_too() -> None:
+    script = "import socket, sys\nwith socket.create_server(('127.0.0.1', 0)) as s:\n print(s.getsockname()[1], flush=True)\n input()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        port = int(holder.stdout.readline())
+        assert f"(pid {holder.pid})" in refusal(f"127.0.0.1:{port}")
+
+
+def test_a_port_of_all_addresses_collides_with_one_of_them() -> None:
+    with listen("127.0.0.1:0") as listener:
+        port = listener.getsockname()[1]
+        found = re.search(r"--web\.listen-address=0\.0\.0\.0:(\d+)$", refusal(f"0.0.0.0:{port}"))
+    assert found is not None
+    listen(f"0.0.0.0:{found[1]}").close()
+
+
+def test_a_port_may_be_used_again_at_once() -> None:
+    with listen("127.0.0.1:0") as listener:
+        address = written(listener)
+        with socket.create_connection(listener.getsockname()):
+            listener.accept()[0].close()
+    listen(address).close()

@@ -1,0 +1,157 @@
+"""What each path answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from speech import Speaker
+
+from trackside_daemon.collectors.memory import MemoryCollector
+from trackside_daemon.metric import Batch
+from trackside_daemon.web.app import SECURITY
+
+
+@pytest.fixture
+def shown(site: Any, house: Any) -> Any:
+    """The site with a run and the memory on it."""
+    who = Speaker()
+    house.hello(who)
+    house.push(who, {"loss": 2.5})
+    site.state.update(Batch("memory", MemoryCollector().collect()))
+    return site
+
+
+def families(client: Any, **query: Any) -> set[str]:
+    response = client.get("/metrics", params={f"{name}[]": value for name, value in query.items()})
+    assert response.status_code == 200
+    found = text_string_to_metric_families(response.text)
+    return {family.name.removeprefix("trackside_").partition("_")[0] for family in found}
+
+
+def problem(response: Any, status: int) -> tuple[str, str]:
+    """Reason and message of an error, which has to look as all errors do."""
+    assert response.status_code == status
+    assert response.headers["Content-Type"] == "application/json"
+    (error,) = response.json().values()
+    assert set(error) == {"reason", "message"}
+    return error["reason"], error["message"]
+
+
+def test_all_sources_and_the_process_itself_are_on_the_page(shown: Any) -> None:
+    assert families(shown.client()) >= {"host", "training", "process", "python"}
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ({"collect": ["cpu"]}, {"host"}),
+        ({"collect": ["training"]}, {"training"}),
+        ({"collect": ["training", "cpu"]}, {"training", "host"}),
+        ({"collect": ["process"]}, {"process", "python"}),
+        ({"exclude": ["process"]}, {"training", "host"}),
+        ({"exclude": ["training", "cpu", "memory"]}, {"process", "python"}),
+        ({"exclude": ["cpu", "memory", "training", "process"]}, set()),
+    ],
+)
+def test_a_scrape_may_choose_its_sources(shown: Any, query: dict[str, list[str]], found: set[str]) -> None:
+    assert families(shown.client(), **query) == found
+
+
+def test_the_sources_that_a_scrape_did_not_choose_are_not_on_it(shown: Any) -> None:
+    page = shown.client().get("/metrics", params={"exclude[]": "cpu"}).text
+    assert "trackside_host_cpus" not in page
+    assert "trackside_host_memory_anonymous_bytes" in page
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("collect[]=cpu&exclude[]=memory", "collect[] and exclude[] cannot be combined"),
+        ("collect[]=tea", "no collector 'tea'; there are cpu, memory, process, training"),
+        ("collect[]=cpu&collect[]=tea", "no collector 'tea'; there are cpu, memory, process, training"),
+        ("exclude[]=tea", "no collector 'tea'; there are cpu, memory, process, training"),
+        ("collect[]=", "no collector ''; there are cpu, memory, process, training"),
+    ],
+)
+def test_a_choice_that_makes_no_sense_is_explained(client: Any, query: str, message: str) -> None:
+    assert problem(client.get(f"/metrics?{query}"), 400) == ("bad_request", message)
+
+
+def test_other_parameters_of_a_scrape_do_not_matter(client: Any) -> None:
+    assert client.get("/metrics?target=x&collect=y").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/nothing", "/static/nothing.js", "/static/../app.py", "/static/%2e%2e/app.py", "/-/x"]
+)
+def test_an_unknown_path_is_a_404(client: Any, path: str) -> None:
+    assert problem(client.get(path), 404) == ("not_found", "Not Found")
+
+
+def test_an_unknown_path_of_the_api_is_a_404_too(site: Any) -> None:
+    assert problem(site.client().get("/api/v1/nothing", headers=site.key), 404)[0] == "not_found"
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/-/healthy", "/-/ready", "/"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+def test_a_wrong_method_is_told_the_right_ones(client: Any, path: str, method: str) -> None:
+    response = client.ask(method, path)
+    assert problem(response, 405) == ("method", "Method Not Allowed")
+    assert set(response.headers["Allow"].split(", ")) == {"GET", "HEAD"}
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/-/healthy", "/-/ready", "/"])
+def test_a_head_has_the_headers_of_a_get(client: Any, path: str) -> None:
+    head, get = client.ask("HEAD", path), client.get(path)
+    assert head.status_code == 200
+    assert head.headers["Content-Type"] == get.headers["Content-Type"]
+
+
+def test_it_is_healthy_as_long_as_it_answers_and_ready_with_the_first_samples(site: Any) -> None:
+    site.ready = False
+    client = site.client()
+    assert client.get("/-/healthy").status_code == 200
+    waiting = client.get("/-/ready")
+    assert (waiting.status_code, waiting.text) == (503, "trackside is waiting for its first samples.\n")
+    site.ready = True
+    assert (client.get("/-/ready").status_code, client.get("/-/ready").text) == (200, "trackside is ready.\n")
+
+
+def test_a_reload_over_http_is_off_unless_it_is_allowed(site: Any) -> None:
+    reason, message = problem(site.client().ask("POST", "/-/reload"), 403)
+    assert (reason, site.reloads) == ("lifecycle", 0)
+    assert message == "reloading over HTTP is off; start with --web.enable-lifecycle, or use SIGHUP"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_a_reload_that_is_allowed_reloads(site: Any, method: str) -> None:
+    response = site.client(lifecycle=True).ask(method, "/-/reload")
+    assert (response.status_code, response.text, site.reloads) == (200, "reloaded\n", 1)
+
+
+def test_a_reload_that_fails_says_what_is_wrong(site: Any) -> None:
+    site.wrong = "trackside.yml: sample.intervall: no such setting"
+    assert problem(site.client(lifecycle=True).ask("POST", "/-/reload"), 500) == ("config", site.wrong)
+
+
+def test_a_reload_by_get_is_not_one(site: Any) -> None:
+    problem(site.client(lifecycle=True).get("/-/reload"), 405)
+    assert site.reloads == 0
+
+
+def test_the_landing_page_lets_nothing_foreign_in(client: Any) -> None:
+    response = client.get("/")
+    assert response.headers["Content-Type"].startswith("text/html")
+    assert "<h1>trackside</h1>" in response.text
+    assert '<a href="/metrics">' in response.text
+    assert {name: response.headers[name] for name in SECURITY} == SECURITY
+    assert "default-src 'none'" in SECURITY["Content-Security-Policy"]
+    assert "http" not in response.text.replace("http-equiv", "")
+
+
+@pytest.mark.parametrize("name", ["landing.js", "style.css"])
+def test_what_the_landing_page_needs_comes_from_here(client: Any, name: str) -> None:
+    assert f"/static/{name}" in client.get("/").text
+    assert client.get(f"/static/{name}").status_code == 200

@@ -1,0 +1,175 @@
+"""The thread that serves HTTP, with real sockets: what comes besides good requests."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from processes import eventually
+from starlette.responses import PlainTextResponse
+
+from trackside_daemon.web import server as module
+from trackside_daemon.web.address import listen, written
+from trackside_daemon.web.server import WebServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from starlette.types import Receive, Scope, Send
+
+PATIENCE = 30.0
+"""Seconds; only a test that fails waits for so long."""
+
+
+class Service:
+    """An application behind a server; it answers `/slow` when it is let go on, and breaks on `/broken`."""
+
+    def __init__(self) -> None:
+        listener = listen("127.0.0.1:0")
+        self.address = listener.getsockname()
+        self.url = f"http://{written(listener)}"
+        self.entered, self.go_on = threading.Event(), threading.Event()
+        self.server = WebServer(self._answer, listener)
+        self.server.start()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/broken":
+            raise RuntimeError("broken")
+        if scope["path"] == "/slow":
+            self.entered.set()
+            assert self.go_on.wait(PATIENCE)
+        await PlainTextResponse(f"{scope['client'][0]} {scope['scheme']}")(scope, receive, send)
+
+    def get(self, path: str = "/", **headers: str) -> httpx.Response:
+        return httpx.get(self.url + path, headers=headers, timeout=PATIENCE)
+
+    def connect(self, data: bytes = b"") -> socket.socket:
+        connection = socket.create_connection(self.address, timeout=PATIENCE)
+        connection.sendall(data)
+        return connection
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    made = Service()
+    yield made
+    made.go_on.set()
+    made.server.stop()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silent connection is closed after a twentieth of a second."""
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0.05)
+
+
+def read(connection: socket.socket) -> bytes:
+    """All that comes until the other side closes."""
+    parts = []
+    while part := connection.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def test_it_serves_and_keeps_the_connection(service: Service) -> None:
+    with httpx.Client(base_url=service.url) as client:
+        for _ in range(3):
+            assert client.get("/").status_code == 200
+    assert "server" not in service.get().headers
+
+
+def test_what_a_proxy_claims_is_not_believed(service: Service) -> None:
+    answer = service.get(**{"X-Forwarded-For": "10.0.0.1", "X-Forwarded-Proto": "https"})
+    assert answer.text == "127.0.0.1 http"
+
+
+def test_idle_connections_do_not_keep_scrapes_out(impatient: None, service: Service) -> None:
+    service.server._server.config.limit_concurrency = 5
+    idle = [service.connect() for _ in range(10)]
+    assert [read(connection) for connection in idle] == [b""] * 10, "each is closed without a word"
+    assert eventually(lambda: service.get().status_code == 200)
+    for connection in idle:
+        connection.close()
+
+
+def test_a_request_that_is_never_finished_is_not_waited_for(impatient: None, service: Service) -> None:
+    with service.connect(b"GET / HTTP/1.1\r\nHost: x\r\n") as dribbling:
+        assert read(dribbling) == b""
+    assert service.get().status_code == 200
+
+
+def test_a_request_that_takes_long_is_not_cut_off(impatient: None, service: Service) -> None:
+    answers: list[int] = []
+    asker = threading.Thread(target=lambda: answers.append(service.get("/slow").status_code))
+    asker.start()
+    assert service.entered.wait(PATIENCE)
+    service.go_on.set()
+    asker.join(PATIENCE)
+    assert answers == [200]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\x00" * 100, b"garbage\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"A" * 100_000],
+    ids=["zeros", "words", "no host", "much"],
+)
+def test_garbage_is_answered_400_and_not_logged(
+    service: Service, caplog: pytest.LogCaptureFixture, garbage: bytes
+) -> None:
+    caplog.set_level(logging.ERROR)
+    with service.connect(garbage) as connection:
+        assert read(connection).startswith(b"HTTP/1.1 400 ")
+    assert service.get().status_code == 200
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_an_application_that_breaks_is_a_500_and_goes_on(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    assert service.get("/broken").status_code == 500
+    assert service.get().status_code == 200
+    assert any(record.exc_info for record in caplog.records)
+
+
+def test_a_stop_answers_what_is_under_way(service: Service) -> None:
+    answers: list[int] = []
+    asker = threading.Thread(target=lambda: answers.append(service.get("/slow").status_code))
+    asker.start()
+    assert service.entered.wait(PATIENCE)
+    stopper = threading.Thread(target=service.server.stop)
+    stopper.start()
+    service.go_on.set()
+    for thread in (asker, stopper):
+        thread.join(PATIENCE)
+    assert answers == [200]
+
+
+@pytest.mark.parametrize("data", [b"", b"GET / HTTP/1.1\r\n"], ids=["silent", "dribbling"])
+def test_a_stop_does_not_wait_for_connections_that_ask_nothing(service: Service, data: bytes) -> None:
+    with service.connect(data):
+        eventually(lambda: service.server._server.server_state.connections)
+        service.server.stop()
+    assert not service.server._thread.is_alive()
+
+
+def test_a_server_that_is_stopped_at_once_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(5):
+        server = Service().server
+        server.stop()
+        assert not server._thread.is_alive()
+
+
+def test_many_ask_at_once(service: Service, count: Callable[[int, int], int]) -> None:
+    answers: list[Any] = []
+
+    def ask() -> None:
+        answers.extend(service.get().status_code for _ in range(count(5, 200)))
+
+    threads = [threading.Thread(target=ask) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert set(answers) == {200}
