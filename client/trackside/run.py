@@ -76,7 +76,7 @@ class Run:
         if len(rows) < ROWS_WAITING:
             rows.append((pushed_at, step, named))
         else:
-            self._refuse(len(named), Session, "pushes come faster than they can be sent; what finds no room is dropped")
+            self._refuse(len(named), Session, "pushes come faster than they can be sent, and one found no room")
 
     def finish(self, status: str = "finished") -> None:
         """End the run: hand on all that was pushed, waiting at most ``$TRACKSIDE_FLUSH_TIMEOUT`` seconds (2).
@@ -120,6 +120,8 @@ class Run:
             try:
                 if isinstance(value, _TEXT):  # float() would read "3"
                     raise TypeError  # noqa: TRY301
+                if getattr(value, "requires_grad", False):  # of a loss as it is, float() makes PyTorch warn
+                    value = value.detach()  # noqa: PLW2901
                 kept[key] = value if type(value) in _NUMBERS else float(value)
             except Exception:  # noqa: BLE001  a value's own __float__ may raise anything
                 shown = writable(key) if isinstance(key, str) else type(key).__name__
@@ -197,13 +199,15 @@ def push(values: Mapping[str, Any] | None = None, /, *, step: int | None = None,
 
 
 def finish(status: str = "finished") -> None:
-    """`Run.finish` of the default run; the next push would open another."""
+    """`Run.finish` of the default run; the next push would open another. A forked child has no part in its parent's."""
     if status not in _STATUSES:
         raise ValueError(f"status {status!r} is none of {', '.join(_STATUSES)}")
     with _process.lock:
-        run, _process.default = _process.default, None
-    if run is not None:
-        run.finish(status)
+        run = _process.default
+        if run is None or run is _process.inherited:
+            return
+        _process.default = None
+    run.finish(status)
 
 
 class _Process:
@@ -212,6 +216,7 @@ class _Process:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.default: Run | None = None
+        self.inherited: Run | None = None
         self.runs: set[Run] = set()
         self.outcome = ("finished", "")
         self._senders: dict[str | None, Sender] = {}
@@ -261,6 +266,7 @@ class _Process:
         for sender in self._senders.values():
             sender.forked()
         self.lock = threading.RLock()
+        self.inherited = self.default
         self.runs = set()
         self._parents += self._senders.values()  # kept, so that nothing of ZeroMQ's is closed here
         self._senders = {}

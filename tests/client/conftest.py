@@ -1,0 +1,58 @@
+"""Processes of one client each, and what plays the daemon for them."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from client.router import Router
+
+from trackside import run as run_module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[run_module._Process]:
+    """All that runs of a process share, made anew for each test; and an environment that leads nowhere."""
+    for name in list(os.environ):
+        if name.startswith(("TRACKSIDE_", "SLURM_")):
+            monkeypatch.delenv(name)
+    fresh = run_module._Process()
+    monkeypatch.setattr(run_module, "_process", fresh)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    yield fresh
+    monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0")
+    fresh._exit()
+    atexit.unregister(fresh._exit)
+
+
+@pytest.fixture
+def nowhere(place: Path) -> str:
+    """An endpoint where nobody is."""
+    return f"ipc://{place}/nobody.sock"
+
+
+@pytest.fixture
+def start_router(place: Path) -> Iterator[Callable[[], Router]]:
+    """Starts test daemons, one after the other at the same path."""
+    started: list[Router] = []
+
+    def start() -> Router:
+        started.append(Router(f"ipc://{place}/push.sock"))
+        return started[-1]
+
+    yield start
+    for router in started:
+        router.close()
+
+
+@pytest.fixture
+def router(start_router: Callable[[], Router]) -> Router:
+    """One test daemon."""
+    return start_router()

@@ -1,0 +1,117 @@
+"""A daemon that says only what a test lets it say, and what a client has told, in plain words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import zmq
+from processes import DEADLINE
+
+from trackside.wire import Envelope, Pushes, decode_body, encode, open_envelope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from trackside import Run
+    from trackside.wire import Body, Totals
+
+Row = tuple[int, dict[str, float]]
+"""A step and the values pushed in it."""
+
+
+class Message(NamedTuple):
+    """What a client said; *peer* is its connection."""
+
+    peer: bytes
+    kind: str
+    session: bytes
+    number: int
+    body: Any
+
+
+class Router:
+    """A ROUTER socket.
+
+    Args:
+        endpoint: Where to bind it.
+
+    Attributes:
+        endpoint: Where it is bound.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.linger = 0
+        self._socket.router_mandatory = True
+        self._socket.bind(endpoint)
+        self.endpoint: str = self._socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
+
+    def next(self, *, passing: Iterable[str] = ("beat",), within: float = DEADLINE) -> Message | None:
+        """The next message that is none of the kinds *passing*; None when none comes *within* so many seconds."""
+        while self._socket.poll(round(within * 1000)):
+            peer, *frames = self._socket.recv_multipart()
+            envelope = open_envelope(frames)
+            if envelope.kind not in passing:
+                return Message(
+                    peer, envelope.kind, envelope.session, envelope.number, decode_body(envelope.kind, frames[2])
+                )
+        return None
+
+    def take(self, kind: str, *, passing: Iterable[str] = ("beat",)) -> Message:
+        """The next message, which must be of this kind."""
+        message = self.next(passing=passing)
+        assert message is not None, f"no {kind} came"
+        assert message.kind == kind
+        return message
+
+    def tell(self, to: Message, kind: str, number: int = 0, body: Body = None) -> None:
+        """Answer the session that said a message."""
+        self.say(to.peer, encode(Envelope(kind, to.session, number), body))
+
+    def say(self, peer: bytes, frames: list[bytes]) -> None:
+        """Send any frames to a connection."""
+        self._socket.send_multipart([peer, *frames])
+
+    def welcome(self, number: int = 0) -> Message:
+        """Take a hello, and welcome it."""
+        hello = self.take("hello")
+        self.tell(hello, "welcome", number)
+        return hello
+
+    def serve(self, ends: int = 1) -> dict[bytes, list[Message]]:
+        """Welcome and acknowledge everything until so many sessions have said bye; what each has said, without beats."""
+        said: dict[bytes, list[Message]] = {}
+        while ends:
+            message = self.next()
+            assert message is not None, f"no bye came, but {said}"
+            said.setdefault(message.session, []).append(message)
+            self.tell(message, "welcome" if message.kind == "hello" else "ack", message.number)
+            ends -= message.kind == "bye"
+        return said
+
+    def close(self) -> None:
+        """Unbind."""
+        self._context.destroy(linger=0)
+
+
+def rows(pushes: Pushes) -> Iterator[Row]:
+    """The rows of a batch."""
+    for block in pushes.blocks:
+        steps, _, values = block.columns()
+        width = len(block.keys)
+        for number, step in enumerate(steps):
+            yield step, dict(zip(block.keys, values[number * width : (number + 1) * width], strict=True))
+
+
+def pushed(messages: Iterable[Message]) -> list[Row]:
+    """The rows of all batches among *messages*."""
+    return [row for message in messages if isinstance(message.body, Pushes) for row in rows(message.body)]
+
+
+def kept(run: Run) -> tuple[list[Row], Totals]:
+    """End a run that has no daemon: the rows that it would send, and its totals."""
+    run.finish()
+    bodies = [decode_body(open_envelope(one.frames).kind, one.frames[2]) for one in run._session.pending]
+    found = [row for body in bodies if isinstance(body, Pushes) for row in rows(body)]
+    return found, bodies[-1].totals if bodies else run._session.totals

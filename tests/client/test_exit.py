@@ -1,0 +1,504 @@
+"""How a training's process ends or forks, with the real daemon beside it: whole scripts, all warnings being errors."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import DEADLINE, Daemon, clean_environ, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from client.router import Router
+
+Process = subprocess.Popen[str]
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    """One daemon for the whole file; each script's name is a run of its own."""
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
+        one = Daemon(Path(directory))
+        yield one
+        one.stop()
+
+
+@pytest.fixture
+def start(tmp_path: Path, daemon: Daemon) -> Iterator[Callable[..., Process]]:
+    """Starts Python on some code: a script *name*.py, which is then the run's name too."""
+    started: list[Process] = []
+
+    def run(name: str, code: str, endpoint: str = daemon.endpoint, **environ: str) -> Process:
+        script = tmp_path / f"{name}.py"
+        script.write_text(textwrap.dedent(code))
+        process = subprocess.Popen(
+            [sys.executable, "-W", "error", str(script)],
+            env=clean_environ({"TRACKSIDE_ENDPOINT": endpoint, **environ}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def finished(start: Callable[..., Process]) -> Callable[..., str]:
+    """Runs some code to its end, which must be a quiet one; what it has printed."""
+
+    def run(name: str, code: str, *, status: int = 0, **more: str) -> str:
+        process = start(name, code, **more)
+        output, errors = process.communicate(timeout=DEADLINE)
+        assert (errors, process.returncode) == ("", status)
+        return output
+
+    return run
+
+
+def state(daemon: Daemon, run: str) -> str | None:
+    """What the daemon says of a run, by its name."""
+    runs = {one["name"]: one for one in daemon.api("runs").json()["runs"]}
+    return runs[run]["state"] if run in runs else None
+
+
+def number(daemon: Daemon, family: str, run: str) -> float | None:
+    return daemon.series().get(f'trackside_training_{family}{{rank="0",run="{run}"}}')
+
+
+def comes_to(daemon: Daemon, run: str, expected: str) -> None:
+    eventually(lambda: state(daemon, run) == expected)
+
+
+def test_a_script_that_ends_is_finished(daemon: Daemon, finished: Callable[..., str]) -> None:
+    finished(
+        "ends",
+        """
+        import trackside
+        for step in range(1000):
+            trackside.push(step=step, loss=1 / (step + 1))
+        """,
+    )
+    assert state(daemon, "ends") == "finished"
+    assert number(daemon, "loss", "ends") == 0.001
+    assert number(daemon, "client_pushes_total", "ends") == number(daemon, "steps_total", "ends") == 1000
+
+
+def test_a_script_that_says_how_it_ended_is_believed(daemon: Daemon, finished: Callable[..., str]) -> None:
+    finished(
+        "says",
+        """
+        import trackside
+        trackside.push(loss=0.5)
+        trackside.finish("stopped")
+        """,
+    )
+    assert state(daemon, "says") == "stopped"
+
+
+def test_all_runs_of_a_process_end_with_it(daemon: Daemon, finished: Callable[..., str]) -> None:
+    finished(
+        "several",
+        """
+        import trackside
+        runs = [trackside.init(f"several-{number}") for number in range(4)]
+        for number, run in enumerate(runs):
+            run.push(loss=number)
+        """,
+    )
+    assert [state(daemon, f"several-{number}") for number in range(4)] == ["finished"] * 4
+    assert [number(daemon, "loss", f"several-{one}") for one in range(4)] == [0, 1, 2, 3]
+
+
+def test_a_script_that_dies_of_an_exception_has_failed_and_shows_it_as_ever(
+    daemon: Daemon, start: Callable[..., Process]
+) -> None:
+    process = start(
+        "dies",
+        """
+        import trackside
+        trackside.push(loss=0.5)
+        raise ZeroDivisionError("the learning rate")
+        """,
+    )
+    output, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 1
+    lines = errors.splitlines()
+    assert (lines[0], lines[-1]) == ("Traceback (most recent call last):", "ZeroDivisionError: the learning rate")
+    assert len(lines) == 4
+    assert output == ""
+    assert state(daemon, "dies") == "failed"
+
+
+def test_an_excepthook_of_the_scripts_own_is_called_still(daemon: Daemon, start: Callable[..., Process]) -> None:
+    process = start(
+        "hooked",
+        """
+        import sys, trackside
+        sys.excepthook = lambda *_: print("mine")
+        trackside.push(loss=0.5)
+        raise ValueError
+        """,
+    )
+    assert process.communicate(timeout=DEADLINE) == ("mine\n", "")
+    assert state(daemon, "hooked") == "failed"
+
+
+def test_an_error_inside_a_with_block_or_a_thread_is_not_the_processs(
+    daemon: Daemon, finished: Callable[..., str]
+) -> None:
+    finished(
+        "inside",
+        """
+        import threading, trackside
+        threading.excepthook = lambda _: None
+        try:
+            with trackside.init("inside-block") as run:
+                run.push(loss=0.5)
+                raise ValueError
+        except ValueError:
+            pass
+        trackside.init("inside-thread").push(loss=0.5)
+        thread = threading.Thread(target=lambda: 1 / 0)
+        thread.start()
+        thread.join()
+        """,
+    )
+    assert (state(daemon, "inside-block"), state(daemon, "inside-thread")) == ("failed", "finished")
+
+
+def test_ctrl_c_stops_a_run(daemon: Daemon, start: Callable[..., Process]) -> None:
+    process = start(
+        "interrupted",
+        """
+        import itertools, trackside
+        for step in itertools.count():
+            trackside.push(step=step, loss=0.5)
+            if step == 100:
+                print("training", flush=True)
+        """,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "training\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=DEADLINE)
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert errors.count("Traceback") == 1
+    assert state(daemon, "interrupted") == "stopped"
+
+
+def test_a_process_that_ends_without_a_word_is_lost(daemon: Daemon, start: Callable[..., Process]) -> None:
+    code = """
+        import os, signal, time, trackside
+        trackside.push(step=7, loss=0.5)
+        while True:
+            if os.environ["HOW"] == "exit" and os.path.exists(os.environ["SEEN"]):
+                os._exit(0)
+            time.sleep(0.01)
+        """
+    seen = Path(daemon.directory) / "seen"
+    killed, gone = (start(how, code, HOW=how, SEEN=str(seen)) for how in ("kill", "exit"))
+    for how in ("kill", "exit"):
+        eventually(lambda how=how: number(daemon, "loss", how) == 0.5)  # type: ignore[misc]
+    killed.kill()
+    seen.touch()
+    assert (killed.wait(DEADLINE), gone.wait(DEADLINE)) == (-signal.SIGKILL, 0)
+    comes_to(daemon, "kill", "lost")
+    comes_to(daemon, "exit", "lost")
+    assert number(daemon, "step", "kill") == 7
+
+
+def test_without_a_daemon_a_script_ends_at_once_whatever_it_has_pushed(
+    finished: Callable[..., str], nowhere: str
+) -> None:
+    finished(
+        "alone",
+        """
+        import trackside
+        runs = [trackside.init() for _ in range(10)]
+        for run in runs:
+            for step in range(1000):
+                run.push(step=step, loss=0.5)
+        """,
+        endpoint=nowhere,
+        TRACKSIDE_FLUSH_TIMEOUT="inf",
+    )
+
+
+def test_a_frozen_daemon_holds_up_the_end_for_the_flush_timeout_only(
+    start_daemon: Callable[..., Daemon], finished: Callable[..., str]
+) -> None:
+    frozen = start_daemon()
+    os.kill(frozen.process.pid, signal.SIGSTOP)
+    try:
+        finished(
+            "unheard",
+            """
+            import trackside
+            for number in range(5):
+                trackside.init(f"unheard-{number}").push(loss=0.5)
+            """,
+            endpoint=frozen.endpoint,
+            TRACKSIDE_FLUSH_TIMEOUT="0.3",
+        )
+    finally:
+        os.kill(frozen.process.pid, signal.SIGCONT)
+
+
+def test_ctrl_c_while_the_end_is_being_told_cuts_it_short_without_a_traceback(
+    router: Router, start: Callable[..., Process]
+) -> None:
+    process = start(
+        "impatient",
+        """
+        import trackside
+        trackside.init("one").push(loss=0.5)
+        trackside.init("two").push(loss=0.5)
+        """,
+        endpoint=router.endpoint,
+        TRACKSIDE_FLUSH_TIMEOUT="inf",
+    )
+    while (message := router.next()) is not None and message.kind != "bye":
+        router.tell(message, "welcome" if message.kind == "hello" else "ack", message.number)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=DEADLINE) == ("", "")
+    assert process.returncode == 0
+
+
+def test_pushing_until_the_very_last_moment_makes_no_noise(daemon: Daemon, finished: Callable[..., str]) -> None:
+    finished(
+        "until-last",
+        """
+        import atexit, sys, threading, trackside
+
+        class Late:
+            def __del__(self):
+                trackside.push(late=1.0, text="none")
+                trackside.finish()
+                trackside.push(later=1.0)
+
+        def forever():
+            while True:
+                trackside.push(loss=0.5)
+
+        atexit.register(trackside.push, before=1.0)
+        trackside.push(loss=0.5)
+        atexit.register(trackside.push, after=1.0)
+        threading.Thread(target=forever, daemon=True).start()
+        late = Late()
+        sys.late = Late()
+        """,
+    )
+    assert state(daemon, "until-last") == "finished"
+
+
+def test_an_init_in_an_exit_handler_after_ours_makes_no_noise(daemon: Daemon, finished: Callable[..., str]) -> None:
+    output = finished(
+        "afterwards",
+        """
+        import atexit, trackside
+
+        def late():
+            run = trackside.init("too-late")
+            run.push(loss=0.5)
+            run.finish()
+            print(run.name)
+
+        atexit.register(late)
+        trackside.push(loss=0.5)
+        """,
+    )
+    assert output == "too-late\n"
+    assert (state(daemon, "afterwards"), state(daemon, "too-late")) == ("finished", None)
+
+
+FORKS = """
+import os, sys, threading, trackside
+for step in range(100):
+    trackside.push(step=step, loss=0.5, samples=1)
+    if step % 10 == 0:
+        child = os.fork()
+        if child == 0:
+            for other in range(1000, 1100):
+                trackside.push(step=other, loss=9.0, samples=1000, text="no number")
+            trackside.finish("failed")
+            {leave}
+        assert os.waitpid(child, 0)[1] == 0
+trackside.push(step=100, loss=0.25)
+"""
+
+
+@pytest.mark.parametrize("leave", ["os._exit(0)", "sys.exit(0)", "os.fork() and os.wait(); sys.exit(0)", "break"])
+def test_a_forked_child_sends_nothing_and_ends_nothing(
+    daemon: Daemon, finished: Callable[..., str], leave: str
+) -> None:
+    name = "forks-" + "".join(filter(str.isalpha, leave))
+    finished(name, FORKS.format(leave=leave))
+    comes_to(daemon, name, "finished")
+    assert number(daemon, "loss", name) == 0.25
+    assert number(daemon, "samples_total", name) == 100
+    assert number(daemon, "steps_total", name) == number(daemon, "client_pushes_total", name) == 101
+    assert number(daemon, "client_dropped_total", name) == 0
+    assert daemon.series()["trackside_ingest_duplicates_total"] == 0
+
+
+def test_a_forked_child_that_asks_for_it_has_a_run_of_its_own(daemon: Daemon, finished: Callable[..., str]) -> None:
+    finished(
+        "parent",
+        """
+        import os, sys, trackside
+        trackside.push(loss=0.5)
+        child = os.fork()
+        if child == 0:
+            trackside.push(loss=9.0)
+            trackside.init("child")
+            trackside.push(loss=0.25)
+            grandchild = os.fork()
+            if grandchild == 0:
+                trackside.init("grandchild").push(loss=0.125)
+                sys.exit(0)
+            os.waitpid(grandchild, 0)
+            sys.exit(0)
+        os.waitpid(child, 0)
+        trackside.push(loss=0.75)
+        """,
+    )
+    for name, loss in (("parent", 0.75), ("child", 0.25), ("grandchild", 0.125)):
+        assert state(daemon, name) == "finished"
+        assert number(daemon, "loss", name) == loss
+
+
+def test_forking_again_and_again_while_others_push_neither_hangs_nor_loses(
+    daemon: Daemon, finished: Callable[..., str]
+) -> None:
+    finished(
+        "busy",
+        """
+        import os, threading, trackside
+        stop = threading.Event()
+        pushes = [0] * 4
+
+        def work(number):
+            while not stop.is_set():
+                trackside.push({f"thread/{number}": 1.0})
+                pushes[number] += 1
+                stop.wait(0.0005)
+
+        trackside.push(loss=0.5)
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for _ in range(100):
+            child = os.fork()
+            if child == 0:
+                trackside.push(text="no number")
+                trackside.finish()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+        stop.set()
+        for thread in threads:
+            thread.join()
+        trackside.push(pushes=sum(pushes))
+        """,
+    )
+    pushes = daemon.series()['trackside_training_value{key="pushes",rank="0",run="busy"}']
+    assert number(daemon, "client_pushes_total", "busy") == pushes + 2
+    assert number(daemon, "client_dropped_total", "busy") == 0
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_the_workers_of_a_pool_send_nothing_of_their_parents(
+    daemon: Daemon, finished: Callable[..., str], method: str
+) -> None:
+    name = f"pool-{method}"
+    finished(
+        name,
+        """
+        import multiprocessing, os, sys, trackside
+
+        def load(index):
+            if os.environ["METHOD"] == "fork":
+                trackside.push(loss=9.0)  # of the parent's run, which is the parent's alone
+            return index
+
+        def worker(tasks, results):
+            for index in iter(tasks.get, None):
+                results.put(load(index))
+
+        if __name__ == "__main__":
+            context = multiprocessing.get_context(os.environ["METHOD"])
+            trackside.push(step=0, loss=0.5)
+            tasks, results = context.Queue(), context.Queue()
+            workers = [context.Process(target=worker, args=(tasks, results), daemon=True) for _ in range(2)]
+            for one in workers:
+                one.start()
+            for step in range(1, 51):
+                tasks.put(step)
+                results.get()
+                trackside.push(step=step, loss=0.5)
+            for _ in workers:
+                tasks.put(None)
+            for one in workers:
+                one.join()
+                assert one.exitcode == 0
+        """,
+        METHOD=method,
+    )
+    assert state(daemon, name) == "finished"
+    assert number(daemon, "loss", name) == 0.5
+    assert number(daemon, "steps_total", name) == number(daemon, "client_pushes_total", name) == 51
+
+
+def test_a_real_data_loader_with_workers_trains_and_ends_quietly(daemon: Daemon, finished: Callable[..., str]) -> None:
+    pytest.importorskip("torch")
+    finished(
+        "loader",
+        """
+        import torch, trackside
+
+        class Numbers(torch.utils.data.Dataset):
+            def __len__(self):
+                return 40
+
+            def __getitem__(self, index):
+                trackside.push(index=index)
+                return torch.tensor(float(index))
+
+        trackside.init()
+        weight = torch.zeros((), requires_grad=True)
+        for step, batch in enumerate(torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=2)):
+            loss = ((weight - batch) ** 2).mean()
+            trackside.push(step=step, loss=loss)
+        """,
+    )
+    assert state(daemon, "loader") == "finished"
+    assert number(daemon, "client_pushes_total", "loader") == 10
+    assert number(daemon, "client_dropped_total", "loader") == 0
+
+
+def test_a_program_that_is_started_inherits_no_socket(finished: Callable[..., str]) -> None:
+    output = finished(
+        "starts",
+        """
+        import os, subprocess, sys, trackside
+        trackside.push(loss=0.5)
+        run = trackside.init()
+        while not run._sender.connected:
+            pass
+        subprocess.run(["ls", "-l", "/proc/self/fd"], close_fds=False, check=True)
+        """,
+    )
+    assert "socket:" not in output
+    assert "eventfd" not in output

@@ -1,0 +1,395 @@
+"""Who a process is, by what its launcher has put into the environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trackside import identity as identity_module
+from trackside.identity import identify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trackside.wire import Identity
+
+TORCHRUN = {
+    "RANK": "5",
+    "WORLD_SIZE": "16",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "node0",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "job-17",
+    "TORCHELASTIC_RESTART_COUNT": "2",
+}
+SBATCH = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "8"}
+SRUN = {
+    **SBATCH,
+    "SLURM_PROCID": "6",
+    "SLURM_LOCALID": "2",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_ID": "3",
+    "SLURM_STEP_NUM_TASKS": "8",
+    "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
+    "SLURM_RESTART_COUNT": "1",
+}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+}
+
+
+def place(identity: Identity) -> tuple[int, int, int, int]:
+    """Rank, local rank, world and local world."""
+    return identity.rank, identity.local_rank, identity.world, identity.local_world
+
+
+def without(environ: dict[str, str], *names: str) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if name not in names}
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes it so that Python was started with this in ``sys.argv``."""
+
+    def start(*argv: str) -> None:
+        monkeypatch.setattr(sys, "argv", list(argv))
+
+    return start
+
+
+def test_a_plain_process_is_alone_and_its_run_has_an_id_of_its_own() -> None:
+    first, second = identify(environ={}), identify(environ={})
+    assert place(first) == (0, 0, 1, 1)
+    assert (first.attempt, first.job_id, first.gpus) == (0, "", ())
+    assert len(first.run) == 12
+    assert first.run != second.run
+
+
+def test_a_process_is_known_by_pid_start_time_and_boot() -> None:
+    identity = identify(environ={})
+    assert (identity.pid, identity.host) == (os.getpid(), os.uname().nodename)
+    assert identity.boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert identity.start == int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    assert identity.start > 0
+
+
+def test_without_proc_what_it_would_tell_is_left_out(tmp_path: Path) -> None:
+    identity = identify(environ={}, proc=tmp_path)
+    assert (identity.start, identity.boot) == (0, "")
+
+
+def test_a_command_with_brackets_and_blanks_in_its_name_has_a_start_time(tmp_path: Path) -> None:
+    directory = tmp_path / str(os.getpid())
+    directory.mkdir()
+    fields = ["S", *(str(number) for number in range(4, 53))]
+    (directory / "stat").write_text(f"{os.getpid()} (a) (b c) {' '.join(fields)}\n")
+    assert identify(environ={}, proc=tmp_path).start == 22
+    (directory / "stat").write_text("nonsense")
+    assert identify(environ={}, proc=tmp_path).start == 0
+    (directory / "stat").write_bytes(b"1 (\xff\xfe) S")
+    assert identify(environ={}, proc=tmp_path).start == 0
+
+
+def test_torchrun_names_rank_world_attempt_and_run() -> None:
+    identity = identify(environ=TORCHRUN)
+    assert place(identity) == (5, 1, 16, 4)
+    assert (identity.run, identity.attempt) == ("torchrun-job-17", 2)
+
+
+@pytest.mark.parametrize("default", ["none", ""])
+def test_torchruns_default_id_which_all_have_is_none(default: str) -> None:
+    several_nodes = identify(environ={**TORCHRUN, "TORCHELASTIC_RUN_ID": default})
+    assert several_nodes.run == "launch-node0-29500"
+    one_node = {**TORCHRUN, "TORCHELASTIC_RUN_ID": default, "WORLD_SIZE": "4", "RANK": "1"}
+    identity = identify(environ=one_node)
+    assert identity.run.startswith(f"launch-node0-29500-{os.getppid()}-")
+    assert identify(environ={**one_node, "RANK": "2"}).run == identity.run
+
+
+def test_a_launcher_that_sets_only_ranks_is_known_by_its_own_process() -> None:
+    ranks = [identify(environ={"RANK": str(rank), "WORLD_SIZE": "2"}) for rank in range(2)]
+    assert {one.run for one in ranks} == {
+        f"launch-local-{os.getppid()}-{identity_module._start_time(Path('/proc'), os.getppid())}"
+    }
+
+
+def test_inside_srun_a_task_is_a_rank_and_all_ranks_of_the_step_are_one_run() -> None:
+    identity = identify("name", environ=SRUN)
+    assert place(identity) == (6, 2, 8, 4)
+    assert (identity.run, identity.attempt, identity.job_id) == ("slurm-4711.3", 1, "4711")
+    assert identify(environ={**SRUN, "SLURM_PROCID": "0"}).run == identity.run
+
+
+def test_inside_sbatch_alone_there_is_one_process_and_it_is_no_rank(script: Callable[..., None]) -> None:
+    script("/home/me/train.py")
+    identity = identify(environ=SBATCH)
+    assert place(identity) == (0, 0, 1, 1)
+    assert (identity.name, identity.job_id) == ("train-4711", "4711")
+    assert identity.run != identify(environ=SBATCH).run
+
+
+def test_torchrun_inside_srun_has_torchruns_ranks_and_the_steps_id() -> None:
+    identity = identify(environ={**SRUN, **TORCHRUN})
+    assert place(identity) == (5, 1, 16, 4)
+    assert identity.run == "slurm-4711.3"
+
+
+def test_torchrun_inside_sbatch_is_as_torchrun_with_the_jobs_id() -> None:
+    identity = identify(environ={**SBATCH, **TORCHRUN})
+    assert (identity.run, identity.job_id, place(identity)) == ("torchrun-job-17", "4711", (5, 1, 16, 4))
+
+
+@pytest.mark.parametrize(
+    ("counts", "node", "tasks"),
+    [
+        ("4", "0", 4),
+        ("4(x2)", "0", 4),
+        ("4(x2)", "1", 4),
+        ("4(x2),3", "2", 3),
+        ("1,2(x3),5", "3", 2),
+        ("1,2(x3),5", "4", 5),
+        ("2", "7", 1),
+        ("", "0", 1),
+        ("many", "0", 1),
+        ("4(x2)", "", 4),
+    ],
+)
+def test_the_tasks_of_a_step_on_this_node_are_counted(counts: str, node: str, tasks: int) -> None:
+    environ = {**SRUN, "SLURM_STEP_TASKS_PER_NODE": counts, "SLURM_NODEID": node}
+    assert identify(environ=environ).local_world == tasks
+
+
+def test_open_mpi_names_ranks() -> None:
+    identity = identify(environ=OPEN_MPI)
+    assert place(identity) == (3, 1, 4, 2)
+    assert identity.run.startswith("launch-local-")
+    assert identify(environ={**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "0"}).run == identity.run
+
+
+@pytest.mark.parametrize("value", ["", "first", "-1", "1.5", " 1", "9" * 400])
+def test_a_number_that_is_none_is_as_if_it_were_not_there(value: str) -> None:
+    environ = {name: value for name in (*TORCHRUN, *OPEN_MPI) if name != "TORCHELASTIC_RUN_ID"}
+    identity = identify(environ=environ)
+    assert place(identity) == (0, 0, 1, 1)
+    assert identity.attempt == 0
+
+
+def test_what_is_given_comes_before_the_environment_and_that_before_the_launcher(script: Callable[..., None]) -> None:
+    script("train.py")
+    environ = {**TORCHRUN, "TRACKSIDE_RUN_ID": "from outside", "TRACKSIDE_RUN_NAME": "outside"}
+    own = identify("mine", "my id", environ)
+    assert (own.name, own.run) == ("mine", "my id")
+    outside = identify(environ=environ)
+    assert (outside.name, outside.run) == ("outside", "from outside")
+    neither = identify("", "", {**environ, "TRACKSIDE_RUN_ID": "", "TRACKSIDE_RUN_NAME": ""})
+    assert (neither.name, neither.run) == ("train", "torchrun-job-17")
+
+
+def test_a_name_or_id_of_another_type_is_its_text() -> None:
+    name: Any = Path("a/b")
+    run: Any = 17
+    identity = identify(name, run, environ={})
+    assert (identity.name, identity.run) == ("a/b", "17")
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (["train.py"], "train"),
+        (["/home/me/my run.v2.py", "--lr", "0.1"], "my run.v2"),
+        (["/opt/code/mypackage/__main__.py"], "mypackage"),
+        (["/usr/bin/train"], "train"),
+        (["/site-packages/ipykernel_launcher.py", "-f", "kernel.json"], "notebook"),
+        ([""], "python"),
+        (["-c"], "python"),
+        (["-m"], "python"),
+        ([], "python"),
+        (["."], "python"),
+        (["__main__.py"], "python"),
+        (["/data/caf\udce9.py"], "caf?"),
+    ],
+)
+def test_without_a_name_a_run_is_called_as_its_script(script: Callable[..., None], argv: list[str], name: str) -> None:
+    script(*argv)
+    assert identify(environ={}).name == name
+    assert identify(environ={"SLURM_JOB_ID": "9"}).name == f"{name}-9"
+
+
+@pytest.mark.parametrize("job", ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"])
+def test_the_clusters_job_is_known(script: Callable[..., None], job: str) -> None:
+    script("train.py")
+    identity = identify(environ={job: "12.pbs01"})
+    assert (identity.job_id, identity.name) == ("12.pbs01", "train-12.pbs01")
+
+
+@pytest.mark.parametrize(
+    ("visible", "local_rank", "gpus"),
+    [
+        ("", "0", ()),
+        ("0,1,2,3", "1", ()),
+        ("-1", "0", ()),
+        ("NoDevFiles", "0", ()),
+        ("GPU-aa", "0", ("GPU-aa",)),
+        ("GPU-aa,GPU-bb", "1", ("GPU-bb",)),
+        (" GPU-aa , GPU-bb ", "0", ("GPU-aa",)),
+        ("GPU-aa", "3", ("GPU-aa",)),
+        ("MIG-cc,MIG-dd", "1", ("MIG-dd",)),
+        ("MIG-GPU-aa/1/0", "0", ("MIG-GPU-aa/1/0",)),
+    ],
+)
+def test_the_gpus_that_the_environment_names_are_known_by_uuid(
+    visible: str, local_rank: str, gpus: tuple[str, ...]
+) -> None:
+    assert identify(environ={"CUDA_VISIBLE_DEVICES": visible, "LOCAL_RANK": local_rank}).gpus == gpus
+
+
+def test_the_framework_is_the_one_that_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("torch", "jax", "tensorflow"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert identity_module.framework() == ""
+    monkeypatch.setitem(sys.modules, "jax", type(sys)("jax"))
+    assert identity_module.framework() == "jax"
+    torch = type(sys)("torch")
+    torch.__version__ = "2.13.0"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert identify(environ={}).framework == "torch 2.13.0"
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert identify(environ={}).framework == "torch"
+
+
+class Repository:
+    """A real repository with a script in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.git("init", "--quiet", "--initial-branch=main")
+        (folder / "deep" / "er").mkdir(parents=True)
+        (folder / "deep" / "er" / "train.py").touch()
+
+    def git(self, *arguments: str) -> str:
+        identity = ["-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "commit.gpgsign=false"]
+        ran = subprocess.run(
+            ["git", *identity, *arguments], cwd=self.folder, capture_output=True, text=True, check=True
+        )
+        return ran.stdout.strip()
+
+    def commit(self) -> str:
+        self.git("add", "-A")
+        self.git("commit", "--quiet", "--allow-empty", "-m", "a commit")
+        return self.git("rev-parse", "HEAD")
+
+
+@pytest.fixture
+def repository(tmp_path: Path, script: Callable[..., None]) -> Repository:
+    made = Repository(tmp_path / "repository")
+    script(str(made.folder / "deep" / "er" / "train.py"))
+    return made
+
+
+def commit_now() -> str:
+    return identify(environ={}).git_commit
+
+
+def test_the_commit_around_the_script_is_known(repository: Repository) -> None:
+    assert commit_now() == ""
+    first = repository.commit()
+    assert len(first) == 40
+    assert commit_now() == first
+    second = repository.commit()
+    assert commit_now() == second != first
+
+
+def test_the_commit_is_known_when_references_are_packed(repository: Repository) -> None:
+    commit = repository.commit()
+    repository.git("tag", "-a", "v1", "-m", "annotated: its line in packed-refs is followed by one more")
+    repository.git("pack-refs", "--all")
+    assert not (repository.folder / ".git/refs/heads/main").exists()
+    assert commit_now() == commit
+
+
+def test_the_commit_is_known_on_a_branch_with_slashes_and_with_a_detached_head(repository: Repository) -> None:
+    first = repository.commit()
+    repository.git("checkout", "--quiet", "-b", "feature/deep/branch")
+    second = repository.commit()
+    assert commit_now() == second
+    repository.git("checkout", "--quiet", "--detach", first)
+    assert commit_now() == first
+
+
+def test_the_commit_is_known_in_a_worktree_also_with_packed_references(
+    repository: Repository, tmp_path: Path, script: Callable[..., None]
+) -> None:
+    first = repository.commit()
+    repository.git("worktree", "add", "--quiet", "-b", "other", str(tmp_path / "worktree"))
+    second = repository.commit()
+    assert commit_now() == second
+    script(str(tmp_path / "worktree" / "deep" / "er" / "train.py"))
+    assert commit_now() == first
+    repository.git("pack-refs", "--all")
+    assert commit_now() == first
+
+
+def test_the_commit_of_a_submodule_is_its_own(
+    repository: Repository, tmp_path: Path, script: Callable[..., None]
+) -> None:
+    inner = Repository(tmp_path / "inner").commit()
+    repository.git("-c", "protocol.file.allow=always", "submodule", "add", "--quiet", str(tmp_path / "inner"), "sub")
+    outer = repository.commit()
+    assert commit_now() == outer
+    script(str(repository.folder / "sub" / "deep" / "er" / "train.py"))
+    assert commit_now() == inner
+
+
+def test_without_a_script_the_commit_around_the_working_directory_is_known(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch, script: Callable[..., None]
+) -> None:
+    commit = repository.commit()
+    monkeypatch.chdir(repository.folder / "deep")
+    for argv in ([""], ["-c"], []):
+        script(*argv)
+        assert commit_now() == commit
+    script("er/train.py")
+    assert commit_now() == commit
+
+
+@pytest.mark.parametrize("damage", ["HEAD", "refs/heads/main"])
+def test_a_damaged_repository_has_no_commit_and_raises_nothing(repository: Repository, damage: str) -> None:
+    repository.commit()
+    path = repository.folder / ".git" / damage
+    path.write_bytes(b"\xff\xfe\0")
+    assert commit_now() == ""
+    path.unlink()
+    assert commit_now() == ""
+    (repository.folder / ".git/packed-refs").write_text("\n# pack-refs\n^abc\n\n")
+    assert commit_now() == ""
+
+
+def test_a_git_file_that_leads_nowhere_is_no_repository(tmp_path: Path, script: Callable[..., None]) -> None:
+    (tmp_path / "train.py").touch()
+    script(str(tmp_path / "train.py"))
+    for text in ("", "gitdir:", "gitdir: /nowhere/at/all", "gitdir: \0"):
+        (tmp_path / ".git").write_text(text)
+        assert commit_now() == ""
+
+
+def test_a_working_directory_that_is_gone_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Callable[..., None]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for argv in (["train.py"], ["-c"], []):
+        script(*argv)
+        assert commit_now() == ""
+    monkeypatch.chdir(tmp_path)

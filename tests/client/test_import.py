@@ -1,0 +1,56 @@
+"""What `import trackside` brings with it, and the names that it promises."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from processes import clean_environ
+
+import trackside
+
+IMPORTS = """
+import json, sys
+import zmq, msgspec  # with all that they need themselves
+before = set(sys.modules)
+import trackside
+print(json.dumps(sorted({name.partition(".")[0] for name in set(sys.modules) - before})))
+"""
+
+
+def run(code: str, *flags: str) -> str:
+    ran = subprocess.run(
+        [sys.executable, *flags, "-c", code], env=clean_environ(), capture_output=True, text=True, check=True
+    )
+    assert ran.stderr == ""
+    return ran.stdout
+
+
+def test_importing_brings_nothing_but_the_standard_library_zmq_and_msgspec() -> None:
+    brought = set(json.loads(run(IMPORTS)))
+    assert brought - set(sys.stdlib_module_names) - {"zmq", "msgspec"} == {"trackside"}
+
+
+def test_importing_starts_no_thread_opens_no_file_and_warns_of_nothing() -> None:
+    code = "import os, threading, trackside; print(threading.active_count(), *sorted(os.listdir('/proc/self/fd')))"
+    count, *files = run(code, "-W", "error").split()
+    assert count == "1"
+    assert len(files) == 4  # the three of the process, and the listing itself
+
+
+def test_what_is_promised_is_there_and_in_order() -> None:
+    assert trackside.__all__ == sorted(trackside.__all__)
+    public = {name for name in vars(trackside) if not name.startswith("_")}
+    modules = {"config", "discovery", "identity", "log", "run", "sender", "session", "tally", "wire"}
+    assert public - modules == set(trackside.__all__)
+
+
+def test_every_promised_name_says_what_it_does() -> None:
+    for name in trackside.__all__:
+        assert getattr(trackside, name).__doc__
+
+
+def test_the_names_come_by_a_star_too() -> None:
+    found = json.loads(run("import json; from trackside import *; print(json.dumps(sorted(set(dir()) - {'json'})))"))
+    assert [name for name in found if not name.startswith("__")] == sorted(trackside.__all__)

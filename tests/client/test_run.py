@@ -1,0 +1,679 @@
+"""What a training may push, and how a run begins and ends."""
+
+from __future__ import annotations
+
+import enum
+import json
+import logging
+import math
+import os
+import threading
+from collections import UserDict
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from client.router import Router, kept, pushed
+
+import trackside
+from trackside import run as run_module
+from trackside.config import CONFIG_BYTES, as_json
+from trackside.run import ROWS_WAITING, WARNINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+NAN = float("nan")
+
+
+class Scalar:
+    """Something with ``__float__``."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __float__(self) -> float:
+        if isinstance(self._value, Exception):
+            raise self._value
+        return self._value  # type: ignore[return-value]
+
+
+class Level(enum.IntEnum):
+    """A number with a name."""
+
+    HIGH = 3
+
+
+def sender_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "trackside-sender"]
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    assert {record.name for record in caplog.records} <= {"trackside"}
+    return [record.getMessage().removeprefix("trackside: ") for record in caplog.records]
+
+
+ACCEPTED = [
+    (3, 3.0),
+    (0.5, 0.5),
+    (-0.0, -0.0),
+    (True, 1.0),
+    (NAN, NAN),
+    (float("-inf"), float("-inf")),
+    (10**300, 1e300),
+    (Level.HIGH, 3.0),
+    (Decimal("0.25"), 0.25),
+    (Fraction(1, 4), 0.25),
+    (Scalar(0.75), 0.75),
+]
+REFUSED = [
+    "3",
+    b"3",
+    bytearray(b"3"),
+    None,
+    [1.0],
+    (),
+    {"loss": 1.0},
+    1j,
+    object(),
+    Scalar(ValueError("no")),
+    Scalar(RuntimeError("CUDA error")),
+    Scalar("text"),
+    Fraction(10**400),
+]
+
+
+@pytest.mark.parametrize(("value", "arrives"), ACCEPTED, ids=repr)
+def test_push_takes_whatever_is_a_number(nowhere: str, value: object, arrives: float) -> None:
+    run = trackside.init(endpoint=nowhere)
+    run.push(step=1, loss=value)
+    (row,), totals = kept(run)
+    assert repr(row) == repr((1, {"loss": arrives}))
+    assert totals.dropped == 0
+
+
+def test_push_takes_numpy_scalars(nowhere: str) -> None:
+    np = pytest.importorskip("numpy")
+    run = trackside.init(endpoint=nowhere)
+    values = [np.float64(0.5), np.float32(0.5), np.float16(0.5), np.int64(-2), np.uint8(7), np.bool_(True), np.array(3)]
+    run.push({f"v{number}": value for number, value in enumerate(values)}, step=1)
+    rows, totals = kept(run)
+    assert list(rows[0][1].values()) == [0.5, 0.5, 0.5, -2.0, 7.0, 1.0, 3.0]
+    assert totals.dropped == 0
+
+
+def test_push_takes_tensors_of_one_element(nowhere: str) -> None:
+    torch = pytest.importorskip("torch")
+    run = trackside.init(endpoint=nowhere)
+    values = [
+        torch.tensor(0.5),
+        torch.tensor(0.5, requires_grad=True),
+        torch.tensor([0.5]),
+        torch.tensor(2),
+        torch.tensor(0.5, dtype=torch.bfloat16),
+        torch.tensor(True),
+    ]
+    run.push({f"v{number}": value for number, value in enumerate(values)}, step=1)
+    values[0].fill_(9.0)
+    rows, totals = kept(run)
+    assert list(rows[0][1].values()) == [0.5, 0.5, 0.5, 2.0, 0.5, 1.0]
+    assert totals.dropped == 0
+
+
+@pytest.mark.parametrize("value", REFUSED, ids=lambda value: type(value).__name__)
+def test_what_is_not_a_number_is_dropped_and_counted_and_its_neighbours_are_kept(nowhere: str, value: object) -> None:
+    run = trackside.init(endpoint=nowhere)
+    run.push(step=1, loss=0.5, odd=value, lr=0.1)
+    rows, totals = kept(run)
+    assert rows == [(1, {"loss": 0.5, "lr": 0.1})]
+    assert (totals.pushes, totals.dropped) == (1, 1)
+
+
+def test_an_array_or_tensor_of_several_elements_is_no_number(nowhere: str) -> None:
+    np, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
+    run = trackside.init(endpoint=nowhere)
+    run.push(step=1, a=np.zeros(2), b=torch.zeros(2), c=np.array(["x"]), loss=1.0)
+    rows, totals = kept(run)
+    assert (rows, totals.dropped) == ([(1, {"loss": 1.0})], 3)
+
+
+def test_what_is_dropped_is_warned_about_once_per_key(nowhere: str, caplog: pytest.LogCaptureFixture) -> None:
+    run = trackside.init(endpoint=nowhere)
+    for step in range(3):
+        run.push(step=step, loss="0.5", lr=[0.1])
+    assert warnings(caplog) == [
+        "loss: a str is not a number; it is dropped, and so are further ones",
+        "lr: a list is not a number; it is dropped, and so are further ones",
+    ]
+    assert kept(run)[1].dropped == 6
+
+
+def test_there_is_an_end_of_warnings(nowhere: str, caplog: pytest.LogCaptureFixture) -> None:
+    run = trackside.init(endpoint=nowhere)
+    for number in range(WARNINGS + 10):
+        run.push({f"key{number}": None})
+    assert len(warnings(caplog)) == WARNINGS
+    assert kept(run)[1].dropped == WARNINGS + 10
+
+
+@pytest.mark.parametrize("key", [7, None, "\ud800", ("a", 1), frozenset(), Scalar(1.0)], ids=repr)
+@pytest.mark.parametrize("value", [1.0, "text"])
+def test_a_key_that_is_no_text_costs_only_itself_and_says_so(
+    nowhere: str, caplog: pytest.LogCaptureFixture, process: run_module._Process, key: Any, value: object
+) -> None:
+    run = trackside.init(endpoint=nowhere)
+    for step in range(3):
+        run.push({key: value, "loss": 0.5}, step=step)
+    rows, totals = kept(run)
+    assert rows == [(step, {"loss": 0.5}) for step in range(3)]
+    assert totals.dropped == 3
+    process._exit()
+    assert len(warnings(caplog)) == 1
+
+
+class Unreadable(UserDict[str, float]):
+    """A mapping that fails when it is read."""
+
+    def __getitem__(self, key: str) -> float:
+        raise OSError(key)
+
+
+class Unprintable:
+    """A key that cannot even be shown."""
+
+    def __repr__(self) -> str:
+        raise ValueError
+
+    __str__ = __repr__
+
+
+@pytest.mark.parametrize(
+    "values", [3, "loss", [("loss", 0.5)], {"loss"}, object(), Unreadable(loss=1.0)], ids=lambda v: type(v).__name__
+)
+def test_what_is_no_mapping_is_dropped_and_the_named_values_are_kept(
+    nowhere: str, caplog: pytest.LogCaptureFixture, values: Any
+) -> None:
+    run = trackside.init(endpoint=nowhere)
+    for step in (1, 2):
+        run.push(values, step=step, lr=0.1)
+    rows, totals = kept(run)
+    assert rows == [(1, {"lr": 0.1}), (2, {"lr": 0.1})]
+    assert totals.dropped == 2
+    name = type(values).__name__
+    assert warnings(caplog) == [
+        f"push cannot read numbers by key from a {name}; it is dropped, and so are further ones"
+    ]
+
+
+def test_a_key_that_cannot_be_shown_raises_nothing(nowhere: str) -> None:
+    run = trackside.init(endpoint=nowhere)
+    run.push({Unprintable(): "text"})  # type: ignore[dict-item]
+    assert kept(run)[1].dropped == 1
+
+
+def test_a_mapping_and_named_values_are_one_push_and_the_named_ones_win(nowhere: str) -> None:
+    run = trackside.init(endpoint=nowhere)
+    values = {"eval/bleu": 31.2, "loss": 9.0}
+    run.push(values, step=4, loss=0.5)
+    values["eval/bleu"] = 0.0
+    run.push(UserDict({"a b": 1}), step=5)
+    run.push({}, step=6)
+    run.push({"step": 7.0, "values": 8.0, "self": 9.0}, step=7)
+    run.push(values=1, self=2, step=8)
+    rows, totals = kept(run)
+    assert rows == [
+        (4, {"eval/bleu": 31.2, "loss": 0.5}),
+        (5, {"a b": 1.0}),
+        (7, {"step": 7.0, "values": 8.0, "self": 9.0}),
+        (8, {"values": 1.0, "self": 2.0}),
+    ]
+    assert (totals.pushes, totals.steps, totals.dropped) == (5, 5, 0)
+
+
+@pytest.mark.parametrize(
+    ("step", "arrives"), [(7, 7), (7.0, 7), (True, 1), (Level.HIGH, 3), (Decimal(7), 7), (-2, -2), (Scalar(7.0), 7)]
+)
+def test_a_step_is_anything_that_is_a_whole_number(nowhere: str, step: Any, arrives: int) -> None:
+    run = trackside.init(endpoint=nowhere)
+    run.push(step=step, loss=0.5)
+    ((arrived, _),), totals = kept(run)
+    assert (arrived, type(run._session._tally.step)) == (arrives, int)
+    assert totals.dropped == 0
+
+
+def test_a_step_may_be_of_numpy_or_a_tensor(nowhere: str) -> None:
+    np, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
+    run = trackside.init(endpoint=nowhere)
+    steps = [
+        np.int64(1),
+        np.int32(2),
+        np.float32(3),
+        np.array(4),
+        torch.tensor(5),
+        torch.tensor(6.0),
+        torch.tensor([7]),
+    ]
+    for step in steps:
+        run.push(step=step, loss=0.5)
+    rows, totals = kept(run)
+    assert [step for step, _ in rows] == [1, 2, 3, 4, 5, 6, 7]
+    assert totals.dropped == 0
+
+
+@pytest.mark.parametrize("step", ["7", b"7", 2.5, NAN, float("inf"), [], 1j, object(), Scalar(ValueError("no"))])
+def test_a_step_that_is_none_is_warned_about_once_and_the_values_join_the_current_step(
+    nowhere: str, caplog: pytest.LogCaptureFixture, step: Any
+) -> None:
+    run = trackside.init(endpoint=nowhere)
+    run.push(step=5, loss=0.5)
+    run.push({"step": "also a key"}, step=step, lr=0.1)
+    run.push(step=step, loss=0.25)
+    rows, totals = kept(run)
+    assert rows == [(5, {"loss": 0.5}), (5, {"lr": 0.1}), (6, {"loss": 0.25})]
+    assert totals.dropped == 1
+    assert warnings(caplog) == [
+        "step: a str is not a number; it is dropped, and so are further ones",
+        f"step: a {type(step).__name__} is not a whole number; it is dropped, and so are further ones",
+    ]
+
+
+@pytest.mark.parametrize("step", [2**63, -(10**30), 1e300])
+def test_a_step_beyond_int64_costs_its_push_and_nothing_more(nowhere: str, step: Any) -> None:
+    run = trackside.init(endpoint=nowhere)
+    for one in (1, step, 2):
+        run.push(step=one, loss=0.5)
+    rows, totals = kept(run)
+    assert [step for step, _ in rows] == [1, 2]
+    assert (totals.pushes, totals.dropped) == (3, 1)
+
+
+class Shouting(logging.Handler):
+    """A handler that raises instead of handling."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise RuntimeError(record.getMessage())
+
+
+def test_a_logging_handler_that_raises_does_not_reach_the_training(nowhere: str) -> None:
+    handler = Shouting()
+    logging.getLogger("trackside").addHandler(handler)
+    try:
+        run = trackside.init(endpoint=nowhere, config={"self": Unprintable()})
+        run.push(step=1, loss="text", lr=0.1)
+        assert kept(run)[0] == [(1, {"lr": 0.1})]
+    finally:
+        logging.getLogger("trackside").removeHandler(handler)
+
+
+def test_when_pushes_come_faster_than_they_can_be_sent_the_newest_are_dropped_and_counted(
+    nowhere: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = trackside.init(endpoint=nowhere)
+    assert run._sender is not None
+    with run._sender._progress:  # the sender waits here, so that nothing is taken from the queue
+        for step in range(ROWS_WAITING + 5):
+            run.push(step=step, loss=0.5, lr=0.1)
+        assert warnings(caplog) == [
+            "pushes come faster than they can be sent, and one found no room; it is dropped, and so are further ones"
+        ]
+    rows, totals = kept(run)
+    assert [step for step, _ in rows] == list(range(ROWS_WAITING))
+    assert totals.dropped == 2 * 5
+
+
+def test_pushes_of_many_threads_all_arrive(nowhere: str) -> None:
+    run = trackside.init(endpoint=nowhere)
+    barrier = threading.Barrier(8)
+
+    def work(name: str) -> None:
+        barrier.wait()
+        for step in range(500):
+            run.push({name: step, "text": "no number"}, step=step)
+
+    threads = [threading.Thread(target=work, args=(f"thread/{number}",)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rows, totals = kept(run)
+    for number in range(8):
+        own = [values[f"thread/{number}"] for _, values in rows if f"thread/{number}" in values]
+        assert own == list(range(500))
+    assert (totals.pushes, totals.dropped) == (4000, 4000)
+
+
+def test_the_first_push_opens_a_run_even_when_many_threads_make_it(
+    nowhere: str, monkeypatch: pytest.MonkeyPatch, process: run_module._Process
+) -> None:
+    monkeypatch.setenv("TRACKSIDE_ENDPOINT", nowhere)
+    barrier = threading.Barrier(8)
+
+    def work() -> None:
+        barrier.wait()
+        trackside.push(loss=0.5)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (run,) = process.runs
+    assert len(sender_threads()) == 1
+    assert kept(run)[1].pushes == 8
+
+
+def test_the_module_acts_on_the_default_run_and_a_push_after_its_end_opens_another(
+    nowhere: str, monkeypatch: pytest.MonkeyPatch, process: run_module._Process
+) -> None:
+    monkeypatch.setenv("TRACKSIDE_ENDPOINT", nowhere)
+    trackside.finish()
+    trackside.push({"a/b": 1.0}, step=3, loss=0.5)
+    first = process.default
+    assert first is not None
+    trackside.finish("stopped")
+    assert kept(first)[0] == [(3, {"a/b": 1.0, "loss": 0.5})]
+    trackside.push(loss=0.25)
+    second = process.default
+    assert second is not None
+    assert (second.id, process.runs) != (first.id, {first, second})
+    assert kept(second)[0] == [(0, {"loss": 0.25})]
+
+
+def test_init_twice_is_two_runs_and_the_second_is_the_default(nowhere: str) -> None:
+    first = trackside.init("one", endpoint=nowhere)
+    second = trackside.init("two", endpoint=nowhere)
+    trackside.push(loss=2.0)
+    first.push(loss=1.0)
+    assert len(sender_threads()) == 1
+    assert kept(first)[0] == [(0, {"loss": 1.0})]
+    assert kept(second)[0] == [(0, {"loss": 2.0})]
+    assert (first.name, second.name) == ("one", "two")
+    assert first.id != second.id
+
+
+def test_finish_twice_ends_once_and_later_pushes_do_nothing(nowhere: str) -> None:
+    run = trackside.init(endpoint=nowhere)
+    run.push(loss=1.0)
+    run.finish("stopped")
+    messages = len(run._session.pending)
+    run.finish("failed")
+    run.push(loss=2.0)
+    run.push("nonsense")  # type: ignore[arg-type]
+    assert len(run._session.pending) == messages
+    assert not run._session.rows
+
+
+@pytest.mark.parametrize("status", ["done", "", "lost", "running", None, 0, []])
+def test_a_status_that_there_is_not_is_refused_and_the_run_goes_on(
+    nowhere: str, process: run_module._Process, status: Any
+) -> None:
+    run = trackside.init(endpoint=nowhere)
+    for end in (run.finish, trackside.finish):
+        with pytest.raises(ValueError, match="is none of finished, stopped, failed"):
+            end(status)
+    assert process.default is run
+    trackside.push(loss=1.0)
+    assert kept(run)[0] == [(0, {"loss": 1.0})]
+
+
+class Stopped(KeyboardInterrupt):
+    """A Ctrl-C of the user's own kind."""
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "cause"),
+    [
+        (None, "finished", ""),
+        (ValueError("no"), "failed", "ValueError"),
+        (KeyboardInterrupt(), "stopped", "KeyboardInterrupt"),
+        (Stopped(), "stopped", "Stopped"),
+        (SystemExit(), "finished", ""),
+        (SystemExit(0), "finished", ""),
+        (SystemExit(3), "failed", "SystemExit"),
+        (SystemExit("it went wrong"), "failed", "SystemExit"),
+        (SystemExit([]), "failed", "SystemExit"),
+    ],
+)
+def test_a_with_block_ends_its_run_by_how_it_is_left(
+    router: Router, error: BaseException | None, status: str, cause: str
+) -> None:
+    left: list[BaseException | None] = []
+
+    def train() -> None:
+        try:
+            with trackside.init(endpoint=router.endpoint) as run:
+                run.push(loss=0.5)
+                if error is not None:
+                    raise error  # noqa: TRY301  this is the block that it leaves
+            left.append(None)
+        except BaseException as raised:  # noqa: BLE001  it is looked at below
+            left.append(raised)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    (said,) = router.serve().values()
+    thread.join()
+    assert left == [error]
+    bye = said[-1].body
+    assert (bye.status, bye.cause, bye.provisional) == (status, cause, False)
+    assert pushed(said) == [(0, {"loss": 0.5})]
+
+
+@pytest.mark.parametrize("off", [{"enabled": False}, {"environ": "1"}])
+def test_a_run_that_is_switched_off_does_nothing_at_all(
+    nowhere: str,
+    monkeypatch: pytest.MonkeyPatch,
+    process: run_module._Process,
+    caplog: pytest.LogCaptureFixture,
+    off: dict[str, Any],
+) -> None:
+    if "environ" in off:
+        monkeypatch.setenv("TRACKSIDE_DISABLED", off.pop("environ"))
+    files = len(list(Path("/proc/self/fd").iterdir()))
+    touched: list[int] = []
+
+    class Costly:
+        def __float__(self) -> float:
+            touched.append(1)
+            return 0.5
+
+    with trackside.init("off", endpoint=nowhere, **off) as run:
+        run.push(step=1, loss=Costly(), text="text")
+        trackside.push(loss=Costly())
+    run.finish()
+    assert (run.name, run.rank) == ("off", 0)
+    assert not touched
+    assert not caplog.records
+    assert not sender_threads()
+    assert len(list(Path("/proc/self/fd").iterdir())) == files
+    assert not process.runs
+    assert not run._session.rows
+
+
+@pytest.mark.parametrize("value", ["", "0"])
+def test_trackside_disabled_by_nothing_or_zero_is_not(
+    monkeypatch: pytest.MonkeyPatch, nowhere: str, value: str
+) -> None:
+    monkeypatch.setenv("TRACKSIDE_DISABLED", value)
+    run = trackside.init(endpoint=nowhere)
+    run.push(loss=0.5)
+    assert kept(run)[0] == [(0, {"loss": 0.5})]
+
+
+def test_after_the_process_has_said_its_ends_nothing_begins_anew(
+    nowhere: str, monkeypatch: pytest.MonkeyPatch, process: run_module._Process
+) -> None:
+    monkeypatch.setenv("TRACKSIDE_ENDPOINT", nowhere)
+    trackside.push(loss=0.5)
+    process._exit()
+    assert not sender_threads()
+    trackside.push(loss=0.25)
+    trackside.finish()
+    trackside.push(loss=0.25)
+    assert not sender_threads()
+
+
+def test_where_no_thread_can_be_had_training_goes_on_without_a_run(
+    nowhere: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    run = trackside.init(endpoint=nowhere)
+    run.push(loss=0.5)
+    trackside.push(loss=0.5)
+    run.finish()
+    assert warnings(caplog) == ["nothing can be sent, training goes on: can't start new thread"]
+
+
+def hello_of(run: trackside.Run) -> Any:
+    """What the run's hello tells."""
+    from trackside.sender import now
+    from trackside.wire import decode_body
+
+    return decode_body("hello", run._session.hello(now())[2])
+
+
+def test_a_run_tells_its_name_id_tags_configuration_and_length(nowhere: str) -> None:
+    run = trackside.init(
+        "name", id="id-7", config={"lr": 0.1}, tags=["a", "b"], total_steps=100, endpoint=nowhere, enabled=True
+    )
+    hello = hello_of(run)
+    assert (run.name, run.id, run.rank) == ("name", "id-7", 0)
+    assert (hello.identity.name, hello.identity.run) == ("name", "id-7")
+    assert (hello.config, hello.tags, hello.total_steps) == ('{"lr": 0.1}', ("a", "b"), 100)
+
+
+def test_name_id_and_tags_come_from_the_environment_too(nowhere: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKSIDE_RUN_NAME", "from outside")
+    monkeypatch.setenv("TRACKSIDE_RUN_ID", "id-8")
+    monkeypatch.setenv("TRACKSIDE_TAGS", "a, b,,c ")
+    monkeypatch.setenv("TRACKSIDE_ENDPOINT", nowhere)
+    run = trackside.init()
+    assert (run.name, run.id, hello_of(run).tags) == ("from outside", "id-8", ("a", "b", "c"))
+    own = trackside.init("own", id="id-9", tags=["d"])
+    assert (own.name, own.id, hello_of(own).tags) == ("own", "id-9", ("d",))
+
+
+def test_names_that_utf8_cannot_write_are_made_such(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/tmp/caf\udce9.py"])
+    monkeypatch.setenv("TRACKSIDE_TAGS", os.fsdecode(b"t\xff"))
+    trackside.init(endpoint=router.endpoint, config={"path": "\ud800"})
+    hello = router.welcome().body
+    assert (hello.identity.name, hello.tags) == ("caf?", ("t?",))
+    assert json.loads(hello.config) == {"path": "\ud800"}
+
+
+@pytest.mark.parametrize(("given", "steps"), [(100, 100), (1e3, 1000), (0, 0), (None, None)])
+def test_total_steps_is_a_whole_number(nowhere: str, given: Any, steps: int | None) -> None:
+    total = hello_of(trackside.init(total_steps=given, endpoint=nowhere)).total_steps
+    assert (total, type(total)) == (steps, type(steps))
+
+
+@pytest.mark.parametrize(
+    ("given", "error"), [(2.5, TypeError), ("9", TypeError), (-1, ValueError), (2**63, ValueError)]
+)
+def test_total_steps_that_are_none_are_refused(nowhere: str, given: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        trackside.init(total_steps=given, endpoint=nowhere)
+
+
+def test_a_configuration_is_written_as_json_and_what_json_has_not_as_its_text(caplog: pytest.LogCaptureFixture) -> None:
+    config = UserDict(
+        path=Path("/data"),
+        loss=NAN,
+        limit=math.inf,
+        layers=(1, 2),
+        names={"a"},
+        large=10**40,
+        optimizer={"lr": 0.1, 7: None, ("a", 1): Level},
+        raw=b"\xff",
+        stage=Level.HIGH,
+        fast=True,
+        generator=range(3),
+    )
+    assert json.loads(as_json(config)) == {
+        "path": "/data",
+        "loss": "nan",
+        "limit": "inf",
+        "layers": [1, 2],
+        "names": ["a"],
+        "large": 10**40,
+        "optimizer": {"lr": 0.1, "7": None, "('a', 1)": str(Level)},
+        "raw": "b'\\xff'",
+        "stage": 3,
+        "fast": True,
+        "generator": [0, 1, 2],
+    }
+    assert not caplog.records
+
+
+def test_a_configuration_of_numpy_and_torch_values_is_written(caplog: pytest.LogCaptureFixture) -> None:
+    np, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
+    written = as_json(
+        {"lr": np.float64(0.1), "n": np.int64(3), "a": np.arange(2), "d": torch.float32, "nan": np.float64("nan")}
+    )
+    assert json.loads(written) == {"lr": 0.1, "n": "3", "a": "[0 1]", "d": "torch.float32", "nan": "nan"}
+    assert not caplog.records
+
+
+def a_cycle() -> dict[str, Any]:
+    cycle: dict[str, Any] = {}
+    cycle["again"] = cycle
+    return cycle
+
+
+@pytest.mark.parametrize("config", [a_cycle(), {"a": Unprintable()}, {"a": "x" * CONFIG_BYTES}])
+def test_a_configuration_that_cannot_be_written_is_warned_about_and_left_out(
+    nowhere: str, caplog: pytest.LogCaptureFixture, config: Mapping[str, Any]
+) -> None:
+    run = trackside.init(config=config, endpoint=nowhere)
+    assert hello_of(run).config == ""
+    (warning,) = warnings(caplog)
+    assert warning.startswith("the configuration ")
+    assert warning.endswith("the run goes on without")
+
+
+@pytest.mark.parametrize("config", [3, ["lr"], "lr=0.1", object()])
+def test_a_configuration_that_is_no_mapping_is_refused(config: Any) -> None:
+    with pytest.raises(TypeError, match="config is a mapping, such as a dict or vars"):
+        trackside.init(config=config)
+
+
+@pytest.fixture
+def signals() -> Iterator[Callable[[Callable[[], None]], None]]:
+    """Runs something in a signal handler, over and over, until the test ends."""
+    import signal
+
+    before = signal.getsignal(signal.SIGALRM)
+
+    def call(handle: Callable[[], None]) -> None:
+        signal.signal(signal.SIGALRM, lambda *_: handle())
+        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+
+    yield call
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_a_signal_handler_may_push_in_the_midst_of_a_push(
+    nowhere: str, signals: Callable[[Callable[[], None]], None]
+) -> None:
+    run = trackside.init(endpoint=nowhere)
+    handled: list[int] = []
+
+    def handle() -> None:
+        handled.append(1)
+        run.push(text="from the handler")
+
+    signals(handle)
+    pushes = 0
+    while len(handled) < 200:
+        run.push(text="no number")
+        pushes += 1
+    signals(lambda: None)
+    totals = kept(run)[1]
+    assert totals.dropped == pushes + len(handled)

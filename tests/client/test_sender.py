@@ -1,0 +1,703 @@
+"""The road from a push to the daemon: greeting, sending again, and what happens while no daemon is there."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import signal
+import socket
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from client.router import Message, Router, pushed, rows
+from processes import Daemon, eventually
+
+import trackside
+from trackside import discovery, sender, session
+from trackside.session import BATCH_ROWS, WINDOW
+from trackside.wire import Envelope, Nack, Refused, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trackside import run as run_module
+
+SECOND = 1_000_000_000
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged, by anybody."""
+    return [record.getMessage().removeprefix("trackside: ") for record in caplog.records]
+
+
+def in_background(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def turns(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Wait until senders without a daemon have looked for one *count* times more."""
+    looks = itertools.count(1)
+    done = threading.Event()
+    find = discovery.find
+
+    def counting(*arguments: Any) -> tuple[str | None, list[str]]:
+        if next(looks) >= count:
+            done.set()
+        return find(*arguments)
+
+    monkeypatch.setattr(discovery, "find", counting)
+    assert done.wait(60)
+    monkeypatch.setattr(discovery, "find", find)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that does everything earlier and more often."""
+    monkeypatch.setattr(sender, "DRAIN_SECONDS", 0.02)
+    monkeypatch.setattr(sender, "BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(sender, "ANSWER_SECONDS", 0.8)
+    monkeypatch.setattr(sender, "ABSENT_SECONDS", 1.2)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_hello_comes_first_and_nothing_else_before_the_welcome(router: Router) -> None:
+    run = trackside.init("name", endpoint=router.endpoint)
+    run.push(step=3, loss=0.5)
+    first = router.take("hello", passing=())
+    again = router.take("hello", passing=())
+    assert again.session == first.session
+    assert (first.body.identity.name, first.body.acked, first.number) == ("name", 0, 0)
+    router.tell(again, "welcome", 0)
+    batch = router.take("batch")
+    assert (batch.session, batch.number, list(rows(batch.body))) == (first.session, 1, [(3, {"loss": 0.5})])
+
+
+def test_pushes_go_out_in_order_and_are_done_with_once_they_are_acknowledged(router: Router) -> None:
+    run = trackside.init(endpoint=router.endpoint)
+    for step in range(3 * BATCH_ROWS):
+        run.push(step=step, loss=step)
+    ending = in_background(run.finish)
+    (messages,) = router.serve().values()
+    ending.join()
+    assert [step for step, _ in pushed(messages)] == list(range(3 * BATCH_ROWS))
+    assert [message.number for message in messages] == [0, *range(1, len(messages))]
+    assert messages[-1].body.totals.pushes == 3 * BATCH_ROWS
+    assert messages[-1].body.status == "finished"
+    assert run._session.done
+
+
+def test_finish_waits_for_the_last_acknowledgement(router: Router) -> None:
+    run = trackside.init(endpoint=router.endpoint)
+    run.push(loss=0.5)
+    router.welcome()
+    ending = in_background(run.finish)
+    batch = router.take("batch")
+    bye = router.take("bye")
+    router.tell(batch, "ack", batch.number)
+    assert ending.is_alive()
+    assert not run._session.done
+    router.tell(bye, "ack", bye.number)
+    ending.join()
+    assert run._session.done
+
+
+@pytest.mark.parametrize("timeout", ["0", "0.1", "-1", "nan"])
+def test_finish_waits_no_longer_than_it_was_told_to(
+    router: Router, monkeypatch: pytest.MonkeyPatch, timeout: str
+) -> None:
+    monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", timeout)
+    run = trackside.init(endpoint=router.endpoint)
+    run.push(loss=0.5)
+    router.welcome()
+    run.finish()
+    assert not run._session.done
+    router.take("batch")
+    bye = router.take("bye")
+    router.tell(bye, "ack", bye.number)
+    eventually(lambda: run._session.done)
+
+
+def test_at_the_end_of_the_process_all_runs_share_one_time_to_flush(
+    router: Router, monkeypatch: pytest.MonkeyPatch, process: run_module._Process
+) -> None:
+    given: list[float] = []
+    monkeypatch.setattr(sender.Sender, "end", lambda *_, timeout, **__: given.append(timeout))
+    clock = itertools.chain([100.0, 100.0, 101.5, 102.5], itertools.repeat(200.0))
+    monkeypatch.setattr("trackside.run.monotonic", lambda: next(clock))
+    for _ in range(3):
+        trackside.init(endpoint=router.endpoint)
+    process._exit()
+    assert given == [2.0, 0.5, 0.0]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_finish_with_no_daemon_anywhere_returns_at_once(nowhere: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "inf")
+    run = trackside.init(endpoint=nowhere)
+    run.push(loss=0.5)
+    run.finish()
+    assert not run._session.done
+
+
+def test_finish_returns_at_once_where_a_killed_daemon_has_left_its_socket(
+    start_router: Callable[[], Router], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "inf")
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(place / "push.sock"))
+    run = trackside.init(endpoint=f"ipc://{place}/push.sock")
+    run.push(loss=0.5)
+    run.finish()
+    assert not run._session.done
+
+
+@pytest.mark.usefixtures("impatient")
+def test_after_a_welcome_only_what_is_newer_goes_out(router: Router) -> None:
+    run = trackside.init(endpoint=router.endpoint)
+    router.welcome()
+    for step in range(3):
+        run.push(step=step, loss=0.5)
+        assert router.take("batch").number == step + 1
+    run.push(step=3, loss=0.5)
+    router.tell(router.take("batch"), "hello?")
+    hello = router.take("hello")
+    assert hello.body.acked == 0
+    router.tell(hello, "welcome", 2)
+    assert [router.take("batch").number for _ in range(2)] == [3, 4]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_daemon_that_asks_who_speaks_is_told_once_and_gets_everything_again(router: Router) -> None:
+    run = trackside.init(endpoint=router.endpoint)
+    router.welcome()
+    asked = []
+    for step in range(3):
+        run.push(step=step, loss=step)
+        asked.append(router.take("batch"))
+    for message in asked:
+        router.tell(message, "hello?")
+    hello = router.take("hello")
+    assert (hello.body.step, hello.body.last, hello.body.totals.pushes) == (2, {"loss": 2.0}, 3)
+    router.tell(hello, "welcome", 0)
+    again = [router.take("batch") for _ in range(3)]
+    assert [(message.number, message.body) for message in again] == [(one.number, one.body) for one in asked]
+    router.tell(again[-1], "ack", 3)
+    run.push(step=3, loss=3.0)
+    batch = router.take("batch")
+    assert batch.number == 4
+    assert batch.body.totals.resent == 3
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_second_welcome_makes_nothing_go_again(router: Router) -> None:
+    run = trackside.init(endpoint=router.endpoint)
+    hello = router.welcome()
+    run.push(step=0, loss=0.5)
+    assert router.take("batch").number == 1
+    router.tell(hello, "welcome", 0)
+    run.push(step=1, loss=0.5)
+    assert router.take("batch").number == 2
+
+
+def test_no_more_is_under_way_than_the_window_has_room_for(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "BATCH_ROWS", 1)
+    run = trackside.init(endpoint=router.endpoint)
+    for step in range(WINDOW + 5):
+        run.push(step=step, loss=0.5)
+    hello = router.welcome()
+    assert [router.take("batch").number for _ in range(WINDOW)] == list(range(1, WINDOW + 1))
+    router.tell(hello, "ack", 2)
+    assert [router.take("batch").number for _ in range(2)] == [WINDOW + 1, WINDOW + 2]
+    router.tell(hello, "ack", WINDOW + 2)
+    assert [router.take("batch").number for _ in range(3)] == [WINDOW + 3, WINDOW + 4, WINDOW + 5]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_daemon_that_falls_silent_is_greeted_anew_and_gets_what_it_did_not_acknowledge(router: Router) -> None:
+    run = trackside.init(endpoint=router.endpoint)
+    hello = router.welcome()
+    run.push(step=0, loss=0.5)
+    first = router.take("batch")
+    again = router.take("hello")
+    assert (again.session, again.peer != hello.peer) == (hello.session, True)
+    router.tell(again, "welcome", 0)
+    assert router.take("batch")[2:] == first[2:]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_session_without_progress_sends_again_although_the_daemon_answers_others(router: Router) -> None:
+    stuck = trackside.init("stuck", endpoint=router.endpoint)
+    hello = router.welcome()
+    other = trackside.init("other", endpoint=router.endpoint)
+    router.welcome()
+    stuck.push(step=0, loss=0.5)
+    first = router.take("batch")
+    answers = 0
+    while True:
+        other.push(loss=0.5)
+        message = router.next()
+        assert message is not None
+        if message.session == hello.session:
+            break
+        router.tell(message, "ack", message.number)
+        router.tell(hello, "ack", 0)
+        answers += 1
+    assert answers > 1
+    assert message == first
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_refused_batch_is_counted_and_said_once(
+    router: Router, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, process: run_module._Process
+) -> None:
+    monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0")
+    run = trackside.init(endpoint=router.endpoint)
+    router.welcome()
+    for step in range(2):
+        run.push(step=step, loss=0.5, lr=0.1)
+        batch = router.take("batch")
+        router.tell(batch, "nack", batch.number, Nack("body"))
+        after = router.take("batch")
+        assert (after.body.blocks, after.body.totals.dropped) == ([], 2 * step + 2)
+        router.tell(after, "ack", after.number)
+    process._exit()
+    assert said(caplog) == [
+        "the daemon refused message 1: body; its values are counted as dropped, and so are those of further ones"
+    ]
+
+
+REFUSED = encode(Envelope("refused", bytes(16)), Refused([2, 3]))
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("answer", "reads"), [(REFUSED, "2, 3"), ([b"trackside/2", b"", b""], "2"), ([b"trackside/2"], "2")]
+)
+def test_a_daemon_of_another_version_is_said_once_and_training_goes_on(
+    router: Router, caplog: pytest.LogCaptureFixture, answer: list[bytes], reads: str
+) -> None:
+    run = trackside.init(endpoint=router.endpoint)
+    run.push(loss=0.5)
+    for _ in range(3):
+        router.say(router.take("hello", passing=()).peer, answer)
+    eventually(lambda: caplog.records)
+    router.tell(router.take("hello", passing=()), "welcome", 0)
+    assert list(rows(router.take("batch").body)) == [(0, {"loss": 0.5})]
+    (message,) = said(caplog)
+    assert message == (
+        f"the daemon reads wire version {reads} and this client writes 1; install the same trackside in both places and"
+        " start the daemon anew; training goes on, and the newest 16 MiB of what is pushed are kept"
+    )
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        [b"noise"],
+        [b""],
+        [b"trackside/1", b"\xc1", b""],
+        [b"trackside/1", encode(Envelope("ack", bytes(16), 7))[1], b""],
+        encode(Envelope("refused", bytes(16)), Nack("no list")),
+    ],
+)
+def test_answers_that_are_none_are_passed_over(
+    router: Router, caplog: pytest.LogCaptureFixture, noise: list[bytes]
+) -> None:
+    run = trackside.init(endpoint=router.endpoint)
+    hello = router.take("hello")
+    router.say(hello.peer, noise)
+    router.tell(hello, "nack", 1, Refused([1]))
+    router.tell(hello, "welcome", 0)
+    run.push(loss=0.5)
+    router.take("batch")
+    assert not caplog.records
+
+
+def test_a_beat_comes_each_second_and_tells_the_age_of_the_last_push(router: Router) -> None:
+    run = trackside.init(endpoint=router.endpoint)
+    router.welcome()
+    first = router.take("beat", passing=())
+    assert first.body.progress_age is None
+    run.push(loss=0.5)
+    batch = router.take("batch")
+    router.tell(batch, "ack", batch.number)
+    beats = [router.take("beat", passing=()) for _ in range(2)]
+    clocks = [beat.body.clock.monotonic for beat in (first, *beats)]
+    assert all(later - earlier >= sender.BEAT_SECONDS * SECOND for earlier, later in itertools.pairwise(clocks))
+    (_, pushed_at), *_ = [(block.steps, block.columns()[1][0]) for block in batch.body.blocks]
+    assert [beat.body.clock.monotonic - beat.body.progress_age for beat in beats] == [pushed_at, pushed_at]
+
+
+def test_a_run_that_has_ended_does_not_beat(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender, "BEAT_SECONDS", 0.2)
+    ending, living = trackside.init(endpoint=router.endpoint), trackside.init(endpoint=router.endpoint)
+    for _ in range(2):
+        router.welcome()
+    finishing = in_background(ending.finish)
+    bye = router.take("bye")
+    beats = [router.take("beat", passing=()) for _ in range(3)]
+    assert {beat.session for beat in beats} == {living._session.id}
+    router.tell(bye, "ack", bye.number)
+    finishing.join()
+
+
+def test_several_runs_share_one_socket_and_one_thread(router: Router) -> None:
+    runs = [trackside.init(f"run-{number}", endpoint=router.endpoint) for number in range(5)]
+    hellos = [router.welcome() for _ in runs]
+    assert {hello.body.identity.name for hello in hellos} == {run.name for run in runs}
+    assert len({hello.session for hello in hellos}) == 5
+    assert len({hello.peer for hello in hellos}) == 1
+    assert sum(thread.name == "trackside-sender" for thread in threading.enumerate()) == 1
+    for number, run in enumerate(runs):
+        run.push(step=number, loss=number)
+    ends = [in_background(run.finish) for run in runs]
+    told = router.serve(ends=5)
+    for end in ends:
+        end.join()
+    names = {hello.session: hello.body.identity.name for hello in hellos}
+    assert {names[session]: pushed(messages) for session, messages in told.items()} == {
+        f"run-{number}": [(number, {"loss": float(number)})] for number in range(5)
+    }
+
+
+def test_a_run_that_begins_while_others_are_idle_is_greeted_without_waiting_for_a_beat(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "BEAT_SECONDS", 3600.0)
+    trackside.init("one", endpoint=router.endpoint)
+    router.welcome()
+    trackside.init("two", endpoint=router.endpoint)
+    assert router.welcome().body.identity.name == "two"
+
+
+def test_the_endpoint_may_be_tcp() -> None:
+    router = Router("tcp://127.0.0.1:*")
+    try:
+        run = trackside.init(endpoint=router.endpoint)
+        run.push(loss=0.5)
+        router.welcome()
+        assert list(rows(router.take("batch").body)) == [(0, {"loss": 0.5})]
+    finally:
+        router.close()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_daemon_that_starts_late_gets_everything_and_its_socket_is_found(
+    place: Path, start_router: Callable[[], Router], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKSIDE_ENDPOINT", f"ipc://{place}/push.sock")
+    for step in range(3):
+        trackside.push(step=step, loss=step)
+        turns(monkeypatch, 2)
+    router = start_router()
+    hello = router.welcome()
+    assert (hello.body.step, hello.body.totals.pushes) == (2, 3)
+    assert [pushed([router.take("batch")]) for _ in range(3)] == [[(step, {"loss": float(step)})] for step in range(3)]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_client_finds_another_daemon_when_its_own_is_gone(
+    place: Path, start_router: Callable[[], Router], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "directories", lambda *_: [place / "user", place / "system"])
+    for name in ("user", "system"):
+        (place / name).mkdir(mode=0o700)
+    first, second = (Router(f"ipc://{place}/{name}/push.sock") for name in ("user", "system"))
+    run = trackside.init()
+    hello = first.welcome()
+    first.close()
+    run.push(loss=0.5)
+    assert second.welcome().session == hello.session
+    assert list(rows(second.take("batch").body)) == [(0, {"loss": 0.5})]
+    second.close()
+
+
+class Life:
+    """What outlives a daemon's death: the values that it has committed, in order."""
+
+    def __init__(self) -> None:
+        self.committed = 0
+        self.values: list[float] = []
+
+    def answer(self, router: Router, message: Message, *, greeted: bool, acknowledge: bool) -> None:
+        """As a daemon does: greet, ask who speaks, take what is next, and tell what is committed."""
+        if message.kind == "hello":
+            router.tell(message, "welcome", self.committed)
+        elif not greeted:
+            router.tell(message, "hello?")
+        else:
+            if message.number == self.committed + 1:
+                self.committed += 1
+                self.values += [value for _, row in rows(message.body) for value in row.values()]
+            if acknowledge:
+                router.tell(message, "ack", self.committed)
+
+    def live(self, router: Router, messages: int, *, acknowledge: bool = True) -> None:
+        """Answer so many."""
+        greeted = False
+        for _ in range(messages):
+            message = router.next()
+            assert message is not None
+            self.answer(router, message, greeted=greeted, acknowledge=acknowledge)
+            greeted = greeted or message.kind == "hello"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_each_value_arrives_once_and_in_order_although_the_daemon_is_killed_again_and_again(
+    start_router: Callable[[], Router],
+) -> None:
+    router = start_router()
+    run = trackside.init(endpoint=router.endpoint)
+    life = Life()
+    stop = threading.Event()
+    pushed: list[float] = []
+
+    def train() -> None:
+        while not stop.wait(0.001):
+            run.push(k=len(pushed))
+            pushed.append(float(len(pushed)))
+
+    training = in_background(train)
+    for number in range(10):
+        life.live(router, messages=2 + number % 3, acknowledge=number % 2 == 0)
+        router.close()
+        router = start_router()
+    stop.set()
+    training.join()
+    while life.values != pushed:
+        life.live(router, messages=3)
+    assert run._session.totals.dropped == 0
+
+
+LINE = (
+    "no daemon found at {}; training goes on, and the newest 16 MiB of what is pushed are kept until one is there;"
+    " start it with: trackside daemon"
+)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_without_a_daemon_one_line_says_where_it_was_looked_for_and_how_to_start_it(
+    place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    places = [place / name for name in ("nothing", "file", "dead", "open")]
+    for directory in places[1:]:
+        directory.mkdir(mode=0o700)
+    (places[1] / "push.sock").touch()
+    with socket.socket(socket.AF_UNIX) as dead, socket.socket(socket.AF_UNIX) as stranger:
+        dead.bind(str(places[2] / "push.sock"))
+        stranger.bind(str(places[3] / "push.sock"))
+        places[3].chmod(0o777)
+        monkeypatch.setattr(discovery, "directories", lambda *_: places)
+        run = trackside.init()
+        run.push(loss=0.5)
+        eventually(lambda: caplog.records)
+        turns(monkeypatch, 10)
+    run.push(loss=0.25)
+    run.finish()
+    assert said(caplog) == [
+        LINE.format(
+            f"{places[0]}/push.sock (absent), {places[1]}/push.sock (not a socket), "
+            f"{places[2]}/push.sock (nobody listens there), "
+            f"{places[3]}/push.sock (others may write to its directory)"
+        )
+    ]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("endpoint", "reason"),
+    [
+        ("ipc://{place}/push.sock", "absent"),
+        ("ipc://{place}/" + "x" * 200, "absent"),
+        ("{place}/push.sock", "neither ipc://PATH nor tcp://HOST:PORT"),
+        ("http://localhost:21790", "neither ipc://PATH nor tcp://HOST:PORT"),
+        ("tcp://127.0.0.1:http", "invalid argument"),
+        ("tcp://127.0.0.1:9", "does not answer"),
+    ],
+)
+def test_an_endpoint_that_is_no_use_is_said_by_its_reason(
+    place: Path, caplog: pytest.LogCaptureFixture, endpoint: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0.1")
+    monkeypatch.setattr(sender, "ABSENT_SECONDS", 0.3)
+    endpoint = endpoint.format(place=place)
+    run = trackside.init(endpoint=endpoint)
+    run.push(loss=0.5)
+    eventually(lambda: caplog.records)
+    run.finish()
+    assert said(caplog) == [LINE.format(f"{endpoint} ({reason})") + f" --push.endpoint={endpoint}"]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_socket_whose_owner_does_not_answer_is_said_too(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(place / "push.sock"))
+        mute.listen(1)
+        run = trackside.init(endpoint=f"ipc://{place}/push.sock")
+        run.push(loss=0.5)
+        eventually(lambda: caplog.records)
+        assert "push.sock (does not answer); training goes on" in said(caplog)[0]
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_daemon_that_goes_away_for_long_is_missed_and_one_that_has_nothing_to_answer_is_not(
+    start_router: Callable[[], Router], caplog: pytest.LogCaptureFixture
+) -> None:
+    router = start_router()
+    run = trackside.init(endpoint=router.endpoint)
+    router.welcome()
+    for _ in range(20):
+        router.take("beat", passing=())
+    assert not caplog.records
+    router.close()
+    run.push(loss=0.5)
+    eventually(lambda: caplog.records)
+    assert "nobody listens there" in said(caplog)[0]
+
+
+def test_the_line_comes_after_five_seconds() -> None:
+    assert sender.ABSENT_SECONDS == 5.0
+
+
+@pytest.mark.usefixtures("impatient")
+def test_runs_that_have_ended_without_a_daemon_do_not_pile_up(
+    nowhere: str, monkeypatch: pytest.MonkeyPatch, process: run_module._Process
+) -> None:
+    monkeypatch.setattr(sender, "PENDING_BYTES", 3000)
+    for number in range(30):
+        run = trackside.init(f"run-{number}", endpoint=nowhere)
+        run.push(loss=0.5)
+        run.finish()
+    (one,) = process._senders.values()
+    assert 0 < sum(session.size for session in one._sessions) <= 3000
+    assert one._sessions[-1].identity.name == "run-29"
+    assert not process.runs
+
+
+def test_a_sender_that_fails_says_so_and_costs_neither_push_nor_finish_anything(
+    router: Router, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "inf")
+    run = trackside.init(endpoint=router.endpoint)
+    router.welcome()
+    run._session.rows.append((0, 0, {"loss": object()}))  # type: ignore[dict-item]
+    eventually(lambda: caplog.records)
+    (message,) = said(caplog)
+    assert message.startswith("sending ends here, training goes on: TypeError: ")
+    run.push(loss=0.5)
+    run.finish()
+
+
+class Finishing(logging.Handler):
+    """Ends a run when the main thread logs, and the sender waits to say something itself."""
+
+    run: trackside.Run
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name == "training":
+            sender = self.run._sender
+            assert sender is not None
+            eventually(lambda: sender._told)
+            self.run.finish()
+
+
+def test_a_logging_handler_may_finish_a_run_while_the_sender_has_something_to_say(
+    nowhere: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0.1")
+    monkeypatch.setattr(sender, "ABSENT_SECONDS", 0.0)
+    handler = Finishing()
+    logging.getLogger().addHandler(handler)
+    try:
+        with handler.lock or threading.RLock():
+            handler.run = trackside.init(endpoint=nowhere)
+            logging.getLogger("training").warning("SIGTERM")
+    finally:
+        logging.getLogger().removeHandler(handler)
+    eventually(lambda: handler.run._session.ended)
+
+
+def series(daemon: Daemon, family: str, run: str = "night") -> float | None:
+    return daemon.series().get(f'trackside_training_{family}{{rank="0",run="{run}"}}')
+
+
+def grown(daemon: Daemon, total: float) -> float:
+    """The steps, once they are more than *total*."""
+    return eventually(lambda: max(0.0, (series(daemon, "steps_total") or 0.0) - total)) + total
+
+
+def test_pushing_goes_on_over_a_daemon_that_is_killed_in_the_midst_of_it_and_started_again(
+    start_daemon: Callable[..., Daemon], caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon = start_daemon()
+    run = trackside.init("night", endpoint=daemon.endpoint)
+    pause, stop = threading.Event(), threading.Event()
+    steps = itertools.count(1)
+
+    def train() -> None:
+        while not stop.is_set():
+            run.push(step=next(steps), loss=1.0, samples=32, grad_norm=float("nan"))
+            pause.wait(0.001)
+
+    training = in_background(train)
+    total = 0.0
+    for _ in range(3):
+        total = grown(daemon, total)
+        daemon.stop(signal.SIGKILL)
+        daemon = start_daemon()
+    grown(daemon, total)
+    stop.set()
+    training.join()
+    last = next(steps)
+    run.push(step=last, loss=0.125)
+    eventually(lambda: series(daemon, "loss") == 0.125)
+    assert series(daemon, "steps_total") == last
+    assert series(daemon, "samples_total") == 32 * (last - 1)
+    assert series(daemon, "client_dropped_total") == 0
+    assert daemon.series()['trackside_training_nonfinite_total{key="grad_norm",rank="0",run="night"}'] == last - 1
+    assert daemon.series()["trackside_ingest_gaps_total"] == 0
+    run.finish()
+    eventually(lambda: daemon.series()['trackside_training_state{run="night",state="finished"}'] == 1)
+    assert not caplog.records
+
+
+def test_a_daemon_started_late_is_found_in_the_users_own_directory_and_told_everything(
+    place: Path, start_daemon: Callable[..., Daemon], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
+    monkeypatch.setattr(discovery, "directories", lambda environ, _: [Path(environ["XDG_RUNTIME_DIR"]) / "trackside"])
+    run = trackside.init("night")
+    for step in range(100):
+        run.push(step=step, loss=1 / (step + 1))
+    turns(monkeypatch, 3)
+    directory = place / "trackside"
+    directory.mkdir(mode=0o700)
+    daemon = start_daemon(directory=directory)
+    eventually(lambda: series(daemon, "loss") == 0.01)
+    assert series(daemon, "steps_total") == series(daemon, "client_pushes_total") == 100
+    assert series(daemon, "step") == 99
+    run.finish()
+    assert run._session.done
+
+
+def test_a_frozen_daemon_holds_up_neither_push_nor_finish(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trackside.init("night", endpoint=daemon.endpoint)
+    run.push(step=0, loss=0.5)
+    eventually(lambda: series(daemon, "loss") == 0.5)
+    os.kill(daemon.process.pid, signal.SIGSTOP)
+    try:
+        monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0.2")
+        for step in range(10_000):
+            run.push(step=step, loss=0.25)
+        run.finish("stopped")
+    finally:
+        os.kill(daemon.process.pid, signal.SIGCONT)
+    eventually(lambda: series(daemon, "loss") == 0.25)
+    eventually(lambda: daemon.series()['trackside_training_state{run="night",state="stopped"}'] == 1)
+    assert series(daemon, "steps_total") == 10_000
