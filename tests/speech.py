@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import zmq
 from msgspec.structs import replace
 
 from trackside.identity import identify
-from trackside.wire import Block, Bye, Clock, Envelope, Hello, Pushes, Skip, Totals, encode, pack
+from trackside.wire import Block, Bye, Clock, Envelope, Hello, Pushes, Skip, Totals, encode, open_envelope, pack
 from trackside_daemon.state import State
 from trackside_daemon.training.runs import Limits, Moment, Runs
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 WALL = 1_700_000_000.0
 """When the tests' time begins, in Unix time; the daemon's monotonic clock then is at 1,000 s, the client's at 50 s."""
+
+PATIENCE_MILLISECONDS = 30_000
+"""Only a test that fails waits for so long."""
 
 
 def moment(after: float = 0.0) -> Moment:
@@ -80,6 +84,37 @@ class Speaker:
     def skip(self, first: int, last: int) -> list[bytes]:
         """A known gap, as frames."""
         return self.frames("skip", Skip(first, self.totals), last)
+
+
+class Client:
+    """A socket as a training process has one."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.context: zmq.Context[Any] = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.rcvtimeo = PATIENCE_MILLISECONDS
+        self.socket.sndhwm = 0
+        self.socket.connect(endpoint)
+
+    def say(self, *frames: bytes) -> None:
+        """Send a message."""
+        self.socket.send_multipart(frames)
+
+    def hear(self) -> tuple[str, int]:
+        """Wait for an answer; its kind and its number."""
+        envelope = open_envelope(self.socket.recv_multipart())
+        return envelope.kind, envelope.number
+
+    def greet(self, who: Speaker) -> None:
+        """*who* says hello, and is welcomed as somebody new."""
+        self.say(*who.frames("hello", who.hello()))
+        assert self.hear() == ("welcome", 0)
+
+    def close(self) -> None:
+        """Hang up."""
+        self.socket.close()
+        self.context.term()
 
 
 class Known(NamedTuple):

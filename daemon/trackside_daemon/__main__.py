@@ -19,7 +19,7 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:  # Ctrl-C while it is still importing: stopped as asked
         sys.exit(0)
-    app()
+    app(prog_name="trackside")
 
 
 if __name__ == "__main__":

@@ -31,6 +31,11 @@ app = typer.Typer(
 
 
 def _option(name: str) -> Any:
+    value = name.rpartition(".")[2].upper()
+    return typer.Option(f"--{name}", help=describe(name), metavar=value, show_default=False)
+
+
+def _flag(name: str) -> Any:
     return typer.Option(f"--{name}", help=describe(name), show_default=False)
 
 
@@ -41,31 +46,36 @@ def _switch(name: str) -> Any:
     )
 
 
-@app.callback()
-def root(
-    *,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
-) -> None:
-    """A sidecar that tells Prometheus what a training job, its GPUs and its host are doing, step by step."""
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"trackside {__version__}")
         raise typer.Exit
 
 
-@app.command(epilog="Example: trackside daemon --sample.interval=500ms --web.listen-address=127.0.0.1:9999")
+@app.callback()
+def root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """A sidecar that tells Prometheus what a training job, its GPUs and its host are doing, step by step."""
+
+
+@app.command(epilog="\b\nExample: trackside daemon --sample.interval=500ms --web.listen-address=127.0.0.1:9999")
 def daemon(
     context: typer.Context,
     *,
     config_file: Annotated[
         Path | None,
-        typer.Option("--config.file", help="A YAML file of these settings, such as: sample: {interval: 2s}"),
+        typer.Option("--config.file", help="A YAML file of these settings: sample: {interval: 2s}", metavar="FILE"),
     ] = None,
     sample__interval: Annotated[str | None, _option("sample.interval")] = None,
     run__linger: Annotated[str | None, _option("run.linger")] = None,
     web__listen_address: Annotated[str | None, _option("web.listen-address")] = None,
     web__allowed_hosts: Annotated[str | None, _option("web.allowed-hosts")] = None,
-    web__public_read: Annotated[bool | None, _option("web.public-read")] = None,
-    web__enable_lifecycle: Annotated[bool | None, _option("web.enable-lifecycle")] = None,
+    web__public_read: Annotated[bool | None, _flag("web.public-read")] = None,
+    web__enable_lifecycle: Annotated[bool | None, _flag("web.enable-lifecycle")] = None,
     push__endpoint: Annotated[list[str] | None, _option("push.endpoint")] = None,
     collector__cpu__enabled: Annotated[bool | None, _switch("collector.cpu")] = None,
     collector__memory__enabled: Annotated[bool | None, _switch("collector.memory")] = None,
@@ -73,7 +83,7 @@ def daemon(
     collector__gpu__simulate: Annotated[int | None, _option("collector.gpu.simulate")] = None,
     log__level: Annotated[str | None, _option("log.level")] = None,
     log__format: Annotated[str | None, _option("log.format")] = None,
-    require_gpu: Annotated[bool | None, _option("require-gpu")] = None,
+    require_gpu: Annotated[bool | None, _flag("require-gpu")] = None,
 ) -> None:
     """Run the daemon: sample GPUs and host, take pushes, and serve /metrics.
 
@@ -108,7 +118,7 @@ def _serve(config: Config, reload: Callable[[], Config], push_socket: PushSocket
         _fail(str(error))
 
 
-@app.command(epilog="Example: trackside demo --steps 300")
+@app.command(epilog="\b\nExample: trackside demo --steps 300")
 def demo(
     steps: Annotated[
         int | None, typer.Option(min=1, help="End after that many steps. [default: go on until Ctrl-C]")
@@ -127,7 +137,7 @@ def demo(
     raise typer.Exit(run(config, steps))
 
 
-@app.command("check-config", epilog="Example: trackside check-config /etc/trackside/trackside.yml")
+@app.command("check-config", epilog="\b\nExample: trackside check-config /etc/trackside/trackside.yml")
 def check_config(
     file: Annotated[Path, typer.Argument(help="A YAML file of the daemon's settings.", show_default=False)],
 ) -> None:
@@ -140,7 +150,8 @@ def check_config(
         value: Any = config
         for part in path:
             value = getattr(value, part)
-        typer.echo(f"{'.'.join(path).replace('_', '-')}: {value}")
+        shown = ", ".join(value) if isinstance(value, tuple) else str(value)
+        typer.echo(f"{'.'.join(path).replace('_', '-')}: {shown.lower() if isinstance(value, bool) else shown}")
 
 
 def _nested(params: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon import __version__, log
-from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.cpu import CpuCollector
 from trackside_daemon.collectors.gpu import GpuCollector
 from trackside_daemon.collectors.memory import MemoryCollector
@@ -19,7 +18,7 @@ from trackside_daemon.config import ConfigError
 from trackside_daemon.ingest.server import Server
 from trackside_daemon.ingest.sessions import DUPLICATES, GAPS, MESSAGES, REJECTED, Sessions
 from trackside_daemon.metric import Batch, Metric, Sample
-from trackside_daemon.nvml.handle import Nvml, NvmlUnavailable
+from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlUnavailable
 from trackside_daemon.pipeline import FAILURES, Pipeline
 from trackside_daemon.sampler import DURATION, LAST_SUCCESS, SUCCESS, Sampler
 from trackside_daemon.state import State
@@ -200,14 +199,11 @@ class Daemon:
 
     def _await_gpu(self) -> int | None:
         """Wait for the first reading of a GPU, or for a signal that ends the waiting, which is returned."""
-        collector = GpuCollector(self._nvml, 1.0)
         deadline = time.monotonic() + GPU_START_SECONDS
-        problem: Exception = NvmlUnavailable("no answer")
-        while time.monotonic() < deadline:
+        problem = NvmlUnavailable("no answer")
+        while time.monotonic() < deadline and not isinstance(problem, NvmlAbsent):
             try:
-                collector.collect()
-            except NothingToCollect as error:
-                raise StartError(f"--require-gpu: {error}") from error
+                self._nvml.read(1.0)
             except NvmlUnavailable as error:
                 problem = error
             else:

@@ -277,15 +277,16 @@ def test_bad_messages_between_good_ones_cost_neither_samples_nor_memory(
 
     abuse(total // 2)
     desk.tick()
+    grown = []
     tracemalloc.start()
     try:
-        abuse(total // 4)
-        before = held()
-        abuse(total // 4)
-        grown = held() - before
+        for _ in range(3):
+            before = held()
+            abuse(total // 6)
+            grown.append(held() - before)
     finally:
         tracemalloc.stop()
-    assert grown < 200_000
+    assert min(grown) < 100_000, "the interpreter's own tables may grow once, a leak grows each time"
     assert desk.house.get("steps_total", "good", "0") == float(desk.sent)
     refused = desk.house.state.values(desk.house.now.monotonic, REJECTED)[0]
     assert all(refused[(reason,)] for reason in ("frames", "version", "envelope", "body"))

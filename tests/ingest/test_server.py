@@ -6,11 +6,10 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import zmq
 from processes import eventually
-from speech import Speaker
+from speech import Client, Speaker
 
-from trackside.wire import MESSAGE_BYTES, Beat, open_envelope
+from trackside.wire import MESSAGE_BYTES, Beat
 from trackside_daemon.ingest import server as module
 from trackside_daemon.ingest.server import PushSocket, Server
 from trackside_daemon.ingest.sessions import REJECTED, Sessions
@@ -26,33 +25,6 @@ if TYPE_CHECKING:
 
 PATIENCE = 30.0
 """Seconds; only a test that fails waits for so long."""
-
-
-class Client:
-    """A socket as a training process has one."""
-
-    def __init__(self, endpoint: str) -> None:
-        self.context: zmq.Context[Any] = zmq.Context()
-        self.socket = self.context.socket(zmq.DEALER)
-        self.socket.linger = 0
-        self.socket.rcvtimeo = round(PATIENCE * 1000)
-        self.socket.sndhwm = 0
-        self.socket.connect(endpoint)
-
-    def say(self, *frames: bytes) -> None:
-        self.socket.send_multipart(frames)
-
-    def hear(self) -> tuple[str, int]:
-        envelope = open_envelope(self.socket.recv_multipart())
-        return envelope.kind, envelope.number
-
-    def greet(self, who: Speaker) -> None:
-        self.say(*who.frames("hello", who.hello()))
-        assert self.hear() == ("welcome", 0)
-
-    def close(self) -> None:
-        self.socket.close()
-        self.context.term()
 
 
 class SlowState(State):

@@ -1,0 +1,229 @@
+"""The command line, as a process: what it says, and how it ends when it cannot start."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+from processes import DEADLINE, ROOT, clean_environ, command, eventually
+
+from trackside_daemon import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from processes import Daemon
+
+
+def run(*arguments: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """The command, which ends by itself."""
+    return subprocess.run(
+        command(*arguments),
+        env=clean_environ({"COLUMNS": "80", **(environ or {})}),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+
+
+def refusal(place: Path, *flags: str, environ: Mapping[str, str] | None = None) -> str:
+    """What a daemon says that cannot start: one line, and status 2."""
+    defaults = [f"--push.endpoint=ipc://{place}/push.sock", "--web.listen-address=127.0.0.1:0", "--no-collector.gpu"]
+    ended = run("daemon", *defaults, *flags, environ=environ)
+    assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
+    assert ended.stderr.startswith("trackside: ")
+    assert ended.stderr.count("\n") == 1, ended.stderr
+    return ended.stderr.removeprefix("trackside: ").rstrip("\n")
+
+
+def commands() -> list[str]:
+    return re.findall(r"^  ([a-z][a-z-]+)  ", run("--help").stdout, re.MULTILINE)
+
+
+def test_it_tells_its_version() -> None:
+    ended = run("--version")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"trackside {__version__}\n", "")
+
+
+def test_every_command_has_help_with_an_example_that_can_be_copied() -> None:
+    assert {"daemon", "demo", "check-config"} <= set(commands())
+    for name in commands():
+        ended = run(name, "--help")
+        assert ended.returncode == 0
+        example = re.search(rf"^  Example: (trackside {name}\b.*)$", ended.stdout, re.MULTILINE)
+        assert example is not None, ended.stdout
+        known = set(re.findall(r"--[\w.-]+", ended.stdout.replace(example[0], "")))
+        assert set(re.findall(r"--[\w.-]+", example[1])) <= known
+
+
+def test_without_a_command_it_shows_what_there_is() -> None:
+    ended = run()
+    assert ended.returncode == 2
+    assert "Usage: trackside" in ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["daemon", "--sample.intervall=1s"], "--sample.interval"),
+        (["daemon", "--web.listen-adress=x"], "--web.listen-address"),
+        (["deamon"], "daemon"),
+        (["daemon", "now"], "now"),
+    ],
+)
+def test_wrong_usage_names_what_was_perhaps_meant(arguments: list[str], says: str) -> None:
+    ended = run(*arguments)
+    assert ended.returncode == 2
+    assert says in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "says"),
+    [
+        (["--sample.interval=soon"], {}, "--sample.interval: 'soon' is not a duration such as 1s, 500ms or 1h30m"),
+        (
+            ["--config.file=/no/such.yml"],
+            {},
+            "/no/such.yml: no such file or directory; --config.file takes a YAML file",
+        ),
+        ([], {"TRACKSIDE_RUN__LINGER": "x"}, "TRACKSIDE_RUN__LINGER: 'x' is not a duration such as 1s, 500ms or 1h30m"),
+        (
+            ["--web.listen-address=nowhere"],
+            {},
+            "web.listen-address: 'nowhere' is not HOST:PORT, such as 127.0.0.1:21790",
+        ),
+        (
+            ["--push.endpoint=tcp://0.0.0.0:1"],
+            {},
+            "tcp://0.0.0.0:1: pushes are taken at ipc:///PATH or tcp://127.0.0.1:PORT",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_one_line(place: Path, flags: list[str], environ: dict[str, str], says: str) -> None:
+    assert refusal(place, *flags, environ=environ) == says
+
+
+def test_a_wrong_file_is_one_line(place: Path) -> None:
+    (place / "t.yml").write_text("sample: {intervall: 1s}\n")
+    expected = f"{place}/t.yml: sample.intervall: no such setting; did you mean sample.interval?"
+    assert refusal(place, f"--config.file={place}/t.yml") == expected
+
+
+def test_a_port_in_use_is_one_line_and_no_socket_is_left_for_clients_to_wait_at(place: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        says = refusal(place, f"--web.listen-address=127.0.0.1:{other.getsockname()[1]}")
+    assert f"is taken by {Path('/proc/self/comm').read_text().strip()} (pid {os.getpid()}); stop it, or use" in says
+    assert not (place / "push.sock").exists()
+
+
+def test_a_directory_that_cannot_be_written_is_one_line(place: Path) -> None:
+    (place / "file").write_text("")
+    says = refusal(place, f"--push.endpoint=ipc://{place}/file/push.sock")
+    assert says.startswith(f"{place}/file/push.sock.lock: not a directory; make its directory writable for uid ")
+
+
+def test_a_token_that_cannot_be_written_is_one_line_and_no_socket_is_left(place: Path) -> None:
+    (place / "token").mkdir()
+    assert refusal(place) == f"{place}/token: is a directory; the API's token is kept there, beside the socket"
+    assert not (place / "push.sock").exists()
+
+
+def test_a_second_daemon_on_a_socket_is_one_line_and_the_first_goes_on(daemon: Daemon) -> None:
+    says = refusal(daemon.directory)
+    assert says.startswith(f"{daemon.endpoint.removeprefix('ipc://')}: another trackside daemon listens there (pid ")
+    assert f"(pid {daemon.process.pid})" in says
+    assert daemon.get("/-/ready").status_code == 200
+    assert daemon.api("runs").status_code == 200, "its token is still there"
+
+
+def test_requiring_a_gpu_where_there_is_none_is_one_line(place: Path) -> None:
+    if Path("/proc/driver/nvidia").exists():
+        pytest.skip("there is a driver")
+    assert refusal(place, "--require-gpu") == ("--require-gpu: libnvidia-ml.so.1 not found; install the NVIDIA driver")
+    assert sorted(one.name for one in place.iterdir()) == ["push.sock.lock"]
+
+
+def test_whoever_waits_for_a_gpu_can_be_stopped(place: Path) -> None:
+    (place / "pynvml.py").write_text("import time\ntime.sleep(1000)\n")
+    environ = clean_environ({"PYTHONPATH": os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")])})
+    flags = [f"--push.endpoint=ipc://{place}/push.sock", "--web.listen-address=127.0.0.1:0", "--require-gpu"]
+    with subprocess.Popen(command("daemon", *flags), env=environ, stderr=subprocess.PIPE, text=True) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        eventually(children.read_text)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE) == 0
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_a_file_is_checked_and_its_settings_are_shown(place: Path) -> None:
+    (place / "t.yml").write_text("sample: {interval: 500ms}\nweb: {allowed-hosts: [a, b], public-read: true}\n")
+    ended = run("check-config", str(place / "t.yml"))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    shown = ended.stdout.splitlines()
+    for line in ("sample.interval: 0.5", "web.allowed-hosts: a, b", "web.public-read: true", "run.linger: 60.0"):
+        assert line in shown
+
+
+@pytest.mark.parametrize(("text", "says"), [("smaple: {}", "did you mean sample?"), ("a: [", "not YAML: line 1")])
+def test_what_is_wrong_with_a_file_is_one_line(place: Path, text: str, says: str) -> None:
+    (place / "t.yml").write_text(text)
+    ended = run("check-config", str(place / "t.yml"))
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    assert says in ended.stderr
+
+
+@pytest.mark.parametrize("style", ["logfmt", "json"])
+def test_every_line_of_the_log_is_in_the_format_that_was_asked_for(
+    start_daemon: Callable[..., Daemon], style: str
+) -> None:
+    daemon = start_daemon(
+        f"--log.format={style}", "--log.level=debug", environ={"TRACKSIDE_SAMPLE_INTERVAL": "1s", "TRACKSIDE_TAGS": "a"}
+    )
+    with socket.create_connection(("127.0.0.1", int(daemon.url.rpartition(":")[2]))) as rude:
+        rude.sendall(b"nonsense\r\n\r\n")
+        rude.recv(1000)
+    assert daemon.stop() == 0
+    if style == "json":
+        messages = [json.loads(line)["msg"] for line in daemon.log]
+    else:
+        found = [re.fullmatch(r"time=\S+Z level=\w+ msg=(.*)\n", line) for line in daemon.log]
+        assert all(found), daemon.log
+        messages = [one[1].strip('"') for one in found if one is not None]
+    assert f"trackside {__version__} serves {daemon.url}" in " ".join(messages)
+    assert messages[-1] == "stopping on SIGTERM"
+    assert [one for one in messages if one.startswith("TRACKSIDE_")] == [
+        "TRACKSIDE_SAMPLE_INTERVAL is not a setting and is ignored; did you mean TRACKSIDE_SAMPLE__INTERVAL?"
+    ]
+
+
+def test_on_a_terminal_it_prints_a_link_that_opens_the_dashboard(place: Path) -> None:
+    ours, theirs = os.openpty()
+    flags = [f"--push.endpoint=ipc://{place}/push.sock", "--web.listen-address=127.0.0.1:0", "--no-collector.gpu"]
+    with subprocess.Popen(
+        command("daemon", *flags), env=clean_environ(), stdout=theirs, stderr=subprocess.DEVNULL
+    ) as process:
+        os.close(theirs)
+        with os.fdopen(ours) as terminal:
+            found = re.fullmatch(r"dashboard: (http://127\.0\.0\.1:\d+)/#token=(\S+)", terminal.readline().strip())
+            assert found is not None
+            answer = httpx.get(f"{found[1]}/api/v1/status", headers={"Authorization": f"Bearer {found[2]}"}, timeout=60)
+            assert answer.status_code == 200
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(DEADLINE) == 0
+
+
+def test_the_readme_shows_no_command_that_fails_to_parse() -> None:
+    shown = re.findall(r"^trackside (check-config|daemon)\b(.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    for name, flags in shown:
+        assert run(name, *flags.split("#")[0].split(), "--help").returncode == 0
