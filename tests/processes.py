@@ -74,7 +74,7 @@ class Daemon:
 
     def api(self, path: str) -> httpx.Response:
         """Ask the API, with the token."""
-        token = (self.directory / "token").read_text().strip()
+        token = (self.directory / "push.token").read_text().strip()
         return self.get(f"/api/v1/{path}", authorization=f"Bearer {token}")
 
     def series(self, page: str | None = None) -> dict[str, float]:

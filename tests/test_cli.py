@@ -133,8 +133,8 @@ def test_a_directory_that_cannot_be_written_is_one_line(place: Path) -> None:
 
 
 def test_a_token_that_cannot_be_written_is_one_line_and_no_socket_is_left(place: Path) -> None:
-    (place / "token").mkdir()
-    assert refusal(place) == f"{place}/token: is a directory; the API's token is kept there, beside the socket"
+    (place / "push.token").mkdir()
+    assert refusal(place) == f"{place}/push.token: is a directory; the API's token is kept there, beside the socket"
     assert not (place / "push.sock").exists()
 
 

@@ -67,7 +67,7 @@ def test_it_stops_as_asked_and_leaves_nothing_but_the_lock(
     start_daemon: Callable[..., Daemon], number: signal.Signals
 ) -> None:
     daemon = start_daemon(*QUIET)
-    assert {one.name for one in daemon.directory.iterdir()} == {"push.sock", "push.sock.lock", "token"}
+    assert {one.name for one in daemon.directory.iterdir()} == {"push.sock", "push.sock.lock", "push.token"}
     assert daemon.stop(number) == 0
     assert {one.name for one in daemon.directory.iterdir()} == {"push.sock.lock"}
     assert f"stopping on {number.name}" in daemon.log[-1]

@@ -87,7 +87,7 @@ class Daemon:
         self._nvml = Nvml(simulate=config.collector.gpu.simulate)
         self._collectors = self._build_collectors()
         self._sampler = Sampler(self._collectors, self._pipeline.tick, config.sample.interval)
-        self._token = _make_token(push_socket.directory)
+        self._token = _make_token(push_socket.token)
         self._web = WebServer(self._pages(), listener)
 
     @property
@@ -238,9 +238,9 @@ class Daemon:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _make_token(directory: Path) -> Token:
+def _make_token(path: Path) -> Token:
     try:
-        return Token(directory / "token")
+        return Token(path)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise StartError(f"{directory}/token: {reason}; the API's token is kept there, beside the socket") from error
+        raise StartError(f"{path}: {reason}; the API's token is kept there, beside the socket") from error

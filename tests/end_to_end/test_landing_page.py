@@ -77,7 +77,7 @@ def test_it_shows_the_runs_as_the_api_has_them(
 ) -> None:
     start_training(daemon, "-c", RUNS)
     runs = eventually(lambda: three_runs(daemon))
-    token = (daemon.directory / "token").read_text().strip()
+    token = (daemon.directory / "push.token").read_text().strip()
     page = look(f"{daemon.url}/#token={token}")
     shown = {row[0]: row for row in page.rows}
     assert list(shown) == [run["name"] for run in runs] == ["goes-on", "diverged", SCRIPT_NAME]
@@ -104,11 +104,11 @@ def test_without_the_token_it_says_what_is_missing_and_where_it_lies(
 ) -> None:
     page = look(f"{daemon.url}/{fragment}")
     assert f"open {daemon.url}/#token=TOKEN" in page.text
-    assert str(daemon.directory / "token") in page.text
+    assert str(daemon.directory / "push.token") in page.text
 
 
 def test_without_a_run_it_says_the_line_to_add(daemon: Daemon, look: Callable[[str], Page]) -> None:
-    token = (daemon.directory / "token").read_text().strip()
+    token = (daemon.directory / "push.token").read_text().strip()
     assert "trackside.push(step=step, loss=loss)" in look(f"{daemon.url}/#token={token}").text
 
 

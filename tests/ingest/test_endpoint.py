@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import stat
 import subprocess
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trackside.discovery import find
-from trackside_daemon.ingest.endpoint import EndpointError, Lock, default_directory, push_directory
+from trackside_daemon.ingest.endpoint import EndpointError, Lock, default_directory, token_path
 from trackside_daemon.ingest.server import PushSocket
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def test_without_an_endpoint_it_lies_where_the_client_looks_first(
     runtime: Path, bind: Callable[..., PushSocket]
 ) -> None:
     bound = bind()
-    assert bound.directory == runtime / "trackside"
+    assert bound.token.parent == runtime / "trackside"
     assert bound.endpoints == (f"ipc://{runtime}/trackside/push.sock",)
     assert find(None, os.environ)[0] == bound.endpoints[0]
 
@@ -72,9 +73,9 @@ def test_socket_and_directory_are_this_users_alone(runtime: Path, bind: Callable
         assert os.umask(0) == 0, "the umask is as it was"
     finally:
         os.umask(before)
-    assert mode(bound.directory) == 0o700
-    assert mode(bound.directory / "push.sock") == 0o600
-    assert mode(bound.directory / "push.sock.lock") == 0o600
+    assert mode(bound.token.parent) == 0o700
+    assert mode(bound.token.parent / "push.sock") == 0o600
+    assert mode(bound.token.parent / "push.sock.lock") == 0o600
 
 
 def test_a_second_daemon_is_told_who_has_the_socket(place: Path, bind: Callable[..., PushSocket]) -> None:
@@ -217,12 +218,14 @@ def test_a_port_that_is_taken_is_named(runtime: Path) -> None:
 def test_with_a_port_alone_the_token_lies_in_the_default_directory(
     runtime: Path, bind: Callable[..., PushSocket]
 ) -> None:
-    assert bind("tcp://127.0.0.1:0").directory == runtime / "trackside"
+    token = bind("tcp://127.0.0.1:0").token
+    assert token.parent == runtime / "trackside"
+    assert re.fullmatch(r"push-\d+\.token", token.name)
 
 
 def test_the_token_lies_beside_the_first_socket_that_is_a_file(place: Path) -> None:
     endpoints = ["tcp://127.0.0.1:1", f"ipc://{place}/a.sock", "ipc:///elsewhere/b.sock"]
-    assert push_directory(endpoints, {}, UID) == place
+    assert token_path(endpoints, {}, UID) == place / "a.token"
 
 
 def test_a_directory_that_is_there_already_is_used(place: Path) -> None:

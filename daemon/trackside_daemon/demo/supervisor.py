@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.error import URLError
 
 from trackside_daemon.beside import Child, stop_all
-from trackside_daemon.ingest.endpoint import push_directory
+from trackside_daemon.ingest.endpoint import token_path
 from trackside_daemon.web.address import AddressError, listen
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _is_ready(address: str, daemon: Child, stopped: threading.Event) -> bool:
 
 
 def _introduce(config: Config, address: str) -> None:
-    token = (push_directory(config.push.endpoint, os.environ, os.getuid()) / "token").read_text().strip()
+    token = token_path(config.push.endpoint, os.environ, os.getuid()).read_text().strip()
     _say(
         f"""
   trackside is running, and beside it a small language model learns to write Python's help pages.

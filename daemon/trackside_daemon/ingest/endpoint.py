@@ -52,11 +52,18 @@ def default_directory(environ: Mapping[str, str], uid: int) -> Path:
     )
 
 
-def push_directory(endpoints: Sequence[str], environ: Mapping[str, str], uid: int) -> Path:
-    """Where the first socket that is a file lies; the API's token is kept beside it."""
+def push_path(endpoints: Sequence[str], environ: Mapping[str, str], uid: int) -> Path:
+    """The first socket that is a file, or would be: what belongs to one daemon alone lies beside it, under its name."""
+    if not endpoints:
+        return default_directory(environ, uid) / SOCKET
     paths = (Path(one.removeprefix("ipc://")) for one in endpoints if one.startswith("ipc://"))
-    first = next(paths, None)
-    return default_directory(environ, uid) if first is None else first.parent
+    by_port = f"push-{endpoints[0].rpartition(':')[2]}.sock"
+    return next(paths, None) or default_directory(environ, uid) / by_port
+
+
+def token_path(endpoints: Sequence[str], environ: Mapping[str, str], uid: int) -> Path:
+    """Where the API's token is kept: ``push.token`` beside ``push.sock``."""
+    return push_path(endpoints, environ, uid).with_suffix(".token")
 
 
 class Lock:

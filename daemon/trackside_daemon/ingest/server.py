@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, cast
 
 import zmq
 
-from trackside.discovery import SOCKET
 from trackside.wire import MESSAGE_BYTES
-from trackside_daemon.ingest.endpoint import EndpointError, Lock, push_directory
+from trackside_daemon.ingest.endpoint import EndpointError, Lock, push_path, token_path
 from trackside_daemon.training.runs import Moment
 
 if TYPE_CHECKING:
@@ -39,10 +38,10 @@ class PushSocket:
     """The bound socket. Binding needs neither configuration nor web, so that a client waits as little as can be.
 
     Args:
-        endpoints: ``ipc:///PATH`` or ``tcp://HOST:PORT``, HOST a loopback address; none for `push_directory`.
+        endpoints: ``ipc:///PATH`` or ``tcp://HOST:PORT``, HOST a loopback address; none for `push_path`.
 
     Attributes:
-        directory: Where the API's token is kept: beside the socket.
+        token: Where the API's token is kept: beside the socket.
         endpoints: What clients connect to.
 
     Raises:
@@ -57,9 +56,9 @@ class PushSocket:
         self.socket.rcvhwm = MESSAGES_WAITING
         self._locks: list[Lock] = []
         try:
-            self.directory = push_directory(endpoints, os.environ, os.getuid())
-            wanted = endpoints or (f"ipc://{self.directory / SOCKET}",)
+            wanted = endpoints or (f"ipc://{push_path((), os.environ, os.getuid())}",)
             self.endpoints = tuple(self._bind(endpoint) for endpoint in wanted)
+            self.token = token_path(self.endpoints, os.environ, os.getuid())
         except EndpointError:
             self.close()
             raise
