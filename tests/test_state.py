@@ -167,7 +167,7 @@ def test_a_snapshot_is_of_one_moment_while_another_thread_writes(
     state: State, count: Callable[[int, int], int]
 ) -> None:
     names = [f"series-{number}" for number in range(50)]
-    stopped = threading.Event()
+    written, stopped = threading.Semaphore(0), threading.Event()
 
     def write() -> None:
         value = 0.0
@@ -175,15 +175,16 @@ def test_a_snapshot_is_of_one_moment_while_another_thread_writes(
             value += 1.0
             shown = names if value % 2 else names[:25]
             state.update(batch("s", complete=True, **dict.fromkeys(shown, value)))
+            written.release()
 
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        seen = [state.snapshot(0.0) for _ in range(count(500, 20_000))]
+        for index in range(count(500, 20_000)):
+            assert index % 10 or written.acquire(timeout=30.0), "now and then, something new has to be there"
+            for rows in state.snapshot(0.0):
+                assert len(set(rows.values)) == 1
+                assert len(rows.series) == (50 if rows.values[0] % 2 else 25)  # type: ignore[operator]  # all are floats
     finally:
         stopped.set()
         writer.join()
-    for rows in (one for snapshot in seen for one in snapshot):
-        assert len(set(rows.values)) == 1
-        assert len(rows.series) == (50 if rows.values[0] % 2 else 25)  # type: ignore[operator]  # all are floats
-    assert len({rows.values[0] for snapshot in seen for rows in snapshot}) > 1
