@@ -74,6 +74,19 @@ def test_it_stops_as_asked_and_leaves_nothing_but_the_lock(
     assert not any("Traceback" in line for line in daemon.log)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_the_start_stops_it_as_asked(place: Path, number: signal.Signals) -> None:
+    flags = [f"--push.endpoint=ipc://{place}/push.sock", "--web.listen-address=127.0.0.1:0", *QUIET]
+    with subprocess.Popen(command("daemon", *flags), env=clean_environ(), stderr=subprocess.PIPE, text=True) as process:
+        eventually((place / "push.sock.lock").exists)
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(number)
+        assert process.wait(DEADLINE) == 0
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+    assert {one.name for one in place.iterdir()} == {"push.sock.lock"}
+
+
 def test_what_was_pushed_just_before_the_end_is_acknowledged(
     start_daemon: Callable[..., Daemon], connect: Callable[[Daemon], Client]
 ) -> None:

@@ -132,6 +132,15 @@ def test_values_of_several_families_are_of_one_moment_and_forgotten_in_time_too(
     assert state.values(10.1, GAUGE) == [{}]
 
 
+def test_a_sample_with_a_wrong_number_of_labels_never_reaches_the_page(state: State) -> None:
+    samples = [Sample(GAUGE, ("x",), 1.0), Sample(GAUGE, ("y", "z"), 2.0), Sample(GAUGE, ("w",), 3.0)]
+    with pytest.raises(ValueError, match=r"trackside_a has the labels \('name',\), got \('y', 'z'\)"):
+        state.update(Batch("s", samples, complete=True))
+    assert page(state) == {("a", "x"): 1.0}
+    state.update(Batch("s", complete=True))
+    assert page(state) == {}
+
+
 @given(
     st.lists(
         st.tuples(

@@ -13,6 +13,7 @@ from trackside_daemon import __version__, log
 from trackside_daemon.config import Config, ConfigError, describe, load, settings, warn_of_unknown_variables
 from trackside_daemon.ingest.endpoint import EndpointError
 from trackside_daemon.ingest.server import PushSocket
+from trackside_daemon.signals import hold
 from trackside_daemon.web.address import AddressError, listen
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def daemon(
         config = reload()
         log.set_up(config.log.level, config.log.format)
         warn_of_unknown_variables()
+        hold()
         with closing(PushSocket(config.push.endpoint)) as push_socket:
             status = _serve(config, reload, push_socket, listen(config.web.listen_address))
     except (ConfigError, EndpointError, AddressError) as error:

@@ -21,6 +21,7 @@ from trackside_daemon.metric import Batch, Metric, Sample
 from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlUnavailable
 from trackside_daemon.pipeline import FAILURES, Pipeline
 from trackside_daemon.sampler import DURATION, LAST_SUCCESS, SUCCESS, Sampler
+from trackside_daemon.signals import SIGNALS, STOP, hold
 from trackside_daemon.state import State
 from trackside_daemon.training.runs import Limits, Runs
 from trackside_daemon.web.address import written
@@ -47,7 +48,6 @@ RELOADED = Metric(
 RELOADED_AT = Metric(
     "trackside_config_last_reload_success_timestamp_seconds", "gauge", "Unix time of the last good load.", (), "seconds"
 )
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 GPU_START_SECONDS = 60.0
 
 logger = logging.getLogger("trackside")
@@ -104,7 +104,7 @@ class Daemon:
         Raises:
             StartError: A GPU is required, and there is none.
         """
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # before any thread: all inherit it, and sigwait gets them
+        hold()
         threading.excepthook = self._thread_failed
         try:
             received = self._await_gpu() if self._config.require_gpu else None
@@ -208,7 +208,7 @@ class Daemon:
                 problem = error
             else:
                 return None
-            if (received := signal.sigtimedwait({signal.SIGTERM, signal.SIGINT}, 0.1)) is not None:
+            if (received := signal.sigtimedwait(STOP, 0.1)) is not None:
                 return received.si_signo
         raise StartError(f"--require-gpu: {problem}")
 

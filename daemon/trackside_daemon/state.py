@@ -47,21 +47,25 @@ class State:
         self._until: dict[str, float] = {}
 
     def update(self, batch: Batch) -> None:
-        """Take over a batch's samples, and forget those of its source that a complete batch does not have."""
+        """Take over a batch's samples, and forget those of its source that a complete batch does not have.
+
+        Raises:
+            ValueError: A sample has not one value for each label of its family; those before it are taken.
+        """
         with self._lock:
             known = self._sources.setdefault(batch.source, {})
-            kept = {}
+            kept = set()
             for metric, labels, value in batch.samples:
                 key = (metric, labels)
-                series = known.get(key) or self._new(metric, labels, batch.source)
+                series = known.get(key)
+                if series is None:
+                    series = known[key] = self._new(metric, labels, batch.source)
                 series.value = float(value) if value.__class__ is int else value
-                kept[key] = series
+                kept.add(key)
             if batch.complete:
-                for key in known.keys() - kept.keys():
+                for key in known.keys() - kept:
+                    del known[key]
                     self._remove(key, batch.source)
-                self._sources[batch.source] = kept
-            else:
-                known.update(kept)
             self._expire(batch)
 
     def snapshot(self, now: float, wanted: Callable[[str], bool] | None = None) -> list[Rows]:
@@ -91,6 +95,8 @@ class State:
 
     def _new(self, metric: Metric, labels: tuple[str, ...], source: str) -> Series:
         """A series of a source; when another source had it, it changes hands."""
+        if len(labels) != len(metric.labels):
+            raise ValueError(f"{metric.name} has the labels {metric.labels}, got {labels}")
         family = self._families.setdefault(metric, {})
         series = family.get(labels)
         if series is None:
