@@ -112,7 +112,7 @@ class Session:
                 config=self._config,
                 tags=self._tags,
                 total_steps=self._total_steps,
-                last=self._tally.last,
+                last=dict(zip(self._tally.last, map(float, self._tally.last.values()), strict=True)),
                 step=self._tally.step,
                 progress_age=self._progress_age(clock),
             ),

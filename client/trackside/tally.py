@@ -5,9 +5,8 @@ Totals are kept here and not in the daemon, so that a daemon that was restarted 
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
-from math import isfinite
+from math import fsum, isfinite
 from typing import Any
 
 from trackside.wire import DURATION_BUCKETS, Histogram, Totals
@@ -93,14 +92,12 @@ class Tally:
         duration.sum += seconds
 
     def _weigh(self, values: dict[str, float]) -> dict[str, float]:
-        """The values as floats, without those that are refused; what is to be counted in them is."""
+        """The values without those that are refused; what is to be counted in them is."""
         try:
-            numbers = array("d", values.values())
-        except OverflowError:  # an int that no float64 can hold
-            return self._sort_out(values)
-        if isfinite(sum(numbers)) and "samples" not in values and "tokens" not in values:
-            return dict(zip(values, numbers, strict=True))
-        return self._sort_out(values)
+            plain = isfinite(fsum(values.values())) and "samples" not in values and "tokens" not in values
+        except (OverflowError, ValueError):  # a huge int, a huge sum, infinities of both signs
+            plain = False
+        return values if plain else self._sort_out(values)
 
     def _sort_out(self, values: dict[str, float]) -> dict[str, float]:
         """The slow way, for pushes that hold something to count or to refuse."""

@@ -304,6 +304,16 @@ def test_a_hello_tells_all_that_a_daemon_must_know() -> None:
     assert hello.totals == session.totals
 
 
+def test_large_ints_travel_as_the_floats_that_they_are() -> None:
+    session = a_session()
+    values = {"a": 10**300, "b": 2**64, "c": -(2**63) - 1, "d": 3}
+    push(session, values, 1)
+    session.drain(CLOCK)
+    floats = {"a": 1e300, "b": 2.0**64, "c": -(2.0**63), "d": 3.0}
+    assert pushed(session) == [(1, 0, floats)]
+    assert decode_body("hello", session.hello(CLOCK)[2]).last == floats
+
+
 def test_before_the_first_push_there_is_no_step_and_no_progress() -> None:
     session = a_session()
     hello = decode_body("hello", session.hello(CLOCK)[2])

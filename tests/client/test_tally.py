@@ -183,11 +183,10 @@ def test_an_int_that_no_float_can_hold_is_dropped_and_its_neighbours_are_kept(ot
     assert tally.totals.steps == 1
 
 
-def test_large_ints_become_floats_that_can_be_sent() -> None:
+def test_large_ints_that_a_float_can_hold_are_kept() -> None:
     tally = Tally()
     tally.take(0, 0, {"a": 10**300, "b": 2**64, "c": -(2**63) - 1, "d": 3})
-    assert tally.last == {"a": 1e300, "b": 2.0**64, "c": -(2.0**63), "d": 3.0}
-    assert all(type(value) is float for value in tally.last.values())
+    assert tally.last == {"a": 10**300, "b": 2**64, "c": -(2**63) - 1, "d": 3}
 
 
 @pytest.mark.parametrize("step", [2**63, -(2**63) - 1, 10**30])
