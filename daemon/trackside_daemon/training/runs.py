@@ -54,7 +54,7 @@ class Limits(NamedTuple):
     keys: int = 1000
     series: int = 10_000
     label_bytes: int = 256
-    sessions: int = 2048
+    sessions: int = 1024
 
 
 class Session:
