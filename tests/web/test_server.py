@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -114,8 +115,8 @@ def test_a_request_that_takes_long_is_not_cut_off(impatient: None, service: Serv
 
 @pytest.mark.parametrize(
     "garbage",
-    [b"\x00" * 100, b"garbage\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"A" * 100_000],
-    ids=["zeros", "words", "no host", "much"],
+    [b"\x00" * 100, b"garbage\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"],
+    ids=["zeros", "words", "no host"],
 )
 def test_garbage_is_answered_400_and_not_logged(
     service: Service, caplog: pytest.LogCaptureFixture, garbage: bytes
@@ -125,6 +126,12 @@ def test_garbage_is_answered_400_and_not_logged(
         assert read(connection).startswith(b"HTTP/1.1 400 ")
     assert service.get().status_code == 200
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_a_request_line_without_end_is_cut_off(service: Service) -> None:
+    with service.connect(b"A" * 100_000) as connection, suppress(ConnectionResetError):
+        assert read(connection) is not None
+    assert service.get().status_code == 200
 
 
 def test_an_application_that_breaks_is_a_500_and_goes_on(service: Service, caplog: pytest.LogCaptureFixture) -> None:
