@@ -35,7 +35,7 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 Amount = Annotated[float, msgspec.Meta(ge=0.0)]
 
 MESSAGE_BYTES = 4 * 1024 * 1024
-"""The largest message a daemon takes, all frames together; a client's batches are far smaller."""
+"""The largest frame a daemon takes; a client's batches are far smaller."""
 
 
 class WireError(ValueError):
@@ -280,7 +280,7 @@ def open_envelope(frames: list[bytes]) -> Envelope:
     """Who speaks, with the body left unread.
 
     Raises:
-        WireError: Not three frames, not this version, too large, or no envelope of a known kind.
+        WireError: Not three frames, not this version, or no envelope of a known kind.
     """
     if not frames or not frames[0].startswith(b"trackside/"):
         raise WireError("frames", "the first frame is not trackside/VERSION")
@@ -288,8 +288,6 @@ def open_envelope(frames: list[bytes]) -> Envelope:
         raise WireError("version", f"got {frames[0][:32]!r}, this side reads {PROTOCOL!r}")
     if len(frames) != 3:
         raise WireError("frames", f"expected 3, got {len(frames)}")
-    if sum(map(len, frames)) > MESSAGE_BYTES:
-        raise WireError("size", f"{sum(map(len, frames))} bytes, at most {MESSAGE_BYTES}")
     envelope: Envelope = _guarded("envelope", _decode_envelope, frames[1])
     if envelope.kind not in BODIES or len(envelope.session) != 16:
         raise WireError("envelope", f"kind {envelope.kind[:32]!r}, a session of {len(envelope.session)} bytes")
@@ -300,12 +298,14 @@ def decode_body(kind: str, frame: bytes) -> Any:
     """The body of a message of this *kind*; None for the kinds without one.
 
     Raises:
-        WireError: It is not msgpack, or does not fit the schema.
+        WireError: It is too large, is not msgpack, or does not fit the schema.
     """
     return _guarded("body", _decode_body[kind], frame) if kind in _decode_body else None
 
 
 def _guarded(reason: str, decode: Any, frame: bytes) -> Any:
+    if len(frame) > MESSAGE_BYTES:
+        raise WireError("size", f"{len(frame)} bytes, at most {MESSAGE_BYTES}")
     try:
         return decode(frame)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, OverflowError) as error:

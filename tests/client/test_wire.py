@@ -235,12 +235,10 @@ def test_what_is_no_message_is_refused_by_its_reason(frames: list[bytes], reason
     assert refusal(lambda: open_envelope(frames)) == reason
 
 
-def test_a_message_is_refused_above_its_bound_and_read_at_it() -> None:
-    envelope = encode(Envelope("batch", SESSION, 1))[1]
-    room = wire.MESSAGE_BYTES - len(wire.PROTOCOL) - len(envelope)
-    assert open_envelope([wire.PROTOCOL, envelope, bytes(room)]).number == 1
-    assert refusal(lambda: open_envelope([wire.PROTOCOL, envelope, bytes(room + 1)])) == "size"
-    assert refusal(lambda: open_envelope([wire.PROTOCOL, bytes(wire.MESSAGE_BYTES), b""])) == "size"
+def test_a_frame_is_refused_above_its_bound_and_read_at_it() -> None:
+    assert refusal(lambda: decode_body("batch", bytes(wire.MESSAGE_BYTES))) == "body"
+    assert refusal(lambda: decode_body("batch", bytes(wire.MESSAGE_BYTES + 1))) == "size"
+    assert refusal(lambda: open_envelope([wire.PROTOCOL, bytes(wire.MESSAGE_BYTES + 1), b""])) == "size"
 
 
 @pytest.mark.parametrize(

@@ -300,7 +300,7 @@ def test_every_refusal_is_counted_by_its_reason(count: Callable[[int, int], int]
         "version": [b"trackside/2", *good[1:]],
         "envelope": [good[0], b"\xc1", good[2]],
         "kind": encode(Envelope("ack", desk.good.id, 1)),
-        "size": [*good[:2], bytes(5_000_000)],
+        "size": [good[0], bytes(5_000_000), good[2]],
         "body": [*encode(Envelope("beat", desk.good.id))[:2], b"\xc1"],
     }
     number = count(50, 2000)

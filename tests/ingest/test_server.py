@@ -203,9 +203,10 @@ def test_nonsense_is_counted_and_the_connection_goes_on(
     client.greet(who)
     client.say(b"")
     client.say(b"nonsense", b"", b"", b"")
-    client.say(*who.batch(1)[:2], bytes(MESSAGE_BYTES))
-    client.say(*who.batch(1))
-    assert client.hear() == ("ack", 1)
+    client.say(*who.batch(1)[:2], bytes(MESSAGE_BYTES + 1))
+    assert client.hear() == ("nack", 1)
+    client.say(*who.batch(2))
+    assert client.hear() == ("ack", 2)
     eventually(lambda: ingest.refused() == {("frames",): 2.0, ("size",): 1.0})
 
 

@@ -34,6 +34,10 @@ def bad_body(who: Speaker, number: int, kind: str = "batch") -> list[bytes]:
     return [*encode(Envelope(kind, who.id, number))[:2], b"\xc1"]
 
 
+def too_large(who: Speaker, number: int) -> list[bytes]:
+    return [*who.batch(number)[:2], bytes(MESSAGE_BYTES + 1)]
+
+
 def bad_block(who: Speaker, number: int) -> list[bytes]:
     pushes = who.pushes({"loss": 1.0})
     pushes.blocks[0].times = b""
@@ -124,7 +128,7 @@ def test_a_skip_that_begins_too_late_is_asked_for_again(desk: Any, who: Speaker)
     assert desk.count(GAPS) == 0.0
 
 
-@pytest.mark.parametrize(("bad", "reason"), [(bad_body, "body"), (bad_block, "block")])
+@pytest.mark.parametrize(("bad", "reason"), [(bad_body, "body"), (bad_block, "block"), (too_large, "size")])
 def test_a_batch_that_cannot_be_read_is_refused_in_its_turn_and_its_neighbours_live(
     desk: Any, who: Speaker, bad: Callable[[Speaker, int], list[bytes]], reason: str
 ) -> None:
@@ -180,7 +184,7 @@ def test_another_version_is_told_which_one_is_read(desk: Any, protocol: bytes) -
         ([b"trackside/1", msgspec.msgpack.encode(["sing", bytes(16), 1]), b""], "envelope"),
         ([b"trackside/1", msgspec.msgpack.encode(["ack", bytes(16), 1]), b""], "kind"),
         ([b"trackside/1", msgspec.msgpack.encode(["welcome", bytes(16), 1]), b""], "kind"),
-        ([b"trackside/1", b"", bytes(MESSAGE_BYTES)], "size"),
+        ([b"trackside/1", bytes(MESSAGE_BYTES + 1), b""], "size"),
     ],
 )
 def test_what_is_no_message_is_counted_by_its_reason_and_not_answered(
