@@ -70,7 +70,9 @@ class Daemon:
 
     def get(self, path: str, **headers: str) -> httpx.Response:
         """Ask for a page."""
-        return httpx.get(self.url + path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        return httpx.get(
+            self.url + path, headers={name.replace("_", "-"): value for name, value in headers.items()}, trust_env=False
+        )
 
     def api(self, path: str) -> httpx.Response:
         """Ask the API, with the token."""

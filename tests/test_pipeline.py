@@ -133,24 +133,15 @@ def test_failures_are_on_the_page_at_0_with_the_first_tick(pipeline: Pipeline, s
     assert failures(state) == {("state",): 0.0}
 
 
-def test_whoever_pushes_waits_while_there_is_no_room(pipeline: Pipeline, state: Watched) -> None:
+def test_it_says_when_there_is_no_room_and_nobody_waits(pipeline: Pipeline, state: Watched) -> None:
     hold(pipeline, state)
-    pipeline.push([Batch(str(number)) for number in range(PUSHES_WAITING)])
-    entered, pushed = threading.Event(), threading.Event()
-
-    def push() -> None:
-        entered.set()
-        pipeline.push([Batch("last")])
-        pushed.set()
-
-    pusher = threading.Thread(target=push)
-    pusher.start()
-    assert entered.wait(PATIENCE)
-    assert not pushed.wait(0.05)
+    pipeline.push([Batch(str(number)) for number in range(PUSHES_WAITING - 1)])
+    assert pipeline.has_room()
+    pipeline.push([Batch("last")])
+    assert not pipeline.has_room()
     state.go_on.set()
-    assert pushed.wait(PATIENCE)
-    pusher.join()
     pipeline.stop()
+    assert pipeline.has_room()
     assert state.taken[-1] == "last"
 
 

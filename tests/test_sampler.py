@@ -96,11 +96,12 @@ def test_the_last_success_is_held_after_a_failure_and_absent_before_the_first() 
     assert about(sampled.tick(102.0))["last_success_timestamp_seconds", "a"] == 1.7e9
 
 
-def test_a_failure_is_logged_once_when_it_begins_and_once_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_logged_once_when_it_lasts_and_once_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
     collector = Collects("a")
     sampled = sampler(collector)
+    once = OSError("is no news: what was sampled before is still served")
     with caplog.at_level(logging.INFO, "trackside"):
-        for error in (None, OSError("one\ntwo"), OSError("three"), None, None):
+        for error in (None, once, None, OSError("zero"), OSError("one\ntwo"), OSError("three"), None, None):
             collector.error = error
             sampled.tick(100.0)
     assert messages(caplog) == [

@@ -70,10 +70,10 @@ def _unfit(path: Path, owner: int | None) -> str:
         return f"belongs to another user, uid {status.st_uid}"
     if owner is not None and directory.st_mode & 0o022:
         return "others may write to its directory"
-    return _deaf(path)
+    return deaf(path)
 
 
-def _deaf(path: Path) -> str:
+def deaf(path: Path) -> str:
     """Why nobody can be reached at a socket: the file of a daemon that was killed stays, and ZeroMQ would wait there."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)

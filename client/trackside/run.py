@@ -15,7 +15,7 @@ from trackside.config import as_json
 from trackside.identity import identify
 from trackside.log import warn
 from trackside.sender import Sender
-from trackside.session import Session
+from trackside.session import HEAVY, Session
 from trackside.wire import writable
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 ROWS_WAITING = 32_768
 """Pushes that may wait for the sender: a tight loop can outrun it, and must not fill the memory."""
+
+VALUES_WAITING = 262_144
+"""So many values may wait in pushes of more than `HEAVY` values: about 30 MB."""
 
 WARNINGS = 1000
 """So many keys are warned about one by one."""
@@ -73,10 +76,9 @@ class Run:
         if type(step) is not int and step is not None:
             step = self._whole(step)
         rows = self._rows
-        if len(rows) < ROWS_WAITING:
-            rows.append((pushed_at, step, named))
-        else:
-            self._refuse(len(named), Session, "pushes come faster than they can be sent, and one found no room")
+        if len(rows) >= ROWS_WAITING or (len(named) > HEAVY and not self._has_room(len(named))):
+            self._drop_oldest()
+        rows.append((pushed_at, step, named))
 
     def finish(self, status: str = "finished") -> None:
         """End the run: hand on all that was pushed, waiting at most ``$TRACKSIDE_FLUSH_TIMEOUT`` seconds (2).
@@ -134,6 +136,25 @@ class Run:
         except Exception:  # noqa: BLE001  the same
             self._refuse(0, operator.index, f"step: a {type(step).__name__} is not a whole number")
             return None
+
+    def _has_room(self, values: int) -> bool:
+        """Whether there is room for a heavy push, which is counted in."""
+        session = self._session
+        with self._lock:
+            session.heavy_in += values
+            return session.heavy_in - session.heavy_out <= VALUES_WAITING
+
+    def _drop_oldest(self) -> None:
+        """Make room for a push by dropping those that have waited longest."""
+        session, rows = self._session, self._rows
+        dropped = 0
+        with self._lock, suppress(IndexError):  # the sender empties it meanwhile
+            while len(rows) >= ROWS_WAITING or session.heavy_in - session.heavy_out > VALUES_WAITING:
+                values = len(rows.popleft()[2])
+                session.heavy_in -= values if values > HEAVY else 0
+                session.overrun += 1
+                dropped += values
+        self._refuse(dropped, Session, "pushes come faster than they can be sent, and the oldest one found no room")
 
     def _refuse(self, values: int, key: object, message: str) -> None:
         """Count what is dropped, and say so once per *key*; what is not about a key has another object in its place."""
@@ -227,7 +248,7 @@ class _Process:
         """The sender for an endpoint, None where there can be none; the first also watches for the process's end."""
         if self._exiting:
             return None
-        if endpoint not in self._senders:
+        if endpoint not in self._senders or not self._senders[endpoint].alive:
             try:
                 self._senders[endpoint] = Sender(endpoint)
             except (OSError, RuntimeError) as error:

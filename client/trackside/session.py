@@ -26,6 +26,9 @@ KEY_BYTES = 64 * 1024
 ROW_KEYS = 4096
 """A push of more keys than this, or of longer ones, travels as several rows of one step: no batch outgrows a message."""
 
+HEAVY = 16
+"""A push of more values than this is bounded by its values, the others by their rows."""
+
 WINDOW = 64
 """Messages that may be under way without an acknowledgement."""
 
@@ -59,6 +62,8 @@ class Session:
         id: 16 random bytes.
         rows: Pushes not yet drained.
         refused: Values that a push could not hand over: no numbers, or no room.
+        overrun: Pushes that were dropped to make room for newer ones.
+        heavy_in: Values of heavy rows (`HEAVY`) that pushes have appended; `heavy_out` of those that were drained.
         greeted: A daemon has answered this session's hello since the last connection.
         asked_at: Monotonic seconds of the last hello on this connection; before the first, long ago.
         ended: Its `Bye` is among the pending messages, or was.
@@ -73,7 +78,7 @@ class Session:
         self.id = os.urandom(16)
         self.identity = identity
         self.rows: deque[Row] = deque()
-        self.refused = 0
+        self.refused = self.overrun = self.heavy_in = self.heavy_out = 0
         self.greeted = False
         self.asked_at = -inf
         self.ended = False
@@ -85,7 +90,7 @@ class Session:
         self._tally = Tally()
         self._number = self._acked = 0
         self._in_flight = 0
-        self._refused_counted = 0
+        self._refused_counted = self._overrun_counted = 0
         self._said = (0, 0)
         self._oldest, self._oldest_since = 0, 0.0
 
@@ -127,13 +132,21 @@ class Session:
 
         What was counted and has no row of its own, such as a push of nothing but text, goes in a batch without rows.
         """
-        refused = self.refused
+        refused, overrun = self.refused, self.overrun
         self.totals.dropped += refused - self._refused_counted
-        self._refused_counted = refused
+        self.totals.pushes += overrun - self._overrun_counted
+        self._refused_counted, self._overrun_counted = refused, overrun
         batch = _Columns()
         for _ in range(len(self.rows)):
+            if not self.rows:  # a push has dropped what was left, to make room
+                break
             pushed_at, step, values = self.rows.popleft()
-            taken = self._tally.take(pushed_at, step, self._sendable(values))
+            self.heavy_out += len(values) if len(values) > HEAVY else 0
+            try:
+                taken = self._tally.take(pushed_at, step, self._sendable(values))
+            except Exception:  # noqa: BLE001  a key of a type of the user's own may raise anything
+                self.totals.dropped += len(values)
+                continue
             if taken is None or not taken[1]:
                 continue
             for part in _parts(taken[1]):

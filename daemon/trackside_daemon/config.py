@@ -241,24 +241,32 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _python_names(values: dict[Any, Any]) -> dict[str, Any]:
-    return {
-        str(key).replace("-", "_"): _python_names(value) if isinstance(value, dict) else value
-        for key, value in values.items()
-        if value is not None  # a section whose lines are all commented out
-    }
+    """Settings by Python names, nested: ``web.listen-address: …`` is ``web: {listen-address: …}``."""
+    nested: dict[str, Any] = {}
+    for key, value in values.items():
+        if value is None:  # a section whose lines are all commented out
+            continue
+        *sections, last = str(key).replace("-", "_").split(".")
+        section = nested
+        for name in sections:
+            section = section.setdefault(name, {})
+        if isinstance(value, dict):
+            section.setdefault(last, {}).update(_python_names(value))
+        else:
+            section[last] = value
+    return nested
 
 
 def warn_of_unknown_variables() -> None:
     """Log the ``TRACKSIDE_*`` variables that are nobody's: not the client's, and not what Kubernetes puts there."""
     known = variables()
+    unknown = []
     for name in sorted(os.environ):
-        if (
-            name.startswith(PREFIX)
-            and name not in known | dict.fromkeys(CLIENT_VARIABLES)
-            and not _KUBERNETES.match(name)
-        ):
+        if name.startswith(PREFIX) and name not in {*known, *CLIENT_VARIABLES} and not _KUBERNETES.match(name):
             near = difflib.get_close_matches(name, [*known, *CLIENT_VARIABLES], 1)
-            log.warning("%s is not a setting and is ignored%s", name, f"; did you mean {near[0]}?" if near else "")
+            unknown.append(f"{name} is not a setting and is ignored" + (f"; did you mean {near[0]}?" if near else ""))
+    if unknown:
+        log.warning("%s", ", and ".join(unknown))
 
 
 def _explain(error: ValidationError, file: Path | None, values: Mapping[str, Any], flags: Mapping[str, Any]) -> str:

@@ -24,7 +24,7 @@ from trackside_daemon.sampler import DURATION, LAST_SUCCESS, SUCCESS, Sampler
 from trackside_daemon.signals import SIGNALS, STOP, hold
 from trackside_daemon.state import State
 from trackside_daemon.training.runs import Limits, Runs
-from trackside_daemon.web.address import written
+from trackside_daemon.web.address import is_loopback, written
 from trackside_daemon.web.api import values
 from trackside_daemon.web.app import Pages
 from trackside_daemon.web.guard import Token
@@ -83,7 +83,7 @@ class Daemon:
         self._state = State()
         self._runs = Runs(Limits(**config.limits.model_dump()), config.run.linger)
         self._pipeline = Pipeline(self._state, lambda receipt: self._ingest.acknowledge(receipt))  # noqa: PLW0108  made below
-        self._ingest = Server(push_socket, Sessions(self._runs), self._pipeline.push)
+        self._ingest = Server(push_socket, Sessions(self._runs), self._pipeline.push, self._pipeline.has_room)
         self._nvml = Nvml(simulate=config.collector.gpu.simulate)
         self._collectors = self._build_collectors()
         self._sampler = Sampler(self._collectors, self._pipeline.tick, config.sample.interval)
@@ -182,6 +182,8 @@ class Daemon:
         self._serving = True
         endpoints = ", ".join(self._push_socket.endpoints)
         logger.info("trackside %s serves http://%s and takes pushes at %s", __version__, self._address, endpoints)
+        if not is_loopback(self._address):
+            logger.warning("%s can be reached from other machines, and /metrics is open to all of them", self._address)
         if os.getuid() == 0:
             logger.warning("running as root, which nothing here needs; a user of its own is safer")
 

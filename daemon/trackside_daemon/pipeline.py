@@ -61,11 +61,14 @@ class Pipeline:
             self._changed.notify_all()
 
     def push(self, batches: Sequence[Batch]) -> None:
-        """Queue what was pushed; waits while the queue is full."""
+        """Queue what was pushed; `has_room` says when to."""
         with self._changed:
-            self._changed.wait_for(lambda: len(self._pushes) < PUSHES_WAITING or self._stopping)
             self._pushes.extend(batches)
             self._changed.notify_all()
+
+    def has_room(self) -> bool:
+        """Whether the queue of pushes is not full."""
+        return len(self._pushes) < PUSHES_WAITING
 
     def accept(self, batch: Batch) -> None:
         """Take one batch the whole way. Each stage fails alone, and is counted."""
@@ -86,17 +89,11 @@ class Pipeline:
         return Batch("pipeline", samples, complete=True)
 
     def _run(self) -> None:
-        try:
-            while (batch := self._next()) is not None:
-                self.accept(batch)
-        finally:
-            with self._changed:
-                self._stopping = True  # however it ended, nobody waits for room any more
-                self._changed.notify_all()
+        while (batch := self._next()) is not None:
+            self.accept(batch)
 
     def _next(self) -> Batch | None:
         """The next batch, waited for; None when there are none left after `stop`."""
         with self._changed:
             self._changed.wait_for(lambda: self._ticks or self._pushes or self._stopping)
-            self._changed.notify_all()
             return (self._ticks or self._pushes).popleft() if self._ticks or self._pushes else None

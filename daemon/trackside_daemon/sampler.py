@@ -37,6 +37,10 @@ LAST_SUCCESS = Metric(
 )
 
 
+MISSES = 2
+"""So many failures in a row are news: after one, what was sampled last is still served."""
+
+
 class Sampler:
     """A thread that ticks on a fixed grid; a tick that was missed is skipped, never made up for.
 
@@ -67,6 +71,7 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._last_success: dict[str, float] = {}
         self._failing: dict[str, set[type[Exception]]] = {}
+        self._misses: dict[str, int] = {}
 
     def start(self) -> None:
         """Begins to tick, at once."""
@@ -103,8 +108,11 @@ class Sampler:
         try:
             samples = collector.collect()
         except Exception as error:  # noqa: BLE001 - whatever one collector does, the others go on
-            self._log_failure(collector.name, error)
+            self._misses[collector.name] = self._misses.get(collector.name, 0) + 1
+            if isinstance(error, NothingToCollect) or self._misses[collector.name] >= MISSES:
+                self._log_failure(collector.name, error)
             return None
+        self._misses.pop(collector.name, None)
         if self._failing.pop(collector.name, None):
             _log.info("collector %s works again", collector.name)
         return samples

@@ -48,9 +48,8 @@ class Desk:
     def commit(self, number: int | None = None) -> list[Answer]:
         """The pipeline is done with the first *number* messages, or with all; what is answered."""
         done, self.taken = self.taken[:number], self.taken[number:] if number is not None else []
-        for receipt in done:
-            self.sessions.committed(receipt)
-        return [read(receipt.frames(), receipt.peer) for receipt in done]
+        answers = [self.sessions.committed(receipt) for receipt in done]
+        return [read(one, one[0]) for one in answers if one is not None]
 
     def greet(self, who: Speaker, acked: int = 0) -> list[Answer]:
         """*who* says hello."""

@@ -196,8 +196,9 @@ class Desk:
         for batch in batches:
             self.house.state.update(batch)
             if batch.receipt is not None:
-                self.sessions.committed(batch.receipt)
-                open_envelope(batch.receipt.frames()[1:])
+                told = self.sessions.committed(batch.receipt)
+                assert told is not None
+                open_envelope(told[1:])
         return batches
 
     def push(self) -> None:

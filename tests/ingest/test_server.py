@@ -48,7 +48,7 @@ class Ingest:
         self.state = SlowState()
         self.sessions = Sessions(Runs(Limits(), 60.0))
         self.pipeline = Pipeline(self.state, lambda receipt: self.server.acknowledge(receipt))  # noqa: PLW0108
-        self.server = Server(PushSocket([self.endpoint]), self.sessions, self.pipeline.push)
+        self.server = Server(PushSocket([self.endpoint]), self.sessions, self.pipeline.push, self.pipeline.has_room)
         self.pipeline.start()
         self.server.start()
         self.stopped = False
@@ -234,7 +234,9 @@ def test_ticks_go_on_while_nobody_says_anything(quick_ticks: None, place: Path) 
             ticks.release()
             return super().tick(now)
 
-    server = Server(PushSocket([f"ipc://{place}/push.sock"]), Ticking(Runs(Limits(), 60.0)), lambda _: None)
+    server = Server(
+        PushSocket([f"ipc://{place}/push.sock"]), Ticking(Runs(Limits(), 60.0)), lambda _: None, lambda: True
+    )
     server.start()
     try:
         assert all(ticks.acquire(timeout=PATIENCE) for _ in range(5))
@@ -244,7 +246,9 @@ def test_ticks_go_on_while_nobody_says_anything(quick_ticks: None, place: Path) 
 
 
 def test_a_server_that_never_started_can_be_closed(place: Path) -> None:
-    server = Server(PushSocket([f"ipc://{place}/push.sock"]), Sessions(Runs(Limits(), 60.0)), lambda _: None)
+    server = Server(
+        PushSocket([f"ipc://{place}/push.sock"]), Sessions(Runs(Limits(), 60.0)), lambda _: None, lambda: True
+    )
     server.close()
     assert not (place / "push.sock").exists()
 
@@ -255,7 +259,7 @@ def test_a_loopback_port_is_served_too(place: Path, monkeypatch: pytest.MonkeyPa
     sessions = Sessions(Runs(Limits(), 60.0))
     state = State()
     pipeline = Pipeline(state, lambda receipt: server.acknowledge(receipt))  # noqa: PLW0108  made below
-    server = Server(bound, sessions, pipeline.push)
+    server = Server(bound, sessions, pipeline.push, pipeline.has_room)
     pipeline.start()
     server.start()
     client, who = Client(bound.endpoints[0]), Speaker()

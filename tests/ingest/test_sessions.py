@@ -138,7 +138,7 @@ def test_a_batch_that_cannot_be_read_is_refused_in_its_turn_and_its_neighbours_l
     assert desk.commit() == [answer("ack", 1), answer("nack", 2, reason), answer("ack", 3)]
     assert desk.counts(REJECTED) == {reason: 1.0}
     assert desk.house.get("loss") == 3.0
-    assert desk.say(*bad(who, 2)) == [answer("ack", 3)], "the refusal is final"
+    assert desk.say(*bad(who, 2)) == [answer("nack", 2, reason)], "the refusal is final"
 
 
 def test_a_bad_batch_out_of_its_turn_is_not_even_looked_at(desk: Any, who: Speaker) -> None:
@@ -215,7 +215,23 @@ def test_sessions_do_not_mix(desk: Any) -> None:
 def test_a_session_answers_to_the_connection_that_it_last_spoke_on(desk: Any, who: Speaker) -> None:
     desk.say(*who.batch(1), peer=b"\0old")
     desk.say(*who.batch(2), peer=b"\0new")
-    assert [receipt.peer for receipt in desk.taken] == [b"\0old", b"\0new"]
+    answers = [desk.sessions.committed(receipt) for receipt in desk.taken]
+    assert [one[0] for one in answers] == [b"\0new", b"\0new"]
+
+
+def test_a_hello_that_knows_of_more_than_this_daemon_goes_on_from_there(desk: Any, who: Speaker) -> None:
+    desk.say(*who.batch(1))
+    assert desk.greet(who, acked=10) == [answer("welcome", 10)]
+    desk.say(*who.batch(11))
+    assert desk.commit() == [answer("ack", 1), answer("ack", 11)]
+
+
+def test_a_refusal_whose_answer_was_lost_is_told_again(desk: Any, who: Speaker) -> None:
+    desk.say(*bad_body(who, 1))
+    desk.say(*who.batch(2))
+    assert desk.commit() == [answer("nack", 1, "body"), answer("ack", 2)]
+    assert desk.say(*bad_body(who, 1)) == [answer("nack", 1, "body")]
+    assert desk.say(*who.batch(2)) == [answer("ack", 2)]
 
 
 def test_a_session_that_is_silent_for_an_hour_is_asked_for_a_hello(desk: Any, who: Speaker) -> None:
@@ -294,10 +310,10 @@ def test_a_hello_may_not_claim_less_than_nothing(desk: Any) -> None:
     assert desk.commit() == [answer("ack", 1)]
 
 
-def test_a_receipt_of_a_session_that_was_forgotten_is_answered_and_forgotten(desk: Any, who: Speaker) -> None:
+def test_a_receipt_of_a_session_that_was_forgotten_is_forgotten_too(desk: Any, who: Speaker) -> None:
     desk.say(*who.batch(1))
     desk.sessions._sessions.clear()
-    assert desk.commit() == [answer("ack", 1)]
+    assert desk.commit() == []
 
 
 def test_a_body_without_its_blocks_is_refused(desk: Any, who: Speaker) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.error import URLError
 
 from trackside_daemon.beside import Child, stop_all
-from trackside_daemon.ingest.endpoint import token_path
+from trackside_daemon.ingest.endpoint import push_path, token_path
 from trackside_daemon.web.address import AddressError, listen
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ READY_SECONDS = 30.0
 REPORT_SECONDS = 2.0
 DRIVER = Path("/proc/driver/nvidia/version")
 _LINE = re.compile(r"trackside_training_(\w+)\{(.*)\} (\S+)")
+
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever $http_proxy says
 
 Numbers = dict[str, float]
 
@@ -64,6 +66,10 @@ def _run(config: Config, address: str, steps: int | None, children: list[Child],
     """Train and report until the training ends; whoever ends first, the last word is a summary."""
     daemon = children[0]
     if not _is_ready(address, daemon, stopped):
+        if daemon.status is None and not stopped.is_set():
+            _say(f"trackside: the daemon did not answer at http://{address}/-/ready within {READY_SECONDS:g} s")
+            daemon.stop()
+            return 1
         return daemon.stop()
     _introduce(config, address)
     begun = time.monotonic()
@@ -71,6 +77,8 @@ def _run(config: Config, address: str, steps: int | None, children: list[Child],
     children.append(training)
     while training.status is None and daemon.status is None and not stopped.wait(REPORT_SECONDS):
         _report(_scrape(address))
+    if daemon.status is not None and not stopped.is_set():
+        _say(f"\n  The daemon ended by itself, with status {daemon.status}.")
     status = training.stop()
     _summarise(_scrape(address), time.monotonic() - begun)
     return daemon.stop() or status
@@ -150,14 +158,16 @@ def _scrape(address: str) -> Numbers:
 
 
 def _reach(config: Config) -> dict[str, str]:
-    """How the training finds the daemon that was started here, and no other."""
-    endpoint = next(iter(config.push.endpoint), None)
-    return {"TRACKSIDE_ENDPOINT": endpoint} if endpoint else {}
+    """How the training finds the daemon that was started here, and no other; whatever else leads a client is off."""
+    endpoint = next(iter(config.push.endpoint), f"ipc://{push_path((), os.environ, os.getuid())}")
+    elsewhere = ("RUN_ID", "RUN_NAME", "TAGS", "DISABLED")
+    off = {f"TRACKSIDE_{name}": "" for name in elsewhere} | dict.fromkeys(("RANK", "WORLD_SIZE"), "")
+    return {**off, "TRACKSIDE_FLUSH_TIMEOUT": "2", "TRACKSIDE_ENDPOINT": endpoint}
 
 
 def _get(address: str, path: str) -> str | None:
     try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=5) as answer:
+        with _direct.open(f"http://{address}{path}", timeout=5) as answer:
             return str(answer.read().decode())
     except (URLError, OSError):
         return None

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trackside.discovery import SOCKET, SYSTEM_DIRECTORY, directories
+from trackside.discovery import SOCKET, SYSTEM_DIRECTORY, deaf, directories
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,6 +18,7 @@ PATH_BYTES = 107
 """What sockaddr_un has room for."""
 
 ANOTHER = "--push.endpoint=ipc:///PATH"
+ELSEWHERE = f"name another place with {ANOTHER}"
 
 
 class EndpointError(Exception):
@@ -84,8 +85,11 @@ class Lock:
         try:
             if path.exists() and not path.is_socket():
                 raise EndpointError(f"{path} is there and is no socket; name another place with {ANOTHER}")
-            self._file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             self._hold()
+            if path.exists() and not deaf(path):
+                os.close(self._file)
+                raise EndpointError(f"{path}: a program that is no trackside daemon listens there; {ELSEWHERE}")
             path.unlink(missing_ok=True)  # left over from a daemon that was killed: nobody holds the lock
         except OSError as error:
             raise EndpointError(

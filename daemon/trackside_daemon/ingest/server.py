@@ -90,18 +90,26 @@ class PushSocket:
 
 
 class Server:
-    """Reads the socket for as long as `deliver` has room; a full pipeline leaves messages to ZeroMQ and the clients.
+    """Reads the socket while the pipeline has room; a full one leaves messages to ZeroMQ and the clients.
 
     Args:
         push_socket: Where messages arrive.
         sessions: What they mean.
-        deliver: Takes batches, and blocks while it has no room.
+        deliver: Takes batches.
+        has_room: Whether more of them are welcome. Answers and ticks go on when they are not.
     """
 
-    def __init__(self, push_socket: PushSocket, sessions: Sessions, deliver: Callable[[Sequence[Batch]], None]) -> None:
+    def __init__(
+        self,
+        push_socket: PushSocket,
+        sessions: Sessions,
+        deliver: Callable[[Sequence[Batch]], None],
+        has_room: Callable[[], bool],
+    ) -> None:
         self._push_socket = push_socket
         self._sessions = sessions
         self._deliver = deliver
+        self._has_room = has_room
         self._receipts: deque[Receipt] = deque()
         self._wakes, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stopping = False
@@ -140,6 +148,7 @@ class Server:
         poller.register(self._wakes, zmq.POLLIN)
         tick_at = time.monotonic()
         while not self._stopping:
+            poller.modify(socket, zmq.POLLIN if self._has_room() else 0)  # each receipt wakes this up, and makes room
             ready = dict(poller.poll(max(0, round((tick_at - time.monotonic()) * 1000))))
             if self._wakes in ready:
                 os.read(self._wakes, 4096)
@@ -153,6 +162,8 @@ class Server:
     def _read(self) -> None:
         """Take what has arrived, a hundred messages at most, so that acknowledgements never wait for long."""
         for _ in range(100):
+            if not self._has_room():
+                return
             try:
                 peer, *frames = self._push_socket.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
@@ -164,9 +175,9 @@ class Server:
 
     def _answer(self) -> None:
         while self._receipts:
-            receipt = self._receipts.popleft()
-            self._sessions.committed(receipt)
-            self._send(receipt.frames())
+            answer = self._sessions.committed(self._receipts.popleft())
+            if answer is not None:
+                self._send(answer)
 
     def _send(self, frames: list[bytes]) -> None:
         with suppress(zmq.Again):  # the client does not read; it asks again when it does

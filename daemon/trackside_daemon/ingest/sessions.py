@@ -28,6 +28,9 @@ FORGET_SECONDS = 3600.0
 SESSIONS = 4096
 """With more, the one that is silent for longest is forgotten."""
 
+REFUSED = 64
+"""How many refusals of a session are remembered, in case the nack was lost: as many as can be under way."""
+
 TOLD = 1000
 """How many pairs of sender and reason are remembered, so that each is logged once; later ones are only counted."""
 
@@ -35,31 +38,42 @@ log = logging.getLogger("trackside")
 
 
 class Receipt(NamedTuple):
-    """Whom to tell what, once a batch is committed.
+    """What to tell a session, once a batch is committed.
 
     Attributes:
-        peer: The ROUTER's name for the connection.
         refused: Why the batch could not be taken; empty when it could.
     """
 
-    peer: bytes
     session: bytes
     number: int
     refused: str = ""
 
-    def frames(self) -> list[bytes]:
-        """The ack, or the nack."""
-        if self.refused:
-            return [self.peer, *encode(Envelope("nack", self.session, self.number), Nack(self.refused))]
-        return [self.peer, *encode(Envelope("ack", self.session, self.number))]
-
 
 class _Session:
-    """Which of a session's messages have been accepted, and which are committed."""
+    """Which of a session's messages have been accepted, and which are committed.
 
-    def __init__(self, accepted: int) -> None:
-        self.accepted = self.committed = accepted
+    Attributes:
+        peer: The ROUTER's name for the connection that it spoke on last.
+        refused: Why, of the batches that were refused; those that the client may not have heard of.
+    """
+
+    def __init__(self, id: bytes) -> None:  # noqa: A002  the field's word for it
+        self.id = id
+        self.peer = b""
+        self.accepted = self.committed = 0
         self.heard_at = 0.0
+        self.refused: dict[int, str] = {}
+
+    def commit(self, number: int) -> None:
+        """Everything up to *number* is, here or by a daemon before this one."""
+        self.committed = max(self.committed, number)
+        self.accepted = max(self.accepted, number)
+
+    def answer(self, number: int) -> list[bytes]:
+        """The ack of everything up to *number*, or its nack."""
+        if number in self.refused:
+            return [self.peer, *encode(Envelope("nack", self.id, number), Nack(self.refused[number]))]
+        return [self.peer, *encode(Envelope("ack", self.id, number))]
 
 
 class Sessions:
@@ -107,11 +121,15 @@ class Sessions:
         samples += [Sample(DUPLICATES, (), self._duplicates), Sample(GAPS, (), self._gaps), *self._runs.rejected()]
         return [*self._runs.tick(now), Batch("ingest", samples, complete=True)]
 
-    def committed(self, receipt: Receipt) -> None:
-        """The pipeline is done with the batch that bore this receipt."""
+    def committed(self, receipt: Receipt) -> list[bytes] | None:
+        """The pipeline is done with the batch that bore this receipt: what to answer, if its session is still known."""
         session = self._sessions.get(receipt.session)
-        if session is not None:
-            session.committed = max(session.committed, receipt.number)
+        if session is None:
+            return None
+        session.commit(receipt.number)
+        if receipt.refused:
+            session.refused = {**dict(list(session.refused.items())[-REFUSED:]), receipt.number: receipt.refused}
+        return session.answer(receipt.number)
 
     def _take(self, peer: bytes, envelope: Envelope, body: bytes, now: Moment) -> tuple[list[list[bytes]], list[Batch]]:
         if envelope.kind not in KINDS:
@@ -121,12 +139,12 @@ class Sessions:
             return self._greet(peer, envelope, body, now)
         if session is None:
             return [[peer, *encode(Envelope("hello?", envelope.session))]], []
-        session.heard_at = now.monotonic
+        session.peer, session.heard_at = peer, now.monotonic
         if envelope.kind == "beat":
             decode_body("beat", body)
             self._messages["beat"] += 1
             return [], self._runs.beat(envelope.session, now)
-        return self._in_order(peer, envelope, body, session, now)
+        return self._in_order(envelope, body, session, now)
 
     def _greet(
         self, peer: bytes, envelope: Envelope, body: bytes, now: Moment
@@ -134,24 +152,25 @@ class Sessions:
         hello = decode_body("hello", body)
         if envelope.session not in self._sessions and len(self._sessions) >= SESSIONS:
             del self._sessions[min(self._sessions, key=lambda key: self._sessions[key].heard_at)]
-        session = self._sessions.setdefault(envelope.session, _Session(max(0, hello.acked)))
-        session.heard_at = now.monotonic
+        session = self._sessions.setdefault(envelope.session, _Session(envelope.session))
+        session.commit(hello.acked)
+        session.peer, session.heard_at = peer, now.monotonic
         self._messages["hello"] += 1
         batches = self._runs.hello(envelope.session, hello, now)
         return [[peer, *encode(Envelope("welcome", envelope.session, session.committed))]], batches
 
     def _in_order(
-        self, peer: bytes, envelope: Envelope, body: bytes, session: _Session, now: Moment
+        self, envelope: Envelope, body: bytes, session: _Session, now: Moment
     ) -> tuple[list[list[bytes]], list[Batch]]:
         """Numbered messages: only the next is taken; an older one is known, and a later one is asked for again."""
         expected = session.accepted + 1
         if envelope.number < expected:
             self._duplicates += 1
-            return [Receipt(peer, envelope.session, session.committed).frames()], []
-        again = [Receipt(peer, envelope.session, session.committed).frames()]
+            return [session.answer(envelope.number if envelope.number in session.refused else session.committed)], []
+        again = [session.answer(session.committed)]
         if envelope.number > expected and envelope.kind != "skip":
             return again, []
-        receipt = Receipt(peer, envelope.session, envelope.number)
+        receipt = Receipt(envelope.session, envelope.number)
         try:
             message = decode_body(envelope.kind, body)
             if envelope.kind == "skip" and message.first > expected:

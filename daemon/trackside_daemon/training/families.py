@@ -116,5 +116,11 @@ KNOWN["lr"] = KNOWN["learning_rate"]
 AMOUNTS = frozenset(("samples", "tokens"))
 """Keys whose values are amounts of one step: they are summed by the client and not exported one by one."""
 
+
+def is_loss(key: str) -> bool:
+    """Whether a key is a loss by its name: ``loss``, ``*/loss``, ``*_loss``, ``loss/*``."""
+    return key == "loss" or key.endswith(("/loss", "_loss")) or key.startswith("loss/")
+
+
 NAMES = {"lr": "learning_rate"}
 """Keys that are another's short form: they give way once the other is pushed."""

@@ -29,11 +29,11 @@ class Liveness:
         except OSError:
             self._boot = ""
 
-    def is_lost(self, identity: Identity, silence: float) -> bool:
-        """Whether a client that has said nothing for *silence* seconds is gone."""
+    def is_lost(self, identity: Identity, silence: float, *, elsewhere: bool = False) -> bool:
+        """Whether a client that has said nothing for *silence* seconds is gone; its pid says nothing *elsewhere*."""
         if silence < SILENCE_SECONDS:
             return False
-        gone = self.is_gone(identity)
+        gone = None if elsewhere else self.is_gone(identity)
         return silence >= REMOTE_SILENCE_SECONDS if gone is None else gone
 
     def is_gone(self, identity: Identity) -> bool | None:
@@ -42,7 +42,9 @@ class Liveness:
             return None
         try:
             line = (self._proc / str(identity.pid) / "stat").read_bytes()  # bytes, since a process's name may be any
-        except OSError:
+        except (FileNotFoundError, ProcessLookupError):
             return True
+        except OSError:  # hidden from this user
+            return None
         fields = line.rpartition(b")")[2].split()
         return int(fields[19]) != identity.start or fields[0] in {b"Z", b"X"}

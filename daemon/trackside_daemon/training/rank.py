@@ -143,9 +143,9 @@ class Rank:
             self._recent = mean if self._recent is None else self._recent + RECENT * (mean - self._recent)
 
     def _nonfinite(self, every: Totals) -> dict[str, int]:
-        """Counts by key: 0 for the known ones that were pushed, since a counter that begins at 1 hides its first."""
-        counts = {key: 0 for key, series in self._series.items() if key in f.KNOWN and series is not None}
-        return counts | every.nonfinite
+        """Counts by key: losses and the known ones begin at 0, since a counter that begins at 1 hides its first."""
+        counted = (key for key, series in self._series.items() if series is not None)
+        return {key: 0 for key in counted if key in f.KNOWN or f.is_loss(key)} | every.nonfinite
 
     def _values(self, newest: dict[str, float]) -> list[Sample]:
         return [Sample(*series, value) for key, value in newest.items() if (series := self._of(key)) is not None]

@@ -58,7 +58,11 @@ class Limits(NamedTuple):
 
 
 class Session:
-    """What the daemon knows of one client session."""
+    """What the daemon knows of one client session.
+
+    Attributes:
+        elsewhere: It speaks, and yet its pid is not here: its process lives in another pid namespace.
+    """
 
     def __init__(self, run: Run, rank: Rank, identity: Identity) -> None:
         self.run = run
@@ -66,6 +70,7 @@ class Session:
         self.identity = identity
         self.heard_at = 0.0
         self.status = ""
+        self.elsewhere = False
 
     @property
     def process(self) -> tuple[int, int, str]:
@@ -195,14 +200,15 @@ class Runs:
         """Once a second: finds who is lost, and forgets runs that ended long ago."""
         batches: list[Batch] = []
         for known in list(self._sessions.values()):
-            if not known.status and self._liveness.is_lost(known.identity, now.monotonic - known.heard_at):
+            silence = now.monotonic - known.heard_at
+            if not known.status and self._liveness.is_lost(known.identity, silence, elsewhere=known.elsewhere):
                 log.warning("run %s rank %s is lost: it ended without a word", known.run.name, known.rank.labels[1])
                 batches += self._end(known, "lost", now.wall, now)
         for run in list(self._runs.values()):
             if run.live_until is not None and now.monotonic > run.live_until:
                 run.forgotten = True  # its series crowd nobody out
             if run.until is not None and now.monotonic > run.until:
-                self._drop(run)
+                batches += self._drop(run)
         return batches
 
     def rejected(self) -> list[Sample]:
@@ -241,6 +247,7 @@ class Runs:
             self._sessions = {key: known for key, known in self._sessions.items() if known.rank is not rank}
             rank.rejoin()
         known = self._sessions[session] = Session(run, rank, identity)
+        known.elsewhere = self._liveness.is_gone(identity) is True
         return batches + self._changed(known, now)
 
     def _is_new_attempt(self, run: Run, identity: Identity) -> bool:
@@ -280,6 +287,9 @@ class Runs:
             return []
         batches = [self._end(known, "lost", now.wall, now) for known in of_run if known.process in gone]
         return [*chain.from_iterable(batches)]
+
+    def _is_gone(self, known: Session) -> bool:
+        return not known.elsewhere and self._liveness.is_gone(known.identity) is True
 
     def _name(self, identity: Identity) -> tuple[str, list[Batch]]:
         """The name to export a run under.

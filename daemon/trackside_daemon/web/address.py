@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +82,8 @@ def _holder(port: int) -> str:
         except OSError:
             continue
     return "a process of another user"
+
+
+def is_loopback(address: str) -> bool:
+    """Whether ``HOST:PORT`` can be reached from this machine alone."""
+    return ip_address(address.rpartition(":")[0].strip("[]")).is_loopback

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+READING = frozenset(("GET", "HEAD"))
 LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
@@ -51,7 +52,7 @@ class Token:
 class Guard:
     """Lets through what may pass.
 
-    ``/metrics`` and ``/-/…`` always may; the rest only under one of our own names, and the API with the token.
+    Reading ``/metrics`` and ``/-/…`` always may; the rest only under one of our own names, and the API with the token.
 
     Args:
         app: What is guarded.
@@ -73,13 +74,13 @@ class Guard:
 
     def _refuse(self, scope: Scope) -> JSONResponse | None:
         path = scope["path"]
-        if path == "/metrics" or path.startswith("/-/"):
+        if (path == "/metrics" or path.startswith("/-/")) and scope["method"] in READING:
             return None
         headers = Headers(scope=scope)
         host = _name(headers.get("host", ""))
         if host not in self._hosts:
             return error(421, "host", f"no page here for the host {host!r}; to allow it, set web.allowed-hosts")
-        if not path.startswith("/api/") or (self._public_read and scope["method"] in {"GET", "HEAD"}):
+        if not path.startswith("/api/") or (self._public_read and scope["method"] in READING):
             return None
         if self._token.opens(headers.get("authorization", "")):
             return None
