@@ -154,7 +154,8 @@ class Run:
                 session.heavy_in -= values if values > HEAVY else 0
                 session.overrun += 1
                 dropped += values
-        self._refuse(dropped, Session, "pushes come faster than they can be sent, and the oldest one found no room")
+        if dropped:
+            self._refuse(dropped, Session, "pushes come faster than they can be sent, and the oldest one found no room")
 
     def _refuse(self, values: int, key: object, message: str) -> None:
         """Count what is dropped, and say so once per *key*; what is not about a key has another object in its place."""

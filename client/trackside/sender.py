@@ -118,7 +118,6 @@ class Sender:
                     news, self._news = self._news, []
                 for message in news:  # not under the lock: a logging handler may wait for whoever waits for it
                     warn(message)
-            self._tell_left_over()
         except Exception as error:  # noqa: BLE001  whatever it is, training goes on, and nobody wants its traceback
             warn(f"sending ends here, training goes on: {type(error).__name__}: {error}")
         finally:
@@ -301,13 +300,6 @@ class Sender:
             f"no daemon found at {', '.join(self._failures)}; training goes on, and the newest 16 MiB of what is pushed"
             f" are kept until one is there; start it with: trackside daemon{named and f' --push.endpoint={named}'}",
         )
-
-    def _tell_left_over(self) -> None:
-        """At the end: what no daemon has taken is gone with this process."""
-        left = sum(message.values for session in self._sessions for message in session.pending)
-        if left:
-            where = ", ".join(self._failures) or "the place where it was"
-            warn(f"{left} pushed values are lost, since no daemon took them; it was looked for at {where}")
 
     def _tell(self, what: str, message: str) -> None:
         """Log once, at the end of this turn."""

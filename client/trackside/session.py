@@ -138,9 +138,10 @@ class Session:
         self._refused_counted, self._overrun_counted = refused, overrun
         batch = _Columns()
         for _ in range(len(self.rows)):
-            if not self.rows:  # a push has dropped what was left, to make room
+            try:
+                pushed_at, step, values = self.rows.popleft()
+            except IndexError:  # a push has dropped what was left, to make room
                 break
-            pushed_at, step, values = self.rows.popleft()
             self.heavy_out += len(values) if len(values) > HEAVY else 0
             try:
                 taken = self._tally.take(pushed_at, step, self._sendable(values))

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from client.router import Router, kept, pushed
+from processes import eventually
 
 import trackside
 from trackside import run as run_module
 from trackside.config import CONFIG_BYTES, as_json
-from trackside.run import ROWS_WAITING, WARNINGS
+from trackside.run import ROWS_WAITING, VALUES_WAITING, WARNINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -170,7 +171,7 @@ def test_a_key_that_is_no_text_costs_only_itself_and_says_so(
     assert rows == [(step, {"loss": 0.5}) for step in range(3)]
     assert totals.dropped == 3
     process._exit()
-    assert len(warnings(caplog)) == 1
+    assert sum(f"{kind} is" in line for line in warnings(caplog) for kind in ("a key", "a str")) == 1
 
 
 class Unreadable(UserDict[str, float]):
@@ -307,7 +308,12 @@ def test_a_logging_handler_that_raises_does_not_reach_the_training(nowhere: str)
         logging.getLogger("trackside").removeHandler(handler)
 
 
-def test_when_pushes_come_faster_than_they_can_be_sent_the_newest_are_dropped_and_counted(
+OVERRUN = (
+    "pushes come faster than they can be sent, and the oldest one found no room; it is dropped, and so are further ones"
+)
+
+
+def test_when_pushes_come_faster_than_they_can_be_sent_the_oldest_are_dropped_and_counted(
     nowhere: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = trackside.init(endpoint=nowhere)
@@ -315,12 +321,78 @@ def test_when_pushes_come_faster_than_they_can_be_sent_the_newest_are_dropped_an
     with run._sender._progress:  # the sender waits here, so that nothing is taken from the queue
         for step in range(ROWS_WAITING + 5):
             run.push(step=step, loss=0.5, lr=0.1)
-        assert warnings(caplog) == [
-            "pushes come faster than they can be sent, and one found no room; it is dropped, and so are further ones"
-        ]
+        assert warnings(caplog) == [OVERRUN]
     rows, totals = kept(run)
-    assert [step for step, _ in rows] == list(range(ROWS_WAITING))
-    assert totals.dropped == 2 * 5
+    assert [step for step, _ in rows] == list(range(5, ROWS_WAITING + 5))
+    assert (totals.dropped, totals.pushes) == (2 * 5, ROWS_WAITING + 5)
+
+
+def test_wide_pushes_that_wait_are_bounded_by_their_values(nowhere: str, caplog: pytest.LogCaptureFixture) -> None:
+    run = trackside.init(endpoint=nowhere)
+    wide = {f"layer/{number}": 0.5 for number in range(1000)}
+    assert run._sender is not None
+    with run._sender._progress:
+        for step in range(1000):
+            run.push(wide, step=step)
+        waiting = len(run._session.rows)
+        assert VALUES_WAITING // 1000 - 1 <= waiting <= VALUES_WAITING // 1000
+    rows, totals = kept(run)
+    assert [step for step, _ in rows] == list(range(1000 - waiting, 1000))
+    assert (totals.dropped, totals.pushes) == (1000 * (1000 - waiting), 1000)
+    assert warnings(caplog) == [OVERRUN]
+
+
+def test_room_that_wide_pushes_took_is_free_again_once_they_are_sent(
+    nowhere: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = trackside.init(endpoint=nowhere)
+    wide = {f"layer/{number}": 0.5 for number in range(VALUES_WAITING // 4)}
+    for step in range(12):
+        run.push(wide, step=step)
+        eventually(lambda: not run._session.rows)
+    assert kept(run)[1].dropped == 0
+    assert not caplog.records
+
+
+def test_a_push_that_alone_is_wider_than_what_may_wait_is_sent_all_the_same(
+    nowhere: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = trackside.init(endpoint=nowhere)
+    run.push({f"layer/{number}": 0.5 for number in range(VALUES_WAITING + 1)}, step=1)
+    rows, totals = kept(run)
+    assert sum(len(values) for _, values in rows) == VALUES_WAITING + 1
+    assert totals.dropped == 0
+    assert not caplog.records
+
+
+class Defiant(str):
+    """A key that looks like text until it is written."""
+
+    __slots__ = ()
+
+    def encode(self, *_: Any) -> bytes:
+        raise OSError
+
+
+def test_a_key_that_raises_when_it_is_written_costs_its_push_and_nothing_more(nowhere: str) -> None:
+    run = trackside.init(endpoint=nowhere)
+    run.push(step=1, loss=0.5)
+    run.push({Defiant("odd"): 1.0}, step=2)
+    run.push(step=3, loss=0.25)
+    rows, totals = kept(run)
+    assert rows == [(1, {"loss": 0.5}), (3, {"loss": 0.25})]
+    assert totals.dropped == 1
+
+
+def test_wide_pushes_that_outrun_the_sender_for_long_neither_stop_it_nor_lose_count(nowhere: str) -> None:
+    run = trackside.init(endpoint=nowhere)
+    wide = {f"layer/{number}": 0.5 for number in range(VALUES_WAITING // 2)}
+    for step in range(40):
+        run.push(wide, step=step)
+    rows, totals = kept(run)
+    kept_values = sum(len(values) for _, values in rows)
+    assert totals.pushes == 40
+    assert totals.dropped == 40 * len(wide) - kept_values
 
 
 def test_pushes_of_many_threads_all_arrive(nowhere: str) -> None:
