@@ -347,7 +347,7 @@ def test_room_that_wide_pushes_took_is_free_again_once_they_are_sent(
 ) -> None:
     run = trackside.init(endpoint=nowhere)
     wide = {f"layer/{number}": 0.5 for number in range(VALUES_WAITING // 4)}
-    for step in range(12):
+    for step in range(6):
         run.push(wide, step=step)
         eventually(lambda: not run._session.rows)
     assert kept(run)[1].dropped == 0
