@@ -29,6 +29,13 @@ __import__(sys.argv[1])
 print(time.perf_counter() - begun, rss() - before)
 """
 
+CLIENT = """
+import time, zmq, msgspec
+begun = time.perf_counter()
+import trackside
+print(time.perf_counter() - begun)
+"""
+
 
 def main() -> None:
     """Print the tables."""
@@ -40,7 +47,7 @@ def main() -> None:
 
 def _print_running() -> None:
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        daemon = Daemon(Path(directory), f"--collector.gpu.simulate={GPUS}", "--log.level=error")
+        daemon = Daemon(Path(directory), f"--collector.gpu.simulate={GPUS}")
         time.sleep(3.0)  # the start's own work is over
         pids = {"daemon": daemon.process.pid, "NVML worker, simulating": _child(daemon.process.pid)}
         before, begun = {name: _cpu(pid) for name, pid in pids.items()}, time.monotonic()
@@ -82,6 +89,8 @@ def _start() -> float:
 
 
 def _print_imports() -> None:
+    own = statistics.median(float(_run(CLIENT).split()[0]) for _ in range(STARTS))
+    print(f"`import trackside` takes {1000 * own:.1f} ms more than `import zmq, msgspec` does (median of {STARTS}).\n")
     print("| import, in a fresh interpreter | seconds | RSS, MiB |\n|---|---:|---:|")
     for name in IMPORTS:
         seconds, memory = _import(name)
@@ -90,11 +99,13 @@ def _print_imports() -> None:
 
 def _import(name: str) -> tuple[float, float]:
     """Seconds and MiB, medians of five."""
-    runs = [
-        subprocess.run([sys.executable, "-c", MEASURE, name], capture_output=True, text=True, check=True).stdout.split()
-        for _ in range(5)
-    ]
+    runs = [_run(MEASURE, name).split() for _ in range(5)]
     return statistics.median(float(run[0]) for run in runs), statistics.median(float(run[1]) for run in runs)
+
+
+def _run(script: str, *arguments: str) -> str:
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True)
+    return done.stdout
 
 
 def _child(pid: int) -> int:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from client.router import Router
 
 Process = subprocess.Popen[str]
+FORK_WARNS = "ignore:This process:DeprecationWarning"
+"""From Python 3.12 on, os.fork warns of any thread, and the client has one."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,7 @@ def start(tmp_path: Path, daemon: Daemon) -> Iterator[Callable[..., Process]]:
         script = tmp_path / f"{name}.py"
         script.write_text(textwrap.dedent(code))
         process = subprocess.Popen(
-            [sys.executable, "-W", "error", str(script)],
+            [sys.executable, "-W", "error", "-W", FORK_WARNS, str(script)],
             env=clean_environ({"TRACKSIDE_ENDPOINT": endpoint, **environ}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
