@@ -120,7 +120,7 @@ def test_all_runs_of_a_process_end_with_it(daemon: Daemon, finished: Callable[..
             run.push(loss=number)
         """,
     )
-    assert [state(daemon, f"several-{number}") for number in range(4)] == ["finished"] * 4
+    assert [state(daemon, f"several-{one}") for one in range(4)] == ["finished"] * 4
     assert [number(daemon, "loss", f"several-{one}") for one in range(4)] == [0, 1, 2, 3]
 
 
