@@ -41,7 +41,8 @@ def count(request: pytest.FixtureRequest) -> Iterator[Callable[[int, int], int]]
 
     yield choose
     if soak:
-        _soaked.extend((request.node.name, number, time.monotonic() - begun) for number in counted)
+        took = time.monotonic() - begun
+        _soaked.extend((request.node.name, number, took) for number in dict.fromkeys(counted))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
