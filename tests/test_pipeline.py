@@ -191,3 +191,5 @@ def test_a_pipeline_that_dies_leaves_nobody_waiting(state: Watched) -> None:
     made.push([Batch("s")] * (PUSHES_WAITING + 1))
     made.push([Batch("s")])
     made.stop()
+    assert not made._thread.is_alive()
+    assert not made.has_room()

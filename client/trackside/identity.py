@@ -54,7 +54,7 @@ def identify(
         host=writable(os.uname().nodename),
         pid=os.getpid(),
         start=_start_time(proc, os.getpid()),
-        boot=_boot(proc),
+        boot=boot_id(proc),
         gpus=_gpus(environ.get("CUDA_VISIBLE_DEVICES", ""), local_rank),
         job_id=job,
         git_commit=_git_commit(),
@@ -115,7 +115,8 @@ def _start_time(proc: Path, pid: int) -> int:
         return 0
 
 
-def _boot(proc: Path) -> str:
+def boot_id(proc: Path) -> str:
+    """What tells this boot of this machine from all others (/proc/sys/kernel/random/boot_id); empty without /proc."""
     try:
         return (proc / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:

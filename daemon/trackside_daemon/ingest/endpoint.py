@@ -84,7 +84,7 @@ class Lock:
         lock = path.with_name(path.name + ".lock")
         try:
             if path.exists() and not path.is_socket():
-                raise EndpointError(f"{path} is there and is no socket; name another place with {ANOTHER}")
+                raise EndpointError(f"{path} is there and is no socket; {ELSEWHERE}")
             self._file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             self._hold()
             if path.exists() and not deaf(path):
@@ -94,7 +94,7 @@ class Lock:
         except OSError as error:
             raise EndpointError(
                 f"{lock}: {(error.strerror or str(error)).lower()}; make its directory writable for uid {os.getuid()},"
-                f" or name another place with {ANOTHER}"
+                f" or {ELSEWHERE}"
             ) from error
 
     def _hold(self) -> None:

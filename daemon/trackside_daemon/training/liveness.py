@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trackside.identity import boot_id
+
 if TYPE_CHECKING:
     from trackside.wire import Identity
 
@@ -24,10 +26,7 @@ class Liveness:
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
-        try:
-            self._boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
-        except OSError:
-            self._boot = ""
+        self._boot = boot_id(proc)
 
     def is_lost(self, identity: Identity, silence: float, *, elsewhere: bool = False) -> bool:
         """Whether a client that has said nothing for *silence* seconds is gone; its pid says nothing *elsewhere*."""
