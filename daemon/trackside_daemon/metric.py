@@ -7,6 +7,7 @@ the same road from there.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, Literal, NamedTuple
 
 Kind = Literal["gauge", "counter", "histogram", "info"]
@@ -88,3 +89,10 @@ class Batch:
     complete: bool = False
     until: float | None = None
     receipt: Any = None
+
+
+def json_number(value: float | None) -> float | str:
+    """A value as JSON can hold it: NaN, infinities and what SQLite made of NaN are ``nan``, ``inf`` and ``-inf``."""
+    if value is None:
+        return "nan"
+    return value if isfinite(value) else repr(value)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, cast
 
+from trackside_daemon.metric import json_number
 from trackside_daemon.training import families as f
 
 if TYPE_CHECKING:
@@ -54,17 +54,11 @@ def runs(state: State, now: float) -> dict[str, Any]:
 def values(state: State, now: float, *metrics: Metric) -> dict[str, Any]:
     """Families of one label as objects: ``{family: {label value: value}}``; of none as numbers."""
     return {
-        metric.name: {labels[0]: number(value) for labels, value in found.items()}
+        metric.name: {labels[0]: json_number(cast("float", value)) for labels, value in found.items()}
         if metric.labels
-        else next((number(value) for value in found.values()), None)
+        else next((json_number(cast("float", value)) for value in found.values()), None)
         for metric, found in zip(metrics, state.values(now, *metrics), strict=True)
     }
-
-
-def number(value: object) -> float | str:
-    """A value as JSON can hold it: NaN and infinities are the texts ``nan``, ``inf`` and ``-inf``."""
-    plain = cast("float", value)
-    return plain if math.isfinite(plain) else repr(plain)
 
 
 def _rank(
@@ -72,7 +66,7 @@ def _rank(
     ranks: Mapping[tuple[str, ...], str],
     gauges: Mapping[str, Mapping[tuple[str, ...], object]],
 ) -> dict[str, Any]:
-    known = {name: number(values[labels]) for name, values in gauges.items() if labels in values}
+    known = {name: json_number(cast("float", values[labels])) for name, values in gauges.items() if labels in values}
     return {"rank": int(labels[1]), "state": ranks.get(labels), **known}
 
 

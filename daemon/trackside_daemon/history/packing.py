@@ -1,0 +1,199 @@
+"""Packs the log of one stream into blocks, a series at a time, so that whoever waits to write never waits for long."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, NamedTuple
+
+from trackside_daemon.history import codec, rows
+from trackside_daemon.history.codec import BLOCK, CELL
+from trackside_daemon.history.schema import BLOCK_BITS, LOG_BITS
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator
+
+    from trackside_daemon.history.rows import Part
+
+SERIES = "id, packed, end, count, finite, sum, min, max"
+
+
+class _Series(NamedTuple):
+    id: int
+    packed: int
+    end: int
+    samples: int
+    finite: int
+    sum: float
+    min: float | None
+    max: float | None
+
+
+class _Axis(NamedTuple):
+    """Steps and times of some samples, and the rows of table ``axis`` that hold them, one a block."""
+
+    steps: array[int]
+    times: array[int]
+    ids: dict[int, int]
+
+
+class Packing:
+    """One stream's log, up to now, on its way into blocks. After a rollback it must be begun anew.
+
+    Args:
+        connection: In a transaction, as at each `step`.
+        stream: Its id.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, stream: int) -> None:
+        self._connection = connection
+        self.stream = stream
+        self._parts: list[tuple[int, Part]] = []
+        first = stream << LOG_BITS
+        found = connection.execute("SELECT id, shift, data FROM log WHERE id BETWEEN ? AND ?", _range(stream))
+        for id_, shift, data in found:
+            self._parts += [(id_ - first, part) for part in rows.decode(data, shift)]
+        self._last = self._parts[-1][0] if self._parts else 0
+        self._axes: dict[tuple[int, ...], _Axis] = {}
+        self._left = self._find()
+        self._series = {
+            str(row[0]): _Series(*row[1:])
+            for row in connection.execute(f"SELECT key, {SERIES} FROM series WHERE stream = ?", (stream,))  # noqa: S608
+        }
+
+    def step(self) -> bool:
+        """Pack the next series; at the end, drop the log rows. Whether there is more to do."""
+        found = next(self._left, None)
+        if found is None:
+            first, last = self.stream << LOG_BITS, self.stream << LOG_BITS | self._last
+            self._connection.execute("DELETE FROM log WHERE id BETWEEN ? AND ?", (first, last))
+            return False
+        key, places = found
+        series = self._series.get(key) or self._begin(key)
+        if series.packed < self._last:
+            self._pack(series, [place for place in places if self._parts[place[0]][0] > series.packed])
+        return True
+
+    def _find(self) -> Iterator[tuple[str, list[tuple[int, int]]]]:
+        """Each key, and where it is: numbers of parts, and of the column there."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for number, (_, part) in enumerate(self._parts):
+            for column, key in enumerate(part.keys):
+                found.setdefault(key, []).append((number, column))
+        return iter(found.items())
+
+    def _begin(self, key: str) -> _Series:
+        inserted = self._connection.execute("INSERT INTO series (stream, key) VALUES (?, ?)", (self.stream, key))
+        return _Series(int(inserted.lastrowid or 0), 0, 0, 0, 0, 0.0, None, None)
+
+    def _pack(self, series: _Series, places: list[tuple[int, int]]) -> None:
+        values = array("d")
+        for number, column in places:
+            values += self._parts[number][1].column(column)
+        begin, open_axis, before = self._open(series)
+        axis = self._axis(open_axis, tuple(number for number, _ in places))
+        whole = before + values
+        for start in range(0, len(whole), BLOCK):
+            self._write(series.id << BLOCK_BITS | (begin + start) // BLOCK, whole[start : start + BLOCK], axis, start)
+        added = codec.summarize(values)
+        self._connection.execute(
+            "UPDATE series SET packed = ?, end = ?, count = ?, finite = ?, sum = ?, min = ?, max = ? WHERE id = ?",
+            (
+                self._last,
+                begin + len(whole),
+                series.samples + len(values),
+                series.finite + added.finite,
+                series.sum + added.sum,
+                min((one for one in (series.min, added.low) if one is not None), default=None),
+                max((one for one in (series.max, added.high) if one is not None), default=None),
+                series.id,
+            ),
+        )
+
+    def _open(self, series: _Series) -> tuple[int, int, array[float]]:
+        """Where the series' last block begins that is not full, its axis, and its values; that row is taken away."""
+        begin = series.end - series.end % BLOCK
+        if begin == series.end:
+            return begin, 0, array("d")
+        id_ = series.id << BLOCK_BITS | begin // BLOCK
+        axis, data = self._connection.execute("SELECT axis, data FROM block WHERE id = ?", (id_,)).fetchone()
+        if data is None:  # trimmed: its samples are gone, and the next ones begin a block of their own
+            return begin + BLOCK, 0, array("d")
+        self._connection.execute("DELETE FROM block WHERE id = ?", (id_,))
+        return begin, axis, codec.decode_values(data)
+
+    def _axis(self, before: int, parts: tuple[int, ...]) -> _Axis:
+        """The steps and times of an axis that stands already, if there is one, and of *parts* behind it."""
+        name = (before, *parts)
+        known = self._axes.get(name)
+        if known is None:
+            known = self._axes[name] = _Axis(array("q"), array("q"), {})
+            if before:
+                data = self._connection.execute("SELECT data FROM axis WHERE id = ?", (before,)).fetchone()[0]
+                steps, times = decode_axis(data)
+                known.steps.extend(steps)
+                known.times.extend(times)
+            for number in parts:
+                part = self._parts[number][1]
+                known.steps.extend(part.steps)
+                known.times.extend(part.times)
+        if before:
+            release(self._connection, {before: (1, 1)})
+        return known
+
+    def _write(self, id_: int, values: array[float], axis: _Axis, start: int) -> None:
+        steps, times = axis.steps[start : start + BLOCK], axis.times[start : start + BLOCK]
+        cells = codec.cells(values)
+        low, high = codec.extremes(cells.mins)[0](cells.mins), codec.extremes(cells.maxs)[1](cells.maxs)
+        self._connection.execute(
+            "INSERT INTO block VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                *(id_, len(values), self._axis_row(axis, start, steps, times)),
+                *(min(steps), max(steps), steps[-1], min(times), max(times), times[-1]),
+                *(low, high, values[-1], codec.encode_cells(cells), codec.encode_values(values)),  # NaN becomes NULL
+            ),
+        )
+
+    def _axis_row(self, axis: _Axis, start: int, steps: array[int], times: array[int]) -> int:
+        id_ = axis.ids.get(start)
+        if id_ is not None:
+            self._connection.execute(
+                "UPDATE axis SET blocks = blocks + 1, untrimmed = untrimmed + 1 WHERE id = ?", (id_,)
+            )
+            return id_
+        ends = [*range(CELL - 1, len(steps) - 1, CELL), len(steps) - 1]
+        cells = array("q", [*(steps[end] for end in ends), *(times[end] for end in ends)]).tobytes()
+        data = encode_axis(steps, times)
+        inserted = self._connection.execute("INSERT INTO axis VALUES (NULL, 1, 1, ?, ?)", (cells, data))
+        axis.ids[start] = int(inserted.lastrowid or 0)
+        return axis.ids[start]
+
+
+def encode_axis(steps: array[int], times: array[int]) -> bytes:
+    """Steps and times as bytes."""
+    data = codec.encode_integers(steps)
+    return len(data).to_bytes(4, "little") + data + codec.encode_integers(times)
+
+
+def decode_axis(data: bytes) -> tuple[array[int], array[int]]:
+    """What `encode_axis` was given.
+
+    Raises:
+        ValueError: The bytes are damaged.
+    """
+    size = int.from_bytes(data[:4], "little")
+    return codec.decode_integers(data[4 : 4 + size]), codec.decode_integers(data[4 + size :])
+
+
+def release(connection: sqlite3.Connection, axes: dict[int, tuple[int, int]]) -> None:
+    """So many blocks no longer refer to an axis, and so many have lost their samples: drop what nobody needs."""
+    for axis, (blocks, untrimmed) in axes.items():
+        connection.execute(
+            "UPDATE axis SET blocks = blocks - ?, untrimmed = untrimmed - ? WHERE id = ?", (blocks, untrimmed, axis)
+        )
+        connection.execute("DELETE FROM axis WHERE id = ? AND blocks <= 0", (axis,))
+        connection.execute("UPDATE axis SET data = NULL WHERE id = ? AND untrimmed <= 0 AND data NOT NULL", (axis,))
+
+
+def _range(stream: int) -> tuple[int, int]:
+    return stream << LOG_BITS, (stream + 1 << LOG_BITS) - 1

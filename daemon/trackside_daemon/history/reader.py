@@ -1,0 +1,282 @@
+"""What the history tells of runs, in the shapes that the API and the commands show. Times are Unix seconds."""
+
+from __future__ import annotations
+
+import json
+from math import nan
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trackside_daemon.history import codec
+from trackside_daemon.history.schema import BLOCK_BITS, HOST
+from trackside_daemon.history.series import Series, Tail, find
+from trackside_daemon.metric import json_number
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Collection, Iterator, Sequence
+
+MACHINE = "trackside_"
+"""Keys that begin so are GPU and host series, which belong to the machine and not to a rank."""
+
+_RUN = (
+    "uid, name, state, cause, started, ended, (SELECT max(number) FROM attempt WHERE attempt.run = run.id), step, loss, "
+    "tags, pinned"
+)
+
+
+class UnknownRunError(LookupError):
+    """No run is called so, or several are; the message says what there is."""
+
+
+class Filter(NamedTuple):
+    """Which runs: all that are given hold.
+
+    Attributes:
+        name: A part of the name or the beginning of the id.
+        since: Began then or later; *until* then or before.
+        limit: So many of the newest; 0 for all.
+    """
+
+    name: str = ""
+    tag: str = ""
+    state: str = ""
+    since: float | None = None
+    until: float | None = None
+    limit: int = 0
+
+
+class Found(NamedTuple):
+    """A series, and whose it is; *rank* and *attempt* are None for the machine's."""
+
+    run: str
+    attempt: int | None
+    rank: int | None
+    series: Series
+    tail: Tail
+
+
+def runs(connection: sqlite3.Connection, wanted: Filter = Filter()) -> list[dict[str, Any]]:  # noqa: B008  it is frozen
+    """The runs, the newest first."""
+    conditions = ["NOT deleted"]
+    values: list[Any] = []
+    for condition, value in (
+        ("(instr(name, ?) OR instr(uid, ?) = 1)", wanted.name),
+        ("EXISTS (SELECT 1 FROM json_each(tags) WHERE json_each.value = ?)", wanted.tag),
+        ("state = ?", wanted.state),
+        ("started >= ?", wanted.since),
+        ("started <= ?", wanted.until),
+    ):
+        if value not in ("", None):
+            conditions.append(condition)
+            values += [value] * condition.count("?")
+    query = f"SELECT {_RUN} FROM run WHERE {' AND '.join(conditions)} ORDER BY started DESC, id DESC LIMIT ?"  # noqa: S608
+    return [_listed(row) for row in connection.execute(query, (*values, wanted.limit or -1))]
+
+
+def resolve(connection: sqlite3.Connection, text: str) -> str:
+    """The id of the run that *text* means: an id, the beginning of one alone, or a name, of which the newest counts.
+
+    Raises:
+        UnknownRunError: There is none, or several ids begin so.
+    """
+    by_id = "SELECT uid FROM run WHERE NOT deleted AND uid = ?"
+    by_name = "SELECT uid FROM run WHERE NOT deleted AND name = ? ORDER BY started DESC, id DESC LIMIT 1"
+    for query in (by_id, by_name):
+        if (found := connection.execute(query, (text,)).fetchone()) is not None:
+            return str(found[0])
+    begin = connection.execute(
+        "SELECT uid FROM run WHERE NOT deleted AND instr(uid, ?) = 1 ORDER BY started DESC LIMIT 5", (text,)
+    ).fetchall()
+    if len(begin) == 1 and text:
+        return str(begin[0][0])
+    if begin and text:
+        raise UnknownRunError(f"run {text!r}: several ids begin so: {', '.join(str(uid) for (uid,) in begin)}")
+    names = connection.execute("SELECT name FROM run WHERE NOT deleted ORDER BY started DESC LIMIT 3").fetchall()
+    newest = ", ".join(str(name) for (name,) in names)
+    raise UnknownRunError(f"run {text!r}: there is none" + (f"; the newest are {newest}" if newest else " at all yet"))
+
+
+def run(connection: sqlite3.Connection, uid: str) -> dict[str, Any]:
+    """All that is known of a run but its samples.
+
+    Raises:
+        UnknownRunError: There is none with this id.
+    """
+    row = connection.execute(f"SELECT {_RUN}, id, trimmed FROM run WHERE uid = ? AND NOT deleted", (uid,)).fetchone()  # noqa: S608
+    if row is None:
+        raise UnknownRunError(f"run {uid!r}: there is none")
+    *listed, id_, trimmed = row
+    attempts = connection.execute(
+        "SELECT number, state, cause, started, ended, config, about FROM attempt WHERE run = ? ORDER BY number", (id_,)
+    )
+    names = ("attempt", "state", "cause", "started", "ended")
+    return {
+        **_listed(listed),
+        "trimmed": bool(trimmed),
+        "attempt_list": [
+            {**dict(zip(names, known, strict=True)), "config": _loads(config), **json.loads(about)}
+            for *known, config, about in attempts
+        ],
+        "metrics": list(_metrics(connection, id_)),
+    }
+
+
+def events(connection: sqlite3.Connection, uid: str = "", limit: int = 1000) -> list[dict[str, Any]]:
+    """The newest events, oldest first; of one run, or of all."""
+    found = connection.execute(
+        "SELECT run.uid, run.name, event.attempt, event.rank, event.time, event.step, event.kind, event.fields "
+        "FROM event JOIN run ON run.id = event.run WHERE NOT run.deleted AND (? = '' OR run.uid = ?) "
+        "ORDER BY event.time DESC, event.id DESC LIMIT ?",
+        (uid, uid, limit),
+    ).fetchall()
+    names = ("run", "name", "attempt", "rank", "time", "step", "kind")
+    return [{**dict(zip(names, row, strict=True)), "fields": json.loads(fields)} for *row, fields in reversed(found)]
+
+
+def alerts(connection: sqlite3.Connection, uid: str = "", limit: int = 1000) -> list[dict[str, Any]]:
+    """The newest alerts, oldest first; of one run, or of all and the machine."""
+    found = connection.execute(
+        "SELECT run.uid, run.name, alert.alert, alert.severity, alert.started, alert.ended, alert.summary, "
+        "alert.description, alert.labels FROM alert LEFT JOIN run ON run.id = alert.run "
+        "WHERE coalesce(NOT run.deleted, 1) AND (? = '' OR run.uid = ?) ORDER BY alert.started DESC, alert.id DESC LIMIT ?",
+        (uid, uid, limit),
+    ).fetchall()
+    names = ("run", "name", "alert", "severity", "started", "ended", "summary", "description")
+    return [{**dict(zip(names, row, strict=True)), "labels": json.loads(labels)} for *row, labels in reversed(found)]
+
+
+def series(
+    connection: sqlite3.Connection,
+    uid: str,
+    keys: Collection[str] | None = None,
+    ranks: Collection[int] | None = None,
+    attempt: int | None = None,
+) -> list[Found]:
+    """The series of a run, attempt by attempt and rank by rank.
+
+    Args:
+        connection: In a transaction.
+        uid: The run's id.
+        keys: Only these; those that begin with `MACHINE` are the machine's, written as on ``/metrics``, or by the
+            family's name alone for all its series. None for all that the run's ranks have pushed.
+        ranks: Only these; None for the lowest, empty for all.
+        attempt: Only this; None for all.
+    """
+    streams = connection.execute(
+        "SELECT stream.id, stream.attempt, stream.rank FROM stream JOIN run ON run.id = stream.run "
+        "WHERE run.uid = ? AND NOT run.deleted AND (? IS NULL OR stream.attempt = ?) ORDER BY stream.attempt, stream.rank",
+        (uid, attempt, attempt),
+    ).fetchall()
+    if ranks is None:
+        lowest = {number: rank for _, number, rank in reversed(streams)}
+        streams = [row for row in streams if row[2] == lowest[row[1]]]
+    elif ranks:
+        streams = [row for row in streams if row[2] in ranks]
+    found = []
+    own = None if keys is None else [key for key in keys if not key.startswith(MACHINE)]
+    for stream, number, rank in streams:
+        tail = Tail(connection, stream)
+        found += [Found(uid, number, rank, one, tail) for one in find(connection, stream, tail, own)]
+    return found + _machine(connection, uid, [key for key in keys or () if key.startswith(MACHINE)])
+
+
+def span(connection: sqlite3.Connection, uid: str) -> tuple[float, float | None]:
+    """When a run began and ended."""
+    started, ended = connection.execute("SELECT started, ended FROM run WHERE uid = ?", (uid,)).fetchone()
+    return float(started), ended
+
+
+class Known(NamedTuple):
+    """What the history knows of a session.
+
+    Attributes:
+        committed: Its last message that is written.
+        attempt: The attempt of its run that it belongs to.
+    """
+
+    committed: int
+    attempt: int
+
+
+def session(connection: sqlite3.Connection, id_: bytes) -> Known | None:
+    """What is known of a session."""
+    found = connection.execute(
+        "SELECT session.committed, stream.attempt FROM session JOIN stream ON stream.id = session.stream WHERE session.id = ?",
+        (id_,),
+    ).fetchone()
+    return None if found is None else Known(*found)
+
+
+def last_attempt(connection: sqlite3.Connection, uid: str) -> tuple[int, bool] | None:
+    """The number of a run's last attempt, and whether it has ended; None for a run that is not known."""
+    found = connection.execute(
+        "SELECT attempt.number, attempt.ended NOT NULL FROM attempt JOIN run ON run.id = attempt.run "
+        "WHERE run.uid = ? AND NOT run.deleted ORDER BY attempt.number DESC LIMIT 1",
+        (uid,),
+    ).fetchone()
+    return None if found is None else (int(found[0]), bool(found[1]))
+
+
+def _machine(connection: sqlite3.Connection, uid: str, keys: Sequence[str]) -> list[Found]:
+    if not keys:
+        return []
+    tail = Tail(connection, HOST)
+    every = find(connection, HOST, tail)
+    return [Found(uid, None, None, one, tail) for one in every if {one.key, one.key.partition("{")[0]} & set(keys)]
+
+
+def _listed(row: Sequence[Any]) -> dict[str, Any]:
+    uid, name, state, cause, started, ended, attempt, step, loss, tags, pinned = row
+    return {
+        "id": uid,
+        "name": name,
+        "state": state,
+        "cause": cause,
+        "started": started,
+        "ended": ended,
+        "attempt": attempt,
+        "step": step,
+        "loss": loss,
+        "tags": json.loads(tags),
+        "pinned": bool(pinned),
+    }
+
+
+def _metrics(connection: sqlite3.Connection, run_id: int) -> Iterator[dict[str, Any]]:
+    """Of each series its last value, extremes and mean; the mean leaves out NaN and infinities."""
+    streams = connection.execute(
+        "SELECT id, attempt, rank FROM stream WHERE run = ? ORDER BY attempt, rank", (run_id,)
+    ).fetchall()
+    for stream, attempt, rank in streams:
+        tail = Tail(connection, stream)
+        for one in find(connection, stream, tail):
+            yield {"key": one.key, "attempt": attempt, "rank": rank, **_summary(connection, one, tail)}
+
+
+def _summary(connection: sqlite3.Connection, one: Series, tail: Tail) -> dict[str, Any]:
+    packed = connection.execute(
+        "SELECT series.count, finite, sum, series.min, series.max, block.step, block.time, block.last FROM series "
+        "LEFT JOIN block ON block.id = (SELECT max(id) FROM block WHERE id >= ? AND id < ?) WHERE series.id = ?",
+        (one.id << BLOCK_BITS, one.id + 1 << BLOCK_BITS, one.id),
+    ).fetchone() or (0, 0, 0.0, None, None, None, None, None)
+    count, finite, total, low, high, step, time, last = packed
+    steps, times, values = tail.read(one)
+    if len(values):
+        fresh = codec.summarize(values)
+        count, finite, total = count + len(values), finite + fresh.finite, total + fresh.sum
+        low = min((value for value in (low, fresh.low) if value is not None), default=None)
+        high = max((value for value in (high, fresh.high) if value is not None), default=None)
+        step, time, last = steps[-1], times[-1], values[-1]
+    return {
+        "count": count,
+        "last": json_number(last),
+        "last_step": step,
+        "last_time": None if time is None else time / 1e6,
+        "min": json_number(low),
+        "max": json_number(high),
+        "mean": json_number(total / finite if finite else nan),
+    }
+
+
+def _loads(text: str) -> Any:
+    return json.loads(text) if text else None

@@ -1,0 +1,190 @@
+"""The history's tables, and the numbered steps that make them. Steps are only ever appended.
+
+How a sample travels: a message's steps are appended to ``log`` as they came, one row a message, in the transaction that
+also moves its session's number. Later they are packed, key by key, into ``block`` rows of `codec.BLOCK` samples. A
+sample of log row *n* is in the blocks exactly when its series' ``packed`` is at least *n*.
+
+A series' ``end`` is the place of its next sample, of which block number ``end // BLOCK`` has the next; the blocks before
+number ``trimmed`` have lost their samples and kept their cells. ``axis`` counts the blocks that refer to it, and those
+of them that still have their samples.
+
+Ids that order: a block's is its series' id times 2^24 plus its number, so that the table is sorted by series and no
+index is needed; a log row's is its stream's id times 2^32 plus its number. Times are Unix seconds in REAL columns and
+microseconds in blocks.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from trackside_daemon.history.place import HistoryError
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Sequence
+    from pathlib import Path
+
+BLOCK_BITS = 24
+LOG_BITS = 32
+
+HOST = 0
+"""The stream of GPU and host series, which belong to no run."""
+
+MIGRATIONS: Sequence[tuple[str, Sequence[str]]] = (
+    (
+        "the beginning",
+        (
+            """CREATE TABLE run (
+                id INTEGER PRIMARY KEY,
+                uid TEXT NOT NULL UNIQUE,
+                name TEXT NOT NULL,
+                state TEXT NOT NULL,
+                cause TEXT NOT NULL DEFAULT '',
+                started REAL NOT NULL,
+                ended REAL,
+                tags TEXT NOT NULL DEFAULT '[]',
+                step INTEGER,
+                loss REAL,
+                pinned INTEGER NOT NULL DEFAULT 0,
+                trimmed INTEGER NOT NULL DEFAULT 0,
+                deleted INTEGER NOT NULL DEFAULT 0
+            )""",
+            "CREATE INDEX run_started ON run (started)",
+            "CREATE INDEX run_name ON run (name)",
+            """CREATE TABLE attempt (
+                id INTEGER PRIMARY KEY,
+                run INTEGER NOT NULL,
+                number INTEGER NOT NULL,
+                state TEXT NOT NULL,
+                cause TEXT NOT NULL DEFAULT '',
+                started REAL NOT NULL,
+                ended REAL,
+                config TEXT NOT NULL DEFAULT '',
+                about TEXT NOT NULL DEFAULT '{}',
+                UNIQUE (run, number)
+            )""",
+            """CREATE TABLE stream (
+                id INTEGER PRIMARY KEY,
+                run INTEGER NOT NULL,
+                attempt INTEGER NOT NULL,
+                rank INTEGER NOT NULL,
+                pushes INTEGER NOT NULL DEFAULT 0,
+                UNIQUE (run, attempt, rank)
+            )""",
+            "INSERT INTO stream (id, run, attempt, rank) VALUES (0, 0, 0, 0)",
+            """CREATE TABLE session (
+                id BLOB PRIMARY KEY,
+                stream INTEGER NOT NULL,
+                committed INTEGER NOT NULL,
+                clock_offset REAL NOT NULL,
+                pid INTEGER NOT NULL,
+                start INTEGER NOT NULL,
+                boot TEXT NOT NULL
+            ) WITHOUT ROWID""",
+            "CREATE INDEX session_stream ON session (stream)",
+            """CREATE TABLE series (
+                id INTEGER PRIMARY KEY,
+                stream INTEGER NOT NULL,
+                key TEXT NOT NULL,
+                packed INTEGER NOT NULL DEFAULT 0,
+                end INTEGER NOT NULL DEFAULT 0,
+                trimmed INTEGER NOT NULL DEFAULT 0,
+                count INTEGER NOT NULL DEFAULT 0,
+                finite INTEGER NOT NULL DEFAULT 0,
+                sum REAL NOT NULL DEFAULT 0,
+                min REAL,
+                max REAL,
+                UNIQUE (stream, key)
+            )""",
+            "CREATE TABLE log (id INTEGER PRIMARY KEY, shift INTEGER NOT NULL, data BLOB NOT NULL)",
+            """CREATE TABLE axis (
+                id INTEGER PRIMARY KEY,
+                blocks INTEGER NOT NULL,
+                untrimmed INTEGER NOT NULL,
+                cells BLOB NOT NULL,
+                data BLOB
+            )""",
+            """CREATE TABLE block (
+                id INTEGER PRIMARY KEY,
+                count INTEGER NOT NULL,
+                axis INTEGER NOT NULL,
+                step_min INTEGER NOT NULL,
+                step_max INTEGER NOT NULL,
+                step INTEGER NOT NULL,
+                time_min INTEGER NOT NULL,
+                time_max INTEGER NOT NULL,
+                time INTEGER NOT NULL,
+                min REAL,
+                max REAL,
+                last REAL,
+                cells BLOB NOT NULL,
+                data BLOB
+            )""",
+            """CREATE TABLE event (
+                id INTEGER PRIMARY KEY,
+                run INTEGER NOT NULL,
+                attempt INTEGER NOT NULL,
+                rank INTEGER,
+                time REAL NOT NULL,
+                step INTEGER,
+                kind TEXT NOT NULL,
+                fields TEXT NOT NULL
+            )""",
+            "CREATE INDEX event_run ON event (run, time)",
+            """CREATE TABLE alert (
+                id INTEGER PRIMARY KEY,
+                run INTEGER NOT NULL,
+                alert TEXT NOT NULL,
+                severity TEXT NOT NULL,
+                labels TEXT NOT NULL,
+                started REAL NOT NULL,
+                ended REAL,
+                summary TEXT NOT NULL,
+                description TEXT NOT NULL,
+                UNIQUE (run, alert, labels, started)
+            )""",
+        ),
+    ),
+)
+
+
+def version(connection: sqlite3.Connection) -> int:
+    """The number of the last step that ran; 0 for a new file. It writes nothing."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'migration'").fetchone():
+        return 0
+    return int(connection.execute("SELECT coalesce(max(number), 0) FROM migration").fetchone()[0])
+
+
+def check(connection: sqlite3.Connection, path: Path, migrations: Sequence[tuple[str, Sequence[str]]]) -> int:
+    """The file's `version`.
+
+    Raises:
+        HistoryError: A newer trackside has written it.
+    """
+    found = version(connection)
+    if found > len(migrations):
+        raise HistoryError(
+            f"{path}: written by a newer trackside (schema {found}, this one knows {len(migrations)}); "
+            "install that one, or name another directory with --storage.path"
+        )
+    return found
+
+
+def migrate(connection: sqlite3.Connection, migrations: Sequence[tuple[str, Sequence[str]]] = MIGRATIONS) -> None:
+    """Run the steps that have not run, each in one transaction with the record that it did."""
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS migration (number INTEGER PRIMARY KEY, name TEXT NOT NULL, applied REAL NOT NULL)"
+    )
+    for number, (name, statements) in enumerate(migrations, 1):
+        if number <= version(connection):
+            continue
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for statement in statements:
+                connection.execute(statement)
+            connection.execute("INSERT INTO migration VALUES (?, ?, ?)", (number, name, time.time()))
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        connection.execute("COMMIT")

@@ -1,0 +1,358 @@
+"""Reads series: charts of at most so many buckets, and every sample one by one.
+
+A chart is made of the coarsest units that still give half as many buckets as were asked for: samples, cells of 64, or
+blocks of 4,096. Its buckets are unions of whole units, so that their extremes are exact. What is not packed yet is read
+from the log, and belongs to it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import chain, compress
+from math import inf
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from trackside_daemon.history import codec, rows
+from trackside_daemon.history.codec import BLOCK, CELL
+from trackside_daemon.history.packing import decode_axis
+from trackside_daemon.history.schema import BLOCK_BITS, LOG_BITS
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator, Sequence
+
+    from trackside_daemon.history.database import Database
+
+By = Literal["step", "time"]
+POINTS = 2000
+
+
+class Series(NamedTuple):
+    """One series.
+
+    Attributes:
+        id: Its row; 0 when all of it is in the log still.
+        packed: The last log row of its stream that is in blocks, and *end* the place of the next sample there.
+    """
+
+    stream: int
+    key: str
+    id: int = 0
+    packed: int = 0
+    end: int = 0
+
+
+class Window(NamedTuple):
+    """What part of a series is asked for: steps, or Unix seconds; both ends belong to it."""
+
+    by: By = "step"
+    low: float = -inf
+    high: float = inf
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """In the unit of the column: steps, or microseconds."""
+        scale = 1 if self.by == "step" else 1_000_000
+        return self.low * scale, self.high * scale
+
+    @property
+    def whole(self) -> bool:
+        """Everything is asked for."""
+        return self.low == -inf and self.high == inf
+
+
+EVERYTHING = Window()
+
+
+class Chart(NamedTuple):
+    """Buckets of a series.
+
+    Attributes:
+        points: ``[step, time, min, max, last]``, step and time of the bucket's last sample, time in Unix seconds.
+        unit: Samples to a unit: 1, 64 or 4,096. With more than 1, the window's edges were rounded to a unit.
+        samples: In the window; with rounded edges, about.
+        trimmed: Some samples are gone, and their cells stand for them.
+    """
+
+    points: list[list[float]]
+    unit: int
+    samples: int
+    trimmed: bool = False
+
+
+class _Columns(NamedTuple):
+    """Consecutive samples or cells; a sample is its own minimum, maximum and last."""
+
+    steps: array[int]
+    times: array[int]
+    mins: array[float]
+    maxs: array[float]
+    lasts: array[float]
+
+    def cut(self, first: int, end: int) -> _Columns:
+        """Those from number *first* to before *end*."""
+        steps, times, mins, maxs, lasts = self
+        return _Columns(steps[first:end], times[first:end], mins[first:end], maxs[first:end], lasts[first:end])
+
+    def buckets(self, most: int) -> list[list[float]]:
+        """At most so many, of equally many units each."""
+        size = max(1, -(-len(self.steps) // most))
+        if size == 1:
+            return [[step, time / 1e6, *rest] for step, time, *rest in zip(*self, strict=True)]
+        steps, times, mins, maxs, lasts = self
+        low, high = codec.extremes(mins)[0], codec.extremes(maxs)[1]
+        found = []
+        for start in range(0, len(steps), size):
+            stop = min(start + size, len(steps))
+            end = stop - 1
+            found.append([steps[end], times[end] / 1e6, low(mins[start:stop]), high(maxs[start:stop]), lasts[end]])
+        return found
+
+
+class Tail:
+    """What of a stream is in the log still."""
+
+    def __init__(self, connection: sqlite3.Connection, stream: int) -> None:
+        first = stream << LOG_BITS
+        found = connection.execute(
+            "SELECT id, shift, data FROM log WHERE id BETWEEN ? AND ?", (first, (stream + 1 << LOG_BITS) - 1)
+        )
+        self._parts = [(id_ - first, part) for id_, shift, data in found for part in rows.decode(data, shift)]
+
+    def keys(self) -> list[str]:
+        """The keys in it."""
+        return list(dict.fromkeys(key for _, part in self._parts for key in part.keys))
+
+    def read(self, series: Series) -> tuple[array[int], array[int], array[float]]:
+        """Steps, times in microseconds and values of a series."""
+        steps, times, values = array("q"), array("q"), array("d")
+        for number, part in self._parts:
+            if number > series.packed and series.key in part.keys:
+                steps += part.steps
+                times += part.times
+                values += part.column(part.keys.index(series.key))
+        return steps, times, values
+
+
+def find(connection: sqlite3.Connection, stream: int, tail: Tail, keys: Sequence[str] | None = None) -> list[Series]:
+    """The series of a stream, in the order in which they began; only those of *keys* when given."""
+    found = connection.execute(
+        "SELECT stream, key, id, packed, end FROM series WHERE stream = ? ORDER BY id", (stream,)
+    )
+    known = {row[1]: Series(*row) for row in found}
+    for key in tail.keys():  # noqa: SIM118  not a dict
+        known.setdefault(key, Series(stream, key))
+    return [series for key, series in known.items() if keys is None or key in keys]
+
+
+def chart(
+    connection: sqlite3.Connection, series: Series, tail: Tail, window: Window = EVERYTHING, points: int = POINTS
+) -> Chart:
+    """At most *points* buckets of what is in the window.
+
+    Raises:
+        ValueError: A block is damaged.
+    """
+    fresh = _cut(*tail.read(series), window)
+    first, last, packed, blocks = _overlap(connection, series, window)
+    samples = packed + len(fresh[0])
+    if blocks and samples >= BLOCK * points / 2:
+        found = _blocks(connection, first, last, -(-(blocks + 1) // max(1, points - 1)))
+        if len(fresh[0]):
+            values = codec.cells(fresh[2], len(fresh[2]))
+            found.append([fresh[0][-1], fresh[1][-1] / 1e6, values.mins[0], values.maxs[0], values.lasts[0]])
+        return Chart(found, BLOCK, samples)
+    coarse = samples >= CELL * points / 2
+    parts: list[_Columns] = []
+    trimmed = False
+    if blocks:
+        parts, trimmed = (_read_cells if coarse else _read_samples)(connection, first, last, window)
+    if len(fresh[0]):
+        parts.append(_coarse(*fresh) if coarse else _Columns(*fresh, fresh[2], fresh[2]))
+    columns = _join(parts)
+    return Chart(columns.buckets(points), CELL if coarse else 1, samples if coarse else len(columns.steps), trimmed)
+
+
+def samples(database: Database, series: Series) -> Iterator[tuple[array[int], array[int], array[float]]]:
+    """Every sample that is left of a series, block by block: steps, times in microseconds, values.
+
+    Each block is read in a transaction of its own, so that a slow reader holds nobody up; what is packed meanwhile comes
+    once all the same.
+
+    Raises:
+        ValueError: A block is damaged.
+    """
+    place = 0
+    while True:
+        with database.reading() as connection:
+            series = _again(connection, series)
+            if place < series.end:
+                place, found = _block(connection, series, place)
+            else:
+                columns = Tail(connection, series.stream).read(series)
+                skipped = place - series.end
+                place += len(columns[0]) - skipped
+                found = columns[0][skipped:], columns[1][skipped:], columns[2][skipped:]
+                if not len(found[0]):
+                    return
+        if len(found[0]):
+            yield found
+
+
+def _again(connection: sqlite3.Connection, series: Series) -> Series:
+    found = connection.execute(
+        "SELECT stream, key, id, packed, end FROM series WHERE stream = ? AND key = ?", (series.stream, series.key)
+    ).fetchone()
+    return Series(series.stream, series.key) if found is None else Series(*found)
+
+
+def _block(
+    connection: sqlite3.Connection, series: Series, place: int
+) -> tuple[int, tuple[array[int], array[int], array[float]]]:
+    """The rest of the block that *place* is in, or nothing when it is gone; and the place behind it."""
+    number = place // BLOCK
+    found = connection.execute(
+        "SELECT block.data, axis.data FROM block JOIN axis ON axis.id = block.axis WHERE block.id = ?",
+        (series.id << BLOCK_BITS | number,),
+    ).fetchone()
+    after = min((number + 1) * BLOCK, series.end)
+    if found is None or found[0] is None:
+        return after, (array("q"), array("q"), array("d"))
+    steps, times = decode_axis(found[1])
+    skipped = place % BLOCK
+    return after, (steps[skipped:], times[skipped:], codec.decode_values(found[0])[skipped:])
+
+
+def _overlap(connection: sqlite3.Connection, series: Series, window: Window) -> tuple[int, int, int, int]:
+    """The first and last id of the blocks in a window, about how many samples of them are in it, and how many they are."""
+    base = series.id << BLOCK_BITS
+    query = "SELECT min(id), max(id), sum(count), count(*) FROM block WHERE id >= ? AND id < ?"
+    ids = (base, base + (1 << BLOCK_BITS))
+    if not series.id or window.whole:
+        first, last, count, blocks = connection.execute(query, ids).fetchone()
+        return first or 0, last or 0, count or 0, blocks
+    low, high = window.bounds
+    by = window.by
+    first, last, count, blocks = connection.execute(
+        f"{query} AND {by}_max >= ? AND {by}_min <= ?", (*ids, low, high)
+    ).fetchone()
+    if not blocks:
+        return 0, 0, 0, 0
+    outside = 0.0
+    for edge in {first, last}:
+        least, most, inside = connection.execute(
+            f"SELECT {by}_min, {by}_max, count FROM block WHERE id = ?",  # noqa: S608
+            (edge,),
+        ).fetchone()
+        part = max(0.0, low - least) + max(0.0, most - high)
+        outside += inside * min(1.0, part / max(1, most - least))
+    return first, last, round(count - outside), blocks
+
+
+def _blocks(connection: sqlite3.Connection, first: int, last: int, size: int) -> list[list[float]]:
+    """Buckets of *size* whole blocks."""
+    found = connection.execute(
+        "SELECT block.step, block.time / 1e6, low, high, block.last FROM (SELECT max(id) AS top, min(min) AS low, "
+        "max(max) AS high FROM block WHERE id BETWEEN ? AND ? GROUP BY (id & 0xFFFFFF) / ?) "
+        "JOIN block ON block.id = top ORDER BY top",
+        (first, last, size),
+    )
+    return [list(row) for row in found]
+
+
+def _read_cells(connection: sqlite3.Connection, first: int, last: int, window: Window) -> tuple[list[_Columns], bool]:
+    """The cells of some blocks; those before and behind the window, by their last samples, are left out."""
+    found = connection.execute(
+        "SELECT block.cells, axis.cells FROM block JOIN axis ON axis.id = block.axis WHERE block.id BETWEEN ? AND ?",
+        (first, last),
+    ).fetchall()
+    columns = _join_cells(found)
+    if window.whole:
+        return [columns], False
+    low, high = window.bounds
+    ends = columns.steps if window.by == "step" else columns.times
+    begin = next((number for number, end in enumerate(ends) if end >= low), len(ends))
+    behind = next((number for number in range(len(ends) - 1, -1, -1) if ends[number] <= high), -1) + 2
+    return [columns.cut(begin, max(begin, behind))], False
+
+
+def _join_cells(found: Sequence[tuple[bytes, bytes]]) -> _Columns:
+    """The cells of many blocks, and those of their axes, as columns: joined as bytes, since a thousand are read at once."""
+    halves = [len(ends) // 2 for _, ends in found]
+    steps = array("q", b"".join([ends[:half] for (_, ends), half in zip(found, halves, strict=True)]))
+    times = array("q", b"".join([ends[half:] for (_, ends), half in zip(found, halves, strict=True)]))
+    kinds = {cells[:1] for cells, _ in found}
+    if len(kinds) > 1:
+        parts = [codec.decode_cells(cells) for cells, _ in found]
+        return _Columns(steps, times, *(array("d", chain.from_iterable(column)) for column in zip(*parts, strict=True)))
+    code = kinds.pop().decode("ascii")
+    size = array(code).itemsize
+    widths = [half // 8 * size for half in halves]
+    columns: list[array[float]] = []
+    for number in range(3):
+        pieces = [
+            cells[1 + number * width : 1 + (number + 1) * width]
+            for (cells, _), width in zip(found, widths, strict=True)
+        ]
+        columns.append(array(code, b"".join(pieces)))
+    return _Columns(steps, times, *columns)
+
+
+def _read_samples(connection: sqlite3.Connection, first: int, last: int, window: Window) -> tuple[list[_Columns], bool]:
+    """The samples of some blocks that are in the window; of trimmed blocks the cells."""
+    by = window.by
+    found = connection.execute(
+        f"SELECT block.data, axis.data, block.cells, axis.cells, {by}_min, {by}_max FROM block "  # noqa: S608
+        "JOIN axis ON axis.id = block.axis WHERE block.id BETWEEN ? AND ?",
+        (first, last),
+    )
+    low, high = window.bounds
+    parts, trimmed = [], False
+    for data, axis, cells, ends, least, most in found:
+        if data is None:
+            trimmed = True
+            parts.append(_join_cells([(cells, ends)]))
+            continue
+        columns = (*decode_axis(axis), codec.decode_values(data))
+        if not low <= least <= most <= high:
+            columns = _cut(*columns, window)
+        parts.append(_Columns(*columns, columns[2], columns[2]))
+    return parts, trimmed
+
+
+def _join(parts: Sequence[_Columns]) -> _Columns:
+    """All of them in a row."""
+    if len(parts) == 1:
+        return parts[0]
+    joined = _Columns(array("q"), array("q"), array("d"), array("d"), array("d"))
+    for part in parts:
+        joined.steps.extend(part.steps)
+        joined.times.extend(part.times)
+        for whole, column in zip(joined[2:], part[2:], strict=True):
+            whole.extend(array("d", column) if column.typecode == "f" else column)
+    return joined
+
+
+def _coarse(steps: array[int], times: array[int], values: array[float]) -> _Columns:
+    ends = [*range(CELL - 1, len(steps) - 1, CELL), len(steps) - 1]
+    return _Columns(
+        array("q", [steps[end] for end in ends]), array("q", [times[end] for end in ends]), *codec.cells(values)
+    )
+
+
+def _cut(
+    steps: array[int], times: array[int], values: array[float], window: Window
+) -> tuple[array[int], array[int], array[float]]:
+    """What of the samples is in a window."""
+    if window.whole or not len(steps):
+        return steps, times, values
+    low, high = window.bounds
+    by = steps if window.by == "step" else times
+    if low <= min(by) and max(by) <= high:
+        return steps, times, values
+    inside = [low <= one <= high for one in by]
+    return (
+        array("q", compress(steps, inside)),
+        array("q", compress(times, inside)),
+        array("d", compress(values, inside)),
+    )

@@ -1,0 +1,345 @@
+"""What the history does with each record: the writing half of the tables, in transactions that the `writer` makes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from trackside.wire import Block, pack
+from trackside_daemon.history import rows
+from trackside_daemon.history.codec import BLOCK
+from trackside_daemon.history.redact import redact, redact_command
+from trackside_daemon.history.schema import HOST, LOG_BITS
+from trackside_daemon.metric import json_number
+from trackside_daemon.record import Alert, Event, Opened, Record, Sampled, Standing, Taken
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Mapping, Sequence
+
+LOG_ROWS = 512
+"""A stream's log is packed at so many rows, so that a chart never has more of them to read."""
+
+LOG_BYTES = 16 * 1024 * 1024
+"""And at so many bytes, since packing holds them in memory."""
+
+LOSSES = ("loss", "train/loss", "train_loss")
+"""The keys that a run's loss in a list of runs is taken from."""
+
+ENDED = ("finished", "stopped", "failed", "lost")
+
+
+class Stream:
+    """A rank of an attempt, or the host, as far as writing needs it.
+
+    Attributes:
+        number: Of its last log row.
+        pushes: How many it ever had.
+        tail: Log rows that are not packed, and their bytes in *size*.
+    """
+
+    def __init__(self, id: int, number: int, pushes: int, tail: int, size: int) -> None:  # noqa: A002  the table's word
+        self.id = id
+        self.number = number
+        self.pushes = pushes
+        self.tail = tail
+        self.size = size
+
+
+class _Session:
+    def __init__(self, stream: Stream, committed: int) -> None:
+        self.stream = stream
+        self.committed = committed
+
+
+class Store:
+    """Writes records. What it remembers between transactions can be forgotten at any time.
+
+    Args:
+        connection: To a file that `schema.migrate` has made.
+        hardware: Tells what this machine has, for the attempts that begin on it.
+
+    Attributes:
+        due: Streams whose log is to be packed.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, hardware: Callable[[], Mapping[str, Any]] = dict) -> None:
+        self.connection = connection
+        self.due: dict[int, None] = {}
+        self._hardware = hardware
+        self._streams: dict[int, Stream] = {}
+        self._sessions: dict[bytes, _Session] = {}
+        self._dirty: dict[bytes, _Session] = {}
+        self._take: dict[type, Callable[[Any], None]] = {
+            Opened: self._opened,
+            Taken: self._taken,
+            Standing: self._standing,
+            Event: self._event,
+            Alert: self._alert,
+            Sampled: self._sampled,
+        }
+        self.due.update((stream, None) for stream in self._unpacked())
+
+    @property
+    def backlog(self) -> int:
+        """Bytes of the log rows that are to be packed."""
+        return sum(self._streams[stream].size for stream in self.due if stream in self._streams)
+
+    def apply(self, record: Record) -> None:
+        """Write one record. It must be in a transaction, at whose end stands `settle`."""
+        self._take[type(record)](record)
+
+    def settle(self) -> None:
+        """Write how far the sessions and streams of this transaction have come."""
+        for id_, session in self._dirty.items():
+            self.connection.execute("UPDATE session SET committed = ? WHERE id = ?", (session.committed, id_))
+        streams = {session.stream.id: session.stream for session in self._dirty.values()}
+        for stream in streams.values():
+            self.connection.execute("UPDATE stream SET pushes = ? WHERE id = ?", (stream.pushes, stream.id))
+        self._dirty.clear()
+
+    def forget(self) -> None:
+        """The transaction was rolled back, so what is remembered of it is not so."""
+        self._streams.clear()
+        self._sessions.clear()
+        self._dirty.clear()
+        self.due = dict.fromkeys(self._unpacked())
+
+    def packed(self, stream: int) -> None:
+        """The log of a stream is in blocks: its run's last step and loss are told from them."""
+        self.due.pop(stream, None)
+        self._sum_up(stream)
+        if (known := self._streams.get(stream)) is not None:
+            fresh = self._load(stream)
+            known.tail, known.size = fresh.tail, fresh.size
+
+    def _sum_up(self, stream: int) -> None:
+        """A run's step is the highest of any rank, its loss the lowest rank's of the last attempt."""
+        last = (
+            "SELECT block.step_max, block.last FROM series JOIN block ON block.id = "
+            "(SELECT max(id) FROM block WHERE id >= series.id << 24 AND id < series.id + 1 << 24) "
+            "WHERE series.stream = ?"
+        )
+        step = max((row[0] for row in self.connection.execute(last, (stream,))), default=None)
+        run, rank = self.connection.execute("SELECT run, rank FROM stream WHERE id = ?", (stream,)).fetchone()
+        self.connection.execute("UPDATE run SET step = ? WHERE id = ? AND coalesce(step < ?, 1)", (step, run, step))
+        lowest = self.connection.execute("SELECT min(rank) FROM stream WHERE run = ?", (run,)).fetchone()[0]
+        marks = ", ".join("?" * len(LOSSES))
+        loss = self.connection.execute(
+            f"{last} AND series.key IN ({marks}) ORDER BY length(series.key) LIMIT 1",
+            (stream, *LOSSES),
+        ).fetchone()
+        if rank == lowest and loss is not None:
+            self.connection.execute("UPDATE run SET loss = ? WHERE id = ?", (json_number(loss[1]), run))
+
+    def run_id(self, uid: str) -> int | None:
+        """The row of a run; None when there is none."""
+        found = self.connection.execute("SELECT id FROM run WHERE uid = ?", (uid,)).fetchone()
+        return None if found is None else int(found[0])
+
+    def _opened(self, record: Opened) -> None:
+        identity = record.hello.identity
+        run = self._run(record)
+        self._attempt(run, record)
+        self.connection.execute(
+            "INSERT OR IGNORE INTO stream (run, attempt, rank) VALUES (?, ?, ?)", (run, record.attempt, identity.rank)
+        )
+        stream = self.connection.execute(
+            "SELECT id FROM stream WHERE run = ? AND attempt = ? AND rank = ?", (run, record.attempt, identity.rank)
+        ).fetchone()[0]
+        self.connection.execute(
+            "INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+            "committed = max(committed, excluded.committed), clock_offset = excluded.clock_offset",
+            (
+                *(record.session, stream, record.hello.acked, record.offset),
+                *(identity.pid, identity.start, identity.boot),
+            ),
+        )
+        self._sessions.pop(record.session, None)
+
+    def _run(self, record: Opened) -> int:
+        """The run's row, made anew or brought up to date."""
+        hello, uid = record.hello, record.hello.identity.run
+        started = hello.started / 1e9 + record.offset
+        run = self.run_id(uid)
+        if run is None:
+            inserted = self.connection.execute(
+                "INSERT INTO run (uid, name, state, started) VALUES (?, ?, ?, ?)",
+                (uid, record.name, _state(record), started),
+            )
+            run = int(inserted.lastrowid or 0)
+        elif self.connection.execute("SELECT deleted FROM run WHERE id = ?", (run,)).fetchone()[0]:
+            self.connection.execute("UPDATE run SET uid = uid || '/deleted/' || id WHERE id = ?", (run,))
+            return self._run(record)
+        self.connection.execute(
+            "UPDATE run SET name = ?, started = min(started, ?) WHERE id = ?", (record.name, started, run)
+        )
+        if hello.tags:
+            self.connection.execute("UPDATE run SET tags = ? WHERE id = ?", (_json(list(hello.tags)), run))
+        return run
+
+    def _attempt(self, run: int, record: Opened) -> None:
+        """The attempt's row: whichever rank brings a configuration, and what the lowest rank says of itself."""
+        hello = record.hello
+        started = hello.started / 1e9 + record.offset
+        known = self.connection.execute(
+            "SELECT about, config FROM attempt WHERE run = ? AND number = ?", (run, record.attempt)
+        ).fetchone()
+        if known is None:
+            self.connection.execute(
+                "INSERT INTO attempt (run, number, state, started) VALUES (?, ?, ?, ?)",
+                (run, record.attempt, _state(record), started),
+            )
+            self.connection.execute("UPDATE run SET state = ?, ended = NULL WHERE id = ?", (_state(record), run))
+        about = json.loads(known[0]) if known else {}
+        if hello.identity.rank <= about.get("rank", hello.identity.rank):
+            about = self._about(record)
+        config = redact_config(hello.config) if hello.config else (known[1] if known else "")
+        self.connection.execute(
+            "UPDATE attempt SET about = ?, config = ?, started = min(started, ?) WHERE run = ? AND number = ?",
+            (_json(about), config, started, run, record.attempt),
+        )
+
+    def _about(self, record: Opened) -> dict[str, Any]:
+        """What is kept of a process and its machine; what is empty is left out."""
+        hello, identity = record.hello, record.hello.identity
+        said = hello.about
+        texts = {
+            **{name: getattr(identity, name) for name in ("host", "framework", "job_id", "git_commit")},
+            **({} if said is None else {name: getattr(said, name) for name in ("directory", "python", "platform")}),
+        }
+        return {
+            "rank": identity.rank,
+            "world_size": identity.world,
+            **{name: text for name, text in texts.items() if text},
+            **({"total_steps": hello.total_steps} if hello.total_steps is not None else {}),
+            **({} if said is None or said.git_dirty is None else {"git_dirty": said.git_dirty}),
+            **({} if said is None else {"command": redact_command(said.command), "packages": said.packages}),
+            **({"clock_offset": record.offset} if record.offset else {}),
+            "hardware": dict(self._hardware()),
+        }
+
+    def _taken(self, record: Taken) -> None:
+        session = self._session(record.session)
+        if session is None or record.number <= session.committed:
+            return
+        session.committed = record.number
+        self._dirty[record.session] = session
+        if record.blocks:
+            self._append(session.stream, record.blocks, record.shift)
+
+    def _append(self, stream: Stream, blocks: Sequence[Block], shift: int) -> None:
+        for part in rows.aligned(blocks, stream.pushes, BLOCK):
+            data = rows.encode(part)
+            stream.number += 1
+            self.connection.execute(
+                "INSERT INTO log VALUES (?, ?, ?)", (stream.id << LOG_BITS | stream.number, shift, data)
+            )
+            stream.pushes += sum(len(block.steps) // 8 for block in part)
+            stream.tail += 1
+            stream.size += len(data)
+            if stream.pushes % BLOCK == 0 or stream.tail >= LOG_ROWS or stream.size >= LOG_BYTES:
+                self.due[stream.id] = None
+
+    def _standing(self, record: Standing) -> None:
+        run = self.run_id(record.run)
+        if run is None:
+            return
+        state = (record.state, record.cause, record.ended)
+        self.connection.execute(
+            "UPDATE attempt SET state = ?, cause = ?, ended = ? WHERE run = ? AND number = ?",
+            (*state, run, record.attempt),
+        )
+        latest = self.connection.execute("SELECT max(number) FROM attempt WHERE run = ?", (run,)).fetchone()[0]
+        if latest == record.attempt:
+            self.connection.execute("UPDATE run SET state = ?, cause = ?, ended = ? WHERE id = ?", (*state, run))
+        if record.state in ENDED:
+            streams = self.connection.execute(
+                "SELECT id FROM stream WHERE run = ? AND attempt = ?", (run, record.attempt)
+            )
+            self.due.update((int(stream), None) for (stream,) in streams.fetchall())
+
+    def _event(self, record: Event) -> None:
+        run = self.run_id(record.run)
+        if run is not None:
+            self.connection.execute(
+                "INSERT INTO event (run, attempt, rank, time, step, kind, fields) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (run, record.attempt, record.rank, record.time, record.step, record.kind, _json(record.fields)),
+            )
+
+    def _alert(self, record: Alert) -> None:
+        run = self.run_id(record.run) if record.run else HOST
+        if run is not None:
+            self.connection.execute(
+                "INSERT INTO alert (run, alert, severity, labels, started, ended, summary, description) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run, alert, labels, started) DO UPDATE SET "
+                "severity = excluded.severity, ended = excluded.ended, summary = excluded.summary, "
+                "description = excluded.description",
+                (
+                    *(run, record.alert, record.severity, _json(dict(sorted(record.labels.items())))),
+                    *(record.started, record.ended, record.summary, record.description),
+                ),
+            )
+
+    def _sampled(self, record: Sampled) -> None:
+        moment = round(record.time * 1e9)
+        values = pack("d", record.values.values())
+        block = Block(list(record.values), pack("q", [0]), pack("q", [moment]), values)
+        stream = self._stream(HOST)
+        self._append(stream, [block], 0)
+        self.connection.execute("UPDATE stream SET pushes = ? WHERE id = ?", (stream.pushes, HOST))
+
+    def _session(self, id_: bytes) -> _Session | None:
+        if id_ not in self._sessions:
+            found = self.connection.execute("SELECT stream, committed FROM session WHERE id = ?", (id_,)).fetchone()
+            if found is None:
+                return None
+            self._sessions[id_] = _Session(self._stream(found[0]), found[1])
+        return self._sessions[id_]
+
+    def _stream(self, id_: int) -> Stream:
+        if id_ not in self._streams:
+            self._streams[id_] = self._load(id_)
+        return self._streams[id_]
+
+    def _load(self, id_: int) -> Stream:
+        first, last = id_ << LOG_BITS, (id_ + 1 << LOG_BITS) - 1
+        number, tail, size = self.connection.execute(
+            "SELECT coalesce(max(id) - ?, 0), count(*), coalesce(sum(length(data)), 0) FROM log WHERE id BETWEEN ? AND ?",
+            (first, first, last),
+        ).fetchone()
+        packed, pushes = self.connection.execute(
+            "SELECT coalesce((SELECT max(packed) FROM series WHERE stream = ?), 0), pushes FROM stream WHERE id = ?",
+            (id_, id_),
+        ).fetchone()
+        return Stream(id_, max(number, packed), pushes, tail, size)
+
+    def _unpacked(self) -> list[int]:
+        """Streams of ended attempts with rows in the log, and those that have too many of them."""
+        found = self.connection.execute(
+            "SELECT log.id >> 32 AS stream, count(*), sum(length(log.data)) FROM log GROUP BY stream"
+        ).fetchall()
+        ended = "SELECT 1 FROM stream JOIN attempt ON attempt.run = stream.run AND attempt.number = stream.attempt "
+        return [
+            int(stream)
+            for stream, count, size in found
+            if count >= LOG_ROWS
+            or size >= LOG_BYTES
+            or self.connection.execute(ended + "WHERE stream.id = ? AND attempt.ended NOT NULL", (stream,)).fetchone()
+        ]
+
+
+def redact_config(text: str) -> str:
+    """A configuration, as JSON, without its secrets; one that is no JSON is kept as a text in JSON."""
+    try:
+        return _json(redact(json.loads(text)))
+    except (ValueError, RecursionError):
+        return _json("not JSON")
+
+
+def _state(record: Opened) -> str:
+    return "starting" if record.hello.step is None else "running"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), default=str)
