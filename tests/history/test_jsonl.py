@@ -1,0 +1,411 @@
+"""JSON lines: what a line says, where it goes whatever the run is called, and what a full disk or a crash leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from trackside.wire import Block, Clock, Hello, Identity, Totals, pack
+from trackside_daemon.history import jsonl
+from trackside_daemon.history.jsonl import HOST, JsonLines, folder
+from trackside_daemon.history.place import HistoryError
+from trackside_daemon.record import Alert, Event, Opened, Sampled, Standing, Taken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SESSION = b"s" * 16
+SHIFT = 1_700_000_000_000_000_000
+
+AWKWARD = [
+    *("", ".", "..", "../../etc", "/etc/passwd", "a/b", "a_b", "a\0b", ".hidden", "-rf", "host", "host/", "HOST"),
+    *("x" * 300, "x" * 301, "ü" * 300, "日本", "a b", "a\nb", "\ud800", "run", "_", "*", "con", "a:b", "a?b"),
+]
+
+
+def opened(
+    run: str = "r1", session: bytes = SESSION, *, attempt: int = 0, rank: int = 0, config: str = "", **more: Any
+) -> Opened:
+    identity = Identity(run=run, name="asked", rank=rank, world=2, host="node", pid=7)
+    hello = Hello(identity, Clock(0, 0), SHIFT, Totals(), config=config, tags=("a", "b"), **more)
+    return Opened(session, hello, "train", attempt, 1700000000.1234567, 0.25)
+
+
+def taken(steps: dict[int, dict[str, float]], session: bytes = SESSION, times: tuple[int, ...] = ()) -> Taken:
+    blocks = [
+        Block(
+            list(values), pack("q", [step]), pack("q", [times[row] if times else row]), pack("d", list(values.values()))
+        )
+        for row, (step, values) in enumerate(steps.items())
+    ]
+    return Taken(session, 1, blocks, SHIFT)
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def steps(path: Path) -> list[int]:
+    return [line["step"] for line in lines(path)]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Where the lines go; not there yet."""
+    return tmp_path / "out" / "lines"
+
+
+@pytest.fixture
+def start(directory: Path) -> Iterator[Callable[..., JsonLines]]:
+    """Begins to write, and closes when the test ends."""
+    begun: list[JsonLines] = []
+
+    def begin(**settings: int) -> JsonLines:
+        begun.append(JsonLines(directory, **settings))
+        return begun[-1]
+
+    yield begin
+    for one in begun:
+        one.close()
+
+
+def test_a_pushed_row_is_a_line(start: Callable[..., JsonLines], directory: Path) -> None:
+    start().write([opened(), taken({12: {"loss": 2.5}}, times=(123_456_499,))])
+    assert (directory / "r1" / "samples.jsonl").read_text() == (
+        '{"attempt":0,"rank":0,"step":12,"time":1700000000.123456,"values":{"loss":2.5}}\n'
+    )
+
+
+def test_a_block_has_a_line_for_each_row(start: Callable[..., JsonLines], directory: Path) -> None:
+    block = Block(["a", "b"], pack("q", [1, 2]), pack("q", [0, 500]), pack("d", [1, 2, 3, 4]))
+    start().write([opened(), Taken(SESSION, 1, [block], SHIFT)])
+    written = lines(directory / "r1" / "samples.jsonl")
+    assert [line["values"] for line in written] == [{"a": 1.0, "b": 2.0}, {"a": 3.0, "b": 4.0}]
+    assert [line["time"] for line in written] == [1700000000.0, 1700000000.000001]
+
+
+def test_nan_and_infinities_are_texts_and_large_numbers_are_numbers(
+    start: Callable[..., JsonLines], directory: Path
+) -> None:
+    values = {"a": float("nan"), "b": float("inf"), "c": float("-inf"), "d": 1e308, "e": 1e308}
+    start().write([opened(), taken({1: values}), taken({2: {"d": 1e308, "e": 1e308}})])
+    first, second = (line["values"] for line in lines(directory / "r1" / "samples.jsonl"))
+    assert first == {"a": "nan", "b": "inf", "c": "-inf", "d": 1e308, "e": 1e308}
+    assert second == {"d": 1e308, "e": 1e308}
+
+
+def test_a_session_belongs_to_the_run_and_rank_that_opened_it(start: Callable[..., JsonLines], directory: Path) -> None:
+    other = b"t" * 16
+    to = start()
+    to.write([opened("a", attempt=2, rank=1), opened("b", other)])
+    to.write([taken({1: {"x": 1}}), taken({2: {"x": 1}}, other)])
+    assert [(line["attempt"], line["rank"], line["step"]) for line in lines(directory / "a" / "samples.jsonl")] == [
+        (2, 1, 1)
+    ]
+    assert steps(directory / "b" / "samples.jsonl") == [2]
+
+
+def test_a_session_that_was_never_opened_loses_nothing(start: Callable[..., JsonLines], directory: Path) -> None:
+    start().write([taken({3: {"x": 1}})])
+    assert steps(directory / f"session-{SESSION.hex()}" / "samples.jsonl") == [3]
+
+
+def test_sessions_that_were_not_heard_of_for_long_are_forgotten(
+    start: Callable[..., JsonLines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl, "SESSIONS", 2)
+    to = start()
+    sessions = [bytes([number]) * 16 for number in range(3)]
+    to.write([opened("a", sessions[0]), opened("b", sessions[1]), taken({1: {"x": 1}}, sessions[0])])
+    to.write([opened("c", sessions[2])])
+    assert list(to._sessions) == [sessions[0], sessions[2]]
+
+
+def test_messages_without_steps_make_no_file(start: Callable[..., JsonLines], directory: Path) -> None:
+    start().write([Taken(SESSION, 1)])
+    assert list(directory.iterdir()) == []
+
+
+def test_a_run_has_a_line_when_it_opens_and_one_for_each_state(
+    start: Callable[..., JsonLines], directory: Path
+) -> None:
+    start().write([opened(config='{"lr": 0.1, "api_key": "x"}', total_steps=9), Standing("r1", 0, "running")])
+    start().write([Standing("r1", 0, "failed", "ValueError", 1700000009.5)])
+    run, *states = lines(directory / "r1" / "runs.jsonl")
+    assert (run["run"], run["name"], run["attempt"], run["rank"], run["world"]) == ("r1", "train", 0, 0, 2)
+    assert (run["time"], run["started"], run["clock_offset"]) == (1700000000.123457, 1700000000.0, 0.25)
+    assert (run["tags"], run["total_steps"], run["host"]) == (["a", "b"], 9, "node")
+    assert run["config"] == {"lr": 0.1, "api_key": "[redacted]"}
+    assert states == [
+        {"run": "r1", "attempt": 0, "state": "running", "cause": "", "ended": None},
+        {"run": "r1", "attempt": 0, "state": "failed", "cause": "ValueError", "ended": 1700000009.5},
+    ]
+
+
+def test_a_client_that_says_hello_again_is_not_written_again(start: Callable[..., JsonLines], directory: Path) -> None:
+    start().write([opened(), opened(), opened(attempt=1)])
+    assert [line["attempt"] for line in lines(directory / "r1" / "runs.jsonl")] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("config", "stored"),
+    [
+        ("", None),
+        ('{"x": NaN}', {"x": "nan"}),
+        ("not json, password=x", "not json, password=[redacted]"),
+        ('"\\ud800"', "\ud800"),
+        (str(2**70), 2**70),
+    ],
+)
+def test_any_configuration_can_be_written(
+    start: Callable[..., JsonLines], directory: Path, config: str, stored: Any
+) -> None:
+    start().write([opened(config=config)])
+    assert lines(directory / "r1" / "runs.jsonl")[0]["config"] == stored
+
+
+def test_a_configuration_that_is_nested_too_deep_is_kept_as_text(
+    start: Callable[..., JsonLines], directory: Path
+) -> None:
+    start().write([opened(config="[" * 100_000)])
+    assert lines(directory / "r1" / "runs.jsonl")[0]["config"] == "[" * 100_000
+
+
+def test_events_and_alerts_of_a_run_are_beside_its_samples(start: Callable[..., JsonLines], directory: Path) -> None:
+    start().write(
+        [
+            Event(
+                "r1", 0, 1700000001.5, "checkpoint", 0, 7, {"path": "/x", "seconds": float("nan"), "token": "a" * 20}
+            ),
+            Alert("LossSpike", "warning", 1700000002.0, "r1", {"rank": "0"}, "a spike", "see password=x"),
+        ]
+    )
+    assert lines(directory / "r1" / "events.jsonl") == [
+        {
+            "run": "r1",
+            "attempt": 0,
+            "rank": 0,
+            "step": 7,
+            "time": 1700000001.5,
+            "kind": "checkpoint",
+            "fields": {"path": "/x", "seconds": "nan", "token": "[redacted]"},
+        }
+    ]
+    assert lines(directory / "r1" / "alerts.jsonl") == [
+        {
+            "alert": "LossSpike",
+            "severity": "warning",
+            "run": "r1",
+            "labels": {"rank": "0"},
+            "started": 1700000002.0,
+            "ended": None,
+            "summary": "a spike",
+            "description": "see password=[redacted]",
+        }
+    ]
+
+
+def test_what_is_about_the_machine_is_under_host(start: Callable[..., JsonLines], directory: Path) -> None:
+    values = {'trackside_gpu_power_watts{gpu="0"}': 250.5, "x": float("nan")}
+    start().write([Sampled(1700000000.0000004, values), Alert("GpuLost", "critical", 1.0, ended=2.0), opened(HOST)])
+    assert lines(directory / "host" / "samples.jsonl") == [{"time": 1700000000.0, "values": {**values, "x": "nan"}}]
+    assert lines(directory / "host" / "alerts.jsonl")[0]["ended"] == 2.0
+    assert not (directory / "host" / "runs.jsonl").exists()
+
+
+def test_files_and_folders_are_this_users_alone(start: Callable[..., JsonLines], directory: Path) -> None:
+    before = os.umask(0)
+    try:
+        start().write([opened()])
+    finally:
+        os.umask(before)
+    modes = [directory.parent, directory, directory / "r1", directory / "r1" / "runs.jsonl"]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in modes] == [0o700, 0o700, 0o700, 0o600]
+
+
+@pytest.mark.parametrize("run", ["r1", "slurm-12345.0", "launch-10.0.0.1-29500-17-4711", "0123456789ab", "_x"])
+def test_an_ordinary_id_is_its_folder(run: str) -> None:
+    assert folder(run) == run
+
+
+@given(st.text())
+@example("x" * 300)
+def test_a_folder_is_one_safe_component_whatever_the_id(run: str) -> None:
+    name = folder(run)
+    assert 0 < len(name) <= 128
+    assert name.isascii()
+    assert name.replace("_", "").replace(".", "").replace("-", "").isalnum() or set(name) <= set("_-.")
+    assert name[0] not in ".-"
+    assert name != HOST
+
+
+def test_no_two_ids_share_a_folder() -> None:
+    ids = [*AWKWARD, *map(folder, AWKWARD), *(folder(folder(run)) for run in AWKWARD)]
+    assert len({folder(run) for run in ids}) == len(set(ids))
+
+
+@pytest.mark.parametrize("run", AWKWARD)
+def test_every_id_has_its_file_below_the_directory(
+    start: Callable[..., JsonLines], directory: Path, tmp_path: Path, run: str
+) -> None:
+    start().write([opened(run), taken({1: {"x": 1}})])
+    (below,) = directory.iterdir()
+    assert below.name == folder(run)
+    assert sorted(path.name for path in below.iterdir()) == ["runs.jsonl", "samples.jsonl"]
+    assert lines(below / "runs.jsonl")[0]["run"] == run
+    assert list(tmp_path.iterdir()) == [directory.parent]
+
+
+def test_a_full_file_is_rotated_and_nothing_is_lost(start: Callable[..., JsonLines], directory: Path) -> None:
+    to = start(rotate_bytes=200)
+    to.write([opened()])
+    for step in range(10):
+        to.write([taken({step: {"x": 1}})])
+    folder_of_run = directory / "r1"
+    samples = [folder_of_run / f"samples.{number}.jsonl" for number in range(1, 5)] + [folder_of_run / "samples.jsonl"]
+    assert [steps(path) for path in samples] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+    assert all(path.stat().st_size <= 200 for path in samples)
+
+
+def test_one_batch_may_fill_several_files_and_a_long_line_has_its_own(
+    start: Callable[..., JsonLines], directory: Path
+) -> None:
+    to = start(rotate_bytes=200)
+    to.write([opened(), taken({1: {"x": 1}, 2: {"y" * 300: 1}, 3: {"x": 1}, 4: {"x": 1}, 5: {"x": 1}})])
+    written = [directory / "r1" / f"samples{number}.jsonl" for number in (".1", ".2", ".3", "")]
+    assert [steps(path) for path in written] == [[1], [2], [3, 4], [5]]
+
+
+def test_rotation_goes_on_behind_the_highest_number(start: Callable[..., JsonLines], directory: Path) -> None:
+    (directory / "r1").mkdir(parents=True)
+    for name in ("samples.9.jsonl", "samples.10.jsonl", "samples.x.jsonl", "events.99.jsonl"):
+        (directory / "r1" / name).touch()
+    to = start(rotate_bytes=100)
+    to.write([opened(), taken({1: {"x": 1}}), taken({2: {"x": 1}})])
+    assert steps(directory / "r1" / "samples.11.jsonl") == [1]
+
+
+def test_a_restart_goes_on_in_the_same_file(start: Callable[..., JsonLines], directory: Path) -> None:
+    for step in (1, 2):
+        to = start()
+        to.write([opened(), taken({step: {"x": 1}})])
+        to.close()
+        to.close()
+    assert steps(directory / "r1" / "samples.jsonl") == [1, 2]
+
+
+def test_it_writes_on_after_a_close(start: Callable[..., JsonLines], directory: Path) -> None:
+    to = start()
+    to.write([opened(), taken({1: {"x": 1}})])
+    to.close()
+    to.write([taken({2: {"x": 1}})])
+    assert steps(directory / "r1" / "samples.jsonl") == [1, 2]
+
+
+def test_what_a_crash_tore_is_ended_before_the_next_line(start: Callable[..., JsonLines], directory: Path) -> None:
+    (directory / "r1").mkdir(parents=True)
+    (directory / "r1" / "samples.jsonl").write_text('{"attempt":0,"ra')
+    start().write([opened(), taken({2: {"x": 1}})])
+    torn, whole = (directory / "r1" / "samples.jsonl").read_text().splitlines()
+    assert torn == '{"attempt":0,"ra'
+    assert json.loads(whole)["step"] == 2
+
+
+def test_a_disk_that_fills_within_a_line_leaves_no_half_of_it(start: Callable[..., JsonLines], directory: Path) -> None:
+    to = start()
+    to.write([opened(), taken({1: {"x": 1}})])
+    samples = directory / "r1" / "samples.jsonl"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (samples.stat().st_size + 20, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"r1/samples\.jsonl"):
+            to.write([taken({2: {"x": 1}})])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert steps(samples) == [1]
+    to.write([taken({3: {"x": 1}})])
+    assert steps(samples) == [1, 3]
+
+
+def test_a_torn_line_that_cannot_be_taken_away_is_ended(
+    start: Callable[..., JsonLines], directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = start()
+    to.write([opened(), taken({1: {"x": 1}})])
+    write = os.write
+
+    def full(file: int, data: bytes) -> int:
+        if len(data) <= 20:
+            raise OSError(28, "No space left on device")
+        return write(file, data[: len(data) - 20])
+
+    def fail(_file: int, _size: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.write", full)
+        patch.setattr("os.ftruncate", fail)
+        with pytest.raises(OSError, match="No space left"):
+            to.write([taken({2: {"x": 1}})])
+    to.write([taken({3: {"x": 1}})])
+    first, torn, last = (directory / "r1" / "samples.jsonl").read_text().splitlines()
+    assert (json.loads(first)["step"], json.loads(last)["step"]) == (1, 3)
+    assert torn.startswith('{"attempt":0')
+
+
+def test_one_file_that_fails_does_not_cost_the_others_theirs(start: Callable[..., JsonLines], directory: Path) -> None:
+    (directory / "r1" / "samples.jsonl").mkdir(parents=True)
+    with pytest.raises(IsADirectoryError, match=r"r1/samples\.jsonl"):
+        start().write([opened(), taken({1: {"x": 1}}), Event("r1", 0, 1.0, "resume"), Sampled(1.0, {"x": 1.0})])
+    assert len(lines(directory / "r1" / "events.jsonl")) == 1
+    assert len(lines(directory / "host" / "samples.jsonl")) == 1
+
+
+def test_a_file_that_somebody_deletes_is_begun_anew(start: Callable[..., JsonLines], directory: Path) -> None:
+    to = start()
+    to.write([opened(), taken({1: {"x": 1}})])
+    for path in (directory / "r1").iterdir():
+        path.unlink()
+    (directory / "r1").rmdir()
+    to.write([taken({2: {"x": 1}})])
+    assert steps(directory / "r1" / "samples.jsonl") == [2]
+
+
+def test_a_link_in_a_files_place_is_not_followed(
+    start: Callable[..., JsonLines], directory: Path, tmp_path: Path
+) -> None:
+    (directory / "r1").mkdir(parents=True)
+    (directory / "r1" / "runs.jsonl").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match=r"r1/runs\.jsonl"):
+        start().write([opened()])
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_no_more_files_are_open_than_allowed_and_all_lines_are_there(
+    start: Callable[..., JsonLines], directory: Path
+) -> None:
+    to = start(open_files=4)
+    sessions = [number.to_bytes(16, "big") for number in range(10)]
+    to.write([opened(f"r{number}", session) for number, session in enumerate(sessions)])
+    for step in range(3):
+        to.write([taken({step: {"x": 1}}, session) for session in sessions])
+    held = [str(Path(f"/proc/self/fd/{file}").readlink()) for file in to._files._open.values()]
+    assert held == [f"{directory}/r{number}/samples.jsonl" for number in range(6, 10)]
+    assert [steps(directory / f"r{number}" / "samples.jsonl") for number in range(10)] == [[0, 1, 2]] * 10
+    held_files = list(to._files._open.values())
+    to.close()
+    assert not any(Path(f"/proc/self/fd/{file}").is_symlink() for file in held_files)
+
+
+def test_a_directory_that_cannot_be_had_is_told_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(HistoryError, match=r"file: .*--storage\.jsonl=DIR"):
+        JsonLines(tmp_path / "file")
