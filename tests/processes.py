@@ -42,16 +42,25 @@ class Daemon:
         url: ``http://127.0.0.1:PORT``.
         directory: Holds the push socket and the token.
         endpoint: Where it takes pushes.
+        history: Where it keeps its history.
     """
 
     def __init__(self, directory: Path, *flags: str, environ: Mapping[str, str] | None = None) -> None:
         self.directory = directory
         self.endpoint = f"ipc://{directory}/push.sock"
+        self.history = directory / "history"
+        self.history.mkdir(exist_ok=True)
         self.log: list[str] = []
         self._address = threading.Event()
         self.url = ""
         self.process = subprocess.Popen(
-            command("daemon", f"--push.endpoint={self.endpoint}", "--web.listen-address=127.0.0.1:0", *flags),
+            command(
+                "daemon",
+                f"--push.endpoint={self.endpoint}",
+                "--web.listen-address=127.0.0.1:0",
+                f"--storage.path={self.history}",
+                *flags,
+            ),
             env=clean_environ(environ),
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

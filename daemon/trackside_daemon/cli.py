@@ -82,11 +82,17 @@ def daemon(
     collector__memory__enabled: Annotated[bool | None, _switch("collector.memory")] = None,
     collector__gpu__enabled: Annotated[bool | None, _switch("collector.gpu")] = None,
     collector__gpu__simulate: Annotated[int | None, _option("collector.gpu.simulate")] = None,
+    storage__path: Annotated[str | None, _option("storage.path")] = None,
+    storage__retention__size: Annotated[str | None, _option("storage.retention.size")] = None,
+    storage__retention__age: Annotated[str | None, _option("storage.retention.age")] = None,
+    storage__synchronous: Annotated[str | None, _option("storage.synchronous")] = None,
+    storage__interval: Annotated[str | None, _option("storage.interval")] = None,
+    storage__jsonl: Annotated[str | None, _option("storage.jsonl")] = None,
     log__level: Annotated[str | None, _option("log.level")] = None,
     log__format: Annotated[str | None, _option("log.format")] = None,
     require_gpu: Annotated[bool | None, _flag("require-gpu")] = None,
 ) -> None:
-    """Run the daemon: sample GPUs and host, take pushes, and serve /metrics.
+    """Run the daemon: sample GPUs and host, take pushes, keep the history of runs, and serve /metrics.
 
     Every setting can also be given in the file, or as a variable: --sample.interval is TRACKSIDE_SAMPLE__INTERVAL.
     """
@@ -110,13 +116,14 @@ def daemon(
 def _serve(config: Config, reload: Callable[[], Config], push_socket: PushSocket, listener: socket.socket) -> int:
     """Run the daemon on what is bound already; returns its exit status."""
     from trackside_daemon.daemon import Daemon, StartError
+    from trackside_daemon.history.place import HistoryError
 
     try:
         running = Daemon(config, reload, push_socket, listener)
         if sys.stdout.isatty():
             typer.echo(f"dashboard: {running.link}")
         return running.run()
-    except StartError as error:
+    except (StartError, HistoryError) as error:
         _fail(str(error))
 
 

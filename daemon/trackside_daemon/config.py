@@ -49,11 +49,23 @@ def seconds(value: object) -> object:
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
+def size_bytes(value: object) -> object:
+    """A size, ``10GiB``, ``500MB`` or a number of bytes, in bytes."""
+    if not isinstance(value, str) or value.isdecimal():
+        return value
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT])(i?)B?", value.strip())
+    if found is None:
+        raise ValueError(f"{value!r} is not a size such as 10GiB, 500MB or a number of bytes")
+    number, prefix, binary = found.groups()
+    return round(float(number) * (1024 if binary else 1000) ** (" KMGT".index(prefix.upper())))
+
+
 def _listed(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 Seconds = Annotated[float, BeforeValidator(seconds)]
+Bytes = Annotated[int, BeforeValidator(size_bytes)]
 Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
 
 
@@ -90,6 +102,41 @@ class PushSection(Section):
     endpoint: Annotated[
         Texts, Field(description="Where to take pushes, ipc://PATH or tcp://127.0.0.1:PORT; may be repeated.")
     ] = ()
+
+
+class RetentionSection(Section):
+    """How much of the history is kept; pinned runs are kept in any case."""
+
+    size: Annotated[
+        Bytes,
+        Field(
+            ge=0,
+            description="Size of the history's file, such as 10GiB, that the oldest samples and runs make room for; 0 for no bound.",
+        ),
+    ] = 10 * 1024**3
+    age: Annotated[
+        Seconds, Field(ge=0, description="How long after its end a run is kept, such as 90d; 0 for ever.")
+    ] = 0.0
+
+
+class StorageSection(Section):
+    """The history of runs, on disk."""
+
+    path: Annotated[
+        str,
+        Field(
+            description="Directory of the history; by default /var/lib/trackside for a system daemon, else $XDG_STATE_HOME/trackside/MACHINE-ID."
+        ),
+    ] = ""
+    synchronous: Annotated[
+        Literal["normal", "full"],
+        Field(description="normal, or full: each commit waits for the disk, and a power cut loses nothing."),
+    ] = "normal"
+    interval: Annotated[
+        Seconds, Field(ge=0.1, description="Time between two samples of GPUs and host that the history keeps.")
+    ] = 10.0
+    jsonl: Annotated[str, Field(description="Directory in which everything is appended as JSON lines too.")] = ""
+    retention: RetentionSection = RetentionSection()
 
 
 class LogSection(Section):
@@ -143,6 +190,7 @@ class Config(BaseSettings):
     run: RunSection = RunSection()
     web: WebSection = WebSection()
     push: PushSection = PushSection()
+    storage: StorageSection = StorageSection()
     log: LogSection = LogSection()
     collector: CollectorsSection = CollectorsSection()
     limits: LimitsSection = LimitsSection()
@@ -197,8 +245,10 @@ def describe(name: str) -> str:
         model = model.model_fields[section].annotation
     field = model.model_fields[last]
     default = field.default
-    if default in ((), False, 0):
+    if default in ((), False, 0, ""):
         return str(field.description)
+    if name == "storage.retention.size":
+        return f"{field.description} [default: {default // 1024**3}GiB]"
     shown = f"{default:g}s" if isinstance(default, float) else str(default).lower()
     return f"{field.description} [default: {shown}]"
 

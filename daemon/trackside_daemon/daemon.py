@@ -8,13 +8,23 @@ import platform
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
+from trackside.identity import boot_id
 from trackside_daemon import __version__, log
 from trackside_daemon.collectors.cpu import CpuCollector
+from trackside_daemon.collectors.gpu import INFO as GPU_INFO
 from trackside_daemon.collectors.gpu import GpuCollector
 from trackside_daemon.collectors.memory import MemoryCollector
 from trackside_daemon.config import ConfigError
+from trackside_daemon.history.place import prepare, writable_directory
+from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.history.trimming import Bounds
+from trackside_daemon.history.writer import SAMPLES as STORED
+from trackside_daemon.history.writer import SIZE
 from trackside_daemon.ingest.server import Server
 from trackside_daemon.ingest.sessions import DUPLICATES, GAPS, MESSAGES, REJECTED, Sessions
 from trackside_daemon.metric import Batch, Metric, Sample
@@ -23,6 +33,7 @@ from trackside_daemon.pipeline import FAILURES, Pipeline
 from trackside_daemon.sampler import DURATION, LAST_SUCCESS, SUCCESS, Sampler
 from trackside_daemon.signals import SIGNALS, STOP, hold
 from trackside_daemon.state import State
+from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.runs import Limits, Runs
 from trackside_daemon.web.address import is_loopback, written
 from trackside_daemon.web.api import values
@@ -33,7 +44,6 @@ from trackside_daemon.web.server import WebServer
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
-    from pathlib import Path
 
     from trackside_daemon.collectors.base import Collector
     from trackside_daemon.config import Config
@@ -49,6 +59,8 @@ RELOADED_AT = Metric(
     "trackside_config_last_reload_success_timestamp_seconds", "gauge", "Unix time of the last good load.", (), "seconds"
 )
 GPU_START_SECONDS = 60.0
+RETURN_SECONDS = 60.0
+"""A run of a daemon before this one that has not come back by then is lost."""
 
 logger = logging.getLogger("trackside")
 
@@ -68,6 +80,7 @@ class Daemon:
 
     Raises:
         StartError: The API's token cannot be written.
+        HistoryError: There is no history to be had.
     """
 
     def __init__(
@@ -81,12 +94,23 @@ class Daemon:
         self._reloaded_at, self._reloaded = self._started, True
         self._failed = self._serving = self._ready = False
         self._state = State()
-        self._runs = Runs(Limits(**config.limits.model_dump()), config.run.linger)
-        self._pipeline = Pipeline(self._state, lambda receipt: self._ingest.acknowledge(receipt))  # noqa: PLW0108  made below
-        self._ingest = Server(push_socket, Sessions(self._runs), self._pipeline.push, self._pipeline.has_room)
         self._nvml = Nvml(simulate=config.collector.gpu.simulate)
         self._collectors = self._build_collectors()
+        self._history = self._open_history()
+        self._liveness = Liveness()
+        limits = Limits(**config.limits.model_dump())
+        self._runs = Runs(limits, config.run.linger, self._liveness, self._history.last_attempt)
+        self._pipeline = Pipeline(self._state, self._history)
+        self._ingest = Server(
+            push_socket,
+            Sessions(self._runs, self._history.known, boot_id(Path("/proc"))),
+            self._pipeline.push,
+            self._pipeline.has_room,
+            lambda: self._history.writer.stuck,
+        )
         self._sampler = Sampler(self._collectors, self._pipeline.tick, config.sample.interval)
+        self._forgetting = threading.Timer(RETURN_SECONDS, self._history.abandon, [lambda _: True])
+        self._forgetting.daemon = True
         self._token = _make_token(push_socket.token)
         self._web = WebServer(self._pages(), listener)
 
@@ -135,10 +159,18 @@ class Daemon:
                 for name in ("web", "push", "collector", "limits")
                 if getattr(new, name) != getattr(self._config, name)
             ]
+            old = self._config.storage
+            fixed += [
+                f"storage.{name}"
+                for name in ("path", "jsonl", "synchronous")
+                if getattr(new.storage, name) != getattr(old, name)
+            ]
             if fixed:
                 logger.warning("changes of %s need a restart", ", ".join(fixed))
             log.set_up(new.log.level, new.log.format)
             self._runs.linger = new.run.linger
+            self._history.writer.bound(Bounds(new.storage.retention.size, new.storage.retention.age))
+            self._history.interval = new.storage.interval
             self._sampler.interval = new.sample.interval
             self._reloaded_at = time.time()
             logger.info("configuration reloaded")
@@ -156,11 +188,44 @@ class Daemon:
         }
         return [collector for name, collector in built.items() if getattr(on, name).enabled]
 
+    def _open_history(self) -> Recorder:
+        storage = self._config.storage
+        directory = prepare(Path(storage.path) if storage.path else None)
+        return Recorder(
+            directory,
+            Bounds(storage.retention.size, storage.retention.age),
+            synchronous=storage.synchronous,
+            interval=storage.interval,
+            machine=[one.name for one in self._collectors],
+            acknowledge=lambda receipt: self._ingest.acknowledge(receipt),  # noqa: PLW0108  made later
+            renounce=lambda: self._ingest.renounce(),  # noqa: PLW0108  the same
+            hardware=self._hardware,
+            jsonl=writable_directory(Path(storage.jsonl), "--storage.jsonl") if storage.jsonl else None,
+        )
+
+    def _hardware(self) -> dict[str, Any]:
+        """What this machine has, for the history of the runs on it."""
+        (gpus,) = self._state.values(time.monotonic(), GPU_INFO)
+        index, name = GPU_INFO.labels.index("gpu"), GPU_INFO.labels.index("name")
+        return {
+            "cpus": os.cpu_count(),
+            "memory_bytes": psutil.virtual_memory().total,
+            "gpus": [labels[name] for labels in sorted(gpus, key=lambda labels: int(labels[index]))],
+        }
+
     def _pages(self) -> Any:
         web = self._config.web
         pages = Pages(
             self._state,
-            sources=[*(one.name for one in self._collectors), "training", "ingest", "pipeline", "sampler", "trackside"],
+            sources=[
+                *(one.name for one in self._collectors),
+                "training",
+                "ingest",
+                "pipeline",
+                "history",
+                "sampler",
+                "trackside",
+            ],
             ready=self._is_ready,
             status=self._status,
             reload=self.reload if web.enable_lifecycle else None,
@@ -174,6 +239,9 @@ class Daemon:
         return self._ready
 
     def _start(self) -> None:
+        self._history.start()
+        self._history.abandon(self._liveness.is_gone)
+        self._forgetting.start()
         self._pipeline.start()
         self._pipeline.tick([self._own()])
         self._ingest.start()
@@ -188,14 +256,17 @@ class Daemon:
             logger.warning("running as root, which nothing here needs; a user of its own is safer")
 
     def _stop(self) -> None:
-        """In order: no new samples, no new pushes, everything queued taken, the last of it acknowledged, no more pages."""
+        """In order: no new samples, no new pushes, everything queued written, the last of it acknowledged, no more pages."""
+        self._forgetting.cancel()
         if self._serving:
             self._sampler.stop()
             self._ingest.stop()
             self._pipeline.stop()
+            self._history.stop()
         self._ingest.close()
         if self._serving:
             self._web.stop()
+        self._history.close()
         self._nvml.close()
         self._token.remove()
 
@@ -223,12 +294,13 @@ class Daemon:
         return Batch("trackside", samples, complete=True)
 
     def _status(self) -> dict[str, Any]:
-        families = (SUCCESS, DURATION, LAST_SUCCESS, MESSAGES, REJECTED, DUPLICATES, GAPS, FAILURES)
+        families = (SUCCESS, DURATION, LAST_SUCCESS, MESSAGES, REJECTED, DUPLICATES, GAPS, FAILURES, SIZE, STORED)
         return {
             "version": __version__,
             "started": self._started,
             "listen_address": self._address,
             "push_endpoints": list(self._push_socket.endpoints),
+            "storage_path": str(self._history.database.path.parent),
             "metrics": values(self._state, time.monotonic(), *families),
         }
 

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trackside_daemon.record import Record
 
 Kind = Literal["gauge", "counter", "histogram", "info"]
 
@@ -81,6 +86,8 @@ class Batch:
         complete: This is all that the source has: its series that are not here are gone.
         until: When the source's series are forgotten unless it speaks again, in seconds of the monotonic clock; None
             for never.
+        time: When it was sampled, in Unix seconds; only what the sampler says has one.
+        records: What the history is told beside the samples.
         receipt: Whom to tell that the batch is committed; opaque to all but `ingest`.
     """
 
@@ -88,6 +95,8 @@ class Batch:
     samples: list[Sample] = field(default_factory=list)
     complete: bool = False
     until: float | None = None
+    time: float = 0.0
+    records: Sequence[Record] = ()
     receipt: Any = None
 
 

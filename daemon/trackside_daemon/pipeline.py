@@ -5,19 +5,20 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trackside_daemon.metric import Batch, Metric, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from trackside_daemon.history.recorder import Recorder
     from trackside_daemon.state import State
 
 FAILURES = Metric(
     "trackside_pipeline_failures_total", "counter", "Batches that a stage of the pipeline failed on.", ("stage",)
 )
-STAGES = ("state",)
+STAGES = ("state", "history", "jsonl")
 PUSHES_WAITING = 256
 TICKS_WAITING = 64
 
@@ -29,12 +30,12 @@ class Pipeline:
 
     Args:
         state: The newest of every series.
-        acknowledge: Told of each receipt once its batch has gone the whole way.
+        history: Keeps runs; it acknowledges what it has committed.
     """
 
-    def __init__(self, state: State, acknowledge: Callable[[Any], None]) -> None:
+    def __init__(self, state: State, history: Recorder) -> None:
         self._state = state
-        self._acknowledge = acknowledge
+        self._history = history
         self._ticks: deque[Batch] = deque(maxlen=TICKS_WAITING)
         self._pushes: deque[Batch] = deque()
         self._changed = threading.Condition()
@@ -58,6 +59,7 @@ class Pipeline:
         with self._changed:
             self._ticks.extend(batches)
             self._ticks.append(self._own())
+            self._ticks.append(Batch("history", self._history.writer.samples(), complete=True))
             self._changed.notify_all()
 
     def push(self, batches: Sequence[Batch]) -> None:
@@ -67,14 +69,13 @@ class Pipeline:
             self._changed.notify_all()
 
     def has_room(self) -> bool:
-        """Whether the queue of pushes is not full."""
-        return len(self._pushes) < PUSHES_WAITING
+        """Whether neither the queue of pushes nor the history's is full."""
+        return len(self._pushes) < PUSHES_WAITING and self._history.writer.has_room()
 
     def accept(self, batch: Batch) -> None:
         """Take one batch the whole way. Each stage fails alone, and is counted."""
         self._stage("state", self._state.update, batch)
-        if batch.receipt is not None:
-            self._acknowledge(batch.receipt)
+        self._stage("history", self._history.take, batch)
 
     def _stage(self, name: str, stage: Callable[[Batch], None], batch: Batch) -> None:
         try:
@@ -85,7 +86,8 @@ class Pipeline:
             self._failures[name] += 1
 
     def _own(self) -> Batch:
-        samples = [Sample(FAILURES, (stage,), count) for stage, count in self._failures.items()]
+        later = self._history.writer.failures
+        samples = [Sample(FAILURES, (stage,), count + later.get(stage, 0)) for stage, count in self._failures.items()]
         return Batch("pipeline", samples, complete=True)
 
     def _run(self) -> None:

@@ -99,8 +99,8 @@ class Sampler:
             about.append(Sample(DURATION, label, self._clock() - begun))
             about.append(Sample(SUCCESS, label, float(samples is not None)))
             if samples is not None:
-                self._last_success[collector.name] = self._wall()
-                batches.append(Batch(collector.name, samples, complete=True, until=until))
+                self._last_success[collector.name] = moment = self._wall()
+                batches.append(Batch(collector.name, samples, complete=True, until=until, time=moment))
         about += (Sample(LAST_SUCCESS, (name,), when) for name, when in self._last_success.items())
         return [*batches, Batch("sampler", about, complete=True, until=until)]
 

@@ -12,6 +12,7 @@ import urllib.request
 from contextlib import closing
 from ipaddress import ip_address
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.error import URLError
 
@@ -51,12 +52,14 @@ def run(config: Config, steps: int | None) -> int:
         sys.stderr.write(f"trackside: {str(error).replace('--web.listen-address', 'TRACKSIDE_WEB__LISTEN_ADDRESS')}\n")
         return 2
     simulated = [] if DRIVER.exists() else ["--collector.gpu.simulate=2"]
-    flags = [f"--web.listen-address={listens}", "--log.level=warning", *simulated]
-    children = [Child("trackside_daemon", "daemon", *flags)]
-    try:
-        status = _run(config, address, steps, children, stopped)
-    finally:
-        stop_all(children)
+    children: list[Child] = []
+    with TemporaryDirectory(prefix="trackside-demo-") as history:  # apart from that of real runs
+        flags = [f"--web.listen-address={listens}", "--log.level=warning", f"--storage.path={history}", *simulated]
+        children.append(Child("trackside_daemon", "daemon", *flags))
+        try:
+            status = _run(config, address, steps, children, stopped)
+        finally:
+            stop_all(children)
     if stopped.is_set():
         return 0
     return 1 if status < 0 else status  # a signal that nobody here sent

@@ -6,6 +6,7 @@ import json
 from math import nan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trackside.wire import Identity
 from trackside_daemon.history import codec
 from trackside_daemon.history.schema import BLOCK_BITS, HOST
 from trackside_daemon.history.series import Series, Tail, find
@@ -215,6 +216,26 @@ def last_attempt(connection: sqlite3.Connection, uid: str) -> tuple[int, bool] |
         (uid,),
     ).fetchone()
     return None if found is None else (int(found[0]), bool(found[1]))
+
+
+def unended(connection: sqlite3.Connection) -> list[Identity]:
+    """The processes of all attempts that have not ended: their run, attempt, pid, start and boot."""
+    found = connection.execute(
+        "SELECT run.uid, attempt.number, session.pid, session.start, session.boot FROM attempt "
+        "JOIN run ON run.id = attempt.run JOIN stream ON stream.run = run.id AND stream.attempt = attempt.number "
+        "JOIN session ON session.stream = stream.id WHERE attempt.ended IS NULL AND NOT run.deleted"
+    )
+    return [Identity(uid, "", attempt, pid=pid, start=start, boot=boot) for uid, attempt, pid, start, boot in found]
+
+
+def last_time(connection: sqlite3.Connection, uid: str, attempt: int) -> float:
+    """When something was last pushed in an attempt; when it began, if nothing was."""
+    found = connection.execute(
+        "SELECT run.id, attempt.started FROM run JOIN attempt ON attempt.run = run.id WHERE uid = ? AND number = ?",
+        (uid, attempt),
+    ).fetchone()
+    times = [one["last_time"] for one in _metrics(connection, found[0]) if one["attempt"] == attempt]
+    return max((time for time in times if time is not None), default=float(found[1]))
 
 
 def _machine(connection: sqlite3.Connection, uid: str, keys: Sequence[str]) -> list[Found]:

@@ -264,7 +264,15 @@ class Store:
         if run is not None:
             self.connection.execute(
                 "INSERT INTO event (run, attempt, rank, time, step, kind, fields) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (run, record.attempt, record.rank, record.time, record.step, record.kind, _json(record.fields)),
+                (
+                    run,
+                    record.attempt,
+                    record.rank,
+                    record.time,
+                    record.step,
+                    record.kind,
+                    _json(redact(dict(record.fields))),
+                ),
             )
 
     def _alert(self, record: Alert) -> None:

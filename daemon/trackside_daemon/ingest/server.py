@@ -97,6 +97,7 @@ class Server:
         sessions: What they mean.
         deliver: Takes batches.
         has_room: Whether more of them are welcome. Answers and ticks go on when they are not.
+        is_stuck: Whether there is no room since nothing can be written: then greetings and beats are read all the same.
     """
 
     def __init__(
@@ -105,11 +106,14 @@ class Server:
         sessions: Sessions,
         deliver: Callable[[Sequence[Batch]], None],
         has_room: Callable[[], bool],
+        is_stuck: Callable[[], bool] = lambda: False,
     ) -> None:
         self._push_socket = push_socket
         self._sessions = sessions
         self._deliver = deliver
         self._has_room = has_room
+        self._is_stuck = is_stuck
+        self._renounced = False
         self._receipts: deque[Receipt] = deque()
         self._wakes, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stopping = False
@@ -122,6 +126,11 @@ class Server:
     def acknowledge(self, receipt: Receipt) -> None:
         """The batch that bore *receipt* is committed: its client may forget it. Called from the pipeline's thread."""
         self._receipts.append(receipt)
+        self._wake()
+
+    def renounce(self) -> None:
+        """Whatever is not acknowledged is lost here, and has to come again. Called from the history's thread."""
+        self._renounced = True
         self._wake()
 
     def stop(self) -> None:
@@ -148,11 +157,15 @@ class Server:
         poller.register(self._wakes, zmq.POLLIN)
         tick_at = time.monotonic()
         while not self._stopping:
-            poller.modify(socket, zmq.POLLIN if self._has_room() else 0)  # each receipt wakes this up, and makes room
+            poller.modify(socket, zmq.POLLIN if self._has_room() or self._is_stuck() else 0)  # a receipt makes room
             ready = dict(poller.poll(max(0, round((tick_at - time.monotonic()) * 1000))))
             if self._wakes in ready:
                 os.read(self._wakes, 4096)
             self._answer()
+            if self._renounced:
+                self._renounced = False
+                self._receipts.clear()
+                self._sessions.forget()
             if socket in ready:
                 self._read()
             if time.monotonic() >= tick_at:
@@ -162,13 +175,14 @@ class Server:
     def _read(self) -> None:
         """Take what has arrived, a hundred messages at most, so that acknowledgements never wait for long."""
         for _ in range(100):
-            if not self._has_room():
+            room = self._has_room()
+            if not room and not self._is_stuck():
                 return
             try:
                 peer, *frames = self._push_socket.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            answers, batches = self._sessions.receive(peer, frames, _now())
+            answers, batches = self._sessions.receive(peer, frames, _now(), room=room)
             for answer in answers:
                 self._send(answer)
             self._deliver(batches)

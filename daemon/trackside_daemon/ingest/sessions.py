@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.wire import REASONS, VERSION, Envelope, Nack, Refused, WireError, decode_body, encode, open_envelope
 from trackside_daemon.metric import Batch, Metric, Sample
+from trackside_daemon.record import Event, Opened, Record, Standing, Taken
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trackside.wire import Bye, Clock, Hello
+    from trackside_daemon.history.reader import Known
     from trackside_daemon.training.runs import Moment, Runs
 
 MESSAGES = Metric("trackside_ingest_messages_total", "counter", "Messages taken from clients.", ("kind",))
@@ -53,12 +58,16 @@ class _Session:
     """Which of a session's messages have been accepted, and which are committed.
 
     Attributes:
+        run: The id of its run, and *attempt* and *rank* of it.
+        offset: Seconds by which this machine's clock is ahead of the client's; 0 where both have the same.
         peer: The ROUTER's name for the connection that it spoke on last.
         refused: Why, of the batches that were refused; those that the client may not have heard of.
     """
 
     def __init__(self, id: bytes) -> None:  # noqa: A002  the field's word for it
         self.id = id
+        self.run, self.attempt, self.rank = "", 0, 0
+        self.offset = 0.0
         self.peer = b""
         self.accepted = self.committed = 0
         self.heard_at = 0.0
@@ -81,30 +90,37 @@ class Sessions:
 
     Args:
         runs: Takes what the messages say.
+        recall: Tells what a daemon before this one kept of a session.
+        boot: This machine's boot id: a client of the same boot has the same clock.
     """
 
-    def __init__(self, runs: Runs) -> None:
+    def __init__(self, runs: Runs, recall: Callable[[bytes], Known | None] = lambda _: None, boot: str = "") -> None:
         self._runs = runs
+        self._recall = recall
+        self._boot = boot
         self._sessions: dict[bytes, _Session] = {}
         self._messages = dict.fromkeys(KINDS, 0)
         self._rejected = dict.fromkeys((*REASONS, "kind"), 0)
         self._duplicates = self._gaps = 0
         self._told: set[tuple[bytes, str]] = set()
 
-    def receive(self, peer: bytes, frames: list[bytes], now: Moment) -> tuple[list[list[bytes]], list[Batch]]:
+    def receive(
+        self, peer: bytes, frames: list[bytes], now: Moment, *, room: bool = True
+    ) -> tuple[list[list[bytes]], list[Batch]]:
         """Take one message.
 
         Args:
             peer: The ROUTER's name for the connection.
             frames: The message.
             now: When it arrived.
+            room: Whether numbered messages can be kept. When not, they are left, and their client sends them again.
 
         Returns:
             Answers to send now, and batches; a batch with a receipt is answered when it is committed.
         """
         try:
             envelope = open_envelope(frames)
-            return self._take(peer, envelope, frames[2], now)
+            return self._take(peer, envelope, frames[2], now, room=room)
         except WireError as error:
             self._reject(peer, error)
             if error.reason != "version":
@@ -131,7 +147,13 @@ class Sessions:
             session.refused = {**dict(list(session.refused.items())[-REFUSED:]), receipt.number: receipt.refused}
         return session.answer(receipt.number)
 
-    def _take(self, peer: bytes, envelope: Envelope, body: bytes, now: Moment) -> tuple[list[list[bytes]], list[Batch]]:
+    def forget(self) -> None:
+        """Ask every session for a hello: what was accepted and not committed is lost here, and has to come again."""
+        self._sessions.clear()
+
+    def _take(
+        self, peer: bytes, envelope: Envelope, body: bytes, now: Moment, *, room: bool
+    ) -> tuple[list[list[bytes]], list[Batch]]:
         if envelope.kind not in KINDS:
             raise WireError("kind", f"{envelope.kind} is the daemon's to say")
         session = self._sessions.get(envelope.session)
@@ -141,10 +163,10 @@ class Sessions:
             return [[peer, *encode(Envelope("hello?", envelope.session))]], []
         session.peer, session.heard_at = peer, now.monotonic
         if envelope.kind == "beat":
-            decode_body("beat", body)
+            beat = decode_body("beat", body)
             self._messages["beat"] += 1
-            return [], self._runs.beat(envelope.session, now)
-        return self._in_order(envelope, body, session, now)
+            return [], self._runs.beat(envelope.session, beat, now)
+        return self._in_order(envelope, body, session, now) if room else ([], [])
 
     def _greet(
         self, peer: bytes, envelope: Envelope, body: bytes, now: Moment
@@ -152,12 +174,23 @@ class Sessions:
         hello = decode_body("hello", body)
         if envelope.session not in self._sessions and len(self._sessions) >= SESSIONS:
             del self._sessions[min(self._sessions, key=lambda key: self._sessions[key].heard_at)]
+        known = None if envelope.session in self._sessions else self._recall(envelope.session)
         session = self._sessions.setdefault(envelope.session, _Session(envelope.session))
-        session.commit(hello.acked)
+        session.commit(max(hello.acked, 0 if known is None else known.committed))
         session.peer, session.heard_at = peer, now.monotonic
         self._messages["hello"] += 1
-        batches = self._runs.hello(envelope.session, hello, now)
-        return [[peer, *encode(Envelope("welcome", envelope.session, session.committed))]], batches
+        batches = self._runs.hello(envelope.session, hello, now, None if known is None else known.attempt)
+        opened = Batch("ingest", records=[self._open(session, hello, now)])
+        return [[peer, *encode(Envelope("welcome", envelope.session, session.committed))]], [opened, *batches]
+
+    def _open(self, session: _Session, hello: Hello, now: Moment) -> Opened:
+        """What the history is told of a session; also of those that are over a limit of the page."""
+        identity = hello.identity
+        place = self._runs.place(session.id)
+        name, session.attempt = (identity.name, identity.attempt) if place is None else place
+        session.run, session.rank = identity.run, identity.rank
+        session.offset = 0.0 if identity.boot == self._boot else now.wall - hello.clock.wall / 1e9
+        return Opened(session.id, hello, name, session.attempt, now.wall, session.offset)
 
     def _in_order(
         self, envelope: Envelope, body: bytes, session: _Session, now: Moment
@@ -171,26 +204,43 @@ class Sessions:
         if envelope.number > expected and envelope.kind != "skip":
             return again, []
         receipt = Receipt(envelope.session, envelope.number)
+        batches: list[Batch] = []
+        records: list[Record] = [Taken(envelope.session, envelope.number)]
         try:
             message = decode_body(envelope.kind, body)
             if envelope.kind == "skip" and message.first > expected:
                 return again, []
-            batches = self._say(envelope, message, now)
+            batches, records = self._say(envelope, message, session, now)
         except WireError as error:
             self._reject(envelope.session, error)
-            batches, receipt = [], receipt._replace(refused=error.reason)
+            receipt = receipt._replace(refused=error.reason)
         else:
             self._messages[envelope.kind] += 1
             self._gaps += envelope.number - session.accepted if envelope.kind == "skip" else 0
         session.accepted = envelope.number
-        return [], [*batches, Batch("ingest", receipt=receipt)]
+        return [], [*batches, Batch("ingest", records=records, receipt=receipt)]
 
-    def _say(self, envelope: Envelope, message: Any, now: Moment) -> list[Batch]:
+    def _say(
+        self, envelope: Envelope, message: Any, session: _Session, now: Moment
+    ) -> tuple[list[Batch], list[Record]]:
+        """What follows from a message, and what of it belongs into one transaction with its number."""
         if envelope.kind == "batch":
-            return self._runs.pushes(envelope.session, message, now)
+            batches = self._runs.pushes(session.id, message, now)
+            shift = _shift(message.clock, session.offset)
+            return batches, [Taken(session.id, envelope.number, message.blocks, shift)]
+        taken = Taken(session.id, envelope.number)
         if envelope.kind == "skip":
-            return self._runs.skip(envelope.session, message.totals, now)
-        return self._runs.bye(envelope.session, message, now)
+            fields = {"batches": envelope.number - session.accepted}
+            gap = Event(session.run, session.attempt, now.wall, "gap", session.rank, fields=fields)
+            return self._runs.skip(session.id, message.totals, now), [taken, gap]
+        return self._runs.bye(session.id, message, now), [taken, *self._end(session, message)]
+
+    def _end(self, session: _Session, bye: Bye) -> Sequence[Record]:
+        """How a run ended that is over a limit, so that `Runs` does not know it."""
+        if self._runs.place(session.id) is not None:
+            return ()
+        ended = bye.clock.wall / 1e9 + session.offset
+        return (Standing(session.run, session.attempt, bye.status, bye.cause, ended),)
 
     def _reject(self, who: bytes, error: WireError) -> None:
         """Count a refusal, and log it once for each sender and reason."""
@@ -198,3 +248,8 @@ class Sessions:
         if (who, error.reason) not in self._told and len(self._told) < TOLD:
             self._told.add((who, error.reason))
             log.warning("a message was refused: %s; further ones from there are only counted", error)
+
+
+def _shift(clock: Clock, offset: float) -> int:
+    """Nanoseconds from a client's monotonic clock to this machine's Unix time."""
+    return clock.wall - clock.monotonic + round(offset * 1e9)

@@ -12,7 +12,7 @@ from trackside_daemon.training import families as f
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from trackside.wire import Clock, Hello
+    from trackside.wire import Beat, Clock, Hello
     from trackside_daemon.metric import Metric
 
 RECENT = 0.2
@@ -38,6 +38,7 @@ class Rank:
         state: One of `families.STATES`.
         keys: How many keys have a series in `families.VALUE`.
         ended_at: Unix time of its end; None while it lives.
+        cause: Of its end, in a word; empty when nothing is known.
     """
 
     def __init__(self, run: str, number: int, admit: Callable[[Rank, str], bool]) -> None:
@@ -45,6 +46,7 @@ class Rank:
         self.state = "starting"
         self.keys = 0
         self.ended_at: float | None = None
+        self.cause = ""
         self._started: float | None = None
         self._admit = admit
         self._series: dict[str, tuple[Metric, tuple[str, ...]] | None] = {}
@@ -60,11 +62,15 @@ class Rank:
         started = hello.started / 1e9
         self._started = started if self._started is None else min(self._started, started)
         self._total_steps = hello.total_steps if hello.total_steps is not None else self._total_steps
-        if hello.step is None or hello.progress_age is None:
-            return self.standing() + self.count(session, hello.totals)
-        self._told[session] = hello.clock.monotonic - hello.progress_age
-        samples = self._values(hello.last) + self._progress(hello.step, hello.clock, self._told[session])
-        return samples + self.count(session, hello.totals)
+        return self.tell(session, hello.totals, hello)
+
+    def tell(self, session: bytes, totals: Totals, newest: Hello | Beat) -> list[Sample]:
+        """The newest values, which the batches that bring them have not told yet."""
+        if newest.step is None or newest.progress_age is None:
+            return self.standing() + self.count(session, totals)
+        self._told[session] = newest.clock.monotonic - newest.progress_age
+        samples = self._values(newest.last) + self._progress(newest.step, newest.clock, self._told[session])
+        return samples + self.count(session, totals)
 
     def push(self, session: bytes, clock: Clock, totals: Totals, blocks: Sequence[Columns]) -> list[Sample]:
         """The newest value of each key in *blocks*, and the totals after them.
@@ -110,6 +116,7 @@ class Rank:
 
     def revive(self) -> None:
         """It was thought lost, and is not."""
+        self.cause = ""
         self.state, self.ended_at = "running" if self._progressed else "starting", None
 
     def standing(self) -> list[Sample]:

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import logging
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
 from trackside_daemon.metric import Batch, Sample
+from trackside_daemon.record import Event, Record, Standing
 from trackside_daemon.training import families as f
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.rank import Rank
 
 if TYPE_CHECKING:
-    from trackside.wire import Bye, Hello, Identity, Pushes, Totals
+    from collections.abc import Callable
+
+    from trackside.wire import Beat, Bye, Hello, Identity, Pushes, Totals
 
 MARKS_SECONDS = 900.0
 """How long an ended run's state, info and end stay, so that rules see the end."""
@@ -69,7 +72,7 @@ class Session:
         self.rank = rank
         self.identity = identity
         self.heard_at = 0.0
-        self.status = ""
+        self.status = self.cause = ""
         self.elsewhere = False
 
     @property
@@ -114,8 +117,19 @@ class Run:
         order = ("running", "stalled", "starting", "failed", "lost", "stopped", "finished")
         return next((state for state in order if state in states), "starting")
 
-    def marks(self) -> Batch:
-        """The run's state, info and ends."""
+    def standing(self) -> Standing:
+        """Its state, as the history is told."""
+        ends = [rank.ended_at for rank in self.ranks.values() if rank.ended_at is not None]
+        causes = sorted({rank.cause for rank in self.ranks.values()} - {""})
+        ended = max(ends, default=None) if self.ended else None
+        return Standing(self.identity.run, self.attempt, self.state, ", ".join(causes) if self.ended else "", ended)
+
+    def event(self, kind: str, time: float, rank: int | None = None, **fields: Any) -> Event:
+        """Something that happened to it."""
+        return Event(self.identity.run, self.attempt, time, kind, rank, fields=fields)
+
+    def marks(self, *records: Record) -> Batch:
+        """The run's state, info and ends, and what the history is told beside them."""
         identity = self.identity
         numbers = (str(self.attempt), str(identity.world))
         known = (identity.host, identity.git_commit, identity.framework, identity.job_id)
@@ -124,7 +138,7 @@ class Run:
         samples += [
             Sample(f.ENDED_AT, rank.labels, rank.ended_at) for rank in self.ranks.values() if rank.ended_at is not None
         ]
-        return Batch(self.source, samples, complete=True, until=self.until)
+        return Batch(self.source, samples, complete=True, until=self.until, records=[self.standing(), *records])
 
     def speak(self, rank: int, samples: list[Sample]) -> Batch:
         """What a rank says."""
@@ -144,19 +158,34 @@ class Runs:
         limits: What may be exported at once.
         linger: Seconds for which an ended run's series stay; may be changed at any time.
         liveness: Tells whether a silent process is gone.
+        past: Tells, of a run that was before this daemon, the number of its last attempt and whether it has ended.
     """
 
-    def __init__(self, limits: Limits, linger: float, liveness: Liveness | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        linger: float,
+        liveness: Liveness | None = None,
+        past: Callable[[str], tuple[int, bool] | None] = lambda _: None,
+    ) -> None:
         self.linger = linger
         self._limits = limits
         self._liveness = liveness or Liveness()
+        self._past = past
         self._runs: dict[str, Run] = {}
         self._sessions: dict[bytes, Session] = {}
         self._rejected = dict.fromkeys(f.REJECTIONS, 0)
 
-    def hello(self, session: bytes, hello: Hello, now: Moment) -> list[Batch]:
-        """A session opens, or tells all again to a daemon that may have missed it."""
-        batches = [] if session in self._sessions else self._enter(session, self._bounded(hello.identity), now)
+    def hello(self, session: bytes, hello: Hello, now: Moment, attempt: int | None = None) -> list[Batch]:
+        """A session opens, or tells all again to a daemon that may have missed it.
+
+        Args:
+            session: Its id.
+            hello: What it says.
+            now: When it arrived.
+            attempt: The one that it is known to belong to, from before this daemon.
+        """
+        batches = [] if session in self._sessions else self._enter(session, self._bounded(hello.identity), now, attempt)
         known, revived = self._hear(session, now)
         if known is None:
             return batches
@@ -183,9 +212,20 @@ class Runs:
         known, batches = self._hear(session, now)
         return [] if known is None else [*batches, known.speak(known.rank.count(session, totals))]
 
-    def beat(self, session: bytes, now: Moment) -> list[Batch]:
-        """A sign of life; one from a session that was thought lost brings it back."""
-        return self._hear(session, now)[1]
+    def beat(self, session: bytes, beat: Beat, now: Moment) -> list[Batch]:
+        """A sign of life; one from a session that was thought lost brings it back.
+
+        While its batches cannot be taken, it tells the newest values, so that the page stays true.
+        """
+        known, batches = self._hear(session, now)
+        if known is None or beat.totals is None:
+            return batches
+        return [*batches, known.speak(known.rank.tell(session, beat.totals, beat))]
+
+    def place(self, session: bytes) -> tuple[str, int] | None:
+        """The exported name of a session's run, and its attempt; None when it is not known here."""
+        known = self._sessions.get(session)
+        return None if known is None else (known.run.name, known.run.attempt)
 
     def bye(self, session: bytes, bye: Bye, now: Moment) -> list[Batch]:
         """A session ends by its own word."""
@@ -194,6 +234,7 @@ class Runs:
             return []
         batches.append(known.speak(known.rank.count(session, bye.totals)))
         status = bye.status if bye.status in f.ENDED else "failed"
+        known.cause = bye.cause
         return batches + self._end(known, status, bye.clock.wall / 1e9, now)
 
     def tick(self, now: Moment) -> list[Batch]:
@@ -228,7 +269,7 @@ class Runs:
         known.rank.revive()
         return known, self._changed(known, now)
 
-    def _enter(self, session: bytes, identity: Identity, now: Moment) -> list[Batch]:
+    def _enter(self, session: bytes, identity: Identity, now: Moment, attempt: int | None) -> list[Batch]:
         """Find the attempt that a new session belongs to, or open one."""
         if len(self._sessions) >= self._limits.sessions:
             self._reject("sessions", f"a session of run {identity.name}", self._limits.sessions)
@@ -237,7 +278,7 @@ class Runs:
         if run is not None and identity.attempt < run.identity.attempt:
             return batches  # left over from an attempt that its launcher has given up
         if run is None or self._is_new_attempt(run, identity):
-            opened, followed = self._open(identity, run)
+            opened, followed = self._open(identity, run, now, attempt)
             batches += followed
             if opened is None:
                 return batches
@@ -254,18 +295,30 @@ class Runs:
         """A restart: the launcher says so, or the run had ended and a rank of it is here again."""
         return identity.attempt > run.identity.attempt or (run.ended and identity.rank in run.ranks)
 
-    def _open(self, identity: Identity, before: Run | None) -> tuple[Run | None, list[Batch]]:
+    def _open(
+        self, identity: Identity, before: Run | None, now: Moment, attempt: int | None
+    ) -> tuple[Run | None, list[Batch]]:
         """A new run, or a new attempt in the place of the one *before*; None when there are too many."""
         if sum(not run.ended for run in self._runs.values() if run is not before) >= self._limits.runs:
             self._reject("runs", f"run {identity.name}", self._limits.runs)
             return None, []
-        attempt = identity.attempt if before is None else max(identity.attempt, before.attempt + 1)
+        known = attempt is not None
+        if attempt is None:
+            attempt = self._next_attempt(identity, before)
         batches = [] if before is None else self._drop(before)
         name, evicted = self._name(identity)
         batches += evicted + self._make_room()
         run = self._runs[identity.run] = Run(identity, name, attempt)
-        log.info("run %s (id %s, attempt %d) begins", name, identity.run, attempt)
+        log.info("run %s (id %s, attempt %d) %s", name, identity.run, attempt, "goes on" if known else "begins")
+        if not known:
+            kind = "run_restarted" if attempt > 0 else "run_started"
+            batches.append(Batch(run.source, records=[*_given_up(before, now), run.event(kind, now.wall)]))
         return run, batches
+
+    def _next_attempt(self, identity: Identity, before: Run | None) -> int:
+        """One more than the last that ended, here or before this daemon, unless the launcher counts further."""
+        past = (before.attempt, True) if before is not None else self._past(identity.run)
+        return identity.attempt if past is None else max(identity.attempt, past[0] + past[1])
 
     def _make_room(self) -> list[Batch]:
         """Forget the run that ended first when as many have ended as may live."""
@@ -316,9 +369,14 @@ class Runs:
             return []
         known.rank.state = next(one for one in ("failed", "lost", "stopped", "finished") if one in sessions)
         known.rank.ended_at = ended_at
-        return self._changed(known, now)
+        known.rank.cause = next(
+            (one.cause for one in self._sessions.values() if one.rank is known.rank and one.cause), ""
+        )
+        rank = known.identity.rank
+        ended = known.run.event("rank_ended", ended_at, rank, state=known.rank.state, cause=known.rank.cause)
+        return self._changed(known, now, ended)
 
-    def _changed(self, known: Session, now: Moment) -> list[Batch]:
+    def _changed(self, known: Session, now: Moment, *records: Record) -> list[Batch]:
         """A rank began, ended or came back: its state, the run's, and when their series are forgotten."""
         run, before = known.run, known.run.until
         run.live_until = run.until = None
@@ -328,7 +386,7 @@ class Runs:
             run.until = max(run.live_until, now.monotonic + MARKS_SECONDS)
             log.info("run %s (id %s, attempt %d) ended: %s", run.name, run.identity.run, run.attempt, run.state)
         ranks = [known.identity.rank] if run.until == before else run.ranks
-        return [*(run.speak(rank, run.ranks[rank].standing()) for rank in ranks), run.marks()]
+        return [*(run.speak(rank, run.ranks[rank].standing()) for rank in ranks), run.marks(*records)]
 
     def _drop(self, run: Run) -> list[Batch]:
         """Forget a run, its sessions, and all its series."""
@@ -359,6 +417,13 @@ class Runs:
             )
         self._rejected[reason] += 1
         return False
+
+
+def _given_up(before: Run | None, now: Moment) -> list[Record]:
+    """How an attempt ends that its launcher has given up while it lived."""
+    if before is None or before.ended:
+        return []
+    return [Standing(before.identity.run, before.attempt, "lost", "given up for another attempt", now.wall)]
 
 
 def _bounded(text: str, size: int) -> str:

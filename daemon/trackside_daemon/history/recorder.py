@@ -1,0 +1,167 @@
+"""The history as the rest of the daemon sees it: takes batches, and knows what was kept of sessions and runs."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.history import reader
+from trackside_daemon.history.database import Database
+from trackside_daemon.history.jsonl import JsonLines
+from trackside_daemon.history.place import Lock, network_file_system
+from trackside_daemon.history.store import ENDED
+from trackside_daemon.history.writer import Writer
+from trackside_daemon.record import Opened, Sampled, Standing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+    from pathlib import Path
+
+    from trackside.wire import Identity
+    from trackside_daemon.history.trimming import Bounds
+    from trackside_daemon.metric import Batch, Sample
+
+log = logging.getLogger("trackside")
+
+
+class Recorder:
+    """Owns the history in one directory.
+
+    Args:
+        directory: As `place.prepare` gave it.
+        bounds: Of its size and age.
+        synchronous: ``normal`` or ``full``: whether a commit waits for the disk.
+        interval: Seconds between two samples that are kept of GPUs and host, while a run lives.
+        machine: The sources that tell of GPUs and host.
+        acknowledge: Told of each receipt once its batch is committed.
+        renounce: Told when everything that was not acknowledged has to come again.
+        hardware: Tells what this machine has.
+        jsonl: Where everything is appended as JSON lines too; None for nowhere.
+
+    Attributes:
+        database: For those who read.
+        writer: For those who change what is kept.
+
+    Raises:
+        HistoryError: It cannot be opened, or another daemon has it.
+        OSError: The directory of the JSON lines cannot be used.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        bounds: Bounds,
+        *,
+        synchronous: str = "normal",
+        interval: float = 10.0,
+        machine: Collection[str] = (),
+        acknowledge: Callable[[Any], None] = lambda _: None,
+        renounce: Callable[[], None] = lambda: None,
+        hardware: Callable[[], Mapping[str, Any]] = dict,
+        jsonl: Path | None = None,
+    ) -> None:
+        self.interval = interval
+        self._lock = Lock(directory)
+        remote = network_file_system(directory)
+        if remote:
+            log.warning(
+                "%s is on %s, which is slow and locks badly; a local directory is safer: --storage.path",
+                directory,
+                remote,
+            )
+        try:
+            self.database = Database(directory, exclusive=bool(remote) or not self._lock.held, synchronous=synchronous)
+        except BaseException:
+            self._lock.close()
+            raise
+        self.writer = Writer(
+            self.database,
+            bounds,
+            acknowledge=acknowledge,
+            renounce=renounce,
+            hardware=hardware,
+            jsonl=None if jsonl is None else JsonLines(jsonl),
+        )
+        self._machine = frozenset(machine)
+        self._sampled: dict[str, Batch] = {}
+        self._sampled_at = 0.0
+        self._live: set[tuple[str, int]] = set()
+
+    def start(self) -> None:
+        """Begin to write."""
+        self.writer.start()
+
+    def stop(self) -> None:
+        """Write and acknowledge what was taken; it can be read still."""
+        self.writer.stop()
+
+    def close(self) -> None:
+        """Close the file, and let others have it."""
+        self.database.close()
+        self._lock.close()
+
+    def take(self, batch: Batch) -> None:
+        """Keep what a batch says, later and in its own thread."""
+        if batch.records or batch.receipt is not None:
+            for record in batch.records:
+                self._follow(record)
+            self.writer.put(batch.records, batch.receipt)
+        elif batch.source in self._machine:
+            self._sample(batch)
+
+    def known(self, session: bytes) -> reader.Known | None:
+        """What is kept of a client session."""
+        with self.database.reading() as connection:
+            return reader.session(connection, session)
+
+    def last_attempt(self, run: str) -> tuple[int, bool] | None:
+        """The number of a run's last attempt, and whether it has ended."""
+        with self.database.reading() as connection:
+            return reader.last_attempt(connection, run)
+
+    def abandon(self, is_gone: Callable[[Identity], bool | None]) -> None:
+        """End, as lost, the attempts of a daemon before this one whose processes are all gone, and none has come back."""
+        with self.database.reading() as connection:
+            attempts: dict[tuple[str, int], list[Identity]] = {}
+            for process in reader.unended(connection):
+                attempts.setdefault((process.run, process.attempt), []).append(process)
+            lost = [
+                Standing(run, attempt, "lost", "", reader.last_time(connection, run, attempt))
+                for (run, attempt), processes in attempts.items()
+                if (run, attempt) not in self._live and all(map(is_gone, processes))
+            ]
+        if lost:
+            self.writer.put(lost)
+
+    def _follow(self, record: object) -> None:
+        """Know which attempts live."""
+        if isinstance(record, Opened):
+            self._live.add((record.hello.identity.run, record.attempt))
+        elif isinstance(record, Standing):
+            (self._live.discard if record.state in ENDED else self._live.add)((record.run, record.attempt))
+
+    def _sample(self, batch: Batch) -> None:
+        self._sampled[batch.source] = batch
+        if not self._live or abs(batch.time - self._sampled_at) < self.interval:
+            return
+        self._sampled_at = batch.time
+        values = {
+            _written(sample): sample.value
+            for one in self._sampled.values()
+            if abs(batch.time - one.time) < self.interval
+            for sample in one.samples
+            if isinstance(sample.value, int | float) and sample.metric.kind in {"gauge", "counter"}
+        }
+        if values:
+            self.writer.put([Sampled(batch.time, values)])
+
+
+def _written(sample: Sample) -> str:
+    """A series as ``/metrics`` writes it."""
+    pairs = sorted(zip(sample.metric.labels, sample.labels, strict=True))
+    labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs)
+    return f"{sample.metric.name}{{{labels}}}" if labels else sample.metric.name
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
