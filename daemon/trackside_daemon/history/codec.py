@@ -83,7 +83,9 @@ def decode_values(data: bytes) -> array[float]:
 
 
 def encode_integers(column: array[int]) -> bytes:
-    """Int64s, rising evenly as a rule, as bytes."""
+    """Int64s, rising evenly as a rule, as bytes; at most `BLOCK` of them."""
+    if not column:
+        return _integers.pack(0, 0, 0, 0, 0)
     steps = list(map(sub, column[1:], column))
     least, highest = min(steps, default=0), max(steps, default=0)
     if max(abs(least), abs(highest)) >= _INT62:
@@ -105,15 +107,22 @@ def decode_integers(data: bytes) -> array[int]:
     if len(data) < _integers.size:
         raise ValueError("integers cut short")
     count, first, least, divisor, width = _integers.unpack_from(data)
-    if not divisor:
-        return array("q", [first]) * count if not least else array("q", range(first, first + least * count, least))
-    if chr(width) not in "BHIQq":
-        raise ValueError("integers of an unknown width")
-    rest = _expand(chr(width), data[_integers.size :])
-    if chr(width) == "q":
-        return rest
-    steps = rest if divisor == 1 else map(int.__mul__, rest, repeat(divisor))
-    return array("q", accumulate(map(add, steps, repeat(least)) if least else steps, initial=first))
+    if count > BLOCK:
+        raise ValueError(f"{count} integers, and a block has {BLOCK} at most")
+    try:
+        if not divisor:
+            return array("q", [first]) * count if not least else array("q", range(first, first + least * count, least))
+        if chr(width) not in "BHIQq":
+            raise ValueError("integers of an unknown width")
+        found = rest = _expand(chr(width), data[_integers.size :])
+        if chr(width) != "q":
+            steps = rest if divisor == 1 else map(int.__mul__, rest, repeat(divisor))
+            found = array("q", accumulate(map(add, steps, repeat(least)) if least else steps, initial=first))
+    except OverflowError as error:
+        raise ValueError(f"integers beyond 64 bits: {error}") from error
+    if len(found) != count:
+        raise ValueError(f"{len(found)} integers instead of {count}")
+    return found
 
 
 def cells(values: Sequence[float], size: int = CELL) -> Cells:
@@ -130,7 +139,7 @@ def extremes(values: Sequence[float]) -> tuple[Extreme, Extreme]:
 
 def summarize(values: Sequence[float]) -> Summary:
     """What is told of *values*."""
-    if _is_clean(values) and isfinite(total := sum(values)):
+    if values and _is_clean(values) and isfinite(total := sum(values)):
         return Summary(min(values), max(values), len(values), total)
     numbers = [value for value in values if not isnan(value)]
     finite = [value for value in numbers if isfinite(value)]
@@ -150,8 +159,12 @@ def decode_cells(data: bytes) -> Cells:
     Raises:
         ValueError: The bytes are damaged.
     """
-    whole = array("d", data[1:]) if data[:1] == b"d" else array("d", array("f", data[1:]))
-    third = len(whole) // 3
+    if data[:1] not in {b"f", b"d"}:
+        raise ValueError(f"cells of an unknown kind {data[:1]!r}")
+    whole = array("d", array(data[:1].decode(), data[1:]))
+    third, over = divmod(len(whole), 3)
+    if over:
+        raise ValueError(f"{len(whole)} numbers, which are no cells")
     return Cells(whole[:third], whole[third : 2 * third], whole[2 * third :])
 
 
@@ -206,11 +219,14 @@ def _expand(code: str, data: bytes) -> array:  # type: ignore[type-arg]
     """
     column = array(code)
     size = column.itemsize
+    unpacker = zlib.decompressobj()
     try:
-        planes = zlib.decompress(data)
+        planes = unpacker.decompress(data, BLOCK * size + 1)
     except zlib.error as error:
         raise ValueError(f"a damaged block: {error}") from error
-    count = len(planes) // size
+    count, over = divmod(len(planes), size)
+    if over or not unpacker.eof or unpacker.unused_data:
+        raise ValueError(f"a damaged block: {len(planes)} bytes{'' if unpacker.eof else ', cut short'}")
     woven = bytearray(count * size)
     for plane in range(size):
         woven[plane::size] = planes[plane * count : (plane + 1) * count]

@@ -1,0 +1,274 @@
+"""What the history's tests share: messages that name themselves, a store that packs when told, and truths by query."""
+
+from __future__ import annotations
+
+import math
+import struct
+from array import array
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trackside.wire import Block, Clock, Hello, Identity, Totals, pack
+from trackside_daemon.history import codec, series
+from trackside_daemon.history.database import Database
+from trackside_daemon.history.packing import Packing, decode_axis
+from trackside_daemon.history.store import Store
+from trackside_daemon.record import Opened, Standing, Taken
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from trackside_daemon.history.series import By, Chart
+
+WALL = 1_700_000_000
+"""When the tests' time begins, in Unix seconds."""
+
+SHIFT = WALL * 1_000_000_000
+"""From the clients' clocks, which begin at 0 then, to Unix nanoseconds."""
+
+SECOND = 1_000_000_000
+
+Sample = tuple[int, int, float]
+"""Step, time in microseconds, value."""
+
+
+def session_id(number: int) -> bytes:
+    """16 bytes that name a session."""
+    return b"%016d" % number
+
+
+def opened(session: bytes, run: str = "run", *, attempt: int = 0, rank: int = 0, **more: Any) -> Opened:
+    """A session says hello; *more* is what else the hello says, or ``start``, ``offset``."""
+    offset = more.pop("offset", 0.0)
+    start = more.pop("start", float(WALL))
+    name = more.pop("name", run)
+    identity = Identity(run=run, name=name, rank=rank, pid=1, start=1, boot="boot")
+    hello = Hello(identity, Clock(SHIFT, 0), round(start * SECOND), Totals(), **more)
+    return Opened(session, hello, name, attempt, start, offset)
+
+
+def block(
+    keys: Sequence[str], steps: Sequence[int], values: Sequence[float], times: Sequence[int] | None = None
+) -> Block:
+    """Pushes of *keys* at *steps*; *times* in nanoseconds of the client, else a tenth of a second a step."""
+    stamps = [step * SECOND // 10 for step in steps] if times is None else times
+    return Block(list(keys), pack("q", steps), pack("q", stamps), pack("d", values))
+
+
+def same(left: Iterable[float], right: Iterable[float]) -> bool:
+    """Whether numbers are the same, NaN being one."""
+    return [one if one == one else "nan" for one in left] == [one if one == one else "nan" for one in right]  # noqa: PLR0124
+
+
+def bits(values: Iterable[float]) -> list[bytes]:
+    """Floats, to be compared to the bit."""
+    return [struct.pack("<d", value) for value in values]
+
+
+class Bench:
+    """A store on a file, driven by hand: each message a transaction, packing when told.
+
+    Attributes:
+        said: What every series was given, by stream (its attempt and rank, of run ``run``) and key.
+    """
+
+    def __init__(self, place: Path, **more: Any) -> None:
+        self.place = place
+        self.more = more
+        self.database = Database(place, **more)
+        self.store = Store(self.database.connection)
+        self.said: dict[tuple[int, str], list[Sample]] = {}
+        self.numbers: dict[bytes, int] = {}
+        self.packing: Packing | None = None
+
+    def reopen(self) -> None:
+        """As after a restart."""
+        self.database.close()
+        self.database = Database(self.place, **self.more)
+        self.store = Store(self.database.connection)
+        self.packing = None
+
+    def close(self) -> None:
+        """The end."""
+        self.database.close()
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The writer's."""
+        return self.database.connection
+
+    def apply(self, *records: Any) -> None:
+        """Records in one transaction."""
+        with self.database.transaction():
+            for record in records:
+                self.store.apply(record)
+            self.store.settle()
+
+    def open(self, session: bytes, **more: Any) -> None:
+        """A session says hello."""
+        self.apply(opened(session, **more))
+
+    def send(self, session: bytes, *blocks: Block, shift: int = SHIFT) -> int:
+        """The next message of a session; its number."""
+        number = self.numbers[session] = self.numbers.get(session, 0) + 1
+        self.apply(Taken(session, number, blocks, shift))
+        stream = self.stream(session)
+        for one in blocks:
+            steps, times, values = one.columns()
+            for column, key in enumerate(one.keys):
+                added = zip(steps, ((time + shift) // 1000 for time in times), values[column :: len(one.keys)], strict=True)
+                self.said.setdefault((stream, key), []).extend(added)
+        return number
+
+    def stream(self, session: bytes) -> int:
+        """The stream of a session."""
+        return int(self.connection.execute("SELECT stream FROM session WHERE id = ?", (session,)).fetchone()[0])
+
+    def end(self, run: str = "run", attempt: int = 0, when: float = WALL + 1e6) -> None:
+        """The run is over."""
+        self.apply(Standing(run, attempt, "finished", "", when))
+
+    def step(self, stream: int | None = None) -> bool:
+        """One step of packing, in a transaction of its own; whether there is more to do."""
+        with self.database.transaction():
+            return self._step(stream)
+
+    def _step(self, stream: int | None) -> bool:
+        if self.packing is None:
+            due = stream if stream is not None else next(iter(self.store.due), None)
+            if due is None:
+                return False
+            self.packing = Packing(self.connection, due)
+        if not self.packing.step():
+            self.store.packed(self.packing.stream)
+            self.packing = None
+            return False
+        return True
+
+    def pack(self, stream: int | None = None) -> None:
+        """Pack a stream, or all that is due."""
+        if stream is not None:
+            self.packing = None
+            while self.step(stream):
+                pass
+            return
+        while self.packing is not None or self.store.due:
+            self.step()
+
+    def rolled_back(self, steps: int, stream: int | None = None) -> None:
+        """So many steps of packing, undone."""
+        with contextmanager(self._undone)():
+            for _ in range(steps):
+                if not self._step(stream):
+                    break
+        self.packing = None
+        self.store.forget()
+
+    def _undone(self) -> Iterator[None]:
+        try:
+            with self.database.transaction():
+                yield
+                raise _Undo
+        except _Undo:
+            pass
+
+    def read(self, stream: int, key: str) -> list[Sample]:
+        """All samples of a series, as they are streamed."""
+        return read(self.database, stream, key)
+
+    def check(self) -> None:
+        """Everything that was said is read back, to the bit and in order, and the tables agree with each other."""
+        for (stream, key), expected in self.said.items():
+            found = self.read(stream, key)
+            assert [row[:2] for row in found] == [row[:2] for row in expected], (stream, key)
+            assert bits(row[2] for row in found) == bits(row[2] for row in expected), (stream, key)
+        check_tables(self.connection)
+
+    def chart(self, stream: int, key: str, *arguments: Any) -> Chart:
+        """A chart of a series."""
+        with self.database.reading() as connection:
+            tail = series.Tail(connection, stream)
+            (found,) = series.find(connection, stream, tail, [key])
+            return series.chart(connection, found, tail, *arguments)
+
+
+class _Undo(Exception):  # noqa: N818  not an error
+    pass
+
+
+def read(database: Database, stream: int, key: str) -> list[Sample]:
+    """All samples of a series, as they are streamed."""
+    rows: list[Sample] = []
+    for columns in series.samples(database, series.Series(stream, key)):
+        rows += zip(*columns, strict=True)
+    return rows
+
+
+def check_tables(connection: sqlite3.Connection) -> None:
+    """What the tables say of each other is so."""
+    assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+    truth = connection.execute("SELECT axis, count(*), count(data) FROM block GROUP BY axis ORDER BY axis").fetchall()
+    assert connection.execute("SELECT id, blocks, untrimmed FROM axis ORDER BY id").fetchall() == truth
+    for blocks, untrimmed, data in connection.execute("SELECT blocks, untrimmed, data FROM axis"):
+        assert blocks > 0
+        assert (untrimmed > 0) == (data is not None)
+    orphans = "SELECT count(*) FROM block WHERE id >> 24 NOT IN (SELECT id FROM series)"
+    assert connection.execute(orphans).fetchone()[0] == 0
+    for table in ("log", "series", "session"):
+        stream = "id >> 32" if table == "log" else "stream"
+        query = f"SELECT count(*) FROM {table} WHERE {stream} NOT IN (SELECT id FROM stream)"
+        assert connection.execute(query).fetchone()[0] == 0, table
+    for id_, end in connection.execute("SELECT id, end FROM series").fetchall():
+        _check_blocks(connection, id_, end)
+
+
+def _check_blocks(connection: sqlite3.Connection, series_id: int, end: int) -> None:
+    """A series has full blocks but the last of each unbroken part, whose columns tell what is in them."""
+    rows = connection.execute(
+        "SELECT block.id & 0xFFFFFF, count, step_min, step_max, step, time_min, time_max, time, min, max, last, "
+        "block.cells, block.data, axis.cells, axis.data FROM block JOIN axis ON axis.id = axis "
+        "WHERE block.id >> 24 = ? ORDER BY block.id",
+        (series_id,),
+    ).fetchall()
+    for number, count, *said, cells, data, ends, axis in rows:
+        assert 0 < count <= codec.BLOCK
+        if data is None:
+            continue
+        assert count == codec.BLOCK or number == end // codec.BLOCK
+        assert number * codec.BLOCK + count <= end
+        values = codec.decode_values(data)
+        steps, times = decode_axis(axis)
+        assert len(values) == len(steps) == len(times) == count
+        low, high = brute_extremes(values)
+        extremes = [None if math.isnan(one) else one for one in (low, high, values[-1])]
+        assert said == [min(steps), max(steps), steps[-1], min(times), max(times), times[-1], *extremes]
+        last = [min(at + codec.CELL, count) - 1 for at in range(0, count, codec.CELL)]
+        assert list(array("q", ends)) == [*(steps[at] for at in last), *(times[at] for at in last)]
+        parts = [values[at : at + codec.CELL] for at in range(0, count, codec.CELL)]
+        found = codec.decode_cells(cells)
+        assert same(found.mins, [brute_extremes(part)[0] for part in parts])
+        assert same(found.maxs, [brute_extremes(part)[1] for part in parts])
+        assert bits(found.lasts) == bits(part[-1] for part in parts)
+
+
+def brute_extremes(values: Iterable[float]) -> tuple[float, float]:
+    """Minimum and maximum without NaN; NaN when there is nothing else."""
+    numbers = [value for value in values if not math.isnan(value)]
+    return (min(numbers), max(numbers)) if numbers else (math.nan, math.nan)
+
+
+class Range(NamedTuple):
+    """A window, and whose samples are in it."""
+
+    by: By
+    low: float
+    high: float
+
+    def holds(self, sample: Sample) -> bool:
+        """Whether a sample is in it, to the microsecond."""
+        if self.by == "step":
+            return self.low <= sample[0] <= self.high
+        scaled = [one if math.isinf(one) else round(one * 1e6) for one in (self.low, self.high)]
+        return scaled[0] <= sample[1] <= scaled[1]
