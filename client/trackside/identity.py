@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trackside.git import commit
 from trackside.wire import Identity, writable
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def identify(
         boot=boot_id(proc),
         gpus=_gpus(environ.get("CUDA_VISIBLE_DEVICES", ""), local_rank),
         job_id=job,
-        git_commit=_git_commit(),
+        git_commit=commit(sys.argv[0] if sys.argv else ""),
         framework=framework(),
     )
 
@@ -127,30 +128,3 @@ def _gpus(visible: str, local_rank: int) -> tuple[str, ...]:
     """The UUIDs among CUDA_VISIBLE_DEVICES; of several the one that the local rank takes by custom."""
     named = tuple(entry.strip() for entry in visible.split(",") if entry.strip().startswith(("GPU-", "MIG-")))
     return named[local_rank : local_rank + 1] or named
-
-
-def _git_commit() -> str:
-    """The commit that is checked out around the script, read from .git without running git; empty when there is none."""
-    try:
-        script = Path(sys.argv[0] if sys.argv else "").absolute()
-        folder = script.parent if script.is_file() else Path.cwd()
-        git = next((place / ".git" for place in (folder, *folder.parents) if (place / ".git").exists()), None)
-        if git is None:
-            return ""
-        if git.is_file():  # a worktree or submodule: "gitdir: PATH"
-            git = (git.parent / git.read_text().partition(":")[2].strip()).resolve()
-        head = (git / "HEAD").read_text().strip()
-        if not head.startswith("ref: "):
-            return head[:64]
-        common = git / "commondir"
-        git = (git / common.read_text().strip()).resolve() if common.exists() else git
-        return _reference(git, head.removeprefix("ref: "))
-    except (OSError, ValueError):  # a folder that is gone, a file that is no text, a name with a NUL
-        return ""
-
-
-def _reference(git: Path, name: str) -> str:
-    if (git / name).exists():
-        return (git / name).read_text().strip()[:64]
-    packed = (line.split() for line in (git / "packed-refs").read_text().splitlines())
-    return next((fields[0] for fields in packed if fields[1:] == [name]), "")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from client.repository import Repository
 
 from trackside import identity as identity_module
 from trackside.identity import identify
@@ -264,29 +264,6 @@ def test_the_framework_is_the_one_that_is_imported(monkeypatch: pytest.MonkeyPat
     assert identify(environ={}).framework == "torch 2.13.0"
     monkeypatch.setitem(sys.modules, "torch", None)
     assert identify(environ={}).framework == "torch"
-
-
-class Repository:
-    """A real repository with a script in it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-        self.git("init", "--quiet", "--initial-branch=main")
-        (folder / "deep" / "er").mkdir(parents=True)
-        (folder / "deep" / "er" / "train.py").touch()
-
-    def git(self, *arguments: str) -> str:
-        identity = ["-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "commit.gpgsign=false"]
-        ran = subprocess.run(
-            ["git", *identity, *arguments], cwd=self.folder, capture_output=True, text=True, check=True
-        )
-        return ran.stdout.strip()
-
-    def commit(self) -> str:
-        self.git("add", "-A")
-        self.git("commit", "--quiet", "--allow-empty", "-m", "a commit")
-        return self.git("rev-parse", "HEAD")
 
 
 @pytest.fixture
