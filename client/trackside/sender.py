@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import zmq
 
 from trackside import discovery
+from trackside.about import about
 from trackside.log import warn
 from trackside.session import PENDING_BYTES
 from trackside.wire import VERSION, Clock, WireError, decode_body, open_envelope
@@ -110,6 +111,7 @@ class Sender:
     def _run(self) -> None:
         try:
             self._context = zmq.Context(io_threads=1)
+            about()  # now and not at the first hello: what runs may be edited by then, and that is said under the lock
             while not self._stopping:
                 self._listen(DRAIN_SECONDS if self._sessions else IDLE_SECONDS)
                 with self._progress:
@@ -232,8 +234,8 @@ class Sender:
                 continue
             idle = not session.in_flight
             while (message := session.next_to_send()) is not None and self._send(message.frames):
-                session.sent(message)
-            if beat and idle and not session.ended:
+                session.sent(message, clock)
+            if beat and not session.ended and (idle or session.is_stuck(clock)):
                 self._send(session.beat(clock))
         if beat:
             self._beat_at = moment + BEAT_SECONDS

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from trackside.about import about
 from trackside.tally import Tally
 from trackside.wire import Beat, Block, Bye, Clock, Envelope, Hello, Pushes, Skip, encode, pack
 
@@ -29,6 +30,9 @@ ROW_KEYS = 4096
 HEAVY = 16
 """A push of more values than this is bounded by its values, the others by their rows."""
 
+STUCK_SECONDS = 1.0
+"""A message that waits longer than this for its acknowledgement keeps what it tells from being seen."""
+
 WINDOW = 64
 """Messages that may be under way without an acknowledgement."""
 
@@ -41,6 +45,7 @@ class Pending(msgspec.Struct):
         number: The highest.
         values: How many pushed values it holds.
         resend: It has been sent before.
+        sent_at: Monotonic nanoseconds when it, or what it is a skip of, was first sent; None before.
     """
 
     first: int
@@ -48,6 +53,7 @@ class Pending(msgspec.Struct):
     frames: list[bytes]
     values: int = 0
     resend: bool = False
+    sent_at: int | None = None
 
     @property
     def size(self) -> int:
@@ -117,15 +123,24 @@ class Session:
                 config=self._config,
                 tags=self._tags,
                 total_steps=self._total_steps,
-                last=dict(zip(self._tally.last, map(float, self._tally.last.values()), strict=True)),
+                last=self._last(),
                 step=self._tally.step,
                 progress_age=self._progress_age(clock),
+                about=about(),
             ),
         )
 
     def beat(self, clock: Clock) -> list[bytes]:
-        """A sign of life, as frames."""
-        return encode(Envelope("beat", self.id), Beat(clock, self._progress_age(clock)))
+        """A sign of life, as frames; while the session is stuck it tells what the waiting messages would."""
+        beat = Beat(clock, self._progress_age(clock))
+        if self.is_stuck(clock):
+            beat.totals, beat.last, beat.step = self.totals, self._last(), self._tally.step
+        return encode(Envelope("beat", self.id), beat)
+
+    def is_stuck(self, clock: Clock) -> bool:
+        """The oldest message has waited longer than `STUCK_SECONDS`, however often it was sent meanwhile."""
+        sent_at = self.pending[0].sent_at if self.pending else None
+        return sent_at is not None and clock.monotonic - sent_at > STUCK_SECONDS * 1e9
 
     def drain(self, clock: Clock) -> None:
         """Turn the rows that wait into batches. It takes a snapshot: a tight loop refills faster than this empties.
@@ -173,11 +188,13 @@ class Session:
             return self.pending[self._in_flight]
         return None
 
-    def sent(self, message: Pending) -> None:
+    def sent(self, message: Pending, clock: Clock) -> None:
         """The message that `next_to_send` gave is under way."""
         self._in_flight += 1
         self.totals.resent += message.resend
         message.resend = True
+        if message.sent_at is None:
+            message.sent_at = clock.monotonic
 
     def acknowledged(self, number: int) -> None:
         """Everything up to *number* is committed."""
@@ -215,6 +232,10 @@ class Session:
         """Something is sent and not acknowledged."""
         return self._in_flight > 0
 
+    def _last(self) -> dict[str, float]:
+        """The last value of each key; an int that the user pushed is the float that it travels as."""
+        return dict(zip(self._tally.last, map(float, self._tally.last.values()), strict=True))
+
     def _progress_age(self, clock: Clock) -> int | None:
         return None if self._tally.pushed_at is None else max(0, clock.monotonic - self._tally.pushed_at)
 
@@ -233,12 +254,14 @@ class Session:
         if self.size <= PENDING_BYTES:
             return
         first = last = self.pending[0].first
+        sent_at = self.pending[0].sent_at
         while self.size > PENDING_BYTES:
             oldest = self.pending.popleft()
             last = oldest.number
             self.size -= oldest.size
             self.totals.dropped += oldest.values
-        skip = Pending(first, last, encode(Envelope("skip", self.id, last), Skip(first, self.totals)))
+        frames = encode(Envelope("skip", self.id, last), Skip(first, self.totals))
+        skip = Pending(first, last, frames, sent_at=sent_at)
         self._said = (self.totals.pushes, self.totals.dropped)
         self.pending.appendleft(skip)
         self.size += skip.size

@@ -146,6 +146,26 @@ class Totals(msgspec.Struct, omit_defaults=True):
     step_duration: Histogram | None = None
 
 
+class About(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the process runs, as it was when its first session began; what could not be found out is absent.
+
+    Attributes:
+        command: The interpreter and all its arguments (sys.orig_argv), cut after 16 KiB.
+        directory: The working directory.
+        python: The interpreter's version.
+        platform: ``Linux 6.1.0 x86_64``: the kernel, its release, the machine.
+        packages: Versions by name of the packages that were imported by then, sorted by name, at most 200.
+        git_dirty: A tracked file of the repository around the script differs from what was last added; None: unknown.
+    """
+
+    command: tuple[str, ...] = ()
+    directory: str = ""
+    python: str = ""
+    platform: str = ""
+    packages: dict[str, str] = {}
+    git_dirty: bool | None = None
+
+
 class Hello(msgspec.Struct, omit_defaults=True):
     """Opens a session, or repeats all that a daemon must know of it after a restart.
 
@@ -157,6 +177,7 @@ class Hello(msgspec.Struct, omit_defaults=True):
         last: The last value of each key.
         step: The last step; None before the first push.
         progress_age: Nanoseconds since the last push; None before the first.
+        about: What the process runs; None from a client that does not tell.
     """
 
     identity: Identity
@@ -170,6 +191,7 @@ class Hello(msgspec.Struct, omit_defaults=True):
     last: dict[str, float] = {}
     step: int | None = None
     progress_age: int | None = None
+    about: About | None = None
 
 
 class Block(msgspec.Struct, omit_defaults=True):
@@ -217,10 +239,19 @@ class Skip(msgspec.Struct, omit_defaults=True):
 
 
 class Beat(msgspec.Struct, omit_defaults=True):
-    """Says alive, once a second when nothing else does; ``progress_age`` as in `Hello`."""
+    """Says alive, once a second when nothing else does, and also when messages wait long for their acknowledgement.
+
+    Attributes:
+        progress_age: As in `Hello`.
+        totals: As in `Hello`, while a message has waited for more than a second; else None.
+        last: As in `Hello`, likewise; so is ``step``.
+    """
 
     clock: Clock
     progress_age: int | None = None
+    totals: Totals | None = None
+    last: dict[str, float] = {}
+    step: int | None = None
 
 
 class Bye(msgspec.Struct, omit_defaults=True):

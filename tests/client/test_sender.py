@@ -16,6 +16,7 @@ from client.router import Message, Router, pushed, rows
 from processes import Daemon, eventually
 
 import trackside
+from trackside import about as about_module
 from trackside import discovery, sender, session
 from trackside.session import BATCH_ROWS, WINDOW
 from trackside.wire import Envelope, Nack, Refused, encode
@@ -333,8 +334,85 @@ def test_a_beat_comes_each_second_and_tells_the_age_of_the_last_push(router: Rou
     assert [beat.body.clock.monotonic - beat.body.progress_age for beat in beats] == [pushed_at, pushed_at]
 
 
+@pytest.mark.usefixtures("impatient")
+def test_beats_go_on_and_tell_the_newest_values_while_nothing_is_acknowledged(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "WINDOW", 1)
+    monkeypatch.setattr(session, "STUCK_SECONDS", 0.2)
+    run = trackside.init(endpoint=router.endpoint)
+    hello = router.welcome()
+    run.push(step=1, loss=0.5)
+    batch = router.take("batch")
+    told = router.take("beat", passing=())
+    assert (told.body.totals.pushes, told.body.last, told.body.step) == (1, {"loss": 0.5}, 1)
+    run.push(step=2, loss=1)
+    sent = 1
+    steps: list[int] = []
+    while sent < 4 or steps[-1] != 2:
+        message = router.next(passing=())
+        assert message is not None
+        if message.kind == "batch":
+            assert message == batch  # there is no room for the second
+            sent += 1
+        else:
+            assert message.kind == "beat"
+            steps.append(message.body.step)
+            last = message.body.last
+            router.tell(hello, "ack", 0)  # as a daemon that cannot write
+    assert steps == sorted(steps)
+    assert last == {"loss": 1.0}
+    router.tell(hello, "ack", 1)
+    after = router.take("batch")
+    assert (after.number, list(rows(after.body))) == (2, [(2, {"loss": 1.0})])
+    router.tell(hello, "ack", 2)
+    while (quiet := router.take("beat", passing=("batch",))).body.totals is not None:
+        pass
+    assert (quiet.body.last, quiet.body.step) == ({}, None)
+
+
+def test_a_beat_that_tells_values_comes_no_oftener_than_others(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "STUCK_SECONDS", 0.0)
+    run = trackside.init(endpoint=router.endpoint)
+    hello = router.welcome()
+    run.push(loss=0.5)
+    router.take("batch")
+    beats = []
+    for _ in range(3):
+        beats.append(router.take("beat", passing=("batch",)).body)
+        router.tell(hello, "ack", 0)
+    assert all(beat.totals for beat in beats)
+    clocks = [beat.clock.monotonic for beat in beats]
+    assert all(later - earlier >= sender.BEAT_SECONDS * SECOND for earlier, later in itertools.pairwise(clocks))
+
+
+def test_what_runs_is_found_out_by_the_sender_once_and_nobody_waits_for_it(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+    begun, opened = threading.Event(), threading.Event()
+    look = about_module.command
+
+    def looking(arguments: list[str]) -> tuple[str, ...]:
+        begun.set()
+        looks.append((threading.current_thread().name, opened.wait(10)))
+        return look(arguments)
+
+    about_module._of.cache_clear()
+    monkeypatch.setattr(about_module, "command", looking)
+    trackside.init(endpoint=router.endpoint)
+    assert begun.wait(60)
+    trackside.init(endpoint=router.endpoint)
+    opened.set()
+    hellos = [router.welcome() for _ in range(2)]
+    assert looks == [("trackside-sender", True)]
+    assert [hello.body.about for hello in hellos] == [about_module.about()] * 2
+    assert hellos[0].body.about.packages["zmq"]
+
+
 def test_a_run_that_has_ended_does_not_beat(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sender, "BEAT_SECONDS", 0.2)
+    monkeypatch.setattr(session, "STUCK_SECONDS", 0.0)
     ending, living = trackside.init(endpoint=router.endpoint), trackside.init(endpoint=router.endpoint)
     for _ in range(2):
         router.welcome()

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trackside import session as session_module
+from trackside.about import about
 from trackside.session import BATCH_BYTES, BATCH_ROWS, KEY_BYTES, PENDING_BYTES, ROW_KEYS, WINDOW, Session
 from trackside.wire import (
     MESSAGE_BYTES,
+    Beat,
     Bye,
     Clock,
     Envelope,
@@ -30,6 +32,11 @@ if TYPE_CHECKING:
 
 INF = float("inf")
 CLOCK = Clock(wall=10**18, monotonic=10**12)
+
+
+def later(seconds: float) -> Clock:
+    """So long after `CLOCK`."""
+    return Clock(CLOCK.wall, CLOCK.monotonic + round(seconds * 1e9))
 
 
 def a_session() -> Session:
@@ -62,11 +69,11 @@ def pushed(session: Session) -> list[tuple[int, int, dict[str, float]]]:
     return [row for batch in batches(session) for row in rows(batch)]
 
 
-def send(session: Session) -> list[Pending]:
+def send(session: Session, clock: Clock = CLOCK) -> list[Pending]:
     """All that the window lets go."""
     sent = []
     while (message := session.next_to_send()) is not None:
-        session.sent(message)
+        session.sent(message, clock)
         sent.append(message)
     return sent
 
@@ -199,7 +206,9 @@ def test_however_many_keys_come_no_message_outgrows_what_a_daemon_takes(bad: flo
     for step in range(300):
         push(session, {"🦆" * 250 + f"/{step}/{number}": bad for number in range(40)}, step)
     session.drain(CLOCK)
-    frames = [session.hello(CLOCK), *(message.frames for message in session.pending)]
+    send(session)
+    frames = [session.hello(CLOCK), session.beat(later(2.0)), *(message.frames for message in session.pending)]
+    assert decode_body("beat", frames[1][2]).last
     assert max(sum(map(len, one)) for one in frames) < MESSAGE_BYTES / 2
 
 
@@ -276,6 +285,62 @@ def test_an_acknowledgement_of_what_is_known_or_was_never_sent_does_no_harm() ->
     assert numbers(send(session)) == [4]
 
 
+def beat(session: Session, clock: Clock) -> Beat:
+    told: Beat = decode_body("beat", session.beat(clock)[2])
+    assert (told.clock, told.totals is not None) == (clock, session.is_stuck(clock))
+    return told
+
+
+def test_a_beat_tells_what_messages_tell_that_wait_longer_than_a_second() -> None:
+    session = three_batches()
+    assert beat(session, later(9.0)) == Beat(later(9.0), beat(session, later(9.0)).progress_age)  # they are not sent
+    send(session)
+    assert beat(session, later(1.0)).totals is None
+    told = beat(session, later(1.1))
+    assert (told.totals, told.last, told.step) == (session.totals, {"loss": 1.0, "lr": 0.1}, 2)
+    push(session, {"loss": 10**300}, 3)
+    assert beat(session, later(1.2)).step == 2
+    session.drain(later(1.3))
+    told = beat(session, later(1.3))
+    assert told.totals is not None
+    assert (told.totals.pushes, told.last, told.step) == (4, {"loss": 1e300, "lr": 0.1}, 3)
+    session.acknowledged(3)
+    assert beat(session, later(9.0)).totals is None
+
+
+def test_a_session_stays_stuck_however_often_it_sends_again_until_its_oldest_message_is_acknowledged() -> None:
+    session = three_batches()
+    send(session)
+    for moment in range(2, 10):
+        session.resend_after(2.0, float(moment))
+        assert session.is_stuck(later(moment))
+        send(session, later(moment))
+    assert session.totals.resent > 0
+    session.acknowledged(2)
+    push(session, {"loss": 1.0}, 3)
+    session.drain(later(10.0))
+    send(session, later(10.0))
+    assert session.is_stuck(later(10.0))  # the third was sent long ago
+    session.acknowledged(3)
+    assert not session.is_stuck(later(11.0))
+    assert session.is_stuck(later(11.1))
+    session.rejected(4)
+    assert not session.is_stuck(later(99.0))
+
+
+def test_a_session_stays_stuck_while_its_memory_overflows() -> None:
+    session = a_session()
+    fill(session, 5)
+    send(session)
+    for moment in range(2, 20):
+        fill(session, 5)
+        assert session.is_stuck(later(moment))
+    assert read(session.pending[0])[0].kind == "skip"
+    resent = session.totals.resent
+    send(session, later(20.0))
+    assert session.totals.resent == resent  # nothing of what is left was sent before
+
+
 def test_a_refused_batch_is_counted_as_dropped_and_never_sent_again() -> None:
     session = three_batches()
     send(session)
@@ -302,6 +367,7 @@ def test_a_hello_tells_all_that_a_daemon_must_know() -> None:
     assert (hello.config, hello.tags, hello.total_steps) == ('{"lr": 0.1}', ("tag",), 100)
     assert (hello.last, hello.step, hello.progress_age) == ({"loss": 1.0, "lr": 0.1}, 8, 300)
     assert hello.totals == session.totals
+    assert hello.about == about()
 
 
 def test_large_ints_travel_as_the_floats_that_they_are() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from trackside import wire
 from trackside.wire import (
+    About,
     Beat,
     Block,
     Bye,
@@ -141,6 +142,32 @@ FROZEN: dict[str, tuple[int, Any, bytes, bytes]] = {
     "nack": (8, Nack("body"), b"\x93\xa4nack" + SESSION_BYTES + b"\x08", b"\x81\xa6reason\xa4body"),
     "refused": (0, Refused([1]), b"\x93\xa7refused" + SESSION_BYTES + b"\x00", b"\x81\xa5reads\x91\x01"),
 }
+ABOUT = About(("python", "train.py"), "/home/me", "3.11.7", "Linux 6.1.0 x86_64", {"torch": "2.13.0"}, False)
+ADDED: dict[str, tuple[str, Any, bytes, bytes]] = {
+    "about": (
+        "hello",
+        msgspec.structs.replace(FROZEN["hello"][1], about=ABOUT),
+        b"\x8c",
+        (
+            b"\xa5about\x86\xa7command\x92\xa6python\xa8train.py\xa9directory\xa8/home/me\xa6python\xa63.11.7"
+            b"\xa8platform\xb2Linux 6.1.0 x86_64\xa8packages\x81\xa5torch\xa62.13.0\xa9git_dirty\xc2"
+        ),
+    ),
+    "about nothing": (
+        "hello",
+        msgspec.structs.replace(FROZEN["hello"][1], about=About()),
+        b"\x8c",
+        b"\xa5about\x80",
+    ),
+    "what waits": (
+        "beat",
+        Beat(CLOCK, 500, TOTALS, {"loss": 0.5}, 9),
+        b"\x85",
+        TOTALS_BYTES + b"\xa4last\x81\xa4loss\xcb\x3f\xe0\x00\x00\x00\x00\x00\x00\xa4step\x09",
+    ),
+}
+"""What version 1 has been given since: its kind, a body that has it, how that begins and what it adds at the end."""
+
 PLAIN: dict[str, tuple[Any, bytes]] = {
     "hello": (Hello(Identity("r", "n"), Clock(1, 2), 3, Totals()), b"\x84\xa8identity\x82\xa3run\xa1r\xa4name\xa1n"),
     "batch": (Pushes(Clock(1, 2), Totals(), []), b"\x83\xa5clock\x82\xa4wall\x01\xa9monotonic\x02\xa6totals\x80"),
@@ -172,6 +199,15 @@ def test_the_bytes_of_version_1_never_change(kind: str) -> None:
     assert encode(envelope, body) == [b"trackside/1", envelope_bytes, body_bytes]
     assert open_envelope([b"trackside/1", envelope_bytes, body_bytes]) == envelope
     assert decode_body(kind, body_bytes) == body
+
+
+@pytest.mark.parametrize("added", ADDED)
+def test_what_was_added_to_version_1_comes_after_all_that_was_there_and_never_changes(added: str) -> None:
+    kind, body, begins, ends = ADDED[added]
+    old = FROZEN[kind][3]
+    assert encode(Envelope(kind, SESSION), body)[2] == begins + old[1:] + ends
+    assert decode_body(kind, begins + old[1:] + ends) == body
+    assert msgspec.structs.asdict(decode_body(kind, old)).keys() == msgspec.structs.asdict(body).keys()
 
 
 @pytest.mark.parametrize("kind", PLAIN)
@@ -248,6 +284,8 @@ def test_a_frame_is_refused_above_its_bound_and_read_at_it() -> None:
         ("beat", {"clock": None}),
         ("beat", {"clock": {"wall": 1}}),
         ("beat", {"clock": {"wall": 1, "monotonic": 2}, "progress_age": "old"}),
+        ("beat", {"clock": {"wall": 1, "monotonic": 2}, "totals": {"pushes": -1}}),
+        ("beat", {"clock": {"wall": 1, "monotonic": 2}, "last": {"loss": "low"}}),
         ("batch", {"clock": {"wall": 1, "monotonic": 2}, "totals": {"pushes": -1}, "blocks": []}),
         ("batch", {"clock": {"wall": 1, "monotonic": 2}, "totals": {"samples": -0.5}, "blocks": []}),
         ("batch", {"clock": {"wall": 1, "monotonic": 2}, "totals": {"nonfinite": {"loss": -1}}, "blocks": []}),
