@@ -27,7 +27,7 @@ _SKIP_WORKTREE = 0x4000
 _GITLINK = 0o160000
 _CHECKSUM_BYTES = 20
 _EMPTY_BLOB = bytes.fromhex("e69de29bb2d1d6434b8b29ae775ad8c2e48c5391")
-_SHA256 = re.compile(r"^\s*objectformat\s*=\s*\"?sha256", re.IGNORECASE | re.MULTILINE)
+_SHA256 = r"(?im)^\s*objectformat\s*=\s*\"?sha256"
 
 
 def commit(script: str) -> str:
@@ -105,7 +105,7 @@ class _Entry(NamedTuple):
 
 def _differs(tree: Path, git: Path, deadline: float) -> bool | None:
     config = _common(git) / "config"
-    if config.exists() and _SHA256.search(config.read_text(errors="replace")):
+    if config.exists() and re.search(_SHA256, config.read_text(errors="replace")):
         return None
     status = (git / "index").stat()
     if status.st_size > INDEX_BYTES:
