@@ -8,7 +8,8 @@ import stat
 import struct
 from pathlib import Path
 from time import monotonic
-from typing import NamedTuple
+
+import msgspec
 
 ENTRIES = 20_000
 """So many tracked files are compared, at most; in a larger repository it is not known whether one has changed."""
@@ -92,7 +93,7 @@ def _reference(git: Path, name: str) -> str:
     return next((fields[0] for fields in packed if fields[1:] == [name]), "")
 
 
-class _Entry(NamedTuple):
+class _Entry(msgspec.Struct):
     """A tracked file as it was when it was last compared; the size and the time modulo 2**32."""
 
     path: str
