@@ -22,6 +22,7 @@ class Opened:
         name: The run's, as it is exported.
         attempt: As this daemon counts; a resumed run's goes on.
         offset: Seconds by which this machine's clock is ahead of the client's.
+        about: What is kept of the process and its machine, of a run that was imported; None to make it of the hello.
     """
 
     session: bytes
@@ -30,6 +31,7 @@ class Opened:
     attempt: int
     time: float
     offset: float = 0.0
+    about: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

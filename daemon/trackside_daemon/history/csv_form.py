@@ -1,0 +1,132 @@
+"""Reads CSV: our own, and what other tools write (`forms`)."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from contextlib import suppress
+from pathlib import PurePath
+from typing import TYPE_CHECKING, NamedTuple
+
+from trackside_daemon.history.export import COLUMNS
+from trackside_daemon.history.items import EARLY, INT64, STEP, TIME, Clock, FormError, Item, Push
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+TENSORBOARD = ["wall time", "step", "value"]
+
+
+class _Columns(NamedTuple):
+    """Where in a row things are; -1 for what it has not."""
+
+    attempt: int
+    rank: int
+    step: int
+    time: int
+    keys: Sequence[tuple[int, str]]
+
+
+def read_csv(buffered: io.BufferedReader, file: str, clock: Clock) -> Iterator[Item]:
+    """The pushes in a CSV file.
+
+    Raises:
+        FormError: At the first line that makes no sense.
+    """
+    text = io.TextIOWrapper(buffered, "utf-8-sig", newline="")
+    rows = csv.reader(text)
+    try:
+        header = next(rows)
+        columns = _columns(header, file)
+        for row in rows:
+            push = _row(row, columns, clock, len(header)) if row else None
+            if push is not None:
+                yield push
+    except UnicodeDecodeError as error:
+        raise FormError(f"{file}: after line {rows.line_num}: UTF-8 is expected: {error.reason}") from error
+    except (ValueError, OverflowError, csv.Error) as error:
+        raise FormError(f"{file}: line {rows.line_num}: {error}") from error
+    finally:
+        with suppress(ValueError):  # whoever opened the file closes it, and may have done so by now
+            text.detach()
+
+
+def _row(row: list[str], columns: _Columns, clock: Clock, width: int) -> Push | None:
+    if len(row) != width:
+        raise ValueError(f"{width} columns are expected, as in the header, not {len(row)}")
+    attempt, rank, step, time, places = columns
+    keys, values = [], []
+    for place, key in places:
+        cell = row[place]
+        if cell:
+            keys.append(key)
+            try:
+                values.append(float(cell))
+            except ValueError:
+                if cell.strip():
+                    raise ValueError(f"a number is expected for {key!r}, not {cell!r}") from None
+                keys.pop()
+    if not keys:
+        return None
+    moment = _decimal(row[time], "time") if time >= 0 and row[time] else None
+    return Push(
+        _whole(row[attempt], "attempt") if attempt >= 0 else 0,
+        _whole(row[rank], "rank") if rank >= 0 else 0,
+        _whole(row[step], "step"),
+        clock.at(moment),
+        keys,
+        values,
+    )
+
+
+def _columns(header: Sequence[str], file: str) -> _Columns:
+    """What the columns are.
+
+    Raises:
+        ValueError: There is no step, or a name comes twice.
+    """
+    if tuple(header[:4]) == COLUMNS:
+        columns = _Columns(0, 1, 2, 3, list(enumerate(header))[4:])
+    else:
+        names = [name.strip().lower() for name in header]
+        if names == TENSORBOARD:
+            return _Columns(-1, -1, 1, 0, [(2, PurePath(file).stem.rpartition("-tag-")[2])])
+        step, time = _place(names, STEP), _place(names, TIME)
+        if step < 0:
+            raise ValueError(
+                "a header with a column 'step' is expected, and one a key behind it, such as step,time,loss; "
+                f"it begins with {','.join(header[:4])[:60]!r}"
+            )
+        keys = [(number, name) for number, name in enumerate(header) if number not in {step, time} and name.strip()]
+        columns = _Columns(-1, -1, step, time, keys)
+    twice = [key for key, times in Counter(key for _, key in columns.keys).items() if times > 1]
+    if twice:
+        raise ValueError(f"each column is expected once, but {twice[0]!r} comes again")
+    return columns
+
+
+def _place(names: Sequence[str], wanted: Sequence[str]) -> int:
+    for name in wanted:
+        among = names if name.startswith("_") else names[:EARLY]
+        if name in among:
+            return among.index(name)
+    return -1
+
+
+def _whole(text: str, what: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = int(value) if (value := _decimal(text, what)) == value // 1 else INT64
+    if not -INT64 <= number < INT64 or (number < 0 and what != "step"):
+        raise ValueError(f"a whole number is expected as {what}, not {text!r}")
+    return number
+
+
+def _decimal(text: str, what: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        kind = "a time in Unix seconds" if what == "time" else f"a whole number as {what}"
+        raise ValueError(f"{kind} is expected, not {text!r}") from None

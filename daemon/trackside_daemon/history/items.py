@@ -1,0 +1,104 @@
+"""What a file of a run is made of, whatever its form: the words between the `forms` and `importing`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+STEP = ("step", "_step", "global_step", "iteration", "iter")
+TIME = ("time", "_timestamp", "timestamp", "wall time", "wall_time")
+"""What other tools call them, in lower case, the first that is there before the others."""
+
+EARLY = 3
+"""Those that do not begin with an underscore count in the first columns only: behind them they are keys."""
+
+FAR_SECONDS = 8_000_000_000
+"""The year 2223: a time beyond it is none in seconds."""
+
+INT64 = 2**63
+
+
+class FormError(Exception):
+    """A file cannot be read; the message has the file, the line, and what is expected there."""
+
+
+class Head(NamedTuple):
+    """What a file tells of its run, as `reader.run` does."""
+
+    run: Mapping[str, Any]
+
+
+class Push(NamedTuple):
+    """Values that were pushed together; *time* in Unix microseconds."""
+
+    attempt: int
+    rank: int
+    step: int
+    time: int
+    keys: Sequence[str]
+    values: Sequence[float]
+
+
+class Happened(NamedTuple):
+    """An event, as `reader.events` has it."""
+
+    fields: Mapping[str, Any]
+
+
+class Alerted(NamedTuple):
+    """An alert, as `reader.alerts` has it."""
+
+    fields: Mapping[str, Any]
+
+
+Item: TypeAlias = "Head | Push | Happened | Alerted"
+
+
+class Clock:
+    """Gives a time to those that have none: a second after the one before.
+
+    Attributes:
+        guessed: How often it did.
+    """
+
+    def __init__(self, begin: float) -> None:
+        self.guessed = 0
+        self._last = round(begin) * 1_000_000 - 1_000_000
+
+    def at(self, seconds: float | None) -> int:
+        """Unix microseconds.
+
+        Raises:
+            ValueError: They are no Unix seconds.
+        """
+        if seconds is None:
+            self.guessed += 1
+            self._last += 1_000_000
+        else:
+            self._last = microseconds(seconds)
+        return self._last
+
+
+def microseconds(seconds: float) -> int:
+    """Whole microseconds, the same that a float was made of.
+
+    Raises:
+        ValueError: They are no Unix seconds.
+    """
+    if not abs(seconds) < FAR_SECONDS:
+        raise ValueError(f"a time in Unix seconds, not {seconds!r}")
+    whole = int(seconds)
+    return whole * 1_000_000 + round((seconds - whole) * 1e6)
+
+
+def placed(attempt: int, rank: int, step: int) -> tuple[int, int, int]:
+    """The same, when the history can hold them.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    if attempt < 0 or rank < 0 or max(attempt, rank) >= INT64 or not -INT64 <= step < INT64:
+        raise ValueError(f"attempt {attempt}, rank {rank}, step {step} are expected to be whole numbers of 64 bits")
+    return attempt, rank, step

@@ -1,0 +1,215 @@
+"""Reads JSON lines and our JSON document (`forms`)."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trackside_daemon.history.items import (
+    STEP,
+    TIME,
+    Alerted,
+    Clock,
+    FormError,
+    Happened,
+    Head,
+    Item,
+    Push,
+    microseconds,
+    placed,
+)
+from trackside_daemon.history.json_scanner import Scanner
+from trackside_daemon.history.merging import Chunk, merge
+
+if TYPE_CHECKING:
+    import io
+    from collections.abc import Callable, Iterator, Mapping
+
+
+def read_document(buffered: io.BufferedReader, file: str) -> Iterator[Item]:
+    """What is in a document of ours.
+
+    Raises:
+        FormError: Where it makes no sense.
+    """
+    scanner = Scanner(buffered)
+    try:
+        for name in scanner.members():
+            if name == "series":
+                yield from _series(scanner)
+            elif name in _MEMBERS:
+                for _ in scanner.elements():
+                    yield _MEMBERS[name](_object(scanner))
+            elif name == "run":
+                yield Head(_object(scanner))
+            else:
+                scanner.value()
+    except (ValueError, RecursionError) as error:
+        raise FormError(f"{file}: line {scanner.line}: {error}") from error
+
+
+def _object(scanner: Scanner) -> dict[str, Any]:
+    found = scanner.value()
+    if not isinstance(found, dict):
+        raise ValueError("a JSON object is expected")  # noqa: TRY004  one error for all that can be there
+    return found
+
+
+def _series(scanner: Scanner) -> Iterator[Push]:
+    """The pushes of all ranks; the series of one rank are held at a time."""
+    place, held = (0, 0), dict[str, Chunk]()
+    for _ in scanner.elements():
+        found: dict[str, Any] = {"attempt": 0, "rank": 0}
+        for name in scanner.members():
+            found[name] = _points(scanner) if name == "points" else scanner.value()
+        attempt, rank, _ = placed(found["attempt"], found["rank"], 0)
+        key, points = found.get("key"), found.get("points")
+        if not isinstance(key, str) or points is None:
+            raise ValueError('a series is expected to have a "key" and "points"')
+        if (attempt, rank) != place or key in held:
+            yield from _pushes(place, held)
+            place, held = (attempt, rank), {}
+        held[key] = points
+    yield from _pushes(place, held)
+
+
+def _points(scanner: Scanner) -> Chunk:
+    steps, times, values = array("q"), array("q"), array("d")
+    for _ in scanner.elements():
+        point = scanner.value()
+        try:
+            step, seconds, value = point
+            steps.append(placed(0, 0, step)[2])
+            times.append(microseconds(seconds))
+            values.append(_number(value))
+        except TypeError:
+            raise ValueError(f"[step, time, value] is expected, not {str(point)[:60]}") from None
+    return steps, times, values
+
+
+def _pushes(place: tuple[int, int], held: Mapping[str, Chunk]) -> Iterator[Push]:
+    keys = list(held)
+    for step, time, places, values in merge([iter([chunk]) for chunk in held.values() if len(chunk[0])]):
+        yield Push(*place, step, time, [keys[number] for number in places], values)
+
+
+class _Samples(msgspec.Struct):
+    """A line of samples; lines of other kinds are read again as what they are."""
+
+    kind: str = "samples"
+    attempt: int = 0
+    rank: int | None = 0
+    step: int | None = None
+    time: float | None = None
+    values: dict[str, float | str] | None = None
+
+
+_decode = msgspec.json.Decoder(_Samples).decode
+
+
+def read_lines(buffered: io.BufferedReader, file: str, clock: Clock, notes: list[str]) -> Iterator[Item]:
+    """What is in JSON lines, ours or others'; *notes* gets what was left out.
+
+    Raises:
+        FormError: At the first line that makes no sense.
+    """
+    skipped: Counter[str] = Counter()
+    for number, line in enumerate(buffered, 1):
+        if not line.strip():
+            continue
+        try:
+            item = _line(line, clock, skipped)
+        except (ValueError, RecursionError, OverflowError) as error:
+            if not line.endswith(b"\n") and not _is_json(line):
+                notes.append(f"line {number}, the last one, is torn and left out")
+                break
+            raise FormError(f"{file}: line {number}: {_expected(error)}") from error
+        if item is not None:
+            yield item
+    if skipped:
+        names = ", ".join(repr(key) for key, _ in skipped.most_common(3))
+        notes.append(f"{sum(skipped.values())} values that are no numbers are left out, such as those of {names}")
+
+
+def _line(line: bytes, clock: Clock, skipped: Counter[str]) -> Item | None:
+    try:
+        samples = _decode(line)
+    except msgspec.MsgspecError:  # a flat line, or one with NaN as Python writes it
+        samples = None
+    if samples is not None and samples.kind == "samples" and samples.values is not None:
+        return _push(samples, clock)
+    fields = json.loads(line)
+    if not isinstance(fields, dict):
+        raise ValueError("a JSON object is expected")  # noqa: TRY004  one error for all that a line can be
+    if "values" in fields and fields.get("kind", "samples") == "samples":
+        return _push(msgspec.convert(fields, _Samples), clock)
+    if (known := _KINDS.get(fields.get("kind", ""))) is not None:
+        return known({name: value for name, value in fields.items() if name != "kind"})
+    return _flat(fields, clock, skipped)
+
+
+def _push(samples: _Samples, clock: Clock) -> Push | None:
+    if samples.step is None or samples.rank is None:
+        raise ValueError('"step" and "values" are expected')
+    if not samples.values:
+        return None
+    return Push(
+        *placed(samples.attempt, samples.rank, samples.step),
+        clock.at(samples.time),
+        tuple(samples.values),
+        [_number(value) for value in samples.values.values()],
+    )
+
+
+def _flat(fields: dict[str, Any], clock: Clock, skipped: Counter[str]) -> Push | None:
+    """A line of another tool: the step and what was logged in it, side by side."""
+    names = {name.lower(): name for name in fields}
+    step = next((fields.pop(names[name]) for name in STEP if name in names), None)
+    time = next((fields.pop(names[name]) for name in TIME if name in names), None)
+    if not isinstance(step, int | float) or step != int(step):
+        raise ValueError('a whole number as "step", and numbers by key, are expected')
+    if time is not None and not isinstance(time, int | float):
+        raise ValueError(f"a time in Unix seconds is expected, not {time!r}")
+    values: dict[str, float] = {}
+    for key, value in fields.items():
+        try:
+            values[key] = _number(value)
+        except (ValueError, TypeError):
+            if value is not None:
+                skipped[key] += 1
+    return Push(*placed(0, 0, int(step)), clock.at(time), tuple(values), list(values.values())) if values else None
+
+
+def _number(value: float | str) -> float:
+    if isinstance(value, str) and value.strip().lower() not in _NONFINITE:
+        raise ValueError(f'a number, or one of "nan", "inf" and "-inf", is expected, not {value!r}')
+    return float(value)
+
+
+_NONFINITE = frozenset(("nan", "inf", "-inf", "+inf", "infinity", "-infinity"))
+
+
+def _event(fields: dict[str, Any]) -> Happened:
+    return Happened({**fields, "kind": fields.pop("event", "")})
+
+
+_KINDS: dict[str, Callable[[dict[str, Any]], Item]] = {"run": Head, "event": _event, "alert": Alerted}
+_MEMBERS: dict[str, Callable[[dict[str, Any]], Item]] = {"events": Happened, "alerts": Alerted}
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _expected(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"one JSON object a line is expected: {error.msg} at character {error.pos + 1}"
+    return " ".join(str(error).split())

@@ -1,0 +1,118 @@
+"""Real histories for tests: files that the real writer has written."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from trackside.wire import Block, Clock, Hello, Identity, Totals, pack
+from trackside_daemon.history.database import Database
+from trackside_daemon.history.export import FORMS, export
+from trackside_daemon.history.importing import Imported, Reading, write
+from trackside_daemon.history.trimming import Bounds
+from trackside_daemon.history.writer import Writer
+from trackside_daemon.record import Opened, Standing, Taken
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from trackside_daemon.record import Record
+
+BEGIN = 1_700_000_000.0
+"""When the runs of tests begin, in Unix seconds."""
+
+Pushed = tuple[int, int, "Mapping[str, float]"]
+"""Step, time in Unix microseconds, values."""
+
+
+class History:
+    """A file and its writer."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.database = Database(directory)
+        self.writer = Writer(self.database, Bounds(0))
+        self.writer.start()
+
+    def put(self, records: Sequence[Record]) -> None:
+        """Write them, and wait until they are written."""
+        self.writer.put(list(records))
+        self.writer.call(lambda _: None).result(60)
+
+    def take(self, data: bytes, file: str = "run.csv", **options: Any) -> Imported:
+        """Import a file of these bytes."""
+        return write(self.writer, Reading(io.BytesIO(data), file, **options))
+
+    def written(self, run: str, form: str) -> bytes:
+        """An export."""
+        return b"".join(export(self.database, run, form))  # type: ignore[arg-type]
+
+    def exports(self, run: str) -> dict[str, bytes]:
+        """All three of them."""
+        return {form: self.written(run, form) for form in FORMS}
+
+    def close(self) -> None:
+        """Stop and close."""
+        self.writer.stop()
+        self.database.close()
+
+
+@contextmanager
+def history(directory: Path) -> Iterator[History]:
+    """A history that is closed afterwards."""
+    one = History(directory)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def session(run: str, attempt: int = 0, rank: int = 0) -> bytes:
+    """The session that tests use for a rank."""
+    return f"{run[:8]:8}{attempt:4}{rank:4}".encode()[:16]
+
+
+def opened(run: str, *, name: str = "", attempt: int = 0, rank: int = 0, world: int = 1, **hello: Any) -> Opened:
+    """A session begins, a thousand seconds an attempt after `BEGIN`."""
+    started = hello.pop("started", BEGIN + 1000 * attempt)
+    identity = Identity(
+        run, name or run, attempt, rank, world=world, host="node-1", git_commit="0123abc", framework="torch 2.13.0"
+    )
+    config = hello.pop("config", None)
+    said = Hello(
+        identity,
+        Clock(0, 0),
+        round(started * 1e9),
+        Totals(),
+        config="" if config is None else json.dumps(config),
+        **hello,
+    )
+    return Opened(session(run, attempt, rank), said, name or run, attempt, started)
+
+
+def taken(run: str, pushes: Sequence[Pushed], *, number: int = 1, attempt: int = 0, rank: int = 0) -> Taken:
+    """Pushes of a rank, each a block of its own."""
+    blocks = [
+        Block(list(values), pack("q", [step]), pack("q", [time * 1000]), pack("d", values.values()))
+        for step, time, values in pushes
+    ]
+    return Taken(session(run, attempt, rank), number, blocks)
+
+
+def column(run: str, keys: Sequence[str], steps: int, *, number: int = 1, rank: int = 0, attempt: int = 0) -> Taken:
+    """So many steps, a second each, in one block: the value is the step, a tenth more for each further key."""
+    values = [step + place / 10 for step in range(steps) for place in range(len(keys))]
+    begin = round((BEGIN + 1000 * attempt) * 1e9)
+    times = pack("q", [begin + step * 1_000_000_000 for step in range(steps)])
+    return Taken(
+        session(run, attempt, rank), number, [Block(list(keys), pack("q", range(steps)), times, pack("d", values))]
+    )
+
+
+def finished(run: str, *, attempt: int = 0, state: str = "finished", cause: str = "", after: float = 60.0) -> Standing:
+    """An attempt ends."""
+    return Standing(run, attempt, state, cause, BEGIN + 1000 * attempt + after)

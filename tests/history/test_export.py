@@ -1,0 +1,184 @@
+"""What an export has, line by line, and that it is given a little at a time."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tracemalloc
+from math import inf, isnan, nan
+from typing import TYPE_CHECKING
+
+import pytest
+from histories import BEGIN, column, finished, history, opened, taken
+
+from trackside_daemon.history.export import count, export
+from trackside_daemon.history.reader import UnknownRunError
+from trackside_daemon.record import Alert, Event
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from histories import Pushed
+
+T = round(BEGIN * 1e6)
+
+
+def csv_of(directory: Path, pushes: list[Pushed]) -> list[str]:
+    with history(directory) as one:
+        one.put([opened("a"), taken("a", pushes)])
+        return one.written("a", "csv").decode().splitlines()
+
+
+def test_values_that_were_pushed_together_share_a_line_and_what_was_not_pushed_is_blank(tmp_path: Path) -> None:
+    pushes: list[Pushed] = [
+        (0, T, {"loss": 1.5, "lr": 0.1}),
+        (1, T + 500_000, {"loss": 1.25}),
+        (1, T + 600_001, {"eval": 2.0}),
+    ]
+    assert csv_of(tmp_path, pushes) == [
+        "attempt,rank,step,time,loss,lr,eval",
+        "0,0,0,1700000000.000000,1.5,0.1,",
+        "0,0,1,1700000000.500000,1.25,,",
+        "0,0,1,1700000000.600001,,,2.0",
+    ]
+
+
+def test_numbers_are_written_to_the_last_bit_and_what_is_no_number_by_name(tmp_path: Path) -> None:
+    values = [0.1 + 0.2, -0.0, 1e300, 5e-324, nan, inf, -inf]
+    lines = csv_of(tmp_path, [(step, T + step, {"x": value}) for step, value in enumerate(values)])
+    assert [line.rpartition(",")[2] for line in lines[1:]] == [
+        *("0.30000000000000004", "-0.0", "1e+300", "5e-324", "nan", "inf", "-inf"),
+    ]
+
+
+def test_two_values_of_one_key_at_one_step_and_time_are_two_lines(tmp_path: Path) -> None:
+    lines = csv_of(tmp_path, [(3, T, {"x": 1.0, "y": 5.0}), (3, T, {"x": 2.0})])
+    assert lines[1:] == ["0,0,3,1700000000.000000,1.0,5.0", "0,0,3,1700000000.000000,2.0,"]
+
+
+def test_a_series_keeps_its_order_even_where_its_times_go_back(tmp_path: Path) -> None:
+    lines = csv_of(
+        tmp_path, [(0, T + 9, {"x": 1.0}), (1, T, {"x": 2.0}), (2, T + 5, {"y": 3.0}), (3, T + 20, {"x": 4.0})]
+    )
+    x, y = ([line.split(",")[place] for line in lines[1:] if line.split(",")[place]] for place in (4, 5))
+    assert (lines[0], x, y) == ("attempt,rank,step,time,y,x", ["3.0"], ["1.0", "2.0", "4.0"])
+
+
+def test_ranks_and_attempts_follow_each_other_under_one_header(tmp_path: Path) -> None:
+    with history(tmp_path) as one:
+        for attempt, rank in ((0, 0), (0, 1), (1, 0)):
+            one.put([opened("a", attempt=attempt, rank=rank), column("a", ["x"], 2, attempt=attempt, rank=rank)])
+        lines = one.written("a", "csv").decode().splitlines()
+    assert [line.split(",")[:3] for line in lines] == [
+        ["attempt", "rank", "step"],
+        *(["0", "0", "0"], ["0", "0", "1"], ["0", "1", "0"], ["0", "1", "1"], ["1", "0", "0"], ["1", "0", "1"]),
+    ]
+
+
+def test_what_a_spreadsheet_takes_for_a_formula_stays_as_it_is_and_odd_keys_are_quoted(tmp_path: Path) -> None:
+    keys = ["=cmd()", "+1", "-x", "@y", 'a"b', "c,d", "line\nbreak", "lone\rreturn", "Ü ключ 鍵"]
+    with history(tmp_path) as one:
+        one.put([opened("a"), column("a", keys, 1)])
+        text = one.written("a", "csv").decode()
+    rows = list(csv.reader(text.splitlines(keepends=True)))
+    assert rows[0] == ["attempt", "rank", "step", "time", *keys]
+    assert len(rows) == 2
+
+
+def test_json_lines_tell_of_the_run_first_then_its_pushes_then_what_happened(tmp_path: Path) -> None:
+    with history(tmp_path) as one:
+        one.put([opened("a", name="näme", config={"lr": 0.1}, tags=("t",)), taken("a", [(0, T, {"x": nan, "y": 1.0})])])
+        one.put([Event("a", 0, BEGIN + 1, "checkpoint", 0, 5, {"bytes": 7}), finished("a", cause="done")])
+        one.put([Alert("Spike", "warning", BEGIN + 2, "a", {"key": "x"}, "s", "d", BEGIN + 3)])
+        lines = [json.loads(line) for line in one.written("a", "jsonl").splitlines()]
+    run, samples, event, alert = lines
+    assert (run["kind"], run["id"], run["name"], run["state"], run["cause"]) == ("run", "a", "näme", "finished", "done")
+    assert run["attempt_list"][0]["config"] == {"lr": 0.1}
+    assert not {"metrics", "step", "loss"} & set(run)
+    assert samples == {
+        "kind": "samples",
+        "attempt": 0,
+        "rank": 0,
+        "step": 0,
+        "time": BEGIN,
+        "values": {"x": "nan", "y": 1.0},
+    }
+    assert event == {
+        **{"kind": "event", "event": "checkpoint", "attempt": 0, "rank": 0, "time": BEGIN + 1, "step": 5},
+        "fields": {"bytes": 7},
+    }
+    assert (alert["kind"], alert["alert"], alert["labels"], alert["ended"]) == (
+        "alert",
+        "Spike",
+        {"key": "x"},
+        BEGIN + 3,
+    )
+
+
+def test_json_is_one_document(tmp_path: Path) -> None:
+    with history(tmp_path) as one:
+        one.put([opened("a"), taken("a", [(0, T, {"x": 1.0, "y": -inf}), (1, T + 1, {"x": 2.0})])])
+        found = json.loads(one.written("a", "json"))
+        assert set(found) == {"run", "series", "events", "alerts"}
+    assert found["series"] == [
+        {"attempt": 0, "rank": 0, "key": "x", "points": [[0, BEGIN, 1.0], [1, BEGIN + 1e-6, 2.0]]},
+        {"attempt": 0, "rank": 0, "key": "y", "points": [[0, BEGIN, "-inf"]]},
+    ]
+
+
+def test_a_run_without_samples_is_written_too(tmp_path: Path) -> None:
+    with history(tmp_path) as one:
+        one.put([opened("a")])
+        assert count(one.database, "a") == 0
+        assert one.written("a", "csv") == b"attempt,rank,step,time\n"
+        assert json.loads(one.written("a", "json"))["series"] == []
+        assert len(one.written("a", "jsonl").splitlines()) == 1
+
+
+def test_packed_or_not_an_export_is_the_same_and_as_long_as_the_count_says(tmp_path: Path) -> None:
+    with history(tmp_path) as one:
+        one.put(
+            [opened("a"), column("a", ["x", "y"], 5000), taken("a", [(5000, T + 6_000_000_000, {"y": 1.0})], number=2)]
+        )
+        before = one.exports("a")
+        one.put([finished("a")])
+        while one.writer.call(lambda store: len(store.due)).result(60):
+            pass
+        with one.database.reading() as connection:
+            assert connection.execute("SELECT count(*) FROM log").fetchone()[0] == 0
+        assert one.exports("a")["csv"] == before["csv"]
+        assert count(one.database, "a") == 10_001
+    values = [value for row in csv.DictReader(before["csv"].decode().splitlines()) for value in (row["x"], row["y"])]
+    assert len([value for value in values if value]) == 10_001
+
+
+def test_an_unknown_run_is_said_before_anything_is_written(tmp_path: Path) -> None:
+    with history(tmp_path) as one, pytest.raises(UnknownRunError):
+        export(one.database, "a", "csv")
+
+
+def test_a_long_run_takes_no_more_memory_than_some_blocks(tmp_path: Path) -> None:
+    with history(tmp_path) as one:
+        one.put(
+            [
+                opened("a"),
+                *(column("a", ["x", "y", "z"], 20_000, number=number) for number in range(1, 6)),
+                finished("a"),
+            ]
+        )
+        while one.writer.call(lambda store: len(store.due)).result(60):
+            pass
+        tracemalloc.start()
+        length = sum(map(len, export(one.database, "a", "jsonl")))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert length > 11_000_000
+    assert peak < 6_000_000
+
+
+def test_a_nan_in_a_configuration_is_a_text_in_the_export(tmp_path: Path) -> None:
+    with history(tmp_path) as one:
+        one.put([opened("a", config={"clip": nan, "more": [inf, {"x": 1}]}), taken("a", [(0, T, {"x": 1.0})])])
+        found = json.loads(one.written("a", "json"), parse_constant=lambda name: pytest.fail(name))
+    assert found["run"]["attempt_list"][0]["config"] == {"clip": "nan", "more": ["inf", {"x": 1}]}
+    assert not isnan(found["series"][0]["points"][0][2])

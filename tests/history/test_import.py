@@ -1,0 +1,313 @@
+"""What is imported: our own forms, to the last byte, and other tools' files; and what is said of those that are wrong."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tempfile
+from math import inf, nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from histories import BEGIN, column, finished, history, opened, taken
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from processes import ROOT
+
+from trackside_daemon.history import reader
+from trackside_daemon.history.changing import delete, pin
+from trackside_daemon.history.export import FORMS
+from trackside_daemon.history.importing import ImportingError, Reading, write
+from trackside_daemon.history.items import FormError
+from trackside_daemon.history.jsonl import JsonLines
+from trackside_daemon.record import Alert, Event, Record
+
+if TYPE_CHECKING:
+    from histories import History
+
+DATA = ROOT.parent / "shared" / "data" / "dev"
+
+keys = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=12)
+values = st.floats(allow_nan=True, allow_infinity=True)
+texts = st.text(st.characters(blacklist_categories=["Cs"]), max_size=10)
+words = st.sampled_from(["lr", "model", "note", "größe"])
+configs = st.none() | st.dictionaries(
+    words, st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.text("ab é", max_size=5), max_size=3
+)
+steps = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 50)
+moments = st.integers(-(10**15), 7 * 10**15) | st.integers(0, 30).map(lambda late: round(BEGIN * 1e6) + late)
+pushes = st.lists(
+    st.tuples(steps, moments, st.dictionaries(keys, values, min_size=1, max_size=4)), min_size=1, max_size=12
+)
+ranks = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 3), pushes), min_size=1, max_size=4, unique_by=lambda rank: rank[:2]
+)
+states = st.sampled_from(["running", "stalled", "finished", "stopped", "failed", "lost"])
+happened = st.lists(
+    st.tuples(st.integers(0, 2), st.none() | st.integers(0, 3), st.sampled_from(["checkpoint", "été"]), configs),
+    max_size=3,
+)
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> list[Record]:
+    """All that a run can have, as the daemon is told of it."""
+    config, tags = draw(configs), tuple(draw(st.lists(texts, max_size=2)))
+    records: list[Record] = []
+    found = sorted(draw(ranks), key=lambda rank: rank[:2])
+    for attempt, rank, pushed in found:
+        started = BEGIN + 1000 * attempt + draw(st.floats(0, 100))
+        records.append(
+            opened("a", name="the run", attempt=attempt, rank=rank, world=4, config=config, tags=tags, started=started)
+        )
+        records.append(taken("a", pushed, attempt=attempt, rank=rank))
+    for attempt in sorted({attempt for attempt, _, _ in found}):
+        if draw(st.booleans()):
+            after = draw(st.floats(0, 1e6))
+            records.append(finished("a", attempt=attempt, state=draw(states), cause=draw(texts), after=after))
+    for attempt, one, kind, fields in draw(happened):
+        records.append(Event("a", attempt, BEGIN + draw(st.floats(0, 9)), kind, one, one, fields or {}))
+    for name in draw(st.lists(st.sampled_from(["Spike", "Stall"]), max_size=2, unique=True)):
+        ended = draw(st.none() | st.floats(0, 1e10))
+        records.append(Alert(name, "warning", BEGIN, "a", {"key": name}, draw(texts), "it is so", ended))
+    return records
+
+
+@given(records=runs(), pinned=st.booleans())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_what_an_export_writes_comes_back_equal_in_all_three_forms(records: list[Record], pinned: bool) -> None:
+    with tempfile.TemporaryDirectory() as place, history(Path(place, "first")) as first:
+        first.put(records)
+        first.writer.call(lambda store: pin(store, "a", pinned=pinned)).result(60)
+        exports = first.exports("a")
+        for form in FORMS:
+            with history(Path(place, form)) as other:
+                imported = other.take(exports[form], f"a.{form}")
+                assert imported.run == "a"
+                assert other.written("a", form) == exports[form]
+                if form != "csv":
+                    assert other.exports("a") == exports
+
+
+def table(one: History, run: str) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(one.written(run, "csv").decode())))
+
+
+def taken_in(
+    place: Path, data: str | bytes, file: str = "run.csv", **options: Any
+) -> tuple[list[list[str]], list[str]]:
+    with history(place) as one:
+        imported = one.take(data.encode() if isinstance(data, str) else data, file, **options)
+        return table(one, imported.run), imported.notes
+
+
+def told(one: History, run: str) -> dict[str, Any]:
+    with one.database.reading() as connection:
+        return reader.run(connection, run)
+
+
+def test_wide_csv_with_blanks_is_taken(tmp_path: Path) -> None:
+    rows, notes = taken_in(
+        tmp_path, "step,time,loss,lr\n0,1700000000.5,2.5,\n1,1700000001.25,nan,0.1\n2,1700000002,,\n"
+    )
+    assert rows == [
+        ["attempt", "rank", "step", "time", "loss", "lr"],
+        ["0", "0", "0", "1700000000.500000", "2.5", ""],
+        ["0", "0", "1", "1700000001.250000", "nan", "0.1"],
+    ]
+    assert notes == []
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "columns"),
+    [
+        ("Wall time,Step,Value\n1700000000.5,3,0.25\n", "train-tag-loss.csv", {"step": "3", "loss": "0.25"}),
+        ("Wall time,Step,Value\n1700000000.5,3,0.25\n", "loss.csv", {"step": "3", "loss": "0.25"}),
+        ("Step,run - loss\r\n3,0.25\r\n", "x.csv", {"step": "3", "run - loss": "0.25"}),
+        (
+            "_runtime,_timestamp,loss,acc,_step\n7,1700000000.5,0.25,,3\n",
+            "x.csv",
+            {"step": "3", "loss": "0.25", "_runtime": "7.0"},
+        ),
+        (
+            ",STEP,Time,loss\n0,3.0,1700000000.5,0.25\n",
+            "x.csv",
+            {"step": "3", "time": "1700000000.500000", "loss": "0.25"},
+        ),
+        ("\ufeffstep,loss\n3, 0.25\n", "x.csv", {"step": "3", "loss": "0.25"}),
+        (
+            '{"_step": 3, "_timestamp": 1700000000.5, "loss": 0.25, "who": "me"}\n',
+            "x.jsonl",
+            {"step": "3", "loss": "0.25"},
+        ),
+        ('{"step": 3, "loss": NaN}', "x.jsonl", {"step": "3", "loss": "nan"}),
+        (
+            '{"attempt":0,"rank":0,"step":3,"time":1700000000.5,"values":{"loss":"-inf"}}\n',
+            "x",
+            {"step": "3", "loss": "-inf"},
+        ),
+    ],
+)
+def test_other_tools_files_are_taken(tmp_path: Path, text: str, file: str, columns: dict[str, str]) -> None:
+    rows, _ = taken_in(tmp_path, text, file)
+    assert len(rows) == 2
+    found = dict(zip(rows[0], rows[1], strict=True))
+    assert columns.items() <= found.items()
+
+
+def test_lines_without_a_time_are_a_second_apart_and_it_is_said(tmp_path: Path) -> None:
+    rows, notes = taken_in(tmp_path, "step,time,loss\n5,,1\n6,,2\n9,,3\n", begin=1000.0)
+    assert [row[3] for row in rows[1:]] == ["1000.000000", "1001.000000", "1002.000000"]
+    assert notes == [
+        "3 lines have no time: each is taken to be a second after the one before, the first at Unix time 1000"
+    ]
+
+
+def test_a_run_of_another_tool_is_named_by_its_file_and_begins_and_ends_with_its_samples(tmp_path: Path) -> None:
+    with history(tmp_path) as one:
+        assert one.take(b"step,time,x\n0,50,1\n1,40,2\n2,70,3\n", "some/run one.csv").run == "run one"
+        found = told(one, "run one")
+    assert (found["name"], found["started"], found["ended"]) == ("run one", 40.0, 70.0)
+    assert (found["state"], found["cause"]) == ("finished", "imported from run one.csv")
+
+
+def test_an_id_and_a_name_may_be_given(tmp_path: Path) -> None:
+    with history(tmp_path) as one:
+        assert one.take(b"step,x\n0,1\n", id="new", name="shown").run == "new"
+        assert told(one, "new")["name"] == "shown"
+
+
+def test_what_storage_jsonl_has_written_comes_back(tmp_path: Path) -> None:
+    records = [
+        opened("a"),
+        taken("a", [(0, 10**15, {"x": nan, "y": 0.1}), (1, 10**15 + 1, {"x": 1.0})]),
+        column("a", ["z"], 700, number=2),
+    ]
+    lines = JsonLines(tmp_path / "lines")
+    lines.write(records)
+    lines.close()
+    with history(tmp_path / "first") as first, history(tmp_path / "second") as second:
+        first.put(records)
+        second.take((tmp_path / "lines" / "a" / "samples.jsonl").read_bytes(), "a.jsonl")
+        assert second.written("a", "csv") == first.written("a", "csv")
+
+
+def test_a_run_that_is_there_is_refused_with_the_way_out_and_stays_as_it_was(tmp_path: Path) -> None:
+    with history(tmp_path) as one:
+        one.put([opened("a"), column("a", ["x"], 3)])
+        before = one.exports("a")
+        for _ in range(2):
+            with pytest.raises(ImportingError, match=r"^run 'a' is in the history already; .*--id NEW$"):
+                one.take(before["jsonl"], "a.jsonl")
+        assert one.exports("a") == before
+        assert one.take(before["jsonl"], "a.jsonl", id="b").samples == 3
+
+
+def test_a_run_that_was_deleted_can_be_imported_again(tmp_path: Path) -> None:
+    with history(tmp_path) as one:
+        one.take(b"step,x\n0,1\n1,2\n", "a.csv", begin=5.0)
+        before = one.exports("a")
+        assert one.writer.call(lambda store: delete(store, "a")).result(60)
+        one.take(b"step,x\n0,1\n1,2\n", "a.csv", begin=5.0)
+        assert one.exports("a") == before
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "says"),
+    [
+        ("", "a.csv", "a.csv: empty; a CSV, JSON or JSON lines file of a run is expected"),
+        ("step,x\n", "a.csv", "a.csv: nothing to import: there are no samples in it"),
+        ("epoch,x\n1,2\n", "a.csv", "a.csv: line 1: a header with a column 'step' is expected, and one a key behind it"),
+        ("step,x\n0,1\n1,two\n", "a.csv", "a.csv: line 3: a number is expected for 'x', not 'two'"),
+        ("step,x\n0,1\nsoon,1\n", "a.csv", "a.csv: line 3: a whole number as step is expected, not 'soon'"),
+        ("step,x\n1.5,1\n", "a.csv", "a.csv: line 2: a whole number is expected as step, not '1.5'"),
+        ("step,x\n99999999999999999999,1\n", "a.csv", "a.csv: line 2: a whole number is expected as step"),
+        ("step,x\ninf,1\n", "a.csv", "a.csv: line 2: a whole number is expected as step, not 'inf'"),
+        ("step,time,x\n0,yesterday,1\n", "a.csv", "a.csv: line 2: a time in Unix seconds is expected, not 'yesterday'"),
+        ("step,time,x\n0,1700000000000,1\n", "a.csv", "a.csv: line 2: a time in Unix seconds, not 1700000000000.0"),
+        ("step,x\n0,1\n1,2,3\n", "a.csv", "a.csv: line 3: 2 columns are expected, as in the header, not 3"),
+        ("step,x,x\n0,1,2\n", "a.csv", "a.csv: line 1: each column is expected once, but 'x' comes again"),
+        ("attempt,rank,step,time,x\n0,-1,0,0,1\n", "a.csv", "a.csv: line 2: a whole number is expected as rank, not '-1'"),
+        (b"step,x\n0,1\n1,\xff\n", "a.csv", "a.csv: after line "),
+        ('{"step":0,"x":1}\n{"step":"no","x":1}\n', "a.jsonl", 'a.jsonl: line 2: a whole number as "step"'),
+        ('{"step":0,"x":1}\n{"step":\n{"step":2,"x":1}\n', "a.jsonl", "a.jsonl: line 2: one JSON object a line is expected"),
+        ('{"step":0,"values":{"x":"much"}}\n', "a.jsonl", 'a.jsonl: line 1: a number, or one of "nan", "inf" and "-inf"'),
+        ('{"kind":"run","id":"a"}\n', "a.jsonl", "a.jsonl: what it tells of its run: Object missing required field `name`"),
+        ('{"kind":"event","event":"x","time":"soon"}\n', "a.jsonl", "a.jsonl: what it tells of its run: "),
+        ('{"run": {"id":"a","name":"a","attempt_list":[]},\n"series": [{"key":"x","points":[[0]]}]}', "a.json", "a.json: line 2: "),
+        ('{"run": {"id":"a","name":"a","attempt_list":[]},\n"series": [', "a.json", "a.json: line 2: "),
+        ("[1, 2]", "a.json", "a.json: line 1: a header with a column 'step' is expected"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_read_is_said_in_a_line_and_leaves_nothing(
+    tmp_path: Path, text: str | bytes, file: str, says: str
+) -> None:
+    with history(tmp_path) as one:
+        with pytest.raises(FormError) as caught:
+            one.take(text.encode() if isinstance(text, str) else text, file)
+        assert str(caught.value).startswith(says)
+        assert "\n" not in str(caught.value)
+        with one.database.reading() as connection:
+            assert reader.runs(connection) == []
+
+
+def test_a_bad_line_far_down_takes_away_what_was_written_before_it(tmp_path: Path) -> None:
+    rows = "".join(f"{step},{step}\n" for step in range(200_000))
+    with history(tmp_path) as one:
+        with pytest.raises(FormError, match="line 200002"):
+            one.take(f"step,x\n{rows}oh,no\n".encode())
+        with one.database.reading() as connection:
+            assert reader.runs(connection) == []
+        assert one.take(b"step,x\n0,1\n").samples == 1
+
+
+def test_a_torn_last_line_is_left_out_and_said(tmp_path: Path) -> None:
+    rows, notes = taken_in(tmp_path, '{"step":0,"x":1}\n{"step":1,"x":2}\n{"step":2,"x', "a.jsonl")
+    assert [row[2] for row in rows[1:]] == ["0", "1"]
+    assert "line 3, the last one, is torn and left out" in notes
+
+
+def test_what_is_no_number_in_another_tools_lines_is_left_out_and_said(tmp_path: Path) -> None:
+    _, notes = taken_in(tmp_path, '{"step":0,"time":1,"x":1,"who":"me","nested":{}}\n', "a.jsonl")
+    assert notes == ["2 values that are no numbers are left out, such as those of 'who', 'nested'"]
+
+
+def test_a_json_document_may_be_laid_out_in_any_way(tmp_path: Path) -> None:
+    with history(tmp_path / "1") as first, history(tmp_path / "2") as second:
+        first.put([opened("a"), column("a", ["x", "y"], 3000), finished("a")])
+        document = json.loads(first.written("a", "json"))
+        turned = {name: document[name] for name in ("run", "alerts", "series", "events")}
+        second.take(json.dumps(turned, indent=3).encode(), "a.json")
+        assert second.exports("a") == first.exports("a")
+
+
+def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
+    with history(tmp_path) as one:
+        one.writer.call(lambda store: store.connection.execute("DROP TABLE event")).result(60)
+        with pytest.raises(ImportingError, match=r"^a.jsonl: the history cannot be written: no such table"):
+            one.take(b'{"step":0,"x":1}\n{"kind":"event","event":"e","attempt":0,"time":1}\n', "a.jsonl")
+
+
+def test_real_training_logs_come_back_as_they_are(tmp_path: Path) -> None:
+    if not DATA.exists():
+        pytest.skip(f"there is no {DATA}")
+    with history(tmp_path) as one:
+        for file in sorted(
+            path for folder in DATA.iterdir() if folder.is_dir() for path in sorted(folder.glob("*.csv"))[:2]
+        ):
+            with file.open("rb") as stream:
+                imported = write(one.writer, Reading(stream, str(file), begin=BEGIN))
+            header, *rows = table(one, imported.run)
+            keys, *raw = csv.reader(io.StringIO(file.read_text()))
+            kept = [row for row in raw if any(row[2:])]
+            assert len(rows) == len(kept)
+            assert set(header[4:]) == {keys[place] for row in kept for place in range(2, len(keys)) if row[place]}
+            assert imported.samples == sum(bool(cell) for row in kept for cell in row[2:])
+
+
+def test_infinities_and_nan_are_data(tmp_path: Path) -> None:
+    with history(tmp_path) as one:
+        one.take(b"step,x\n0,NaN\n1,Infinity\n2,-inf\n")
+        assert [row[4] for row in table(one, "run")[1:]] == [repr(nan), repr(inf), repr(-inf)]
