@@ -39,6 +39,7 @@ from trackside_daemon.web.address import is_loopback, written
 from trackside_daemon.web.api import values
 from trackside_daemon.web.app import Pages
 from trackside_daemon.web.guard import Token
+from trackside_daemon.web.history import HistoryPages
 from trackside_daemon.web.server import WebServer
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class Daemon:
         self._forgetting = threading.Timer(RETURN_SECONDS, self._history.abandon, [lambda _: True])
         self._forgetting.daemon = True
         self._token = _make_token(push_socket.token)
+        self._address_file = push_socket.token.with_suffix(".address")
         self._web = WebServer(self._pages(), listener)
 
     @property
@@ -228,6 +230,7 @@ class Daemon:
             ],
             ready=self._is_ready,
             status=self._status,
+            history=HistoryPages(self._state, self._history.database, self._history.writer),
             reload=self.reload if web.enable_lifecycle else None,
         )
         hosts = (*web.allowed_hosts, self._address, web.listen_address)
@@ -247,6 +250,7 @@ class Daemon:
         self._ingest.start()
         self._sampler.start()
         self._web.start()
+        self._address_file.write_text(f"http://{self._address}\n")  # for our commands, which find the token beside it
         self._serving = True
         endpoints = ", ".join(self._push_socket.endpoints)
         logger.info("trackside %s serves http://%s and takes pushes at %s", __version__, self._address, endpoints)
@@ -269,6 +273,7 @@ class Daemon:
         self._history.close()
         self._nvml.close()
         self._token.remove()
+        self._address_file.unlink(missing_ok=True)
 
     def _await_gpu(self) -> int | None:
         """Wait for the first reading of a GPU, or for a signal that ends the waiting, which is returned."""

@@ -14,17 +14,19 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from trackside_daemon import __version__
 from trackside_daemon.exposition import own_families, render
-from trackside_daemon.web import api
 from trackside_daemon.web.guard import Guard, Token, error
 from trackside_daemon.web.negotiation import accepts_gzip, choose
+from trackside_daemon.web.openapi import ENDPOINTS, document
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Awaitable, Callable, Collection
 
     from starlette.requests import Request
 
     from trackside_daemon.state import State
+    from trackside_daemon.web.history import HistoryPages
 
 STATIC = Path(__file__).parent / "static"
 OWN = "process"
@@ -47,6 +49,7 @@ class Pages:
         ready: Whether the first samples are there.
         status: What ``/api/v1/status`` says beside what is in the state.
         reload: Reads the configuration again, and returns what is wrong with it, or nothing; None when not allowed.
+        history: What the API tells of runs.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Pages:
         sources: Collection[str],
         ready: Callable[[], bool],
         status: Callable[[], dict[str, Any]],
+        history: HistoryPages,
         reload: Callable[[], str] | None = None,
     ) -> None:
         self._state = state
@@ -63,6 +67,7 @@ class Pages:
         self._ready = ready
         self._status = status
         self._reload = reload
+        self._history = history
         self._own = own_families()
 
     def app(self, *, token: Token, hosts: Collection[str], public_read: bool) -> Starlette:
@@ -72,8 +77,12 @@ class Pages:
             Route("/-/healthy", self.healthy),
             Route("/-/ready", self.ready),
             Route("/-/reload", self.reload, methods=["POST", "PUT"]),
-            Route("/api/v1/runs", self.runs),
-            Route("/api/v1/status", self.status),
+            *(
+                Route(
+                    f"/api/v1{one.path}".replace("{id}", "{id:path}"), self._answer(one.handler), methods=[one.method]
+                )
+                for one in ENDPOINTS
+            ),
             Route("/", self.landing),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
@@ -113,13 +122,18 @@ class Pages:
         wrong = self._reload()
         return error(500, "config", wrong) if wrong else PlainTextResponse("reloaded\n")
 
-    async def runs(self, _request: Request) -> Response:
-        """``/api/v1/runs``."""
-        return JSONResponse(api.runs(self._state, time.monotonic()))
-
     async def status(self, _request: Request) -> Response:
         """``/api/v1/status``."""
         return JSONResponse(self._status())
+
+    async def openapi(self, _request: Request) -> Response:
+        """``/api/v1/openapi.json``."""
+        return JSONResponse(document(__version__))
+
+    def _answer(self, name: str) -> Callable[[Request], Awaitable[Response]]:
+        """The method that answers an endpoint of the API."""
+        answer: Callable[[Request], Awaitable[Response]] = getattr(self if hasattr(self, name) else self._history, name)
+        return answer
 
     async def landing(self, _request: Request) -> Response:
         """``/``."""
@@ -144,5 +158,7 @@ def _part(source: str) -> str:
 async def _http_error(_request: Request, problem: Exception) -> Response:
     if not isinstance(problem, HTTPException):
         raise problem
-    reason = {404: "not_found", 405: "method", 400: "bad_request"}.get(problem.status_code, "error")
+    reason = {404: "not_found", 405: "method", 400: "bad_request", 409: "conflict", 500: "damaged", 503: "stuck"}.get(
+        problem.status_code, "error"
+    )
     return error(problem.status_code, reason, problem.detail, dict(problem.headers or {}))

@@ -39,11 +39,11 @@ function show(runs) {
   const body = table.tBodies[0];
   body.replaceChildren();
   for (const run of runs) {
-    for (const rank of run.ranks) {
+    for (const rank of run.ranks.length ? run.ranks : [{ step: run.step ?? undefined, loss: run.loss, last_step: run.ended ?? undefined }]) {
       const state = rank.state ?? run.state;
       const row = body.insertRow();
       cell(row, run.name, "name");
-      cell(row, rank.rank);
+      cell(row, rank.rank ?? "");
       cell(row, state, state);
       cell(row, rank.step?.toFixed(0) ?? "", "number");
       loss(row, rank.loss);
@@ -66,7 +66,7 @@ function explain(problem) {
 
 async function refresh() {
   try {
-    show((await ask("runs")).runs);
+    show((await ask("runs?limit=20")).runs);
   } catch (problem) {
     explain(problem);
   }

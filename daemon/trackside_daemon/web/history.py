@@ -1,0 +1,343 @@
+"""The pages of `/api/v1` that are about runs: their list, their series, what happened to them; and what changes them."""
+
+from __future__ import annotations
+
+import time
+from math import inf
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.responses import Response, StreamingResponse
+
+from trackside_daemon.history import changing, reader, series
+from trackside_daemon.history.export import FORMS, count, export
+from trackside_daemon.history.importing import ImportingError, Reading, write
+from trackside_daemon.history.items import FormError
+from trackside_daemon.history.reader import Filter, UnknownRunError
+from trackside_daemon.history.series import POINTS, Window
+from trackside_daemon.metric import json_number
+from trackside_daemon.web import api
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from starlette.datastructures import QueryParams
+    from starlette.requests import Request
+
+    from trackside_daemon.history.database import Database
+    from trackside_daemon.history.importing import Imported
+    from trackside_daemon.history.reader import Found
+    from trackside_daemon.history.store import Store
+    from trackside_daemon.history.writer import Writer
+    from trackside_daemon.state import State
+
+TYPES = {"csv": "text/csv", "json": "application/json", "jsonl": "application/jsonl"}
+MOST_POINTS = 20_000
+MOST_SERIES = 1000
+"""One question answers at most so many series."""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.decode
+
+
+class HistoryPages:
+    """Answers from the history, and for runs that live from the state too.
+
+    Args:
+        state: What is on ``/metrics``.
+        database: Is read, in threads of their own.
+        writer: Makes the changes.
+    """
+
+    def __init__(self, state: State, database: Database, writer: Writer) -> None:
+        self._state = state
+        self._database = database
+        self._writer = writer
+
+    async def runs(self, request: Request) -> Response:
+        """The runs, the newest first; those on ``/metrics`` with the numbers of their ranks."""
+        asked = request.query_params
+        wanted = Filter(
+            name=asked.get("name", ""),
+            tag=asked.get("tag", ""),
+            state=asked.get("state", ""),
+            since=_number(asked, "since"),
+            until=_number(asked, "until"),
+            limit=_count(asked, "limit", 0, 10_000_000),
+        )
+        live = api.runs(self._state, time.monotonic())
+        return _json(
+            {"runs": await self._read(lambda connection: _merged(reader.runs(connection, wanted), live, wanted))}
+        )
+
+    async def run(self, request: Request) -> Response:
+        """All that is known of one run but its samples."""
+        return _json(await self._read(lambda connection: reader.run(connection, _resolve(connection, request))))
+
+    async def series(self, request: Request) -> Response:
+        """Series of one or more runs: buckets of each, or with ``points=0`` every sample."""
+        asked = request.query_params
+        names = [request.path_params["id"]] if "id" in request.path_params else asked.getlist("run")
+        if not names:
+            raise HTTPException(400, "run: say which, by its id or name; it may be repeated")
+        points = _count(asked, "points", POINTS, MOST_POINTS)
+        window = _window(asked)
+        found = await self._read(lambda connection: _find(connection, names, asked))
+        if not points:
+            return StreamingResponse(_stream(self._database, found, window), media_type="application/json")
+        return _json({"series": await self._read(lambda connection: _charts(connection, found, window, points))})
+
+    async def one_series(self, request: Request) -> Response:
+        """One key of a run, its attempts one behind the other: buckets, or with ``points=0`` every sample."""
+        asked = request.query_params
+        if len(asked.getlist("key")) != 1:
+            raise HTTPException(400, "key: say which one; for several, ask /api/v1/series")
+        points = _count(asked, "points", POINTS, MOST_POINTS)
+        window = _window(asked)
+        found = await self._read(lambda connection: _find(connection, [request.path_params["id"]], asked))
+        if not found:
+            raise HTTPException(404, f"key {asked['key']!r}: run {request.path_params['id']!r} has none of that name")
+        if not points:
+            return StreamingResponse(_stream_points(self._database, found, window), media_type="application/json")
+        charts = await self._read(lambda connection: _charts(connection, found, window, max(1, points // len(found))))
+        return _json({"key": asked["key"], "points": [point for chart in charts for point in chart["points"]]})
+
+    async def events(self, request: Request) -> Response:
+        """What happened, oldest first."""
+        return await self._listed(request, "events", reader.events)
+
+    async def alerts(self, request: Request) -> Response:
+        """The alerts that fire or have fired, oldest first."""
+        return await self._listed(request, "alerts", reader.alerts)
+
+    async def pin(self, request: Request) -> Response:
+        """Keep a run whatever the bounds are, or no longer: ``{"pinned": true}``."""
+        try:
+            pinned = _decode(await request.body(), type=dict[str, bool])["pinned"]
+        except (msgspec.MsgspecError, KeyError):
+            raise HTTPException(400, 'the body is {"pinned": true} or {"pinned": false}') from None
+        uid = await self._read(lambda connection: _resolve(connection, request))
+        await self._change(lambda store: changing.pin(store, uid, pinned=pinned))
+        return _json({"pinned": pinned})
+
+    async def delete(self, request: Request) -> Response:
+        """Delete a run that has ended, with all its samples."""
+        uid = await self._read(lambda connection: _ended(connection, _resolve(connection, request)))
+        await self._change(lambda store: changing.delete(store, uid))
+        return _json({"deleted": uid})
+
+    async def export(self, request: Request) -> Response:
+        """All samples of a run as a file, streamed; ``X-Trackside-Samples`` says how many there are."""
+        form = request.query_params.get("format", "csv")
+        if form not in FORMS:
+            raise HTTPException(400, f"format: {', '.join(FORMS)}, not {form!r}")
+        uid = await self._read(lambda connection: _resolve(connection, request))
+        headers = {"X-Trackside-Samples": str(await run_in_threadpool(count, self._database, uid))}
+        return StreamingResponse(
+            export(self._database, uid, form), headers=headers, media_type=TYPES[form]
+        )
+
+    async def import_(self, request: Request) -> Response:
+        """Bring a run in from the file that is the request's body."""
+        asked = request.query_params
+        with TemporaryFile() as file:
+            async for piece in request.stream():
+                await run_in_threadpool(file.write, piece)
+            file.seek(0)
+            name = unquote(request.headers.get("x-file-name", "")) or "body"
+
+            def take() -> Imported:
+                reading = Reading(file, name, id=asked.get("id", ""), name=asked.get("name", ""), begin=time.time())
+                return write(self._writer, reading)
+
+            try:
+                taken = await run_in_threadpool(take)
+            except FormError as error:
+                raise HTTPException(400, str(error)) from None
+            except ImportingError as error:
+                raise HTTPException(409, str(error)) from None
+        return _json({"run": taken.run, "samples": taken.samples, "notes": taken.notes})
+
+    async def _listed(
+        self, request: Request, what: str, read: Callable[[Any, str, int], list[dict[str, Any]]]
+    ) -> Response:
+        asked = request.query_params
+        limit = _count(asked, "limit", 1000, 100_000)
+
+        def look(connection: Any) -> list[dict[str, Any]]:
+            return read(connection, _known(connection, asked["run"]) if asked.get("run") else "", limit)
+
+        return _json({what: await self._read(look)})
+
+    async def _read(self, look: Callable[[Any], Any]) -> Any:
+        """What *look* finds in one moment's view of the history."""
+
+        def read() -> Any:
+            with self._database.reading() as connection:
+                return look(connection)
+
+        try:
+            return await run_in_threadpool(read)
+        except UnknownRunError as error:
+            raise HTTPException(404, str(error)) from None
+        except ValueError as error:  # a block that is damaged
+            raise HTTPException(500, f"{self._database.path}: {error}") from error
+
+    async def _change(self, change: Callable[[Store], Any]) -> Any:
+        """Have the writer change something, and wait until it is done."""
+        if self._writer.stuck:
+            raise HTTPException(503, "the history cannot be written at the moment; the log says why")
+        return await run_in_threadpool(self._writer.call(change).result)
+
+
+def _merged(kept: list[dict[str, Any]], live: dict[str, Any], wanted: Filter) -> list[dict[str, Any]]:
+    """The list, with what the page says of runs that are on it; those that are not kept yet come first."""
+    on_page = {run["id"]: run for run in live["runs"]}
+    for run in kept:
+        current = on_page.pop(run["id"], None)
+        if current is None or current["attempt"] != run["attempt"]:
+            run["ranks"] = []
+            continue
+        run.update(current)
+        newest = [rank for rank in current["ranks"] if "step" in rank]
+        if newest:
+            run["step"] = max(int(rank["step"]) for rank in newest)
+            run["loss"] = newest[0].get("loss")
+    everything = not any((wanted.name, wanted.tag, wanted.state, wanted.since, wanted.until))
+    return [*on_page.values(), *kept] if everything else kept
+
+
+def _known(connection: Any, name: str) -> str:
+    return reader.resolve(connection, name)
+
+
+def _resolve(connection: Any, request: Request) -> str:
+    return _known(connection, request.path_params["id"])
+
+
+def _ended(connection: Any, uid: str) -> str:
+    if reader.span(connection, uid)[1] is None:
+        raise HTTPException(409, f"run {uid!r} has not ended; it can be deleted when it has")
+    return uid
+
+
+def _find(connection: Any, names: list[str], asked: QueryParams) -> list[Found]:
+    """The series that a question means."""
+    keys = asked.getlist("key") or None
+    ranks = asked.getlist("rank")
+    try:
+        wanted = None if not ranks else () if ranks == ["all"] else [int(rank) for rank in ranks]
+        attempt = int(asked["attempt"]) if "attempt" in asked else None
+    except ValueError:
+        raise HTTPException(400, "rank and attempt are numbers; rank=all for every rank") from None
+    found = [
+        one
+        for uid in dict.fromkeys(_known(connection, name) for name in names)
+        for one in reader.series(connection, uid, keys, wanted, attempt)
+    ]
+    if len(found) > MOST_SERIES:
+        raise HTTPException(400, f"{len(found)} series are more than {MOST_SERIES}; name keys, ranks or an attempt")
+    return found
+
+
+def _charts(connection: Any, found: list[Found], window: Window, points: int) -> list[dict[str, Any]]:
+    made = []
+    for one in found:
+        chart = series.chart(connection, one.series, one.tail, _of_run(connection, one, window), points)
+        made.append(
+            {
+                **_named(one),
+                "samples": chart.samples,
+                "unit": chart.unit,
+                "trimmed": chart.trimmed,
+                "points": [_point(point) for point in chart.points],
+            }
+        )
+    return made
+
+
+def _of_run(connection: Any, one: Found, window: Window) -> Window:
+    """A window of the machine's series: those have no steps, and go on before and after the run."""
+    if one.rank is not None:
+        return window
+    began, ended = reader.span(connection, one.run)
+    low, high = (window.low, window.high) if window.by == "time" else (-inf, inf)
+    return Window("time", max(low, began), min(high, inf if ended is None else ended))
+
+
+def _stream(database: Database, found: list[Found], window: Window) -> Iterator[bytes]:
+    """``{"series": […]}`` with every sample, piece by piece."""
+    yield b'{"series":['
+    for number, one in enumerate(found):
+        yield (b"," if number else b"") + _encode(_named(one))[:-1] + b',"points":['
+        yield from _pieces(database, [one], window)
+        yield b"]}"
+    yield b"]}"
+
+
+def _stream_points(database: Database, found: list[Found], window: Window) -> Iterator[bytes]:
+    yield b'{"key":' + _encode(found[0].series.key) + b',"points":['
+    yield from _pieces(database, found, window)
+    yield b"]}"
+
+
+def _pieces(database: Database, found: list[Found], window: Window) -> Iterator[bytes]:
+    """Every sample in the window as ``[step, time, value]``, a block at a time."""
+    first = True
+    for one in found:
+        with database.reading() as connection:
+            wanted = _of_run(connection, one, window)
+        for columns in series.samples(database, one.series):
+            steps, times, values = series.cut(*columns, wanted)
+            if len(steps):
+                rows = [
+                    (step, time / 1e6, json_number(value))
+                    for step, time, value in zip(steps, times, values, strict=True)
+                ]
+                yield (b"" if first else b",") + _encode(rows)[1:-1]
+                first = False
+
+
+def _named(one: Found) -> dict[str, Any]:
+    return {"run": one.run, "attempt": one.attempt, "rank": one.rank, "key": one.series.key}
+
+
+def _point(point: list[float]) -> list[float | str]:
+    step, moment, *values = point
+    return [step, moment, *map(json_number, values)]
+
+
+def _window(asked: QueryParams) -> Window:
+    by = asked.get("by", "step")
+    if by not in ("step", "time"):
+        raise HTTPException(400, f"by: step or time, not {by!r}")
+    low, high = _number(asked, "from"), _number(asked, "to")
+    return Window("time" if by == "time" else "step", -inf if low is None else low, inf if high is None else high)
+
+
+def _number(asked: QueryParams, name: str) -> float | None:
+    text = asked.get(name, "")
+    try:
+        number = float(text) if text else None
+    except ValueError:
+        number = float("nan")
+    if number is not None and number != number:  # noqa: PLR0124  NaN alone differs from itself
+        raise HTTPException(400, f"{name}: {text!r} is not a number")
+    return number
+
+
+def _count(asked: QueryParams, name: str, default: int, most: int) -> int:
+    text = asked.get(name, "")
+    if not text:
+        return default
+    if not (text.isascii() and text.isdecimal()) or len(text) > 9 or int(text) > most:
+        raise HTTPException(400, f"{name}: {text!r} is not a number from 0 to {most}")
+    return int(text)
+
+
+def _json(content: Any) -> Response:
+    return Response(_encode(content), media_type="application/json")
