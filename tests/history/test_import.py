@@ -180,7 +180,7 @@ def test_an_id_and_a_name_may_be_given(tmp_path: Path) -> None:
 
 
 def test_what_storage_jsonl_has_written_comes_back(tmp_path: Path) -> None:
-    records = [
+    records: list[Record] = [
         opened("a"),
         taken("a", [(0, 10**15, {"x": nan, "y": 0.1}), (1, 10**15 + 1, {"x": 1.0})]),
         column("a", ["z"], 700, number=2),

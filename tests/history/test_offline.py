@@ -1,0 +1,150 @@
+"""The file without a daemon: read by whoever may read it, and never changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import warnings
+from typing import TYPE_CHECKING
+
+import pytest
+from histories import column, finished, history, opened
+
+from trackside_daemon.history import reader, schema
+from trackside_daemon.history.database import FILE, Database
+from trackside_daemon.history.export import count
+from trackside_daemon.history.offline import Offline
+from trackside_daemon.history.place import HistoryError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def nothing(said: str) -> None:
+    pytest.fail(said)
+
+
+def seen_by_nobody(directory: Path) -> tuple[list[str], int, list[str]]:
+    """What a user sees who may write nothing there: the runs, the samples of one, the warnings."""
+    for path in (directory, *directory.iterdir()):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    ours, theirs = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there are threads: what is forked here takes no lock of theirs
+        child = os.fork()
+    if not child:
+        try:
+            if os.getuid() == 0:
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+            os.write(theirs, json.dumps(look(directory)).encode())
+        except BaseException as error:  # noqa: BLE001  told by the parent
+            os.write(theirs, json.dumps(repr(error)).encode())
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours) as answer:
+        seen = json.loads(answer.read())
+    os.waitpid(child, 0)
+    directory.chmod(0o755)
+    assert isinstance(seen, list), seen
+    return seen[0], seen[1], seen[2]
+
+
+def look(directory: Path) -> tuple[list[str], int, list[str]]:
+    said: list[str] = []
+    offline = Offline(directory, said.append)
+    with offline.reading() as connection:
+        runs = [run["id"] for run in reader.runs(connection)]
+    return runs, count(offline, "a"), said
+
+
+def killed(place: Path, *, wal: bool = True) -> Path:
+    """The file as a daemon leaves it that is killed: the last run is in the WAL alone."""
+    directory = place / "killed"
+    directory.mkdir(mode=0o755)
+    with history(place / "live") as one:
+        one.put([opened("a"), column("a", ["x"], 10), finished("a")])
+        one.writer.call(lambda _: None).result(60)
+        one.writer.stop()
+        one.database.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with one.database.transaction() as connection:
+            connection.execute("INSERT INTO run (uid, name, state, started) VALUES ('late', 'late', 'lost', 9e9)")
+        for suffix in ("", "-wal") if wal else ("",):
+            shutil.copy(f"{one.database.path}{suffix}", f"{directory / FILE}{suffix}")
+    return directory
+
+
+@pytest.fixture
+def open_place(place: Path) -> Path:
+    """A directory that another user may look into."""
+    place.chmod(0o755)
+    return place
+
+
+def test_a_closed_history_is_read_and_left_as_it_was(tmp_path: Path) -> None:
+    with history(tmp_path) as one:
+        one.put([opened("a"), column("a", ["x"], 10)])
+    before = (tmp_path / FILE).read_bytes()
+    offline = Offline(tmp_path, nothing)
+    with offline.reading() as connection:
+        assert [run["id"] for run in reader.runs(connection)] == ["a"]
+    offline.close()
+    assert (tmp_path / FILE).read_bytes() == before
+
+
+def test_what_a_killed_daemon_has_left_in_the_wal_is_read_too(place: Path) -> None:
+    offline = Offline(killed(place), nothing)
+    with offline.reading() as connection:
+        assert [run["id"] for run in reader.runs(connection)] == ["late", "a"]
+    offline.close()
+
+
+def test_a_user_who_may_not_write_the_directory_can_read_it(open_place: Path) -> None:
+    assert seen_by_nobody(killed(open_place, wal=False)) == (["a"], 10, [])
+
+
+def test_a_user_who_may_not_write_beside_a_left_over_wal_is_told_what_is_missing(open_place: Path) -> None:
+    runs, samples, said = seen_by_nobody(killed(open_place))
+    assert (runs, samples) == (["a"], 10)
+    assert len(said) == 1
+    assert re.fullmatch(r"\S+/history.db-wal cannot be read, so the newest samples are left out until .*", said[0])
+
+
+def test_where_there_is_no_history_it_says_where_it_looked(tmp_path: Path) -> None:
+    with pytest.raises(HistoryError) as caught:
+        Offline(tmp_path, nothing)
+    assert str(caught.value) == (
+        f"{tmp_path}/history.db: there is no history here yet; start a daemon, or name its directory with "
+        "--storage.path=DIR"
+    )
+
+
+def test_a_newer_schema_is_refused_and_an_older_one_is_for_the_daemon_to_migrate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = (*schema.MIGRATIONS, ("another step", ("CREATE TABLE other (id INTEGER)",)))
+    Database(tmp_path, migrations=more).close()
+    with pytest.raises(HistoryError, match="written by a newer trackside"):
+        Offline(tmp_path, nothing)
+    monkeypatch.setattr(schema, "MIGRATIONS", (*more, ("a third", ())))
+    with pytest.raises(HistoryError, match="start the daemon once to migrate it"):
+        Offline(tmp_path, nothing)
+
+
+@pytest.mark.parametrize(
+    "data", [b"no database at all, but long enough to be looked at" * 100, b"SQLite format 3\0" * 300]
+)
+def test_what_is_no_history_is_said_in_a_line(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / FILE).write_bytes(data)
+    with pytest.raises(HistoryError, match=r"history.db is damaged \(.*\); the daemon sets it aside"):
+        Offline(tmp_path, nothing)
+
+
+def test_a_directory_in_its_place_is_said_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / FILE).mkdir()
+    with pytest.raises(HistoryError, match=r"history.db: is a directory; name another"):
+        Offline(tmp_path, nothing)
