@@ -118,7 +118,9 @@ class Bench:
         for one in blocks:
             steps, times, values = one.columns()
             for column, key in enumerate(one.keys):
-                added = zip(steps, ((time + shift) // 1000 for time in times), values[column :: len(one.keys)], strict=True)
+                added = zip(
+                    steps, ((time + shift) // 1000 for time in times), values[column :: len(one.keys)], strict=True
+                )
                 self.said.setdefault((stream, key), []).extend(added)
         return number
 

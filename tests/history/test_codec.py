@@ -40,7 +40,11 @@ def runs(first: int, stride: int, count: int, noise: list[int]) -> list[int]:
 
 
 INTEGERS = st.lists(INT64, max_size=200) | st.builds(
-    runs, INT64, st.integers(-(2**40), 2**40), st.integers(0, 300), st.lists(st.integers(-99, 99), min_size=1, max_size=9)
+    runs,
+    INT64,
+    st.integers(-(2**40), 2**40),
+    st.integers(0, 300),
+    st.lists(st.integers(-99, 99), min_size=1, max_size=9),
 )
 
 

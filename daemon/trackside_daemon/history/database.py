@@ -7,7 +7,7 @@ import sqlite3
 import sys
 import threading
 import time
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -36,9 +36,9 @@ class Damaged(Exception):  # noqa: N818  it is what the file is
 def is_damage(error: BaseException) -> bool:
     """Whether an error says that the file is damaged, and not merely full or locked."""
     code = getattr(error, "sqlite_errorname", "")
-    if not code:  # Python 3.10 tells by its words alone
-        return isinstance(error, sqlite3.DatabaseError) and (
-            "malformed" in str(error) or "not a database" in str(error)
+    if not code:  # Python 3.10, and the sqlite3 module itself when a text is none, tell by their words alone
+        return isinstance(error, sqlite3.DatabaseError) and any(
+            words in str(error) for words in ("malformed", "not a database", "Could not decode")
         )
     return code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
 
@@ -72,8 +72,7 @@ class Database:
         self._synchronous = synchronous
         self._migrations = migrations
         self._turn = threading.RLock()
-        self._readers = threading.local()
-        self._open: list[sqlite3.Connection] = []
+        self._readers: list[sqlite3.Connection] = []
         self._generation = 0
         self.connection = self._begin()
 
@@ -93,29 +92,42 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """One moment's view of the file, for any thread; short, since the WAL cannot shrink meanwhile."""
-        with self._turn if self._exclusive else nullcontext():
-            connection = self.connection if self._exclusive else self._reader()
+        with self._turn if self._exclusive else nullcontext(), self._reader() as connection:
             connection.execute("BEGIN")
             try:
                 yield connection
             finally:
-                connection.execute("ROLLBACK")
+                if connection.in_transaction:  # an error may have ended it already
+                    connection.execute("ROLLBACK")
 
     def set_aside(self) -> Path:
-        """Keep a damaged file under a dated name, and begin a new one."""
-        self._close_all()
-        aside = _set_aside(self.path)
-        self.connection = self._begin()
-        return aside
+        """Keep a damaged file under a dated name; then `begin` a new one."""
+        with self._turn:
+            self.close()
+            return _set_aside(self.path)
+
+    def begin(self) -> None:
+        """Begin a new file.
+
+        Raises:
+            HistoryError: It cannot be.
+        """
+        with self._turn:
+            self.connection = self._begin()
 
     def close(self) -> None:
         """Close the file; the WAL goes into it."""
-        self._close_all()
+        with self._turn:
+            self._generation += 1
+            while self._readers:  # the writer's last, so that it empties the WAL; those in use are closed after it
+                self._readers.pop().close()
+            with suppress(sqlite3.Error):
+                self.connection.close()
 
     def _begin(self) -> sqlite3.Connection:
         try:
             return self._prepared()
-        except (Damaged, sqlite3.DatabaseError) as error:
+        except (Damaged, OSError, sqlite3.DatabaseError) as error:
             if not isinstance(error, Damaged) and not is_damage(error):
                 raise HistoryError(
                     f"{self.path}: {error}; free it, or name another directory with --storage.path"
@@ -126,6 +138,9 @@ class Database:
 
     def _prepared(self) -> sqlite3.Connection:
         new = not self.path.exists()
+        wal = self.path.with_name(self.path.name + "-wal")
+        if not new and not self.path.stat().st_size and wal.exists() and wal.stat().st_size:
+            raise Damaged("cut to nothing, with a WAL beside it")
         connection = self._connect()
         try:
             found = 0 if new else schema.check(connection, self.path, self._migrations)
@@ -137,7 +152,6 @@ class Database:
         except BaseException:
             connection.close()
             raise
-        self._open.append(connection)
         return connection
 
     def _connect(self) -> sqlite3.Connection:
@@ -165,26 +179,30 @@ class Database:
         unfinished = copy.with_name(copy.name + ".unfinished")
         unfinished.unlink(missing_ok=True)
         log.info("%s has schema %d and becomes %d; a copy is kept as %s", self.path, found, len(self._migrations), copy)
-        with sqlite3.connect(unfinished) as target:
+        with closing(sqlite3.connect(unfinished)) as target:
+            unfinished.chmod(0o600)
             connection.backup(target, pages=4096)
-        target.close()
         unfinished.rename(copy)
 
-    def _reader(self) -> sqlite3.Connection:
-        """This thread's connection; a new one after the file was set aside."""
-        known = getattr(self._readers, "connection", None)
-        if known is None or self._readers.generation != self._generation:
-            known = open_reader(self.path)
-            self._readers.connection, self._readers.generation = known, self._generation
-            self._open.append(known)
-        return known
-
-    def _close_all(self) -> None:
-        self._generation += 1
-        for connection in reversed(self._open):  # the writer's last, so that it empties the WAL
-            with suppress(sqlite3.Error):
-                connection.close()
-        self._open = []
+    @contextmanager
+    def _reader(self) -> Iterator[sqlite3.Connection]:
+        """A connection that nobody else has meanwhile: the writer's own where there can be one alone."""
+        if self._exclusive:
+            yield self.connection
+            return
+        generation = self._generation
+        try:
+            connection = self._readers.pop()
+        except IndexError:
+            connection = open_reader(self.path)
+        try:
+            yield connection
+        finally:
+            with self._turn:
+                if generation == self._generation:
+                    self._readers.append(connection)
+                else:  # the file was set aside or closed
+                    connection.close()
 
 
 def open_reader(path: Path, *, alone: bool = False) -> sqlite3.Connection:

@@ -96,6 +96,7 @@ class Packing:
         for start in range(0, len(whole), BLOCK):
             self._write(series.id << BLOCK_BITS | (begin + start) // BLOCK, whole[start : start + BLOCK], axis, start)
         added = codec.summarize(values)
+        total = series.sum + added.sum
         self._connection.execute(
             "UPDATE series SET packed = ?, end = ?, count = ?, finite = ?, sum = ?, min = ?, max = ? WHERE id = ?",
             (
@@ -103,7 +104,7 @@ class Packing:
                 begin + len(whole),
                 series.samples + len(values),
                 series.finite + added.finite,
-                series.sum + added.sum,
+                total if total == total else 0.0,  # noqa: PLR0124  beyond float64 both ways: NaN, which would be NULL
                 min((one for one in (series.min, added.low) if one is not None), default=None),
                 max((one for one in (series.max, added.high) if one is not None), default=None),
                 series.id,
@@ -116,9 +117,10 @@ class Packing:
         if begin == series.end:
             return begin, 0, array("d")
         id_ = series.id << BLOCK_BITS | begin // BLOCK
-        axis, data = self._connection.execute("SELECT axis, data FROM block WHERE id = ?", (id_,)).fetchone()
-        if data is None:  # trimmed: its samples are gone, and the next ones begin a block of their own
+        found = self._connection.execute("SELECT axis, data FROM block WHERE id = ?", (id_,)).fetchone()
+        if found is None or found[1] is None:  # trimmed: its samples are gone, and the next ones begin their own block
             return begin + BLOCK, 0, array("d")
+        axis, data = found
         self._connection.execute("DELETE FROM block WHERE id = ?", (id_,))
         return begin, axis, codec.decode_values(data)
 
@@ -129,8 +131,10 @@ class Packing:
         if known is None:
             known = self._axes[name] = _Axis(array("q"), array("q"), {})
             if before:
-                data = self._connection.execute("SELECT data FROM axis WHERE id = ?", (before,)).fetchone()[0]
-                steps, times = decode_axis(data)
+                found = self._connection.execute("SELECT data FROM axis WHERE id = ?", (before,)).fetchone()
+                if found is None or found[0] is None:
+                    raise ValueError(f"axis {before} is missing")
+                steps, times = decode_axis(found[0])
                 known.steps.extend(steps)
                 known.times.extend(times)
             for number in parts:

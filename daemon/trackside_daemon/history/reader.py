@@ -103,7 +103,8 @@ def run(connection: sqlite3.Connection, uid: str) -> dict[str, Any]:
     Raises:
         UnknownRunError: There is none with this id.
     """
-    row = connection.execute(f"SELECT {_RUN}, id, trimmed FROM run WHERE uid = ? AND NOT deleted", (uid,)).fetchone()  # noqa: S608
+    trimmed = "EXISTS (SELECT 1 FROM series JOIN stream ON stream.id = stream WHERE run = run.id AND series.trimmed)"
+    row = connection.execute(f"SELECT {_RUN}, id, {trimmed} FROM run WHERE uid = ? AND NOT deleted", (uid,)).fetchone()  # noqa: S608
     if row is None:
         raise UnknownRunError(f"run {uid!r}: there is none")
     *listed, id_, trimmed = row

@@ -15,13 +15,13 @@ microseconds in blocks.
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from typing import TYPE_CHECKING
 
 from trackside_daemon.history.place import HistoryError
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Sequence
     from pathlib import Path
 
@@ -153,7 +153,10 @@ def version(connection: sqlite3.Connection) -> int:
     """The number of the last step that ran; 0 for a new file. It writes nothing."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'migration'").fetchone():
         return 0
-    return int(connection.execute("SELECT coalesce(max(number), 0) FROM migration").fetchone()[0])
+    number, steps = connection.execute("SELECT coalesce(max(number), 0), count(*) FROM migration").fetchone()
+    if number != steps:
+        raise sqlite3.DatabaseError(f"malformed: {steps} steps were run, the last of number {number}")
+    return int(number)
 
 
 def check(connection: sqlite3.Connection, path: Path, migrations: Sequence[tuple[str, Sequence[str]]]) -> int:

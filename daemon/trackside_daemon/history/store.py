@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from trackside.wire import Block, pack
@@ -14,7 +16,6 @@ from trackside_daemon.metric import json_number
 from trackside_daemon.record import Alert, Event, Opened, Record, Sampled, Standing, Taken
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Callable, Mapping, Sequence
 
 LOG_ROWS = 512
@@ -103,11 +104,14 @@ class Store:
         self._streams.clear()
         self._sessions.clear()
         self._dirty.clear()
-        self.due = dict.fromkeys(self._unpacked())
+        self.due = {}
+        with suppress(sqlite3.Error):  # whoever works with the file next meets it, and knows what to do
+            self.due.update(dict.fromkeys(self._unpacked()))
 
     def packed(self, stream: int) -> None:
         """The log of a stream is in blocks: its run's last step and loss are told from them."""
         self.due.pop(stream, None)
+        self.due.update(dict.fromkeys(self._unpacked(stream)))  # what came meanwhile
         self._sum_up(stream)
         if (known := self._streams.get(stream)) is not None:
             fresh = self._load(stream)
@@ -121,38 +125,48 @@ class Store:
             "WHERE series.stream = ?"
         )
         step = max((row[0] for row in self.connection.execute(last, (stream,))), default=None)
-        run, rank = self.connection.execute("SELECT run, rank FROM stream WHERE id = ?", (stream,)).fetchone()
+        found = self.connection.execute("SELECT run, attempt, rank FROM stream WHERE id = ?", (stream,)).fetchone()
+        if step is None or found is None:  # nothing was pushed, or it was deleted meanwhile
+            return
+        run, *place = found
         self.connection.execute("UPDATE run SET step = ? WHERE id = ? AND coalesce(step < ?, 1)", (step, run, step))
-        lowest = self.connection.execute("SELECT min(rank) FROM stream WHERE run = ?", (run,)).fetchone()[0]
+        self.connection.execute("UPDATE run SET trimmed = 0 WHERE id = ? AND trimmed", (run,))
+        lowest = self.connection.execute(
+            "SELECT attempt, rank FROM stream WHERE run = ? ORDER BY attempt DESC, rank LIMIT 1", (run,)
+        ).fetchone()
         marks = ", ".join("?" * len(LOSSES))
         loss = self.connection.execute(
             f"{last} AND series.key IN ({marks}) ORDER BY length(series.key) LIMIT 1",
             (stream, *LOSSES),
         ).fetchone()
-        if rank == lowest and loss is not None:
+        if place == list(lowest) and loss is not None:
             self.connection.execute("UPDATE run SET loss = ? WHERE id = ?", (json_number(loss[1]), run))
 
     def run_id(self, uid: str) -> int | None:
         """The row of a run; None when there is none."""
-        found = self.connection.execute("SELECT id FROM run WHERE uid = ?", (uid,)).fetchone()
+        found = self.connection.execute("SELECT id FROM run WHERE uid = ? AND NOT deleted", (uid,)).fetchone()
         return None if found is None else int(found[0])
+
+    def knows(self, session: bytes) -> bool:
+        """Whether a session has ever been opened here."""
+        return self.connection.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone() is not None
 
     def _opened(self, record: Opened) -> None:
         identity = record.hello.identity
         run = self._run(record)
         self._attempt(run, record)
-        self.connection.execute(
-            "INSERT OR IGNORE INTO stream (run, attempt, rank) VALUES (?, ?, ?)", (run, record.attempt, identity.rank)
-        )
+        place = (run, record.attempt, _int64(identity.rank))
+        self.connection.execute("INSERT OR IGNORE INTO stream (run, attempt, rank) VALUES (?, ?, ?)", place)
         stream = self.connection.execute(
-            "SELECT id FROM stream WHERE run = ? AND attempt = ? AND rank = ?", (run, record.attempt, identity.rank)
+            "SELECT id FROM stream WHERE run = ? AND attempt = ? AND rank = ?", place
         ).fetchone()[0]
         self.connection.execute(
             "INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
-            "committed = max(committed, excluded.committed), clock_offset = excluded.clock_offset",
+            "stream = excluded.stream, committed = max(committed, excluded.committed), "
+            "clock_offset = excluded.clock_offset",
             (
-                *(record.session, stream, record.hello.acked, record.offset),
-                *(identity.pid, identity.start, identity.boot),
+                *(record.session, stream, _int64(record.hello.acked), record.offset),
+                *(_int64(identity.pid), _int64(identity.start), identity.boot),
             ),
         )
         self._sessions.pop(record.session, None)
@@ -161,6 +175,7 @@ class Store:
         """The run's row, made anew or brought up to date."""
         hello, uid = record.hello, record.hello.identity.run
         started = hello.started / 1e9 + record.offset
+        self.connection.execute("UPDATE run SET uid = uid || '/deleted/' || id WHERE uid = ? AND deleted", (uid,))
         run = self.run_id(uid)
         if run is None:
             inserted = self.connection.execute(
@@ -168,9 +183,6 @@ class Store:
                 (uid, record.name, _state(record), started),
             )
             run = int(inserted.lastrowid or 0)
-        elif self.connection.execute("SELECT deleted FROM run WHERE id = ?", (run,)).fetchone()[0]:
-            self.connection.execute("UPDATE run SET uid = uid || '/deleted/' || id WHERE id = ?", (run,))
-            return self._run(record)
         self.connection.execute(
             "UPDATE run SET name = ?, started = min(started, ?) WHERE id = ?", (record.name, started, run)
         )
@@ -190,10 +202,12 @@ class Store:
                 "INSERT INTO attempt (run, number, state, started) VALUES (?, ?, ?, ?)",
                 (run, record.attempt, _state(record), started),
             )
-            self.connection.execute("UPDATE run SET state = ?, ended = NULL WHERE id = ?", (_state(record), run))
+            self.connection.execute(
+                "UPDATE run SET state = ?, cause = '', ended = NULL WHERE id = ?", (_state(record), run)
+            )
         about = json.loads(known[0]) if known else {}
         if hello.identity.rank <= about.get("rank", hello.identity.rank):
-            about = self._about(record)
+            about = self._about(record) if record.about is None else record.about
         config = redact_config(hello.config) if hello.config else (known[1] if known else "")
         self.connection.execute(
             "UPDATE attempt SET about = ?, config = ?, started = min(started, ?) WHERE run = ? AND number = ?",
@@ -226,7 +240,7 @@ class Store:
         session.committed = record.number
         self._dirty[record.session] = session
         if record.blocks:
-            self._append(session.stream, record.blocks, record.shift)
+            self._append(session.stream, record.blocks, _int64(record.shift))
 
     def _append(self, stream: Stream, blocks: Sequence[Block], shift: int) -> None:
         for part in rows.aligned(blocks, stream.pushes, BLOCK):
@@ -299,7 +313,11 @@ class Store:
 
     def _session(self, id_: bytes) -> _Session | None:
         if id_ not in self._sessions:
-            found = self.connection.execute("SELECT stream, committed FROM session WHERE id = ?", (id_,)).fetchone()
+            found = self.connection.execute(
+                "SELECT stream, committed FROM session JOIN stream ON stream.id = stream JOIN run ON run.id = run "
+                "WHERE session.id = ? AND NOT deleted",
+                (id_,),
+            ).fetchone()
             if found is None:
                 return None
             self._sessions[id_] = _Session(self._stream(found[0]), found[1])
@@ -322,19 +340,23 @@ class Store:
         ).fetchone()
         return Stream(id_, max(number, packed), pushes, tail, size)
 
-    def _unpacked(self) -> list[int]:
-        """Streams of ended attempts with rows in the log, and those that have too many of them."""
+    def _unpacked(self, stream: int | None = None) -> list[int]:
+        """Streams of ended attempts with rows in the log, and those that have too many of them; of *stream* alone if given."""
+        low, high = (0, 2**63 - 1) if stream is None else (stream << LOG_BITS, (stream + 1 << LOG_BITS) - 1)
         found = self.connection.execute(
-            "SELECT log.id >> 32 AS stream, count(*), sum(length(log.data)) FROM log GROUP BY stream"
+            "SELECT id >> 32 AS stream, count(*), sum(length(data)) FROM log WHERE id BETWEEN ? AND ? GROUP BY stream",
+            (low, high),
         ).fetchall()
-        ended = "SELECT 1 FROM stream JOIN attempt ON attempt.run = stream.run AND attempt.number = stream.attempt "
-        return [
-            int(stream)
-            for stream, count, size in found
-            if count >= LOG_ROWS
-            or size >= LOG_BYTES
-            or self.connection.execute(ended + "WHERE stream.id = ? AND attempt.ended NOT NULL", (stream,)).fetchone()
-        ]
+        return [int(one) for one, count, size in found if self._is_due(one, count, size)]
+
+    def _is_due(self, stream: int, count: int, size: int) -> bool:
+        known = self.connection.execute(
+            "SELECT deleted, attempt.ended NOT NULL FROM stream JOIN run ON run.id = stream.run "
+            "JOIN attempt ON attempt.run = stream.run AND attempt.number = stream.attempt WHERE stream.id = ?",
+            (stream,),
+        ).fetchone()
+        deleted, ended = known or (stream != HOST, False)
+        return not deleted and (ended or count >= LOG_ROWS or size >= LOG_BYTES)
 
 
 def redact_config(text: str) -> str:
@@ -343,6 +365,11 @@ def redact_config(text: str) -> str:
         return _json(redact(json.loads(text)))
     except (ValueError, RecursionError):
         return _json("not JSON")
+
+
+def _int64(number: int) -> int:
+    """The nearest that the file can hold: a client may say any number."""
+    return max(-(2**63), min(2**63 - 1, number))
 
 
 def _state(record: Opened) -> str:

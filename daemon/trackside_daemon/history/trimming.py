@@ -59,11 +59,13 @@ class Trimming:
 
     Attributes:
         excess: Bytes over the bound that cannot be freed, since pinned and live runs hold them.
+        deleted: Rises when rows of runs go, which nobody may remember then.
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path, bounds: Bounds) -> None:
         self.bounds = bounds
         self.excess = 0
+        self.deleted = 0
         self._connection = connection
         self._wal = path.with_name(path.name + "-wal")
         self._work: Iterator[None] | None = None
@@ -93,15 +95,18 @@ class Trimming:
                 "UPDATE run SET deleted = 1 WHERE pinned = 0 AND ended < ?", (now - self.bounds.age,)
             )
             yield from self._delete_marked()
+            yield from self._delete_host(now - self.bounds.age)
         if self._is_over():
             yield from self._trim(now)
+        else:
+            self._note(0)
         yield from self._give_back()
 
     def _trim(self, now: float) -> Iterator[None]:
         for victims in (
             self._ended(),
             self._live(now - LIVE_SECONDS),
-            self._whole(),
+            self._whole(now),
             self._live(now),
         ):
             for _ in victims:
@@ -121,9 +126,14 @@ class Trimming:
                 return
             for series, first, end in self._series_of(run):
                 for number in range(first, -(-end // BLOCK), STEP_BLOCKS):
-                    self._drop_samples(series, number, min(number + STEP_BLOCKS, -(-end // BLOCK)))
-                    yield
-            self._connection.execute("UPDATE run SET trimmed = 1 WHERE id = ?", (run,))
+                    if self._one("SELECT 1 FROM run WHERE id = ? AND ended NOT NULL", run):  # not resumed meanwhile
+                        self._drop_samples(series, number, min(number + STEP_BLOCKS, -(-end // BLOCK)))
+                        yield
+            self._connection.execute(
+                "UPDATE run SET trimmed = 1 WHERE id = ? AND NOT EXISTS (SELECT 1 FROM series "
+                "JOIN stream ON stream.id = stream WHERE stream.run = run.id AND series.trimmed * ? < series.end)",
+                (run, BLOCK),
+            )
             yield
 
     def _live(self, before: float) -> Iterator[None]:
@@ -155,21 +165,20 @@ class Trimming:
             if found is not None:
                 heapq.heappush(heap, (found, series, number, whole))
 
-    def _whole(self) -> Iterator[None]:
-        """Ended runs, and what the host was before the oldest run that is left."""
+    def _whole(self, now: float) -> Iterator[None]:
+        """What the host was before the oldest run that is left, and ended runs."""
         while True:
+            yield from self._delete_host(now)
             run = self._one("SELECT id FROM run WHERE ended NOT NULL AND NOT pinned AND NOT deleted ORDER BY ended")
             if run is None:
                 return
             self._connection.execute("UPDATE run SET deleted = 1 WHERE id = ?", (run,))
             yield from self._delete_marked()
-            oldest = self._one("SELECT min(started) FROM run")
-            if oldest is not None:
-                yield from self._delete_host(oldest)
 
     def _delete_marked(self) -> Iterator[None]:
         """Take away the runs that are marked as deleted, bit by bit."""
         while (run := self._one("SELECT id FROM run WHERE deleted")) is not None:
+            self.deleted += 1
             for stream in self._all("SELECT id FROM stream WHERE run = ?", run):
                 first, last = stream << LOG_BITS, (stream + 1 << LOG_BITS) - 1
                 yield from self._delete("log", "id BETWEEN ? AND ?", first, last)
@@ -184,6 +193,11 @@ class Trimming:
             yield
 
     def _delete_host(self, before: float) -> Iterator[None]:
+        """What the host was before a Unix time, and before the oldest run that is left."""
+        oldest = self._one("SELECT min(started) FROM run")
+        before = before if oldest is None else min(before, oldest)
+        for table, time in (("event", "time"), ("alert", "ended")):
+            yield from self._delete(table, f"run = {HOST} AND {time} < ?", before)
         for series, _, end in self._series(HOST):
             base = series << BLOCK_BITS
             old = self._all(
@@ -194,6 +208,9 @@ class Trimming:
             )
             if old:
                 yield from self._delete_blocks(series, old[0] - base, old[-1] - base + 1)
+                self._connection.execute(
+                    "UPDATE series SET trimmed = max(trimmed, ?) WHERE id = ?", (old[-1] - base + 1, series)
+                )
 
     def _delete_blocks(self, series: int, first: int, end: int) -> Iterator[None]:
         for number in range(first, end, STEP_BLOCKS):
@@ -212,7 +229,7 @@ class Trimming:
         release(self._connection, axes)
         self._connection.execute("UPDATE series SET trimmed = ? WHERE id = ?", (end, series))
 
-    def _delete(self, table: str, where: str, *values: int) -> Iterator[None]:
+    def _delete(self, table: str, where: str, *values: float) -> Iterator[None]:
         while True:
             ids = self._all(f"SELECT id FROM {table} WHERE {where} LIMIT {STEP_ROWS}", *values)  # noqa: S608
             if not ids:

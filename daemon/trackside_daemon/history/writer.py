@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside_daemon.history.database import is_damage
 from trackside_daemon.history.packing import Packing
+from trackside_daemon.history.place import HistoryError
 from trackside_daemon.history.store import Store
 from trackside_daemon.history.trimming import Trimming
 from trackside_daemon.metric import Metric, Sample
@@ -54,6 +55,12 @@ RETRY_SECONDS = 1.0
 TRIM_SECONDS = 5.0
 """How often it is looked whether the file is over its bounds."""
 
+NONSENSE = (ArithmeticError, LookupError, TypeError, ValueError)
+"""What is raised by numbers that no table takes, and by rows that make no sense."""
+
+REFUSED = (sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError, *NONSENSE)
+"""What says that a record cannot be written, ever."""
+
 T = TypeVar("T")
 log = logging.getLogger("trackside")
 
@@ -84,6 +91,7 @@ class Writer:
         renounce: Told when the file was damaged and set aside: what was not acknowledged has to come again.
         hardware: Tells what this machine has.
         jsonl: Also gets what was committed.
+        clock: Tells the Unix time that bounds are judged by.
 
     Attributes:
         failures: Batches that could not be written at the first try, or not to the JSON lines.
@@ -99,6 +107,7 @@ class Writer:
         renounce: Callable[[], None] = lambda: None,
         hardware: Callable[[], Mapping[str, Any]] = dict,
         jsonl: JsonLines | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.failures = {"history": 0, "jsonl": 0}
         self.stuck = False
@@ -108,9 +117,13 @@ class Writer:
         self._renounce = renounce
         self._hardware = hardware
         self._jsonl = jsonl
+        self._clock = clock
         self._queue: deque[_Item] = deque()
-        self._calls: deque[tuple[Callable[[Store], Any], Future[Any]]] = deque()
+        self._calls: deque[tuple[int, Callable[[Store], Any], Future[Any]]] = deque()
         self._size = 0
+        self._put = 0
+        self._over = False
+        self._replaced = False
         self._changed = threading.Condition()
         self._stopping = False
         self._samples = 0
@@ -128,6 +141,10 @@ class Writer:
             self._stopping = True
             self._changed.notify_all()
         self._thread.join()
+        with self._changed:
+            self._over = True
+            while self._calls:
+                self._calls.popleft()[2].cancel()
 
     def put(self, records: Sequence[Record], receipt: Any = None) -> None:
         """Queue what belongs into one transaction. When there is no room, what was merely sampled is left out."""
@@ -136,6 +153,7 @@ class Writer:
             if receipt is None and not self._has_room() and all(isinstance(record, Sampled) for record in records):
                 return
             self._queue.append(item)
+            self._put += 1
             self._size += item.size
             self._changed.notify_all()
 
@@ -144,11 +162,14 @@ class Writer:
         return self._has_room()
 
     def call(self, work: Callable[[Store], T]) -> Future[T]:
-        """Have *work* done in a transaction of its own, after what is queued by now."""
+        """Have *work* done in a transaction of its own, after what is queued by now; cancelled after the end."""
         future: Future[T] = Future()
         with self._changed:
-            self._calls.append((work, future))
-            self._changed.notify_all()
+            if self._over:
+                future.cancel()
+            else:
+                self._calls.append((self._put, work, future))
+                self._changed.notify_all()
         return future
 
     def samples(self) -> list[Sample]:
@@ -188,20 +209,23 @@ class Writer:
             self._jsonl.close()
 
     def _next(self, patience: float) -> tuple[list[_Item], tuple[Callable[[Store], Any], Future[Any]] | None]:
-        """What is to be written next, waited for; and once the queue is empty, what is to be done."""
+        """What is to be written next, waited for; and what is to be done then."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._calls or self._stopping, patience)
             group: list[_Item] = []
             size = 0
-            while self._queue and size < GROUP_BYTES:
+            written = self._put - len(self._queue)
+            behind = self._calls[0][0] - written if self._calls else len(self._queue)
+            while self._queue and size < GROUP_BYTES and len(group) < behind:
                 group.append(self._queue.popleft())
                 size += group[-1].size
             self._size -= size
-            call = self._calls.popleft() if self._calls and not self._queue else None
+            call = self._calls.popleft()[1:] if self._calls and len(group) >= behind else None
             return group, call
 
-    def _commit(self, group: list[_Item]) -> None:
+    def _commit(self, group: list[_Item]) -> bool:
         """Write a group, however long the disk takes; only a damaged file, or the end, makes it give up."""
+        batches = len(group)
         while True:
             try:
                 with self._database.transaction():
@@ -209,14 +233,17 @@ class Writer:
                         for record in item.records:
                             self._store.apply(record)
                     self._store.settle()
+                    strange = [item for item in group if self._is_strange(item)]
+            except REFUSED as error:
+                self._undo()
+                return self._part(group, error)
             except sqlite3.Error as error:
-                if not self._failed(error, len(group)):
-                    return
+                if not self._failed(error, batches):
+                    return False
+                batches = 0
             else:
                 break
-        if self.stuck:
-            self.stuck = False
-            log.info("the history is written again")
+        self._recovered()
         self._samples += sum(
             len(block.values) // 8
             for item in group
@@ -225,9 +252,31 @@ class Writer:
             for block in record.blocks
         )
         for item in group:
-            if item.receipt is not None:
+            if item.receipt is not None and item not in strange:
                 self._acknowledge(item.receipt)
         self._also(group)
+        return True
+
+    def _is_strange(self, item: _Item) -> bool:
+        """It was put before its sender knew that a new file has begun, which does not know the session: it comes again."""
+        return self._replaced and any(
+            isinstance(record, Taken) and not self._store.knows(record.session) for record in item.records
+        )
+
+    def _part(self, group: list[_Item], error: Exception) -> bool:
+        """Write the items of a group one by one; of one that no table takes, only that its messages came."""
+        if len(group) > 1:
+            return all(self._commit([item]) for item in group)
+        (item,) = group
+        numbers = [Taken(one.session, one.number) for one in item.records if isinstance(one, Taken)]
+        self.failures["history"] += 1
+        log.error("a record cannot be written and is left out: %s: %s", type(error).__name__, error)
+        return list(item.records) == numbers or self._commit([_Item(numbers, item.receipt)])
+
+    def _recovered(self) -> None:
+        if self.stuck:
+            self.stuck = False
+            log.info("the history is written again")
 
     def _failed(self, error: sqlite3.Error, batches: int) -> bool:
         """Count and say it once; whether to try again, after a moment."""
@@ -235,9 +284,9 @@ class Writer:
         if is_damage(error):
             self._replace(error)
             return False
+        self.failures["history"] += batches
         if not self.stuck:
             self.stuck = True
-            self.failures["history"] += batches
             log.error("the history cannot be written: %s; clients keep their samples until it can", error)
         with self._changed:
             self._changed.wait_for(lambda: self._stopping, RETRY_SECONDS)
@@ -249,12 +298,29 @@ class Writer:
             self._queue.clear()
             self._size = 0
         self.failures["history"] += 1
+        self._replaced = True
         aside = self._database.set_aside()
         log.error(
             "%s was damaged (%s): it is kept as %s, and a new history begins", self._database.path, error, aside.name
         )
-        self._begin()
+        while not self._begun():
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopping, RETRY_SECONDS)
+                if self._stopping:
+                    return
         self._renounce()
+
+    def _begun(self) -> bool:
+        """Begin a new file, if the disk takes one."""
+        try:
+            self._database.begin()
+        except HistoryError as error:
+            if not self.stuck:
+                self.stuck = True
+                log.error("no new history can begin: %s; clients keep their samples until it can", error)  # noqa: TRY400  a disk's fault, no traceback
+            return False
+        self._begin()
+        return True
 
     def _undo(self) -> None:
         self._store.forget()
@@ -262,6 +328,8 @@ class Writer:
         self._packing = None
 
     def _serve(self, work: Callable[[Store], Any], future: Future[Any]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
         try:
             with self._database.transaction():
                 result = work(self._store)
@@ -276,8 +344,8 @@ class Writer:
 
     def _tidy(self) -> bool:
         """Pack or trim for a moment; whether there is more to do."""
-        idle = self._packing is None and not self._store.due and time.time() < self._trim_at
-        if idle or self.stuck or self._stopping:
+        idle = self._packing is None and not self._store.due and self._clock() < self._trim_at
+        if (idle and not self.stuck) or self._stopping:
             return False
         try:
             with self._database.transaction():
@@ -285,8 +353,9 @@ class Writer:
                 more = True
                 while more and time.monotonic() < until and not (self._queue and self._store.backlog < BACKLOG_BYTES):
                     more = self._pack() or self._trim()
+            self._recovered()
             return more
-        except ValueError as error:  # what was read makes no sense
+        except NONSENSE as error:  # what was read
             self._undo()
             self._replace(error)
         except sqlite3.Error as error:
@@ -306,11 +375,15 @@ class Writer:
         return True
 
     def _trim(self) -> bool:
-        now = time.time()
+        now = self._clock()
         if now < self._trim_at:
             return False
         self._bytes = self._trimming.size()
-        if self._trimming.step(now):
+        deleted = self._trimming.deleted
+        more = self._trimming.step(now)
+        if self._trimming.deleted != deleted:
+            self._store.forget()
+        if more:
             return True
         self._trim_at = now + TRIM_SECONDS
         return False
