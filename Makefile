@@ -29,9 +29,10 @@ soak: $(VENV)/.dev system
 	@$(BIN)/python -m pytest --soak
 
 bench: $(VENV)/.dev
-	$(SAY) 'benchmarks: about three minutes, best on a quiet machine'
+	$(SAY) 'benchmarks: about six minutes, best on a quiet machine'
 	@$(BIN)/python -m pytest bench/scrape.py --benchmark-only --benchmark-disable-gc -q --no-header --benchmark-columns=median
 	@PYTHONPATH=tests $(BIN)/python bench/footprint.py
+	@PYTHONPATH=tests $(BIN)/python bench/history.py
 
 check: $(VENV)/.dev
 	$(SAY) 'lint, types, import contracts'

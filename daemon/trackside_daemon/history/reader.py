@@ -6,6 +6,8 @@ import json
 from math import nan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from trackside.wire import Identity
 from trackside_daemon.history import codec
 from trackside_daemon.history.schema import BLOCK_BITS, HOST
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 MACHINE = "trackside_"
 """Keys that begin so are GPU and host series, which belong to the machine and not to a rank."""
 
+_decode = msgspec.json.decode
 _RUN = (
     "uid, name, state, cause, started, ended, (SELECT max(number) FROM attempt WHERE attempt.run = run.id), step, loss, "
     "tags, pinned"
@@ -259,7 +262,7 @@ def _listed(row: Sequence[Any]) -> dict[str, Any]:
         "attempt": attempt,
         "step": step,
         "loss": loss,
-        "tags": json.loads(tags),
+        "tags": _decode(tags),
         "pinned": bool(pinned),
     }
 

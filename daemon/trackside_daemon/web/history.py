@@ -20,6 +20,7 @@ from trackside_daemon.history.items import FormError
 from trackside_daemon.history.reader import Filter, UnknownRunError
 from trackside_daemon.history.series import POINTS, Window
 from trackside_daemon.metric import json_number
+from trackside_daemon.training.families import ENDED
 from trackside_daemon.web import api
 
 if TYPE_CHECKING:
@@ -208,7 +209,8 @@ def _merged(kept: list[dict[str, Any]], live: dict[str, Any], wanted: Filter) ->
             run["step"] = max(int(rank["step"]) for rank in newest)
             run["loss"] = newest[0].get("loss")
     everything = not any((wanted.name, wanted.tag, wanted.state, wanted.since, wanted.until))
-    return [*on_page.values(), *kept] if everything else kept
+    fresh = [run for run in on_page.values() if run["state"] not in ENDED]
+    return [*fresh, *kept] if everything else kept
 
 
 def _known(connection: Any, name: str) -> str:

@@ -1,0 +1,352 @@
+"""The history, beside a table of plain rows in the same run: charts, bytes a sample, writing, and what writing waits.
+
+Run by ``make bench``; prints tables in Markdown.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from array import array
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+from processes import ROOT, Daemon, eventually
+
+from trackside.wire import Block, Clock, Hello, Identity, Totals, pack
+from trackside_daemon.history import reader, series
+from trackside_daemon.history.database import Database
+from trackside_daemon.history.importing import Reading, write
+from trackside_daemon.history.series import Window
+from trackside_daemon.history.trimming import Bounds
+from trackside_daemon.history.writer import Writer
+from trackside_daemon.record import Opened, Standing, Taken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROWS = 512
+SECOND = 1_000_000_000
+BEGIN = 1_700_000_000 * SECOND
+REPEATS = 30
+LOGS = ROOT.parent / "shared" / "data" / "dev"
+
+
+class Filling:
+    """One run whose pushes are made cheaply: the same jittered stamps and values again and again, shifted."""
+
+    def __init__(self, writer: Writer, name: str, keys: list[str], noise: Callable[[], float]) -> None:
+        self.writer = writer
+        self.keys = keys
+        self.session = name.encode().ljust(16, b"\0")[:16]
+        self.number = self.rows = 0
+        rng = random.Random(1)
+        self._stamps = pack("q", [row * SECOND // 10 + rng.randrange(4_000_000) for row in range(ROWS)])
+        self._values = [pack("d", [noise() for _ in range(ROWS * len(keys))]) for _ in range(16)]
+        identity = Identity(run=name, name=name)
+        hello = Hello(identity, Clock(BEGIN, 0), BEGIN, Totals())
+        writer.put([Opened(self.session, hello, name, 0, BEGIN / SECOND)])
+
+    def push(self, rows: int) -> Taken:
+        """The next message, of *rows* pushes."""
+        self.number += 1
+        steps = array("q", range(self.rows, self.rows + rows)).tobytes()
+        values = self._values[self.number % 16][: 8 * rows * len(self.keys)]
+        block = Block(self.keys, steps, self._stamps[: 8 * rows], values)
+        shift = BEGIN + self.rows * SECOND // 10
+        self.rows += rows
+        return Taken(self.session, self.number, [block], shift)
+
+    def fill(self, rows: int) -> None:
+        """Push so many rows, as fast as they are taken."""
+        while self.rows < rows:
+            taken = self.push(min(ROWS, rows - self.rows))
+            eventually(self.writer.has_room) if not self.writer.has_room() else None
+            self.writer.put([taken])
+
+    def settle(self) -> None:
+        """Wait until all of it is packed."""
+        self.writer.call(lambda _: None).result()
+        eventually(lambda: self.writer.call(lambda store: not store.due).result(), 600)
+
+
+def floats() -> Callable[[], float]:
+    """Values that fit float32, as a loss from a framework does."""
+    rng = random.Random(2)
+    return lambda: array("f", [2.5 + rng.gauss(0, 0.1)])[0]
+
+
+def median(times: list[float]) -> float:
+    return statistics.median(times) * 1000
+
+
+def timed(work: Callable[[], Any], repeats: int = REPEATS) -> tuple[float, Any]:
+    """Median milliseconds, and the last result."""
+    times = []
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        found = work()
+        times.append(time.perf_counter() - begun)
+    return median(times), found
+
+
+def chart(database: Database, run: str, key: str, window: Window) -> series.Chart:
+    with database.reading() as connection:
+        (found,) = reader.series(connection, run, [key])
+        return series.chart(connection, found.series, found.tail, window)
+
+
+def windows(rows: int) -> Iterator[tuple[str, Window]]:
+    """The whole, and zooms down to what one sees pixel by pixel."""
+    yield "all", series.EVERYTHING
+    for share in (0.3, 0.05, 0.005, 0.0002):
+        low = int(rows * 0.437)
+        high = low + int(rows * share)
+        yield f"{share:.2%} by step", Window("step", low, high)
+        yield f"{share:.2%} by time", Window("time", BEGIN / SECOND + low / 10, BEGIN / SECOND + high / 10)
+
+
+def charts(directory: Path, rows: int, keys: int) -> dict[str, tuple[float, float]]:
+    """Milliseconds by window: in the query, and through the API of a real daemon."""
+    history = directory / "history"
+    history.mkdir()
+    database = Database(history)
+    writer = Writer(database, Bounds(0))
+    writer.start()
+    names = [f"key{number}" for number in range(keys)]
+    filling = Filling(writer, "long", names, floats())
+    begun = time.perf_counter()
+    filling.fill(rows)
+    filling.settle()
+    took = time.perf_counter() - begun
+    filling.fill(rows + 300)  # fresh ones, which are not packed
+    writer.call(lambda _: None).result()
+    print(f"\n{rows * keys / 1e6:,.0f} million samples, {keys} series: written and packed in {took:.1f} s.", flush=True)
+    found = {}
+    for name, window in windows(rows):
+        took, made = timed(lambda window=window: chart(database, "long", "key0", window))
+        found[name] = took, len(made.points), made.unit
+    writer.stop()
+    database.close()
+    daemon = Daemon(directory)
+    try:
+        return {
+            name: (*found[name], through_api(daemon, f"series?run=long&key=key0{question(window)}"))
+            for name, window in windows(rows)
+        }
+    finally:
+        daemon.stop()
+
+
+def question(window: Window) -> str:
+    return "" if window.whole else f"&by={window.by}&from={window.low}&to={window.high}"
+
+
+def through_api(daemon: Daemon, path: str) -> float:
+    token = (daemon.directory / "push.token").read_text().strip()
+    with httpx.Client(trust_env=False, headers={"Authorization": f"Bearer {token}"}, timeout=60) as client:
+
+        def ask() -> None:
+            client.get(f"{daemon.url}/api/v1/{path}").raise_for_status()
+
+        ask()
+        return timed(ask)[0]
+
+
+def plain(directory: Path, rows: int) -> tuple[float, float, float]:
+    """A table of rows: samples/s written, bytes a sample, and a chart of all in milliseconds."""
+    path = directory / "plain.db"
+    with sqlite3.connect(path, isolation_level=None) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = normal")
+        connection.execute("CREATE TABLE sample (series INTEGER, step INTEGER, time REAL, value REAL)")
+        noise = floats()
+        values = [noise() for _ in range(8192)]
+        begun = time.perf_counter()
+        for first in range(0, rows, ROWS * 20):
+            many = range(first, min(rows, first + ROWS * 20))
+            connection.execute("BEGIN")
+            connection.executemany(
+                "INSERT INTO sample VALUES (1, ?, ?, ?)", ((row, 1.7e9 + row / 10, values[row % 8192]) for row in many)
+            )
+            connection.execute("COMMIT")
+        connection.execute("CREATE INDEX by_step ON sample (series, step)")
+        took = time.perf_counter() - begun
+        query = (
+            "SELECT max(step), max(time), min(value), max(value) FROM sample WHERE series = 1 "
+            f"GROUP BY step / {max(1, rows // 2000)}"
+        )
+        asked = timed(lambda: connection.execute(query).fetchall(), 3)[0]
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    return rows / took, path.stat().st_size / rows, asked
+
+
+def at_rest(keys: int, noise: Callable[[], float]) -> float:
+    """Bytes a sample of a run that has ended, everything of the file included."""
+    with tempfile.TemporaryDirectory(prefix="ts-") as place:
+        database = Database(Path(place))
+        writer = Writer(database, Bounds(0))
+        writer.start()
+        filling = Filling(writer, "run", [f"metric{number}" for number in range(keys)], noise)
+        filling.fill(2_000_000 // keys)
+        writer.put([Standing("run", 0, "finished", "", BEGIN / SECOND)])
+        filling.settle()
+        return closed_size(writer, database) / (filling.rows * keys)
+
+
+def closed_size(writer: Writer, database: Database) -> int:
+    """Size of the file once free pages were given back, and it is closed."""
+
+    def free() -> int:
+        return int(writer.call(lambda store: store.connection.execute("PRAGMA freelist_count").fetchone()[0]).result())
+
+    eventually(lambda: free() <= 256, 120)
+    writer.stop()
+    database.close()
+    return database.path.stat().st_size
+
+
+def logs() -> tuple[int, float] | None:
+    """Real training logs: how many samples, and bytes each."""
+    if not LOGS.is_dir():
+        return None
+    with tempfile.TemporaryDirectory(prefix="ts-") as place:
+        database = Database(Path(place))
+        writer = Writer(database, Bounds(0))
+        writer.start()
+        samples = 0
+        for path in sorted(LOGS.glob("*/*.csv")):
+            with path.open("rb") as file:
+                samples += write(writer, Reading(file, f"{path.parent.name}-{path.stem}.csv", begin=0.0)).samples
+        eventually(lambda: writer.call(lambda store: not store.due).result(), 600)
+        return samples, closed_size(writer, database) / samples
+
+
+def throughput() -> tuple[float, float]:
+    """Samples/s committed, and packed too: steps of 20 values."""
+    with tempfile.TemporaryDirectory(prefix="ts-") as place:
+        database = Database(Path(place))
+        writer = Writer(database, Bounds(0))
+        writer.start()
+        filling = Filling(writer, "run", [f"metric{number}" for number in range(20)], floats())
+        begun = time.perf_counter()
+        filling.fill(200_000)
+        writer.call(lambda _: None).result()
+        written = time.perf_counter() - begun
+        filling.settle()
+        packed = time.perf_counter() - begun
+        writer.stop()
+        database.close()
+        return 4_000_000 / written, 4_000_000 / packed
+
+
+def waits() -> list[float]:
+    """How long a message waits for its acknowledgement, in ms, while 1,000 keys of 4,096 samples are packed."""
+    told: dict[int, float] = {}
+    arrived = threading.Event()
+
+    def acknowledge(receipt: int) -> None:
+        told[receipt] = time.perf_counter()
+        arrived.set()
+
+    with tempfile.TemporaryDirectory(prefix="ts-") as place:
+        database = Database(Path(place))
+        writer = Writer(database, Bounds(0), acknowledge=acknowledge)
+        writer.start()
+        wide = Filling(writer, "wide", [f"metric{number}" for number in range(1000)], floats())
+        small = Filling(writer, "small", ["loss"], floats())
+        writer.call(lambda _: None).result()
+        wide.fill(4096)
+        found = []
+        while writer.call(lambda store: bool(store.due)).result():
+            arrived.clear()
+            begun = time.perf_counter()
+            writer.put([small.push(2)], small.number)
+            arrived.wait(60)
+            found.append((told[small.number] - begun) * 1000)
+        writer.stop()
+        database.close()
+    return found
+
+
+def listing(directory: Path) -> tuple[float, float]:
+    """Milliseconds for the list of 10,000 runs: the query, and through the API."""
+    history = directory / "history"
+    history.mkdir()
+    database = Database(history)
+    writer = Writer(database, Bounds(0))
+    writer.start()
+    for number in range(10_000):
+        name = f"run-{number:05}"
+        hello = Hello(
+            Identity(run=name, name=name), Clock(BEGIN, 0), BEGIN + number * SECOND, Totals(), tags=("sweep",)
+        )
+        eventually(writer.has_room)
+        writer.put(
+            [Opened(name.encode().ljust(16), hello, name, 0, 0.0), Standing(name, 0, "finished", "", 1.7e9 + number)]
+        )
+    writer.call(lambda _: None).result()
+
+    def look() -> list[dict[str, Any]]:
+        with database.reading() as connection:
+            return reader.runs(connection)
+
+    query, found = timed(look)
+    assert len(found) == 10_000
+    writer.stop()
+    database.close()
+    daemon = Daemon(directory)
+    try:
+        return query, through_api(daemon, "runs")
+    finally:
+        daemon.stop()
+
+
+def main() -> None:
+    """Print the tables."""
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as place:
+        several = {}
+        for name, rows, keys in (("10", 10_000_000, 1), ("100", 10_000_000, 10)):
+            directory = Path(place) / name
+            directory.mkdir()
+            several[name] = charts(directory, rows, keys)
+        rate, size, asked = plain(Path(place), 10_000_000)
+        directory = Path(place) / "list"
+        directory.mkdir()
+        query, api = listing(directory)
+    print("\n| window of 10,000,000 samples | buckets | unit | query, ms | API, ms | query, 100M in the file | API |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    for name, (one, buckets, unit, through) in several["10"].items():
+        ten, _, _, ten_through = several["100"][name]
+        print(f"| {name} | {buckets:,} | {unit:,} | {one:.1f} | {through:.1f} | {ten:.1f} | {ten_through:.1f} |")
+    print(f"| all, from plain rows with an index | 2,000 | | {asked:,.0f} | | | |")
+    print(f"\nThe list of 10,000 runs: {query:.1f} ms in the query, {api:.1f} ms through the API.", flush=True)
+    written, packed = throughput()
+    print("\n| written | samples/s | bytes a sample |")
+    print("|---|---:|---:|")
+    print(f"| 20 values a step, committed | {written:,.0f} | |")
+    rng = random.Random(3)
+    print(f"| the same, packed | {packed:,.0f} | {at_rest(20, floats()):.2f} |")
+    print(f"| one value a step, float32 | | {at_rest(1, floats()):.2f} |")
+    print(f"| 20 values a step, full float64 | | {at_rest(20, rng.random):.2f} |")
+    real = logs()
+    print(
+        f"| {real[0]:,} samples of 137 real training logs | | {real[1]:.2f} |" if real else f"| no logs at {LOGS} | | |"
+    )
+    print(f"| plain rows with an index | {rate:,.0f} | {size:.1f} |", flush=True)
+    held = sorted(waits())
+    print(
+        f"\nWhile 1,000 keys of 4,096 samples are packed, a message is acknowledged after {statistics.median(held):.1f} ms "
+        f"(p99 {held[int(len(held) * 0.99)]:.1f}, most {held[-1]:.1f}; {len(held)} messages)."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
