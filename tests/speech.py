@@ -9,15 +9,16 @@ import zmq
 from msgspec.structs import replace
 
 from trackside.identity import identify
-from trackside.wire import Block, Bye, Clock, Envelope, Hello, Pushes, Skip, Totals, encode, open_envelope, pack
+from trackside.wire import Beat, Block, Bye, Clock, Envelope, Hello, Pushes, Skip, Totals, encode, open_envelope, pack
 from trackside_daemon.state import State
 from trackside_daemon.training.runs import Limits, Moment, Runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from trackside.wire import Identity
     from trackside_daemon.metric import Batch, Distribution
+    from trackside_daemon.record import Record
 
     Values = Mapping[str, float]
 
@@ -125,11 +126,18 @@ class Known(NamedTuple):
 
 
 class House:
-    """`Runs` and the state that they fill, in a time that tests move."""
+    """`Runs` and the state that they fill, in a time that tests move.
 
-    def __init__(self, linger: float = 60.0, **limits: int) -> None:
+    Attributes:
+        records: What the history was told.
+    """
+
+    def __init__(
+        self, linger: float = 60.0, past: Callable[[str], tuple[int, bool] | None] = lambda _: None, **limits: int
+    ) -> None:
         self.state = State()
-        self.runs = Runs(Limits(**limits), linger)
+        self.runs = Runs(Limits(**limits), linger, past=past)
+        self.records: list[Record] = []
         self.after = 0.0
 
     @property
@@ -145,9 +153,9 @@ class House:
         """*who* pushes now."""
         self.take(self.runs.pushes(who.id, who.pushes(values, step=step, after=self.after, **totals), self.now))
 
-    def beat(self, who: Speaker) -> None:
-        """*who* gives a sign of life."""
-        self.take(self.runs.beat(who.id, self.now))
+    def beat(self, who: Speaker, **more: Any) -> None:
+        """*who* gives a sign of life, and tells *more* while its batches wait."""
+        self.take(self.runs.beat(who.id, Beat(clock(self.after), **more), self.now))
 
     def bye(self, who: Speaker, status: str = "finished") -> None:
         """*who* ends."""
@@ -162,6 +170,7 @@ class House:
         """What the pipeline would do."""
         for batch in batches:
             self.state.update(batch)
+            self.records += batch.records
 
     def page(self) -> dict[Known, float | Distribution]:
         """All training series."""

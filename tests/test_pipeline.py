@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from trackside_daemon import pipeline as module
+from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.history.trimming import Bounds
+from trackside_daemon.history.writer import QUEUE_ITEMS
 from trackside_daemon.metric import Batch, Metric, Sample
 from trackside_daemon.pipeline import PUSHES_WAITING, TICKS_WAITING, Pipeline
 from trackside_daemon.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 GAUGE = Metric("trackside_a", "gauge", "A.", ("name",))
 PATIENCE = 30.0
@@ -67,9 +71,19 @@ def acknowledged() -> Acknowledged:
 
 
 @pytest.fixture
-def pipeline(state: Watched, acknowledged: Acknowledged) -> Iterator[Pipeline]:
+def history(place: Path, acknowledged: Acknowledged) -> Iterator[Recorder]:
+    """A history, started, and stopped when the test has not."""
+    made = Recorder(place, Bounds(0), acknowledge=acknowledged)
+    made.start()
+    yield made
+    made.stop()
+    made.close()
+
+
+@pytest.fixture
+def pipeline(state: Watched, history: Recorder) -> Iterator[Pipeline]:
     """Started, and stopped when the test has not."""
-    made = Pipeline(state, acknowledged)
+    made = Pipeline(state, history)
     made.start()
     yield made
     state.go_on.set()
@@ -93,7 +107,7 @@ def test_what_is_sampled_goes_before_what_is_pushed(pipeline: Pipeline, state: W
     pipeline.tick([Batch("tick 1"), Batch("tick 2")])
     state.go_on.set()
     pipeline.stop()
-    assert state.taken == ["first", "tick 1", "tick 2", "pipeline", "push 1", "push 2"]
+    assert state.taken == ["first", "tick 1", "tick 2", "pipeline", "history", "push 1", "push 2"]
 
 
 def test_a_batch_is_acknowledged_after_the_page_has_it(
@@ -121,7 +135,7 @@ def test_a_stage_that_fails_is_counted_and_logged_once_and_holds_nothing_up(
     acknowledged.wait_for(2)
     pipeline.tick([])
     pipeline.stop()
-    assert failures(state) == {("state",): 2.0}
+    assert failures(state) == {("state",): 2.0, ("history",): 0.0, ("jsonl",): 0.0}
     assert state.values(0.0, GAUGE) == [{("x",): 1.0}]
     assert caplog.messages == ["stage state failed on a batch of bad; further failures are only counted"]
     assert caplog.records[0].exc_info is not None
@@ -130,7 +144,7 @@ def test_a_stage_that_fails_is_counted_and_logged_once_and_holds_nothing_up(
 def test_failures_are_on_the_page_at_0_with_the_first_tick(pipeline: Pipeline, state: Watched) -> None:
     pipeline.tick([])
     pipeline.stop()
-    assert failures(state) == {("state",): 0.0}
+    assert failures(state) == {("state",): 0.0, ("history",): 0.0, ("jsonl",): 0.0}
 
 
 def test_it_says_when_there_is_no_room_and_nobody_waits(pipeline: Pipeline, state: Watched) -> None:
@@ -153,12 +167,13 @@ def test_a_tick_never_waits_and_the_oldest_gives_way(pipeline: Pipeline, state: 
     state.go_on.set()
     pipeline.stop()
     ticks = [source for source in state.taken if source not in {"first", "push"}]
-    half = TICKS_WAITING // 2
-    assert ticks[::2] == [f"tick {number}" for number in range(half, TICKS_WAITING)]
+    whole, rest = divmod(TICKS_WAITING, 3)  # of a tick, its batch and those of the pipeline and the history itself
+    assert ticks[rest::3] == [f"tick {number}" for number in range(TICKS_WAITING - whole, TICKS_WAITING)]
+    assert len(ticks) == TICKS_WAITING
 
 
 def test_a_stop_takes_and_acknowledges_what_is_queued(
-    pipeline: Pipeline, state: Watched, acknowledged: Acknowledged
+    pipeline: Pipeline, history: Recorder, state: Watched, acknowledged: Acknowledged
 ) -> None:
     hold(pipeline, state)
     pipeline.push([Batch("s", receipt=number) for number in range(100)])
@@ -166,30 +181,48 @@ def test_a_stop_takes_and_acknowledges_what_is_queued(
     stopper.start()
     state.go_on.set()
     stopper.join(PATIENCE)
+    history.stop()
     assert acknowledged.receipts == list(range(100))
 
 
 def test_what_is_pushed_after_the_end_neither_waits_nor_is_acknowledged(
-    pipeline: Pipeline, acknowledged: Acknowledged
+    pipeline: Pipeline, history: Recorder, acknowledged: Acknowledged
 ) -> None:
     pipeline.stop()
     pipeline.push([Batch("s", receipt=number) for number in range(PUSHES_WAITING + 1)])
     pipeline.push([Batch("s", receipt=0)])
     pipeline.tick([Batch("s")])
+    history.stop()
     assert acknowledged.receipts == []
 
 
+def test_a_full_history_leaves_no_room_and_nobody_waits(state: Watched, place: Path) -> None:
+    history = Recorder(place, Bounds(0))  # never started: nothing leaves its queue
+    pipeline = Pipeline(state, history)
+    pipeline.start()
+    for number in range(QUEUE_ITEMS):
+        assert pipeline.has_room()
+        pipeline.accept(Batch("s", receipt=number))
+    assert not pipeline.has_room()
+    pipeline.push([Batch("s", receipt=-1)])
+    pipeline.stop()
+    assert state.taken[-1] == "s"
+    history.close()
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_pipeline_that_dies_leaves_nobody_waiting(state: Watched) -> None:
+def test_a_history_that_dies_leaves_nobody_waiting(state: Watched, place: Path) -> None:
     def broken(_receipt: Any) -> None:
         raise RuntimeError("no socket")
 
-    made = Pipeline(state, broken)
+    history = Recorder(place, Bounds(0), acknowledge=broken)
+    made = Pipeline(state, history)
+    history.start()
     made.start()
     made.push([Batch("s", receipt=1)])
-    made._thread.join(PATIENCE)
-    made.push([Batch("s")] * (PUSHES_WAITING + 1))
-    made.push([Batch("s")])
+    history.writer._thread.join(PATIENCE)
+    made.push([Batch("s", receipt=number) for number in range(QUEUE_ITEMS)])
     made.stop()
-    assert not made._thread.is_alive()
     assert not made.has_room()
+    history.stop()
+    history.close()

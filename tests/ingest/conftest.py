@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from speech import House
 
+from trackside.identity import boot_id
 from trackside.wire import Nack, Refused, decode_body, open_envelope
 from trackside_daemon.ingest.sessions import Receipt, Sessions
 
 if TYPE_CHECKING:
     from speech import Speaker
 
+    from trackside_daemon.history.reader import Known
     from trackside_daemon.metric import Metric
 
 PEER = b"\0peer"
+BOOT = boot_id(Path("/proc"))
 
 
 class Answer(NamedTuple):
@@ -30,17 +34,21 @@ class Desk:
     """`Sessions` before a `House`; what is taken is committed when the test says so.
 
     Attributes:
+        kept: What the history has of sessions.
+        past: And of the last attempt of runs.
         taken: Receipts of what is accepted and not yet committed.
     """
 
-    def __init__(self) -> None:
-        self.house = House()
-        self.sessions = Sessions(self.house.runs)
+    def __init__(self, **limits: int) -> None:
+        self.kept: dict[bytes, Known] = {}
+        self.past: dict[str, tuple[int, bool]] = {}
+        self.house = House(past=self.past.get, **limits)
+        self.sessions = Sessions(self.house.runs, self.kept.get, BOOT)
         self.taken: list[Receipt] = []
 
-    def say(self, *frames: bytes, peer: bytes = PEER) -> list[Answer]:
+    def say(self, *frames: bytes, peer: bytes = PEER, room: bool = True) -> list[Answer]:
         """A message arrives; what is answered at once."""
-        answers, batches = self.sessions.receive(peer, list(frames), self.house.now)
+        answers, batches = self.sessions.receive(peer, list(frames), self.house.now, room=room)
         self.house.take(batches)
         self.taken += [batch.receipt for batch in batches if batch.receipt is not None]
         return [read(answer, peer) for answer in answers]

@@ -10,6 +10,8 @@ from processes import eventually
 from speech import Client, Speaker
 
 from trackside.wire import MESSAGE_BYTES, Beat
+from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.history.trimming import Bounds
 from trackside_daemon.ingest import server as module
 from trackside_daemon.ingest.server import PushSocket, Server
 from trackside_daemon.ingest.sessions import REJECTED, Sessions
@@ -41,14 +43,24 @@ class SlowState(State):
 
 
 class Ingest:
-    """Socket, sessions, pipeline and state, as the daemon puts them together."""
+    """Socket, sessions, pipeline, state and history, as the daemon puts them together."""
 
-    def __init__(self, place: Path) -> None:
-        self.endpoint = f"ipc://{place}/push.sock"
+    def __init__(self, place: Path, endpoint: str = "") -> None:
+        bound = PushSocket([endpoint or f"ipc://{place}/push.sock"])
+        (self.endpoint,) = bound.endpoints
         self.state = SlowState()
-        self.sessions = Sessions(Runs(Limits(), 60.0))
-        self.pipeline = Pipeline(self.state, lambda receipt: self.server.acknowledge(receipt))  # noqa: PLW0108
-        self.server = Server(PushSocket([self.endpoint]), self.sessions, self.pipeline.push, self.pipeline.has_room)
+        self.history = Recorder(
+            place,
+            Bounds(0),
+            acknowledge=lambda receipt: self.server.acknowledge(receipt),  # noqa: PLW0108  made below
+            renounce=lambda: self.server.renounce(),  # noqa: PLW0108  the same
+        )
+        self.sessions = Sessions(Runs(Limits(), 60.0, past=self.history.last_attempt), self.history.known)
+        self.pipeline = Pipeline(self.state, self.history)
+        self.server = Server(
+            bound, self.sessions, self.pipeline.push, self.pipeline.has_room, lambda: self.history.writer.stuck
+        )
+        self.history.start()
         self.pipeline.start()
         self.server.start()
         self.stopped = False
@@ -58,7 +70,9 @@ class Ingest:
             self.stopped = True
             self.server.stop()
             self.pipeline.stop()
+            self.history.stop()
             self.server.close()
+            self.history.close()
 
     def losses(self) -> list[float]:
         found = (rows for rows in self.state.snapshot(0.0) if rows.metric.name == "trackside_training_loss")
@@ -255,20 +269,12 @@ def test_a_server_that_never_started_can_be_closed(place: Path) -> None:
 
 def test_a_loopback_port_is_served_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
-    bound = PushSocket(["tcp://127.0.0.1:0"])
-    sessions = Sessions(Runs(Limits(), 60.0))
-    state = State()
-    pipeline = Pipeline(state, lambda receipt: server.acknowledge(receipt))  # noqa: PLW0108  made below
-    server = Server(bound, sessions, pipeline.push, pipeline.has_room)
-    pipeline.start()
-    server.start()
-    client, who = Client(bound.endpoints[0]), Speaker()
+    ingest = Ingest(place, "tcp://127.0.0.1:0")
+    client, who = Client(ingest.endpoint), Speaker()
     try:
         client.greet(who)
         client.say(*who.batch(1))
         assert client.hear() == ("ack", 1)
     finally:
         client.close()
-        server.stop()
-        pipeline.stop()
-        server.close()
+        ingest.stop()
