@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import struct
 from array import array
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.wire import Block, Clock, Hello, Identity, Totals, pack
@@ -17,7 +16,7 @@ from trackside_daemon.record import Opened, Standing, Taken
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from trackside_daemon.history.series import By, Chart
@@ -161,20 +160,13 @@ class Bench:
 
     def rolled_back(self, steps: int, stream: int | None = None) -> None:
         """So many steps of packing, undone."""
-        with contextmanager(self._undone)():
-            for _ in range(steps):
-                if not self._step(stream):
-                    break
+        self.connection.execute("BEGIN IMMEDIATE")
+        for _ in range(steps):
+            if not self._step(stream):
+                break
+        self.connection.execute("ROLLBACK")
         self.packing = None
         self.store.forget()
-
-    def _undone(self) -> Iterator[None]:
-        try:
-            with self.database.transaction():
-                yield
-                raise _Undo
-        except _Undo:
-            pass
 
     def read(self, stream: int, key: str) -> list[Sample]:
         """All samples of a series, as they are streamed."""
@@ -194,10 +186,6 @@ class Bench:
             tail = series.Tail(connection, stream)
             (found,) = series.find(connection, stream, tail, [key])
             return series.chart(connection, found, tail, *arguments)
-
-
-class _Undo(Exception):  # noqa: N818  not an error
-    pass
 
 
 def read(database: Database, stream: int, key: str) -> list[Sample]:

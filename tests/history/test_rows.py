@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from history.builders import SHIFT, block
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trackside.wire import Block
 from trackside_daemon.history import rows
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=6)
@@ -32,7 +35,7 @@ def test_blocks_are_cut_after_each_so_manieth_push_and_nothing_else_changes(
         assert at % size == 0 or number == len(counts) - 1
 
 
-def pushes_of(one: rows.Block) -> list[tuple[object, ...]]:
+def pushes_of(one: Block) -> list[tuple[object, ...]]:
     """Each push of a block."""
     steps, times, values = one.columns()
     width = len(one.keys)
@@ -55,14 +58,12 @@ def test_a_damaged_row_is_a_value_error(data: bytes, at: int, byte: int) -> None
     written = bytearray(rows.encode([block(["a"], [1, 2], [1.0, 2.0])]))
     written[at % len(written)] = byte
     for one in (data, bytes(written), bytes(written[:at])):
-        try:
+        with suppress(ValueError):
             rows.decode(one, 0)
-        except ValueError:
-            pass
 
 
 @pytest.mark.parametrize("wrong", [{"keys": ["a", "a"]}, {"steps": b"12345678" * 3}, {"values": b""}])
 def test_columns_that_do_not_fit_each_other_are_a_value_error(wrong: dict[str, object]) -> None:
     fields = {"keys": ["a"], "steps": bytes(16), "times": bytes(16), "values": bytes(16)}
     with pytest.raises(ValueError, match="damaged log row"):
-        rows.decode(rows.encode([rows.Block(**{**fields, **wrong})]), 0)  # type: ignore[arg-type]
+        rows.decode(rows.encode([Block(**{**fields, **wrong})]), 0)  # type: ignore[arg-type]

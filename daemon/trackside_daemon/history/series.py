@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from array import array
 from itertools import chain, compress
-from math import inf
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from math import inf, isinf, nan
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trackside_daemon.history import codec, rows
 from trackside_daemon.history.codec import BLOCK, CELL
@@ -52,8 +52,10 @@ class Window(NamedTuple):
     @property
     def bounds(self) -> tuple[float, float]:
         """In the unit of the column: steps, or microseconds."""
-        scale = 1 if self.by == "step" else 1_000_000
-        return self.low * scale, self.high * scale
+        if self.by == "step":
+            return self.low, self.high
+        low, high = (one if isinf(one) else round(one * 1_000_000) for one in (self.low, self.high))
+        return low, high
 
     @property
     def whole(self) -> bool:
@@ -89,7 +91,7 @@ class _Columns(NamedTuple):
     maxs: array[float]
     lasts: array[float]
 
-    def cut(self, first: int, end: int) -> _Columns:
+    def part(self, first: int, end: int) -> _Columns:
         """Those from number *first* to before *end*."""
         steps, times, mins, maxs, lasts = self
         return _Columns(steps[first:end], times[first:end], mins[first:end], maxs[first:end], lasts[first:end])
@@ -153,22 +155,25 @@ def chart(
     Raises:
         ValueError: A block is damaged.
     """
-    fresh = _cut(*tail.read(series), window)
+    fresh = cut(*tail.read(series), window)
     first, last, packed, blocks = _overlap(connection, series, window)
     samples = packed + len(fresh[0])
     if blocks and samples >= BLOCK * points / 2:
-        found = _blocks(connection, first, last, -(-(blocks + 1) // max(1, points - 1)))
-        if len(fresh[0]):
-            values = codec.cells(fresh[2], len(fresh[2]))
-            found.append([fresh[0][-1], fresh[1][-1] / 1e6, values.mins[0], values.maxs[0], values.lasts[0]])
-        return Chart(found, BLOCK, samples)
+        new = -(-len(fresh[0]) // BLOCK)
+        size = max(1, -(-(blocks + new) // points))
+        while points > 1 and -(-blocks // size) - (-new // size) > points:
+            size += 1
+        found = _blocks(connection, (first, last, blocks), window, size)
+        if new:
+            found += _coarse(*fresh, size * BLOCK).buckets(new)
+        return Chart(found if len(found) <= points else [_merged(found)], BLOCK, samples)
     coarse = samples >= CELL * points / 2
     parts: list[_Columns] = []
     trimmed = False
     if blocks:
         parts, trimmed = (_read_cells if coarse else _read_samples)(connection, first, last, window)
     if len(fresh[0]):
-        parts.append(_coarse(*fresh) if coarse else _Columns(*fresh, fresh[2], fresh[2]))
+        parts.append(_coarse(*fresh, CELL) if coarse else _Columns(*fresh, fresh[2], fresh[2]))
     columns = _join(parts)
     return Chart(columns.buckets(points), CELL if coarse else 1, samples if coarse else len(columns.steps), trimmed)
 
@@ -218,9 +223,22 @@ def _block(
     after = min((number + 1) * BLOCK, series.end)
     if found is None or found[0] is None:
         return after, (array("q"), array("q"), array("d"))
-    steps, times = decode_axis(found[1])
+    steps, times, values = _decode(found[1], found[0])
     skipped = place % BLOCK
-    return after, (steps[skipped:], times[skipped:], codec.decode_values(found[0])[skipped:])
+    return after, (steps[skipped:], times[skipped:], values[skipped:])
+
+
+def _decode(axis: bytes, data: bytes) -> tuple[array[int], array[int], array[float]]:
+    """The samples of a block.
+
+    Raises:
+        ValueError: They are damaged.
+    """
+    steps, times = decode_axis(axis)
+    values = codec.decode_values(data)
+    if not len(steps) == len(times) == len(values):
+        raise ValueError(f"a damaged block: {len(steps)} steps, {len(times)} times, {len(values)} values")
+    return steps, times, values
 
 
 def _overlap(connection: sqlite3.Connection, series: Series, window: Window) -> tuple[int, int, int, int]:
@@ -249,45 +267,96 @@ def _overlap(connection: sqlite3.Connection, series: Series, window: Window) -> 
     return first, last, round(count - outside), blocks
 
 
-def _blocks(connection: sqlite3.Connection, first: int, last: int, size: int) -> list[list[float]]:
-    """Buckets of *size* whole blocks."""
+def _blocks(connection: sqlite3.Connection, span: tuple[int, int, int], window: Window, size: int) -> list[list[float]]:
+    """Buckets of *size* whole blocks, of those between a first and a last that overlap a window, so many."""
+    first, last, count = span
+    if count == last - first + 1:
+        among, values = "(SELECT id, (id - ?) / ? AS part, min, max FROM block WHERE id BETWEEN ? AND ?)", (first, size)
+        bounds: tuple[float, ...] = (first, last)
+    else:  # steps fall, or the clock was set back: those that do not overlap are left out
+        among = (
+            "(SELECT id, (row_number() OVER (ORDER BY id) - ?) / ? AS part, min, max FROM block "  # noqa: S608
+            f"WHERE id BETWEEN ? AND ? AND {window.by}_max >= ? AND {window.by}_min <= ?)"
+        )
+        values, bounds = (1, size), (first, last, *window.bounds)
     found = connection.execute(
-        "SELECT block.step, block.time / 1e6, low, high, block.last FROM (SELECT max(id) AS top, min(min) AS low, "
-        "max(max) AS high FROM block WHERE id BETWEEN ? AND ? GROUP BY (id & 0xFFFFFF) / ?) "
-        "JOIN block ON block.id = top ORDER BY top",
-        (first, last, size),
+        "SELECT block.step, block.time / 1e6, low, high, block.last FROM (SELECT max(id) AS top, min(min) AS low, "  # noqa: S608
+        f"max(max) AS high FROM {among} GROUP BY part) JOIN block ON block.id = top ORDER BY top",
+        (*values, *bounds),
     )
-    return [list(row) for row in found]
+    return [[nan if one is None else one for one in row] for row in found]
+
+
+def _merged(points: list[list[float]]) -> list[float]:
+    """One bucket of several."""
+    _, _, mins, maxs, _ = zip(*points, strict=True)
+    (low,), (high,) = codec.cells(mins, len(mins)).mins, codec.cells(maxs, len(maxs)).maxs
+    step, time, _, _, last = points[-1]
+    return [step, time, low, high, last]
 
 
 def _read_cells(connection: sqlite3.Connection, first: int, last: int, window: Window) -> tuple[list[_Columns], bool]:
-    """The cells of some blocks; those before and behind the window, by their last samples, are left out."""
+    """The cells of some blocks of which a sample is in the window."""
+    by = window.by
+    low, high = window.bounds
     found = connection.execute(
-        "SELECT block.cells, axis.cells FROM block JOIN axis ON axis.id = block.axis WHERE block.id BETWEEN ? AND ?",
-        (first, last),
+        f"SELECT block.cells, axis.cells, axis, {by}_min, {by}_max FROM block "  # noqa: S608
+        f"JOIN axis ON axis.id = block.axis WHERE block.id BETWEEN ? AND ? AND {by}_max >= ? AND {by}_min <= ?",
+        (first, last, low, high),
     ).fetchall()
-    columns = _join_cells(found)
-    if window.whole:
-        return [columns], False
+    parts: list[_Columns] = []
+    whole: list[tuple[bytes, bytes]] = []
+    for cells, ends, axis, least, most in found:
+        if low <= least <= most <= high:
+            whole.append((cells, ends))
+            continue
+        if whole:
+            parts.append(_join_cells(whole))
+            whole = []
+        data = connection.execute("SELECT data FROM axis WHERE id = ?", (axis,)).fetchone()[0]
+        parts.append(_cut_cells(_join_cells([(cells, ends)]), data, window, (least, most)))
+    if whole or not parts:
+        parts.append(_join_cells(whole))
+    return parts, False
+
+
+def _cut_cells(columns: _Columns, axis: bytes | None, window: Window, extent: tuple[int, int]) -> _Columns:
+    """The cells of a block of which a sample is in the window; of a trimmed block those of which one may be."""
     low, high = window.bounds
     ends = columns.steps if window.by == "step" else columns.times
-    begin = next((number for number, end in enumerate(ends) if end >= low), len(ends))
-    behind = next((number for number in range(len(ends) - 1, -1, -1) if ends[number] <= high), -1) + 2
-    return [columns.cut(begin, max(begin, behind))], False
+    if axis is not None:
+        numbers = decode_axis(axis)[0 if window.by == "step" else 1]
+        parts = (numbers[start : start + CELL] for start in range(0, len(numbers), CELL))
+        inside = [low <= max(part) and min(part) <= high and any(low <= one <= high for one in part) for part in parts]
+    elif list(ends) == sorted(ends) and ends[-1] == extent[1]:
+        inside = [low <= end and begin <= high for begin, end in zip((extent[0], *ends), ends, strict=False)]
+    else:  # they fall somewhere
+        return columns
+    if len(inside) != len(ends):
+        raise ValueError(f"a damaged block: {len(inside)} cells instead of {len(ends)}")
+    kept: list[array[Any]] = [array(column.typecode, compress(column, inside)) for column in columns]
+    return _Columns(*kept)
 
 
 def _join_cells(found: Sequence[tuple[bytes, bytes]]) -> _Columns:
     """The cells of many blocks, and those of their axes, as columns: joined as bytes, since a thousand are read at once."""
-    halves = [len(ends) // 2 for _, ends in found]
-    steps = array("q", b"".join([ends[:half] for (_, ends), half in zip(found, halves, strict=True)]))
-    times = array("q", b"".join([ends[half:] for (_, ends), half in zip(found, halves, strict=True)]))
+    counts = [len(ends) // 16 for _, ends in found]
+    steps = array("q", b"".join([ends[: 8 * count] for (_, ends), count in zip(found, counts, strict=True)]))
+    times = array("q", b"".join([ends[8 * count : 16 * count] for (_, ends), count in zip(found, counts, strict=True)]))
     kinds = {cells[:1] for cells, _ in found}
+    if not found:
+        return _Columns(steps, times, array("d"), array("d"), array("d"))
+    if not kinds <= {b"f", b"d"} or any(
+        len(cells) != 1 + 3 * count * (4 if cells[:1] == b"f" else 8) or len(ends) != 16 * count
+        for (cells, ends), count in zip(found, counts, strict=True)
+    ):
+        raise ValueError("damaged cells")
     if len(kinds) > 1:
         parts = [codec.decode_cells(cells) for cells, _ in found]
         return _Columns(steps, times, *(array("d", chain.from_iterable(column)) for column in zip(*parts, strict=True)))
     code = kinds.pop().decode("ascii")
     size = array(code).itemsize
-    widths = [half // 8 * size for half in halves]
+    widths = [count * size for count in counts]
     columns: list[array[float]] = []
     for number in range(3):
         pieces = [
@@ -301,22 +370,24 @@ def _join_cells(found: Sequence[tuple[bytes, bytes]]) -> _Columns:
 def _read_samples(connection: sqlite3.Connection, first: int, last: int, window: Window) -> tuple[list[_Columns], bool]:
     """The samples of some blocks that are in the window; of trimmed blocks the cells."""
     by = window.by
+    low, high = window.bounds
     found = connection.execute(
         f"SELECT block.data, axis.data, block.cells, axis.cells, {by}_min, {by}_max FROM block "  # noqa: S608
-        "JOIN axis ON axis.id = block.axis WHERE block.id BETWEEN ? AND ?",
-        (first, last),
+        f"JOIN axis ON axis.id = block.axis WHERE block.id BETWEEN ? AND ? AND {by}_max >= ? AND {by}_min <= ?",
+        (first, last, low, high),
     )
-    low, high = window.bounds
     parts, trimmed = [], False
     for data, axis, cells, ends, least, most in found:
         if data is None:
             trimmed = True
-            parts.append(_join_cells([(cells, ends)]))
+            columns = _join_cells([(cells, ends)])
+            whole = low <= least <= most <= high
+            parts.append(columns if whole else _cut_cells(columns, axis, window, (least, most)))
             continue
-        columns = (*decode_axis(axis), codec.decode_values(data))
+        samples = _decode(axis, data)
         if not low <= least <= most <= high:
-            columns = _cut(*columns, window)
-        parts.append(_Columns(*columns, columns[2], columns[2]))
+            samples = cut(*samples, window)
+        parts.append(_Columns(*samples, samples[2], samples[2]))
     return parts, trimmed
 
 
@@ -333,14 +404,15 @@ def _join(parts: Sequence[_Columns]) -> _Columns:
     return joined
 
 
-def _coarse(steps: array[int], times: array[int], values: array[float]) -> _Columns:
-    ends = [*range(CELL - 1, len(steps) - 1, CELL), len(steps) - 1]
+def _coarse(steps: array[int], times: array[int], values: array[float], size: int) -> _Columns:
+    """Cells of *size*."""
+    ends = [*range(size - 1, len(steps) - 1, size), len(steps) - 1]
     return _Columns(
-        array("q", [steps[end] for end in ends]), array("q", [times[end] for end in ends]), *codec.cells(values)
+        array("q", [steps[end] for end in ends]), array("q", [times[end] for end in ends]), *codec.cells(values, size)
     )
 
 
-def _cut(
+def cut(
     steps: array[int], times: array[int], values: array[float], window: Window
 ) -> tuple[array[int], array[int], array[float]]:
     """What of the samples is in a window."""
