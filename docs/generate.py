@@ -9,6 +9,7 @@ from trackside_daemon.collectors.cpu import CpuCollector
 from trackside_daemon.collectors.gpu import GpuCollector
 from trackside_daemon.collectors.memory import MemoryCollector
 from trackside_daemon.config import describe, variables
+from trackside_daemon.history import writer
 from trackside_daemon.ingest import sessions
 from trackside_daemon.metric import Metric
 from trackside_daemon.sampler import Sampler
@@ -43,12 +44,20 @@ Everything works with none. A setting has one name everywhere: `sample.interval`
 - `sample: {interval: 2s}` in the YAML file that `--config.file` names.
 
 A flag counts before the environment, and that before the file. Durations are `500ms`, `2s`, `1h30m` or a number of
-seconds; in the environment, lists are separated by commas. `trackside check-config FILE` says what is wrong with a file.
-On SIGHUP, or by `POST /-/reload` when `web.enable-lifecycle` allows it, the daemon reads it again; `sample.interval`,
-`run.linger` and `log.*` change at once, the others need a restart.
+seconds, sizes `10GiB`, `500MB` or a number of bytes; in the environment, lists are separated by commas. `trackside
+check-config FILE` says what is wrong with a file. On SIGHUP, or by `POST /-/reload` when `web.enable-lifecycle` allows
+it, the daemon reads it again; `sample.interval`, `run.linger`, `storage.interval`, `storage.retention.*` and `log.*`
+change at once, the others need a restart.
 
 | setting | variable | what it is |
 |---|---|---|
+"""
+STORAGE = """
+The history is one SQLite file, `history.db`, in `storage.path`, which has to be there when it is named and is made when
+it is not; one daemon alone may use it. When the disk is full, `/metrics` goes on, clients keep their samples, and writing
+resumes when there is room. When the file outgrows `storage.retention.size`, samples of the runs that ended first go
+before the older samples of live ones, and both before whole runs; pinned runs keep all they have. What is thinned keeps
+its charts.
 """
 CLIENT = """
 The client reads these, and the daemon leaves them alone:
@@ -81,6 +90,7 @@ def sections() -> dict[str, list[Metric]]:
         "sampler": list(Sampler.metrics),
         "ingest": [*ingest, families.SERIES_REJECTED],
         "pipeline": [pipeline.FAILURES],
+        "history": [writer.SIZE, writer.SAMPLES, writer.EXCESS],
         "trackside": [daemon.BUILD_INFO, daemon.RELOADED, daemon.RELOADED_AT],
     }
 
@@ -103,7 +113,7 @@ def configuration_page() -> str:
     for variable, path in variables().items():
         name = ".".join(path).replace("_", "-")
         rows.append(f"| `{name}` | `{variable}` | {describe(name)} |\n")
-    return CONFIGURATION + "".join(rows) + CLIENT
+    return CONFIGURATION + "".join(rows) + STORAGE + CLIENT
 
 
 def main() -> None:

@@ -33,10 +33,12 @@ from trackside_daemon.collectors.gpu import GpuCollector
 from trackside_daemon.collectors.memory import MemoryCollector
 from trackside_daemon.daemon import BUILD_INFO, RELOADED, RELOADED_AT
 from trackside_daemon.exposition import render
+from trackside_daemon.history.writer import EXCESS, SIZE
+from trackside_daemon.history.writer import SAMPLES as STORED
 from trackside_daemon.ingest.sessions import Sessions
 from trackside_daemon.metric import Batch, Metric, Sample
 from trackside_daemon.nvml.reading import GpuReading, Reading
-from trackside_daemon.pipeline import FAILURES
+from trackside_daemon.pipeline import FAILURES, STAGES
 from trackside_daemon.sampler import Sampler
 from trackside_daemon.state import State
 from trackside_daemon.training.liveness import Liveness
@@ -117,14 +119,16 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> State:
     """What is known of a machine with 16 CPUs, two GPUs, and a run of two ranks, one of which has failed."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: range(16))
     state = State()
-    for batch in (_about_itself(), *_sampled(), *_pushed()):
+    for batch in (*_about_itself(), *_sampled(), *_pushed()):
         state.update(batch)
     return state
 
 
-def _about_itself() -> Batch:
+def _about_itself() -> Iterator[Batch]:
     samples = [Sample(BUILD_INFO, ("1.2.3", "3.11.7"), 1), Sample(RELOADED, (), 1), Sample(RELOADED_AT, (), NOW.wall)]
-    return Batch("trackside", [*samples, Sample(FAILURES, ("state",), 0)], complete=True)
+    yield Batch("trackside", [*samples, *(Sample(FAILURES, (stage,), 0) for stage in STAGES)], complete=True)
+    kept = [Sample(SIZE, (), 2 * GIB), Sample(STORED, (), 123_456_789), Sample(EXCESS, (), 0)]
+    yield Batch("history", kept, complete=True)
 
 
 def _sampled() -> list[Batch]:
