@@ -8,11 +8,11 @@ from __future__ import annotations
 import random
 import sqlite3
 import statistics
-import sys
 import tempfile
 import threading
 import time
 from array import array
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +112,7 @@ def windows(rows: int) -> Iterator[tuple[str, Window]]:
         yield f"{share:.2%} by time", Window("time", BEGIN / SECOND + low / 10, BEGIN / SECOND + high / 10)
 
 
-def charts(directory: Path, rows: int, keys: int) -> dict[str, tuple[float, float]]:
+def charts(directory: Path, rows: int, keys: int) -> dict[str, tuple[float, int, int, float]]:
     """Milliseconds by window: in the query, and through the API of a real daemon."""
     history = directory / "history"
     history.mkdir()
@@ -130,8 +130,8 @@ def charts(directory: Path, rows: int, keys: int) -> dict[str, tuple[float, floa
     print(f"\n{rows * keys / 1e6:,.0f} million samples, {keys} series: written and packed in {took:.1f} s.", flush=True)
     found = {}
     for name, window in windows(rows):
-        took, made = timed(lambda window=window: chart(database, "long", "key0", window))
-        found[name] = took, len(made.points), made.unit
+        asked, made = timed(partial(chart, database, "long", "key0", window))
+        found[name] = asked, len(made.points), made.unit
     writer.stop()
     database.close()
     daemon = Daemon(directory)
@@ -349,4 +349,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -10,16 +10,20 @@ import pytest
 from speech import House
 
 from trackside_daemon.collectors.cpu import CPUS
+from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.history.trimming import Bounds
 from trackside_daemon.metric import Batch, Sample
 from trackside_daemon.web.app import Pages
 from trackside_daemon.web.guard import Token
+from trackside_daemon.web.history import HistoryPages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from starlette.types import ASGIApp
 
+    from trackside_daemon.record import Record
     from trackside_daemon.state import State
 
 BASE = "http://127.0.0.1:21790"
@@ -49,6 +53,7 @@ class Site:
         wrong: What a reload finds wrong.
         ready: Whether the first samples are there.
         reloads: How often it was reloaded.
+        history: A real one, on disk.
     """
 
     def __init__(self, directory: Path, state: State) -> None:
@@ -58,6 +63,14 @@ class Site:
         self.ready = True
         self.reloads = 0
         state.update(Batch("cpu", [Sample(CPUS, (), 4.0)]))
+        self.history = Recorder(directory, Bounds(0))
+        self.history.start()
+
+    def keep(self, *records: Record | Sequence[Record]) -> None:
+        """Have the history write records, and wait until it has."""
+        for one in records:
+            self.history.writer.put(one if isinstance(one, list) else [one])  # type: ignore[list-item]
+        self.history.writer.call(lambda _: None).result(60)
 
     def _reload(self) -> str:
         self.reloads += 1
@@ -69,6 +82,7 @@ class Site:
             sources=["cpu", "memory", "training"],
             ready=lambda: self.ready,
             status=lambda: {"version": "1"},
+            history=HistoryPages(self.state, self.history.database, self.history.writer),
             reload=self._reload if lifecycle else None,
         )
         return Client(pages.app(token=self.token, hosts=hosts, public_read=public_read))
@@ -85,8 +99,11 @@ def house() -> House:
 
 
 @pytest.fixture
-def site(place: Path, house: House) -> Site:
-    return Site(place, house.state)
+def site(place: Path, house: House) -> Iterator[Site]:
+    site = Site(place, house.state)
+    yield site
+    site.history.stop()
+    site.history.close()
 
 
 @pytest.fixture

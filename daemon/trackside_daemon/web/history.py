@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from math import inf
-from tempfile import TemporaryFile
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -138,22 +139,21 @@ class HistoryPages:
             raise HTTPException(400, f"format: {', '.join(FORMS)}, not {form!r}")
         uid = await self._read(lambda connection: _resolve(connection, request))
         headers = {"X-Trackside-Samples": str(await run_in_threadpool(count, self._database, uid))}
-        return StreamingResponse(
-            export(self._database, uid, form), headers=headers, media_type=TYPES[form]
-        )
+        return StreamingResponse(export(self._database, uid, form), headers=headers, media_type=TYPES[form])
 
     async def import_(self, request: Request) -> Response:
         """Bring a run in from the file that is the request's body."""
         asked = request.query_params
-        with TemporaryFile() as file:
+        with NamedTemporaryFile(prefix="trackside-import-") as file:
             async for piece in request.stream():
                 await run_in_threadpool(file.write, piece)
-            file.seek(0)
+            file.flush()
             name = unquote(request.headers.get("x-file-name", "")) or "body"
 
             def take() -> Imported:
-                reading = Reading(file, name, id=asked.get("id", ""), name=asked.get("name", ""), begin=time.time())
-                return write(self._writer, reading)
+                with Path(file.name).open("rb") as stream:
+                    called = {"id": asked.get("id", ""), "name": asked.get("name", "")}
+                    return write(self._writer, Reading(stream, name, **called, begin=time.time()))
 
             try:
                 taken = await run_in_threadpool(take)

@@ -1,0 +1,342 @@
+"""What the API says of runs that are kept, and how it changes them."""
+
+from __future__ import annotations
+
+import json
+from math import inf, nan
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pytest
+from speech import WALL, Speaker, pushed
+
+from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.history.trimming import Bounds
+from trackside_daemon.record import Alert, Event, Opened, Sampled, Standing, Taken
+from trackside_daemon.web.openapi import ENDPOINTS, document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from conftest import Site  # type: ignore[attr-defined]
+    from speech import House
+
+SHIFT = round((WALL - 50.0) * 1e9)
+"""From the clock of `pushed` to Unix time."""
+
+
+def opened(who: Speaker, **hello: Any) -> Opened:
+    identity = who.identity
+    return Opened(who.id, who.hello(**hello), identity.name, identity.attempt, WALL)
+
+
+def kept(site: Site, values: dict[str, list[float]], **identity: Any) -> Speaker:
+    """A run that has pushed a step a second, each key a value a step, and has ended."""
+    who = Speaker(**identity)
+    rows = [(float(step), step, row) for step, row in enumerate(zip(*values.values(), strict=True))]
+    site.keep(opened(who), Taken(who.id, 1, [pushed(values, *rows)], SHIFT), ended(who))
+    return who
+
+
+def ended(who: Speaker, state: str = "finished") -> Standing:
+    return Standing(who.identity.run, who.identity.attempt, state, "", WALL + 100)
+
+
+def refused(site: Site, path: str, method: str = "GET", **more: Any) -> tuple[int, str]:
+    """Status and message of an error."""
+    answer = site.client().ask(method, f"/api/v1/{path}", headers=site.key, **more)
+    body = answer.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"reason", "message"}
+    assert "\n" not in body["error"]["message"]
+    return answer.status_code, body["error"]["message"]
+
+
+def test_runs_that_have_left_the_page_are_listed_the_newest_first(site: Site, api: Callable[[str], Any]) -> None:
+    for number in range(3):
+        who = Speaker(f"id-{number}", name=f"run {number}")
+        record = opened(who)
+        record.hello.started += number * 1_000_000_000
+        site.keep(record, ended(who))
+    runs = api("runs")["runs"]
+    assert [run["id"] for run in runs] == ["id-2", "id-1", "id-0"]
+    assert runs[0]["ranks"] == []
+    assert (runs[0]["state"], runs[0]["ended"]) == ("finished", WALL + 100)
+
+
+def test_a_run_on_the_page_is_listed_once_with_its_ranks_and_its_newest_numbers(
+    site: Site, house: House, api: Callable[[str], Any]
+) -> None:
+    who = Speaker()
+    site.keep(opened(who))
+    house.hello(who)
+    house.push(who, {"loss": 2.5}, step=7)
+    (run,) = api("runs")["runs"]
+    assert (run["state"], run["step"], run["loss"]) == ("running", 7, 2.5)
+    assert [rank["rank"] for rank in run["ranks"]] == [0]
+    assert run["started"] == WALL
+
+
+def test_a_live_run_that_cannot_be_written_is_listed_all_the_same(house: House, api: Callable[[str], Any]) -> None:
+    house.hello(Speaker())
+    assert [run["name"] for run in api("runs")["runs"]] == ["train"]
+
+
+@pytest.mark.parametrize(
+    ("question", "ids"),
+    [
+        ("name=alp", ["id-a"]),
+        ("name=id-b", ["id-b"]),
+        ("tag=sweep", ["id-b"]),
+        ("state=failed", ["id-b"]),
+        ("state=running", []),
+        (f"since={WALL - 1}", ["id-b", "id-a"]),
+        (f"since={WALL + 1}", []),
+        (f"until={WALL - 1}", []),
+        ("limit=1", ["id-b"]),
+        ("name=alpha&state=failed", []),
+    ],
+)
+def test_the_list_can_be_narrowed(site: Site, api: Callable[[str], Any], question: str, ids: list[str]) -> None:
+    first, second = Speaker("id-a", name="alpha"), Speaker("id-b", name="beta")
+    site.keep(opened(first), ended(first), opened(second, tags=("sweep",)), ended(second, "failed"))
+    assert [run["id"] for run in api(f"runs?{question}")["runs"]] == ids
+
+
+def test_a_run_tells_its_configuration_attempts_and_each_metric(site: Site, api: Callable[[str], Any]) -> None:
+    who = Speaker("id-7", world=2)
+    site.keep(
+        opened(who, config=json.dumps({"lr": 0.1, "api_key": "sk-abcdefghijklmnop1234"}), total_steps=5),
+        Taken(who.id, 1, [pushed(["loss"], (0, 0, (3.0,)), (1, 1, (1.0,)), (2, 2, (2.0,)))], SHIFT),
+    )
+    run = api("runs/id-7")
+    assert run["attempt_list"][0]["config"] == {"lr": 0.1, "api_key": "[redacted]"}
+    assert run["attempt_list"][0]["world_size"] == 2
+    (loss,) = run["metrics"]
+    assert loss == {
+        "key": "loss",
+        "attempt": 0,
+        "rank": 0,
+        "count": 3,
+        "last": 2.0,
+        "last_step": 2,
+        "last_time": WALL + 2,
+        "min": 1.0,
+        "max": 3.0,
+        "mean": 2.0,
+    }
+
+
+@pytest.mark.parametrize("name", ["id-1", "id", "train"])
+def test_a_run_is_found_by_id_beginning_and_name(site: Site, api: Callable[[str], Any], name: str) -> None:
+    kept(site, {"loss": [1.0]})
+    assert api(f"runs/{name}")["id"] == "id-1"
+
+
+@pytest.mark.parametrize("id_", ["a/b", "<b>", "ü%", "a b?c#d", "x/pin"])
+def test_an_id_may_be_any_text(site: Site, api: Callable[[str], Any], id_: str) -> None:
+    kept(site, {"loss": [1.0]}, run=id_)
+    assert api(f"runs/{quote(id_, safe='')}")["id"] == id_
+    assert api(f"runs/{quote(id_, safe='')}/series?key=loss")["points"] == [[0, WALL, 1.0, 1.0, 1.0]]
+
+
+def test_an_unknown_run_and_one_of_several_are_said(site: Site) -> None:
+    kept(site, {"loss": [1.0]})
+    kept(site, {"loss": [1.0]}, run="id-2", name="other")
+    assert refused(site, "runs/nope")[0] == 404
+    status, message = refused(site, "runs/id-")
+    assert status == 404
+    assert message.startswith("run 'id-': several ids begin so: id-")
+
+
+def test_a_series_has_at_most_so_many_buckets_with_exact_extremes(site: Site, api: Callable[[str], Any]) -> None:
+    kept(site, {"loss": [5.0, 1.0, 9.0, 4.0], "lr": [1.0, 1.0, 1.0, 1.0]})
+    assert api("runs/id-1/series?key=loss&points=2")["points"] == [
+        [1, WALL + 1, 1.0, 5.0, 1.0],
+        [3, WALL + 3, 4.0, 9.0, 4.0],
+    ]
+
+
+def test_every_sample_comes_with_points_0_and_nan_as_text(site: Site, api: Callable[[str], Any]) -> None:
+    kept(site, {"loss": [1.0, nan, inf, -inf]})
+    points = [[0, WALL, 1.0], [1, WALL + 1, "nan"], [2, WALL + 2, "inf"], [3, WALL + 3, "-inf"]]
+    assert api("runs/id-1/series?key=loss&points=0") == {"key": "loss", "points": points}
+    (long,) = api("series?run=id-1&points=0")["series"]
+    assert long == {"run": "id-1", "attempt": 0, "rank": 0, "key": "loss", "points": points}
+    assert api("runs/id-1/series?key=loss")["points"][1] == [1, WALL + 1, "nan", "nan", "nan"]
+
+
+def test_several_runs_keys_and_ranks_come_at_once(site: Site, api: Callable[[str], Any]) -> None:
+    for run in ("a", "b"):
+        for rank in (1, 0):
+            kept(site, {"loss": [1.0], "lr": [2.0], "other": [3.0]}, run=run, rank=rank)
+
+    def found(question: str) -> list[tuple[str, int, str]]:
+        return [(one["run"], one["rank"], one["key"]) for one in api(f"series?{question}")["series"]]
+
+    assert found("run=a&run=b&key=loss&key=lr") == [("a", 0, "loss"), ("a", 0, "lr"), ("b", 0, "loss"), ("b", 0, "lr")]
+    assert found("run=a&key=loss&rank=1") == [("a", 1, "loss")]
+    assert found("run=a&key=loss&rank=all") == [("a", 0, "loss"), ("a", 1, "loss")]
+    assert found("run=a&key=nothing") == []
+
+
+@pytest.mark.parametrize("question", ["from=1&to=2", f"by=time&from={WALL + 1}&to={WALL + 2}"])
+@pytest.mark.parametrize("points", [0, 100])
+def test_a_window_is_by_step_or_by_time(site: Site, api: Callable[[str], Any], question: str, points: int) -> None:
+    kept(site, {"loss": [5.0, 1.0, 9.0, 4.0]})
+    (found,) = api(f"series?run=id-1&key=loss&points={points}&{question}")["series"]
+    assert [point[0] for point in found["points"]] == [1, 2]
+
+
+def test_attempts_come_in_their_order_or_one_alone(site: Site, api: Callable[[str], Any]) -> None:
+    kept(site, {"loss": [1.0, 2.0]})
+    kept(site, {"loss": [3.0]}, attempt=1)
+    assert [one["attempt"] for one in api("series?run=id-1&key=loss")["series"]] == [0, 1]
+    assert [one["attempt"] for one in api("series?run=id-1&key=loss&attempt=1")["series"]] == [1]
+    assert [point[-1] for point in api("runs/id-1/series?key=loss")["points"]] == [1.0, 2.0, 3.0]
+
+
+def test_gpu_and_host_series_are_those_of_the_runs_time(site: Site, api: Callable[[str], Any]) -> None:
+    kept(site, {"loss": [1.0]})
+    watts = 'trackside_gpu_power_watts{gpu="0"}'
+    site.keep(*(Sampled(WALL + after, {watts: 100.0 + after, "trackside_cpu": 1.0}) for after in (-10.0, 50.0, 200.0)))
+    (found,) = api("series?run=id-1&key=trackside_gpu_power_watts")["series"]
+    assert (found["key"], found["rank"], found["attempt"]) == (watts, None, None)
+    assert [point[-1] for point in found["points"]] == [150.0]
+    assert len(api(f"series?run=id-1&points=0&key={quote(watts)}")["series"][0]["points"]) == 1
+
+
+def test_events_and_alerts_are_told_of_all_or_of_one_run(site: Site, api: Callable[[str], Any]) -> None:
+    kept(site, {"loss": [1.0]})
+    kept(site, {"loss": [1.0]}, run="id-2", name="other")
+    site.keep(
+        Event("id-1", 0, WALL, "checkpoint", 0, 5, {"path": "a.pt"}),
+        Event("id-2", 0, WALL + 1, "resume"),
+        Alert("LossSpike", "warning", WALL, "id-1", {"rank": "0"}, "loss 9", "it rose"),
+        Alert("GpuHot", "critical", WALL + 2, labels={"gpu": "1"}, ended=WALL + 3),
+    )
+    (event,) = api("events?run=train")["events"]
+    assert event == {
+        "run": "id-1",
+        "name": "train",
+        "attempt": 0,
+        "rank": 0,
+        "time": WALL,
+        "step": 5,
+        "kind": "checkpoint",
+        "fields": {"path": "a.pt"},
+    }
+    assert [event["kind"] for event in api("events")["events"]] == ["checkpoint", "resume"]
+    assert [event["kind"] for event in api("events?limit=1")["events"]] == ["resume"]
+    assert [alert["alert"] for alert in api("alerts")["alerts"]] == ["LossSpike", "GpuHot"]
+    (spike,) = api("alerts?run=id-1")["alerts"]
+    assert (spike["labels"], spike["ended"], spike["summary"]) == ({"rank": "0"}, None, "loss 9")
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("series", "run: say which"),
+        ("series?run=id-1&points=-1", "points: '-1'"),
+        ("series?run=id-1&points=99999999999", "points:"),
+        ("series?run=id-1&points=٣", "points:"),
+        ("series?run=id-1&by=epoch", "by: step or time"),
+        ("series?run=id-1&from=nan", "from: 'nan'"),
+        ("series?run=id-1&to=x", "to: 'x'"),
+        ("series?run=id-1&rank=x", "rank and attempt are numbers"),
+        ("series?run=id-1&attempt=x", "rank and attempt are numbers"),
+        ("runs/id-1/series", "key: say which one"),
+        ("runs/id-1/series?key=a&key=b", "key: say which one"),
+        ("runs?limit=x", "limit: 'x'"),
+        ("runs?since=yesterday", "since: 'yesterday'"),
+        ("runs/id-1/export?format=xml", "format: csv, json, jsonl"),
+    ],
+)
+def test_a_wrong_question_is_answered_with_what_is_right(site: Site, path: str, says: str) -> None:
+    kept(site, {"loss": [1.0]})
+    status, message = refused(site, path)
+    assert status == 400
+    assert says in message
+
+
+def test_a_run_is_pinned_and_let_go(site: Site, api: Callable[[str], Any]) -> None:
+    kept(site, {"loss": [1.0]})
+    for pinned in (True, False):
+        answer = site.client().ask("POST", "/api/v1/runs/id-1/pin", headers=site.key, json={"pinned": pinned})
+        assert answer.json() == {"pinned": pinned}
+        assert api("runs/id-1")["pinned"] is pinned
+    assert refused(site, "runs/id-1/pin", "POST", content=b"yes")[0] == 400
+    assert refused(site, "runs/nope/pin", "POST", json={"pinned": True})[0] == 404
+
+
+def test_a_run_that_has_ended_is_deleted_and_a_live_one_is_not(site: Site, api: Callable[[str], Any]) -> None:
+    kept(site, {"loss": [1.0]})
+    live = Speaker("id-2", name="live")
+    site.keep(opened(live))
+    assert refused(site, "runs/id-2", "DELETE")[0] == 409
+    assert site.client().ask("DELETE", "/api/v1/runs/id-1", headers=site.key).json() == {"deleted": "id-1"}
+    assert [run["id"] for run in api("runs")["runs"]] == ["id-2"]
+    assert refused(site, "runs/id-1")[0] == 404
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
+def test_what_is_exported_can_be_imported_into_another_history(site: Site, tmp_path: Path, form: str) -> None:
+    kept(site, {"loss": [5.0, nan, 9.0], "lr": [0.1, 0.2, 0.3]})
+    client = site.client()
+    exported = client.get(f"/api/v1/runs/id-1/export?format={form}", headers=site.key)
+    assert exported.headers["x-trackside-samples"] == "6"
+    again = client.ask(
+        "POST",
+        "/api/v1/import?id=id-9&name=again",
+        headers={**site.key, "X-File-Name": f"run.{form}"},
+        content=exported.content,
+    )
+    assert (again.json()["run"], again.json()["samples"]) == ("id-9", 6)
+    first, second = (
+        client.get(f"/api/v1/series?run={run}&points=0", headers=site.key).json()["series"] for run in ("id-1", "id-9")
+    )
+    assert [one["points"] for one in first] == [one["points"] for one in second]
+    assert refused(site, "import?id=id-9", "POST", content=exported.content)[0] == 409
+
+
+def test_a_file_that_cannot_be_read_is_refused_with_its_line(site: Site, api: Callable[[str], Any]) -> None:
+    status, message = refused(site, "import", "POST", content=b"step,loss\n1,2.0\n2,abc\n")
+    assert status == 400
+    assert "3" in message
+    assert api("runs") == {"runs": []}
+
+
+def test_nothing_of_it_is_told_without_the_token(site: Site) -> None:
+    kept(site, {"loss": [1.0]})
+    for one in ENDPOINTS:
+        path = one.path.replace("{id}", "id-1")
+        assert site.client().ask(one.method, f"/api/v1{path}").status_code == 401
+
+
+def test_public_reading_opens_no_door_to_changes(site: Site) -> None:
+    kept(site, {"loss": [1.0]})
+    client = site.client(public_read=True)
+    assert client.get("/api/v1/runs/id-1").status_code == 200
+    assert client.ask("DELETE", "/api/v1/runs/id-1").status_code == 401
+    assert client.ask("POST", "/api/v1/runs/id-1/pin", json={"pinned": True}).status_code == 401
+
+
+def test_the_document_names_every_route_and_every_parameter(api: Callable[[str], Any]) -> None:
+    said = api("openapi.json")
+    assert said == json.loads(json.dumps(document(said["info"]["version"])))
+    assert sum(len(methods) for methods in said["paths"].values()) == len(ENDPOINTS)
+    for path, methods in said["paths"].items():
+        for operation in methods.values():
+            inside = {one["name"] for one in operation["parameters"] if one["in"] == "path"}
+            assert inside == ({"id"} if "{id}" in path else set())
+            assert operation["summary"].endswith(".")
+
+
+def test_a_history_that_ends_while_it_is_asked_tells_so(place: Path) -> None:
+    history = Recorder(place, Bounds(0))
+    history.start()
+    history.stop()
+    history.close()
+    again = Recorder(place, Bounds(0))  # the lock and the file are free
+    again.close()
