@@ -35,10 +35,19 @@ def run(*arguments: str, environ: Mapping[str, str] | None = None) -> subprocess
     )
 
 
+def flags_of(place: Path) -> list[str]:
+    """All that a daemon needs in a directory of its own."""
+    (place / "history").mkdir(exist_ok=True)
+    return [
+        f"--push.endpoint=ipc://{place}/push.sock",
+        "--web.listen-address=127.0.0.1:0",
+        f"--storage.path={place}/history",
+    ]
+
+
 def refusal(place: Path, *flags: str, environ: Mapping[str, str] | None = None) -> str:
     """What a daemon says that cannot start: one line, and status 2."""
-    defaults = [f"--push.endpoint=ipc://{place}/push.sock", "--web.listen-address=127.0.0.1:0", "--no-collector.gpu"]
-    ended = run("daemon", *defaults, *flags, environ=environ)
+    ended = run("daemon", *flags_of(place), "--no-collector.gpu", *flags, environ=environ)
     assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
     assert ended.stderr.startswith("trackside: ")
     assert ended.stderr.count("\n") == 1, ended.stderr
@@ -150,13 +159,13 @@ def test_requiring_a_gpu_where_there_is_none_is_one_line(place: Path) -> None:
     if Path("/proc/driver/nvidia").exists():
         pytest.skip("there is a driver")
     assert refusal(place, "--require-gpu") == ("--require-gpu: libnvidia-ml.so.1 not found; install the NVIDIA driver")
-    assert sorted(one.name for one in place.iterdir()) == ["push.sock.lock"]
+    assert sorted(one.name for one in place.iterdir()) == ["history", "push.sock.lock"]
 
 
 def test_whoever_waits_for_a_gpu_can_be_stopped(place: Path) -> None:
     (place / "pynvml.py").write_text("import time\ntime.sleep(1000)\n")
     environ = clean_environ({"PYTHONPATH": os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")])})
-    flags = [f"--push.endpoint=ipc://{place}/push.sock", "--web.listen-address=127.0.0.1:0", "--require-gpu"]
+    flags = [*flags_of(place), "--require-gpu"]
     with subprocess.Popen(command("daemon", *flags), env=environ, stderr=subprocess.PIPE, text=True) as process:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         eventually(children.read_text)
@@ -209,7 +218,7 @@ def test_every_line_of_the_log_is_in_the_format_that_was_asked_for(
 
 def test_on_a_terminal_it_prints_a_link_that_opens_the_dashboard(place: Path) -> None:
     ours, theirs = os.openpty()
-    flags = [f"--push.endpoint=ipc://{place}/push.sock", "--web.listen-address=127.0.0.1:0", "--no-collector.gpu"]
+    flags = [*flags_of(place), "--no-collector.gpu"]
     with subprocess.Popen(
         command("daemon", *flags), env=clean_environ(), stdout=theirs, stderr=subprocess.DEVNULL
     ) as process:

@@ -15,6 +15,7 @@ from trackside_daemon.config import (
     load,
     seconds,
     settings,
+    size_bytes,
     variables,
     warn_of_unknown_variables,
 )
@@ -57,6 +58,9 @@ def test_everything_has_a_default() -> None:
     assert (config.web.allowed_hosts, config.push.endpoint) == ((), ())
     assert config.collector.cpu.enabled
     assert tuple(config.limits.model_dump().values()) == (64, 1000, 10_000, 256)
+    storage = config.storage
+    assert (storage.path, storage.jsonl, storage.synchronous, storage.interval) == ("", "", "normal", 10.0)
+    assert (storage.retention.size, storage.retention.age) == (10 * 1024**3, 0.0)
 
 
 def test_flags_count_before_variables_and_those_before_the_file(
@@ -88,6 +92,12 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "web.public_read": ("true", True),
         "web.enable_lifecycle": ("1", True),
         "push.endpoint": ("ipc:///a,tcp://127.0.0.1:1", ("ipc:///a", "tcp://127.0.0.1:1")),
+        "storage.path": ("/data", "/data"),
+        "storage.synchronous": ("full", "full"),
+        "storage.interval": ("1m", 60.0),
+        "storage.jsonl": ("/lines", "/lines"),
+        "storage.retention.size": ("500MB", 500_000_000),
+        "storage.retention.age": ("90d", 7_776_000.0),
         "log.level": ("debug", "debug"),
         "log.format": ("json", "json"),
         "collector.cpu.enabled": ("false", False),
@@ -139,6 +149,36 @@ def test_a_number_in_the_file_is_seconds(file: Callable[[str], Path], text: str,
 
 
 @pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("10GiB", 10 * 1024**3),
+        ("500MB", 500_000_000),
+        ("1.5 GiB", 1_610_612_736),
+        ("64k", 64_000),
+        ("64Ki", 65_536),
+        ("2T", 2 * 10**12),
+        ("0", "0"),
+        (1024, 1024),
+    ],
+)
+def test_a_size_is_understood(written: object, meant: object) -> None:
+    assert size_bytes(written) == meant
+
+
+@pytest.mark.parametrize("written", ["", "GiB", "1 X", "-1GiB", "10GiBs", "1e3MB", "much"])
+def test_what_is_no_size_is_told_how_one_looks(written: str) -> None:
+    says = refusal(None, {"storage": {"retention": {"size": written}}})
+    assert says == f"--storage.retention.size: {written!r} is not a size such as 10GiB, 500MB or a number of bytes"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("0", 0), ("'0'", 0), ("1048576", 1048576), ("'1048576'", 1048576), ("1GiB", 1024**3)]
+)
+def test_a_number_in_the_file_is_bytes(file: Callable[[str], Path], text: str, size: int) -> None:
+    assert load(file(f"storage: {{retention: {{size: {text}}}}}")).storage.retention.size == size
+
+
+@pytest.mark.parametrize(
     ("text", "hosts"),
     [("[a, b]", ("a", "b")), ("a", ("a",)), ("'a, b'", ("a", "b")), ("[]", ()), ("''", ())],
 )
@@ -172,6 +212,11 @@ def test_what_is_left_empty_has_its_default(file: Callable[[str], Path], text: s
         ("sample: {interval: soon}", "sample.interval: 'soon' is not a duration such as 1s, 500ms or 1h30m"),
         ("limits: {runs: 0}", "limits.runs: input should be greater than or equal to 1, got 0"),
         ("web: {public-read: 7}", "web.public-read: input should be a valid boolean, unable to interpret input, got 7"),
+        ("storage: {retention: {size: -1}}", "storage.retention.size: input should be greater than or equal to 0"),
+        ("storage: {retention: {age: soon}}", "storage.retention.age: 'soon' is not a duration such as 1s, 500ms"),
+        ("storage: {synchronous: off}", "storage.synchronous: input should be 'normal' or 'full', got False"),
+        ("storage: {retention: 1GiB}", "storage.retention: is a section of settings, got '1GiB'"),
+        ("storage: {interval: 0}", "storage.interval: input should be greater than or equal to 0.1, got 0"),
         ("web: {allowed-hosts: 7}", "web.allowed-hosts: input should be a valid tuple, got 7"),
     ],
 )
@@ -279,6 +324,7 @@ def test_every_setting_has_a_description_and_shows_its_default() -> None:
         assert describe(".".join(path)).endswith((".", "]"))
     assert describe("sample.interval").endswith("[default: 1s]")
     assert describe("web.listen-address").endswith("[default: 127.0.0.1:21790]")
+    assert describe("storage.retention.size").endswith("[default: 10GiB]")
 
 
 def test_nothing_can_be_changed_afterwards() -> None:

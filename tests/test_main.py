@@ -40,6 +40,17 @@ def connect() -> Iterator[Callable[[Daemon], Client]]:
         client.close()
 
 
+def flags_of(place: Path) -> list[str]:
+    """All that a daemon needs in a directory of its own."""
+    (place / "history").mkdir()
+    return [
+        f"--push.endpoint=ipc://{place}/push.sock",
+        "--web.listen-address=127.0.0.1:0",
+        f"--storage.path={place}/history",
+        *QUIET,
+    ]
+
+
 def run_script(script: str, *arguments: str, place: Path) -> subprocess.CompletedProcess[str]:
     """Python code that runs the command in a changed house."""
     return subprocess.run(
@@ -67,24 +78,28 @@ def test_it_stops_as_asked_and_leaves_nothing_but_the_lock(
     start_daemon: Callable[..., Daemon], number: signal.Signals
 ) -> None:
     daemon = start_daemon(*QUIET)
-    assert {one.name for one in daemon.directory.iterdir()} == {"push.sock", "push.sock.lock", "push.token"}
+    assert {one.name for one in daemon.directory.iterdir()} == {
+        *("push.sock", "push.sock.lock", "push.token", "push.address", "history"),
+    }
     assert daemon.stop(number) == 0
-    assert {one.name for one in daemon.directory.iterdir()} == {"push.sock.lock"}
+    assert {one.name for one in daemon.directory.iterdir()} == {"push.sock.lock", "history"}
+    assert {one.name for one in daemon.history.iterdir()} == {"history.db", "history.lock"}
     assert f"stopping on {number.name}" in daemon.log[-1]
     assert not any("Traceback" in line for line in daemon.log)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_during_the_start_stops_it_as_asked(place: Path, number: signal.Signals) -> None:
-    flags = [f"--push.endpoint=ipc://{place}/push.sock", "--web.listen-address=127.0.0.1:0", *QUIET]
-    with subprocess.Popen(command("daemon", *flags), env=clean_environ(), stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command("daemon", *flags_of(place)), env=clean_environ(), stderr=subprocess.PIPE, text=True
+    ) as process:
         eventually((place / "push.sock.lock").exists)
         process.send_signal(signal.SIGHUP)
         process.send_signal(number)
         assert process.wait(DEADLINE) == 0
         assert process.stderr is not None
         assert "Traceback" not in process.stderr.read()
-    assert {one.name for one in place.iterdir()} == {"push.sock.lock"}
+    assert {one.name for one in place.iterdir()} - {"history"} == {"push.sock.lock"}
 
 
 def test_what_was_pushed_just_before_the_end_is_acknowledged(
@@ -220,13 +235,16 @@ def test_the_status_says_how_the_daemon_does(daemon: Daemon) -> None:
 
     eventually(lambda: status()["metrics"]["trackside_ingest_messages_total"])
     said = status()
-    assert set(said) == {"version", "started", "listen_address", "push_endpoints", "metrics"}
+    assert set(said) == {"version", "started", "listen_address", "push_endpoints", "storage_path", "metrics"}
+    assert said["storage_path"] == str(daemon.history)
     assert (said["version"], said["push_endpoints"]) == (__version__, [daemon.endpoint])
     assert f"http://{said['listen_address']}" == daemon.url
     metrics = said["metrics"]
     assert set(metrics["trackside_collector_success"]) == {"cpu", "memory", "gpu"}
     assert metrics["trackside_ingest_messages_total"]["hello"] == 0.0
-    assert metrics["trackside_pipeline_failures_total"] == {"state": 0.0}
+    assert metrics["trackside_pipeline_failures_total"] == {"state": 0.0, "history": 0.0, "jsonl": 0.0}
+    assert metrics["trackside_history_samples_total"] == 0.0
+    assert metrics["trackside_history_size_bytes"] > 0
 
 
 def test_a_head_has_no_body_and_gzip_is_used_over_a_real_socket(daemon: Daemon) -> None:
@@ -243,12 +261,11 @@ def test_a_part_that_dies_takes_the_daemon_with_it(place: Path) -> None:
         "Sessions.tick = tick\n"
         "from trackside_daemon.__main__ import main; main()\n"
     )
-    flags = [f"--push.endpoint=ipc://{place}/push.sock", "--web.listen-address=127.0.0.1:0", *QUIET]
-    ended = run_script(script, "daemon", *flags, place=place)
+    ended = run_script(script, "daemon", *flags_of(place), place=place)
     assert ended.returncode == 1
     assert "trackside-ingest failed: RuntimeError('broken')" in ended.stderr
     assert all(line.startswith("time=") for line in ended.stderr.splitlines())
-    assert {one.name for one in place.iterdir()} == {"push.sock.lock"}
+    assert {one.name for one in place.iterdir()} == {"push.sock.lock", "history"}
 
 
 def test_two_daemons_may_live_beside_each_other(start_daemon: Callable[..., Daemon], place: Path) -> None:
