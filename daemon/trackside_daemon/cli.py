@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from trackside_daemon import __version__, log
+from trackside_daemon import __version__, cli_runs, log
 from trackside_daemon.config import Config, ConfigError, describe, load, settings, warn_of_unknown_variables
 from trackside_daemon.ingest.endpoint import EndpointError
 from trackside_daemon.ingest.server import PushSocket
@@ -161,6 +161,9 @@ def check_config(
             value = getattr(value, part)
         shown = ", ".join(value) if isinstance(value, tuple) else str(value)
         typer.echo(f"{'.'.join(path).replace('_', '-')}: {shown.lower() if isinstance(value, bool) else shown}")
+
+
+app.add_typer(cli_runs.app)
 
 
 def _nested(params: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,398 @@
+"""Where the commands get runs from: the daemon that is up, through its API, else the history's file.
+
+`Source` has one method a question, and two ways to answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from contextlib import contextmanager
+from http.client import HTTPException
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import ProxyHandler, Request, build_opener
+
+from trackside.discovery import directories, named
+from trackside_daemon.history import changing, place, reader
+from trackside_daemon.history import export as exports
+from trackside_daemon.history.database import Database
+from trackside_daemon.history.importing import Imported, Reading
+from trackside_daemon.history.importing import write as write_import
+from trackside_daemon.history.offline import Offline
+from trackside_daemon.history.trimming import Bounds
+from trackside_daemon.history.writer import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from http.client import HTTPResponse
+
+    from trackside_daemon.history.export import Form
+    from trackside_daemon.history.reader import Filter
+    from trackside_daemon.history.store import Store
+
+STATUS_SECONDS = 5.0
+"""A daemon that has not said how it is by then is not there."""
+
+ANSWER_SECONDS = 60.0
+IMPORT_SECONDS = 3600.0
+CHUNK_BYTES = 64 * 1024
+_ANYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104  what it listens at, and where it is asked
+
+
+class SourceError(Exception):
+    """A question has no answer; the message says why in one line.
+
+    Attributes:
+        status: The command's exit status.
+    """
+
+    def __init__(self, message: str, status: int = 2) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Export(NamedTuple):
+    """A run on its way: its bytes, and how many samples they have; None when nobody has counted."""
+
+    samples: int | None
+    chunks: Iterator[bytes]
+
+
+class Source(Protocol):
+    """A history that can be asked."""
+
+    def runs(self, wanted: Filter) -> list[dict[str, Any]]:
+        """The runs, the newest first."""
+        ...
+
+    def run(self, text: str) -> dict[str, Any]:
+        """All of the run that *text* means but its samples."""
+        ...
+
+    def events(self, uid: str) -> list[dict[str, Any]]:
+        """What happened in a run, oldest first."""
+        ...
+
+    def alerts(self, uid: str) -> list[dict[str, Any]]:
+        """A run's alerts, oldest first."""
+        ...
+
+    def export(self, uid: str, form: Form) -> Export:
+        """A run with its samples."""
+        ...
+
+    def pin(self, uid: str, *, pinned: bool) -> None:
+        """Keep a run whatever the bounds are, or no longer."""
+        ...
+
+    def delete(self, uid: str) -> None:
+        """Take a run away."""
+        ...
+
+    def take(self, file: Path, name: str, uid: str) -> Imported:
+        """Import a file."""
+        ...
+
+
+class FileSource:
+    """The file, while no daemon writes it.
+
+    Args:
+        directory: As the user named it; None for the default one.
+        warn: Told, in one line each, what is missing.
+    """
+
+    def __init__(self, directory: Path | None, warn: Callable[[str], None]) -> None:
+        self._named = directory
+        self._warn = warn
+        self._opened: Offline | None = None
+
+    def runs(self, wanted: Filter) -> list[dict[str, Any]]:
+        """See `Source`."""
+        with self._file().reading() as connection:
+            return reader.runs(connection, wanted)
+
+    def run(self, text: str) -> dict[str, Any]:
+        """See `Source`."""
+        with self._file().reading() as connection:
+            return reader.run(connection, reader.resolve(connection, text))
+
+    def events(self, uid: str) -> list[dict[str, Any]]:
+        """See `Source`."""
+        with self._file().reading() as connection:
+            return reader.events(connection, uid)
+
+    def alerts(self, uid: str) -> list[dict[str, Any]]:
+        """See `Source`."""
+        with self._file().reading() as connection:
+            return reader.alerts(connection, uid)
+
+    def export(self, uid: str, form: Form) -> Export:
+        """See `Source`."""
+        return Export(exports.count(self._file(), uid), exports.export(self._file(), uid, form))
+
+    def pin(self, uid: str, *, pinned: bool) -> None:
+        """See `Source`."""
+        self._change(lambda store: changing.pin(store, uid, pinned=pinned))
+
+    def delete(self, uid: str) -> None:
+        """See `Source`."""
+        self._change(lambda store: changing.delete(store, uid))
+
+    def take(self, file: Path, name: str, uid: str) -> Imported:
+        """See `Source`."""
+        with file.open("rb") as stream:
+            begin = os.fstat(stream.fileno()).st_mtime if file.is_file() else time.time()
+            reading = Reading(stream, str(file), id=uid, name=name, begin=begin)
+            with self._writing() as writer:
+                return write_import(writer, reading)
+
+    def _file(self) -> Offline:
+        if self._opened is None:
+            directory = self._named or place.default_directory(os.environ, os.getuid())
+            self._opened = Offline(directory, self._warn)
+        return self._opened
+
+    def _change(self, work: Callable[[Store], Any]) -> None:
+        with self._writing() as writer:
+            writer.call(work).result(ANSWER_SECONDS)
+
+    @contextmanager
+    def _writing(self) -> Iterator[Writer]:
+        """A writer of our own, which packs what it has written before it ends."""
+        directory = place.prepare(self._named)
+        lock = _lock(directory)
+        try:
+            remote = bool(place.network_file_system(directory))
+            database = Database(directory, exclusive=remote or not lock.held)
+            try:
+                writer = Writer(database, Bounds(0))
+                writer.start()
+                try:
+                    yield writer
+                    while writer.call(lambda store: len(store.due)).result(ANSWER_SECONDS):
+                        time.sleep(0.01)
+                finally:
+                    writer.stop()
+            finally:
+                database.close()
+        finally:
+            lock.close()
+
+
+def _lock(directory: Path) -> place.Lock:
+    try:
+        return place.Lock(directory)
+    except place.HistoryError as error:
+        holder = re.search(r"\(pid [^)]*\)", str(error))
+        if holder is None:
+            raise
+        raise SourceError(
+            f"{directory}: a daemon {holder[0]} writes there that cannot be asked; stop it, or say where it answers "
+            "with --url=URL"
+        ) from None
+
+
+class ApiSource:
+    """A daemon.
+
+    Args:
+        url: ``http://HOST:PORT``.
+        token: Opens its API; empty for one that needs none.
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        self.url = url.rstrip("/")
+        self._token = token
+        self._open = build_opener(ProxyHandler({})).open
+
+    def status(self) -> dict[str, Any]:
+        """What the daemon says of itself."""
+        return self._json("status", patience=STATUS_SECONDS)
+
+    def runs(self, wanted: Filter) -> list[dict[str, Any]]:
+        """See `Source`."""
+        asked = {name: value for name, value in wanted._asdict().items() if value not in ("", None, 0)}
+        return list(self._json(f"runs?{urlencode(asked)}")["runs"])
+
+    def run(self, text: str) -> dict[str, Any]:
+        """See `Source`."""
+        return self._json(f"runs/{quote(text, safe='')}")
+
+    def events(self, uid: str) -> list[dict[str, Any]]:
+        """See `Source`."""
+        return list(self._json(f"events?{urlencode({'run': uid})}")["events"])
+
+    def alerts(self, uid: str) -> list[dict[str, Any]]:
+        """See `Source`."""
+        return list(self._json(f"alerts?{urlencode({'run': uid})}")["alerts"])
+
+    def export(self, uid: str, form: Form) -> Export:
+        """See `Source`."""
+        answer = self._ask(f"runs/{quote(uid, safe='')}/export?format={form}")
+        samples = answer.headers.get("X-Trackside-Samples", "")
+        return Export(int(samples) if samples.isdecimal() else None, self._chunks(answer))
+
+    def pin(self, uid: str, *, pinned: bool) -> None:
+        """See `Source`."""
+        body = json.dumps({"pinned": pinned}).encode()
+        self._json(f"runs/{quote(uid, safe='')}/pin", "POST", body, {"Content-Type": "application/json"})
+
+    def delete(self, uid: str) -> None:
+        """See `Source`."""
+        self._json(f"runs/{quote(uid, safe='')}", "DELETE")
+
+    def take(self, file: Path, name: str, uid: str) -> Imported:
+        """See `Source`."""
+        asked = urlencode({key: value for key, value in (("name", name), ("id", uid)) if value})
+        headers = {"X-File-Name": quote(str(file)), "Content-Type": "application/octet-stream"}
+        with file.open("rb") as stream:
+            if file.is_file():
+                headers["Content-Length"] = str(os.fstat(stream.fileno()).st_size)
+            answer = self._json(f"import?{asked}", "POST", stream, headers, IMPORT_SECONDS)
+        return Imported(str(answer["run"]), int(answer["samples"]), [str(note) for note in answer.get("notes", ())])
+
+    def _json(
+        self,
+        path: str,
+        method: str = "GET",
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        patience: float = ANSWER_SECONDS,
+    ) -> dict[str, Any]:
+        answer = self._ask(path, method, body, headers or {}, patience)
+        try:
+            with answer:
+                text = answer.read()
+            found = json.loads(text) if text.strip() else {}
+        except (OSError, HTTPException) as error:
+            raise SourceError(f"{self.url}: the daemon broke off: {error}", 1) from error
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise SourceError(f"{self.url}: no daemon of trackside answers there")
+        return found
+
+    def _ask(
+        self,
+        path: str,
+        method: str = "GET",
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        patience: float = ANSWER_SECONDS,
+    ) -> HTTPResponse:
+        request = Request(f"{self.url}/api/v1/{path}", body, dict(headers or {}), method=method)  # noqa: S310  http(s) was checked
+        if self._token:
+            request.add_header("Authorization", f"Bearer {self._token}")
+        try:
+            answer: HTTPResponse = self._open(request, timeout=patience)
+        except HTTPError as error:
+            with error:
+                raise _refused(self.url, error) from error
+        except URLError as error:
+            reason = getattr(error.reason, "strerror", None) or error.reason
+            raise SourceError(f"{self.url}: the daemon cannot be asked: {str(reason).lower()}", 1) from error
+        except (OSError, HTTPException) as error:
+            raise SourceError(f"{self.url}: the daemon cannot be asked: {str(error) or 'it hung up'}", 1) from error
+        return answer
+
+    def _chunks(self, answer: HTTPResponse) -> Iterator[bytes]:
+        try:
+            with answer:
+                while chunk := answer.read(CHUNK_BYTES):
+                    yield chunk
+        except (OSError, HTTPException) as error:
+            raise SourceError(
+                f"{self.url}: the daemon broke off, so what was written is not all: {error}", 1
+            ) from error
+
+
+def _refused(url: str, error: HTTPError) -> SourceError:
+    """What the daemon says, in one line."""
+    try:
+        message = json.loads(error.read(CHUNK_BYTES))["error"]["message"]
+    except (ValueError, KeyError, TypeError, OSError, HTTPException):
+        message = f"{url}: {error.code} {error.reason}"
+    if error.code == 401:
+        message = f"{url}: {message}; --url also takes the link that the daemon prints, with #token=…"
+    return SourceError(" ".join(str(message).split()), 2 if error.code < 500 else 1)
+
+
+def find(directory: Path | None, url: str) -> Source:
+    """The history that a command is about.
+
+    Args:
+        directory: The one that the user named; None for the daemon's that is up, or the default one.
+        url: The daemon that the user named, with ``#token=…`` perhaps; empty for one of this machine.
+
+    Raises:
+        SourceError: The user named both, or no address.
+    """
+    if url and directory is not None:
+        raise SourceError("--url and --storage.path name two histories; give one of them")
+    if url:
+        return _named(url)
+    for daemon in _running():
+        if directory is None:
+            return daemon[0]
+        if _same(directory, daemon[1].get("storage_path")):
+            return daemon[0]
+    return FileSource(directory, _warn)
+
+
+def _named(url: str) -> ApiSource:
+    parts = urlsplit(url if "//" in url else f"http://{url}")
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise SourceError(f"--url: {url!r} is not an address such as http://127.0.0.1:21790")
+    address = f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
+    token = parts.fragment.partition("token=")[2]
+    own = dict(_addresses())
+    return ApiSource(address, token or own.get(address, ""))
+
+
+def _running() -> Iterator[tuple[ApiSource, dict[str, Any]]]:
+    """The daemons of this machine that answer, and what they say of themselves."""
+    for address, token in _addresses():
+        daemon = ApiSource(address, token)
+        try:
+            yield daemon, daemon.status()
+        except SourceError:  # what a killed daemon has left
+            continue
+
+
+def _addresses() -> Iterator[tuple[str, str]]:
+    """The addresses and tokens that daemons have written beside their sockets."""
+    uid = os.getuid()
+    own = named(None, os.environ)
+    sockets = [Path(own.removeprefix("ipc://"))] if own.startswith("ipc://") else []
+    sockets += [directory / "push.sock" for directory in dict.fromkeys(directories(os.environ, uid))]
+    for socket in sockets:
+        file = socket.with_suffix(".address")
+        try:
+            if file.stat().st_uid not in {uid, 0}:
+                continue
+            address = file.read_text(encoding="utf-8").strip()
+            token = socket.with_suffix(".token").read_text(encoding="utf-8").strip()
+        except (OSError, ValueError):
+            continue
+        for anywhere, here in _ANYWHERE.items():
+            address = address.replace(f"//{anywhere}:", f"//{here}:")
+        if address.startswith("http"):
+            yield address, token
+
+
+def _same(directory: Path, other: object) -> bool:
+    try:
+        return bool(other) and directory.samefile(str(other))
+    except (OSError, ValueError):
+        return False
+
+
+def _warn(message: str) -> None:
+    print(f"trackside: {message}", file=sys.stderr)  # noqa: T201
