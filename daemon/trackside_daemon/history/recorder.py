@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+import sqlite3
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside_daemon.history import reader
 from trackside_daemon.history.database import Database
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from trackside_daemon.history.trimming import Bounds
     from trackside_daemon.metric import Batch, Sample
 
+T = TypeVar("T")
 log = logging.getLogger("trackside")
 
 
@@ -111,27 +113,36 @@ class Recorder:
 
     def known(self, session: bytes) -> reader.Known | None:
         """What is kept of a client session."""
-        with self.database.reading() as connection:
-            return reader.session(connection, session)
+        return self._look(lambda connection: reader.session(connection, session))
 
     def last_attempt(self, run: str) -> tuple[int, bool] | None:
         """The number of a run's last attempt, and whether it has ended."""
-        with self.database.reading() as connection:
-            return reader.last_attempt(connection, run)
+        return self._look(lambda connection: reader.last_attempt(connection, run))
+
+    def _look(self, look: Callable[[sqlite3.Connection], T]) -> T | None:
+        """What *look* finds; nothing in a file that cannot be read, which the writer will meet too."""
+        try:
+            with self.database.reading() as connection:
+                return look(connection)
+        except (sqlite3.Error, ValueError) as error:
+            log.warning("%s cannot be read: %s", self.database.path, error)
+            return None
 
     def abandon(self, is_gone: Callable[[Identity], bool | None]) -> None:
         """End, as lost, the attempts of a daemon before this one whose processes are all gone, and none has come back."""
-        with self.database.reading() as connection:
-            attempts: dict[tuple[str, int], list[Identity]] = {}
-            for process in reader.unended(connection):
-                attempts.setdefault((process.run, process.attempt), []).append(process)
-            lost = [
-                Standing(run, attempt, "lost", "", reader.last_time(connection, run, attempt))
-                for (run, attempt), processes in attempts.items()
-                if (run, attempt) not in self._live and all(map(is_gone, processes))
-            ]
+        lost = self._look(lambda connection: self._gone(connection, is_gone))
         if lost:
             self.writer.put(lost)
+
+    def _gone(self, connection: sqlite3.Connection, is_gone: Callable[[Identity], bool | None]) -> list[Standing]:
+        attempts: dict[tuple[str, int], list[Identity]] = {}
+        for process in reader.unended(connection):
+            attempts.setdefault((process.run, process.attempt), []).append(process)
+        return [
+            Standing(run, attempt, "lost", "", reader.last_time(connection, run, attempt))
+            for (run, attempt), processes in attempts.items()
+            if (run, attempt) not in self._live and all(map(is_gone, processes))
+        ]
 
     def _follow(self, record: object) -> None:
         """Know which attempts live."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from math import inf
 from pathlib import Path
@@ -185,7 +186,7 @@ class HistoryPages:
             return await run_in_threadpool(read)
         except UnknownRunError as error:
             raise HTTPException(404, str(error)) from None
-        except ValueError as error:  # a block that is damaged
+        except (ValueError, sqlite3.Error) as error:  # a block that is damaged, or the file
             raise HTTPException(500, f"{self._database.path}: {error}") from error
 
     async def _change(self, change: Callable[[Store], Any]) -> Any:
