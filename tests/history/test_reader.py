@@ -1,0 +1,116 @@
+"""What is told of runs."""
+
+from __future__ import annotations
+
+import json
+from math import nan
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from history.builders import WALL, block, session_id
+
+from trackside_daemon.history import reader
+from trackside_daemon.history.reader import Filter, UnknownRunError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from history.builders import Bench
+
+
+@pytest.fixture
+def three(bench: Bench) -> Iterator[Bench]:
+    """Three runs: the oldest has ended, the second is tagged, and the third has two ranks."""
+    bench.open(session_id(1), run="aa1", name="mnist", start=WALL)
+    bench.open(session_id(2), run="aa2", name="mnist", start=WALL + 10.0, tags=("big", "x"))
+    bench.open(session_id(3), run="b", name="100%_gpt", start=WALL + 20.0)
+    bench.open(session_id(4), run="b", name="100%_gpt", start=WALL + 20.0, rank=1)
+    bench.end("aa1", when=WALL + 5.0)
+    yield bench
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (Filter(), ["b", "aa2", "aa1"]),
+        (Filter(limit=2), ["b", "aa2"]),
+        (Filter(name="mni"), ["aa2", "aa1"]),
+        (Filter(name="aa"), ["aa2", "aa1"]),
+        (Filter(name="%"), ["b"]),
+        (Filter(name="_"), ["b"]),
+        (Filter(name="'"), []),
+        (Filter(tag="x"), ["aa2"]),
+        (Filter(tag="bi"), []),
+        (Filter(state="finished"), ["aa1"]),
+        (Filter(since=WALL + 10.0), ["b", "aa2"]),
+        (Filter(until=WALL + 10.0), ["aa2", "aa1"]),
+        (Filter(name="mnist", until=WALL + 1.0, limit=1), ["aa1"]),
+    ],
+)
+def test_runs_are_found_by_what_they_are(wanted: Filter, found: list[str], three: Bench) -> None:
+    with three.database.reading() as connection:
+        assert [one["id"] for one in reader.runs(connection, wanted)] == found
+
+
+@pytest.mark.parametrize(("text", "run"), [("aa1", "aa1"), ("mnist", "aa2"), ("b", "b"), ("100%_gpt", "b")])
+def test_a_run_is_named_by_its_id_or_its_name(text: str, run: str, three: Bench) -> None:
+    with three.database.reading() as connection:
+        assert reader.resolve(connection, text) == run
+
+
+@pytest.mark.parametrize("text", ["", "aa", "a%", "zzz"])
+def test_what_names_no_run_or_several_is_told(text: str, three: Bench) -> None:
+    with three.database.reading() as connection, pytest.raises(UnknownRunError):
+        reader.resolve(connection, text)
+
+
+def metrics(bench: Bench, run: str = "b") -> dict[tuple[str, int], dict[str, Any]]:
+    """What is told of each series of a run."""
+    with bench.database.reading() as connection:
+        told = reader.run(connection, run)
+    json.dumps(told, allow_nan=False)
+    return {(one["key"], one["rank"]): one for one in told["metrics"]}
+
+
+def test_a_metric_is_told_the_same_fresh_or_packed_or_half(three: Bench) -> None:
+    three.send(session_id(3), block(["a", "n"], [1, 2], [1.0, nan, 3.0, nan]))
+    three.send(session_id(3), block(["a"], [3], [-5.0]))
+    three.send(session_id(4), block(["a"], [9], [float("inf")]))
+    fresh = metrics(three)
+    stream = three.stream(session_id(3))
+    three.step(stream)
+    assert metrics(three) == fresh
+    three.pack(stream)
+    three.pack(three.stream(session_id(4)))
+    assert metrics(three) == fresh
+    assert {name: fresh["a", 0][name] for name in ("count", "min", "max", "last", "last_step")} == {
+        **{"count": 3, "min": -5.0, "max": 3.0, "last": -5.0, "last_step": 3}
+    }
+    assert fresh["a", 0]["mean"] == pytest.approx(-1 / 3)
+    assert (fresh["n", 0]["min"], fresh["n", 0]["mean"], fresh["n", 0]["last"]) == ("nan", "nan", "nan")
+    assert (fresh["a", 1]["max"], fresh["a", 1]["mean"]) == ("inf", "nan")
+    three.send(session_id(3), block(["a"], [4], [7.0]))
+    assert (metrics(three)["a", 0]["count"], metrics(three)["a", 0]["max"]) == (4, 7.0)
+
+
+def test_series_are_of_the_lowest_rank_unless_asked(three: Bench) -> None:
+    three.send(session_id(3), block(["a", "b"], [1], [1.0, 2.0]))
+    three.send(session_id(4), block(["a"], [1], [1.0]))
+    with three.database.reading() as connection:
+        found = reader.series(connection, "b")
+        assert [(one.rank, one.series.key) for one in found] == [(0, "a"), (0, "b")]
+        found = reader.series(connection, "b", ["a"], ())
+        assert [(one.rank, one.series.key) for one in found] == [(0, "a"), (1, "a")]
+        assert [one.rank for one in reader.series(connection, "b", None, [1])] == [1]
+        assert reader.series(connection, "b", attempt=1) == []
+
+
+def test_the_last_attempt_and_its_processes_are_told(three: Bench) -> None:
+    with three.database.reading() as connection:
+        assert reader.last_attempt(connection, "aa1") == (0, True)
+        assert reader.last_attempt(connection, "b") == (0, False)
+        assert reader.last_attempt(connection, "zzz") is None
+        assert sorted(one.run for one in reader.unended(connection)) == ["aa2", "b", "b"]
+        assert reader.session(connection, b"?" * 16) is None
+        with pytest.raises(UnknownRunError):
+            reader.run(connection, "zzz")

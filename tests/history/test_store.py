@@ -1,0 +1,217 @@
+"""What each record leaves in the tables."""
+
+from __future__ import annotations
+
+import json
+from math import inf, nan
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from history.builders import SHIFT, WALL, bits, block, check_tables, opened, session_id
+
+from trackside.wire import About
+from trackside_daemon.history import reader
+from trackside_daemon.history.redact import REDACTED
+from trackside_daemon.record import Alert, Event, Sampled, Standing, Taken
+
+if TYPE_CHECKING:
+    from history.builders import Bench
+
+ONE, TWO = session_id(1), session_id(2)
+
+
+def shown(bench: Bench, run: str = "run") -> dict[str, Any]:
+    """What is told of a run."""
+    with bench.database.reading() as connection:
+        return reader.run(connection, run)
+
+
+def rows(bench: Bench, query: str) -> list[Any]:
+    """What a query finds."""
+    return bench.connection.execute(query).fetchall()
+
+
+def taken(number: int, *values: float, session: bytes = ONE) -> Taken:
+    """A message of a loss."""
+    return Taken(session, number, [block(["loss"], range(number, number + len(values)), values)], SHIFT)
+
+
+def test_a_message_again_adds_nothing(bench: Bench) -> None:
+    bench.open(ONE)
+    for number in (1, 1, 2, 1, 2, 3):
+        bench.apply(taken(number, float(number)))
+    bench.reopen()
+    for number in (3, 2, 4, 4):
+        bench.apply(taken(number, float(number)))
+    bench.pack(1)
+    bench.apply(taken(4, 4.0))
+    assert [row[2] for row in bench.read(1, "loss")] == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_a_message_of_a_transaction_that_failed_comes_again_once(bench: Bench) -> None:
+    bench.open(ONE)
+    bench.apply(taken(1, 1.0))
+    for _ in range(2):
+        bench.connection.execute("BEGIN")
+        bench.store.apply(taken(2, 2.0))
+        bench.store.settle()
+        bench.connection.execute("ROLLBACK")
+        bench.store.forget()
+    bench.apply(taken(2, 2.0), taken(3, 3.0))
+    assert [row[2] for row in bench.read(1, "loss")] == [1.0, 2.0, 3.0]
+
+
+def test_what_the_client_says_was_acknowledged_is_not_taken_again(bench: Bench) -> None:
+    bench.open(ONE, acked=5)
+    bench.apply(taken(5, 5.0))
+    bench.apply(taken(6, 6.0))
+    bench.open(ONE, acked=2)
+    bench.apply(taken(6, 6.0))
+    assert [row[2] for row in bench.read(1, "loss")] == [6.0]
+
+
+def test_a_skip_moves_the_number_and_brings_no_steps(bench: Bench) -> None:
+    bench.open(ONE)
+    bench.apply(Taken(ONE, 9))
+    bench.apply(taken(9, 1.0))
+    assert bench.read(1, "loss") == []
+    with bench.database.reading() as connection:
+        assert reader.session(connection, ONE) == reader.Known(9, 0)
+
+
+def test_what_nobody_knows_is_ignored(bench: Bench) -> None:
+    bench.apply(taken(1, 1.0), Standing("run", 0, "finished", "", 5.0), Event("run", 0, 1.0, "x"), Alert("a", "b", 1.0, "run"))
+    for table in ("log", "run", "event", "alert", "session"):
+        assert rows(bench, f"SELECT * FROM {table}") == []
+
+
+def test_secrets_reach_no_table(bench: Bench) -> None:
+    secret = "hunter2hunter2"
+    about = About(command=("python", "train.py", f"--api-key={secret}"))
+    config = json.dumps({"password": secret, "lr": 0.1})
+    bench.open(ONE, config=config, about=about)
+    bench.apply(Event("run", 0, 1.0, "x", fields={"api_key": secret}))
+    assert secret not in "\n".join(bench.connection.iterdump())
+    (attempt,) = shown(bench)["attempt_list"]
+    assert attempt["config"] == {"password": REDACTED, "lr": 0.1}
+    assert attempt["command"][:2] == ["python", "train.py"]
+
+
+@pytest.mark.parametrize("config", ["{", "[" * 100_000, '{"a": NaN}', "1" * 5000])
+def test_a_configuration_that_is_hard_to_read_costs_nothing_else(config: str, bench: Bench) -> None:
+    bench.open(ONE, config=config)
+    assert shown(bench)["attempt_list"][0]["config"] is not None
+
+
+def test_numbers_beyond_the_file_are_the_nearest_that_it_holds(bench: Bench) -> None:
+    record = opened(ONE, acked=2**64 - 1)
+    bench.apply(record)
+    bench.apply(Taken(ONE, 1, [], 2**80))
+    bench.open(TWO, rank=2**64 - 1)
+    bench.apply(Taken(TWO, 1, [block(["a"], [1], [1.0])], 2**64), Taken(TWO, 2, [block(["a"], [1], [1.0])], -(2**70)))
+    bench.pack(bench.stream(TWO))
+    assert len(bench.read(bench.stream(TWO), "a")) == 2
+
+
+def test_a_run_is_resumed_as_another_attempt(bench: Bench) -> None:
+    bench.open(ONE)
+    bench.end()
+    assert shown(bench)["state"] == "finished"
+    bench.open(TWO, attempt=1, step=7)
+    run = shown(bench)
+    assert (run["state"], run["ended"], run["attempt"]) == ("running", None, 1)
+    bench.apply(Standing("run", 0, "failed", "late", 9.0))
+    assert shown(bench)["state"] == "running"
+    bench.apply(Standing("run", 1, "failed", "ValueError", WALL + 2.0))
+    run = shown(bench)
+    assert (run["state"], run["cause"], run["ended"]) == ("failed", "ValueError", WALL + 2.0)
+    assert [one["state"] for one in run["attempt_list"]] == ["failed", "failed"]
+
+
+def test_the_step_and_the_loss_of_a_run_are_told_after_packing(bench: Bench) -> None:
+    for rank, session in ((0, ONE), (1, TWO), (2, session_id(3))):
+        bench.open(session, rank=rank)
+    bench.send(ONE, block(["loss"], [1, 2], [0.5, 0.25]))
+    bench.send(TWO, block(["loss"], [1, 9], [0.5, 0.125]))
+    bench.end()
+    bench.pack()
+    assert (shown(bench)["step"], shown(bench)["loss"]) == (9, 0.25)
+
+
+def test_a_deleted_run_takes_nothing_more_and_its_id_may_come_again(bench: Bench) -> None:
+    bench.open(ONE)
+    bench.send(ONE, block(["loss"], [1], [1.0]))
+    with bench.database.transaction() as connection:
+        connection.execute("UPDATE run SET deleted = 1")
+    bench.store.forget()
+    bench.apply(taken(2, 2.0), Event("run", 0, 1.0, "x"), Standing("run", 0, "finished", "", 5.0))
+    assert rows(bench, "SELECT count(*) FROM log") == [(1,)]
+    assert rows(bench, "SELECT count(*) FROM event") == [(0,)]
+    assert not bench.store.due
+    bench.open(ONE)
+    bench.apply(taken(3, 3.0))
+    stream = bench.stream(ONE)
+    assert stream != 1
+    assert [row[2] for row in bench.read(stream, "loss")] == [3.0]
+    with bench.database.reading() as connection:
+        assert [one["id"] for one in reader.runs(connection)] == ["run"]
+    check_tables(bench.connection)
+
+
+def test_the_end_of_a_run_that_pushed_while_it_was_packed_packs_the_rest(bench: Bench) -> None:
+    bench.open(ONE)
+    for number in range(2):
+        bench.send(ONE, block(["a", "b"], [number], [1.0, 2.0]))
+    bench.step(1)
+    bench.send(ONE, block(["a"], [3], [1.0]))
+    bench.end()
+    bench.pack()
+    bench.check()
+    assert rows(bench, "SELECT count(*) FROM log") == [(0,)]
+
+
+def test_after_a_restart_the_log_of_ended_runs_is_packed(bench: Bench) -> None:
+    bench.open(ONE)
+    bench.send(ONE, block(["a"], [1], [nan]))
+    bench.end()
+    bench.reopen()
+    assert list(bench.store.due) == [1]
+    bench.pack()
+    bench.check()
+
+
+def test_a_log_of_many_rows_is_due(bench: Bench) -> None:
+    bench.open(ONE)
+    for number in range(512):
+        assert not bench.store.due
+        bench.send(ONE, block(["a"], [number], [1.0]))
+    assert list(bench.store.due) == [1]
+
+
+def test_alerts_are_renewed_and_events_kept(bench: Bench) -> None:
+    bench.open(ONE)
+    alert = Alert("Slow", "warning", 5.0, "run", {"b": "1", "a": "2"}, "s", "d")
+    bench.apply(alert, Alert("Slow", "page", 5.0, "run", {"a": "2", "b": "1"}, "s", "d", 9.0), Alert("Hot", "page", 6.0))
+    bench.apply(Event("run", 0, 2.0, "second", 0, 7, {"x": 1}), Event("run", 0, 1.0, "first"))
+    with bench.database.reading() as connection:
+        told = reader.alerts(connection)
+        assert [(one["alert"], one["severity"], one["ended"], one["run"]) for one in told] == [
+            ("Slow", "page", 9.0, "run"),
+            ("Hot", "page", None, None),
+        ]
+        assert [one["kind"] for one in reader.events(connection, "run")] == ["first", "second"]
+        assert reader.events(connection, "other") == []
+
+
+def test_what_was_sampled_of_the_machine_is_a_series_of_its_own(bench: Bench) -> None:
+    values = {'trackside_gpu{gpu="0"}': 1.5, "trackside_cpu": inf}
+    for number in range(600):
+        bench.apply(Sampled(WALL + 10.0 * number, values))
+    bench.pack()
+    found = bench.read(0, "trackside_cpu")
+    assert [row[1] for row in found] == [round((WALL + 10.0 * number) * 1e6) for number in range(600)]
+    assert bits(row[2] for row in found) == bits([inf] * 600)
+    bench.open(ONE)
+    with bench.database.reading() as connection:
+        (one,) = reader.series(connection, "run", ["trackside_gpu"])
+    assert (one.rank, one.series.key) == (None, 'trackside_gpu{gpu="0"}')
