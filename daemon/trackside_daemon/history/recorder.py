@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -67,9 +68,8 @@ class Recorder:
         remote = network_file_system(directory)
         if remote:
             log.warning(
-                "%s is on %s, which is slow and locks badly; a local directory is safer: --storage.path",
-                directory,
-                remote,
+                "%s is on %s, where a history is slow and at risk; better a local directory: --storage.path=%s",
+                *(directory, remote, f"/var/tmp/trackside-{os.getuid()}"),  # noqa: S108  only named
             )
         try:
             self.database = Database(directory, exclusive=bool(remote) or not self._lock.held, synchronous=synchronous)
