@@ -15,7 +15,7 @@ from trackside_daemon.ingest.sessions import Receipt, Sessions
 if TYPE_CHECKING:
     from speech import Speaker
 
-    from trackside_daemon.history.reader import Known
+    from trackside_daemon.history.recorder import Known
     from trackside_daemon.metric import Metric
 
 PEER = b"\0peer"

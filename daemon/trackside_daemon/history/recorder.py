@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sqlite3
-from typing import TYPE_CHECKING, Any, TypeVar
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from trackside_daemon.history import reader
 from trackside_daemon.history.database import Database
@@ -25,6 +27,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 log = logging.getLogger("trackside")
+
+
+class Known(NamedTuple):
+    """What is kept of a client session.
+
+    Attributes:
+        committed: Its last message that is written.
+        attempt: The attempt of its run that it belongs to.
+        over: Its rank of that attempt has ended, by its own word.
+    """
+
+    committed: int
+    attempt: int
+    over: bool = False
 
 
 class Recorder:
@@ -85,9 +101,10 @@ class Recorder:
             jsonl=None if jsonl is None else JsonLines(jsonl),
         )
         self._machine = frozenset(machine)
-        self._sampled: dict[str, Batch] = {}
-        self._sampled_at = 0.0
+        self._sampled: dict[str, int] = {}
+        self._attempts = threading.Lock()
         self._live: set[tuple[str, int]] = set()
+        self._abandoned: set[tuple[str, int]] = set()
 
     def start(self) -> None:
         """Begin to write."""
@@ -105,19 +122,21 @@ class Recorder:
     def take(self, batch: Batch) -> None:
         """Keep what a batch says, later and in its own thread."""
         if batch.records or batch.receipt is not None:
-            for record in batch.records:
-                self._follow(record)
-            self.writer.put(batch.records, batch.receipt)
+            with self._attempts:
+                for record in batch.records:
+                    self._follow(record)
+                self.writer.put(batch.records, batch.receipt)
         elif batch.source in self._machine:
             self._sample(batch)
 
-    def known(self, session: bytes) -> reader.Known | None:
+    def known(self, session: bytes) -> Known | None:
         """What is kept of a client session."""
-        return self._look(lambda connection: reader.session(connection, session))
+        return self._look(lambda connection: _known(connection, session))
 
     def last_attempt(self, run: str) -> tuple[int, bool] | None:
         """The number of a run's last attempt, and whether it has ended."""
-        return self._look(lambda connection: reader.last_attempt(connection, run))
+        found = self._look(lambda connection: reader.last_attempt(connection, run))
+        return None if found is None else (found[0], found[1] or (run, found[0]) in self._abandoned)
 
     def _look(self, look: Callable[[sqlite3.Connection], T]) -> T | None:
         """What *look* finds; nothing in a file that cannot be read, which the writer will meet too."""
@@ -128,43 +147,68 @@ class Recorder:
             log.warning("%s cannot be read: %s", self.database.path, error)
             return None
 
-    def abandon(self, is_gone: Callable[[Identity], bool | None]) -> None:
+    def abandon(self, is_gone: Callable[[Identity], bool]) -> None:
         """End, as lost, the attempts of a daemon before this one whose processes are all gone, and none has come back."""
-        lost = self._look(lambda connection: self._gone(connection, is_gone))
-        if lost:
-            self.writer.put(lost)
+        lost = self._look(lambda connection: self._gone(connection, is_gone)) or {}
+        with self._attempts:
+            gone = {
+                key: ended for key, ended in lost.items() if key not in self._live
+            }  # one may have come back just now
+            self._abandoned |= gone.keys()  # whoever resumes one before it is written begins a new attempt all the same
+            if gone:
+                self.writer.put([Standing(*key, "lost", "", ended) for key, ended in gone.items()])
 
-    def _gone(self, connection: sqlite3.Connection, is_gone: Callable[[Identity], bool | None]) -> list[Standing]:
+    def _gone(
+        self, connection: sqlite3.Connection, is_gone: Callable[[Identity], bool]
+    ) -> dict[tuple[str, int], float]:
+        """Such attempts, and when something was last heard of them."""
         attempts: dict[tuple[str, int], list[Identity]] = {}
         for process in reader.unended(connection):
             attempts.setdefault((process.run, process.attempt), []).append(process)
-        return [
-            Standing(run, attempt, "lost", "", reader.last_time(connection, run, attempt))
-            for (run, attempt), processes in attempts.items()
-            if (run, attempt) not in self._live and all(map(is_gone, processes))
-        ]
+        return {
+            key: reader.last_time(connection, *key)
+            for key, processes in attempts.items()
+            if key not in self._live | self._abandoned and all(map(is_gone, processes))
+        }
 
     def _follow(self, record: object) -> None:
         """Know which attempts live."""
         if isinstance(record, Opened):
-            self._live.add((record.hello.identity.run, record.attempt))
+            self._lives((record.hello.identity.run, record.attempt))
         elif isinstance(record, Standing):
-            (self._live.discard if record.state in ENDED else self._live.add)((record.run, record.attempt))
+            key = record.run, record.attempt
+            self._live.discard(key) if record.state in ENDED else self._lives(key)
+
+    def _lives(self, key: tuple[str, int]) -> None:
+        self._live.add(key)
+        self._abandoned.discard(key)
 
     def _sample(self, batch: Batch) -> None:
-        self._sampled[batch.source] = batch
-        if not self._live or abs(batch.time - self._sampled_at) < self.interval:
+        """Keep one batch of each source in each interval, while a run lives."""
+        slot = int(batch.time // self.interval)
+        if not self._live or self._sampled.get(batch.source) == slot:
             return
-        self._sampled_at = batch.time
+        self._sampled[batch.source] = slot
         values = {
             _written(sample): sample.value
-            for one in self._sampled.values()
-            if abs(batch.time - one.time) < self.interval
-            for sample in one.samples
+            for sample in batch.samples
             if isinstance(sample.value, int | float) and sample.metric.kind in {"gauge", "counter"}
         }
         if values:
             self.writer.put([Sampled(batch.time, values)])
+
+
+def _known(connection: sqlite3.Connection, session: bytes) -> Known | None:
+    found = reader.session(connection, session)
+    if found is None:
+        return None
+    ended = connection.execute(
+        "SELECT event.fields FROM session JOIN stream ON stream.id = session.stream JOIN event ON event.run = stream.run "
+        "AND event.attempt = stream.attempt AND event.rank = stream.rank WHERE session.id = ? "
+        "AND event.kind = 'rank_ended' ORDER BY event.id DESC LIMIT 1",
+        (session,),
+    ).fetchone()
+    return Known(*found, over=ended is not None and json.loads(ended[0]).get("state") != "lost")
 
 
 def _written(sample: Sample) -> str:

@@ -8,6 +8,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+from msgspec.structs import replace
+
 from trackside.wire import REASONS, VERSION, Envelope, Nack, Refused, WireError, decode_body, encode, open_envelope
 from trackside_daemon.metric import Batch, Metric, Sample
 from trackside_daemon.record import Event, Opened, Record, Standing, Taken
@@ -15,8 +18,8 @@ from trackside_daemon.record import Event, Opened, Record, Standing, Taken
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trackside.wire import Bye, Clock, Hello
-    from trackside_daemon.history.reader import Known
+    from trackside.wire import Bye, Clock, Hello, Identity
+    from trackside_daemon.history.recorder import Known
     from trackside_daemon.training.runs import Moment, Runs
 
 MESSAGES = Metric("trackside_ingest_messages_total", "counter", "Messages taken from clients.", ("kind",))
@@ -60,6 +63,9 @@ class _Session:
     Attributes:
         run: The id of its run, and *attempt* and *rank* of it.
         offset: Seconds by which this machine's clock is ahead of the client's; 0 where both have the same.
+        stray: Its process, while it is over a limit of the page and its end is not known.
+        opened: A hash of what the history was told of it last.
+        over: It had said its bye to a daemon before this one, and has not spoken since but to greet.
         peer: The ROUTER's name for the connection that it spoke on last.
         refused: Why, of the batches that were refused; those that the client may not have heard of.
     """
@@ -68,6 +74,9 @@ class _Session:
         self.id = id
         self.run, self.attempt, self.rank = "", 0, 0
         self.offset = 0.0
+        self.stray: Identity | None = None
+        self.opened = 0
+        self.over = False
         self.peer = b""
         self.accepted = self.committed = 0
         self.heard_at = 0.0
@@ -102,6 +111,7 @@ class Sessions:
         self._messages = dict.fromkeys(KINDS, 0)
         self._rejected = dict.fromkeys((*REASONS, "kind"), 0)
         self._duplicates = self._gaps = 0
+        self._resumed: set[bytes] = set()
         self._told: set[tuple[bytes, str]] = set()
 
     def receive(
@@ -135,7 +145,7 @@ class Sessions:
         samples = [Sample(MESSAGES, (kind,), count) for kind, count in self._messages.items()]
         samples += [Sample(REJECTED, (reason,), count) for reason, count in self._rejected.items()]
         samples += [Sample(DUPLICATES, (), self._duplicates), Sample(GAPS, (), self._gaps), *self._runs.rejected()]
-        return [*self._runs.tick(now), Batch("ingest", samples, complete=True)]
+        return [*self._runs.tick(now), Batch("ingest", samples, complete=True), *self._lost(now)]
 
     def committed(self, receipt: Receipt) -> list[bytes] | None:
         """The pipeline is done with the batch that bore this receipt: what to answer, if its session is still known."""
@@ -162,6 +172,10 @@ class Sessions:
         if session is None:
             return [[peer, *encode(Envelope("hello?", envelope.session))]], []
         session.peer, session.heard_at = peer, now.monotonic
+        if session.over and len(self._resumed) < SESSIONS:  # it is not, and its run has to be shown again
+            self._resumed.add(envelope.session)
+            del self._sessions[envelope.session]
+            return [[peer, *encode(Envelope("hello?", envelope.session))]], []
         if envelope.kind == "beat":
             beat = decode_body("beat", body)
             self._messages["beat"] += 1
@@ -179,18 +193,50 @@ class Sessions:
         session.commit(max(hello.acked, 0 if known is None else known.committed))
         session.peer, session.heard_at = peer, now.monotonic
         self._messages["hello"] += 1
+        welcome = [peer, *encode(Envelope("welcome", envelope.session, session.committed))]
+        if known is not None:
+            session.over = known.over and envelope.session not in self._resumed
+            session.attempt = known.attempt
+        if session.over:  # it has not heard that its bye was committed, and ends when it does
+            return [welcome], []
         batches = self._runs.hello(envelope.session, hello, now, None if known is None else known.attempt)
-        opened = Batch("ingest", records=[self._open(session, hello, now)])
-        return [[peer, *encode(Envelope("welcome", envelope.session, session.committed))]], [opened, *batches]
+        return [welcome], [*self._open(session, hello, now, known), *batches]
 
-    def _open(self, session: _Session, hello: Hello, now: Moment) -> Opened:
-        """What the history is told of a session; also of those that are over a limit of the page."""
+    def _open(self, session: _Session, hello: Hello, now: Moment, known: Known | None) -> list[Batch]:
+        """What the history is told of a session; also of those that are over a limit of the page.
+
+        Told once: while the disk is full, clients greet every other second, and what the history is told waits.
+        """
         identity = hello.identity
         place = self._runs.place(session.id)
-        name, session.attempt = (identity.name, identity.attempt) if place is None else place
-        session.run, session.rank = identity.run, identity.rank
+        if place is not None:
+            name, session.attempt = place
+        elif known is None and not session.opened:
+            name, session.attempt = identity.name, self._runs.attempt(identity)
+        else:
+            name = identity.name
+        session.stray = identity if place is None else None
+        run = self._runs.bounded(identity).run  # which it has on the page, and in what is told of its state
+        session.run, session.rank = run, identity.rank
         session.offset = 0.0 if identity.boot == self._boot else now.wall - hello.clock.wall / 1e9
-        return Opened(session.id, hello, name, session.attempt, now.wall, session.offset)
+        if identity.run != run:
+            hello = replace(hello, identity=replace(identity, run=run))
+        said = (name, session.attempt, hello.identity, hello.config, hello.tags, hello.total_steps, hello.about)
+        opened = hash(msgspec.msgpack.encode(said)) or 1
+        if opened == session.opened:
+            return []
+        session.opened = opened
+        record = Opened(session.id, hello, name, session.attempt, now.wall, session.offset)
+        return [Batch("ingest", records=[record])]
+
+    def _lost(self, now: Moment) -> list[Batch]:
+        """The ends of processes that `Runs` does not know, since they are over a limit."""
+        records: list[Record] = []
+        for one in self._sessions.values():
+            if one.stray is not None and self._runs.is_lost(one.stray, now.monotonic - one.heard_at):
+                one.stray = None
+                records.append(Standing(one.run, one.attempt, "lost", "", now.wall))
+        return [Batch("ingest", records=records)] if records else []
 
     def _in_order(
         self, envelope: Envelope, body: bytes, session: _Session, now: Moment
@@ -237,6 +283,7 @@ class Sessions:
 
     def _end(self, session: _Session, bye: Bye) -> Sequence[Record]:
         """How a run ended that is over a limit, so that `Runs` does not know it."""
+        session.stray = None
         if self._runs.place(session.id) is not None:
             return ()
         ended = bye.clock.wall / 1e9 + session.offset

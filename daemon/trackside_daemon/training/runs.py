@@ -185,7 +185,7 @@ class Runs:
             now: When it arrived.
             attempt: The one that it is known to belong to, from before this daemon.
         """
-        batches = [] if session in self._sessions else self._enter(session, self._bounded(hello.identity), now, attempt)
+        batches = [] if session in self._sessions else self._enter(session, self.bounded(hello.identity), now, attempt)
         known, revived = self._hear(session, now)
         if known is None:
             return batches
@@ -226,6 +226,24 @@ class Runs:
         """The exported name of a session's run, and its attempt; None when it is not known here."""
         known = self._sessions.get(session)
         return None if known is None else (known.run.name, known.run.attempt)
+
+    def attempt(self, identity: Identity) -> int:
+        """The attempt that a session belongs to which is not known here, since it is over a limit."""
+        bounded = self.bounded(identity)
+        run = self._runs.get(bounded.run)
+        if run is None or self._is_new_attempt(run, bounded):
+            return self._next_attempt(bounded, run)[0]
+        return min(run.attempt, identity.attempt) if identity.attempt < run.identity.attempt else run.attempt
+
+    def is_lost(self, identity: Identity, silence: float) -> bool:
+        """Whether a client is gone that has said nothing for *silence* seconds."""
+        return self._liveness.is_lost(identity, silence)
+
+    def bounded(self, identity: Identity) -> Identity:
+        """The same with every text short enough for a label."""
+        texts = {name: _bounded(getattr(identity, name), self._limits.label_bytes) for name in LABELS}
+        gpus = tuple(_bounded(gpu, 64) for gpu in identity.gpus[:64])
+        return replace(identity, **texts, boot=_bounded(identity.boot, 64), gpus=gpus)
 
     def bye(self, session: bytes, bye: Bye, now: Moment) -> list[Batch]:
         """A session ends by its own word."""
@@ -277,6 +295,8 @@ class Runs:
         run, batches = self._runs.get(identity.run), self._bury(identity, now)
         if run is not None and identity.attempt < run.identity.attempt:
             return batches  # left over from an attempt that its launcher has given up
+        if run is not None and attempt is not None and attempt < run.attempt:
+            return batches  # left over from before the run was resumed
         if run is None or self._is_new_attempt(run, identity):
             opened, followed = self._open(identity, run, now, attempt)
             batches += followed
@@ -302,23 +322,29 @@ class Runs:
         if sum(not run.ended for run in self._runs.values() if run is not before) >= self._limits.runs:
             self._reject("runs", f"run {identity.name}", self._limits.runs)
             return None, []
-        known = attempt is not None
+        goes_on = attempt is not None
         if attempt is None:
-            attempt = self._next_attempt(identity, before)
+            attempt, goes_on = self._next_attempt(identity, before)
         batches = [] if before is None else self._drop(before)
         name, evicted = self._name(identity)
         batches += evicted + self._make_room()
         run = self._runs[identity.run] = Run(identity, name, attempt)
-        log.info("run %s (id %s, attempt %d) %s", name, identity.run, attempt, "goes on" if known else "begins")
-        if not known:
+        log.info("run %s (id %s, attempt %d) %s", name, identity.run, attempt, "goes on" if goes_on else "begins")
+        if not goes_on:
             kind = "run_restarted" if attempt > 0 else "run_started"
             batches.append(Batch(run.source, records=[*_given_up(before, now), run.event(kind, now.wall)]))
         return run, batches
 
-    def _next_attempt(self, identity: Identity, before: Run | None) -> int:
-        """One more than the last that ended, here or before this daemon, unless the launcher counts further."""
+    def _next_attempt(self, identity: Identity, before: Run | None) -> tuple[int, bool]:
+        """One more than the last that ended, here or before this daemon, unless the launcher counts further.
+
+        Beside it, whether it is one from before this daemon that goes on.
+        """
         past = (before.attempt, True) if before is not None else self._past(identity.run)
-        return identity.attempt if past is None else max(identity.attempt, past[0] + past[1])
+        if past is None:
+            return identity.attempt, False
+        number = max(identity.attempt, past[0] + past[1])
+        return number, number == past[0]
 
     def _make_room(self) -> list[Batch]:
         """Forget the run that ended first when as many have ended as may live."""
@@ -403,12 +429,6 @@ class Runs:
         if sum(one.keys for run in shown for one in run.ranks.values()) >= self._limits.series:
             return self._reject("series", f"key {key} of run {rank.labels[0]}", self._limits.series)
         return True
-
-    def _bounded(self, identity: Identity) -> Identity:
-        """The same with every text short enough for a label."""
-        texts = {name: _bounded(getattr(identity, name), self._limits.label_bytes) for name in LABELS}
-        gpus = tuple(_bounded(gpu, 64) for gpu in identity.gpus[:64])
-        return replace(identity, **texts, boot=_bounded(identity.boot, 64), gpus=gpus)
 
     def _reject(self, reason: str, what: str, limit: int) -> bool:
         if not self._rejected[reason]:
