@@ -61,7 +61,7 @@ RELOADED_AT = Metric(
 )
 GPU_START_SECONDS = 60.0
 RETURN_SECONDS = 60.0
-"""A run of a daemon before this one that has not come back by then is lost."""
+"""A run of a daemon before this one that has not come back by then is lost, unless its process lives here."""
 
 logger = logging.getLogger("trackside")
 
@@ -110,8 +110,8 @@ class Daemon:
             lambda: self._history.writer.stuck,
         )
         self._sampler = Sampler(self._collectors, self._pipeline.tick, config.sample.interval)
-        self._forgetting = threading.Timer(RETURN_SECONDS, self._history.abandon, [lambda _: True])
-        self._forgetting.daemon = True
+        self._ended = threading.Event()
+        self._forgetting = threading.Thread(target=self._forget, name="trackside-forget", daemon=True)
         self._token = _make_token(push_socket.token)
         self._address_file = push_socket.token.with_suffix(".address")
         self._web = WebServer(self._pages(), listener)
@@ -243,7 +243,7 @@ class Daemon:
 
     def _start(self) -> None:
         self._history.start()
-        self._history.abandon(self._liveness.is_gone)
+        self._history.abandon(lambda process: self._liveness.is_gone(process) is True)
         self._forgetting.start()
         self._pipeline.start()
         self._pipeline.tick([self._own()])
@@ -261,7 +261,9 @@ class Daemon:
 
     def _stop(self) -> None:
         """In order: no new samples, no new pushes, everything queued written, the last of it acknowledged, no more pages."""
-        self._forgetting.cancel()
+        self._ended.set()
+        if self._forgetting.is_alive():
+            self._forgetting.join()
         if self._serving:
             self._sampler.stop()
             self._ingest.stop()
@@ -274,6 +276,11 @@ class Daemon:
         self._nvml.close()
         self._token.remove()
         self._address_file.unlink(missing_ok=True)
+
+    def _forget(self) -> None:
+        """Now and then, end the runs of a daemon before this one that have not come back."""
+        while not self._ended.wait(RETURN_SECONDS):
+            self._history.abandon(lambda process: self._liveness.is_gone(process) is not False)
 
     def _await_gpu(self) -> int | None:
         """Wait for the first reading of a GPU, or for a signal that ends the waiting, which is returned."""
