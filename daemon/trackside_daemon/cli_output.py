@@ -41,9 +41,9 @@ def save(export: Export, form: str, output: Path | None) -> None:
             for chunk in chunks:
                 file.write(chunk)
                 if progress is not None:
-                    progress.update(_samples(chunk, form))
+                    progress.update(min(_samples(chunk, form), (samples or 0) - progress.pos))
             if progress is not None:
-                progress.update(max(0, (samples or 0) - progress.pos))
+                progress.update((samples or 0) - progress.pos)
         file.flush()
 
 
@@ -71,5 +71,9 @@ def _target(output: Path | None) -> Iterator[BinaryIO]:
         with unfinished.open("wb") as file:
             yield file
         unfinished.replace(output)
+    except OSError as error:
+        if error.filename == str(unfinished):
+            error.filename = str(output)
+        raise
     finally:
         unfinished.unlink(missing_ok=True)

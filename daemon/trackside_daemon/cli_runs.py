@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
 
-from trackside_daemon.cli_table import duration, number, short_moment, shown, table
+from trackside_daemon.cli_table import duration, number, short_moment, shown, table, took
 from trackside_daemon.config import seconds
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class WrongError(Exception):
 
 
 _ID = 8
-"""Letters of an id that are shown, where they tell the runs apart."""
+"""Letters of an id that are shown at least."""
 
 StoragePath = Annotated[
     Path | None,
@@ -245,6 +245,7 @@ def delete(
                     f"delete {'this run' if len(found) == 1 else f'these {len(found)} runs'}?", err=True
                 )
             except typer.Abort:
+                typer.echo(err=True)
                 sure = False
             if not sure:
                 raise WrongError("nothing was deleted; --yes deletes without asking")
@@ -254,17 +255,16 @@ def delete(
 
 
 def _list(found: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
-    short = [run["id"][:_ID] for run in found]
+    short = _short([run["id"] for run in found])
     tagged = any(run["tags"] for run in found)
     rows = []
     for run, id_ in zip(found, short, strict=True):
-        took = None if run["ended"] is None and run["state"] != "running" else (run["ended"] or now) - run["started"]
         row = [
-            shown(id_ if short.count(id_) == 1 else run["id"]),
+            shown(id_),
             shown(run["name"]) + (" *" if run["pinned"] else ""),
             shown(run["state"]),
             short_moment(run["started"], now),
-            duration(took),
+            duration(took(run, now)),
             number(run["step"]),
             number(run["loss"]),
         ]
@@ -273,6 +273,13 @@ def _list(found: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
     yield from table(header, rows, right="<<<<>>><", flexible=" ~     ~")
     if any(run["pinned"] for run in found):
         yield "* pinned"
+
+
+def _short(ids: Sequence[str]) -> list[str]:
+    """As much of the ids as tells these apart."""
+    longest = max(map(len, ids))
+    length = next((length for length in range(_ID, longest) if len({id_[:length] for id_ in ids}) == len(ids)), longest)
+    return [id_[:length] for id_ in ids]
 
 
 def _named(run: Mapping[str, Any]) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.cli_table import cells, cut, duration, moment, number, shown, table, width
+from trackside_daemon.cli_table import cells, cut, duration, head, moment, number, shown, table, took, width
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +23,9 @@ EVENTS = 10
 
 COLUMN = 10
 """A run's column in a comparison is no narrower; more runs than fit so make another table."""
+
+LINES = 4
+"""A cell of a comparison is wrapped to so many lines at most."""
 
 
 def best(key: str, low: Any, high: Any) -> Any:
@@ -117,28 +119,45 @@ def describe(
 
 
 def compare(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The lines of `trackside compare`."""
+    """The lines of `trackside compare`: runs beside each other, and as many tables below each other as they need."""
+    titles = {"configuration that differs:": list(_differing(runs)), "metrics:": list(_metric_rows(runs))}
+    rows = [row for part in titles.values() for row in part]
     names = _names(runs)
-    fits = max(1, (width() - 2 * COLUMN) // (COLUMN + 2))
+    keys = max(cells(key) for key, _ in rows) + 2
+    natural = max(COLUMN, *(cells(cell) for _, row in rows for cell in row), *map(cells, names))
+    fits = max(1, (width() - min(keys, width() // 3)) // (COLUMN + 2))
+    beside = min(fits, len(runs))
+    keys = min(keys, max(width() // 3, width() - beside * (natural + 2)))
+    wide = max(COLUMN, min(natural, (width() - keys) // beside - 2))
     for first in range(0, len(runs), fits):
         part = slice(first, first + fits)
         if first:
             yield ""
-        header = names[part]
-        differing = [
-            [shown(key), *("-" if one is None else setting(one[0]) for one in row[part])]
-            for key, row in differences(runs).items()
-        ]
-        rows = [
-            *([["configuration that differs:", *[""] * len(header)], *differing] if differing else []),
-            *([["metrics:", *[""] * len(header)], *_metric_rows(runs, part)]),
-        ]
-        rows = [[f"  {row[0]}" if any(row[1:]) else row[0], *row[1:]] for row in rows]
-        wide = max(COLUMN, (width() - min(width() // 3, max(cells(row[0]) for row in rows))) // len(header) - 2)
-        trimmed = [[row[0], *(cut(cell, wide) for cell in row[1:])] for row in rows]
-        yield from table(
-            ["", *(cut(name, wide) for name in header)], trimmed, right="<" + ">" * len(header), flexible="~"
-        )
+        yield from _wrapped("", names[part], keys, wide)
+        for title, section in titles.items():
+            if section:
+                yield title
+            for key, row in section:
+                yield from _wrapped(f"  {key}", row[part], keys, wide)
+
+
+def _wrapped(key: str, row: Sequence[str], keys: int, wide: int) -> Iterator[str]:
+    """A row, in as many lines as its longest cell needs, up to `LINES`."""
+    pieces = [_pieces(cell, wide) for cell in row]
+    for line in range(max(map(len, pieces))):
+        found = [piece[line] if line < len(piece) else "" for piece in pieces]
+        name = cut(key, keys) if not line else ""
+        parts = [" " * (wide - cells(text)) + text for text in found]
+        yield "  ".join([name + " " * (keys - cells(name)), *parts]).rstrip()
+
+
+def _pieces(text: str, wide: int) -> list[str]:
+    pieces: list[str] = []
+    while cells(text) > wide and len(pieces) < LINES - 1:
+        piece = head(text, wide)
+        pieces.append(piece)
+        text = text[len(piece) :]
+    return [*pieces, cut(text, wide)]
 
 
 def differences(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[Any] | None]]:
@@ -162,14 +181,19 @@ def compared(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _metric_rows(runs: Sequence[Mapping[str, Any]], part: slice) -> Iterator[list[str]]:
+def _differing(runs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[str]]]:
+    for key, row in differences(runs).items():
+        yield shown(key), ["-" if one is None else setting(one[0]) for one in row]
+
+
+def _metric_rows(runs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[str]]]:
     for key, row in compared(runs)["metrics"].items():
         for name in ("final", "best"):
             values = [None if one is None else one[name] for one in row]
             if name == "final" or any(value is not None for value in values):
-                yield [f"{shown(key)} ({name})", *map(number, values[part])]
-    yield ["last step", *(number(run["step"]) for run in runs[part])]
-    yield ["duration", *(duration(run["ended"] and run["ended"] - run["started"]) for run in runs[part])]
+                yield f"{shown(key)} {name}", list(map(number, values))
+    yield "last step", [number(run["step"]) for run in runs]
+    yield "duration", [duration(None if run["ended"] is None else run["ended"] - run["started"]) for run in runs]
 
 
 def _names(runs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -192,7 +216,7 @@ def _facts(run: Mapping[str, Any], now: float) -> Iterator[str]:
         "state": ", ".join([state, *filter(None, marks)]),
         "started": moment(run["started"]),
         "ended": moment(ended) if ended is not None else "",
-        "duration": duration((now if ended is None else ended) - run["started"]),
+        "duration": duration(took(run, now)),
         "step": f"{run['step']}" + (f" of {last['total_steps']}" if last.get("total_steps") else ""),
         "tags": ", ".join(run["tags"]),
         "command": " ".join(last.get("command") or ()),
@@ -209,9 +233,8 @@ def _facts(run: Mapping[str, Any], now: float) -> Iterator[str]:
 
 def _attempts(run: Mapping[str, Any], now: float) -> Iterator[str]:
     for one in run["attempt_list"]:
-        took = duration((now if one["ended"] is None else one["ended"]) - one["started"])
         cause = f" ({one['cause']})" if one["cause"] else ""
-        yield f"{one['attempt']}  {moment(one['started'])}  {took}  {one['state']}{cause}"
+        yield f"{one['attempt']}  {moment(one['started'])}  {duration(took(one, now))}  {one['state']}{cause}"
 
 
 def _alert(one: Mapping[str, Any], run: Mapping[str, Any]) -> str:
@@ -242,8 +265,3 @@ def _pairs(title: str, pairs: Mapping[str, str]) -> Iterator[str]:
         for key, value in pairs.items():
             name = shown(key)
             yield f"  {name}{' ' * (wide - cells(name))}  {value}"
-
-
-def now() -> float:
-    """Unix seconds."""
-    return time.time()

@@ -11,11 +11,13 @@ import unicodedata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 GAP = "  "
 LEAST = 6
 """No column gets narrower."""
+
+LIVE = frozenset(("starting", "running", "stalled"))
 
 
 def shown(value: object) -> str:
@@ -46,7 +48,7 @@ def table(
     """
     columns = list(zip(header, *rows, strict=True))
     widths = [max(map(cells, column)) for column in columns]
-    _narrow(widths, [place for place, letter in enumerate(flexible) if letter == "~"])
+    _narrow(widths, [place for place in range(len(widths)) if flexible[place : place + 1] == "~"])
     for row in (header, *rows):
         parts = []
         for place, (text, wide) in enumerate(zip(row, widths, strict=True)):
@@ -64,16 +66,21 @@ def cells(text: str) -> int:
 
 
 def cut(text: str, wide: int) -> str:
-    """At most so many columns of a text, with ``…`` where something is left out."""
+    """At most so many columns of a text, with ``…`` for its middle: names often differ at their ends."""
     if cells(text) <= wide:
         return text
-    kept, used = "", 0
-    for one in text:
+    tail = head(text[::-1], (wide - 1) // 2)[::-1]
+    return f"{head(text, wide - 1 - cells(tail))}…{tail}"
+
+
+def head(text: str, wide: int) -> str:
+    """As much of the beginning of a text as so many columns hold."""
+    used = 0
+    for place, one in enumerate(text):
         used += cells(one)
-        if used > wide - 1:
-            break
-        kept += one
-    return kept + "…"
+        if used > wide:
+            return text[:place]
+    return text
 
 
 def number(value: Any) -> str:
@@ -111,6 +118,13 @@ def duration(seconds: float | None) -> str:
         if count or parts:
             parts.append(f"{count}{unit}")
     return " ".join(parts[:2])
+
+
+def took(run: Mapping[str, Any], now: float) -> float | None:
+    """Seconds that a run or an attempt has taken; None where nobody knows when it ended."""
+    if run["ended"] is None and run["state"] not in LIVE:
+        return None
+    return float((now if run["ended"] is None else run["ended"]) - run["started"])
 
 
 def _local(seconds: float, form: str) -> str:

@@ -134,7 +134,7 @@ class Reading:
     Args:
         stream: The file, from its beginning.
         file: Its name.
-        id: The run's, over the file's own; empty for that, or one made of the file's name.
+        id: The run's, over the file's own; empty for that, or else for one that the file's name always gets.
         name: The run's, likewise.
         begin: Unix seconds from which on lines are counted that have no time.
 
@@ -163,7 +163,7 @@ class Reading:
         else:
             self._items = chain([first], self._items)
         stem = writable(PurePath(file).stem) or "imported"
-        self.run = id or self._head.id or stem
+        self.run = id or self._head.id or hashlib.sha256(stem.encode()).hexdigest()[:12]
         self.name = name or self._head.name or stem
         self.pinned = self._head.pinned
         self._sessions: dict[tuple[int, int], _Session] = {}
@@ -272,7 +272,7 @@ def write(writer: Writer, reading: Reading) -> Imported:
     begun = False
     try:
         for batch in _batches(iter(reading)):
-            work = partial(_apply, batch) if begun else partial(_begin, reading.run, batch)
+            work = partial(_apply, batch) if begun else partial(_begin, reading, batch)
             writer.call(work).result(PATIENCE)
             begun = True
         if reading.pinned:
@@ -304,10 +304,14 @@ def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
         yield batch
 
 
-def _begin(uid: str, batch: list[Record], store: Store) -> None:
+def _begin(reading: Reading, batch: list[Record], store: Store) -> None:
+    uid = reading.run
     connection = store.connection
     if connection.execute("SELECT 1 FROM run WHERE uid = ? AND NOT deleted", (uid,)).fetchone():
-        raise ImportingError(f"run {uid!r} is in the history already; to import it as another, give it an id: --id NEW")
+        raise ImportingError(
+            f"{reading.file}: run {reading.name!r} ({uid}) is in the history already; to import it as another, give it an "
+            "id: --id NEW"
+        )
     connection.execute(  # of the run of this id that was deleted and is not cleared away yet
         "DELETE FROM session WHERE stream IN "
         "(SELECT stream.id FROM stream JOIN run ON run.id = stream.run WHERE run.uid = ?)",
