@@ -63,15 +63,19 @@ class Desk:
         """*who* says hello."""
         return self.say(*who.frames("hello", who.hello(self.house.after, acked=acked)))
 
+    def tick(self) -> None:
+        """A second has passed, in whatever time it is."""
+        self.house.take(self.sessions.tick(self.house.now))
+
     def count(self, metric: Metric, *labels: str) -> float:
         """A counter of the ingest's own, as a tick shows it."""
-        self.house.take(self.sessions.tick(self.house.now))
+        self.tick()
         found = self.house.state.values(self.house.now.monotonic, metric)[0]
         return found[labels]  # type: ignore[return-value]  # counters have no distributions
 
     def counts(self, metric: Metric) -> dict[str, float]:
         """Those of a family with one label that are not 0."""
-        self.house.take(self.sessions.tick(self.house.now))
+        self.tick()
         found = self.house.state.values(self.house.now.monotonic, metric)[0]
         return {labels[0]: value for labels, value in found.items() if value}  # type: ignore[misc]  # the same
 

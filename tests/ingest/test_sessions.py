@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from ingest.conftest import Desk
 from msgspec.structs import replace
-from speech import Speaker, clock
+from speech import WALL, Speaker, clock
 
 from trackside.wire import MESSAGE_BYTES, REASONS, Beat, Envelope, Pushes, Totals, encode
+from trackside_daemon.history.recorder import Known
 from trackside_daemon.ingest import sessions as module
 from trackside_daemon.ingest.sessions import DUPLICATES, GAPS, KINDS, MESSAGES, REJECTED
+from trackside_daemon.record import Event, Opened, Standing, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -351,3 +354,287 @@ def replace_session(frames: list[bytes]) -> list[bytes]:
     """The same message of a session that nobody knows."""
     envelope = msgspec.msgpack.decode(frames[1], type=Envelope)
     return [frames[0], msgspec.msgpack.encode(replace(envelope, session=os.urandom(16))), frames[2]]
+
+
+def records(desk: Any, kind: type[Any]) -> list[Any]:
+    """What the history was told, of one kind."""
+    return [record for record in desk.house.records if type(record) is kind]
+
+
+def events(desk: Any) -> list[tuple[str, int, int | None]]:
+    return [(one.kind, one.attempt, one.rank) for one in records(desk, Event)]
+
+
+def standings(desk: Any) -> list[tuple[int, str, bool]]:
+    """Attempt, state, and whether it has ended."""
+    return [(one.attempt, one.state, one.ended is not None) for one in records(desk, Standing)]
+
+
+def test_the_history_is_told_of_a_session_before_what_it_pushed(desk: Any, who: Speaker) -> None:
+    desk.say(*who.batch(1, {"loss": 2.5}, after=3.0))
+    (opened,), (taken,) = records(desk, Opened), records(desk, Taken)
+    assert (opened.session, opened.name, opened.attempt, opened.time) == (who.id, "train", 0, WALL)
+    assert desk.house.records.index(opened) < desk.house.records.index(taken)
+    assert (taken.session, taken.number) == (who.id, 1)
+    (block,) = taken.blocks
+    assert block.keys == ["loss"]
+    assert block.columns()[1][0] + taken.shift == round((WALL + 3) * 1e9), "its time, as Unix time"
+
+
+@pytest.mark.parametrize(("boot", "offset"), [(None, 0.0), ("another", 7.0)])
+def test_only_a_clock_of_another_machine_is_corrected(desk: Any, boot: str | None, offset: float) -> None:
+    who = Speaker(**({} if boot is None else {"boot": boot}))
+    desk.house.after = 7.0
+    desk.say(*who.frames("hello", who.hello(0.0)))
+    desk.say(*who.batch(1))
+    (opened,), (taken,) = records(desk, Opened), records(desk, Taken)
+    assert opened.offset == offset
+    assert taken.shift == round((WALL - 50 + offset) * 1e9)
+
+
+def test_records_and_number_of_a_message_travel_together(desk: Any, who: Speaker) -> None:
+    said = {
+        1: who.batch(1),
+        2: bad_body(who, 2),
+        4: who.skip(3, 4),
+        5: who.frames("bye", who.bye("failed"), 5),
+    }
+    for number, frames in said.items():
+        _, batches = desk.sessions.receive(b"peer", frames, desk.house.now)
+        (last,) = [batch for batch in batches if batch.receipt is not None]
+        assert last is batches[-1], "what it is told beside comes before the receipt"
+        (taken,) = [record for record in last.records if type(record) is Taken]
+        assert (taken.number, last.receipt.number) == (number, number)
+        assert bool(taken.blocks) is (number == 1)
+
+
+def test_a_gap_is_an_event_of_its_rank(desk: Any) -> None:
+    who = Speaker(rank=3, world=4, local_world=4)
+    desk.greet(who)
+    desk.say(*who.batch(1))
+    desk.say(*who.skip(2, 6))
+    gap = records(desk, Event)[-1]
+    assert (gap.kind, gap.rank, gap.run, dict(gap.fields)) == ("gap", 3, "id-1", {"batches": 5})
+
+
+def test_a_session_that_an_earlier_daemon_knew_goes_on_where_that_had_committed(desk: Any) -> None:
+    who = Speaker()
+    desk.kept[who.id] = Known(41, 3)
+    desk.past["id-1"] = (3, False)
+    assert desk.greet(who, acked=39) == [answer("welcome", 41)]
+    assert desk.say(*who.batch(40)) == [answer("ack", 41)], "it is in the history already"
+    assert records(desk, Taken) == []
+    desk.say(*who.batch(42))
+    assert desk.commit() == [answer("ack", 42)]
+    assert [one.number for one in records(desk, Taken)] == [42]
+    assert [one.attempt for one in records(desk, Opened)] == [3]
+    assert attempts(desk) == ["3"]
+    assert events(desk) == [], "it neither begins nor is restarted"
+
+
+def test_a_session_that_was_forgotten_meanwhile_is_asked_of_the_history(desk: Any, who: Speaker) -> None:
+    desk.say(*who.batch(1))
+    desk.commit()
+    desk.kept[who.id] = Known(1, 0)
+    desk.sessions.forget()
+    assert desk.greet(who) == [answer("welcome", 1)]
+
+
+def test_a_new_session_of_a_run_that_ended_under_an_earlier_daemon_is_a_new_attempt(desk: Any) -> None:
+    desk.past["id-1"] = (4, True)
+    desk.greet(Speaker())
+    assert [one.attempt for one in records(desk, Opened)] == [5]
+    assert attempts(desk) == ["5"]
+    assert events(desk) == [("run_restarted", 5, None)]
+
+
+def test_a_new_session_of_a_run_that_lived_under_an_earlier_daemon_joins_it(desk: Any) -> None:
+    desk.past["id-1"] = (4, False)
+    desk.greet(Speaker(rank=1, world=2, local_world=2))
+    assert [one.attempt for one in records(desk, Opened)] == [4]
+    assert events(desk) == []
+
+
+def test_a_launcher_that_counts_further_is_believed(desk: Any) -> None:
+    desk.past["id-1"] = (4, True)
+    desk.greet(Speaker(attempt=7))
+    assert attempts(desk) == ["7"]
+
+
+def test_a_session_of_an_attempt_before_the_one_that_runs_stays_in_its_own(desk: Any) -> None:
+    late = Speaker()
+    desk.past["id-1"] = (0, True)
+    desk.greet(Speaker())
+    desk.kept[late.id] = Known(5, 0)
+    assert desk.greet(late) == [answer("welcome", 5)]
+    desk.say(*late.batch(6, {"loss": 9.0}))
+    assert desk.commit() == [answer("ack", 6)]
+    assert [one.attempt for one in records(desk, Opened)] == [1, 0]
+    assert desk.house.get("loss") is None
+    assert attempts(desk) == ["1"]
+
+
+def test_a_session_whose_bye_was_committed_and_never_acknowledged_does_not_begin_its_run_again(desk: Any) -> None:
+    who = Speaker()
+    desk.kept[who.id] = Known(9, 0, over=True)
+    desk.past["id-1"] = (0, True)
+    assert desk.greet(who, acked=8) == [answer("welcome", 9)]
+    assert desk.house.records == []
+    assert desk.house.page() == {}
+
+
+def test_a_session_that_speaks_on_after_its_rank_had_ended_is_shown_again(desk: Any) -> None:
+    who = Speaker()
+    desk.kept[who.id] = Known(9, 0, over=True)
+    desk.greet(who)
+    assert desk.say(*who.frames("beat", Beat(clock()))) == [answer("hello?")]
+    assert desk.greet(who) == [answer("welcome", 9)]
+    desk.say(*who.batch(10))
+    assert desk.commit() == [answer("ack", 10)]
+    assert desk.house.state_of() == "running"
+    assert [one.attempt for one in records(desk, Opened)] == [0]
+
+
+def test_without_room_numbered_messages_are_left_and_greetings_and_beats_are_not(desk: Any) -> None:
+    who = Speaker()
+    assert desk.say(*who.frames("hello", who.hello()), room=False) == [answer("welcome")]
+    for frames in (who.batch(1), who.skip(1, 3), who.frames("bye", who.bye(), 1), bad_body(who, 1)):
+        assert desk.say(*frames, room=False) == []
+    assert (desk.taken, records(desk, Taken)) == ([], [])
+    assert desk.house.state_of() == "starting"
+    assert desk.counts(REJECTED) == {}
+    stuck = Beat(clock(9.0), 500_000_000, Totals(pushes=7, steps=7), {"loss": 0.5, "other": 3.0}, 7)
+    assert desk.say(*who.frames("beat", stuck), room=False) == []
+    assert (desk.house.get("loss"), desk.house.get("step"), desk.house.get("steps_total")) == (0.5, 7.0, 7.0)
+    assert desk.house.get("value", "train", "0", "other") == 3.0
+    assert desk.house.get("last_step_timestamp_seconds") == WALL + 8.5
+    assert desk.say(*Speaker().frames("beat", stuck), room=False) == [answer("hello?")]
+    assert desk.say(*who.batch(1)) == []
+    assert desk.commit() == [answer("ack", 1)]
+
+
+def test_what_a_beat_has_told_is_not_undone_by_the_batches_that_come_later(desk: Any, who: Speaker) -> None:
+    desk.say(*who.frames("beat", Beat(clock(9.0), 0, Totals(pushes=7, steps=7), {"loss": 0.5}, 7)))
+    desk.say(*who.batch(1, {"loss": 2.5}, after=1.0))
+    assert (desk.house.get("loss"), desk.house.get("step"), desk.house.get("steps_total")) == (0.5, 7.0, 7.0)
+    desk.say(*who.batch(2, {"loss": 0.25}, after=10.0, step=8, pushes=8, steps=8))
+    assert (desk.house.get("loss"), desk.house.get("step"), desk.house.get("steps_total")) == (0.25, 8.0, 8.0)
+
+
+def test_a_greeting_that_is_repeated_is_told_to_the_history_once(desk: Any, who: Speaker) -> None:
+    for number in range(1, 50):
+        desk.house.after = float(number)
+        assert desk.greet(who) == [answer("welcome")]
+    assert len(records(desk, Opened)) == 1
+    desk.say(*who.frames("hello", who.hello(config='{"lr": 1}')))
+    assert [one.hello.config for one in records(desk, Opened)] == ["", '{"lr": 1}'], "but what is new is told"
+
+
+def test_after_a_renouncement_all_that_was_not_acknowledged_is_asked_for_again(desk: Any, who: Speaker) -> None:
+    for number in (1, 2, 3):
+        desk.say(*who.batch(number))
+    assert desk.commit(1) == [answer("ack", 1)]
+    lost = list(desk.taken)
+    desk.sessions.forget()
+    assert [desk.sessions.committed(receipt) for receipt in lost] == [None, None]
+    assert desk.say(*who.batch(4)) == [answer("hello?")]
+    desk.taken.clear()
+    assert desk.greet(who, acked=1) == [answer("welcome", 1)]
+    for number in (2, 3, 4):
+        desk.say(*who.batch(number))
+    assert desk.commit() == [answer("ack", 2), answer("ack", 3), answer("ack", 4)]
+    assert len(records(desk, Opened)) == 2, "the new history is told of it too"
+
+
+def test_what_happens_to_a_run_is_told_as_events_and_states(desk: Any) -> None:
+    first, second = (Speaker(rank=rank, world=2, local_world=2) for rank in range(2))
+    for who in (first, second):
+        desk.greet(who)
+        desk.say(*who.batch(1))
+    desk.say(*first.frames("bye", first.bye("finished", 5.0), 2))
+    assert standings(desk)[-1] == (0, "running", False), "the other rank lives"
+    desk.say(*second.frames("bye", second.bye("failed", 6.0), 2))
+    assert events(desk) == [("run_started", 0, None), ("rank_ended", 0, 0), ("rank_ended", 0, 1)]
+    ends = [(one.time, dict(one.fields)) for one in records(desk, Event)[1:]]
+    assert ends == [
+        (WALL + 5, {"state": "finished", "cause": ""}),
+        (WALL + 6, {"state": "failed", "cause": ""}),
+    ]
+    end = records(desk, Standing)[-1]
+    assert (end.run, end.attempt, end.state, end.ended) == ("id-1", 0, "failed", WALL + 6)
+    desk.greet(Speaker())
+    assert events(desk)[-1] == ("run_restarted", 1, None)
+    assert standings(desk)[-1] == (1, "starting", False)
+
+
+def test_an_attempt_that_was_given_up_for_another_is_lost(desk: Any, who: Speaker) -> None:
+    desk.say(*who.batch(1))
+    desk.house.after = 9.0
+    desk.greet(Speaker(attempt=1))
+    (given_up,) = [one for one in records(desk, Standing) if one.ended is not None]
+    assert given_up == Standing("id-1", 0, "lost", "given up for another attempt", WALL + 9)
+    assert standings(desk)[-1] == (1, "starting", False)
+
+
+def test_a_run_over_the_limit_is_in_the_history_all_the_same_with_its_end() -> None:
+    desk: Any = Desk(runs=1)
+    desk.greet(Speaker("a"))
+    who = Speaker("b", name="late")
+    desk.past["b"] = (2, True)
+    desk.greet(who)
+    desk.say(*who.batch(1, {"loss": 1.5}))
+    desk.say(*who.frames("bye", who.bye("failed", 4.0), 2))
+    (opened,) = [one for one in records(desk, Opened) if one.session == who.id]
+    assert (opened.name, opened.attempt) == ("late", 3)
+    assert [(one.number, len(one.blocks)) for one in records(desk, Taken)] == [(1, 1), (2, 0)]
+    assert records(desk, Standing)[-1] == Standing("b", 3, "failed", "", WALL + 4)
+    assert desk.house.has("late") == set()
+
+
+def test_a_session_over_the_limit_that_an_earlier_daemon_knew_stays_in_its_attempt() -> None:
+    desk: Any = Desk(runs=1)
+    desk.greet(Speaker("a"))
+    who = Speaker("b", name="late")
+    desk.kept[who.id] = Known(3, 2)
+    desk.past["b"] = (2, False)
+    for _ in range(2):
+        assert desk.greet(who) == [answer("welcome", 3)]
+    assert [one.attempt for one in records(desk, Opened) if one.session == who.id] == [2]
+
+
+def test_a_run_over_the_limit_that_is_killed_is_lost_in_the_history() -> None:
+    desk: Any = Desk(runs=1)
+    desk.greet(Speaker("a"))
+    desk.greet(Speaker("b", name="late", boot="another"))
+    desk.house.after = 29.0
+    desk.tick()
+    assert all(one.run == "a" for one in records(desk, Standing))
+    desk.house.after = 31.0
+    desk.tick()
+    desk.tick()
+    assert [one for one in records(desk, Standing) if one.run == "b"] == [Standing("b", 0, "lost", "", WALL + 31)]
+
+
+def test_samples_over_a_limit_of_the_page_are_in_the_history_all_the_same() -> None:
+    desk: Any = Desk(keys=1)
+    who = Speaker()
+    desk.greet(who)
+    desk.say(*who.batch(1, {"a": 1.0, "b": 2.0, "x" * 300: 3.0}))
+    assert desk.house.get("value", "train", "0", "b") is None
+    (taken,) = records(desk, Taken)
+    assert taken.blocks[0].keys == ["a", "b", "x" * 300]
+
+
+def test_a_run_with_an_endless_id_has_one_id_on_the_page_and_in_the_history() -> None:
+    desk: Any = Desk(label_bytes=16)
+    who = Speaker("i" * 1000)
+    desk.greet(who)
+    desk.say(*who.skip(1, 2))
+    desk.say(*who.frames("bye", who.bye(), 3))
+    ids = {one.run for one in desk.house.records if type(one) in {Event, Standing}}
+    assert {one.hello.identity.run for one in records(desk, Opened)} == ids == {"i" * 16}
+
+
+def attempts(desk: Any) -> list[str]:
+    """The attempts that are on the page."""
+    return [one.labels[2] for one in desk.house.page() if one.family == "run_info"]
