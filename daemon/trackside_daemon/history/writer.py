@@ -229,11 +229,13 @@ class Writer:
         while True:
             try:
                 with self._database.transaction():
+                    strange = []
                     for item in group:
+                        if self._is_strange(item):
+                            strange.append(item)
                         for record in item.records:
                             self._store.apply(record)
                     self._store.settle()
-                    strange = [item for item in group if self._is_strange(item)]
             except REFUSED as error:
                 self._undo()
                 return self._part(group, error)

@@ -1,0 +1,258 @@
+"""The file: found damaged, found older, read while it is written, and opened where nothing can be shared."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import stat
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from history.builders import Bench, block, check_tables, read, session_id
+
+from trackside_daemon.history import reader, series
+from trackside_daemon.history.database import FILE, Database, is_damage
+from trackside_daemon.history.place import HistoryError
+from trackside_daemon.history.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+ONE = session_id(1)
+
+
+@pytest.fixture
+def written(place: Path) -> Path:
+    """A file with some of everything."""
+    bench = Bench(place)
+    for rank in range(3):
+        bench.open(session_id(rank), rank=rank, config='{"a": 1}')
+        for number in range(20):
+            keys = [f"k{key}" for key in range(20)]
+            values = [random.Random(number).random() for _ in range(20 * 100)]
+            bench.send(session_id(rank), block(keys, range(100 * number, 100 * number + 100), values))
+        bench.pack(bench.stream(session_id(rank)))
+        bench.send(session_id(rank), block(["k1", "k2"], [1, 2], [1.0, 2.0, 3.0, 4.0]))
+    bench.close()
+    return place / FILE
+
+
+def aside(place: Path) -> list[Path]:
+    """What was set aside."""
+    return sorted(place.glob(f"{FILE}.damaged-*"))
+
+
+@pytest.mark.parametrize("content", [b"x" * 100, b"SQLite format 3\0" + b"\xff" * 5000, bytes(8192)])
+def test_what_is_no_database_is_kept_and_a_new_one_begun(
+    content: bytes, place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (place / FILE).write_bytes(content)
+    bench = Bench(place)
+    bench.open(ONE)
+    bench.close()
+    (kept,) = [one for one in aside(place) if not one.name.endswith(("-wal", "-shm"))]
+    assert kept.read_bytes()[:16] == content[:16]
+    (line,) = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    assert kept.name in line
+    assert "\n" not in line
+
+
+def test_an_empty_file_is_begun_and_one_cut_to_nothing_is_kept_with_its_wal(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (place / FILE).touch()
+    Database(place).close()
+    assert not aside(place)
+    (place / FILE).write_bytes(b"")
+    (place / f"{FILE}-wal").write_bytes(b"x" * 5000)
+    Database(place).close()
+    assert [one.name[-4:] == "-wal" for one in aside(place)].count(True) == 1
+    assert [one for one in aside(place) if one.name.endswith("-wal")][0].read_bytes() == b"x" * 5000
+    assert len([one for one in caplog.records if one.levelname == "ERROR"]) == 1
+
+
+def test_a_damaged_file_opens_or_is_set_aside_and_never_crashes(
+    written: Path, place: Path, count: Callable[[int, int], int], caplog: pytest.LogCaptureFixture
+) -> None:
+    sound = written.read_bytes()
+    pages = len(sound) // 4096
+    for seed in range(count(60, 1000)):
+        dice = random.Random(seed)
+        data = bytearray(sound)
+        for _ in range(dice.choice((1, 1, 3, 20))):
+            page = dice.choice((0, 1, 2, 3, dice.randrange(pages)))
+            begin = page * 4096 + dice.choice((0, 0, dice.randrange(4096)))
+            size = dice.choice((1, 16, 4096))
+            data[begin : begin + size] = dice.randbytes(len(data[begin : begin + size]))
+        if dice.random() < 0.2:
+            del data[dice.randrange(len(data)) :]
+        for old in place.glob(f"{FILE}*"):
+            old.unlink()
+        written.write_bytes(bytes(data))
+        caplog.clear()
+        try:
+            database = Database(place)
+        except HistoryError as error:
+            assert "\n" not in str(error)
+            continue
+        errors = [one for one in caplog.records if one.levelname == "ERROR"]
+        assert len(errors) == bool([one for one in aside(place) if not one.name.endswith(("-wal", "-shm"))])
+        assert all("\n" not in one.getMessage() for one in errors), errors[0].getMessage()
+        _use(database)
+        database.close()
+
+
+def _use(database: Database) -> None:
+    """Read and write all; what is damaged says so in one of three ways."""
+
+    def attempt(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except ValueError:
+            pass
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error) and "UNIQUE" not in str(error):
+                raise
+
+    def charts() -> None:
+        for stream in (1, 2, 3):
+            with database.reading() as connection:
+                tail = series.Tail(connection, stream)
+                for one in series.find(connection, stream, tail):
+                    for points in (2, 20, 4000):
+                        attempt(lambda one=one, points=points: series.chart(connection, one, tail, points=points))  # type: ignore[misc]  # noqa: B023
+
+    def told() -> None:
+        with database.reading() as connection:
+            for run in reader.runs(connection):
+                reader.run(connection, run["id"])
+
+    attempt(charts)
+    attempt(told)
+    for number in range(5):
+        attempt(lambda number=number: read(database, 1, f"k{number}"))  # type: ignore[misc]
+
+
+def test_a_newer_file_is_refused_in_one_line_and_left_alone(written: Path, place: Path) -> None:
+    connection = sqlite3.connect(written)
+    connection.execute("INSERT INTO migration VALUES (2, 'the future', 1.0)")
+    connection.commit()
+    connection.close()
+    before = written.read_bytes()
+    with pytest.raises(HistoryError, match="newer trackside") as caught:
+        Database(place)
+    assert "\n" not in str(caught.value)
+    assert written.read_bytes() == before
+
+
+def test_a_file_that_cannot_be_opened_is_told_in_one_line(place: Path) -> None:
+    for directory in (place / "nowhere", place / "b"):
+        (place / "b" / FILE).mkdir(parents=True, exist_ok=True)
+        with pytest.raises(HistoryError) as caught:
+            Database(directory)
+        assert "\n" not in str(caught.value)
+        assert "--storage.path" in str(caught.value)
+
+
+def test_nobody_else_may_read_the_file(written: Path) -> None:
+    assert stat.S_IMODE(written.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_readers_see_one_moment_while_the_writer_writes(
+    exclusive: bool, place: Path, count: Callable[[int, int], int]
+) -> None:
+    database = Database(place, exclusive=exclusive)
+    store = Store(database.connection)
+    with database.transaction() as connection:
+        connection.execute("CREATE TABLE pair (a INTEGER, b INTEGER)")
+        connection.execute("INSERT INTO pair VALUES (0, 0)")
+    wrong: list[object] = []
+    over = threading.Event()
+    seen: set[int] = set()
+
+    def look() -> None:
+        try:
+            while not over.is_set():
+                with database.reading() as connection:
+                    left = connection.execute("SELECT a FROM pair").fetchone()[0]
+                    right = connection.execute("SELECT b FROM pair").fetchone()[0]
+                seen.add(left)
+                if left != right:
+                    wrong.append((left, right))
+        except BaseException as error:  # noqa: BLE001
+            wrong.append(error)
+
+    threads = [threading.Thread(target=look) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(count(300, 5000)):
+        with database.transaction() as connection:
+            connection.execute("UPDATE pair SET a = ?", (number,))
+            connection.execute("UPDATE pair SET b = ?", (number,))
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert seen
+    assert store.due == {}
+    database.close()
+
+
+def test_exclusive_mode_writes_packs_and_reads(place: Path) -> None:
+    bench = Bench(place, exclusive=True)
+    bench.open(ONE)
+    for number in range(12):
+        bench.send(ONE, block(["a", "b"], range(500 * number, 500 * number + 500), [0.5] * 1000))
+    bench.pack()
+    bench.check()
+    assert not (place / f"{FILE}-shm").exists()
+    bench.reopen()
+    bench.check()
+    bench.close()
+
+
+def test_no_more_connections_are_open_than_readers_at_once(place: Path) -> None:
+    database = Database(place)
+
+    def look() -> None:
+        with database.reading() as connection:
+            connection.execute("SELECT count(*) FROM run").fetchone()
+
+    for _ in range(50):
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+    assert len(database._readers) == 1
+    database.close()
+
+
+def test_a_reader_of_a_file_that_is_set_aside_reads_on_and_the_next_reads_the_new_one(written: Path, place: Path) -> None:
+    database = Database(place)
+    with database.reading() as connection:
+        before = connection.execute("SELECT count(*) FROM run").fetchone()
+        database.set_aside()
+        database.begin()
+        assert connection.execute("SELECT count(*) FROM stream").fetchone()[0] == 4
+        assert before == (1,)
+    with database.reading() as connection:
+        assert connection.execute("SELECT count(*) FROM run").fetchone() == (0,)
+    check_tables(database.connection)
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "damage"),
+    [
+        (sqlite3.DatabaseError("database disk image is malformed"), True),
+        (sqlite3.DatabaseError("file is not a database"), True),
+        (sqlite3.OperationalError("Could not decode to UTF-8 column 'key' with text 'x'"), True),
+        (sqlite3.OperationalError("database or disk is full"), False),
+        (sqlite3.OperationalError("database is locked"), False),
+        (ValueError("malformed"), False),
+    ],
+)
+def test_what_says_that_a_file_is_damaged(error: Exception, damage: bool) -> None:
+    assert is_damage(error) is damage

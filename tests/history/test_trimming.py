@@ -1,0 +1,253 @@
+"""The file stays within its bounds, and what goes first is what is missed least."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from history.builders import SECOND, SHIFT, WALL, Bench, block, check_tables, session_id
+
+from trackside_daemon.history import reader
+from trackside_daemon.history.trimming import Bounds, Trimming
+from trackside_daemon.record import Alert, Event, Sampled, Taken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+HOUR = 3600.0
+DAY = 24 * HOUR
+
+
+class Keeper:
+    """Trims by hand."""
+
+    def __init__(self, bench: Bench, size: int = 0, age: float = 0.0) -> None:
+        self.bench = bench
+        self.trimming = Trimming(bench.connection, bench.database.path, Bounds(size, age))
+
+    def trim(self, now: float = WALL + 100 * DAY, *, until: Callable[[], bool] | None = None) -> None:
+        """All that is to be done at a time, or until something is so."""
+        while True:
+            with self.bench.database.transaction():
+                deleted = self.trimming.deleted
+                more = self.trimming.step(now)
+                if self.trimming.deleted != deleted:
+                    self.bench.store.forget()
+            if not more or (until is not None and until()):
+                return
+
+    def kept(self) -> dict[str, tuple[int, int]]:
+        """Of each run, how many blocks there are and how many have samples."""
+        rows = self.bench.connection.execute(
+            "SELECT uid, count(block.id), count(block.data) FROM run LEFT JOIN stream ON run = run.id LEFT JOIN series "
+            "ON stream = stream.id LEFT JOIN block ON block.id >> 24 = series.id WHERE NOT deleted GROUP BY uid"
+        )
+        return {uid: (blocks, samples) for uid, blocks, samples in rows}
+
+
+def push(bench: Bench, run: str, blocks: int, *, start: float = WALL, ended: float | None = None) -> None:
+    """A run with so many full blocks and a half, of noise, in half a day."""
+    number = len(bench.numbers) + 1
+    session = session_id(number)
+    bench.open(session, run=run, start=start)
+    dice = random.Random(number)
+    count = blocks * 4096 + 2048
+    for first in range(0, count, 1024):
+        steps = range(first, first + 1024)
+        stamps = [round((start - WALL) * SECOND + step * (DAY / 2) / count * SECOND) for step in steps]
+        bench.send(session, block(["a"], steps, [dice.random() for _ in steps], stamps))
+    bench.pack(bench.stream(session))
+    if ended is not None:
+        bench.end(run, when=ended)
+        bench.pack()
+
+
+@pytest.fixture
+def four(bench: Bench) -> Iterator[Bench]:
+    """Two ended runs, one pinned, and one that lives."""
+    push(bench, "late", 4, start=WALL + DAY, ended=WALL + 9 * DAY)
+    push(bench, "early", 4, start=WALL + 2 * DAY, ended=WALL + 5 * DAY)
+    push(bench, "pinned", 4, ended=WALL + DAY)
+    push(bench, "live", 4, start=WALL + 3 * DAY)
+    with bench.database.transaction() as connection:
+        connection.execute("UPDATE run SET pinned = 1 WHERE uid = 'pinned'")
+    yield bench
+
+
+def test_what_goes_first_is_samples_of_ended_runs_then_of_live_ones_then_ended_runs(four: Bench) -> None:
+    keeper = Keeper(four, size=1)
+    seen: list[dict[str, tuple[int, int]]] = []
+
+    def look() -> bool:
+        if not seen or seen[-1] != keeper.kept():
+            seen.append(keeper.kept())
+        return False
+
+    keeper.trim(until=look)
+    p = (5, 5)
+    assert seen == [
+        {"early": (5, 0), "late": p, "live": p, "pinned": p},
+        {"early": (5, 0), "late": (5, 0), "live": p, "pinned": p},
+        *({"early": (5, 0), "late": (5, 0), "live": (5, left), "pinned": p} for left in (4, 3, 2, 1)),
+        {"late": (5, 0), "live": (5, 1), "pinned": p},
+        {"live": (5, 1), "pinned": p},
+    ]
+    check_tables(four.connection)
+
+
+def test_resolutions_stay_and_a_chart_still_works(four: Bench) -> None:
+    before = four.chart(2, "a")
+    wide = [four.chart(stream, "a").points for stream in (1, 2, 4)]
+    keeper = Keeper(four, size=four.database.path.stat().st_size // 2)
+    keeper.trim(until=lambda: keeper.kept()["live"][1] == 2)
+    for stream, points in zip((1, 2, 4), wide, strict=True):
+        chart = four.chart(stream, "a")
+        assert chart.trimmed
+        assert min(point[2] for point in chart.points) == min(point[2] for point in points)
+        assert max(point[3] for point in chart.points) == max(point[3] for point in points)
+    assert before.samples == 4 * 4096 + 2048
+    with four.database.reading() as connection:
+        assert [reader.run(connection, uid)["trimmed"] for uid in ("early", "pinned", "live")] == [True, False, True]
+
+
+def test_a_size_that_can_be_held_is_held_and_no_more_goes_than_must(four: Bench) -> None:
+    for small in ("wal_autocheckpoint = 4", "journal_size_limit = 16384", "wal_checkpoint(TRUNCATE)"):
+        four.connection.execute(f"PRAGMA {small}").fetchall()
+    size = four.database.path.stat().st_size * 3 // 4
+    keeper = Keeper(four, size=size)
+    keeper.trim()
+    assert 0.85 * size <= keeper.trimming.size() <= size * 1.02
+    assert keeper.trimming.excess == 0
+    assert keeper.kept()["pinned"] == (5, 5)
+
+
+def test_what_cannot_be_held_is_told_once_and_counted(four: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    keeper = Keeper(four, size=100_000)
+    for _ in range(3):
+        keeper.trim()
+    assert keeper.trimming.excess > 50_000
+    assert len([one for one in caplog.records if "over storage.retention.size" in one.getMessage()]) == 1
+    keeper.trimming.bounds = Bounds(2**30)
+    keeper.trim()
+    assert keeper.trimming.excess == 0
+
+
+def test_free_pages_go_back_in_small_steps(four: Bench) -> None:
+    keeper = Keeper(four)
+    before = keeper.trimming.size()
+    four.connection.execute("UPDATE run SET deleted = 1 WHERE uid IN ('early', 'late')")
+    sizes: list[int] = []
+    keeper.trim(until=lambda: bool(sizes.append(four.connection.execute("PRAGMA page_count").fetchone()[0])))
+    assert all(earlier - later <= 256 for earlier, later in zip(sizes, sizes[1:], strict=False))
+    four.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    assert four.database.path.stat().st_size < before * 0.85 + 256 * 4096
+    assert set(keeper.kept()) == {"live", "pinned"}
+    check_tables(four.connection)
+
+
+def test_runs_that_ended_long_ago_go_by_age_and_the_machine_with_them(four: Bench) -> None:
+    for hour in range(5000):
+        four.apply(Sampled(WALL + hour * HOUR / 10, {"trackside_x": 1.0}))
+    four.pack(0)
+    four.apply(Alert("Hot", "page", WALL + 5.0, ended=WALL + 6.0), Alert("Now", "page", WALL + 5.0))
+    keeper = Keeper(four, age=10 * DAY)
+    keeper.trim(WALL + 15.5 * DAY)
+    assert set(keeper.kept()) == {"late", "pinned", "live"}
+    four.connection.execute("UPDATE run SET pinned = 0")
+    keeper.trim(WALL + 100 * DAY)
+    assert keeper.kept() == {"live": (5, 5)}
+    alerts = four.connection.execute("SELECT alert FROM alert").fetchall()
+    assert alerts == [("Hot",), ("Now",)] or alerts == [("Now",)]
+    four.end("live", when=WALL + 20 * DAY)
+    four.pack()
+    keeper.trim(WALL + 101 * DAY)
+    assert keeper.kept() == {}
+    assert four.connection.execute("SELECT alert FROM alert").fetchall() == [("Now",)]
+    assert four.connection.execute("SELECT count(*) FROM block").fetchone()[0] == 1
+    check_tables(four.connection)
+
+
+def test_nothing_of_a_deleted_run_is_left_in_any_table(four: Bench) -> None:
+    four.apply(Event("live", 0, 1.0, "x"), Alert("a", "b", 1.0, "live"), Event("late", 0, 1.0, "x"))
+    four.send(session_id(4), block(["b"], [1], [1.0]))
+    keeper = Keeper(four)
+    four.connection.execute("UPDATE run SET deleted = 1 WHERE uid = 'live'")
+    four.store.forget()
+    keeper.trim()
+    tables = [row[0] for row in four.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    for table in tables:
+        columns = [row[1] for row in four.connection.execute(f"PRAGMA table_info({table})")]
+        if "run" in columns:
+            assert four.connection.execute(f"SELECT count(*) FROM {table} WHERE run = 4").fetchone()[0] == 0, table
+        if "stream" in columns:
+            assert four.connection.execute(f"SELECT count(*) FROM {table} WHERE stream = 4").fetchone()[0] == 0, table
+    assert four.connection.execute("SELECT count(*) FROM run WHERE id = 4").fetchone()[0] == 0
+    assert four.connection.execute("SELECT count(*) FROM log WHERE id >> 32 = 4").fetchone()[0] == 0
+    check_tables(four.connection)
+
+
+def test_a_session_of_a_run_that_was_deleted_by_age_leaves_nothing_behind(bench: Bench) -> None:
+    push(bench, "run", 1, ended=WALL + DAY)
+    keeper = Keeper(bench, age=DAY)
+    keeper.trim()
+    bench.apply(Taken(session_id(1), 10**6, [block(["a"], [1], [1.0])], SHIFT))
+    bench.pack()
+    check_tables(bench.connection)
+    assert bench.connection.execute("SELECT count(*) FROM log").fetchone()[0] == 0
+
+
+def test_a_run_that_was_trimmed_and_pushes_again_is_trimmed_again(bench: Bench) -> None:
+    push(bench, "run", 2, ended=WALL + DAY)
+    keeper = Keeper(bench, size=1)
+    keeper.trim(until=lambda: keeper.kept()["run"][1] == 0)
+    keeper.trimming.restart()
+    push(bench, "run", 2, ended=WALL + 2 * DAY)
+    assert keeper.kept()["run"] == (6, 3) or keeper.kept()["run"][1] > 0
+    keeper.trim(until=lambda: keeper.kept()["run"][1] == 0)
+    assert keeper.kept()["run"][1] == 0
+
+
+def test_a_steady_load_stays_within_its_bound_for_a_month(bench: Bench, count: Callable[[int, int], int]) -> None:
+    """A run after the other, half a day each, beside the machine; the day is as large as the bound or larger."""
+    bound = 24 * 1024 * 1024
+    days = count(3, 30)
+    keeper = Keeper(bench, size=bound)
+    keeper.trimming.bounds = Bounds(bound)
+    dice = random.Random(1)
+    noise = [dice.random() for _ in range(64 * 1024)]
+    reached = False
+    now = float(WALL)
+    number = 0
+    messages = 40
+    for day in range(days):
+        for half in range(2):
+            session = session_id(10_000 + 2 * day + half)
+            run = f"run{day}.{half}"
+            bench.open(session, run=run, start=now)
+            for message in range(messages):
+                number += 1
+                step = DAY / 2 / messages
+                stamps = [round((now - WALL) * SECOND + at * step / 4096 * SECOND) for at in range(4096)]
+                at = dice.randrange(len(noise) - 4096 * 8)
+                values = noise[at : at + 4096 * 8]
+                keys = [f"k{one}" for one in range(8)]
+                bench.apply(
+                    Taken(session, message + 1, [block(keys, range(message * 4096, message * 4096 + 4096), values, stamps)], SHIFT),
+                    Sampled(now, {"trackside_x": 1.0}),
+                )
+                bench.pack()
+                now += step
+                keeper.trim(now)
+                reached = reached or keeper.trimming.size() >= 0.9 * bound
+                if reached:
+                    assert keeper.trimming.size() <= 1.05 * bound
+            bench.end(run, when=now)
+            bench.pack()
+        keeper.trim(now)
+        if reached:
+            bench.connection.execute("PRAGMA wal_checkpoint").fetchall()
+            assert 0.9 * bound <= keeper.trimming.size() <= 1.05 * bound, (day, keeper.trimming.size() / bound)
+    assert reached
+    assert keeper.trimming.excess == 0
+    check_tables(bench.connection)

@@ -1,0 +1,360 @@
+"""The one thread that writes: acknowledged is committed, whatever fails."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import subprocess
+import sys
+import threading
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from history.builders import SHIFT, WALL, block, check_tables, opened, read, session_id
+from processes import eventually
+
+from trackside_daemon.history import writer as module
+from trackside_daemon.history.database import Database
+from trackside_daemon.history.trimming import Bounds
+from trackside_daemon.history.writer import Writer
+from trackside_daemon.record import Event, Sampled, Standing, Taken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+ONE = session_id(1)
+ROOM = Bounds(2**33)
+
+
+class House:
+    """A writer at work, and what it acknowledged."""
+
+    def __init__(self, place: Path, **more: Any) -> None:
+        self.acknowledged: list[Any] = []
+        self.renounced = threading.Event()
+        self.database = Database(place)
+        self.writer = Writer(
+            self.database, ROOM, acknowledge=self.acknowledged.append, renounce=self.renounced.set, **more
+        )
+
+    def put(self, number: int, *values: float, session: bytes = ONE) -> None:
+        """A message, its number the receipt."""
+        self.writer.put([Taken(session, number, [block(["a"], [number] * len(values), values)], SHIFT)], number)
+
+    def limit(self, pages: int | None) -> None:
+        """The file may not grow beyond what it has and so many pages; None for no limit."""
+        with self.writer._changed:
+            now = self.database.connection.execute("PRAGMA page_count").fetchone()[0]
+            most = 2**30 if pages is None else now + pages
+            self.database.connection.execute(f"PRAGMA max_page_count = {most}").fetchone()
+
+    def read(self, stream: int = 1, key: str = "a") -> list[float]:
+        """The values that are there."""
+        return [row[2] for row in read(self.database, stream, key)]
+
+
+@pytest.fixture
+def house(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    """A writer that has not begun yet, with a session; it tries again soon."""
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
+    made = House(place)
+    made.writer.put([opened(ONE)])
+    yield made
+    if made.writer._thread.is_alive():
+        made.writer.stop()
+    made.database.close()
+
+
+BIG = [0.1] * 3000
+
+
+def test_everything_is_committed_before_it_is_acknowledged_in_order(house: House) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def acknowledge(number: int) -> None:
+        with house.database.reading() as connection:
+            seen.append((number, connection.execute("SELECT committed FROM session").fetchone()[0]))
+
+    house.writer._acknowledge = acknowledge
+    house.writer.start()
+    for number in range(1, 300):
+        house.put(number, float(number))
+    house.writer.stop()
+    assert [number for number, _ in seen] == list(range(1, 300))
+    assert all(committed >= number for number, committed in seen)
+    assert house.read() == [float(number) for number in range(1, 300)]
+
+
+def test_while_the_disk_is_full_nothing_is_acknowledged_and_then_everything_once(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.writer.start()
+    house.put(1, 1.0)
+    eventually(lambda: house.acknowledged == [1])
+    house.limit(0)
+    for number in range(2, 40):
+        house.put(number, *BIG)
+    eventually(lambda: house.writer.stuck)
+    before = list(house.acknowledged)
+    tries = threading.Event()
+    original = house.writer._undo
+
+    def undo() -> None:
+        original()
+        tries.set()
+
+    house.writer._undo = undo  # type: ignore[method-assign]
+    for _ in range(5):
+        assert tries.wait(10)
+        tries.clear()
+    assert house.acknowledged == before
+    house.limit(None)
+    eventually(lambda: len(house.acknowledged) == 39)
+    assert house.acknowledged == list(range(1, 40))
+    assert house.read() == [1.0, *BIG * 38]
+    assert not house.writer.stuck
+    assert len([one for one in caplog.records if "cannot be written" in one.getMessage()]) == 1
+    assert 1 <= house.writer.failures["history"] <= 38
+
+
+def test_packing_that_finds_no_room_goes_on_when_there_is_some(house: House) -> None:
+    values = [math.pi * number for number in range(3000)]
+    house.put(1, *values)
+    house.writer.start()
+    eventually(lambda: house.acknowledged == [1])
+    house.limit(0)
+    house.writer.put([Standing("run", 0, "finished", "", 1.0)])
+    eventually(lambda: house.writer.stuck)
+    house.limit(None)
+    eventually(lambda: not house.writer.stuck)
+    house.put(2, 2.0)
+    eventually(lambda: house.acknowledged == [1, 2])
+    assert house.read() == [*values, 2.0]
+
+
+def test_it_ends_while_the_disk_is_full(house: House) -> None:
+    house.writer.start()
+    house.writer.call(lambda _: None).result(10)
+    house.limit(0)
+    for number in range(1, 300):
+        house.put(number, *BIG)
+    eventually(lambda: house.writer.stuck)
+    house.writer.stop()
+    assert not house.writer._thread.is_alive()
+    assert len(house.acknowledged) < 299
+    assert len(house.read()) == 3000 * len(house.acknowledged)
+
+
+def test_a_call_is_answered_with_what_it_gives_or_raises(house: House) -> None:
+    house.put(1, 1.0)
+    first = house.writer.call(lambda store: store.run_id("run"))
+    wrong = house.writer.call(lambda _: 1 // 0)
+    half = house.writer.call(lambda store: store.connection.execute("UPDATE run SET name = 'x'") and 1 // 0)
+    house.writer.start()
+    assert first.result(10) == 1
+    with pytest.raises(ZeroDivisionError):
+        wrong.result(10)
+    with pytest.raises(ZeroDivisionError):
+        half.result(10)
+    with house.database.reading() as connection:
+        assert connection.execute("SELECT name FROM run").fetchone()[0] == "run"
+
+
+def test_a_call_comes_after_what_was_put_before_it_and_before_what_was_put_behind(house: House) -> None:
+    def committed(store: Any) -> int:
+        return int(store.connection.execute("SELECT committed FROM session").fetchone()[0])
+
+    house.put(1, 1.0)
+    first = house.writer.call(committed)
+    house.put(2, 1.0)
+    house.put(3, 1.0)
+    second = house.writer.call(committed)
+    house.put(4, 1.0)
+    house.writer.start()
+    assert (first.result(10), second.result(10)) == (1, 3)
+    eventually(lambda: house.acknowledged == [1, 2, 3, 4])
+
+
+def test_a_call_that_nobody_waits_for_any_more_is_left_out(house: House) -> None:
+    future = house.writer.call(lambda _: None)
+    future.cancel()
+    house.writer.start()
+    assert house.writer.call(lambda _: 7).result(10) == 7
+
+
+def test_a_call_after_the_end_is_cancelled(house: House) -> None:
+    house.writer.start()
+    house.writer.stop()
+    with pytest.raises(CancelledError):
+        house.writer.call(lambda _: 1).result(10)
+
+
+def test_a_record_that_no_table_takes_costs_only_itself(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    house.put(1, 1.0)
+    house.writer.put([Taken(ONE, 2), Event("run", 0, 1.0, "x", step=2**70)], 2)
+    house.writer.put([Standing("run", 2**70, "failed")])
+    house.put(3, 3.0)
+    house.writer.start()
+    eventually(lambda: house.acknowledged == [1, 2, 3])
+    assert house.read() == [1.0, 3.0]
+    assert house.writer.failures["history"] == 2
+    assert len([one for one in caplog.records if "cannot be written" in one.getMessage()]) == 2
+
+
+def test_what_was_sampled_gives_way_when_there_is_no_room(house: House) -> None:
+    for _ in range(module.QUEUE_ITEMS + 50):
+        house.writer.put([Sampled(float(WALL), {"x": 1.0})])
+    assert not house.writer.has_room()
+    house.put(1, 1.0)
+    house.writer.start()
+    eventually(lambda: house.acknowledged == [1])
+    assert house.writer.has_room()
+    assert len(house.read(0, "x")) == module.QUEUE_ITEMS - 1
+
+
+def test_a_file_that_is_found_damaged_is_set_aside_and_nothing_unwritten_is_acknowledged(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.put(1, *BIG)
+    house.writer.start()
+    eventually(lambda: house.acknowledged == [1])
+    house.writer.call(lambda store: store.connection.execute("UPDATE log SET data = x'91'")).result(10)
+    house.writer._store.due[1] = None
+    house.writer.put([])
+    assert house.renounced.wait(20)
+    house.put(2, 2.0)  # its sender has not heard of it yet
+    house.writer.put([opened(ONE, acked=1)])
+    house.put(2, 2.0)
+    house.put(3, 3.0)
+    eventually(lambda: len(house.acknowledged) == 3)
+    assert house.acknowledged == [1, 2, 3]
+    assert house.read() == [2.0, 3.0]
+    (aside,) = [one for one in house.database.path.parent.glob("*.damaged-*") if one.name[-4:] not in ("-wal", "-shm")]
+    (line,) = [one.getMessage() for one in caplog.records if aside.name in one.getMessage()]
+    assert "\n" not in line
+
+
+def test_it_tells_of_itself(house: House) -> None:
+    house.put(1, *BIG)
+    house.writer.start()
+    house.writer.stop()
+    told = {sample.metric.name: sample.value for sample in house.writer.samples()}
+    assert told["trackside_history_samples_total"] == 3000
+    assert told["trackside_history_size_bytes"] > 4096
+    assert told["trackside_history_excess_bytes"] == 0
+
+
+FULL = """
+import resource, signal, sys, threading
+from pathlib import Path
+from history.builders import SHIFT, block, opened, session_id
+from trackside_daemon.history import writer as module
+from trackside_daemon.history.database import Database
+from trackside_daemon.history.trimming import Bounds
+from trackside_daemon.record import Taken
+import logging
+logging.basicConfig(level=logging.INFO, format="log %(message)s", stream=sys.stdout)
+module.RETRY_SECONDS = 0.02
+place, how = Path(sys.argv[1]), sys.argv[2]
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+database = Database(place)
+if how == "limit":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, resource.RLIM_INFINITY))
+writer = module.Writer(database, Bounds(2**33), acknowledge=lambda number: print("ack", number, flush=True))
+writer.start()
+one = session_id(1)
+writer.put([opened(one)])
+for number in range(1, 61):
+    values = [float(number)] * 4000
+    writer.put([Taken(one, number, [block(["a"], [number] * 4000, values)], SHIFT)], number)
+while not writer.stuck:
+    pass
+print("stuck", flush=True)
+sys.stdin.readline()
+if how == "limit":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+else:
+    (place / "ballast").unlink()
+writer.call(lambda _: None).result()
+writer.stop()
+database.close()
+print("failures", writer.failures["history"], flush=True)
+"""
+
+
+@pytest.fixture
+def small_disk(place: Path) -> Iterator[Path]:
+    """A file system of 12 MiB, with a ballast that leaves little of it."""
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(place)], check=False, capture_output=True
+    )
+    if made.returncode:
+        pytest.skip("no file system can be mounted here")
+    (place / "ballast").write_bytes(bytes(10_900_000))
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_on_a_disk_that_is_full_all_is_written_once_there_is_room(small_disk: Path) -> None:
+    _fill("ballast", small_disk)
+
+
+def test_where_a_file_may_not_grow_all_is_written_once_it_may(place: Path) -> None:
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
+    _fill("limit", place)
+
+
+def _fill(how: str, place: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", FULL, str(place), how],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    lines = []
+    for line in child.stdout:
+        lines.append(line.strip())
+        if lines[-1] == "stuck":
+            break
+    before = [int(line[4:]) for line in lines if line.startswith("ack")]
+    assert len(before) < 60
+    child.stdin.write("go\n")
+    child.stdin.close()
+    lines += [line.strip() for line in child.stdout]
+    assert child.wait(60) == 0
+    child.stdout.close()
+    assert [int(line[4:]) for line in lines if line.startswith("ack")] == list(range(1, 61))
+    assert len([line for line in lines if "cannot be written" in line]) == 1
+    assert len([line for line in lines if "is written again" in line]) == 1
+    assert 1 <= int(next(line for line in lines if line.startswith("failures")).split()[1]) <= 60
+    database = Database(place)
+    assert [row[2] for row in read(database, 1, "a")] == [float(number) for number in range(1, 61) for _ in range(4000)]
+    check_tables(database.connection)
+    database.close()
+
+
+def test_a_message_is_never_apart_from_its_number(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of a byte: each message is a transaction, and at each moment all that is counted is there."""
+    monkeypatch.setattr(module, "GROUP_BYTES", 1)
+    wrong: list[tuple[int, int]] = []
+
+    def look(number: int) -> None:
+        with house.database.reading() as connection:
+            committed = connection.execute("SELECT committed FROM session").fetchone()[0]
+            rows = connection.execute("SELECT count(*) FROM log").fetchone()[0]
+        if not committed == number == rows:
+            wrong.append((committed, rows))
+        house.acknowledged.append(number)
+
+    house.writer._acknowledge = look
+    house.writer.start()
+    for number in range(1, 200):
+        house.put(number, 1.0)
+    eventually(lambda: len(house.acknowledged) == 199)
+    assert not wrong
