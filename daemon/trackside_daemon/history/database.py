@@ -229,7 +229,7 @@ def _look_through(connection: sqlite3.Connection) -> None:
     try:
         found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
-            raise Damaged(found)
+            raise Damaged(" ".join(str(found).split()))
     except sqlite3.OperationalError as error:
         if "interrupted" not in str(error):
             raise

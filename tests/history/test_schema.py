@@ -1,0 +1,219 @@
+"""Steps from one schema to the next, and kill -9 at any moment of everything."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from history.builders import Bench, block, check_tables, read, session_id
+
+from trackside_daemon.history import reader, schema
+from trackside_daemon.history.database import FILE, Database
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+MORE = (
+    *schema.MIGRATIONS,
+    ("two", ("CREATE TABLE two (a INTEGER)", "INSERT INTO two VALUES (1)", "ALTER TABLE run ADD COLUMN two TEXT")),
+    ("three", ("UPDATE two SET a = a + 1", "CREATE INDEX event_kind ON event (kind)")),
+)
+COPY = f"{FILE}.schema-1"
+
+
+@pytest.fixture
+def old(place: Path) -> Path:
+    """A file of the first schema."""
+    bench = Bench(place)
+    bench.open(session_id(1))
+    bench.send(session_id(1), block(["a"], range(100), [0.5] * 100))
+    bench.close()
+    return place / FILE
+
+
+def version(path: Path) -> int:
+    """What schema a file has."""
+    connection = sqlite3.connect(path)
+    try:
+        return schema.version(connection)
+    finally:
+        connection.close()
+
+
+def test_an_older_file_is_copied_and_changed(old: Path, place: Path) -> None:
+    database = Database(place, migrations=MORE)
+    assert database.connection.execute("SELECT number, name FROM migration").fetchall() == [
+        (number, name) for number, (name, _) in enumerate(MORE, 1)
+    ]
+    assert database.connection.execute("SELECT a FROM two").fetchall() == [(2,)]
+    assert len(read(database, 1, "a")) == 100
+    database.close()
+    assert version(place / COPY) == 1
+    assert stat.S_IMODE((place / COPY).stat().st_mode) == 0o600
+    Database(place, migrations=MORE).close()
+    assert not list(place.glob("*.unfinished"))
+
+
+def test_a_step_that_fails_leaves_nothing_of_itself(old: Path, place: Path) -> None:
+    connection = sqlite3.connect(old, isolation_level=None)
+    with pytest.raises(sqlite3.OperationalError):
+        schema.migrate(connection, (*MORE[:2], ("three", ("UPDATE two SET a = 7", "NONSENSE"))))
+    assert schema.version(connection) == 2
+    assert connection.execute("SELECT a FROM two").fetchall() == [(1,)]
+    connection.close()
+
+
+KILLED_BETWEEN = """
+import os, sqlite3, sys
+from pathlib import Path
+from history.test_schema import MORE
+from trackside_daemon.history import schema
+from trackside_daemon.history.database import Database
+
+left = int(sys.argv[2])
+
+class Statements(tuple):
+    def __iter__(self):
+        global left
+        for one in super().__iter__():
+            if left == 0:
+                os._exit(9)
+            left -= 1
+            yield one
+        if left == 0:
+            os._exit(9)
+        left -= 1
+
+Database(Path(sys.argv[1]), migrations=[(name, Statements(steps)) for name, steps in MORE]).close()
+"""
+
+
+def environ() -> dict[str, str]:
+    """With what this process can import."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+@pytest.mark.parametrize("after", range(7))
+def test_killed_between_two_statements_the_next_start_completes_it(after: int, old: Path, place: Path) -> None:
+    died = subprocess.run([sys.executable, "-c", KILLED_BETWEEN, str(place), str(after)], env=environ(), check=False)
+    assert died.returncode == 9
+    assert version(old) == 1 + (after >= 4)
+    test_an_older_file_is_copied_and_changed(old, place)
+
+
+CHILD = """
+import os, random, sys, threading
+from array import array
+from pathlib import Path
+from history.builders import SHIFT, block, opened, session_id
+from history.test_schema import MORE
+from trackside_daemon.history import schema, store, writer as module
+from trackside_daemon.history.database import Database
+from trackside_daemon.history.trimming import Bounds
+from trackside_daemon.record import Standing, Taken
+
+place, seed, steps = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+sessions = [int(one) for one in sys.argv[4].split(",")]
+module.TRIM_SECONDS = 0.02
+store.LOG_ROWS = 20
+dice = random.Random(seed)
+
+def acknowledge(receipt):
+    os.write(1, b"%d %d\\n" % receipt)
+
+database = Database(place, migrations=MORE[:steps])
+writer = module.Writer(database, Bounds(6_000_000), acknowledge=acknowledge)
+writer.start()
+numbers = []
+for one in range(4):
+    # the last stream is another run, that ends at once and is what is trimmed
+    writer.put([opened(session_id(one), run="run" if one < 3 else "other", rank=one % 3)])
+    numbers.append(sessions[one])
+while True:
+    for one in range(4):
+        while not writer.has_room():
+            pass
+        first = numbers[one]
+        for number in range(first + 1, first + 1 + dice.randint(1, 4)):
+            count = 1 + (number * 37) % 300
+            steps = range(count)
+            values = [float(number)] * count + [dice.random() for _ in range(count * 2)]
+            keys = ["id", "x", "y"]
+            rows = [values[at] for row in range(count) for at in (row, count + row, 2 * count + row)]
+            writer.put([Taken(session_id(one), number, [block(keys, steps, rows)], SHIFT)], (one, number))
+            numbers[one] = number
+    if dice.random() < 0.05:
+        writer.put([Standing("other", 0, "finished", "", 1e9 + numbers[0])])
+"""
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_killed_at_any_moment_everything_acknowledged_is_there_once(
+    part: int, place: Path, count: Callable[[int, int], int]
+) -> None:
+    dice = random.Random(part)
+    steps = 1
+    acknowledged = [0, 0, 0, 0]
+    for number in range(count(10, 100)):
+        if number % 4 == 3:
+            steps = min(steps + 1, len(MORE))
+        committed = ",".join(map(str, acknowledged))
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(place), str(number), str(steps), committed],
+            stdout=subprocess.PIPE,
+            env=environ(),
+        )
+        assert child.stdout is not None
+        if number % 4 != 3 or dice.random() < 0.5:  # else it may die while it migrates
+            assert select.select([child.stdout], [], [], 60)[0]
+        time.sleep(dice.random() * 0.3)
+        child.send_signal(signal.SIGKILL)
+        said = child.stdout.read().decode()
+        assert child.wait(60) == -signal.SIGKILL, said
+        child.stdout.close()
+        for line in said.splitlines():
+            one, last = map(int, line.split())
+            assert last == acknowledged[one] + 1
+            acknowledged[one] = last
+        acknowledged = look(place, steps, acknowledged)
+    assert sum(acknowledged) > 0
+
+
+def look(place: Path, steps: int, acknowledged: list[int]) -> list[int]:
+    """Open the file as the next start does, and find each message once; how far each session has come."""
+    database = Database(place, migrations=MORE[:steps])
+    assert not list(place.glob("*.damaged-*"))
+    check_tables(database.connection)
+    found = []
+    for one in range(4):
+        with database.reading() as connection:
+            known = reader.session(connection, session_id(one))
+        committed = 0 if known is None else known.committed
+        found.append(max(committed, acknowledged[one]))
+        if known is None:
+            assert one == 3 or not acknowledged[one]
+            continue
+        assert committed >= acknowledged[one]
+        stream = database.connection.execute("SELECT stream FROM session WHERE id = ?", (session_id(one),)).fetchone()[0]
+        query = "SELECT coalesce(max(trimmed), 0) FROM series WHERE stream = ? AND key = 'id'"
+        gone = database.connection.execute(query, (stream,)).fetchone()[0]
+        rows = read(database, stream, "id")
+        values = [(round(row[2]), row[0]) for row in rows]
+        first = values[0][0] if gone and values else 1
+        whole = [(number, step) for number in range(first, committed + 1) for step in range(1 + (number * 37) % 300)]
+        if gone or one == 3:  # the oldest were trimmed: the rest is whole
+            assert values == whole[len(whole) - len(values) :], (one, len(values), len(whole))
+        else:
+            assert values == whole, (one, len(values), len(whole))
+    database.close()
+    return found
