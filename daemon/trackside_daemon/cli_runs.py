@@ -240,13 +240,12 @@ def delete(
         if not yes:
             for one in found.values():
                 typer.echo(f"{_named(one)}, {shown(one['state'])}", err=True)
-            try:
-                sure = typer.confirm(
-                    f"delete {'this run' if len(found) == 1 else f'these {len(found)} runs'}?", err=True
-                )
-            except typer.Abort:
+            what = "this run" if len(found) == 1 else f"these {len(found)} runs"
+            typer.echo(f"delete {what}? [y/N]: ", err=True, nl=False)
+            answer = sys.stdin.readline()
+            if not answer.endswith("\n"):
                 typer.echo(err=True)
-                sure = False
+            sure = answer.strip().lower() in {"y", "yes"}
             if not sure:
                 raise WrongError("nothing was deleted; --yes deletes without asking")
         for one in found.values():
@@ -328,7 +327,7 @@ def _moment(option: str, text: str, *, end: bool = False) -> float | None:
 
 
 def _find(directory: Path | None, url: str) -> Source:
-    from trackside_daemon.cli_source import find
+    from trackside_daemon.cli_find import find
 
     return find(directory, url)
 

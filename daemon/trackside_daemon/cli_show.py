@@ -34,7 +34,7 @@ def best(key: str, low: Any, high: Any) -> Any:
     The minimum of losses, errors, perplexities and times (`LOW`), the maximum of accuracies, scores and rates (`HIGH`);
     of ``error_score`` the minimum.
     """
-    words = set(re.findall(r"[a-z]+[0-9]?", key.lower()))
+    words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+\d?|[A-Z]+\d?", key)}
     if words & LOW:
         return low
     return high if words & HIGH else None

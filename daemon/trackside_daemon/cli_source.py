@@ -8,17 +8,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 import time
 from contextlib import contextmanager
-from http.client import HTTPException
-from pathlib import Path
+from http.client import HTTPException, IncompleteRead
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 from urllib.request import ProxyHandler, Request, build_opener
 
-from trackside.discovery import directories, named
 from trackside_daemon.history import changing, place, reader
 from trackside_daemon.history import export as exports
 from trackside_daemon.history.database import Database
@@ -31,6 +28,7 @@ from trackside_daemon.history.writer import Writer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from http.client import HTTPResponse
+    from pathlib import Path
 
     from trackside_daemon.history.export import Form
     from trackside_daemon.history.reader import Filter
@@ -42,7 +40,6 @@ STATUS_SECONDS = 5.0
 ANSWER_SECONDS = 60.0
 IMPORT_SECONDS = 3600.0
 CHUNK_BYTES = 64 * 1024
-_ANYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104  what it listens at, and where it is asked
 
 
 class SourceError(Exception):
@@ -307,6 +304,8 @@ class ApiSource:
             with answer:
                 while chunk := answer.read(CHUNK_BYTES):
                     yield chunk
+                if answer.length:  # of a length that was announced, a part that never came
+                    raise IncompleteRead(b"", answer.length)
         except (OSError, HTTPException) as error:
             raise SourceError(
                 f"{self.url}: the daemon broke off, so what was written is not all: {error}", 1
@@ -322,77 +321,3 @@ def _refused(url: str, error: HTTPError) -> SourceError:
     if error.code == 401:
         message = f"{url}: {message}; --url also takes the link that the daemon prints, with #token=…"
     return SourceError(" ".join(str(message).split()), 2 if error.code < 500 else 1)
-
-
-def find(directory: Path | None, url: str) -> Source:
-    """The history that a command is about.
-
-    Args:
-        directory: The one that the user named; None for the daemon's that is up, or the default one.
-        url: The daemon that the user named, with ``#token=…`` perhaps; empty for one of this machine.
-
-    Raises:
-        SourceError: The user named both, or no address.
-    """
-    if url and directory is not None:
-        raise SourceError("--url and --storage.path name two histories; give one of them")
-    if url:
-        return _named(url)
-    for daemon in _running():
-        if directory is None:
-            return daemon[0]
-        if _same(directory, daemon[1].get("storage_path")):
-            return daemon[0]
-    return FileSource(directory, _warn)
-
-
-def _named(url: str) -> ApiSource:
-    parts = urlsplit(url if "//" in url else f"http://{url}")
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise SourceError(f"--url: {url!r} is not an address such as http://127.0.0.1:21790")
-    address = f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
-    token = parts.fragment.partition("token=")[2]
-    own = dict(_addresses())
-    return ApiSource(address, token or own.get(address, ""))
-
-
-def _running() -> Iterator[tuple[ApiSource, dict[str, Any]]]:
-    """The daemons of this machine that answer, and what they say of themselves."""
-    for address, token in _addresses():
-        daemon = ApiSource(address, token)
-        try:
-            yield daemon, daemon.status()
-        except SourceError:  # what a killed daemon has left
-            continue
-
-
-def _addresses() -> Iterator[tuple[str, str]]:
-    """The addresses and tokens that daemons have written beside their sockets."""
-    uid = os.getuid()
-    own = named(None, os.environ)
-    sockets = [Path(own.removeprefix("ipc://"))] if own.startswith("ipc://") else []
-    sockets += [directory / "push.sock" for directory in dict.fromkeys(directories(os.environ, uid))]
-    for socket in sockets:
-        file = socket.with_suffix(".address")
-        try:
-            if file.stat().st_uid not in {uid, 0}:
-                continue
-            address = file.read_text(encoding="utf-8").strip()
-            token = socket.with_suffix(".token").read_text(encoding="utf-8").strip()
-        except (OSError, ValueError):
-            continue
-        for anywhere, here in _ANYWHERE.items():
-            address = address.replace(f"//{anywhere}:", f"//{here}:")
-        if address.startswith("http"):
-            yield address, token
-
-
-def _same(directory: Path, other: object) -> bool:
-    try:
-        return bool(other) and directory.samefile(str(other))
-    except (OSError, ValueError):
-        return False
-
-
-def _warn(message: str) -> None:
-    print(f"trackside: {message}", file=sys.stderr)  # noqa: T201

@@ -1,0 +1,96 @@
+"""Finds the history that a command is about: a daemon's that answers, by what it has written beside its socket, or a file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from trackside.discovery import directories, named
+from trackside_daemon.cli_source import ApiSource, FileSource, Source, SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VARIABLE = "TRACKSIDE_STORAGE__PATH"
+"""The daemon's setting as a variable."""
+
+_ANYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104  what it listens at, and where it is asked
+
+
+def find(directory: Path | None, url: str) -> Source:
+    """The history that a command is about.
+
+    Args:
+        directory: The one that the user named; None for the daemon's that is up, or the default one.
+        url: The daemon that the user named, with ``#token=…`` perhaps; empty for one of this machine.
+
+    Raises:
+        SourceError: The user named both, or no address.
+    """
+    if url and directory is not None:
+        raise SourceError("--url and --storage.path name two histories; give one of them")
+    if url:
+        return _named(url)
+    for daemon in _running():
+        if directory is None:
+            return daemon[0]
+        if _same(directory, daemon[1].get("storage_path")):
+            return daemon[0]
+    if directory is None and os.environ.get(VARIABLE):
+        directory = Path(os.environ[VARIABLE])
+    return FileSource(directory, _warn)
+
+
+def _named(url: str) -> ApiSource:
+    parts = urlsplit(url if "//" in url else f"http://{url}")
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise SourceError(f"--url: {url!r} is not an address such as http://127.0.0.1:21790")
+    address = f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
+    token = parts.fragment.partition("token=")[2]
+    own = dict(_addresses())
+    return ApiSource(address, token or own.get(address, ""))
+
+
+def _running() -> Iterator[tuple[ApiSource, dict[str, Any]]]:
+    """The daemons of this machine that answer, and what they say of themselves."""
+    for address, token in _addresses():
+        daemon = ApiSource(address, token)
+        try:
+            yield daemon, daemon.status()
+        except SourceError:  # what a killed daemon has left
+            continue
+
+
+def _addresses() -> Iterator[tuple[str, str]]:
+    """The addresses and tokens that daemons have written beside their sockets."""
+    uid = os.getuid()
+    own = named(None, os.environ)
+    sockets = [Path(own.removeprefix("ipc://"))] if own.startswith("ipc://") else []
+    sockets += [directory / "push.sock" for directory in dict.fromkeys(directories(os.environ, uid))]
+    for socket in sockets:
+        file = socket.with_suffix(".address")
+        try:
+            if file.stat().st_uid not in {uid, 0}:
+                continue
+            address = file.read_text(encoding="utf-8").strip()
+            token = socket.with_suffix(".token").read_text(encoding="utf-8").strip()
+        except (OSError, ValueError):
+            continue
+        for anywhere, here in _ANYWHERE.items():
+            address = address.replace(f"//{anywhere}:", f"//{here}:")
+        if address.startswith("http"):
+            yield address, token
+
+
+def _same(directory: Path, other: object) -> bool:
+    try:
+        return bool(other) and directory.samefile(str(other))
+    except (OSError, ValueError):
+        return False
+
+
+def _warn(message: str) -> None:
+    print(f"trackside: {message}", file=sys.stderr)  # noqa: T201
