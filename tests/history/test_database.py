@@ -69,7 +69,7 @@ def test_an_empty_file_is_begun_and_one_cut_to_nothing_is_kept_with_its_wal(
     (place / f"{FILE}-wal").write_bytes(b"x" * 5000)
     Database(place).close()
     assert [one.name[-4:] == "-wal" for one in aside(place)].count(True) == 1
-    assert [one for one in aside(place) if one.name.endswith("-wal")][0].read_bytes() == b"x" * 5000
+    assert next(one for one in aside(place) if one.name.endswith("-wal")).read_bytes() == b"x" * 5000
     assert len([one for one in caplog.records if one.levelname == "ERROR"]) == 1
 
 
@@ -95,7 +95,7 @@ def test_a_damaged_file_opens_or_is_set_aside_and_never_crashes(
         try:
             database = Database(place)
         except HistoryError as error:
-            assert "\n" not in str(error)
+            assert "\n" not in str(error)  # noqa: PT017
             continue
         errors = [one for one in caplog.records if one.levelname == "ERROR"]
         assert len(errors) == bool([one for one in aside(place) if not one.name.endswith(("-wal", "-shm"))])
@@ -104,7 +104,7 @@ def test_a_damaged_file_opens_or_is_set_aside_and_never_crashes(
         database.close()
 
 
-def _use(database: Database) -> None:
+def _use(database: Database) -> None:  # noqa: C901
     """Read and write all; what is damaged says so in one of three ways."""
 
     def attempt(work: Callable[[], object]) -> None:
@@ -229,7 +229,9 @@ def test_no_more_connections_are_open_than_readers_at_once(place: Path) -> None:
     database.close()
 
 
-def test_a_reader_of_a_file_that_is_set_aside_reads_on_and_the_next_reads_the_new_one(written: Path, place: Path) -> None:
+def test_a_reader_of_a_file_that_is_set_aside_reads_on_and_the_next_reads_the_new_one(
+    written: Path, place: Path
+) -> None:
     database = Database(place)
     with database.reading() as connection:
         before = connection.execute("SELECT count(*) FROM run").fetchone()

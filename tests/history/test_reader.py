@@ -13,20 +13,18 @@ from trackside_daemon.history import reader
 from trackside_daemon.history.reader import Filter, UnknownRunError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from history.builders import Bench
 
 
 @pytest.fixture
-def three(bench: Bench) -> Iterator[Bench]:
+def three(bench: Bench) -> Bench:
     """Three runs: the oldest has ended, the second is tagged, and the third has two ranks."""
     bench.open(session_id(1), run="aa1", name="mnist", start=WALL)
     bench.open(session_id(2), run="aa2", name="mnist", start=WALL + 10.0, tags=("big", "x"))
     bench.open(session_id(3), run="b", name="100%_gpt", start=WALL + 20.0)
     bench.open(session_id(4), run="b", name="100%_gpt", start=WALL + 20.0, rank=1)
     bench.end("aa1", when=WALL + 5.0)
-    yield bench
+    return bench
 
 
 @pytest.mark.parametrize(
@@ -84,7 +82,11 @@ def test_a_metric_is_told_the_same_fresh_or_packed_or_half(three: Bench) -> None
     three.pack(three.stream(session_id(4)))
     assert metrics(three) == fresh
     assert {name: fresh["a", 0][name] for name in ("count", "min", "max", "last", "last_step")} == {
-        **{"count": 3, "min": -5.0, "max": 3.0, "last": -5.0, "last_step": 3}
+        "count": 3,
+        "min": -5.0,
+        "max": 3.0,
+        "last": -5.0,
+        "last_step": 3,
     }
     assert fresh["a", 0]["mean"] == pytest.approx(-1 / 3)
     assert (fresh["n", 0]["min"], fresh["n", 0]["mean"], fresh["n", 0]["last"]) == ("nan", "nan", "nan")

@@ -80,7 +80,9 @@ def test_a_skip_moves_the_number_and_brings_no_steps(bench: Bench) -> None:
 
 
 def test_what_nobody_knows_is_ignored(bench: Bench) -> None:
-    bench.apply(taken(1, 1.0), Standing("run", 0, "finished", "", 5.0), Event("run", 0, 1.0, "x"), Alert("a", "b", 1.0, "run"))
+    bench.apply(
+        taken(1, 1.0), Standing("run", 0, "finished", "", 5.0), Event("run", 0, 1.0, "x"), Alert("a", "b", 1.0, "run")
+    )
     for table in ("log", "run", "event", "alert", "session"):
         assert rows(bench, f"SELECT * FROM {table}") == []
 
@@ -191,7 +193,9 @@ def test_a_log_of_many_rows_is_due(bench: Bench) -> None:
 def test_alerts_are_renewed_and_events_kept(bench: Bench) -> None:
     bench.open(ONE)
     alert = Alert("Slow", "warning", 5.0, "run", {"b": "1", "a": "2"}, "s", "d")
-    bench.apply(alert, Alert("Slow", "page", 5.0, "run", {"a": "2", "b": "1"}, "s", "d", 9.0), Alert("Hot", "page", 6.0))
+    bench.apply(
+        alert, Alert("Slow", "page", 5.0, "run", {"a": "2", "b": "1"}, "s", "d", 9.0), Alert("Hot", "page", 6.0)
+    )
     bench.apply(Event("run", 0, 2.0, "second", 0, 7, {"x": 1}), Event("run", 0, 1.0, "first"))
     with bench.database.reading() as connection:
         told = reader.alerts(connection)

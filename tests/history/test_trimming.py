@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +14,7 @@ from trackside_daemon.history.trimming import Bounds, Trimming
 from trackside_daemon.record import Alert, Event, Sampled, Taken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -64,7 +65,7 @@ def push(bench: Bench, run: str, blocks: int, *, start: float = WALL, ended: flo
 
 
 @pytest.fixture
-def four(bench: Bench) -> Iterator[Bench]:
+def four(bench: Bench) -> Bench:
     """Two ended runs, one pinned, and one that lives."""
     push(bench, "late", 4, start=WALL + DAY, ended=WALL + 9 * DAY)
     push(bench, "early", 4, start=WALL + 2 * DAY, ended=WALL + 5 * DAY)
@@ -72,7 +73,7 @@ def four(bench: Bench) -> Iterator[Bench]:
     push(bench, "live", 4, start=WALL + 3 * DAY)
     with bench.database.transaction() as connection:
         connection.execute("UPDATE run SET pinned = 1 WHERE uid = 'pinned'")
-    yield bench
+    return bench
 
 
 def test_what_goes_first_is_samples_of_ended_runs_then_of_live_ones_then_ended_runs(four: Bench) -> None:
@@ -138,8 +139,13 @@ def test_free_pages_go_back_in_small_steps(four: Bench) -> None:
     before = keeper.trimming.size()
     four.connection.execute("UPDATE run SET deleted = 1 WHERE uid IN ('early', 'late')")
     sizes: list[int] = []
-    keeper.trim(until=lambda: bool(sizes.append(four.connection.execute("PRAGMA page_count").fetchone()[0])))
-    assert all(earlier - later <= 256 for earlier, later in zip(sizes, sizes[1:], strict=False))
+
+    def look() -> bool:
+        sizes.append(four.connection.execute("PRAGMA page_count").fetchone()[0])
+        return False
+
+    keeper.trim(until=look)
+    assert all(earlier - later <= 256 for earlier, later in pairwise(sizes))
     four.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     assert four.database.path.stat().st_size < before * 0.85 + 256 * 4096
     assert set(keeper.kept()) == {"live", "pinned"}
@@ -158,7 +164,7 @@ def test_runs_that_ended_long_ago_go_by_age_and_the_machine_with_them(four: Benc
     keeper.trim(WALL + 100 * DAY)
     assert keeper.kept() == {"live": (5, 5)}
     alerts = four.connection.execute("SELECT alert FROM alert").fetchall()
-    assert alerts == [("Hot",), ("Now",)] or alerts == [("Now",)]
+    assert alerts[-1] == ("Now",)
     four.end("live", when=WALL + 20 * DAY)
     four.pack()
     keeper.trim(WALL + 101 * DAY)
@@ -203,7 +209,7 @@ def test_a_run_that_was_trimmed_and_pushes_again_is_trimmed_again(bench: Bench) 
     keeper.trim(until=lambda: keeper.kept()["run"][1] == 0)
     keeper.trimming.restart()
     push(bench, "run", 2, ended=WALL + 2 * DAY)
-    assert keeper.kept()["run"] == (6, 3) or keeper.kept()["run"][1] > 0
+    assert keeper.kept()["run"][1] > 0
     keeper.trim(until=lambda: keeper.kept()["run"][1] == 0)
     assert keeper.kept()["run"][1] == 0
 
@@ -233,7 +239,12 @@ def test_a_steady_load_stays_within_its_bound_for_a_month(bench: Bench, count: C
                 values = noise[at : at + 4096 * 8]
                 keys = [f"k{one}" for one in range(8)]
                 bench.apply(
-                    Taken(session, message + 1, [block(keys, range(message * 4096, message * 4096 + 4096), values, stamps)], SHIFT),
+                    Taken(
+                        session,
+                        message + 1,
+                        [block(keys, range(message * 4096, message * 4096 + 4096), values, stamps)],
+                        SHIFT,
+                    ),
                     Sampled(now, {"trackside_x": 1.0}),
                 )
                 bench.pack()
