@@ -224,11 +224,20 @@ def _facts(run: Mapping[str, Any], now: float) -> Iterator[str]:
         "git": commit,
         "host": last.get("host", "") + (f", {last['world_size']} ranks" if (last.get("world_size") or 1) > 1 else ""),
         "software": ", ".join(filter(None, software)),
-        "hardware": ", ".join(f"{key} {setting(value)}" for key, value in flat(last.get("hardware") or {}).items()),
+        "hardware": ", ".join(_parts(flat(last.get("hardware") or {}))),
     }
     for name, text in facts.items():
         if text and text != "None":
             yield f"{name:10}{shown(text)}"
+
+
+def _parts(hardware: Mapping[str, Any]) -> Iterator[str]:
+    """Each thing that is there, memory in GiB."""
+    for key, value in hardware.items():
+        if key.endswith("_bytes") and isinstance(value, int | float):
+            yield f"{key.removesuffix('_bytes')} {value / 2**30:.3g} GiB"
+        elif value not in ([], {}, "", None):
+            yield f"{key} {setting(value)}"
 
 
 def _attempts(run: Mapping[str, Any], now: float) -> Iterator[str]:
