@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from trackside_daemon.history.database import Database
-    from trackside_daemon.history.jsonl import JsonLines
+    from trackside_daemon.history.files.jsonl import JsonLines
     from trackside_daemon.history.trimming import Bounds
     from trackside_daemon.record import Record
 
@@ -229,13 +229,7 @@ class Writer:
         while True:
             try:
                 with self._database.transaction():
-                    strange = []
-                    for item in group:
-                        if self._is_strange(item):
-                            strange.append(item)
-                        for record in item.records:
-                            self._store.apply(record)
-                    self._store.settle()
+                    strange = self._apply(group)
             except REFUSED as error:
                 self._undo()
                 return self._part(group, error)
@@ -246,18 +240,24 @@ class Writer:
             else:
                 break
         self._recovered()
-        self._samples += sum(
-            len(block.values) // 8
-            for item in group
-            for record in item.records
-            if isinstance(record, Taken)
-            for block in record.blocks
-        )
+        taken = (record for item in group for record in item.records if isinstance(record, Taken))
+        self._samples += sum(len(block.values) // 8 for record in taken for block in record.blocks)
         for item in group:
             if item.receipt is not None and item not in strange:
                 self._acknowledge(item.receipt)
         self._also(group)
         return True
+
+    def _apply(self, group: list[_Item]) -> list[_Item]:
+        """Write a group, in a transaction; what of it is not to be acknowledged."""
+        strange = []
+        for item in group:
+            if self._is_strange(item):
+                strange.append(item)
+            for record in item.records:
+                self._store.apply(record)
+        self._store.settle()
+        return strange
 
     def _is_strange(self, item: _Item) -> bool:
         """It was put before its sender knew that a new file has begun, which does not know the session: it comes again."""
