@@ -20,9 +20,9 @@ import httpx
 from processes import ROOT, Daemon, eventually
 
 from trackside.wire import Block, Clock, Hello, Identity, Totals, pack
-from trackside_daemon.history import reader, series
+from trackside_daemon.history import charts, reader, series
 from trackside_daemon.history.database import Database
-from trackside_daemon.history.importing import Reading, write
+from trackside_daemon.history.files.importing import Reading, write
 from trackside_daemon.history.series import Window
 from trackside_daemon.history.trimming import Bounds
 from trackside_daemon.history.writer import Writer
@@ -96,10 +96,10 @@ def timed(work: Callable[[], Any], repeats: int = REPEATS) -> tuple[float, Any]:
     return median(times), found
 
 
-def chart(database: Database, run: str, key: str, window: Window) -> series.Chart:
+def chart(database: Database, run: str, key: str, window: Window) -> charts.Chart:
     with database.reading() as connection:
         (found,) = reader.series(connection, run, [key])
-        return series.chart(connection, found.series, found.tail, window)
+        return charts.chart(connection, found.series, found.tail, window)
 
 
 def windows(rows: int) -> Iterator[tuple[str, Window]]:
@@ -112,7 +112,7 @@ def windows(rows: int) -> Iterator[tuple[str, Window]]:
         yield f"{share:.2%} by time", Window("time", BEGIN / SECOND + low / 10, BEGIN / SECOND + high / 10)
 
 
-def charts(directory: Path, rows: int, keys: int) -> dict[str, tuple[float, int, int, float]]:
+def drawn(directory: Path, rows: int, keys: int) -> dict[str, tuple[float, int, int, float]]:
     """Milliseconds by window: in the query, and through the API of a real daemon."""
     history = directory / "history"
     history.mkdir()
@@ -316,7 +316,7 @@ def main() -> None:
         for name, rows, keys in (("10", 10_000_000, 1), ("100", 10_000_000, 10)):
             directory = Path(place) / name
             directory.mkdir()
-            several[name] = charts(directory, rows, keys)
+            several[name] = drawn(directory, rows, keys)
         rate, size, asked = plain(Path(place), 10_000_000)
         directory = Path(place) / "list"
         directory.mkdir()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.wire import Block, Clock, Hello, Identity, Totals, pack
 from trackside_daemon.history.database import Database
-from trackside_daemon.history.export import FORMS, export
-from trackside_daemon.history.importing import Imported, Reading, write
+from trackside_daemon.history.files.export import FORMS, export
+from trackside_daemon.history.files.importing import Imported, Reading, write
 from trackside_daemon.history.trimming import Bounds
 from trackside_daemon.history.writer import Writer
 from trackside_daemon.record import Opened, Standing, Taken

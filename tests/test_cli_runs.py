@@ -18,12 +18,12 @@ import pytest
 from histories import BEGIN, History, column, finished, history, opened
 from processes import DEADLINE, clean_environ, command
 
-from trackside_daemon.cli_show import best
+from trackside_daemon.commands.show import best
 from trackside_daemon.history import changing, reader
 from trackside_daemon.history.database import FILE, Database
-from trackside_daemon.history.export import count, export
-from trackside_daemon.history.importing import ImportingError, Reading, write
-from trackside_daemon.history.items import FormError
+from trackside_daemon.history.files.export import count, export
+from trackside_daemon.history.files.importing import ImportingError, Reading, write
+from trackside_daemon.history.files.items import FormError
 from trackside_daemon.history.place import Lock
 from trackside_daemon.record import Alert, Event
 

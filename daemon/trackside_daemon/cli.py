@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from trackside_daemon import __version__, cli_runs, log
+from trackside_daemon import __version__, log
+from trackside_daemon.commands import runs
 from trackside_daemon.config import Config, ConfigError, describe, load, settings, warn_of_unknown_variables
 from trackside_daemon.ingest.endpoint import EndpointError
 from trackside_daemon.ingest.server import PushSocket
@@ -163,7 +164,7 @@ def check_config(
         typer.echo(f"{'.'.join(path).replace('_', '-')}: {shown.lower() if isinstance(value, bool) else shown}")
 
 
-app.add_typer(cli_runs.app)
+app.add_typer(runs.app)
 
 
 def _nested(params: dict[str, Any]) -> dict[str, Any]:

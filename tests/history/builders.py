@@ -8,7 +8,7 @@ from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.wire import Block, Clock, Hello, Identity, Totals, pack
-from trackside_daemon.history import codec, schema, series
+from trackside_daemon.history import charts, codec, schema, series
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.packing import Packing, decode_axis
 from trackside_daemon.history.store import Store
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from trackside_daemon.history.series import By, Chart
+    from trackside_daemon.history.charts import Chart
+    from trackside_daemon.history.series import By
 
 WALL = 1_700_000_000
 """When the tests' time begins, in Unix seconds."""
@@ -192,7 +193,7 @@ class Bench:
         with self.database.reading() as connection:
             tail = series.Tail(connection, stream)
             (found,) = series.find(connection, stream, tail, [key])
-            return series.chart(connection, found, tail, *arguments)
+            return charts.chart(connection, found, tail, *arguments)
 
 
 def read(database: Database, stream: int, key: str) -> list[Sample]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from history.builders import Bench, block, check_tables, read, session_id
 
-from trackside_daemon.history import reader, series
+from trackside_daemon.history import charts, reader, series
 from trackside_daemon.history.database import FILE, Database, is_damage
 from trackside_daemon.history.place import HistoryError
 from trackside_daemon.history.store import Store
@@ -116,20 +116,20 @@ def _use(database: Database) -> None:  # noqa: C901
             if not is_damage(error) and "UNIQUE" not in str(error):
                 raise
 
-    def charts() -> None:
+    def draw() -> None:
         for stream in (1, 2, 3):
             with database.reading() as connection:
                 tail = series.Tail(connection, stream)
                 for one in series.find(connection, stream, tail):
                     for points in (2, 20, 4000):
-                        attempt(lambda one=one, points=points: series.chart(connection, one, tail, points=points))  # type: ignore[misc]  # noqa: B023
+                        attempt(lambda one=one, points=points: charts.chart(connection, one, tail, points=points))  # type: ignore[misc]  # noqa: B023
 
     def told() -> None:
         with database.reading() as connection:
             for run in reader.runs(connection):
                 reader.run(connection, run["id"])
 
-    attempt(charts)
+    attempt(draw)
     attempt(told)
     for number in range(5):
         attempt(lambda number=number: read(database, 1, f"k{number}"))  # type: ignore[misc]

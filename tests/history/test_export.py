@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from histories import BEGIN, column, finished, history, opened, taken
 
-from trackside_daemon.history.export import count, export
+from trackside_daemon.history.files.export import count, export
 from trackside_daemon.history.reader import UnknownRunError
 from trackside_daemon.record import Alert, Event
 

@@ -19,10 +19,10 @@ from processes import ROOT
 
 from trackside_daemon.history import reader
 from trackside_daemon.history.changing import delete, pin
-from trackside_daemon.history.export import FORMS
-from trackside_daemon.history.importing import ImportingError, Reading, write
-from trackside_daemon.history.items import FormError
-from trackside_daemon.history.jsonl import JsonLines
+from trackside_daemon.history.files.export import FORMS
+from trackside_daemon.history.files.importing import ImportingError, Reading, write
+from trackside_daemon.history.files.items import FormError
+from trackside_daemon.history.files.jsonl import JsonLines
 from trackside_daemon.record import Alert, Event, Record
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trackside.wire import Block, Clock, Hello, Identity, Totals, pack
-from trackside_daemon.history import jsonl
-from trackside_daemon.history.jsonl import HOST, JsonLines, folder
+from trackside_daemon.history.files import jsonl
+from trackside_daemon.history.files.jsonl import HOST, JsonLines, folder
 from trackside_daemon.history.place import HistoryError
 from trackside_daemon.record import Alert, Event, Opened, Sampled, Standing, Taken
 

@@ -14,7 +14,7 @@ from histories import column, finished, history, opened
 
 from trackside_daemon.history import reader, schema
 from trackside_daemon.history.database import FILE, Database
-from trackside_daemon.history.export import count
+from trackside_daemon.history.files.export import count
 from trackside_daemon.history.offline import Offline
 from trackside_daemon.history.place import HistoryError
 

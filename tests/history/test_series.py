@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 from history.builders import WALL, Bench, Range, bits, block, brute_extremes, same, session_id
 
-from trackside_daemon.history import codec, packing, series, store
-from trackside_daemon.history.series import Chart, Series, Window
+from trackside_daemon.history import charts, codec, packing, series, store
+from trackside_daemon.history.charts import Chart
+from trackside_daemon.history.series import Series, Window
 from trackside_daemon.history.trimming import Bounds, Trimming
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ ONE = session_id(1)
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 32 samples in cells of 4, so that little data has all resolutions."""
-    for module in (codec, packing, series, store):
+    for module in (charts, codec, packing, series, store):
         monkeypatch.setattr(module, "BLOCK", 32, raising=False)
         monkeypatch.setattr(module, "CELL", 4, raising=False)
     monkeypatch.setattr(codec.cells, "__defaults__", (4,))
@@ -253,7 +254,7 @@ def test_cells_stand_for_trimmed_samples_and_it_is_said(kind: str, bench: Bench,
 def test_a_series_that_nobody_knows_is_empty(bench: Bench) -> None:
     bench.open(ONE)
     with bench.database.reading() as connection:
-        assert series.chart(connection, Series(1, "x"), series.Tail(connection, 1)) == Chart([], 1, 0)
+        assert charts.chart(connection, Series(1, "x"), series.Tail(connection, 1)) == Chart([], 1, 0)
     assert bench.read(1, "x") == []
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from trackside_daemon.history import reader
 from trackside_daemon.history.database import Database
-from trackside_daemon.history.jsonl import JsonLines
+from trackside_daemon.history.files.jsonl import JsonLines
 from trackside_daemon.history.place import Lock, network_file_system
 from trackside_daemon.history.store import ENDED
 from trackside_daemon.history.writer import Writer

@@ -15,12 +15,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
-from trackside_daemon.history import changing, reader, series
-from trackside_daemon.history.export import FORMS, count, export
-from trackside_daemon.history.importing import ImportingError, Reading, write
-from trackside_daemon.history.items import FormError
+from trackside_daemon.history import changing, charts, reader, series
+from trackside_daemon.history.charts import POINTS
+from trackside_daemon.history.files.export import FORMS, count, export
+from trackside_daemon.history.files.importing import ImportingError, Reading, write
+from trackside_daemon.history.files.items import FormError
 from trackside_daemon.history.reader import Filter, UnknownRunError
-from trackside_daemon.history.series import POINTS, Window
+from trackside_daemon.history.series import Window
 from trackside_daemon.metric import json_number
 from trackside_daemon.training.families import ENDED
 from trackside_daemon.web import api
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from trackside_daemon.history.database import Database
-    from trackside_daemon.history.importing import Imported
+    from trackside_daemon.history.files.importing import Imported
     from trackside_daemon.history.reader import Found
     from trackside_daemon.history.store import Store
     from trackside_daemon.history.writer import Writer
@@ -250,7 +251,7 @@ def _find(connection: Any, names: list[str], asked: QueryParams) -> list[Found]:
 def _charts(connection: Any, found: list[Found], window: Window, points: int) -> list[dict[str, Any]]:
     made = []
     for one in found:
-        chart = series.chart(connection, one.series, one.tail, _of_run(connection, one, window), points)
+        chart = charts.chart(connection, one.series, one.tail, _of_run(connection, one, window), points)
         made.append(
             {
                 **_named(one),

@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.cli_table import cells, cut, duration, head, moment, number, shown, table, took, width
+from trackside_daemon.commands.table import cells, cut, duration, head, moment, number, shown, table, took, width
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trackside_daemon.history.items import (
+from trackside_daemon.history.files.items import (
     STEP,
     TIME,
     Alerted,
@@ -22,8 +22,8 @@ from trackside_daemon.history.items import (
     microseconds,
     placed,
 )
-from trackside_daemon.history.json_scanner import Scanner
-from trackside_daemon.history.merging import Chunk, merge
+from trackside_daemon.history.files.json_scanner import Scanner
+from trackside_daemon.history.files.merging import Chunk, merge
 
 if TYPE_CHECKING:
     import io

@@ -22,14 +22,14 @@ import msgspec
 
 from trackside.wire import Block, Clock, Hello, Identity, Totals, pack, writable
 from trackside_daemon.history.changing import delete, pin
-from trackside_daemon.history.forms import parse
-from trackside_daemon.history.items import FAR_SECONDS, Alerted, FormError, Happened, Head, Push
+from trackside_daemon.history.files.forms import parse
+from trackside_daemon.history.files.items import FAR_SECONDS, Alerted, FormError, Happened, Head, Push
 from trackside_daemon.record import Alert, Event, Opened, Record, Standing, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from trackside_daemon.history.items import Item
+    from trackside_daemon.history.files.items import Item
     from trackside_daemon.history.store import Store
     from trackside_daemon.history.writer import Writer
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-    from trackside_daemon.cli_source import Export
+    from trackside_daemon.commands.source import Export
 
 
 def save(export: Export, form: str, output: Path | None) -> None:

@@ -17,10 +17,10 @@ from urllib.parse import quote, urlencode
 from urllib.request import ProxyHandler, Request, build_opener
 
 from trackside_daemon.history import changing, place, reader
-from trackside_daemon.history import export as exports
 from trackside_daemon.history.database import Database
-from trackside_daemon.history.importing import Imported, Reading
-from trackside_daemon.history.importing import write as write_import
+from trackside_daemon.history.files import export as exports
+from trackside_daemon.history.files.importing import Imported, Reading
+from trackside_daemon.history.files.importing import write as write_import
 from trackside_daemon.history.offline import Offline
 from trackside_daemon.history.trimming import Bounds
 from trackside_daemon.history.writer import Writer
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from http.client import HTTPResponse
     from pathlib import Path
 
-    from trackside_daemon.history.export import Form
+    from trackside_daemon.history.files.export import Form
     from trackside_daemon.history.reader import Filter
     from trackside_daemon.history.store import Store
 

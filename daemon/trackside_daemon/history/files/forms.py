@@ -11,9 +11,9 @@ import io
 import re
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from trackside_daemon.history.csv_form import read_csv
-from trackside_daemon.history.items import Clock, FormError, Item
-from trackside_daemon.history.json_forms import read_document, read_lines
+from trackside_daemon.history.files.csv_form import read_csv
+from trackside_daemon.history.files.items import Clock, FormError, Item
+from trackside_daemon.history.files.json_forms import read_document, read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

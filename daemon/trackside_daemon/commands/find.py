@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from trackside.discovery import directories, named
-from trackside_daemon.cli_source import ApiSource, FileSource, Source, SourceError
+from trackside_daemon.commands.source import ApiSource, FileSource, Source, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

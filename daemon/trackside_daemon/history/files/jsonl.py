@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from trackside_daemon.history.files.rotation import Files
 from trackside_daemon.history.place import writable_directory
 from trackside_daemon.history.redact import redact, redact_command, redact_text
-from trackside_daemon.history.rotation import Files
 from trackside_daemon.record import Alert, Event, Opened, Sampled, Standing, Taken
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.history.export import COLUMNS
-from trackside_daemon.history.items import EARLY, INT64, STEP, TIME, Clock, FormError, Item, Push
+from trackside_daemon.history.files.export import COLUMNS
+from trackside_daemon.history.files.items import EARLY, INT64, STEP, TIME, Clock, FormError, Item, Push
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,21 +13,19 @@ import csv
 import io
 import json
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from trackside_daemon.history import reader, series
-from trackside_daemon.history.merging import merge
+from trackside_daemon.history.files.merging import merge
 from trackside_daemon.history.packing import decode_axis
 from trackside_daemon.history.schema import BLOCK_BITS
-from trackside_daemon.history.series import Series, Tail, find
+from trackside_daemon.history.series import Readable, Series, Tail, find
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from contextlib import AbstractContextManager
 
-    from trackside_daemon.history.database import Database
-    from trackside_daemon.history.merging import Chunk
+    from trackside_daemon.history.files.merging import Chunk
 
 Form = Literal["csv", "json", "jsonl"]
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -36,14 +34,6 @@ COLUMNS = ("attempt", "rank", "step", "time")
 
 DERIVED = frozenset({"metrics", "step", "loss", "trimmed"})
 CHUNK_BYTES = 64 * 1024
-
-
-class Readable(Protocol):
-    """A history that can be read: a `Database`, or the file without a daemon."""
-
-    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
-        """One moment's view of it."""
-        ...
 
 
 class _Rank(NamedTuple):
@@ -163,7 +153,7 @@ def _points(database: Readable, one: Series) -> Iterator[str]:
 
 
 def _samples(database: Readable, one: Series) -> Iterator[Chunk]:
-    return series.samples(cast("Database", database), one)  # which only reads from it
+    return series.samples(database, one)
 
 
 def _streams(connection: sqlite3.Connection, uid: str) -> list[tuple[int, int, int]]:

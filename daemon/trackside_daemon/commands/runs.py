@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
 
-from trackside_daemon.cli_table import duration, number, short_moment, shown, table, took
+from trackside_daemon.commands.table import duration, number, short_moment, shown, table, took
 from trackside_daemon.config import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from trackside_daemon.cli_source import Source
-    from trackside_daemon.history.export import Form
+    from trackside_daemon.commands.source import Source
+    from trackside_daemon.history.files.export import Form
 
 FORMS = ("csv", "json", "jsonl")
 
@@ -119,7 +119,7 @@ def show(
     a score. MEAN leaves out NaN and infinities.
     """
     with _told():
-        from trackside_daemon import cli_show
+        from trackside_daemon.commands import show
 
         source = _find(storage_path, url)
         found = source.run(run)
@@ -127,7 +127,7 @@ def show(
         if as_json:
             _print_json({**found, "events": events})
         else:
-            _print(cli_show.describe(found, events, rank, time.time()))
+            _print(show.describe(found, events, rank, time.time()))
 
 
 @app.command(epilog="\b\nExample: trackside compare baseline wider deeper")
@@ -137,14 +137,14 @@ def compare(run: Runs, *, as_json: Json = False, storage_path: StoragePath = Non
     Of the configurations the entries that differ; of the metrics those of the lowest rank.
     """
     with _told():
-        from trackside_daemon import cli_show
+        from trackside_daemon.commands import show
 
         source = _find(storage_path, url)
         found = [source.run(one) for one in run]
         if as_json:
-            _print_json(cli_show.compared(found))
+            _print_json(show.compared(found))
         else:
-            _print(cli_show.compare(found))
+            _print(show.compare(found))
 
 
 @app.command(epilog="\b\nExample: trackside export gpt-small --format csv --output gpt-small.csv")
@@ -166,7 +166,7 @@ def export(
     trackside import reads all three again.
     """
     with _told():
-        from trackside_daemon.cli_output import save
+        from trackside_daemon.commands.output import save
 
         if form not in FORMS:
             raise WrongError(f"--format: {form!r} is none of {', '.join(FORMS)}")
@@ -287,9 +287,9 @@ def _named(run: Mapping[str, Any]) -> str:
 
 def _import(source: Source, file: Path, name: str, id_: str) -> int:
     """One file; its exit status."""
-    from trackside_daemon.cli_source import SourceError
-    from trackside_daemon.history.importing import ImportingError
-    from trackside_daemon.history.items import FormError
+    from trackside_daemon.commands.source import SourceError
+    from trackside_daemon.history.files.importing import ImportingError
+    from trackside_daemon.history.files.items import FormError
 
     try:
         taken = source.take(file, name, id_)
@@ -327,7 +327,7 @@ def _moment(option: str, text: str, *, end: bool = False) -> float | None:
 
 
 def _find(directory: Path | None, url: str) -> Source:
-    from trackside_daemon.cli_find import find
+    from trackside_daemon.commands.find import find
 
     return find(directory, url)
 
@@ -335,7 +335,7 @@ def _find(directory: Path | None, url: str) -> Source:
 @contextmanager
 def _told() -> Iterator[None]:
     """Failures are a line each, and an exit status: 2 for what cannot be, 1 for what went wrong."""
-    from trackside_daemon.cli_source import SourceError
+    from trackside_daemon.commands.source import SourceError
     from trackside_daemon.history.place import HistoryError
     from trackside_daemon.history.reader import UnknownRunError
 

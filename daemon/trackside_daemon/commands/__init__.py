@@ -1,0 +1,1 @@
+"""The commands that ask the history, through a daemon or from its file."""

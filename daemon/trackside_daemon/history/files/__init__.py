@@ -1,0 +1,1 @@
+"""The history as files: written out, read in, and appended to as JSON lines."""
