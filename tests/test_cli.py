@@ -16,6 +16,8 @@ import pytest
 from processes import DEADLINE, ROOT, clean_environ, command, eventually
 
 from trackside_daemon import __version__
+from trackside_daemon.history.database import Database
+from trackside_daemon.history.schema import MIGRATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -153,6 +155,62 @@ def test_a_second_daemon_on_a_socket_is_one_line_and_the_first_goes_on(daemon: D
     assert f"(pid {daemon.process.pid})" in says
     assert daemon.get("/-/ready").status_code == 200
     assert daemon.api("runs").status_code == 200, "its token is still there"
+
+
+def no_directory(place: Path) -> tuple[str, str]:
+    return f"{place}/none", f"{place}/none: no such directory; make it with mkdir -p {place}/none, or name another with"
+
+
+def a_file(place: Path) -> tuple[str, str]:
+    (place / "file").write_text("")
+    return f"{place}/file", f"{place}/file is not a directory; name one with"
+
+
+def below_a_file(place: Path) -> tuple[str, str]:
+    (place / "file").write_text("")
+    return f"{place}/file/more", f"{place}/file/more: not a directory; name another directory with"
+
+
+@pytest.mark.parametrize("option", ["--storage.path", "--storage.jsonl"])
+@pytest.mark.parametrize("make", [no_directory, a_file, below_a_file])
+def test_a_place_that_nothing_can_be_written_to_is_one_line(
+    place: Path, option: str, make: Callable[[Path], tuple[str, str]]
+) -> None:
+    path, says = make(place)
+    assert refusal(place, f"{option}={path}") == f"{says} {option}=DIR"
+    assert not (place / "push.sock").exists()
+
+
+def test_a_second_daemon_on_a_history_is_one_line_and_the_first_goes_on(daemon: Daemon, tmp_path: Path) -> None:
+    says = refusal(tmp_path, f"--storage.path={daemon.history}")
+    assert says.startswith(f"{daemon.history}: another trackside daemon writes its history there ")
+    assert f"(pid {daemon.process.pid})" in says
+    assert says.endswith("give this one a directory of its own with --storage.path=DIR")
+    assert daemon.api("runs").status_code == 200
+
+
+def test_a_history_of_a_newer_trackside_is_one_line_and_stays_as_it_is(place: Path) -> None:
+    (place / "history").mkdir()
+    file = place / "history" / "history.db"
+    newer = [*MIGRATIONS, ("of the future", ["CREATE TABLE future (id INTEGER PRIMARY KEY)"])]
+    Database(place / "history", migrations=newer).close()
+    before = file.read_bytes()
+    says = refusal(place)
+    assert says.startswith(f"{file}: written by a newer trackside (schema {len(newer)}, this one knows ")
+    assert says.endswith("install that one, or name another directory with --storage.path")
+    assert file.read_bytes() == before
+
+
+def test_a_file_that_is_no_history_is_set_aside_and_a_new_one_begins(
+    start_daemon: Callable[..., Daemon], place: Path
+) -> None:
+    (place / "history").mkdir()
+    (place / "history" / "history.db").write_text("no database at all\n" * 1000)
+    daemon = start_daemon("--no-collector.gpu")
+    assert daemon.api("runs").json() == {"runs": []}
+    (aside,) = (place / "history").glob("history.db.damaged-*")
+    assert aside.read_text().startswith("no database")
+    assert any(aside.name in line and "level=error" in line for line in daemon.log)
 
 
 def test_requiring_a_gpu_where_there_is_none_is_one_line(place: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -43,6 +43,7 @@ def start_training() -> Iterator[Callable[..., Process]]:
                 [sys.executable, *arguments],
                 cwd=ROOT,
                 env=clean_environ(more),
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -54,9 +55,10 @@ def start_training() -> Iterator[Callable[..., Process]]:
     for process in started:
         process.kill()
         process.wait(DEADLINE)
-        for stream in (process.stdout, process.stderr):
+        for stream in (process.stdin, process.stdout, process.stderr):
             assert stream is not None
-            stream.close()
+            with suppress(BrokenPipeError):
+                stream.close()
 
 
 @pytest.fixture

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from processes import eventually
-from speech import Client, Speaker
+from speech import Client, Speaker, clock
 
-from trackside.wire import MESSAGE_BYTES, Beat
-from trackside_daemon.history.recorder import Recorder
+from trackside.wire import MESSAGE_BYTES, Beat, Totals
+from trackside_daemon.history.recorder import Known, Recorder
 from trackside_daemon.history.trimming import Bounds
 from trackside_daemon.ingest import server as module
 from trackside_daemon.ingest.server import PushSocket, Server
@@ -155,6 +156,70 @@ def test_a_full_pipeline_is_not_read_and_nothing_is_lost(ingest: Ingest, connect
     heard = [client.hear() for _ in range(total + 1)]
     assert [one for one in heard if one[0] == "ack"] == [("ack", number) for number in range(1, total + 1)]
     assert ingest.losses() == [float(total)]
+
+
+def test_while_nothing_can_be_written_greetings_and_beats_are_read_and_numbered_messages_left(
+    ingest: Ingest, connect: Callable[[], Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, who = connect(), Speaker()
+    monkeypatch.setattr(ingest.server, "_has_room", lambda: False)
+    monkeypatch.setattr(ingest.server, "_is_stuck", lambda: True)
+    client.greet(who)
+    client.say(*who.batch(1))
+    client.say(*who.frames("beat", Beat(clock(), 0, Totals(pushes=5), {"loss": 5.0}, 5)))
+    client.greet(who)  # after the beat, so that it has been read
+    eventually(lambda: ingest.losses() == [5.0])
+    assert ingest.sessions._sessions[who.id].accepted == 0
+    monkeypatch.undo()
+    client.say(*who.batch(1))
+    assert client.hear() == ("ack", 1)
+
+
+def test_after_the_file_was_damaged_all_that_was_not_acknowledged_comes_again(
+    ingest: Ingest, connect: Callable[[], Client], monkeypatch: pytest.MonkeyPatch, place: Path
+) -> None:
+    def damaged(_record: Any) -> None:
+        monkeypatch.undo()
+        raise sqlite3.DatabaseError("database disk image is malformed")
+
+    client, who = connect(), Speaker()
+    client.greet(who)
+    client.say(*who.batch(1))
+    assert client.hear() == ("ack", 1)
+    monkeypatch.setattr(ingest.history.writer._store, "apply", damaged)
+    client.say(*who.batch(2))
+    eventually(lambda: not ingest.sessions._sessions)
+    client.say(*who.batch(3))
+    assert client.hear() == ("hello?", 0)
+    client.say(*who.frames("hello", who.hello(acked=1)))
+    assert client.hear() == ("welcome", 1)
+    for number in (2, 3):
+        client.say(*who.batch(number))
+    assert [client.hear(), client.hear()] == [("ack", 2), ("ack", 3)]
+    assert ingest.history.known(who.id) == Known(3, 0)
+    assert [one.name for one in place.glob("history.db.damaged-*")], "the old file is kept"
+
+
+def test_a_client_goes_on_with_the_next_daemon_and_nothing_is_taken_twice(
+    ingest: Ingest, connect: Callable[[], Client], place: Path
+) -> None:
+    client, who = connect(), Speaker()
+    client.greet(who)
+    for number in (1, 2, 3):
+        client.say(*who.batch(number))
+    assert [client.hear() for _ in range(3)] == [("ack", 1), ("ack", 2), ("ack", 3)]
+    ingest.stop()
+    again = Ingest(place)
+    try:
+        client.say(*who.frames("hello", who.hello(acked=1)))  # two of the answers were lost
+        assert client.hear() == ("welcome", 3)
+        client.say(*who.batch(3))
+        assert client.hear() == ("ack", 3)
+        client.say(*who.batch(4))
+        assert client.hear() == ("ack", 4)
+        assert again.history.writer._samples == 1, "the number 4 alone was written"
+    finally:
+        again.stop()
 
 
 def test_a_stop_in_the_midst_acknowledges_all_that_it_took(ingest: Ingest, connect: Callable[[], Client]) -> None:

@@ -1,0 +1,309 @@
+"""Every value exactly once in the history: real clients and a real daemon that is killed, or whose disk is full."""
+
+from __future__ import annotations
+
+import random
+import resource
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from end_to_end.conftest import finish
+from processes import DEADLINE, eventually
+
+from trackside_daemon.history import reader, series
+from trackside_daemon.history.database import Database
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from end_to_end.conftest import Process
+    from processes import Daemon
+
+QUIET = ("--no-collector.gpu", "--sample.interval=100ms")
+PATIENT = {"TRACKSIDE_FLUSH_TIMEOUT": "60"}
+"""Only a test that fails lets a training wait for so long at its end."""
+
+#: Pushes values that identify themselves until its input ends, and prints how many.
+PUSHING = """
+import sys, threading, time, trackside
+stop = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
+step = 0
+with trackside.init("pushing") as run:
+    while not stop.is_set():
+        for _ in range(100):
+            run.push(step=step, loss=step, other=-step)
+            step += 1
+        time.sleep(0.01)
+print(step)
+"""
+
+#: For each number on its input pushes so many steps, slowly enough for the sender, and prints how many it has pushed.
+OBEYING = """
+import sys, time, trackside
+step = 0
+with trackside.init("obeying") as run:
+    for line in sys.stdin:
+        for _ in range(int(line)):
+            run.push(step=step, loss=step)
+            step += 1
+            if step % 5000 == 0:
+                time.sleep(0.3)
+        print(step, flush=True)
+"""
+
+Kept = dict[tuple[int, int, str], list[tuple[int, float]]]
+"""By attempt, rank and key, the steps and values of a run."""
+
+
+def kept(directory: Path, run: str) -> Kept:
+    """What a history has of the run of this name, once nobody writes it."""
+    database = Database(directory)
+    found: Kept = {}
+    try:
+        with database.reading() as connection:
+            every = reader.series(connection, reader.resolve(connection, run), ranks=())
+        for one in every:
+            rows = [
+                row
+                for steps, _, values in series.samples(database, one.series)
+                for row in zip(steps, values, strict=True)
+            ]
+            found[one.attempt or 0, one.rank or 0, one.series.key] = rows
+    finally:
+        database.close()
+    return found
+
+
+def about(directory: Path, run: str) -> dict[str, Any]:
+    """What a history says of the run of this name, once nobody writes it."""
+    database = Database(directory)
+    try:
+        with database.reading() as connection:
+            return reader.run(connection, reader.resolve(connection, run))
+    finally:
+        database.close()
+
+
+def counted(daemon: Daemon, series: str) -> float:
+    return daemon.series().get(f"trackside_{series}", 0.0)
+
+
+def is_written(daemon: Daemon) -> None:
+    """Wait until something is."""
+    eventually(lambda: counted(daemon, "history_samples_total") > 0)
+
+
+def test_a_daemon_that_is_killed_again_and_again_keeps_every_value_exactly_once(
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], count: Callable[[int, int], int]
+) -> None:
+    daemon = start_daemon(*QUIET)
+    launch = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", **PATIENT}
+    ranks = [start_training(daemon, "-c", PUSHING, RANK=rank, LOCAL_RANK=rank, **launch) for rank in ("0", "1")]
+    moments = random.Random(4711)
+    for _ in range(count(5, 200)):
+        is_written(daemon)
+        time.sleep(moments.uniform(0.0, 0.5))  # any moment will do
+        daemon.stop(signal.SIGKILL)
+        daemon = start_daemon(*QUIET)
+    pushed = [int(end(rank)) for rank in ranks]
+    eventually(lambda: daemon.series()['trackside_training_state{run="pushing",state="finished"}'] == 1.0)
+    assert daemon.stop() == 0
+    expected = {
+        (0, rank, key): [(step, float(sign * step)) for step in range(steps)]
+        for rank, steps in enumerate(pushed)
+        for key, sign in (("loss", 1), ("other", -1))
+    }
+    assert kept(daemon.history, "pushing") == expected
+    run = about(daemon.history, "pushing")
+    assert (run["state"], run["attempt"]) == ("finished", 0)
+
+
+def test_a_daemon_that_is_stopped_and_started_keeps_every_value_exactly_once(
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
+) -> None:
+    daemon = start_daemon(*QUIET)
+    training = start_training(daemon, "-c", PUSHING, **PATIENT)
+    for _ in range(2):
+        is_written(daemon)
+        assert daemon.stop() == 0
+        daemon = start_daemon(*QUIET)
+    pushed = int(end(training))
+    assert daemon.stop() == 0
+    found = kept(daemon.history, "pushing")
+    assert found[0, 0, "loss"] == [(step, float(step)) for step in range(pushed)]
+    assert set(found) == {(0, 0, "loss"), (0, 0, "other")}
+
+
+def test_a_resumed_run_goes_on_as_the_next_attempt_though_the_daemon_was_started_anew(
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
+) -> None:
+    for steps in (3, 4):
+        daemon = start_daemon(*QUIET)
+        training = start_training(daemon, "-c", OBEYING, TRACKSIDE_RUN_ID="same", **PATIENT)
+        obey(training, steps)
+        end(training)
+        assert daemon.stop() == 0
+    assert kept(daemon.history, "obeying") == {
+        (attempt, 0, "loss"): [(step, float(step)) for step in range(steps)] for attempt, steps in ((0, 3), (1, 4))
+    }
+
+
+def test_a_run_that_died_while_no_daemon_was_there_is_lost_and_one_that_lives_goes_on(
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
+) -> None:
+    first = start_daemon(*QUIET)
+    dies, lives = (
+        start_training(first, "-c", OBEYING, TRACKSIDE_RUN_ID=run, TRACKSIDE_RUN_NAME=run, **PATIENT)
+        for run in ("dies", "lives")
+    )
+    began = time.time()
+    for training in (dies, lives):
+        obey(training, 10)
+    eventually(lambda: counted(first, "history_samples_total") == 20.0)
+    pushed = time.time()
+    first.stop(signal.SIGKILL)
+    dies.kill()
+    dies.wait(DEADLINE)
+    second = start_daemon(*QUIET)
+    told = {one["id"]: one for one in eventually(lambda: ended(second))}
+    assert (told["dies"]["state"], told["dies"]["attempt"]) == ("lost", 0)
+    assert began <= told["dies"]["ended"] <= pushed
+    obey(lives, 10)
+    end(lives)
+    assert second.stop() == 0
+    assert about(second.history, "lives")["state"] == "finished"
+    assert kept(second.history, "lives") == {(0, 0, "loss"): [(step, float(step)) for step in range(20)]}
+    assert len(kept(second.history, "dies")[0, 0, "loss"]) == 10
+
+
+def ended(daemon: Daemon) -> list[dict[str, Any]]:
+    """All runs of the history, when one of them has ended."""
+    runs: list[dict[str, Any]] = daemon.api("runs").json()["runs"]
+    return runs if any(run["ended"] for run in runs) else []
+
+
+def obey(training: Process, steps: int) -> int:
+    """Have it push so many steps, and wait until it has; how many those are in all."""
+    assert training.stdin is not None
+    assert training.stdout is not None
+    training.stdin.write(f"{steps}\n")
+    training.stdin.flush()
+    return int(training.stdout.readline())
+
+
+def end(training: Process) -> str:
+    """End its input, and wait for its good end; what was printed and not read yet."""
+    return finish(training)
+
+
+class FullDisk:
+    """A small file system under the history, that a ballast fills."""
+
+    def __init__(self, directory: Path) -> None:
+        self._ballast = directory / "ballast"
+
+    def fill(self, _daemon: Daemon) -> None:
+        """Leave no room."""
+        with self._ballast.open("wb", buffering=0) as file, suppress(OSError):
+            while file.write(bytes(4096)):
+                pass
+
+    def free(self, _daemon: Daemon) -> None:
+        """Make room again."""
+        self._ballast.unlink()
+
+
+class SmallFiles:
+    """The daemon's files may not grow: what can be had where nothing can be mounted."""
+
+    def fill(self, daemon: Daemon) -> None:
+        """Leave no room."""
+        resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+
+    def free(self, daemon: Daemon) -> None:
+        """Make room again."""
+        resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+@pytest.fixture(params=["a full disk", "a limit of file sizes"])
+def disk(request: pytest.FixtureRequest, place: Path) -> Iterator[FullDisk | SmallFiles]:
+    if request.param == "a limit of file sizes":
+        yield SmallFiles()
+        return
+    directory = place / "history"
+    directory.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", directory], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"nothing can be mounted: {mounted.stderr.decode().strip()}")
+    try:
+        yield FullDisk(directory)
+    finally:
+        subprocess.run(["umount", "--lazy", directory], check=True)
+
+
+def test_while_the_disk_is_full_the_page_goes_on_and_afterwards_nothing_is_lost(
+    disk: FullDisk | SmallFiles, start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
+) -> None:
+    daemon = start_daemon(*QUIET)
+    training = start_training(daemon, "-c", OBEYING, **PATIENT)
+    total = obey(training, 1000)
+    eventually(lambda: counted(daemon, "history_samples_total") == total)
+    assert counted(daemon, 'pipeline_failures_total{stage="history"}') == 0.0
+
+    disk.fill(daemon)
+    total = obey(training, 100)
+    eventually(lambda: counted(daemon, 'pipeline_failures_total{stage="history"}') > 0)
+    eventually(lambda: newest(daemon) == total - 1)
+    total = obey(training, 64 * 512)  # more than the window holds, which is then full
+    total = obey(training, 10_000)
+    eventually(lambda: newest(daemon) == total - 1)
+    assert counted(daemon, 'training_steps_total{rank="0",run="obeying"}') == total
+    batches = counted(daemon, 'ingest_messages_total{kind="batch"}')
+    assert batches < 75 < total / 512, "a window of 64 and the few before; what came later was told by beats"
+    assert counted(daemon, "history_samples_total") == 1000
+    assert daemon.get("/-/healthy").status_code == 200
+
+    disk.free(daemon)
+    eventually(lambda: counted(daemon, "history_samples_total") == total)
+    assert newest(daemon) == total - 1
+    end(training)
+    assert daemon.stop() == 0
+    assert kept(daemon.history, "obeying") == {(0, 0, "loss"): [(step, float(step)) for step in range(total)]}
+    assert about(daemon.history, "obeying")["state"] == "finished"
+    assert sum("the history cannot be written" in line for line in daemon.log) == 1, daemon.log
+    assert sum("the history is written again" in line for line in daemon.log) == 1, daemon.log
+    assert not any("Traceback" in line for line in daemon.log)
+
+
+def newest(daemon: Daemon) -> float | None:
+    """The step that the page shows, when it shows its loss too."""
+    page = daemon.series()
+    step, loss = (page.get(f'trackside_training_{one}{{rank="0",run="obeying"}}') for one in ("step", "loss"))
+    return step if step == loss else None
+
+
+def test_a_daemon_can_be_stopped_while_the_disk_is_full_and_the_next_one_gets_the_rest(
+    disk: FullDisk | SmallFiles, start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
+) -> None:
+    daemon = start_daemon(*QUIET)
+    training = start_training(daemon, "-c", OBEYING, **PATIENT)
+    total = obey(training, 1000)
+    eventually(lambda: counted(daemon, "history_samples_total") == total)
+    disk.fill(daemon)
+    total = obey(training, 1000)
+    eventually(lambda: counted(daemon, 'pipeline_failures_total{stage="history"}') > 0)
+    assert daemon.stop() == 0
+    if isinstance(disk, FullDisk):
+        disk.free(daemon)
+    daemon = start_daemon(*QUIET)
+    end(training)
+    assert daemon.stop() == 0
+    assert kept(daemon.history, "obeying") == {(0, 0, "loss"): [(step, float(step)) for step in range(total)]}
