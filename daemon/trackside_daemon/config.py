@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, InitSettingsSource, NoDecode, SettingsConfigDict
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ CLIENT_VARIABLES = frozenset(
 """What the client owns; set for a whole job, the daemon sees them too."""
 
 _KUBERNETES = re.compile(PREFIX + r"(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)$")
+LEAST_BYTES = 16 * 1024**2
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 log = logging.getLogger("trackside")
@@ -60,12 +61,19 @@ def size_bytes(value: object) -> object:
     return round(float(number) * (1024 if binary else 1000) ** (" KMGT".index(prefix.upper())))
 
 
+def bound_bytes(value: int) -> int:
+    """A bound of the history: none, or enough for its WAL, which takes 4 MiB, and some samples."""
+    if 0 < value < LEAST_BYTES:
+        raise ValueError(f"{value} bytes are too few for a history; at least 16MiB, or 0 for no bound")
+    return value
+
+
 def _listed(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 Seconds = Annotated[float, BeforeValidator(seconds)]
-Bytes = Annotated[int, BeforeValidator(size_bytes)]
+Bytes = Annotated[int, BeforeValidator(size_bytes), AfterValidator(bound_bytes)]
 Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
 
 
