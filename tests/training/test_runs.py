@@ -8,6 +8,7 @@ import pytest
 from speech import WALL, House, Known, Speaker
 
 from trackside.wire import Totals, WireError
+from trackside_daemon.record import Event, Standing
 from trackside_daemon.training import families
 
 if TYPE_CHECKING:
@@ -308,3 +309,89 @@ def test_a_tick_without_news_says_nothing(house: House) -> None:
     house.hello(Speaker())
     batches: list[Batch] = house.runs.tick(house.now)
     assert batches == []
+
+
+def test_a_beat_moves_the_page_while_the_batches_wait(house: House) -> None:
+    who = Speaker()
+    house.hello(who)
+    house.after = 9.0
+    house.beat(who, progress_age=500_000_000, totals=Totals(pushes=7, steps=7), last={"loss": 0.5}, step=7)
+    assert (house.state_of(), house.get("step"), house.get("loss"), house.get("steps_total")) == ("running", 7, 0.5, 7)
+    assert house.get("last_step_timestamp_seconds") == WALL + 8.5
+
+
+def test_a_beat_without_totals_changes_nothing(house: House) -> None:
+    who = Speaker()
+    house.hello(who)
+    house.push(who, {"loss": 2.5})
+    before = house.page()
+    house.after = 9.0
+    house.beat(who, progress_age=500_000_000)
+    assert house.page() == before
+
+
+def test_the_history_is_told_of_a_lost_rank_and_of_its_return(house: House) -> None:
+    who = Speaker(boot="another")
+    house.hello(who)
+    house.push(who, {"loss": 1.0})
+    house.wait(30)
+    assert house.records[-2:] == [
+        Standing("id-1", 0, "lost", "", WALL + 30),
+        Event("id-1", 0, WALL + 30, "rank_ended", 0, fields={"state": "lost", "cause": ""}),
+    ]
+    house.beat(who)
+    assert house.records[-1] == Standing("id-1", 0, "running")
+
+
+def test_the_history_is_told_every_state_that_a_run_goes_through(house: House) -> None:
+    who = Speaker()
+    house.hello(who)
+    house.push(who, {"loss": 1.0})
+    house.push(who, {"loss": 1.0})
+    house.bye(who, "stopped")
+    states = [one.state for one in house.records if isinstance(one, Standing)]
+    assert states == ["starting", "running", "stopped"]
+
+
+def test_the_cause_of_an_end_is_told(house: House) -> None:
+    both = ranks(2)
+    for who in both:
+        house.hello(who)
+    for who, cause in zip(both, ("ValueError", ""), strict=True):
+        bye = who.bye("failed")
+        bye.cause = cause
+        house.take(house.runs.bye(who.id, bye, house.now))
+    assert house.records[-2:] == [
+        Standing("id-1", 0, "failed", "ValueError", WALL),
+        Event("id-1", 0, WALL, "rank_ended", 1, fields={"state": "failed", "cause": ""}),
+    ]
+
+
+def test_a_session_is_in_a_place_while_its_run_is_known(house: House) -> None:
+    first, second = Speaker("a"), Speaker("b")
+    for who in (first, second):
+        house.hello(who)
+    assert (house.runs.place(first.id), house.runs.place(second.id)) == (("train", 0), ("train-2", 0))
+    assert house.runs.place(Speaker().id) is None
+    house.bye(second)
+    house.wait(901)
+    assert house.runs.place(second.id) is None
+
+
+@pytest.mark.parametrize(
+    ("past", "launcher", "attempt"),
+    [
+        (None, 0, "0"),
+        (None, 3, "3"),
+        ((2, True), 0, "3"),
+        ((2, False), 0, "2"),
+        ((2, True), 9, "9"),
+        ((0, False), 1, "1"),
+    ],
+)
+def test_attempts_go_on_where_an_earlier_daemon_ended(
+    past: tuple[int, bool] | None, launcher: int, attempt: str
+) -> None:
+    house = House(past=lambda _: past)
+    house.hello(Speaker(attempt=launcher))
+    assert [one.labels[2] for one in house.page() if one.family == "run_info"] == [attempt]

@@ -220,7 +220,9 @@ class Runs:
         known, batches = self._hear(session, now)
         if known is None or beat.totals is None:
             return batches
-        return [*batches, known.speak(known.rank.tell(session, beat.totals, beat))]
+        before = known.rank.state
+        batches.append(known.speak(known.rank.tell(session, beat.totals, beat)))
+        return batches if known.rank.state == before else [*batches, known.run.marks()]
 
     def place(self, session: bytes) -> tuple[str, int] | None:
         """The exported name of a session's run, and its attempt; None when it is not known here."""
