@@ -584,13 +584,13 @@ def test_a_run_over_the_limit_is_in_the_history_all_the_same_with_its_end() -> N
     desk.greet(who)
     desk.say(*who.batch(1, {"loss": 1.5}))
     desk.say(*who.frames("bye", who.bye("failed", 4.0), 2))
+    assert desk.house.has("late") == set()
     (opened,) = [one for one in records(desk, Opened) if one.session == who.id]
     assert (opened.name, opened.attempt) == ("late", 3)
     assert [(one.number, len(one.blocks)) for one in records(desk, Taken)] == [(1, 1), (2, 0)]
     desk.house.after = 60.0
     desk.tick()
     assert [one for one in records(desk, Standing) if one.run == "b"] == [Standing("b", 3, "failed", "", WALL + 4)]
-    assert desk.house.has("late") == set()
 
 
 def test_a_session_over_the_limit_that_an_earlier_daemon_knew_stays_in_its_attempt() -> None:
