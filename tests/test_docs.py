@@ -39,7 +39,8 @@ def test_every_family_that_a_page_names_is_exported(generate: Any, page: Any) ->
     families = {metric.name for members in generate.sections().values() for metric in members}
     named = set(
         re.findall(
-            r"trackside_(?:training|gpu|host|collector|ingest|series|pipeline|history|config|build)_\w+", page.read_text()
+            r"trackside_(?:training|gpu|host|collector|ingest|series|pipeline|history|config|build)_\w+",
+            page.read_text(),
         )
     )
     assert {name.removesuffix("_bucket") for name in named} <= families
