@@ -172,7 +172,7 @@ def test_what_is_no_size_is_told_how_one_looks(written: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("0", 0), ("'0'", 0), ("1048576", 1048576), ("'1048576'", 1048576), ("1GiB", 1024**3)]
+    ("text", "size"), [("0", 0), ("'0'", 0), ("16777216", 16777216), ("'16777216'", 16777216), ("1GiB", 1024**3)]
 )
 def test_a_number_in_the_file_is_bytes(file: Callable[[str], Path], text: str, size: int) -> None:
     assert load(file(f"storage: {{retention: {{size: {text}}}}}")).storage.retention.size == size
