@@ -8,6 +8,7 @@ import pytest
 from histories import BEGIN, column, finished, opened, session
 
 from trackside_daemon.history import reader, series
+from trackside_daemon.history.place import UnreadableError
 from trackside_daemon.history.recorder import Known, Recorder
 from trackside_daemon.history.trimming import Bounds
 from trackside_daemon.metric import Batch, Distribution, Metric, Sample
@@ -235,11 +236,12 @@ def test_labels_are_written_as_on_the_page(recorder: Recorder) -> None:
     assert list(machine(recorder)) == ['trackside_gpu_temperature_celsius{gpu="a \\"b\\"\\\\\\n"}']
 
 
-def test_a_file_that_cannot_be_read_knows_nothing_and_ends_nothing(
+def test_of_a_file_that_cannot_be_read_nobody_can_tell_and_it_ends_nothing(
     recorder: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     take(recorder, opened("a"))
     recorder.writer.call(lambda store: store.connection.execute("DROP TABLE stream")).result(PATIENCE)
-    assert (recorder.known(session("a")), recorder.last_attempt("b")) == (None, None)
+    with pytest.raises(UnreadableError):
+        recorder.known(session("a"))
     recorder.abandon(everybody)
     assert "no such table" in caplog.text

@@ -72,7 +72,7 @@ def _listed(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
-Seconds = Annotated[float, BeforeValidator(seconds)]
+Seconds = Annotated[float, BeforeValidator(seconds), Field(allow_inf_nan=False, le=100 * 365 * 86400)]
 Bytes = Annotated[int, BeforeValidator(size_bytes), AfterValidator(bound_bytes)]
 Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
 

@@ -8,6 +8,7 @@ import platform
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -200,7 +201,7 @@ class Daemon:
             interval=storage.interval,
             machine=[one.name for one in self._collectors],
             acknowledge=lambda receipt: self._ingest.acknowledge(receipt),  # noqa: PLW0108  made later
-            renounce=lambda: self._ingest.renounce(),  # noqa: PLW0108  the same
+            renounce=lambda session: self._ingest.renounce(session),  # noqa: PLW0108  the same
             hardware=self._hardware,
             jsonl=writable_directory(Path(storage.jsonl), "--storage.jsonl") if storage.jsonl else None,
         )
@@ -250,14 +251,26 @@ class Daemon:
         self._ingest.start()
         self._sampler.start()
         self._web.start()
-        self._address_file.write_text(f"http://{self._address}\n")  # for our commands, which find the token beside it
+        self._tell_address()
         self._serving = True
         endpoints = ", ".join(self._push_socket.endpoints)
         logger.info("trackside %s serves http://%s and takes pushes at %s", __version__, self._address, endpoints)
+        logger.info("the history is %s", self._history.database.path)
         if not is_loopback(self._address):
             logger.warning("%s can be reached from other machines, and /metrics is open to all of them", self._address)
         if os.getuid() == 0:
             logger.warning("running as root, which nothing here needs; a user of its own is safer")
+
+    def _tell_address(self) -> None:
+        """Write it down for our commands, which find the token beside it."""
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(self._address_file, flags, 0o600), "w") as file:
+                os.fchmod(file.fileno(), 0o600)
+                file.write(f"http://{self._address}\n")
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            logger.warning("%s: %s; commands find this daemon with --url only", self._address_file, reason)
 
     def _stop(self) -> None:
         """In order: no new samples, no new pushes, everything queued written, the last of it acknowledged, no more pages."""
@@ -275,7 +288,8 @@ class Daemon:
         self._history.close()
         self._nvml.close()
         self._token.remove()
-        self._address_file.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._address_file.unlink()
 
     def _forget(self) -> None:
         """Now and then, end the runs of a daemon before this one that have not come back."""

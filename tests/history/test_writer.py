@@ -15,8 +15,10 @@ import pytest
 from history.builders import SHIFT, WALL, block, check_tables, opened, read, session_id
 from processes import eventually
 
+from trackside_daemon.history import queue
 from trackside_daemon.history import writer as module
 from trackside_daemon.history.database import Database
+from trackside_daemon.history.queue import QUEUE_ITEMS
 from trackside_daemon.history.trimming import Bounds
 from trackside_daemon.history.writer import Writer
 from trackside_daemon.record import Event, Sampled, Standing, Taken
@@ -37,7 +39,7 @@ class House:
         self.renounced = threading.Event()
         self.database = Database(place)
         self.writer = Writer(
-            self.database, ROOM, acknowledge=self.acknowledged.append, renounce=self.renounced.set, **more
+            self.database, ROOM, acknowledge=self.acknowledged.append, renounce=lambda _: self.renounced.set(), **more
         )
 
     def put(self, number: int, *values: float, session: bytes = ONE) -> None:
@@ -46,7 +48,7 @@ class House:
 
     def limit(self, pages: int | None) -> None:
         """The file may not grow beyond what it has and so many pages; None for no limit."""
-        with self.writer._changed:
+        with self.writer._queue._changed:
             now = self.database.connection.execute("PRAGMA page_count").fetchone()[0]
             most = 2**30 if pages is None else now + pages
             self.database.connection.execute(f"PRAGMA max_page_count = {most}").fetchone()
@@ -205,14 +207,14 @@ def test_a_record_that_no_table_takes_costs_only_itself(house: House, caplog: py
 
 
 def test_what_was_sampled_gives_way_when_there_is_no_room(house: House) -> None:
-    for _ in range(module.QUEUE_ITEMS + 50):
+    for _ in range(QUEUE_ITEMS + 50):
         house.writer.put([Sampled(float(WALL), {"x": 1.0})])
     assert not house.writer.has_room()
     house.put(1, 1.0)
     house.writer.start()
     eventually(lambda: house.acknowledged == [1])
     assert house.writer.has_room()
-    assert len(house.read(0, "x")) == module.QUEUE_ITEMS - 1
+    assert len(house.read(0, "x")) == QUEUE_ITEMS - 1
 
 
 def test_a_file_that_is_found_damaged_is_set_aside_and_nothing_unwritten_is_acknowledged(
@@ -341,7 +343,7 @@ def _fill(how: str, place: Path) -> None:
 
 def test_a_message_is_never_apart_from_its_number(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups of a byte: each message is a transaction, and at each moment all that is counted is there."""
-    monkeypatch.setattr(module, "GROUP_BYTES", 1)
+    monkeypatch.setattr(queue, "GROUP_BYTES", 1)
     wrong: list[tuple[int, int]] = []
 
     def look(number: int) -> None:

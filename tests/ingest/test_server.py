@@ -54,7 +54,7 @@ class Ingest:
             place,
             Bounds(0),
             acknowledge=lambda receipt: self.server.acknowledge(receipt),  # noqa: PLW0108  made below
-            renounce=lambda: self.server.renounce(),  # noqa: PLW0108  the same
+            renounce=lambda session: self.server.renounce(session),  # noqa: PLW0108  the same
         )
         self.sessions = Sessions(Runs(Limits(), 60.0, past=self.history.last_attempt), self.history.known)
         self.pipeline = Pipeline(self.state, self.history)
@@ -171,6 +171,9 @@ def test_while_nothing_can_be_written_greetings_and_beats_are_read_and_numbered_
     eventually(lambda: ingest.losses() == [5.0])
     assert ingest.sessions._sessions[who.id].accepted == 0
     monkeypatch.undo()
+    client.say(*who.batch(1))
+    assert client.hear() == ("hello?", 0), "the history has not been told of it"
+    client.greet(who)
     client.say(*who.batch(1))
     assert client.hear() == ("ack", 1)
 

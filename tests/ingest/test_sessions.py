@@ -509,6 +509,9 @@ def test_without_room_numbered_messages_are_left_and_greetings_and_beats_are_not
     assert desk.house.get("value", "train", "0", "other") == 3.0
     assert desk.house.get("last_step_timestamp_seconds") == WALL + 8.5
     assert desk.say(*Speaker().frames("beat", stuck), room=False) == [answer("hello?")]
+    assert desk.say(*who.batch(1)) == [answer("hello?")], "the history has not been told of it"
+    assert records(desk, Opened) == []
+    desk.say(*who.frames("hello", who.hello()))
     assert desk.say(*who.batch(1)) == []
     assert desk.commit() == [answer("ack", 1)]
 

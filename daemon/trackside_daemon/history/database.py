@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 import sqlite3
 import sys
 import threading
@@ -74,6 +76,7 @@ class Database:
         self._turn = threading.RLock()
         self._readers: list[sqlite3.Connection] = []
         self._generation = 0
+        self._file = 0, 0
         self.connection = self._begin()
 
     @contextmanager
@@ -99,6 +102,16 @@ class Database:
             finally:
                 if connection.in_transaction:  # an error may have ended it already
                     connection.execute("ROLLBACK")
+
+    def is_gone(self) -> bool:
+        """Whether the file was deleted, or another put in its place, while it is open here."""
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return True
+        except OSError:  # its file system does not answer, of which writing will tell
+            return False
+        return (status.st_dev, status.st_ino) != self._file
 
     def set_aside(self) -> Path:
         """Keep a damaged file under a dated name; then `begin` a new one."""
@@ -130,14 +143,19 @@ class Database:
         except (Damaged, OSError, sqlite3.DatabaseError) as error:
             if not isinstance(error, Damaged) and not is_damage(error):
                 raise HistoryError(
-                    f"{self.path}: {error}; free it, or name another directory with --storage.path"
+                    f"{self.path}: {getattr(error, 'strerror', None) or error}; free it, or name another directory with "
+                    "--storage.path"
                 ) from error
             aside = _set_aside(self.path)
             log.error("%s is damaged (%s): it is kept as %s, and a new history begins", self.path, error, aside.name)  # noqa: TRY400  a file's fault, no traceback
             return self._prepared()
 
     def _prepared(self) -> sqlite3.Connection:
+        if self.path.is_symlink():
+            raise HistoryError(f"{self.path} is a link; name the directory that it leads to with --storage.path")
         new = not self.path.exists()
+        if new:
+            _create(self.path)
         wal = self.path.with_name(self.path.name + "-wal")
         if not new and not self.path.stat().st_size and wal.exists() and wal.stat().st_size:
             raise Damaged("cut to nothing, with a WAL beside it")
@@ -152,6 +170,8 @@ class Database:
         except BaseException:
             connection.close()
             raise
+        status = self.path.stat()
+        self._file = status.st_dev, status.st_ino
         return connection
 
     def _connect(self) -> sqlite3.Connection:
@@ -176,13 +196,24 @@ class Database:
         copy = self.path.with_name(f"{self.path.name}.schema-{found}")
         if copy.exists():
             return
+        pages, free = connection.execute("PRAGMA page_count").fetchone()[0], shutil.disk_usage(copy.parent).free
+        if free < pages * PAGE_BYTES:
+            raise HistoryError(
+                f"{self.path} is of an older trackside, and is copied before it is changed: that takes "
+                f"{pages * PAGE_BYTES / 1e6:.0f} MB, of which {free / 1e6:.0f} MB are free; make room, or name another "
+                "directory with --storage.path"
+            )
         unfinished = copy.with_name(copy.name + ".unfinished")
         unfinished.unlink(missing_ok=True)
         log.info("%s has schema %d and becomes %d; a copy is kept as %s", self.path, found, len(self._migrations), copy)
-        with closing(sqlite3.connect(unfinished)) as target:
-            unfinished.chmod(0o600)
-            connection.backup(target, pages=4096)
-        unfinished.rename(copy)
+        _create(unfinished)
+        try:
+            with closing(sqlite3.connect(unfinished)) as target:
+                connection.backup(target, pages=4096)
+            unfinished.rename(copy)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
 
     @contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:
@@ -203,6 +234,11 @@ class Database:
                     self._readers.append(connection)
                 else:  # the file was set aside or closed
                     connection.close()
+
+
+def _create(path: Path) -> None:
+    """Make an empty file, for this user alone from the first moment; `os.close` of one that SQLite has open lets go its locks."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
 
 
 def open_reader(path: Path, *, alone: bool = False) -> sqlite3.Connection:

@@ -32,6 +32,10 @@ class HistoryError(Exception):
     """The history cannot be had; the message says in one line why and what to do."""
 
 
+class UnreadableError(HistoryError):
+    """The history cannot be read at the moment."""
+
+
 def default_directory(environ: Mapping[str, str], uid: int, etc: Path = Path("/etc")) -> Path:
     """The system's directory for root and for whom may write it, else the user's own, apart for each machine.
 

@@ -7,12 +7,13 @@ import logging
 import os
 import sqlite3
 import threading
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from trackside_daemon.history import reader
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.files.jsonl import JsonLines
-from trackside_daemon.history.place import Lock, network_file_system
+from trackside_daemon.history.place import Lock, UnreadableError, network_file_system
 from trackside_daemon.history.store import ENDED
 from trackside_daemon.history.writer import Writer
 from trackside_daemon.record import Opened, Sampled, Standing
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from trackside.wire import Identity
     from trackside_daemon.history.trimming import Bounds
     from trackside_daemon.metric import Batch, Sample
+
+LATEST = 10_000
+"""So many runs' last attempts are remembered."""
 
 T = TypeVar("T")
 log = logging.getLogger("trackside")
@@ -53,7 +57,7 @@ class Recorder:
         interval: Seconds between two samples that are kept of GPUs and host, while a run lives.
         machine: The sources that tell of GPUs and host.
         acknowledge: Told of each receipt once its batch is committed.
-        renounce: Told when everything that was not acknowledged has to come again.
+        renounce: Told of a session whose unacknowledged messages have to come again, or None for all.
         hardware: Tells what this machine has.
         jsonl: Where everything is appended as JSON lines too; None for nowhere.
 
@@ -75,7 +79,7 @@ class Recorder:
         interval: float = 10.0,
         machine: Collection[str] = (),
         acknowledge: Callable[[Any], None] = lambda _: None,
-        renounce: Callable[[], None] = lambda: None,
+        renounce: Callable[[bytes | None], None] = lambda _: None,
         hardware: Callable[[], Mapping[str, Any]] = dict,
         jsonl: Path | None = None,
     ) -> None:
@@ -104,6 +108,8 @@ class Recorder:
         self._sampled: dict[str, int] = {}
         self._attempts = threading.Lock()
         self._live: set[tuple[str, int]] = set()
+        self._latest: OrderedDict[str, tuple[int, bool]] = OrderedDict()
+        self._unreadable = False
         self._abandoned: set[tuple[str, int]] = set()
 
     def start(self) -> None:
@@ -130,26 +136,42 @@ class Recorder:
             self._sample(batch)
 
     def known(self, session: bytes) -> Known | None:
-        """What is kept of a client session."""
+        """What is kept of a client session.
+
+        Raises:
+            UnreadableError: Nobody can tell at the moment.
+        """
         return self._look(lambda connection: _known(connection, session))
 
     def last_attempt(self, run: str) -> tuple[int, bool] | None:
-        """The number of a run's last attempt, and whether it has ended."""
-        found = self._look(lambda connection: reader.last_attempt(connection, run))
+        """The number of a run's last attempt, and whether it has ended; also of what is not written yet.
+
+        Raises:
+            UnreadableError: Nobody can tell at the moment.
+        """
+        latest = self._latest.get(run)
+        found = self._look(lambda connection: reader.last_attempt(connection, run)) if latest is None else latest
         return None if found is None else (found[0], found[1] or (run, found[0]) in self._abandoned)
 
-    def _look(self, look: Callable[[sqlite3.Connection], T]) -> T | None:
-        """What *look* finds; nothing in a file that cannot be read, which the writer will meet too."""
+    def _look(self, look: Callable[[sqlite3.Connection], T]) -> T:
+        """What *look* finds."""
         try:
             with self.database.reading() as connection:
-                return look(connection)
+                found = look(connection)
         except (sqlite3.Error, ValueError) as error:
-            log.warning("%s cannot be read: %s", self.database.path, error)
-            return None
+            if not self._unreadable:
+                log.warning("%s cannot be read: %s", self.database.path, error)
+            self._unreadable = True
+            raise UnreadableError(str(error)) from error
+        self._unreadable = False
+        return found
 
     def abandon(self, is_gone: Callable[[Identity], bool]) -> None:
         """End, as lost, the attempts of a daemon before this one whose processes are all gone, and none has come back."""
-        lost = self._look(lambda connection: self._gone(connection, is_gone)) or {}
+        try:
+            lost = self._look(lambda connection: self._gone(connection, is_gone))
+        except UnreadableError:
+            return
         with self._attempts:
             gone = {
                 key: ended for key, ended in lost.items() if key not in self._live
@@ -175,9 +197,18 @@ class Recorder:
         """Know which attempts live."""
         if isinstance(record, Opened):
             self._lives((record.hello.identity.run, record.attempt))
+            self._note(record.hello.identity.run, record.attempt, ended=False)
         elif isinstance(record, Standing):
             key = record.run, record.attempt
+            self._note(*key, ended=record.state in ENDED)
             self._live.discard(key) if record.state in ENDED else self._lives(key)
+
+    def _note(self, run: str, attempt: int, *, ended: bool) -> None:
+        """Remember a run's last attempt until it is written, however long that takes."""
+        known = self._latest.pop(run, None)
+        self._latest[run] = (attempt, ended) if known is None or attempt >= known[0] else known
+        if len(self._latest) > LATEST:
+            self._latest.popitem(last=False)
 
     def _lives(self, key: tuple[str, int]) -> None:
         self._live.add(key)

@@ -8,6 +8,9 @@ A series' ``end`` is the place of its next sample, of which block number ``end /
 number ``trimmed`` have lost their samples and kept their cells. ``axis`` counts the blocks that refer to it, and those
 of them that still have their samples.
 
+A run is ``deleted`` from the moment when it is to go until it is gone (1), and hidden while it is imported (2); its age
+counts from its end, or from when it was ``imported``.
+
 Ids that order: a block's is its series' id times 2^24 plus its number, so that the table is sorted by series and no
 index is needed; a log row's is its stream's id times 2^32 plus its number. Times are Unix seconds in REAL columns and
 microseconds in blocks.
@@ -48,7 +51,8 @@ MIGRATIONS: Sequence[tuple[str, Sequence[str]]] = (
                 loss REAL,
                 pinned INTEGER NOT NULL DEFAULT 0,
                 trimmed INTEGER NOT NULL DEFAULT 0,
-                deleted INTEGER NOT NULL DEFAULT 0
+                deleted INTEGER NOT NULL DEFAULT 0,
+                imported REAL NOT NULL DEFAULT 0
             )""",
             "CREATE INDEX run_started ON run (started)",
             "CREATE INDEX run_name ON run (name)",
@@ -61,6 +65,7 @@ MIGRATIONS: Sequence[tuple[str, Sequence[str]]] = (
                 started REAL NOT NULL,
                 ended REAL,
                 config TEXT NOT NULL DEFAULT '',
+                config_rank INTEGER,
                 about TEXT NOT NULL DEFAULT '{}',
                 UNIQUE (run, number)
             )""",

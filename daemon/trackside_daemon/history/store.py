@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from trackside.wire import Block, pack
 from trackside_daemon.history import rows
+from trackside_daemon.history.cleaning import as_text, clean
 from trackside_daemon.history.codec import BLOCK
-from trackside_daemon.history.redact import redact, redact_command
 from trackside_daemon.history.schema import HOST, LOG_BITS
 from trackside_daemon.metric import json_number
 from trackside_daemon.record import Alert, Event, Opened, Record, Sampled, Standing, Taken
@@ -27,7 +28,12 @@ LOG_BYTES = 16 * 1024 * 1024
 LOSSES = ("loss", "train/loss", "train_loss")
 """The keys that a run's loss in a list of runs is taken from."""
 
+SESSIONS = 4096
+"""With more of them, what is remembered is forgotten, and read again."""
+
 ENDED = ("finished", "stopped", "failed", "lost")
+
+log = logging.getLogger("trackside")
 
 
 class Stream:
@@ -62,16 +68,18 @@ class Store:
 
     Attributes:
         due: Streams whose log is to be packed.
+        strange: Sessions that sent messages and are not known: their run was deleted, or the file is a new one.
     """
 
     def __init__(self, connection: sqlite3.Connection, hardware: Callable[[], Mapping[str, Any]] = dict) -> None:
         self.connection = connection
         self.due: dict[int, None] = {}
+        self.strange: set[bytes] = set()
         self._hardware = hardware
         self._streams: dict[int, Stream] = {}
         self._sessions: dict[bytes, _Session] = {}
         self._dirty: dict[bytes, _Session] = {}
-        self._take: dict[type, Callable[[Any], None]] = {
+        self._take: dict[type, Callable[[Any], bool | None]] = {
             Opened: self._opened,
             Taken: self._taken,
             Standing: self._standing,
@@ -86,9 +94,15 @@ class Store:
         """Bytes of the log rows that are to be packed."""
         return sum(self._streams[stream].size for stream in self.due if stream in self._streams)
 
-    def apply(self, record: Record) -> None:
-        """Write one record. It must be in a transaction, at whose end stands `settle`."""
-        self._take[type(record)](record)
+    def apply(self, record: Record) -> Record | None:
+        """Write one record. It must be in a transaction, at whose end stands `settle`.
+
+        Returns:
+            The record as it is kept, without its secrets; None when it is not: a message that was taken before, or one
+            of a session that nobody opened here, which is in `strange` then.
+        """
+        kept = clean(record)
+        return None if self._take[type(record)](kept) is False else kept
 
     def settle(self) -> None:
         """Write how far the sessions and streams of this transaction have come."""
@@ -98,9 +112,13 @@ class Store:
         for stream in streams.values():
             self.connection.execute("UPDATE stream SET pushes = ? WHERE id = ?", (stream.pushes, stream.id))
         self._dirty.clear()
+        if len(self._sessions) > SESSIONS:
+            self._sessions.clear()
+            self._streams.clear()
 
     def forget(self) -> None:
-        """The transaction was rolled back, so what is remembered of it is not so."""
+        """Remember nothing of before: a transaction was rolled back, or somebody else has changed the tables."""
+        self.strange.clear()
         self._streams.clear()
         self._sessions.clear()
         self._dirty.clear()
@@ -144,18 +162,14 @@ class Store:
 
     def run_id(self, uid: str) -> int | None:
         """The row of a run; None when there is none."""
-        found = self.connection.execute("SELECT id FROM run WHERE uid = ? AND NOT deleted", (uid,)).fetchone()
+        found = self.connection.execute("SELECT id FROM run WHERE uid = ? AND deleted != 1", (uid,)).fetchone()
         return None if found is None else int(found[0])
-
-    def knows(self, session: bytes) -> bool:
-        """Whether a session has ever been opened here."""
-        return self.connection.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone() is not None
 
     def _opened(self, record: Opened) -> None:
         identity = record.hello.identity
         run = self._run(record)
         self._attempt(run, record)
-        place = (run, record.attempt, _int64(identity.rank))
+        place = (run, _int64(record.attempt), _int64(identity.rank))
         self.connection.execute("INSERT OR IGNORE INTO stream (run, attempt, rank) VALUES (?, ?, ?)", place)
         stream = self.connection.execute(
             "SELECT id FROM stream WHERE run = ? AND attempt = ? AND rank = ?", place
@@ -175,7 +189,7 @@ class Store:
         """The run's row, made anew or brought up to date."""
         hello, uid = record.hello, record.hello.identity.run
         started = hello.started / 1e9 + record.offset
-        self.connection.execute("UPDATE run SET uid = uid || '/deleted/' || id WHERE uid = ? AND deleted", (uid,))
+        self.connection.execute("UPDATE run SET uid = uid || '/deleted/' || id WHERE uid = ? AND deleted = 1", (uid,))
         run = self.run_id(uid)
         if run is None:
             inserted = self.connection.execute(
@@ -187,15 +201,15 @@ class Store:
             "UPDATE run SET name = ?, started = min(started, ?) WHERE id = ?", (record.name, started, run)
         )
         if hello.tags:
-            self.connection.execute("UPDATE run SET tags = ? WHERE id = ?", (_json(list(hello.tags)), run))
+            self.connection.execute("UPDATE run SET tags = ? WHERE id = ?", (as_text(list(hello.tags)), run))
         return run
 
     def _attempt(self, run: int, record: Opened) -> None:
-        """The attempt's row: whichever rank brings a configuration, and what the lowest rank says of itself."""
+        """The attempt's row: the configuration and what else is told of it are the lowest rank's that brings them."""
         hello = record.hello
         started = hello.started / 1e9 + record.offset
         known = self.connection.execute(
-            "SELECT about, config FROM attempt WHERE run = ? AND number = ?", (run, record.attempt)
+            "SELECT about, config, config_rank FROM attempt WHERE run = ? AND number = ?", (run, record.attempt)
         ).fetchone()
         if known is None:
             self.connection.execute(
@@ -208,10 +222,10 @@ class Store:
         about = json.loads(known[0]) if known else {}
         if hello.identity.rank <= about.get("rank", hello.identity.rank):
             about = self._about(record) if record.about is None else record.about
-        config = redact_config(hello.config) if hello.config else (known[1] if known else "")
+        config = hello.config or (known[1] if known else "")
         self.connection.execute(
             "UPDATE attempt SET about = ?, config = ?, started = min(started, ?) WHERE run = ? AND number = ?",
-            (_json(about), config, started, run, record.attempt),
+            (as_text(about), config, started, run, record.attempt),
         )
 
     def _about(self, record: Opened) -> dict[str, Any]:
@@ -228,19 +242,29 @@ class Store:
             **{name: text for name, text in texts.items() if text},
             **({"total_steps": hello.total_steps} if hello.total_steps is not None else {}),
             **({} if said is None or said.git_dirty is None else {"git_dirty": said.git_dirty}),
-            **({} if said is None else {"command": redact_command(said.command), "packages": said.packages}),
+            **({} if said is None else {"command": list(said.command), "packages": said.packages}),
             **({"clock_offset": record.offset} if record.offset else {}),
-            "hardware": dict(self._hardware()),
+            "hardware": self._hardware_here(),
         }
 
-    def _taken(self, record: Taken) -> None:
+    def _hardware_here(self) -> dict[str, Any]:
+        try:
+            return dict(self._hardware())
+        except Exception as error:  # noqa: BLE001  a run without it is better than none
+            log.warning("this machine's hardware is not told of a run: %s: %s", type(error).__name__, error)
+            return {}
+
+    def _taken(self, record: Taken) -> bool:
         session = self._session(record.session)
+        if session is None:
+            self.strange.add(record.session)
         if session is None or record.number <= session.committed:
-            return
+            return False
         session.committed = record.number
         self._dirty[record.session] = session
         if record.blocks:
             self._append(session.stream, record.blocks, _int64(record.shift))
+        return True
 
     def _append(self, stream: Stream, blocks: Sequence[Block], shift: int) -> None:
         for part in rows.aligned(blocks, stream.pushes, BLOCK):
@@ -285,7 +309,7 @@ class Store:
                     record.time,
                     record.step,
                     record.kind,
-                    _json(redact(dict(record.fields))),
+                    as_text(dict(record.fields)),
                 ),
             )
 
@@ -298,7 +322,7 @@ class Store:
                 "severity = excluded.severity, ended = excluded.ended, summary = excluded.summary, "
                 "description = excluded.description",
                 (
-                    *(run, record.alert, record.severity, _json(dict(sorted(record.labels.items())))),
+                    *(run, record.alert, record.severity, as_text(dict(sorted(record.labels.items())))),
                     *(record.started, record.ended, record.summary, record.description),
                 ),
             )
@@ -315,7 +339,7 @@ class Store:
         if id_ not in self._sessions:
             found = self.connection.execute(
                 "SELECT stream, committed FROM session JOIN stream ON stream.id = stream JOIN run ON run.id = run "
-                "WHERE session.id = ? AND NOT deleted",
+                "WHERE session.id = ? AND deleted != 1",
                 (id_,),
             ).fetchone()
             if found is None:
@@ -359,14 +383,6 @@ class Store:
         return not deleted and (ended or count >= LOG_ROWS or size >= LOG_BYTES)
 
 
-def redact_config(text: str) -> str:
-    """A configuration, as JSON, without its secrets; one that is no JSON is kept as a text in JSON."""
-    try:
-        return _json(redact(json.loads(text)))
-    except (ValueError, RecursionError):
-        return _json("not JSON")
-
-
 def _int64(number: int) -> int:
     """The nearest that the file can hold: a client may say any number."""
     return max(-(2**63), min(2**63 - 1, number))
@@ -374,7 +390,3 @@ def _int64(number: int) -> int:
 
 def _state(record: Opened) -> str:
     return "starting" if record.hello.step is None else "running"
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), default=str)

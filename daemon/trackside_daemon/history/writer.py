@@ -10,20 +10,20 @@ import logging
 import sqlite3
 import threading
 import time
-from collections import deque
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside_daemon.history.database import is_damage
 from trackside_daemon.history.packing import Packing
 from trackside_daemon.history.place import HistoryError
+from trackside_daemon.history.queue import Call, Item, Queue
 from trackside_daemon.history.store import Store
 from trackside_daemon.history.trimming import Trimming
 from trackside_daemon.metric import Metric, Sample
-from trackside_daemon.record import Sampled, Taken
+from trackside_daemon.record import Opened, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Future
 
     from trackside_daemon.history.database import Database
     from trackside_daemon.history.files.jsonl import JsonLines
@@ -40,11 +40,6 @@ EXCESS = Metric(
     "bytes",
 )
 
-QUEUE_BYTES = 32 * 1024 * 1024
-QUEUE_ITEMS = 1024
-GROUP_BYTES = 4 * 1024 * 1024
-"""What one transaction takes at most."""
-
 SLICE_SECONDS = 0.015
 """For so long packing or trimming goes on before it looks whether something waits to be written."""
 
@@ -52,6 +47,9 @@ BACKLOG_BYTES = 32 * 1024 * 1024
 """With so much of the log to be packed, what waits to be written gives way to it for a slice at a time."""
 
 RETRY_SECONDS = 1.0
+UNOPENED = 10_000
+"""So many sessions are remembered that no table takes."""
+
 TRIM_SECONDS = 5.0
 """How often it is looked whether the file is over its bounds."""
 
@@ -65,22 +63,6 @@ T = TypeVar("T")
 log = logging.getLogger("trackside")
 
 
-class _Item:
-    """Records that belong into one transaction, and whom to tell when they are committed."""
-
-    __slots__ = ("receipt", "records", "size")
-
-    def __init__(self, records: Sequence[Record], receipt: Any) -> None:
-        self.records = records
-        self.receipt = receipt
-        self.size = sum(
-            len(block.values) + len(block.steps) * 2 + 64
-            for record in records
-            if isinstance(record, Taken)
-            for block in record.blocks
-        )
-
-
 class Writer:
     """Writes what it is given, in order.
 
@@ -88,7 +70,8 @@ class Writer:
         database: The file.
         bounds: Of its size and age.
         acknowledge: Told of each receipt once its records are committed.
-        renounce: Told when the file was damaged and set aside: what was not acknowledged has to come again.
+        renounce: Told of a session that is not known, or None for all since a new file has begun: what of it was not
+            acknowledged has to come again.
         hardware: Tells what this machine has.
         jsonl: Also gets what was committed.
         clock: Tells the Unix time that bounds are judged by.
@@ -104,7 +87,7 @@ class Writer:
         bounds: Bounds,
         *,
         acknowledge: Callable[[Any], None] = lambda _: None,
-        renounce: Callable[[], None] = lambda: None,
+        renounce: Callable[[bytes | None], None] = lambda _: None,
         hardware: Callable[[], Mapping[str, Any]] = dict,
         jsonl: JsonLines | None = None,
         clock: Callable[[], float] = time.time,
@@ -118,14 +101,10 @@ class Writer:
         self._hardware = hardware
         self._jsonl = jsonl
         self._clock = clock
-        self._queue: deque[_Item] = deque()
-        self._calls: deque[tuple[int, Callable[[Store], Any], Future[Any]]] = deque()
-        self._size = 0
-        self._put = 0
-        self._over = False
-        self._replaced = False
-        self._changed = threading.Condition()
-        self._stopping = False
+        self._queue = Queue()
+        self._unopened: set[bytes] = set()
+        self._backlog = 0
+        self._told: set[str] = set()
         self._samples = 0
         self._bytes = 0
         self._begin()
@@ -137,40 +116,21 @@ class Writer:
 
     def stop(self) -> None:
         """Write what is queued, if the disk takes it, and end."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
+        self._queue.stop()
         self._thread.join()
-        with self._changed:
-            self._over = True
-            while self._calls:
-                self._calls.popleft()[2].cancel()
+        self._queue.close()
 
     def put(self, records: Sequence[Record], receipt: Any = None) -> None:
         """Queue what belongs into one transaction. When there is no room, what was merely sampled is left out."""
-        item = _Item(records, receipt)
-        with self._changed:
-            if receipt is None and not self._has_room() and all(isinstance(record, Sampled) for record in records):
-                return
-            self._queue.append(item)
-            self._put += 1
-            self._size += item.size
-            self._changed.notify_all()
+        self._queue.put(records, receipt)
 
     def has_room(self) -> bool:
-        """Whether more may be queued."""
-        return self._has_room()
+        """Whether more may be queued: neither the queue nor the log that is to be packed is too long."""
+        return self._queue.has_room and self._backlog < 2 * BACKLOG_BYTES
 
     def call(self, work: Callable[[Store], T]) -> Future[T]:
         """Have *work* done in a transaction of its own, after what is queued by now; cancelled after the end."""
-        future: Future[T] = Future()
-        with self._changed:
-            if self._over:
-                future.cancel()
-            else:
-                self._calls.append((self._put, work, future))
-                self._changed.notify_all()
-        return future
+        return self._queue.call(work)
 
     def samples(self) -> list[Sample]:
         """What the history tells of itself."""
@@ -191,45 +151,45 @@ class Writer:
         self._trim_at = 0.0
         self._bytes = self._trimming.size()
 
-    def _has_room(self) -> bool:
-        return len(self._queue) < QUEUE_ITEMS and self._size < QUEUE_BYTES
-
     def _run(self) -> None:
-        busy = True
-        while True:
-            group, call = self._next(0.0 if busy else TRIM_SECONDS)
-            if group:
-                self._commit(group)
-            if call is not None:
-                self._serve(*call)
-            if self._stopping and not group and call is None:
-                break
-            busy = self._tidy()
+        busy = goes_on = True
+        while goes_on:
+            try:
+                busy, goes_on = self._turn(0.0 if busy else TRIM_SECONDS)
+            except Exception as error:  # noqa: BLE001  the history is not worth the daemon's end
+                self._stumbled(error)
         if self._jsonl is not None:
             self._jsonl.close()
 
-    def _next(self, patience: float) -> tuple[list[_Item], tuple[Callable[[Store], Any], Future[Any]] | None]:
-        """What is to be written next, waited for; and what is to be done then."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._calls or self._stopping, patience)
-            group: list[_Item] = []
-            size = 0
-            written = self._put - len(self._queue)
-            behind = self._calls[0][0] - written if self._calls else len(self._queue)
-            while self._queue and size < GROUP_BYTES and len(group) < behind:
-                group.append(self._queue.popleft())
-                size += group[-1].size
-            self._size -= size
-            call = self._calls.popleft()[1:] if self._calls and len(group) >= behind else None
-            return group, call
+    def _turn(self, patience: float) -> tuple[bool, bool]:
+        """Write what waits, then tidy for a moment; whether there is more to tidy, and whether to go on at all."""
+        group, call = self._queue.take(patience)
+        if group:
+            self._commit(group)
+        if call is not None:
+            self._serve(call)
+        if self._queue.stopping and not group and call is None:
+            return False, False
+        return self._tidy(), True
 
-    def _commit(self, group: list[_Item]) -> bool:
+    def _stumbled(self, error: Exception) -> None:
+        """Something that nobody foresaw: nothing of what was under way is acknowledged, and it comes again."""
+        self.failures["history"] += 1
+        if str(error) not in self._told:
+            self._told = {str(error)}
+            log.error("the history stumbled; it goes on, and further times are only counted", exc_info=error)
+        self._undo()
+        self._renounce(None)
+        self._queue.pause(RETRY_SECONDS)
+
+    def _commit(self, group: list[Item]) -> bool:
         """Write a group, however long the disk takes; only a damaged file, or the end, makes it give up."""
         batches = len(group)
         while True:
             try:
                 with self._database.transaction():
-                    strange = self._apply(group)
+                    kept, receipts, strange = self._apply(group)
+                    self._store.settle()
             except REFUSED as error:
                 self._undo()
                 return self._part(group, error)
@@ -240,40 +200,40 @@ class Writer:
             else:
                 break
         self._recovered()
-        taken = (record for item in group for record in item.records if isinstance(record, Taken))
-        self._samples += sum(len(block.values) // 8 for record in taken for block in record.blocks)
-        for item in group:
-            if item.receipt is not None and item not in strange:
-                self._acknowledge(item.receipt)
-        self._also(group)
+        self._samples += sum(map(_samples, kept))
+        for receipt in receipts:
+            self._acknowledge(receipt)
+        for session in strange:
+            self._renounce(session)
+        self._also(kept)
         return True
 
-    def _apply(self, group: list[_Item]) -> list[_Item]:
-        """Write a group, in a transaction; what of it is not to be acknowledged."""
-        strange = []
+    def _apply(self, group: list[Item]) -> tuple[list[Record], list[Any], set[bytes]]:
+        """What of a group is kept, whom to tell, and the sessions that nobody opened: those are to greet and send again."""
+        kept: list[Record] = []
+        receipts = []
+        strange: set[bytes] = set()
         for item in group:
-            if self._is_strange(item):
-                strange.append(item)
-            for record in item.records:
-                self._store.apply(record)
-        self._store.settle()
-        return strange
+            self._store.strange.clear()
+            kept += [record for one in item.records if (record := self._store.apply(one)) is not None]
+            unknown = self._store.strange - self._unopened
+            strange |= unknown
+            if item.receipt is not None and not unknown:
+                receipts.append(item.receipt)
+        return kept, receipts, strange
 
-    def _is_strange(self, item: _Item) -> bool:
-        """It was put before its sender knew that a new file has begun, which does not know the session: it comes again."""
-        return self._replaced and any(
-            isinstance(record, Taken) and not self._store.knows(record.session) for record in item.records
-        )
-
-    def _part(self, group: list[_Item], error: Exception) -> bool:
+    def _part(self, group: list[Item], error: Exception) -> bool:
         """Write the items of a group one by one; of one that no table takes, only that its messages came."""
         if len(group) > 1:
             return all(self._commit([item]) for item in group)
         (item,) = group
+        unopened = {one.session for one in item.records if isinstance(one, Opened)}
+        if len(self._unopened) < UNOPENED:  # what it sends is lost, and asking it again would not help
+            self._unopened |= unopened
         numbers = [Taken(one.session, one.number) for one in item.records if isinstance(one, Taken)]
         self.failures["history"] += 1
         log.error("a record cannot be written and is left out: %s: %s", type(error).__name__, error)
-        return list(item.records) == numbers or self._commit([_Item(numbers, item.receipt)])
+        return list(item.records) == numbers or self._commit([Item(numbers, item.receipt, 0)])
 
     def _recovered(self) -> None:
         if self.stuck:
@@ -290,27 +250,25 @@ class Writer:
         if not self.stuck:
             self.stuck = True
             log.error("the history cannot be written: %s; clients keep their samples until it can", error)
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopping, RETRY_SECONDS)
-            return not self._stopping
+        return self._queue.pause(RETRY_SECONDS)
 
     def _replace(self, error: Exception) -> None:
         """The file is damaged: begin a new one. Nothing of the queue is acknowledged, so the clients send it again."""
-        with self._changed:
-            self._queue.clear()
-            self._size = 0
         self.failures["history"] += 1
-        self._replaced = True
-        aside = self._database.set_aside()
-        log.error(
-            "%s was damaged (%s): it is kept as %s, and a new history begins", self._database.path, error, aside.name
-        )
+        try:
+            aside = self._database.set_aside().name
+        except OSError as problem:
+            aside = f"what it is, since it cannot be renamed ({problem})"
+        log.error("%s was damaged (%s): it is kept as %s, and a new history begins", self._database.path, error, aside)
+        self._renew()
+
+    def _renew(self) -> None:
+        """Go on with the file that is there, or a new one: who has not heard of a commit sends again."""
+        self._queue.clear()
         while not self._begun():
-            with self._changed:
-                self._changed.wait_for(lambda: self._stopping, RETRY_SECONDS)
-                if self._stopping:
-                    return
-        self._renounce()
+            if not self._queue.pause(RETRY_SECONDS):
+                return
+        self._renounce(None)
 
     def _begun(self) -> bool:
         """Begin a new file, if the disk takes one."""
@@ -329,35 +287,49 @@ class Writer:
         self._trimming.restart()
         self._packing = None
 
-    def _serve(self, work: Callable[[Store], Any], future: Future[Any]) -> None:
+    def _serve(self, call: Call) -> None:
+        future = call.future
         if not future.set_running_or_notify_cancel():
             return
         try:
             with self._database.transaction():
-                result = work(self._store)
+                result = call.work(self._store)
                 self._store.settle()
         except Exception as error:  # noqa: BLE001  whoever asked gets it
             self._undo()
             future.set_exception(error)
         else:
             self._store.forget()
+            self._trimming.restart()
             self._trim_at = 0.0
             future.set_result(result)
 
     def _tidy(self) -> bool:
-        """Pack or trim for a moment; whether there is more to do."""
-        idle = self._packing is None and not self._store.due and self._clock() < self._trim_at
-        if (idle and not self.stuck) or self._stopping:
+        """Pack and trim for a moment; whether there is more to do."""
+        self._backlog = self._store.backlog
+        idle = self._packing is None and not self._store.due and time.monotonic() < self._trim_at
+        if (idle and not self.stuck) or self._queue.stopping:
             return False
         try:
+            if self._database.is_gone():
+                self._database.close()
+                log.error(
+                    "%s was deleted or replaced under the daemon; what is there now is gone on with",
+                    self._database.path,
+                )
+                self._renew()
+                return True
             with self._database.transaction():
                 until = time.monotonic() + SLICE_SECONDS
                 more = True
-                while more and time.monotonic() < until and not (self._queue and self._store.backlog < BACKLOG_BYTES):
-                    more = self._pack() or self._trim()
+                while more and time.monotonic() < until:
+                    packs, trims = self._pack(), self._trim()
+                    more = packs or trims
+                    if self._queue and self._backlog < BACKLOG_BYTES and not trims:
+                        break
             self._recovered()
             return more
-        except NONSENSE as error:  # what was read
+        except ValueError as error:  # what was read makes no sense
             self._undo()
             self._replace(error)
         except sqlite3.Error as error:
@@ -377,25 +349,27 @@ class Writer:
         return True
 
     def _trim(self) -> bool:
-        now = self._clock()
-        if now < self._trim_at:
+        if time.monotonic() < self._trim_at:
             return False
         self._bytes = self._trimming.size()
         deleted = self._trimming.deleted
-        more = self._trimming.step(now)
+        more = self._trimming.step(self._clock())
         if self._trimming.deleted != deleted:
             self._store.forget()
-        if more:
-            return True
-        self._trim_at = now + TRIM_SECONDS
-        return False
+        if not more:
+            self._trim_at = time.monotonic() + TRIM_SECONDS
+        return more
 
-    def _also(self, group: list[_Item]) -> None:
-        if self._jsonl is None:
+    def _also(self, kept: Sequence[Record]) -> None:
+        if self._jsonl is None or not kept:
             return
         try:
-            self._jsonl.write([record for item in group for record in item.records])
-        except OSError as error:
+            self._jsonl.write(kept)
+        except Exception as error:  # noqa: BLE001  whatever it is, the history has it
             if not self.failures["jsonl"]:
                 log.error("JSON lines cannot be written: %s; further failures are only counted", error)  # noqa: TRY400  a disk's fault, no traceback
             self.failures["jsonl"] += 1
+
+
+def _samples(record: Record) -> int:
+    return sum(len(block.values) // 8 for block in record.blocks) if isinstance(record, Taken) else 0

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from trackside_daemon.metric import Batch
 
 TICK_SECONDS = 1.0
+ROOM_SECONDS = 0.05
+"""How often it is looked whether there is room again."""
+
 LINGER_MILLISECONDS = 200
 """How long closing the socket waits for the last acknowledgements to go out."""
 
@@ -113,7 +116,7 @@ class Server:
         self._deliver = deliver
         self._has_room = has_room
         self._is_stuck = is_stuck
-        self._renounced = False
+        self._renounced: deque[bytes | None] = deque()
         self._receipts: deque[Receipt] = deque()
         self._wakes, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stopping = False
@@ -128,9 +131,9 @@ class Server:
         self._receipts.append(receipt)
         self._wake()
 
-    def renounce(self) -> None:
-        """Whatever is not acknowledged is lost here, and has to come again. Called from the history's thread."""
-        self._renounced = True
+    def renounce(self, session: bytes | None) -> None:
+        """What a session, or all, has not heard acknowledged has to come again. Called from the history's thread."""
+        self._renounced.append(session)
         self._wake()
 
     def stop(self) -> None:
@@ -157,15 +160,15 @@ class Server:
         poller.register(self._wakes, zmq.POLLIN)
         tick_at = time.monotonic()
         while not self._stopping:
-            poller.modify(socket, zmq.POLLIN if self._has_room() or self._is_stuck() else 0)  # a receipt makes room
-            ready = dict(poller.poll(max(0, round((tick_at - time.monotonic()) * 1000))))
+            reads = self._has_room() or self._is_stuck()
+            poller.modify(socket, zmq.POLLIN if reads else 0)
+            patience = tick_at - time.monotonic() if reads else min(ROOM_SECONDS, tick_at - time.monotonic())
+            ready = dict(poller.poll(max(0, round(patience * 1000))))
             if self._wakes in ready:
                 os.read(self._wakes, 4096)
             self._answer()
-            if self._renounced:
-                self._renounced = False
-                self._receipts.clear()
-                self._sessions.forget()
+            while self._renounced:
+                self._sessions.forget(self._renounced.popleft())
             if socket in ready:
                 self._read()
             if time.monotonic() >= tick_at:

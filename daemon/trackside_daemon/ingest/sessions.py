@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trackside.wire import REASONS, VERSION, Envelope, Nack, Refused, WireError, decode_body, encode, open_envelope
+from trackside_daemon.history.place import UnreadableError
 from trackside_daemon.metric import Batch, Metric, Sample
 from trackside_daemon.record import Event, Opened, Record, Standing, Taken
 
@@ -157,9 +158,12 @@ class Sessions:
             session.refused = {**dict(list(session.refused.items())[-REFUSED:]), receipt.number: receipt.refused}
         return session.answer(receipt.number)
 
-    def forget(self) -> None:
-        """Ask every session for a hello: what was accepted and not committed is lost here, and has to come again."""
-        self._sessions.clear()
+    def forget(self, session: bytes | None = None) -> None:
+        """Ask a session, or every one, for a hello: what was accepted and not committed has to come again."""
+        if session is None:
+            self._sessions.clear()
+        else:
+            self._sessions.pop(session, None)
 
     def _take(
         self, peer: bytes, envelope: Envelope, body: bytes, now: Moment, *, room: bool
@@ -168,7 +172,7 @@ class Sessions:
             raise WireError("kind", f"{envelope.kind} is the daemon's to say")
         session = self._sessions.get(envelope.session)
         if envelope.kind == "hello":
-            return self._greet(peer, envelope, body, now)
+            return self._greet(peer, envelope, body, now, room=room)
         if session is None:
             return [[peer, *encode(Envelope("hello?", envelope.session))]], []
         session.peer, session.heard_at = peer, now.monotonic
@@ -180,47 +184,63 @@ class Sessions:
             beat = decode_body("beat", body)
             self._messages["beat"] += 1
             return [], self._runs.beat(envelope.session, beat, now)
-        return self._in_order(envelope, body, session, now) if room else ([], [])
+        if not room:
+            return [], []
+        if not session.opened:  # it greeted when there was none, so that the history does not know it
+            del self._sessions[envelope.session]
+            return [[peer, *encode(Envelope("hello?", envelope.session))]], []
+        return self._in_order(envelope, body, session, now)
 
     def _greet(
-        self, peer: bytes, envelope: Envelope, body: bytes, now: Moment
+        self, peer: bytes, envelope: Envelope, body: bytes, now: Moment, *, room: bool
     ) -> tuple[list[list[bytes]], list[Batch]]:
         hello = decode_body("hello", body)
-        if envelope.session not in self._sessions and len(self._sessions) >= SESSIONS:
+        self._messages["hello"] += 1
+        try:
+            return self._welcome(peer, envelope.session, hello, now, room=room)
+        except UnreadableError:  # unanswered, it asks again in a moment
+            self._sessions.pop(envelope.session, None)
+            return [], []
+
+    def _welcome(
+        self, peer: bytes, id_: bytes, hello: Hello, now: Moment, *, room: bool
+    ) -> tuple[list[list[bytes]], list[Batch]]:
+        if id_ not in self._sessions and len(self._sessions) >= SESSIONS:
             del self._sessions[min(self._sessions, key=lambda key: self._sessions[key].heard_at)]
-        known = None if envelope.session in self._sessions else self._recall(envelope.session)
-        session = self._sessions.setdefault(envelope.session, _Session(envelope.session))
+        known = None if id_ in self._sessions else self._recall(id_)
+        session = self._sessions.setdefault(id_, _Session(id_))
         session.commit(max(hello.acked, 0 if known is None else known.committed))
         session.peer, session.heard_at = peer, now.monotonic
-        self._messages["hello"] += 1
-        welcome = [peer, *encode(Envelope("welcome", envelope.session, session.committed))]
+        welcome = [peer, *encode(Envelope("welcome", id_, session.committed))]
         if known is not None:
-            session.over = known.over and envelope.session not in self._resumed
+            session.over = known.over and id_ not in self._resumed
             session.attempt = known.attempt
         if session.over:  # it has not heard that its bye was committed, and ends when it does
             return [welcome], []
-        batches = self._runs.hello(envelope.session, hello, now, None if known is None else known.attempt)
-        return [welcome], [*self._open(session, hello, now, known), *batches]
+        batches = self._runs.hello(id_, hello, now, None if known is None else known.attempt)
+        opened = self._open(session, hello, now, known)
+        if room:
+            return [welcome], [*opened, *batches]
+        session.opened = 0  # nothing more can wait to be written: it is asked again when there is room
+        return [welcome], batches
 
     def _open(self, session: _Session, hello: Hello, now: Moment, known: Known | None) -> list[Batch]:
         """What the history is told of a session; also of those that are over a limit of the page.
 
         Told once: while the disk is full, clients greet every other second, and what the history is told waits.
         """
-        identity = hello.identity
+        identity, bounded = hello.identity, self._runs.bounded(hello.identity)
         place = self._runs.place(session.id)
         if place is not None:
             name, session.attempt = place
         elif known is None and not session.opened:
-            name, session.attempt = identity.name, self._runs.attempt(identity)
+            name, session.attempt = identity.name, self._runs.attempt(bounded)
         else:
             name = identity.name
         session.stray = identity if place is None else None
-        run = self._runs.bounded(identity).run  # which it has on the page, and in what is told of its state
-        session.run, session.rank = run, identity.rank
+        session.run, session.rank = bounded.run, bounded.rank  # as on the page, and in what is told of its state
         session.offset = 0.0 if identity.boot == self._boot else now.wall - hello.clock.wall / 1e9
-        if identity.run != run:
-            hello = replace(hello, identity=replace(identity, run=run))
+        hello = replace(hello, identity=replace(identity, run=bounded.run, attempt=bounded.attempt, rank=bounded.rank))
         said = (name, session.attempt, hello.identity, hello.config, hello.tags, hello.total_steps, hello.about)
         opened = hash(msgspec.msgpack.encode(said)) or 1
         if opened == session.opened:
@@ -279,7 +299,7 @@ class Sessions:
             fields = {"batches": envelope.number - session.accepted}
             gap = Event(session.run, session.attempt, now.wall, "gap", session.rank, fields=fields)
             return self._runs.skip(session.id, message.totals, now), [taken, gap]
-        return self._runs.bye(session.id, message, now), [taken, *self._end(session, message)]
+        return self._runs.bye(session.id, message, now, session.offset), [taken, *self._end(session, message)]
 
     def _end(self, session: _Session, bye: Bye) -> Sequence[Record]:
         """How a run ended that is over a limit, so that `Runs` does not know it."""

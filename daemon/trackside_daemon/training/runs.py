@@ -29,6 +29,9 @@ MARKS_SECONDS = 900.0
 LOST_SECONDS = 300.0
 """How long the series of a run that was lost stay."""
 
+MOST = 2**31 - 1
+"""Ranks and attempts beyond are taken for this one."""
+
 LABELS = ("run", "name", "host", "git_commit", "framework", "job_id")
 """What of an identity becomes a label."""
 
@@ -139,11 +142,10 @@ class Runs:
         return None if known is None else (known.run.name, known.run.attempt)
 
     def attempt(self, identity: Identity) -> int:
-        """The attempt that a session belongs to which is not known here, since it is over a limit."""
-        bounded = self.bounded(identity)
-        run = self._runs.get(bounded.run)
-        if run is None or self._is_new_attempt(run, bounded):
-            return self._next_attempt(bounded, run)[0]
+        """The attempt that a session belongs to which is not known here, since it is over a limit; *identity* is `bounded`."""
+        run = self._runs.get(identity.run)
+        if run is None or self._is_new_attempt(run, identity):
+            return self._next_attempt(identity, run)[0]
         return min(run.attempt, identity.attempt) if identity.attempt < run.identity.attempt else run.attempt
 
     def is_lost(self, identity: Identity, silence: float) -> bool:
@@ -151,20 +153,21 @@ class Runs:
         return self._liveness.is_lost(identity, silence)
 
     def bounded(self, identity: Identity) -> Identity:
-        """The same with every text short enough for a label."""
+        """The same with every text short enough for a label, and every number one that can be kept."""
         texts = {name: _bounded(getattr(identity, name), self._limits.label_bytes) for name in LABELS}
         gpus = tuple(_bounded(gpu, 64) for gpu in identity.gpus[:64])
-        return replace(identity, **texts, boot=_bounded(identity.boot, 64), gpus=gpus)
+        numbers = {name: min(getattr(identity, name), MOST) for name in ("attempt", "rank", "world", "local_world")}
+        return replace(identity, **texts, **numbers, boot=_bounded(identity.boot, 64), gpus=gpus)
 
-    def bye(self, session: bytes, bye: Bye, now: Moment) -> list[Batch]:
-        """A session ends by its own word."""
+    def bye(self, session: bytes, bye: Bye, now: Moment, offset: float = 0.0) -> list[Batch]:
+        """A session ends by its own word; its clock is *offset* seconds behind this machine's."""
         known, batches = self._hear(session, now)
         if known is None:
             return []
         batches.append(known.speak(known.rank.count(session, bye.totals)))
         status = bye.status if bye.status in f.ENDED else "failed"
         known.cause = bye.cause
-        return batches + self._end(known, status, bye.clock.wall / 1e9, now)
+        return batches + self._end(known, status, bye.clock.wall / 1e9 + offset, now)
 
     def tick(self, now: Moment) -> list[Batch]:
         """Once a second: finds who is lost, and forgets runs that ended long ago."""

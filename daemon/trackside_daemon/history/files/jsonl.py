@@ -21,7 +21,6 @@ import msgspec
 
 from trackside_daemon.history.files.rotation import Files
 from trackside_daemon.history.place import writable_directory
-from trackside_daemon.history.redact import redact, redact_command, redact_text
 from trackside_daemon.record import Alert, Event, Opened, Sampled, Standing, Taken
 
 if TYPE_CHECKING:
@@ -155,21 +154,13 @@ def _run(record: Opened, hello: Hello) -> dict[str, Any]:
         "framework": identity.framework,
         "tags": hello.tags,
         "total_steps": hello.total_steps,
-        "config": _config(hello.config),
+        "config": json.loads(hello.config) if hello.config else None,
     }
     if about is not None:
-        line |= {"git_dirty": about.git_dirty, "command": redact_command(about.command)}
+        line |= {"git_dirty": about.git_dirty, "command": about.command}
         line |= {"directory": about.directory, "python": about.python, "platform": about.platform}
         line |= {"packages": about.packages}
     return line
-
-
-def _config(text: str) -> Any:
-    """The configuration without its secrets; what cannot be read as JSON as the text that it is."""
-    try:
-        return redact(json.loads(text)) if text else None
-    except (ValueError, RecursionError):
-        return redact_text(text)
 
 
 def _standing(record: Standing) -> dict[str, Any]:
@@ -186,7 +177,7 @@ def _event(record: Event) -> dict[str, Any]:
         "step": record.step,
         "time": _moment(record.time),
         "kind": record.kind,
-        "fields": redact(dict(record.fields)),
+        "fields": dict(record.fields),
     }
 
 
@@ -199,8 +190,8 @@ def _alert(record: Alert) -> dict[str, Any]:
         "labels": dict(record.labels),
         "started": _moment(record.started),
         "ended": ended,
-        "summary": redact_text(record.summary),
-        "description": redact_text(record.description),
+        "summary": record.summary,
+        "description": record.description,
     }
 
 
