@@ -252,6 +252,7 @@ def test_what_steers_a_terminal_is_escaped_everywhere(asked: Place) -> None:
         (["--until=7d", "--limit=2"], ["bbbb3333", "bbbb2222"]),
         (["--since=2023-11-01", "--until=2023-11-30T10:00:00Z"], ["bbbb3333", "bbbb2222", "aaaa1111"]),
         (["--until=2023-11-13"], []),
+        (["--since=2023-11-01T08:00", "--until=2023-11-30T10:00:59"], ["bbbb3333", "bbbb2222", "aaaa1111"]),
     ],
 )
 def test_runs_are_chosen_by_name_tag_state_and_time(asked: Place, flags: list[str], ids: list[str]) -> None:
@@ -383,6 +384,16 @@ def test_what_was_exported_is_imported_elsewhere_and_stays_equal(here: Place, tm
         assert other.written(form, "aaaa1111") == here.written(form, "aaaa1111")
 
 
+def test_a_file_that_is_nested_without_end_is_one_line(asked: Place) -> None:
+    file = asked.directory / "deep.jsonl"
+    file.write_text('{"step":1,"loss":2}\n{"a":' + "[" * 200_000 + "\n")
+    assert asked.run("import", str(file)).refusal() == f"{file}: line 2: nested too deep, which nothing of a run is"
+
+
+def test_a_run_that_a_killed_daemon_left_running_is_deleted(here: Place) -> None:
+    assert here.run("delete", "bbbb3333", "--yes").out == "deleted: gpt-small-2 (bbbb3333)\n"
+
+
 def test_a_bad_file_among_good_ones_is_said_and_the_good_ones_are_taken(asked: Place) -> None:
     for name, text in (("one", "step,x\n0,1\n"), ("bad", "step,x\n0,much\n"), ("two", "step,x\n0,2\n")):
         (asked.directory / f"{name}.csv").write_text(text)
@@ -421,6 +432,11 @@ def test_an_unknown_or_ambiguous_run_is_one_line(asked: Place) -> None:
     ("arguments", "says"),
     [
         (["runs", "--since=soon"], "--since: 'soon' is neither a duration such as 7d or 12h, nor a date such as"),
+        (["runs", "--since=20261101T080000"], "--since: '20261101T080000' is neither"),
+        (["runs", "--since=2026-W45-7"], "--since: '2026-W45-7' is neither"),
+        (["runs", "--since=2026-11-01T08"], "--since: '2026-11-01T08' is neither"),
+        (["runs", "--until=9999-12-31"], "--until: '9999-12-31' is neither"),
+        (["runs", "--since=0001-01-01"], "--since: '0001-01-01' is neither"),
         (["export", "gpt-small", "--format=xml"], "--format: 'xml' is none of csv, json, jsonl"),
         (["import", "a", "b", "--id=x"], "--id is for one file: each run needs its own"),
         (["runs", "--url=http://127.0.0.1:1"], "--url and --storage.path name two histories; give one of them"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
 import sqlite3
 import stat
 import threading
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from history.builders import Bench, block, check_tables, read, session_id
 
-from trackside_daemon.history import charts, reader, series
+from trackside_daemon.history import charts, reader, schema, series
 from trackside_daemon.history.database import FILE, Database, is_damage
 from trackside_daemon.history.place import HistoryError
 from trackside_daemon.history.store import Store
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ONE = session_id(1)
+NEXT = (*schema.MIGRATIONS, ("the next", ["CREATE TABLE next (id INTEGER PRIMARY KEY)"]))
 
 
 @pytest.fixture
@@ -158,6 +161,73 @@ def test_a_file_that_cannot_be_opened_is_told_in_one_line(place: Path) -> None:
 
 def test_nobody_else_may_read_the_file(written: Path) -> None:
     assert stat.S_IMODE(written.stat().st_mode) == 0o600
+
+
+def test_nobody_else_may_ever_read_the_file_or_its_copy(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: list[int] = []
+    connect = sqlite3.connect
+
+    def looked(path: Path, *more: object, **named: object) -> sqlite3.Connection:
+        modes.append(stat.S_IMODE(path.stat().st_mode))
+        return connect(path, *more, **named)  # type: ignore[call-overload,no-any-return]
+
+    monkeypatch.setattr(sqlite3, "connect", looked)
+    before = os.umask(0)
+    try:
+        Database(place).close()
+        Database(place, migrations=NEXT).close()
+    finally:
+        os.umask(before)
+    assert modes == [0o600] * 3
+    assert {stat.S_IMODE(one.stat().st_mode) for one in place.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_link_is_not_followed(place: Path, there: bool) -> None:
+    if there:
+        (place / "other").touch()
+    (place / FILE).symlink_to(place / "other")
+    with pytest.raises(HistoryError, match=r"history.db is a link; name the directory .* --storage.path$"):
+        Database(place)
+    assert (place / "other").exists() is there
+
+
+def test_an_older_file_is_left_alone_where_there_is_no_room_for_a_copy(
+    written: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(place)._replace(free=4096)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(
+        HistoryError, match=r"copied before it is changed: that takes \d MB, of which 0 MB are free"
+    ) as caught:
+        Database(place, migrations=NEXT)
+    assert "\n" not in str(caught.value)
+    Database(place).close()
+
+
+def test_half_a_copy_is_not_left(written: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Path, __: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(place), "rename", fail)
+        with pytest.raises(HistoryError, match="No space left on device; free it"):
+            Database(place, migrations=NEXT)
+    assert [one.name for one in place.iterdir()] == [FILE]
+
+
+def test_a_file_that_was_deleted_or_replaced_is_known_to_be_gone(place: Path) -> None:
+    first, other = Database(place), place / "other"
+    assert not first.is_gone()
+    other.write_bytes(b"")
+    other.replace(place / FILE)
+    assert first.is_gone()
+    (place / FILE).unlink()
+    assert first.is_gone()
+    first.set_aside()
+    first.begin()
+    assert not first.is_gone()
+    first.close()
 
 
 @pytest.mark.parametrize("exclusive", [False, True])

@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 
 DATA = ROOT.parent / "shared" / "data" / "dev"
 
+HUGE = {"DEEP": "[" * 200_000, "LONG": "1" * 17_000_000}
+DOCUMENT = (
+    '{"run": {"id":"a","name":"a","attempt_list":[]},\n"series": [{"attempt":%s,"rank":%s,"key":%s,"points":[%s]}]}'
+)
+HEAD = '{"kind":"run","id":"a","name":"a","attempt_list":[{"attempt":0,"state":"failed","started":1,%s}]}\n%s\n'
+
 keys = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=12)
 values = st.floats(allow_nan=True, allow_infinity=True)
 texts = st.text(st.characters(blacklist_categories=["Cs"]), max_size=10)
@@ -236,16 +242,39 @@ def test_a_run_that_was_deleted_can_be_imported_again(tmp_path: Path) -> None:
         ('{"step":0,"x":1}\n{"step":"no","x":1}\n', "a.jsonl", 'a.jsonl: line 2: a whole number as "step"'),
         ('{"step":0,"x":1}\n{"step":\n{"step":2,"x":1}\n', "a.jsonl", "a.jsonl: line 2: one JSON object a line is expected"),
         ('{"step":0,"values":{"x":"much"}}\n', "a.jsonl", 'a.jsonl: line 1: a number, or one of "nan", "inf" and "-inf"'),
-        ('{"kind":"run","id":"a"}\n', "a.jsonl", "a.jsonl: what it tells of its run: Object missing required field `name`"),
-        ('{"kind":"event","event":"x","time":"soon"}\n', "a.jsonl", "a.jsonl: what it tells of its run: "),
+        ('{"kind":"run","id":"a"}\n', "a.jsonl", "a.jsonl: line 1: what it tells of its run: Object missing required field `name`"),
+        ('{"kind":"event","event":"x","time":"soon"}\n', "a.jsonl", "a.jsonl: line 1: what it tells of its run: "),
         ('{"run": {"id":"a","name":"a","attempt_list":[]},\n"series": [{"key":"x","points":[[0]]}]}', "a.json", "a.json: line 2: "),
         ('{"run": {"id":"a","name":"a","attempt_list":[]},\n"series": [', "a.json", "a.json: line 2: "),
+        ('{"step":0,"x":1}\n{"a":DEEP', "a.jsonl", "a.jsonl: line 2: nested too deep"),
+        (DOCUMENT % ("0", "0", '"x"', "DEEP"), "a.json", "a.json: line 2: nested too deep"),
+        ('{"step":0,"\\ud800":1}\n', "a.jsonl", "a.jsonl: line 1: a key that is text is expected, not '\\ud800'"),
+        ('{"step":0,"values":{"\\udfff":1}}\n', "a.jsonl", "a.jsonl: line 1: "),
+        (DOCUMENT % ("0", "0", '"\\ud800"', "[0,0,1]"), "a.json", "a.json: line 2: a key that is text is expected"),
+        (DOCUMENT % ("0", '"x"', '"x"', "[0,0,1]"), "a.json", "a.json: line 2: attempt 0, rank 'x', step 0 are expected"),
+        (DOCUMENT % (2**63, "0", '"x"', "[0,0,1]"), "a.json", f"a.json: line 2: attempt {2**63}, rank 0"),
+        (DOCUMENT % ("0", "0", '"x"', f"[{2**63},0,1]"), "a.json", f"a.json: line 2: attempt 0, rank 0, step {2**63}"),
+        (DOCUMENT % ("0", "0", '"x"', f"[0,0,1{'0' * 400}]"), "a.json", "a.json: line 2: "),
+        ('{"step":0,"rank":"x","values":{"x":1}}\n', "a.jsonl", "a.jsonl: line 1: Expected `int | null`, got `str`"),
+        (f'{{"step":{2**63},"values":{{"x":1}}}}\n', "a.jsonl", "a.jsonl: line 1: "),
+        ('{"kind":[]}\n', "a.jsonl", "a.jsonl: line 1: "),
+        (HEAD % ('"rank":"x"', ""), "a.jsonl", "a.jsonl: line 1: what it tells of its run: Expected `int`, got `str` - at `$.rank`"),
+        (HEAD % (f'"rank":{2**63}', ""), "a.jsonl", "a.jsonl: line 1: what it tells of its run: "),
+        (HEAD % ('"ended":1e300', ""), "a.jsonl", "a.jsonl: line 1: what it tells of its run: "),
+        (HEAD % ('"rank":0', f'{{"kind":"event","event":"e","attempt":0,"time":1,"step":{2**63}}}'), "a.jsonl", "a.jsonl: line 2: what"),
+        (HEAD % ('"rank":0', f'{{"kind":"event","event":"e","attempt":{2**63},"time":1}}'), "a.jsonl", "a.jsonl: line 2: what"),
+        (HEAD % ('"rank":0', '{"kind":"event","event":"e","attempt":0,"time":NaN}'), "a.jsonl", "a.jsonl: line 2: what"),
+        ('{"step":0,"x":1}\n{"step":1,"x":"LONG"}\n', "a.jsonl", "a.jsonl: line 2: longer than 16 MiB"),
+        ("step,x\n0,LONG\n", "a.csv", "a.csv: line 2: longer than 16 MiB"),
+        (DOCUMENT % ("0", "0", '"LONGLONG"', ""), "a.json", "a.json: line 2: a value longer than 16 MiB"),
         ("[1, 2]", "a.json", "a.json: line 1: a header with a column 'step' is expected"),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_read_is_said_in_a_line_and_leaves_nothing(
     tmp_path: Path, text: str | bytes, file: str, says: str
 ) -> None:
+    for name, huge in HUGE.items():
+        text = text.replace(name, huge) if isinstance(text, str) else text
     with history(tmp_path) as one:
         with pytest.raises(FormError) as caught:
             one.take(text.encode() if isinstance(text, str) else text, file)
@@ -253,6 +282,14 @@ def test_a_file_that_cannot_be_read_is_said_in_a_line_and_leaves_nothing(
         assert "\n" not in str(caught.value)
         with one.database.reading() as connection:
             assert reader.runs(connection) == []
+
+
+def test_half_a_surrogate_pair_in_what_is_told_of_a_run_becomes_a_question_mark(tmp_path: Path) -> None:
+    head = HEAD % ('"cause":"\\ud800","config":{"\\udfff":1}', '{"step":0,"values":{"x":1}}')
+    with history(tmp_path) as one:
+        one.take(head.replace('"id":"a"', '"id":"\\ud800"').encode(), "a.jsonl")
+        (attempt,) = told(one, "?")["attempt_list"]
+    assert (attempt["cause"], attempt["config"]) == ("?", {"?": 1})
 
 
 def test_a_bad_line_far_down_takes_away_what_was_written_before_it(tmp_path: Path) -> None:

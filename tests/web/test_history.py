@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
+import threading
 from math import inf, nan
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import httpx
 import pytest
+from processes import eventually
 from speech import WALL, Speaker, pushed
 
+from trackside_daemon.history import changing, reader
+from trackside_daemon.history.files.importing import Imported, Reading
 from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.history.series import Window
 from trackside_daemon.history.trimming import Bounds
 from trackside_daemon.record import Alert, Event, Opened, Sampled, Standing, Taken
+from trackside_daemon.web import history as pages
 from trackside_daemon.web.openapi import ENDPOINTS, document
 
 if TYPE_CHECKING:
@@ -22,6 +32,7 @@ if TYPE_CHECKING:
     from conftest import Site  # type: ignore[attr-defined]
     from speech import House
 
+BASE = "http://127.0.0.1:21790"
 SHIFT = round((WALL - 50.0) * 1e9)
 """From the clock of `pushed` to Unix time."""
 
@@ -134,11 +145,32 @@ def test_a_run_is_found_by_id_beginning_and_name(site: Site, api: Callable[[str]
     assert api(f"runs/{name}")["id"] == "id-1"
 
 
-@pytest.mark.parametrize("id_", ["a/b", "<b>", "ü%", "a b?c#d", "x/pin"])
+@pytest.mark.parametrize(
+    "id_",
+    [
+        "a/b",
+        "<b>",
+        "ü%",
+        "a b?c#d",
+        "x/pin",
+        "r/series",
+        "a/export",
+        "50%25",
+        "%2F",
+        "/",
+        "a/series/series",
+        "ü+ü",
+    ],
+)
 def test_an_id_may_be_any_text(site: Site, api: Callable[[str], Any], id_: str) -> None:
+    kept(site, {"loss": [2.0]}, run=id_.partition("/")[0] if "/" in id_ else "other", name="other")
     kept(site, {"loss": [1.0]}, run=id_)
     assert api(f"runs/{quote(id_, safe='')}")["id"] == id_
     assert api(f"runs/{quote(id_, safe='')}/series?key=loss")["points"] == [[0, WALL, 1.0, 1.0, 1.0]]
+    client, path = site.client(), f"/api/v1/runs/{quote(id_, safe='')}"
+    assert client.get(f"{path}/export", headers=site.key).headers["x-trackside-samples"] == "1"
+    assert client.ask("POST", f"{path}/pin", headers=site.key, json={"pinned": True}).json() == {"pinned": True}
+    assert client.ask("DELETE", path, headers=site.key).json() == {"deleted": id_}
 
 
 def test_an_unknown_run_and_one_of_several_are_said(site: Site) -> None:
@@ -244,6 +276,13 @@ def test_events_and_alerts_are_told_of_all_or_of_one_run(site: Site, api: Callab
         ("series?run=id-1&by=epoch", "by: step or time"),
         ("series?run=id-1&from=nan", "from: 'nan'"),
         ("series?run=id-1&to=x", "to: 'x'"),
+        ("runs/id-1/series?key=loss&by=time&from=1e300", "from: '1e300' is not a number from -9e+12 to 9e+12"),
+        ("series?run=id-1&from=-1e19", "from: '-1e19'"),
+        ("series?run=id-1&to=inf", "to: 'inf'"),
+        ("runs?since=1e300", "since: '1e300'"),
+        ("series?run=id-1&rank=99999999999999999999", "rank and attempt are numbers"),
+        ("series?run=id-1&attempt=99999999999999999999", "rank and attempt are numbers"),
+        ("series?run=id-1&rank=٣", "rank and attempt are numbers"),
         ("series?run=id-1&rank=x", "rank and attempt are numbers"),
         ("series?run=id-1&attempt=x", "rank and attempt are numbers"),
         ("runs/id-1/series", "key: say which one"),
@@ -280,6 +319,71 @@ def test_a_run_that_has_ended_is_deleted_and_a_live_one_is_not(site: Site, api: 
     assert refused(site, "runs/id-1")[0] == 404
 
 
+def test_whether_a_run_has_ended_is_looked_at_where_it_is_deleted(site: Site, api: Callable[[str], Any]) -> None:
+    site.keep(opened(Speaker()))
+    with pytest.raises(ValueError, match=r"^run 'id-1' has not ended; it can be deleted when it has$"):
+        site.history.writer.call(lambda store: changing.delete(store, "id-1", live=False)).result(60)
+    assert [run["id"] for run in api("runs")["runs"]] == ["id-1"]
+
+
+def test_changes_that_wait_for_the_writer_keep_nobody_from_reading(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept(site, {"loss": [1.0]})
+    monkeypatch.setattr(pages, "CHANGE_SECONDS", 1.0)
+    over = threading.Event()
+    site.history.writer.call(lambda _: over.wait(60))
+
+    async def ask() -> tuple[int, set[tuple[int, str]]]:
+        async with httpx.AsyncClient(transport=site.client()._transport, base_url=BASE, headers=site.key) as client:
+            path = "/api/v1/runs/id-1/pin"
+            pins = [asyncio.create_task(client.post(path, json={"pinned": True})) for _ in range(60)]
+            await asyncio.sleep(0.3)
+            read = await asyncio.wait_for(client.get("/api/v1/runs"), 0.6)
+            answers = await asyncio.gather(*pins)
+            return read.status_code, {(one.status_code, one.json()["error"]["message"]) for one in answers}
+
+    status, answers = asyncio.run(ask())
+    over.set()
+    assert status == 200
+    assert answers == {
+        (503, "the history is busy; the change may still be made, so look before you ask again"),
+    }
+
+
+def test_a_change_that_the_daemons_end_overtakes_is_answered(site: Site) -> None:
+    kept(site, {"loss": [1.0]})
+    site.history.stop()
+    status, message = refused(site, "runs/id-1/pin", "POST", json={"pinned": True})
+    assert (status, message) == (503, "the daemon stops, and the change was not made")
+
+
+@pytest.mark.parametrize(("most", "each"), [(6, 3), (1, 2), (100, 8)])
+def test_an_answer_has_at_most_so_many_buckets_and_a_series_two_at_least(
+    site: Site, api: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, most: int, each: int
+) -> None:
+    kept(site, {"loss": [float(step) for step in range(8)], "lr": [1.0] * 8})
+    monkeypatch.setattr(pages, "MOST_BUCKETS", most)
+    found = api("series?run=id-1")["series"]
+    assert [len(one["points"]) for one in found] == [each, each]
+    assert (found[0]["points"][-1][-1], found[0]["samples"]) == (7.0, 8)
+    assert "at most 200000 buckets" in api("openapi.json")["paths"]["/series"]["get"]["description"]
+
+
+def test_each_chart_is_of_one_moment_though_its_series_is_packed_meanwhile(site: Site) -> None:
+    who = Speaker()
+    rows = [(float(step), step, (float(step), 1.0)) for step in range(4)]
+    site.keep(opened(who), Taken(who.id, 1, [pushed(["loss", "lr"], *rows)], SHIFT))
+    with site.history.database.reading() as connection:
+        found = reader.series(connection, "id-1")
+    site.keep(ended(who))
+    eventually(lambda: site.history.writer.call(lambda store: not store.due).result(60))
+    charts = pages._charts(site.history.database, found, Window(), 100)
+    assert [(len(one["points"]), one["samples"]) for one in charts] == [(4, 4), (4, 4)]
+
+
+def test_half_a_surrogate_pair_is_answered_as_a_question_mark() -> None:
+    assert pages._json({"config": {"\ud800": ["\udfff", nan]}}).body == b'{"config":{"?":["?",null]}}'
+
+
 @pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
 def test_what_is_exported_can_be_imported_into_another_history(site: Site, tmp_path: Path, form: str) -> None:
     kept(site, {"loss": [5.0, nan, 9.0], "lr": [0.1, 0.2, 0.3]})
@@ -305,6 +409,54 @@ def test_a_file_that_cannot_be_read_is_refused_with_its_line(site: Site, api: Ca
     assert status == 400
     assert "3" in message
     assert api("runs") == {"runs": []}
+
+
+def test_a_file_is_kept_beside_the_history_without_a_name_while_it_is_read(
+    site: Site, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where: list[dict[str, Any]] = []
+    names: list[set[str]] = []
+
+    def make(**more: Any) -> Any:
+        where.append(more)
+        return TemporaryFile(**more)
+
+    def look(_: object, reading: Reading) -> Imported:
+        names.append({path.name for path in place.iterdir()})
+        return Imported(reading.run, len(list(reading)), [])
+
+    monkeypatch.setattr(pages, "TemporaryFile", make)
+    monkeypatch.setattr(pages, "write", look)
+    before = {path.name for path in place.iterdir()}
+    assert site.client().ask("POST", "/api/v1/import", headers=site.key, content=b"step,x\n0,1\n").status_code == 200
+    assert (where, names) == ([{"dir": place}], [before])
+
+
+def test_a_file_that_there_is_no_room_for_is_refused_in_a_line(
+    site: Site, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = b"step,x\n" + b"0,1\n" * 1000
+    with monkeypatch.context() as patched:
+        patched.setattr(pages, "IMPORT_BYTES", 1000)
+        assert refused(site, "import", "POST", content=content) == (
+            507,
+            f"{place}: there is room for a file of 0 MB; make more, or import it in parts",
+        )
+
+    def full(**_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pages, "TemporaryFile", full)
+    status, message = refused(site, "import", "POST", content=content)
+    assert (status, message) == (
+        507,
+        f"{place}: the file cannot be kept there while it is read: no space left on device",
+    )
+
+
+def test_a_file_that_is_nested_without_end_is_refused_in_a_line(site: Site) -> None:
+    status, message = refused(site, "import", "POST", content=b'{"step":1,"x":2}\n{"a":' + b"[" * 200_000)
+    assert (status, message) == (400, "body: line 2: nested too deep, which nothing of a run is")
 
 
 def test_nothing_of_it_is_told_without_the_token(site: Site) -> None:

@@ -36,6 +36,9 @@ class WrongError(Exception):
 _ID = 8
 """Letters of an id that are shown at least."""
 
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(?P<time>T\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
+"""What `datetime.fromisoformat` reads of dates in all versions of Python; later ones read more."""
+
 StoragePath = Annotated[
     Path | None,
     typer.Option(
@@ -296,6 +299,9 @@ def _import(source: Source, file: Path, name: str, id_: str) -> int:
     except (FormError, ImportingError) as error:
         _say(str(error))
         return 2
+    except (ArithmeticError, RecursionError, ValueError) as error:
+        _say(f"{file}: it holds what no history can: {error}")
+        return 2
     except SourceError as error:
         _say(str(error))
         return error.status
@@ -317,13 +323,14 @@ def _moment(option: str, text: str, *, end: bool = False) -> float | None:
     except ValueError:
         pass
     try:
-        found = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
-    except ValueError:
+        date = _DATE.fullmatch(text)
+        found = datetime.fromisoformat(re.sub("Z$", "+00:00", text) if date else "")
+        return (found + timedelta(days=1 if end and date and not date["time"] else 0)).timestamp()
+    except (ValueError, OverflowError):
         raise WrongError(
-            f"{option}: {text!r} is neither a duration such as 7d or 12h, nor a date such as 2026-11-01"
+            f"{option}: {text!r} is neither a duration such as 7d or 12h, nor a date such as 2026-11-01 or "
+            "2026-11-01T08:00"
         ) from None
-    day = end and re.fullmatch(r"\d{4}-?\d\d-?\d\d", text)
-    return (found + timedelta(days=1 if day else 0)).timestamp()
 
 
 def _find(directory: Path | None, url: str) -> Source:

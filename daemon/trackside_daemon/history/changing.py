@@ -16,7 +16,19 @@ def pin(store: Store, uid: str, *, pinned: bool = True) -> bool:
     return changed > 0
 
 
-def delete(store: Store, uid: str) -> bool:
-    """Take a run away: for everybody who reads at once, from the file bit by bit; whether there was one."""
+def delete(store: Store, uid: str, *, live: bool = True) -> bool:
+    """Take a run away: for everybody who reads at once, from the file bit by bit; whether there was one.
+
+    Args:
+        store: In a transaction.
+        uid: The run's id.
+        live: Also one that has not ended: a daemon that was killed leaves such runs.
+
+    Raises:
+        ValueError: It has not ended, and is not to be deleted then.
+    """
+    unended = "SELECT 1 FROM run WHERE uid = ? AND NOT deleted AND ended IS NULL"
+    if not live and store.connection.execute(unended, (uid,)).fetchone():
+        raise ValueError(f"run {uid!r} has not ended; it can be deleted when it has")
     changed = store.connection.execute("UPDATE run SET deleted = 1 WHERE uid = ? AND NOT deleted", (uid,)).rowcount
     return changed > 0

@@ -6,12 +6,13 @@ import time
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Match, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from trackside_daemon import __version__
@@ -24,11 +25,21 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
     from starlette.requests import Request
+    from starlette.types import Scope
 
     from trackside_daemon.state import State
     from trackside_daemon.web.history import HistoryPages
 
 STATIC = Path(__file__).parent / "static"
+_REASONS = {
+    400: "bad_request",
+    404: "not_found",
+    405: "method",
+    409: "conflict",
+    500: "damaged",
+    503: "stuck",
+    507: "full",
+}
 OWN = "process"
 """What `collect[]` calls the families of the daemon's own process."""
 
@@ -77,12 +88,7 @@ class Pages:
             Route("/-/healthy", self.healthy),
             Route("/-/ready", self.ready),
             Route("/-/reload", self.reload, methods=["POST", "PUT"]),
-            *(
-                Route(
-                    f"/api/v1{one.path}".replace("{id}", "{id:path}"), self._answer(one.handler), methods=[one.method]
-                )
-                for one in ENDPOINTS
-            ),
+            *(_ApiRoute(f"/api/v1{one.path}", self._answer(one.handler), methods=[one.method]) for one in ENDPOINTS),
             Route("/", self.landing),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
@@ -151,6 +157,17 @@ class Pages:
         return frozenset(collect) or self._sources - set(exclude)
 
 
+class _ApiRoute(Route):
+    """Looks at the path as it was sent: an id with a slash, which is encoded there, is no longer path."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        raw = scope.get("raw_path") or quote(scope["path"]).encode()
+        match, found = super().matches({**scope, "path": raw.partition(b"?")[0].decode("ascii", "replace")})
+        if match is not Match.NONE:
+            found["path_params"] = {name: unquote(text) for name, text in found["path_params"].items()}
+        return match, found
+
+
 def _part(source: str) -> str:
     return source.partition(":")[0]
 
@@ -158,7 +175,5 @@ def _part(source: str) -> str:
 async def _http_error(_request: Request, problem: Exception) -> Response:
     if not isinstance(problem, HTTPException):
         raise problem
-    reason = {404: "not_found", 405: "method", 400: "bad_request", 409: "conflict", 500: "damaged", 503: "stuck"}.get(
-        problem.status_code, "error"
-    )
+    reason = _REASONS.get(problem.status_code, "error")
     return error(problem.status_code, reason, problem.detail, dict(problem.headers or {}))

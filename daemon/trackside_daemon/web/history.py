@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
+import json
+import shutil
 import sqlite3
 import time
+from contextlib import suppress
 from math import inf
-from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
 from trackside_daemon.history import changing, charts, reader, series
@@ -21,19 +26,19 @@ from trackside_daemon.history.files.export import FORMS, count, export
 from trackside_daemon.history.files.importing import ImportingError, Reading, write
 from trackside_daemon.history.files.items import FormError
 from trackside_daemon.history.reader import Filter, UnknownRunError
-from trackside_daemon.history.series import Window
+from trackside_daemon.history.series import Series, Tail, Window
 from trackside_daemon.metric import json_number
 from trackside_daemon.training.families import ENDED
 from trackside_daemon.web import api
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from starlette.datastructures import QueryParams
     from starlette.requests import Request
 
     from trackside_daemon.history.database import Database
-    from trackside_daemon.history.files.importing import Imported
     from trackside_daemon.history.reader import Found
     from trackside_daemon.history.store import Store
     from trackside_daemon.history.writer import Writer
@@ -42,7 +47,20 @@ if TYPE_CHECKING:
 TYPES = {"csv": "text/csv", "json": "application/json", "jsonl": "application/jsonl"}
 MOST_POINTS = 20_000
 MOST_SERIES = 1000
-"""One question answers at most so many series."""
+MOST_BUCKETS = 200_000
+"""One question answers at most so many series, and buckets of all of them together."""
+
+CHANGE_SECONDS = 15.0
+"""Whoever changes something waits for the writer so long."""
+
+IMPORTS = 4
+"""So many files are read at once; others wait, and hold no thread."""
+
+IMPORT_BYTES = 16 * 1024**3
+"""A larger file is not taken."""
+
+_FAR = 9e12
+"""Seconds whose microseconds fit into a column, and steps the same."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.decode
@@ -61,6 +79,7 @@ class HistoryPages:
         self._state = state
         self._database = database
         self._writer = writer
+        self._importing = asyncio.Semaphore(IMPORTS)
 
     async def runs(self, request: Request) -> Response:
         """The runs, the newest first; those on ``/metrics`` with the numbers of their ranks."""
@@ -93,7 +112,8 @@ class HistoryPages:
         found = await self._read(lambda connection: _find(connection, names, asked))
         if not points:
             return StreamingResponse(_stream(self._database, found, window), media_type="application/json")
-        return _json({"series": await self._read(lambda connection: _charts(connection, found, window, points))})
+        points = min(points, max(2, MOST_BUCKETS // max(1, len(found))))
+        return _json({"series": await self._in_thread(lambda: _charts(self._database, found, window, points))})
 
     async def one_series(self, request: Request) -> Response:
         """One key of a run, its attempts one behind the other: buckets, or with ``points=0`` every sample."""
@@ -107,7 +127,8 @@ class HistoryPages:
             raise HTTPException(404, f"key {asked['key']!r}: run {request.path_params['id']!r} has none of that name")
         if not points:
             return StreamingResponse(_stream_points(self._database, found, window), media_type="application/json")
-        charts = await self._read(lambda connection: _charts(connection, found, window, max(1, points // len(found))))
+        points = max(1, points // len(found))
+        charts = await self._in_thread(lambda: _charts(self._database, found, window, points))
         return _json({"key": asked["key"], "points": [point for chart in charts for point in chart["points"]]})
 
     async def events(self, request: Request) -> Response:
@@ -130,8 +151,8 @@ class HistoryPages:
 
     async def delete(self, request: Request) -> Response:
         """Delete a run that has ended, with all its samples."""
-        uid = await self._read(lambda connection: _ended(connection, _resolve(connection, request)))
-        await self._change(lambda store: changing.delete(store, uid))
+        uid = await self._read(lambda connection: _resolve(connection, request))
+        await self._change(lambda store: changing.delete(store, uid, live=False))
         return _json({"deleted": uid})
 
     async def export(self, request: Request) -> Response:
@@ -146,23 +167,21 @@ class HistoryPages:
     async def import_(self, request: Request) -> Response:
         """Bring a run in from the file that is the request's body."""
         asked = request.query_params
-        with NamedTemporaryFile(prefix="trackside-import-") as file:
-            async for piece in request.stream():
-                await run_in_threadpool(file.write, piece)
-            file.flush()
-            name = unquote(request.headers.get("x-file-name", "")) or "body"
-
-            def take() -> Imported:
-                with Path(file.name).open("rb") as stream:
-                    called = {"id": asked.get("id", ""), "name": asked.get("name", "")}
-                    return write(self._writer, Reading(stream, name, **called, begin=time.time()))
-
+        called = {"id": asked.get("id", ""), "name": asked.get("name", "")}
+        name = unquote(request.headers.get("x-file-name", "")) or "body"
+        self._refuse_when_stuck()
+        with await self._body(request) as file:
             try:
-                taken = await run_in_threadpool(take)
+                async with self._importing:
+                    taken = await run_in_threadpool(
+                        lambda: write(self._writer, Reading(file, name, **called, begin=time.time()))
+                    )
             except FormError as error:
                 raise HTTPException(400, str(error)) from None
             except ImportingError as error:
                 raise HTTPException(409, str(error)) from None
+            except (ArithmeticError, RecursionError, ValueError) as error:
+                raise HTTPException(400, f"{name}: it holds what no history can: {error}") from None
         return _json({"run": taken.run, "samples": taken.samples, "notes": taken.notes})
 
     async def _listed(
@@ -176,6 +195,30 @@ class HistoryPages:
 
         return _json({what: await self._read(look)})
 
+    async def _body(self, request: Request) -> io.BufferedReader:
+        """What is sent, in a file without a name beside the history: nothing is left of it, whatever happens."""
+        directory = self._database.path.parent
+        try:
+            file = TemporaryFile(dir=directory)  # noqa: SIM115  the caller closes it
+            try:
+                most = min(IMPORT_BYTES, shutil.disk_usage(directory).free // 2)
+                size = 0
+                async for piece in request.stream():
+                    size += len(piece)
+                    _fits(size, most, directory)
+                    await run_in_threadpool(file.write, piece)
+                await run_in_threadpool(file.seek, 0)
+            except BaseException:
+                with suppress(OSError):  # what could not be written is tried again
+                    file.close()
+                raise
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise HTTPException(507, f"{directory}: the file cannot be kept there while it is read: {reason}") from None
+        except ClientDisconnect:
+            raise HTTPException(400, "the file broke off") from None
+        return io.BufferedReader(file.detach())
+
     async def _read(self, look: Callable[[Any], Any]) -> Any:
         """What *look* finds in one moment's view of the history."""
 
@@ -183,6 +226,10 @@ class HistoryPages:
             with self._database.reading() as connection:
                 return look(connection)
 
+        return await self._in_thread(read)
+
+    async def _in_thread(self, read: Callable[[], Any]) -> Any:
+        """What *read* finds in the history."""
         try:
             return await run_in_threadpool(read)
         except UnknownRunError as error:
@@ -191,10 +238,32 @@ class HistoryPages:
             raise HTTPException(500, f"{self._database.path}: {error}") from error
 
     async def _change(self, change: Callable[[Store], Any]) -> Any:
-        """Have the writer change something, and wait until it is done."""
+        """Have the writer change something, and wait until it is done, or for `CHANGE_SECONDS`."""
+        self._refuse_when_stuck()
+        future = asyncio.wrap_future(self._writer.call(change))
+        await asyncio.wait([future], timeout=CHANGE_SECONDS)
+        if not future.done():
+            future.cancel()
+            raise HTTPException(503, "the history is busy; the change may still be made, so look before you ask again")
+        try:
+            return future.result()
+        except asyncio.CancelledError:
+            raise HTTPException(503, "the daemon stops, and the change was not made") from None
+        except ValueError as error:
+            raise HTTPException(409, str(error)) from None
+        except sqlite3.Error as error:
+            raise HTTPException(503, f"the history cannot be written: {error}") from None
+
+    def _refuse_when_stuck(self) -> None:
         if self._writer.stuck:
             raise HTTPException(503, "the history cannot be written at the moment; the log says why")
-        return await run_in_threadpool(self._writer.call(change).result)
+
+
+def _fits(size: int, most: int, directory: Path) -> None:
+    if size > most:
+        raise HTTPException(
+            507, f"{directory}: there is room for a file of {most / 1e6:.0f} MB; make more, or import it in parts"
+        )
 
 
 def _merged(kept: list[dict[str, Any]], live: dict[str, Any], wanted: Filter) -> list[dict[str, Any]]:
@@ -223,19 +292,13 @@ def _resolve(connection: Any, request: Request) -> str:
     return _known(connection, request.path_params["id"])
 
 
-def _ended(connection: Any, uid: str) -> str:
-    if reader.span(connection, uid)[1] is None:
-        raise HTTPException(409, f"run {uid!r} has not ended; it can be deleted when it has")
-    return uid
-
-
 def _find(connection: Any, names: list[str], asked: QueryParams) -> list[Found]:
     """The series that a question means."""
     keys = asked.getlist("key") or None
     ranks = asked.getlist("rank")
     try:
-        wanted = None if not ranks else () if ranks == ["all"] else [int(rank) for rank in ranks]
-        attempt = int(asked["attempt"]) if "attempt" in asked else None
+        wanted = None if not ranks else () if ranks == ["all"] else [_whole(rank) for rank in ranks]
+        attempt = _whole(asked["attempt"]) if "attempt" in asked else None
     except ValueError:
         raise HTTPException(400, "rank and attempt are numbers; rank=all for every rank") from None
     found = [
@@ -248,10 +311,13 @@ def _find(connection: Any, names: list[str], asked: QueryParams) -> list[Found]:
     return found
 
 
-def _charts(connection: Any, found: list[Found], window: Window, points: int) -> list[dict[str, Any]]:
+def _charts(database: Database, found: list[Found], window: Window, points: int) -> list[dict[str, Any]]:
+    """Each in a view of its own, since the WAL cannot shrink meanwhile."""
     made = []
-    for one in found:
-        chart = charts.chart(connection, one.series, one.tail, _of_run(connection, one, window), points)
+    for each in found:
+        with database.reading() as connection:
+            one = _again(connection, each)
+            chart = charts.chart(connection, one.series, one.tail, _of_run(connection, one, window), points)
         made.append(
             {
                 **_named(one),
@@ -264,11 +330,21 @@ def _charts(connection: Any, found: list[Found], window: Window, points: int) ->
     return made
 
 
+def _again(connection: Any, one: Found) -> Found:
+    """The series as it is now, if some of its tail was packed since it was found."""
+    packed = connection.execute("SELECT id, packed FROM series WHERE stream = ? AND key = ?", one.series[:2]).fetchone()
+    if (packed or (0, 0)) == (one.series.id, one.series.packed):
+        return one
+    tail = Tail(connection, one.series.stream)
+    now = series.find(connection, one.series.stream, tail, [one.series.key])
+    return one._replace(series=now[0] if now else Series(*one.series[:2]), tail=tail)
+
+
 def _of_run(connection: Any, one: Found, window: Window) -> Window:
     """A window of the machine's series: those have no steps, and go on before and after the run."""
     if one.rank is not None:
         return window
-    began, ended = reader.span(connection, one.run)
+    began, ended = reader.span(connection, _known(connection, one.run))
     low, high = (window.low, window.high) if window.by == "time" else (-inf, inf)
     return Window("time", max(low, began), min(high, inf if ended is None else ended))
 
@@ -329,9 +405,15 @@ def _number(asked: QueryParams, name: str) -> float | None:
         number = float(text) if text else None
     except ValueError:
         number = float("nan")
-    if number is not None and number != number:  # noqa: PLR0124  NaN alone differs from itself
-        raise HTTPException(400, f"{name}: {text!r} is not a number")
+    if number is not None and not abs(number) <= _FAR:
+        raise HTTPException(400, f"{name}: {text[:60]!r} is not a number from -{_FAR:g} to {_FAR:g}")
     return number
+
+
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or len(text) > 18:
+        raise ValueError(text)
+    return int(text)
 
 
 def _count(asked: QueryParams, name: str, default: int, most: int) -> int:
@@ -339,9 +421,13 @@ def _count(asked: QueryParams, name: str, default: int, most: int) -> int:
     if not text:
         return default
     if not (text.isascii() and text.isdecimal()) or len(text) > 9 or int(text) > most:
-        raise HTTPException(400, f"{name}: {text!r} is not a number from 0 to {most}")
+        raise HTTPException(400, f"{name}: {text[:60]!r} is not a number from 0 to {most}")
     return int(text)
 
 
 def _json(content: Any) -> Response:
-    return Response(_encode(content), media_type="application/json")
+    try:
+        body = _encode(content)
+    except UnicodeEncodeError:  # half a surrogate pair, which an escape in a configuration can write
+        body = _encode(json.loads(json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")))
+    return Response(body, media_type="application/json")

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 _PARAMETERS = {
-    "id": ("string", "A run's id, the beginning of one, or a name, of which the newest run counts."),
+    "id": (
+        "string",
+        "A run's id, the beginning of one, or a name, of which the newest run counts; percent-encoded, a slash too.",
+    ),
     "run": ("string", "A run, as id; on /series it may be repeated."),
     "name": ("string", "A part of the name, or the beginning of the id."),
     "tag": ("string", "One of the run's tags."),
@@ -22,13 +25,14 @@ _PARAMETERS = {
     "by": ("string", "What from and to are in: step or time (Unix seconds)."),
     "from": ("number", "From this step or time on."),
     "to": ("number", "Up to this step or time."),
-    "points": ("integer", "At most so many buckets a series [2000]; 0 for every sample."),
+    "points": ("integer", "At most so many buckets a series [2000], up to 20000; 0 for every sample."),
     "format": ("string", "csv, json or jsonl."),
 }
 _SERIES = ("key", "rank", "attempt", "by", "from", "to", "points")
 _BUCKETS = (
     "Points are [step, time, min, max, last], step and time of the bucket's last sample; with points=0 every sample as "
-    "[step, time, value]. NaN and infinities are the texts nan, inf and -inf. unit says how many samples the coarsest cell "
+    "[step, time, value]. An answer has at most 200000 buckets, and each series fewer than were asked for where there are "
+    "many. NaN and infinities are the texts nan, inf and -inf. unit says how many samples the coarsest cell "
     "has; with more than 1, the window's edges are rounded outwards to whole cells."
 )
 
@@ -80,7 +84,7 @@ ENDPOINTS = (
     Endpoint("GET", "/status", "status", "How the daemon does."),
     Endpoint("GET", "/openapi.json", "openapi", "This document."),
 )
-"""Longer paths before shorter ones that would match them: an id may hold a slash."""
+"""An id may be any text: what has a meaning in a path is percent-encoded in it, a slash as %2F."""
 
 
 def document(version: str) -> dict[str, Any]:

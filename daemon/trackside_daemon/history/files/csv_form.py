@@ -6,11 +6,23 @@ import csv
 import io
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.history.files.export import COLUMNS
-from trackside_daemon.history.files.items import EARLY, INT64, STEP, TIME, Clock, FormError, Item, Push
+from trackside_daemon.history.files.items import (
+    EARLY,
+    INT64,
+    LINE_BYTES,
+    STEP,
+    TIME,
+    Clock,
+    FormError,
+    Item,
+    Push,
+    too_long,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,7 +47,7 @@ def read_csv(buffered: io.BufferedReader, file: str, clock: Clock) -> Iterator[I
         FormError: At the first line that makes no sense.
     """
     text = io.TextIOWrapper(buffered, "utf-8-sig", newline="")
-    rows = csv.reader(text)
+    rows = csv.reader(_lines(text, file))
     try:
         header = next(rows)
         columns = _columns(header, file)
@@ -50,6 +62,13 @@ def read_csv(buffered: io.BufferedReader, file: str, clock: Clock) -> Iterator[I
     finally:
         with suppress(ValueError):  # whoever opened the file closes it, and may have done so by now
             text.detach()
+
+
+def _lines(text: io.TextIOWrapper, file: str) -> Iterator[str]:
+    for number, line in enumerate(iter(partial(text.readline, LINE_BYTES + 1), ""), 1):
+        if len(line) > LINE_BYTES:
+            raise too_long(file, number)
+        yield line
 
 
 def _row(row: list[str], columns: _Columns, clock: Clock, width: int) -> Push | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
+import time
 from array import array
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
@@ -16,14 +17,13 @@ from fractions import Fraction
 from functools import partial
 from itertools import chain
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, NamedTuple
 
 import msgspec
 
 from trackside.wire import Block, Clock, Hello, Identity, Totals, pack, writable
-from trackside_daemon.history.changing import delete, pin
 from trackside_daemon.history.files.forms import parse
-from trackside_daemon.history.files.items import FAR_SECONDS, Alerted, FormError, Happened, Head, Push
+from trackside_daemon.history.files.items import FAR_SECONDS, INT64, Alerted, FormError, Happened, Head, Push
 from trackside_daemon.record import Alert, Event, Opened, Record, Standing, Taken
 
 if TYPE_CHECKING:
@@ -47,13 +47,20 @@ class ImportingError(Exception):
     """The file was not taken; the message says in one line why and what to do."""
 
 
+_Number = Annotated[int, msgspec.Meta(ge=0, le=INT64 - 1)]
+_Step = Annotated[int, msgspec.Meta(ge=-INT64, le=INT64 - 1)]
+_Moment = Annotated[float, msgspec.Meta(gt=-1e11, lt=1e11)]
+"""What the tables hold; a time so far away can still be shown."""
+
+
 class _Attempt(msgspec.Struct):
-    attempt: int
+    attempt: _Number
     state: Literal["starting", "running", "stalled", "finished", "stopped", "failed", "lost"]
     started: float
     cause: str = ""
-    ended: float | None = None
+    ended: _Moment | None = None
     config: Any = None
+    rank: _Number = 0
 
 
 class _Run(msgspec.Struct):
@@ -65,19 +72,19 @@ class _Run(msgspec.Struct):
 
 
 class _Event(msgspec.Struct):
-    attempt: int
-    time: float
+    attempt: _Number
+    time: _Moment
     kind: str
-    rank: int | None = None
-    step: int | None = None
+    rank: _Number | None = None
+    step: _Step | None = None
     fields: dict[str, Any] = {}
 
 
 class _Alert(msgspec.Struct):
     alert: str
     severity: str
-    started: float
-    ended: float | None = None
+    started: _Moment
+    ended: _Moment | None = None
     summary: str = ""
     description: str = ""
     labels: dict[str, str] = {}
@@ -158,13 +165,13 @@ class Reading:
         self._told: dict[int, _Told] = {}
         self._head = _Run("", "", [])
         if isinstance(first, Head):
-            self._head = self._convert(first.run, _Run)
-            self._told = self._attempts()
+            self._head = self._convert(first.run, _Run, first.line)
+            self._told = self._attempts(first.line)
         else:
             self._items = chain([first], self._items)
         stem = writable(PurePath(file).stem) or "imported"
-        self.run = id or self._head.id or hashlib.sha256(stem.encode()).hexdigest()[:12]
-        self.name = name or self._head.name or stem
+        self.run = writable(id) or self._head.id or hashlib.sha256(stem.encode()).hexdigest()[:12]
+        self.name = writable(name) or self._head.name or stem
         self.pinned = self._head.pinned
         self._sessions: dict[tuple[int, int], _Session] = {}
         self._spans: dict[int, list[float]] = {}
@@ -176,7 +183,7 @@ class Reading:
             FormError: At the first line that cannot be read.
         """
         for told in self._told.values():
-            yield self._opened(told.attempt.attempt, int((told.about or {}).get("rank", 0)), told.attempt.started)
+            yield self._opened(told.attempt.attempt, told.attempt.rank, told.attempt.started)
         for item in self._items:
             yield from self._records(item)
         for session in self._sessions.values():
@@ -194,13 +201,13 @@ class Reading:
         if isinstance(item, Push):
             yield from self._pushed(item)
         elif isinstance(item, Happened):
-            event = self._convert(item.fields, _Event)
+            event = self._convert(item.fields, _Event, item.line)
             yield Event(self.run, **msgspec.structs.asdict(event))
         elif isinstance(item, Alerted):
-            alert = self._convert(item.fields, _Alert)
+            alert = self._convert(item.fields, _Alert, item.line)
             yield Alert(run=self.run, **msgspec.structs.asdict(alert))
         else:
-            raise FormError(f"{self.file}: a second run begins in it; one run a file is expected")
+            raise FormError(f"{self.file}: line {item.line}: a second run begins; one run a file is expected")
 
     def _pushed(self, push: Push) -> Iterator[Record]:
         seconds = push.time / 1e6
@@ -230,24 +237,29 @@ class Reading:
         about: Mapping[str, Any] = {"rank": rank} if told is None else told.about or {}
         return Opened(session.id, hello, self.name, attempt, started, about=about)
 
-    def _attempts(self) -> dict[int, _Told]:
-        own = frozenset(field.name for field in msgspec.structs.fields(_Attempt))
+    def _attempts(self, line: int) -> dict[int, _Told]:
+        own = frozenset(field.name for field in msgspec.structs.fields(_Attempt)) - {"rank"}
         found = {}
         for one in self._head.attempt_list:
-            attempt = self._convert(one, _Attempt)
+            attempt = self._convert(one, _Attempt, line)
             if not abs(attempt.started) < FAR_SECONDS:
                 raise FormError(
-                    f"{self.file}: attempt {attempt.attempt} begins at {attempt.started}, which is no Unix time"
+                    f"{self.file}: line {line}: attempt {attempt.attempt} begins at {attempt.started}, which is no Unix "
+                    "time"
                 )
             about = {name: value for name, value in one.items() if name not in own}
             found[attempt.attempt] = _Told(attempt, about)
         return dict(sorted(found.items()))
 
-    def _convert(self, value: Any, kind: type[Any]) -> Any:
+    def _convert(self, value: Any, kind: type[Any], line: int) -> Any:
         try:
+            text = json.dumps(value, ensure_ascii=False)
+            if not text.isascii():  # half a surrogate pair, which an escape can write, is no text
+                value = json.loads(text.encode("utf-8", "replace"))
             return msgspec.convert(value, kind)
-        except msgspec.ValidationError as error:
-            raise FormError(f"{self.file}: what it tells of its run: {error}") from error
+        except (msgspec.ValidationError, RecursionError) as error:
+            why = "it is nested too deep" if isinstance(error, RecursionError) else error
+            raise FormError(f"{self.file}: line {line}: what it tells of its run: {why}") from error
 
 
 class Imported(NamedTuple):
@@ -272,15 +284,14 @@ def write(writer: Writer, reading: Reading) -> Imported:
     begun = False
     try:
         for batch in _batches(iter(reading)):
-            work = partial(_apply, batch) if begun else partial(_begin, reading, batch)
+            work = partial(_apply, batch) if begun else partial(_begin, reading.run, batch)
             writer.call(work).result(PATIENCE)
             begun = True
-        if reading.pinned:
-            writer.call(partial(pin, uid=reading.run)).result(PATIENCE)
+        writer.call(partial(_show, reading.run, pinned=reading.pinned)).result(PATIENCE)
     except BaseException as error:
         if begun:
             with suppress(sqlite3.Error, FutureTimeoutError):
-                writer.call(partial(delete, uid=reading.run)).result(PATIENCE)
+                writer.call(partial(_drop, reading.run)).result(PATIENCE)
         if isinstance(error, (sqlite3.Error, FutureTimeoutError)):
             raise ImportingError(
                 f"{reading.file}: the history cannot be written: {error or 'it takes too long'}"
@@ -307,7 +318,7 @@ def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
 def _begin(reading: Reading, batch: list[Record], store: Store) -> None:
     uid = reading.run
     connection = store.connection
-    if connection.execute("SELECT 1 FROM run WHERE uid = ? AND NOT deleted", (uid,)).fetchone():
+    if connection.execute("SELECT 1 FROM run WHERE uid = ? AND deleted != 1", (uid,)).fetchone():
         raise ImportingError(
             f"{reading.file}: run {reading.name!r} ({uid}) is in the history already; to import it as another, give it an "
             "id: --id NEW"
@@ -318,6 +329,18 @@ def _begin(reading: Reading, batch: list[Record], store: Store) -> None:
         (uid,),
     )
     _apply(batch, store)
+    connection.execute("UPDATE run SET deleted = 2, imported = ? WHERE uid = ? AND NOT deleted", (time.time(), uid))
+
+
+def _show(uid: str, store: Store, *, pinned: bool) -> None:
+    """The run is whole: nobody has seen it before."""
+    store.connection.execute(
+        "UPDATE run SET deleted = 0, pinned = ? WHERE uid = ? AND deleted = 2", (int(pinned), uid)
+    )
+
+
+def _drop(uid: str, store: Store) -> None:
+    store.connection.execute("UPDATE run SET deleted = 1 WHERE uid = ? AND deleted = 2", (uid,))
 
 
 def _apply(batch: list[Record], store: Store) -> None:

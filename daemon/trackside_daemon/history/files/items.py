@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 STEP = ("step", "_step", "global_step", "iteration", "iter")
 TIME = ("time", "_timestamp", "timestamp", "wall time", "wall_time")
@@ -19,15 +19,19 @@ FAR_SECONDS = 8_000_000_000
 
 INT64 = 2**63
 
+LINE_BYTES = 16 * 1024 * 1024
+"""A longer line, or value in a document, is none: it would fill the memory."""
+
 
 class FormError(Exception):
     """A file cannot be read; the message has the file, the line, and what is expected there."""
 
 
 class Head(NamedTuple):
-    """What a file tells of its run, as `reader.run` does."""
+    """What a file tells of its run, as `reader.run` does; *line* is where."""
 
     run: Mapping[str, Any]
+    line: int = 0
 
 
 class Push(NamedTuple):
@@ -42,15 +46,17 @@ class Push(NamedTuple):
 
 
 class Happened(NamedTuple):
-    """An event, as `reader.events` has it."""
+    """An event, as `reader.events` has it; *line* is where."""
 
     fields: Mapping[str, Any]
+    line: int = 0
 
 
 class Alerted(NamedTuple):
-    """An alert, as `reader.alerts` has it."""
+    """An alert, as `reader.alerts` has it; *line* is where."""
 
     fields: Mapping[str, Any]
+    line: int = 0
 
 
 Item: TypeAlias = "Head | Push | Happened | Alerted"
@@ -99,6 +105,27 @@ def placed(attempt: int, rank: int, step: int) -> tuple[int, int, int]:
     Raises:
         ValueError: It cannot.
     """
-    if attempt < 0 or rank < 0 or max(attempt, rank) >= INT64 or not -INT64 <= step < INT64:
-        raise ValueError(f"attempt {attempt}, rank {rank}, step {step} are expected to be whole numbers of 64 bits")
+    if not (isinstance(attempt, int) and isinstance(rank, int) and isinstance(step, int)) or not (
+        0 <= attempt < INT64 and 0 <= rank < INT64 and -INT64 <= step < INT64
+    ):
+        place = ", ".join(str(one)[:60] for one in (f"attempt {attempt!r}", f"rank {rank!r}", f"step {step!r}"))
+        raise ValueError(f"{place} are expected to be whole numbers of 64 bits")
     return attempt, rank, step
+
+
+def texts(keys: Iterable[str]) -> None:
+    """Nothing, when the history can hold these keys.
+
+    Raises:
+        ValueError: One has half a surrogate pair, which an escape in JSON can write.
+    """
+    for key in keys:
+        try:
+            key.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"a key that is text is expected, not {key[:60]!r}") from None
+
+
+def too_long(file: str, line: int) -> FormError:
+    """What is said of a line of more than `LINE_BYTES`."""
+    return FormError(f"{file}: line {line}: longer than {LINE_BYTES >> 20} MiB, which no line of a run is")

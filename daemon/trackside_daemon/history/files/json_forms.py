@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from array import array
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from trackside_daemon.history.files.items import (
+    LINE_BYTES,
     STEP,
     TIME,
     Alerted,
@@ -21,6 +23,8 @@ from trackside_daemon.history.files.items import (
     Push,
     microseconds,
     placed,
+    texts,
+    too_long,
 )
 from trackside_daemon.history.files.json_scanner import Scanner
 from trackside_daemon.history.files.merging import Chunk, merge
@@ -28,6 +32,9 @@ from trackside_daemon.history.files.merging import Chunk, merge
 if TYPE_CHECKING:
     import io
     from collections.abc import Callable, Iterator, Mapping
+
+NONSENSE = (ArithmeticError, RecursionError, TypeError, ValueError)
+"""What is raised by JSON that makes no sense."""
 
 
 def read_document(buffered: io.BufferedReader, file: str) -> Iterator[Item]:
@@ -43,13 +50,13 @@ def read_document(buffered: io.BufferedReader, file: str) -> Iterator[Item]:
                 yield from _series(scanner)
             elif name in _MEMBERS:
                 for _ in scanner.elements():
-                    yield _MEMBERS[name](_object(scanner))
+                    yield _MEMBERS[name](_object(scanner), scanner.line)
             elif name == "run":
-                yield Head(_object(scanner))
+                yield Head(_object(scanner), scanner.line)
             else:
                 scanner.value()
-    except (ValueError, RecursionError) as error:
-        raise FormError(f"{file}: line {scanner.line}: {error}") from error
+    except NONSENSE as error:
+        raise FormError(f"{file}: line {scanner.line}: {_expected(error)}") from error
 
 
 def _object(scanner: Scanner) -> dict[str, Any]:
@@ -68,8 +75,9 @@ def _series(scanner: Scanner) -> Iterator[Push]:
             found[name] = _points(scanner) if name == "points" else scanner.value()
         attempt, rank, _ = placed(found["attempt"], found["rank"], 0)
         key, points = found.get("key"), found.get("points")
-        if not isinstance(key, str) or points is None:
-            raise ValueError('a series is expected to have a "key" and "points"')
+        if not isinstance(key, str) or not isinstance(points, tuple):
+            raise ValueError('a series is expected to have a "key" and "points"')  # noqa: TRY004  the same
+        texts([key])
         if (attempt, rank) != place or key in held:
             yield from _pushes(place, held)
             place, held = (attempt, rank), {}
@@ -118,18 +126,20 @@ def read_lines(buffered: io.BufferedReader, file: str, clock: Clock, notes: list
         FormError: At the first line that makes no sense.
     """
     skipped: Counter[str] = Counter()
-    for number, line in enumerate(buffered, 1):
+    for number, line in enumerate(iter(partial(buffered.readline, LINE_BYTES + 1), b""), 1):
+        if len(line) > LINE_BYTES:
+            raise too_long(file, number)
         if not line.strip():
             continue
         try:
             item = _line(line, clock, skipped)
-        except (ValueError, RecursionError, OverflowError) as error:
+        except NONSENSE as error:
             if not line.endswith(b"\n") and not _is_json(line):
                 notes.append(f"line {number}, the last one, is torn and left out")
                 break
             raise FormError(f"{file}: line {number}: {_expected(error)}") from error
         if item is not None:
-            yield item
+            yield item if isinstance(item, Push) else item._replace(line=number)
     if skipped:
         names = ", ".join(repr(key) for key, _ in skipped.most_common(3))
         notes.append(f"{sum(skipped.values())} values that are no numbers are left out, such as those of {names}")
@@ -146,7 +156,9 @@ def _line(line: bytes, clock: Clock, skipped: Counter[str]) -> Item | None:
     if not isinstance(fields, dict):
         raise ValueError("a JSON object is expected")  # noqa: TRY004  one error for all that a line can be
     if "values" in fields and fields.get("kind", "samples") == "samples":
-        return _push(msgspec.convert(fields, _Samples), clock)
+        samples = msgspec.convert(fields, _Samples)
+        texts(samples.values or ())
+        return _push(samples, clock)
     if (known := _KINDS.get(fields.get("kind", ""))) is not None:
         return known({name: value for name, value in fields.items() if name != "kind"})
     return _flat(fields, clock, skipped)
@@ -174,6 +186,7 @@ def _flat(fields: dict[str, Any], clock: Clock, skipped: Counter[str]) -> Push |
         raise ValueError('a whole number as "step", and numbers by key, are expected')
     if time is not None and not isinstance(time, int | float):
         raise ValueError(f"a time in Unix seconds is expected, not {time!r}")
+    texts(fields)
     values: dict[str, float] = {}
     for key, value in fields.items():
         try:
@@ -193,12 +206,16 @@ def _number(value: float | str) -> float:
 _NONFINITE = frozenset(("nan", "inf", "-inf", "+inf", "infinity", "-infinity"))
 
 
-def _event(fields: dict[str, Any]) -> Happened:
-    return Happened({**fields, "kind": fields.pop("event", "")})
+def _event(fields: dict[str, Any], line: int = 0) -> Happened:
+    return Happened({**fields, "kind": fields.pop("event", "")}, line)
 
 
-_KINDS: dict[str, Callable[[dict[str, Any]], Item]] = {"run": Head, "event": _event, "alert": Alerted}
-_MEMBERS: dict[str, Callable[[dict[str, Any]], Item]] = {"events": Happened, "alerts": Alerted}
+_KINDS: dict[str, Callable[[dict[str, Any]], Head | Happened | Alerted]] = {
+    "run": Head,
+    "event": _event,
+    "alert": Alerted,
+}
+_MEMBERS: dict[str, Callable[[dict[str, Any], int], Item]] = {"events": Happened, "alerts": Alerted}
 
 
 def _is_json(line: bytes) -> bool:
@@ -206,10 +223,14 @@ def _is_json(line: bytes) -> bool:
         json.loads(line)
     except ValueError:
         return False
+    except RecursionError:  # whoever reads it stops where it is too deep, and not where it ends
+        return True
     return True
 
 
 def _expected(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"one JSON object a line is expected: {error.msg} at character {error.pos + 1}"
+    if isinstance(error, RecursionError):
+        return "nested too deep, which nothing of a run is"
     return " ".join(str(error).split())

@@ -7,6 +7,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from trackside_daemon.history.files.items import LINE_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -98,6 +100,8 @@ class Scanner:
         """Read on: at least as much as is there already, so that a long value is not tried again and again."""
         if self._ended:
             return False
+        if len(self._text) - self._at > LINE_BYTES:
+            raise ValueError(f"a value longer than {LINE_BYTES >> 20} MiB, which none of a run is")
         self._text = self._text[self._at :]
         self._at = 0
         data = self._stream.read(max(CHUNK_BYTES, len(self._text)))
