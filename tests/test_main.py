@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -279,3 +280,20 @@ def test_it_can_be_started_by_its_module_and_asked_for_help() -> None:
     ended = subprocess.run(command("--help"), env=clean_environ(), capture_output=True, text=True, check=False)
     assert ended.returncode == 0
     assert ended.stdout.startswith("Usage: trackside [OPTIONS] COMMAND")
+
+
+def test_the_address_is_written_for_this_user_alone_and_where_it_cannot_be_the_daemon_serves_all_the_same(
+    start_daemon: Callable[..., Daemon], place: Path
+) -> None:
+    address = place / "push.address"
+    address.touch(0o644)
+    first = start_daemon(*QUIET)
+    assert stat.S_IMODE(address.stat().st_mode) == 0o600
+    assert address.read_text() == f"{first.url}\n"
+    assert first.stop() == 0
+    (place / "other").write_text("mine")
+    address.symlink_to(place / "other")
+    second = start_daemon(*QUIET)
+    assert any(f"{address}: " in line and "commands find this daemon with --url only" in line for line in second.log)
+    assert second.stop() == 0
+    assert (place / "other").read_text() == "mine"
