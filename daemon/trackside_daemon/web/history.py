@@ -60,7 +60,7 @@ IMPORT_BYTES = 16 * 1024**3
 """A larger file is not taken."""
 
 _FAR = 9e12
-"""Seconds whose microseconds fit into a column, and steps the same."""
+"""Seconds whose microseconds fit into a column."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.decode
@@ -395,18 +395,19 @@ def _window(asked: QueryParams) -> Window:
     by = asked.get("by", "step")
     if by not in ("step", "time"):
         raise HTTPException(400, f"by: step or time, not {by!r}")
-    low, high = _number(asked, "from"), _number(asked, "to")
+    most = _FAR if by == "time" else 2.0**63
+    low, high = _number(asked, "from", most), _number(asked, "to", most)
     return Window("time" if by == "time" else "step", -inf if low is None else low, inf if high is None else high)
 
 
-def _number(asked: QueryParams, name: str) -> float | None:
+def _number(asked: QueryParams, name: str, most: float = _FAR) -> float | None:
     text = asked.get(name, "")
     try:
         number = float(text) if text else None
     except ValueError:
         number = float("nan")
-    if number is not None and not abs(number) <= _FAR:
-        raise HTTPException(400, f"{name}: {text[:60]!r} is not a number from -{_FAR:g} to {_FAR:g}")
+    if number is not None and not abs(number) <= most:
+        raise HTTPException(400, f"{name}: {text[:60]!r} is not a number from -{most:g} to {most:g}")
     return number
 
 
