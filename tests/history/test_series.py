@@ -233,6 +233,7 @@ def test_cells_stand_for_trimmed_samples_and_it_is_said(kind: str, bench: Bench,
         again = bench.chart(1, "a", Window(), points)
         if chart.unit > 1:
             assert [bits(point) for point in again.points] == [bits(point) for point in chart.points]
+            assert not again.trimmed
     whole = bench.chart(1, "a", Window(), 2000)
     assert whole.trimmed
     assert len(whole.points) == 6 * 8 + 4 * 32

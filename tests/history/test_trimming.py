@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ import pytest
 from history.builders import SECOND, SHIFT, WALL, Bench, block, check_tables, session_id
 
 from trackside_daemon.history import reader
-from trackside_daemon.history.trimming import Bounds, Trimming
+from trackside_daemon.history.trimming import STEP_BLOCKS, STEP_ROWS, WAL_BYTES, Bounds, Trimming
 from trackside_daemon.record import Alert, Event, Sampled, Taken
 
 if TYPE_CHECKING:
@@ -212,6 +213,113 @@ def test_a_run_that_was_trimmed_and_pushes_again_is_trimmed_again(bench: Bench) 
     assert keeper.kept()["run"][1] > 0
     keeper.trim(until=lambda: keeper.kept()["run"][1] == 0)
     assert keeper.kept()["run"][1] == 0
+
+
+def test_a_run_that_is_pinned_resumed_or_deleted_meanwhile_is_not_trimmed_on(bench: Bench) -> None:
+    for change in ("pinned = 1", "ended = NULL", "deleted = 2"):
+        push(bench, change, 40, ended=WALL + DAY)
+        keeper = Keeper(bench, size=1)
+        total = keeper.kept()[change][0]
+        victims = keeper.trimming._ended()
+        with bench.database.transaction():
+            next(victims)
+        bench.connection.execute(f"UPDATE run SET {change} WHERE uid = ?", (change,))
+        with bench.database.transaction():
+            assert len(list(victims)) <= 1, "the run is looked at once more"
+        blocks, samples = bench.connection.execute("SELECT count(*), count(data) FROM block").fetchone()
+        assert (blocks, samples) == (total, total - STEP_BLOCKS), change
+        bench.connection.execute("UPDATE run SET deleted = 1, pinned = 0, ended = 1")
+        keeper.trim()
+        check_tables(bench.connection)
+
+
+def test_a_live_run_that_is_pinned_ended_or_deleted_meanwhile_is_not_trimmed_on(bench: Bench) -> None:
+    for change in ("pinned = 1", "ended = 1", "deleted = 2"):
+        push(bench, change, 6)
+        keeper = Keeper(bench, size=1)
+        total = keeper.kept()[change][0]
+        victims = keeper.trimming._live(math.inf)
+        with bench.database.transaction():
+            while keeper.kept()[change][1] == total:
+                next(victims)
+        bench.connection.execute(f"UPDATE run SET {change} WHERE uid = ?", (change,))
+        with bench.database.transaction():
+            assert list(victims) == []
+        assert bench.connection.execute("SELECT count(data) FROM block").fetchone()[0] == total - 1, change
+        bench.connection.execute("UPDATE run SET deleted = 1")
+        keeper.trim()
+
+
+def test_a_run_that_is_being_imported_neither_ages_nor_goes(four: Bench) -> None:
+    four.connection.execute("UPDATE run SET deleted = 2, pinned = 0")
+    rows = four.connection.execute("SELECT count(*), count(data) FROM block").fetchone()
+    Keeper(four, size=1, age=1.0).trim(WALL + 10**6 * DAY)
+    assert four.connection.execute("SELECT count(*), count(data) FROM block").fetchone() == rows
+    assert four.connection.execute("SELECT count(*) FROM run WHERE deleted = 2").fetchone()[0] == 4
+
+
+@pytest.mark.parametrize("age", [1e13, 1e300, math.inf])
+def test_an_age_beyond_all_time_keeps_everything(age: float, four: Bench) -> None:
+    four.apply(Sampled(WALL, {"trackside_x": 1.0}))
+    four.pack(0)
+    keeper = Keeper(four, age=age)
+    before = keeper.kept()
+    keeper.trim()
+    assert keeper.kept() == before
+
+
+def test_nothing_is_deleted_while_a_reader_keeps_the_wal_from_shrinking(
+    four: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper = Keeper(four, size=1)
+    before = keeper.kept()
+    with four.database.reading() as reading:
+        reading.execute("SELECT count(*) FROM run").fetchone()
+        number = 0.0
+        while keeper.trimming._wal_bytes() <= 2 * WAL_BYTES:
+            number += 1
+            four.apply(Alert("A", "page", number, "live", summary="x " * 500_000))
+        for _ in range(4):
+            keeper.trim()
+    held = [one for one in caplog.records if "holds the history open" in one.getMessage()]
+    assert (keeper.kept(), len(held)) == (before, 1)
+    for _ in range(4):
+        keeper.trim()
+    assert set(keeper.kept()) == {"live", "pinned"}
+
+
+def test_a_wal_that_nobody_can_shrink_counts_no_more_than_it_may_have(four: Bench) -> None:
+    keeper = Keeper(four)
+    keeper.trim()
+    four.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    before = keeper.trimming._used()
+    with four.database.reading() as reading:
+        reading.execute("SELECT count(*) FROM run").fetchone()
+        while keeper.trimming._wal_bytes() <= 1.5 * WAL_BYTES:
+            four.connection.execute("UPDATE block SET step = step + 1")
+    assert keeper.trimming._used() == before + WAL_BYTES
+
+
+def test_a_wal_that_one_large_transaction_made_is_no_reader(four: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    keeper = Keeper(four, size=1)
+    four.apply(*(Alert("A", "page", float(number), "live", summary="x " * 500_000) for number in range(10)))
+    assert keeper.trimming._wal_bytes() > 2 * WAL_BYTES
+    for _ in range(3):
+        keeper.trim()
+    assert not [one for one in caplog.records if "holds the history open" in one.getMessage()]
+    assert set(keeper.kept()) == {"live", "pinned"}
+
+
+def test_the_blocks_of_many_keys_are_looked_for_in_steps(bench: Bench) -> None:
+    bench.open(session_id(1))
+    bench.send(session_id(1), block([f"k{number}" for number in range(600)], [1], [0.0] * 600))
+    bench.pack(1)
+    trimming = Keeper(bench, size=1).trimming
+    offered: list[int] = []
+    trimming._offer = lambda _, series, *__: offered.append(series)  # type: ignore[method-assign, assignment]
+    counts = [0, *(len(offered) for _ in trimming._live(0.0))]
+    assert len(offered) == 600
+    assert all(later - earlier <= STEP_ROWS for earlier, later in pairwise(counts))
 
 
 def test_a_steady_load_stays_within_its_bound_for_a_month(bench: Bench, count: Callable[[int, int], int]) -> None:

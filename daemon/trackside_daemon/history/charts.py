@@ -32,7 +32,8 @@ class Chart(NamedTuple):
         points: ``[step, time, min, max, last]``, step and time of the bucket's last sample, time in Unix seconds.
         unit: Samples to a unit: 1, 64 or 4,096. With more than 1, the window's edges were rounded to a unit.
         samples: In the window; with rounded edges, about.
-        trimmed: Some samples are gone, and their cells stand for them.
+        trimmed: Cells stand for samples that were asked for: the unit is 1, and some are gone. A coarser chart is of cells
+            anyway, and the same as before they went.
     """
 
     points: list[list[float]]
@@ -93,8 +94,10 @@ def chart(
     coarse = samples >= CELL * points / 2
     parts: list[_Columns] = []
     trimmed = False
-    if blocks:
-        parts, trimmed = (_read_cells if coarse else _read_samples)(connection, first, last, window)
+    if blocks and coarse:
+        parts = _read_cells(connection, first, last, window)
+    elif blocks:
+        parts, trimmed = _read_samples(connection, first, last, window)
     if len(fresh[0]):
         parts.append(_coarse(*fresh, CELL) if coarse else _Columns(*fresh, fresh[2], fresh[2]))
     columns = _join(parts)
@@ -155,7 +158,7 @@ def _merged(points: list[list[float]]) -> list[float]:
     return [step, time, low, high, last]
 
 
-def _read_cells(connection: sqlite3.Connection, first: int, last: int, window: Window) -> tuple[list[_Columns], bool]:
+def _read_cells(connection: sqlite3.Connection, first: int, last: int, window: Window) -> list[_Columns]:
     """The cells of some blocks of which a sample is in the window."""
     by = window.by
     low, high = window.bounds
@@ -177,7 +180,7 @@ def _read_cells(connection: sqlite3.Connection, first: int, last: int, window: W
         parts.append(_cut_cells(_join_cells([(cells, ends)]), data, window, (least, most)))
     if whole or not parts:
         parts.append(_join_cells(whole))
-    return parts, False
+    return parts
 
 
 def _cut_cells(columns: _Columns, axis: bytes | None, window: Window, extent: tuple[int, int]) -> _Columns:

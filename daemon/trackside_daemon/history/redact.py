@@ -32,7 +32,8 @@ _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _HEX = re.compile(r"[0-9a-f]{40}")
 _PATH = re.compile(r"[~.]{0,2}/?[\w.@-]+(/[\w.@-]+)+/?", re.ASCII)
 
-# Every pattern begins where a word does or has bounded repeats, so that the cost is linear in the text.
+# Every pattern begins where a word does or has bounded repeats, so that the cost is linear in the text: from no two
+# places may it read on through the same characters.
 _SHAPES = re.compile(
     r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
     r"(?s:.*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z))"
@@ -56,7 +57,7 @@ _HEADER = re.compile(
 )
 _VALUE = r""""[^"]*"|'[^']*'|"""
 _NAMED = (
-    re.compile(rf"""(?<![\w.-])([-+~]*[A-Za-z_][\w.-]*)(=)({_VALUE}[^\s"'&;,]+)""", re.ASCII),
+    re.compile(rf"""(?<![\w.-])(-*[A-Za-z_][\w.-]*)(=)({_VALUE}[^\s"'&;,]+)""", re.ASCII),
     re.compile(rf"(?<!\S)(--[A-Za-z][\w.-]*)([ \t]{{1,4}})(?!-)({_VALUE}\S+)", re.ASCII),
     re.compile(
         r"""("[\w. -]{1,100}"|'[\w. -]{1,100}')(\s{0,8}:\s{0,8})("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""", re.ASCII

@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.history.codec import BLOCK
+from trackside_daemon.history.database import PAGE_BYTES, WAL_PAGES
 from trackside_daemon.history.packing import release
 from trackside_daemon.history.schema import BLOCK_BITS, HOST, LOG_BITS
 
@@ -33,6 +34,12 @@ SLACK = 0.97
 
 FREE = 0.02
 """So much of the file may be free, for what comes next."""
+
+WAL_BYTES = WAL_PAGES * PAGE_BYTES
+"""So much of the WAL counts. It is larger only while somebody reads, and then nothing that is deleted makes it smaller."""
+
+MICROSECONDS = 2.0**63 - 1024
+"""The furthest time that a column of them holds."""
 
 log = logging.getLogger("trackside")
 
@@ -70,6 +77,7 @@ class Trimming:
         self._wal = path.with_name(path.name + "-wal")
         self._work: Iterator[None] | None = None
         self._told = False
+        self._held = 0
 
     def size(self) -> int:
         """Bytes of the file and its WAL."""
@@ -77,6 +85,9 @@ class Trimming:
 
     def step(self, now: float) -> bool:
         """Do a little of what is to be done at *now*, in Unix seconds. Whether there is more."""
+        if self._is_held():
+            self._work = None
+            return False
         if self._work is None:
             self._work = self._steps(now)
         if next(self._work, self) is self:
@@ -92,7 +103,8 @@ class Trimming:
         yield from self._delete_marked()
         if self.bounds.age:
             self._connection.execute(
-                "UPDATE run SET deleted = 1 WHERE pinned = 0 AND ended < ?", (now - self.bounds.age,)
+                "UPDATE run SET deleted = 1 WHERE NOT pinned AND NOT deleted AND max(ended, imported) < ?",
+                (now - self.bounds.age,),
             )
             yield from self._delete_marked()
             yield from self._delete_host(now - self.bounds.age)
@@ -126,7 +138,9 @@ class Trimming:
                 return
             for series, first, end in self._series_of(run):
                 for number in range(first, -(-end // BLOCK), STEP_BLOCKS):
-                    if self._one("SELECT 1 FROM run WHERE id = ? AND ended NOT NULL", run):  # not resumed meanwhile
+                    if self._one(
+                        "SELECT 1 FROM run WHERE id = ? AND ended NOT NULL AND NOT pinned AND NOT deleted", run
+                    ):
                         self._drop_samples(series, number, min(number + STEP_BLOCKS, -(-end // BLOCK)))
                         yield
             self._connection.execute(
@@ -142,17 +156,32 @@ class Trimming:
         streams = [
             HOST,
             *self._all(
-                "SELECT stream.id FROM stream JOIN run ON run.id = stream.run WHERE run.ended IS NULL AND NOT pinned"
+                "SELECT stream.id FROM stream JOIN run ON run.id = stream.run "
+                "WHERE run.ended IS NULL AND NOT pinned AND NOT deleted"
             ),
         ]
         for stream in streams:
-            for series, first, end in self._series(stream):
+            for place, (series, first, end) in enumerate(self._series(stream), 1):
                 self._offer(heap, series, first, end // BLOCK)
+                if place % STEP_ROWS == 0:
+                    yield
+            yield
         while heap and heap[0][0] < before * 1e6:
             _, series, number, whole = heapq.heappop(heap)
-            self._drop_samples(series, number, number + 1)
-            self._offer(heap, series, number + 1, whole)
-            yield
+            if self._lives(series):  # still
+                self._drop_samples(series, number, number + 1)
+                self._offer(heap, series, number + 1, whole)
+                yield
+
+    def _lives(self, series: int) -> bool:
+        """Whether a series is one of the host, or of a run that lives and is not pinned."""
+        found = self._one(
+            "SELECT 1 FROM series JOIN stream ON stream.id = stream LEFT JOIN run ON run.id = run WHERE series.id = ? "
+            "AND (stream = ? OR run.ended IS NULL AND NOT pinned AND NOT deleted)",
+            series,
+            HOST,
+        )
+        return found is not None
 
     def _offer(self, heap: list[tuple[int, int, int, int]], series: int, number: int, whole: int) -> None:
         """Put a series' next block, if it has a whole one, on the heap by its age."""
@@ -177,7 +206,7 @@ class Trimming:
 
     def _delete_marked(self) -> Iterator[None]:
         """Take away the runs that are marked as deleted, bit by bit."""
-        while (run := self._one("SELECT id FROM run WHERE deleted")) is not None:
+        while (run := self._one("SELECT id FROM run WHERE deleted = 1")) is not None:
             self.deleted += 1
             for stream in self._all("SELECT id FROM stream WHERE run = ?", run):
                 first, last = stream << LOG_BITS, (stream + 1 << LOG_BITS) - 1
@@ -204,7 +233,7 @@ class Trimming:
                 "SELECT id FROM block WHERE id >= ? AND id < ? AND time_max < ?",
                 base,
                 base + end // BLOCK,
-                round(before * 1e6),
+                round(min(MICROSECONDS, max(-MICROSECONDS, before * 1e6))),
             )
             if old:
                 yield from self._delete_blocks(series, old[0] - base, old[-1] - base + 1)
@@ -241,7 +270,7 @@ class Trimming:
         """Return free pages to the file system: those beyond a small reserve, and all when the file is over its bound."""
         while True:
             pages, free = self._pages()
-            over = self.bounds.size and pages * self._page_bytes() + self._wal_bytes() > self.bounds.size
+            over = self.bounds.size and self._used() + free * self._page_bytes() > self.bounds.size
             if not free or (free <= max(STEP_ROWS, pages * FREE) and not over):
                 return
             self._connection.execute(f"PRAGMA incremental_vacuum({STEP_ROWS})").fetchall()
@@ -266,7 +295,28 @@ class Trimming:
 
     def _used(self) -> int:
         pages, free = self._pages()
-        return (pages - free) * self._page_bytes() + self._wal_bytes()
+        return (pages - free) * self._page_bytes() + min(self._wal_bytes(), WAL_BYTES)
+
+    def _is_held(self) -> bool:
+        """Whether somebody who reads keeps the WAL from shrinking, so that deleting would make the file larger.
+
+        It is large after a large transaction too, until the next one begins it anew: so one is made.
+        """
+        size = self._wal_bytes()
+        if size <= 2 * WAL_BYTES:
+            self._held = 0
+            return False
+        for change in (1, -1):  # writing what stands there already would write nothing
+            self._connection.execute("UPDATE stream SET pushes = pushes + ? WHERE id = ?", (change, HOST))
+        self._held += 1
+        if self._held == 2:
+            log.warning(
+                "%s has %d bytes: somebody who reads holds the history open, and nothing of it is deleted until they "
+                "let go",
+                self._wal,
+                size,
+            )
+        return True
 
     def _pages(self) -> tuple[int, int]:
         pragma = self._connection.execute
