@@ -33,6 +33,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (codec, packing, series, store):
         monkeypatch.setattr(module, "BLOCK", 16, raising=False)
         monkeypatch.setattr(module, "CELL", 4, raising=False)
+    monkeypatch.setattr(packing, "SLICE_ROWS", 3)
+    monkeypatch.setattr(packing, "BATCH_BYTES", 1500)
     monkeypatch.setattr(codec.cells, "__defaults__", (4,))
     monkeypatch.setattr(store, "LOG_ROWS", 8)
 
@@ -212,6 +214,57 @@ def test_a_message_with_many_keys_is_packed_a_key_at_a_time(bench: Bench) -> Non
             assert connection.execute("SELECT count(*) FROM block").fetchone()[0] == steps
             steps += 1
     assert steps == 1001
+    bench.check()
+
+
+def test_a_large_log_is_read_and_dropped_in_slices_and_packed_in_batches(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "BATCH_BYTES", 256 * 1024)
+    bench.open(session_id(1))
+    for number in range(200):
+        bench.send(session_id(1), block(["a", "b"], range(50 * number, 50 * number + 50), [0.5] * 100))
+    for number in range(200, 210):
+        bench.send(session_id(1), block(["a"], range(50 * number, 50 * number + 5000), [0.5] * 5000))
+    read = [0]
+    add = rows.Rows.add
+
+    def counted(self: rows.Rows, number: int, data: bytes, shift: int) -> int:
+        read.append(number)
+        return add(self, number, data, shift)
+
+    monkeypatch.setattr(rows.Rows, "add", counted)
+    count = "SELECT count(*) FROM log"
+    blocks = "SELECT count(*) FROM block"
+    left = [bench.connection.execute(count).fetchone()[0]]
+    made = [0]
+    held = 0
+    more = True
+    while more:
+        before = read[-1]
+        more = bench.step(1)
+        left.append(bench.connection.execute(count).fetchone()[0])
+        made.append(bench.connection.execute(blocks).fetchone()[0])
+        assert read[-1] - before <= packing.SLICE_ROWS, "rows in a step"
+        assert left[-2] - left[-1] <= packing.SLICE_ROWS
+        assert made[-1] - made[-2] <= 2
+        held = max(held, len(bench.packing._rows.parts) if bench.packing else 0)
+    assert left[-1] == 0
+    assert held <= 100
+    bench.check()
+
+
+def test_rows_that_come_while_a_log_is_packed_are_left_to_the_next_packing(bench: Bench) -> None:
+    bench.open(session_id(1))
+    for number in range(100):
+        bench.send(session_id(1), block(["a", "b"], [number], [0.5, 1.0]))
+    for number in range(100, 110):
+        assert bench.step(1) == (number < 104), number
+        if bench.packing is None:
+            break
+        bench.send(session_id(1), block(["a", "c"], [number], [0.5, 1.0]))
+        bench.check()
+    assert bench.connection.execute("SELECT count(*) FROM log").fetchone()[0] == 4
     bench.check()
 
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import time
+from contextlib import nullcontext
 from math import nan
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from history.builders import WALL, block, session_id
+from history.builders import SECOND, WALL, block, session_id
 
 from trackside_daemon.history import reader
+from trackside_daemon.history.files.export import count
 from trackside_daemon.history.reader import Filter, UnknownRunError
 
 if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
     from history.builders import Bench
 
 
@@ -116,3 +123,49 @@ def test_the_last_attempt_and_its_processes_are_told(three: Bench) -> None:
         assert reader.session(connection, b"?" * 16) is None
         with pytest.raises(UnknownRunError):
             reader.run(connection, "zzz")
+
+
+def test_what_is_told_of_many_fresh_series_costs_no_more_than_they_are(bench: Bench) -> None:
+    bench.open(session_id(1), run="few")
+    bench.open(session_id(2), run="many")
+    for number, size in ((1, 200), (2, 1600)):
+        keys = [f"layer/{key}/grad_norm" for key in range(size)]
+        for step in range(30):
+            bench.send(session_id(number), block(keys, [step], [0.5] * size))
+
+    def seconds(work: Callable[[sqlite3.Connection], object]) -> float:
+        begun = time.thread_time()
+        with bench.database.reading() as connection:
+            work(connection)
+        return time.thread_time() - begun
+
+    for told in (reader.run, lambda connection, run: reader.last_time(connection, run, 0), counted):
+        few, many = (
+            min(seconds(lambda connection, told=told, run=run: told(connection, run)) for _ in range(3))  # type: ignore[misc]
+            for run in ("few", "many")
+        )
+        assert many < 24 * few + 0.05, "eight times the keys; quadratic would be 64 times the cost"
+
+
+def counted(connection: sqlite3.Connection, run: str) -> None:
+    """Count what an export of a run has."""
+
+    class Open:
+        def reading(self) -> AbstractContextManager[sqlite3.Connection]:
+            return nullcontext(connection)
+
+    assert count(Open(), run)
+
+
+def test_the_last_time_is_that_of_the_newest_push_packed_or_not(three: Bench) -> None:
+    def last() -> float:
+        with three.database.reading() as connection:
+            return reader.last_time(connection, "b", 0)
+
+    assert last() == WALL + 20.0
+    three.send(session_id(3), block(["a"], [1, 2], [1.0, 2.0], [50 * SECOND, 40 * SECOND]))
+    assert last() == WALL + 50.0
+    three.pack(three.stream(session_id(3)))
+    assert last() == WALL + 50.0
+    three.send(session_id(4), block(["a"], [1], [1.0], [60 * SECOND]))
+    assert last() == WALL + 60.0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from history.builders import WALL, Bench, Range, bits, block, brute_extremes, same, session_id
 
-from trackside_daemon.history import charts, codec, packing, series, store
+from trackside_daemon.history import charts, codec, packing, rows, series, store
 from trackside_daemon.history.charts import Chart
 from trackside_daemon.history.series import Series, Window
 from trackside_daemon.history.trimming import Bounds, Trimming
@@ -284,6 +284,31 @@ def test_a_damaged_blob_is_a_value_error_or_not_read(damage: str, points: int, b
     if "data" in damage:
         with pytest.raises(ValueError, match=r".+"):
             bench.read(1, "a")
+
+
+def test_a_tail_that_is_shared_is_read_on_and_not_anew(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.open(ONE)
+    keys = [f"k{number}" for number in range(5)]
+    read: list[int] = []
+    add = rows.Rows.add
+
+    def counted(self: rows.Rows, number: int, data: bytes, shift: int) -> int:
+        read.append(number)
+        return add(self, number, data, shift)
+
+    tail = series.Tail(None, 1)
+    for round_ in range(6):
+        for number in range(10):
+            bench.send(ONE, block(keys, [10 * round_ + number], [float(round_)] * 5))
+        read.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(rows.Rows, "add", counted)
+            for key in keys:
+                found = series.samples(bench.database, Series(1, key), tail)
+                assert [step for columns in found for step in columns[0]] == list(range(10 * round_ + 10))
+        assert read == list(range(10 * round_ + 1, 10 * round_ + 11))
+        if round_ in {1, 3, 4}:
+            bench.pack(1)
 
 
 def test_what_is_packed_while_it_is_read_comes_once(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""Packs the log of one stream into blocks, a series at a time, so that whoever waits to write never waits for long."""
+"""Packs the log of one stream into blocks, batch by batch and a series at a time, so that whoever waits to write never waits for long."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator
 
-    from trackside_daemon.history.rows import Part
+
+BATCH_BYTES = 16 * 1024 * 1024
+"""So much of a log is in memory at once, and pushes for a block."""
+
+SLICE_ROWS = 64
+SLICE_BYTES = 1024 * 1024
+"""One step reads no more, nor drops more."""
 
 SERIES = "id, packed, end, count, finite, sum, min, max"
 
@@ -38,7 +44,7 @@ class _Axis(NamedTuple):
 
 
 class Packing:
-    """One stream's log, up to now, on its way into blocks. After a rollback it must be begun anew.
+    """One stream's log, up to the first step, on its way into blocks. After a rollback it must be begun anew.
 
     Args:
         connection: In a transaction, as at each `step`.
@@ -48,39 +54,64 @@ class Packing:
     def __init__(self, connection: sqlite3.Connection, stream: int) -> None:
         self._connection = connection
         self.stream = stream
-        self._parts: list[tuple[int, Part]] = []
-        first = stream << LOG_BITS
-        found = connection.execute("SELECT id, shift, data FROM log WHERE id BETWEEN ? AND ?", _range(stream))
-        for id_, shift, data in found:
-            self._parts += [(id_ - first, part) for part in rows.decode(data, shift)]
-        self._last = self._parts[-1][0] if self._parts else 0
+        self._rows = rows.Rows()
+        self._last = 0
         self._axes: dict[tuple[int, ...], _Axis] = {}
-        self._left = self._find()
-        self._series = {
-            str(row[0]): _Series(*row[1:])
-            for row in connection.execute(f"SELECT key, {SERIES} FROM series WHERE stream = ?", (stream,))  # noqa: S608
-        }
+        self._work = self._steps()
 
     def step(self) -> bool:
-        """Pack the next series; at the end, drop the log rows. Whether there is more to do."""
-        found = next(self._left, None)
-        if found is None:
-            first, last = self.stream << LOG_BITS, self.stream << LOG_BITS | self._last
-            self._connection.execute("DELETE FROM log WHERE id BETWEEN ? AND ?", (first, last))
-            return False
-        key, places = found
-        series = self._series.get(key) or self._begin(key)
-        if series.packed < self._last:
-            self._pack(series, [place for place in places if self._parts[place[0]][0] > series.packed])
-        return True
+        """Read some log rows, or pack the next series, or drop some rows. Whether there is more to do."""
+        return next(self._work, self) is not self
 
-    def _find(self) -> Iterator[tuple[str, list[tuple[int, int]]]]:
-        """Each key, and where it is: numbers of parts, and of the column there."""
-        found: dict[str, list[tuple[int, int]]] = {}
-        for number, (_, part) in enumerate(self._parts):
-            for column, key in enumerate(part.keys):
-                found.setdefault(key, []).append((number, column))
-        return iter(found.items())
+    def _steps(self) -> Iterator[None]:
+        """Batch after batch: a sample is in the blocks when its series says so, and rows go when all series say so."""
+        first, last = _range(self.stream)
+        found = self._connection.execute("SELECT max(id) FROM log WHERE id BETWEEN ? AND ?", (first, last)).fetchone()
+        end = 0 if found[0] is None else found[0] - first
+        while self._last < end:
+            self._rows, self._axes = rows.Rows(), {}
+            slices: list[int] = []
+            pushes = size = 0
+            while self._last < end and pushes < BLOCK and size < BATCH_BYTES:
+                if slices:
+                    yield
+                more, added = self._read(end, BLOCK - pushes)
+                pushes, size = pushes + more, size + added
+                slices.append(self._last)
+            for key in self._rows.keys():  # noqa: SIM118  not a dict
+                self._pack_key(key)
+                yield
+            for place, number in enumerate(slices):
+                if place:
+                    yield
+                self._connection.execute("DELETE FROM log WHERE id BETWEEN ? AND ?", (first, first + number))
+
+    def _read(self, end: int, most: int) -> tuple[int, int]:
+        """The next rows, up to number *end* or so many pushes, but a slice at most; how many pushes and bytes they are."""
+        first = self.stream << LOG_BITS
+        pushes = size = 0
+        found = self._connection.execute(
+            "SELECT id, shift, data FROM log WHERE id > ? AND id <= ? ORDER BY id LIMIT ?",
+            (first + self._last, first + end, SLICE_ROWS),
+        )
+        for id_, shift, data in found:
+            pushes += self._rows.add(id_ - first, data, shift)
+            size += len(data)
+            self._last = id_ - first
+            if pushes >= most or size >= SLICE_BYTES:
+                break
+        found.close()
+        return pushes, size
+
+    def _pack_key(self, key: str) -> None:
+        found = self._connection.execute(
+            f"SELECT {SERIES} FROM series WHERE stream = ? AND key = ?",  # noqa: S608
+            (self.stream, key),
+        ).fetchone()
+        series = self._begin(key) if found is None else _Series(*found)
+        places = self._rows.places(key, series.packed)
+        if places:
+            self._pack(series, places)
 
     def _begin(self, key: str) -> _Series:
         inserted = self._connection.execute("INSERT INTO series (stream, key) VALUES (?, ?)", (self.stream, key))
@@ -89,7 +120,7 @@ class Packing:
     def _pack(self, series: _Series, places: list[tuple[int, int]]) -> None:
         values = array("d")
         for number, column in places:
-            values += self._parts[number][1].column(column)
+            values += self._rows.parts[number][1].column(column)
         begin, open_axis, before = self._open(series)
         axis = self._axis(open_axis, tuple(number for number, _ in places))
         whole = before + values
@@ -138,7 +169,7 @@ class Packing:
                 known.steps.extend(steps)
                 known.times.extend(times)
             for number in parts:
-                part = self._parts[number][1]
+                part = self._rows.parts[number][1]
                 known.steps.extend(part.steps)
                 known.times.extend(part.times)
         if before:

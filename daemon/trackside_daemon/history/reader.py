@@ -238,16 +238,23 @@ def last_time(connection: sqlite3.Connection, uid: str, attempt: int) -> float:
         "SELECT run.id, attempt.started FROM run JOIN attempt ON attempt.run = run.id WHERE uid = ? AND number = ?",
         (uid, attempt),
     ).fetchone()
-    times = [one["last_time"] for one in _metrics(connection, found[0]) if one["attempt"] == attempt]
-    return max((time for time in times if time is not None), default=float(found[1]))
+    streams = connection.execute("SELECT id FROM stream WHERE run = ? AND attempt = ?", (found[0], attempt)).fetchall()
+    packed = (
+        "SELECT max(time_max) FROM series JOIN block ON block.id = "
+        "(SELECT max(id) FROM block WHERE id >= series.id << 24 AND id < series.id + 1 << 24) WHERE series.stream = ?"
+    )
+    times = [connection.execute(packed, stream).fetchone()[0] for stream in streams]
+    times += [Tail(connection, stream).last_time() for (stream,) in streams]
+    return max((time / 1e6 for time in times if time is not None), default=float(found[1]))
 
 
 def _machine(connection: sqlite3.Connection, uid: str, keys: Sequence[str]) -> list[Found]:
     if not keys:
         return []
     tail = Tail(connection, HOST)
+    wanted = set(keys)
     every = find(connection, HOST, tail)
-    return [Found(uid, None, None, one, tail) for one in every if {one.key, one.key.partition("{")[0]} & set(keys)]
+    return [Found(uid, None, None, one, tail) for one in every if {one.key, one.key.partition("{")[0]} & wanted]
 
 
 def _listed(row: Sequence[Any]) -> dict[str, Any]:

@@ -24,24 +24,64 @@ class Part(NamedTuple):
     Attributes:
         keys: Their keys.
         steps: One a push.
-        stamps: Nanoseconds of the client's clock, one a push; with *shift* added, of Unix time.
+        times: Unix microseconds, one a push.
         values: Push after push, one for each key.
     """
 
     keys: list[str]
     steps: array[int]
-    stamps: array[int]
+    times: array[int]
     values: array[float]
-    shift: int
-
-    @property
-    def times(self) -> array[int]:
-        """Unix microseconds."""
-        return array("q", map(floordiv, map(add, self.stamps, repeat(self.shift)), repeat(1000)))
 
     def column(self, number: int) -> array[float]:
         """All values of the key of that number."""
         return self.values[number :: len(self.keys)]
+
+
+class Rows:
+    """Consecutive rows of a stream's log, and where each key is in them.
+
+    Parts with the same keys share an index, so that it is no longer than they are even when there are many of both.
+
+    Attributes:
+        parts: Each with the number of its row, rising.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[int, Part]] = []
+        self._alike: dict[tuple[str, ...], list[int]] = {}
+        self._columns: dict[str, list[tuple[list[int], int]]] = {}
+
+    def add(self, number: int, data: bytes, shift: int) -> int:
+        """The next row; how many pushes it has.
+
+        Raises:
+            ValueError: The row is damaged.
+        """
+        found = decode(data, shift)
+        for part in found:
+            keys = tuple(part.keys)
+            alike = self._alike.get(keys)
+            if alike is None:
+                alike = self._alike[keys] = []
+                for column, key in enumerate(keys):
+                    self._columns.setdefault(key, []).append((alike, column))
+            else:
+                part = part._replace(keys=self.parts[alike[0]][1].keys)  # noqa: PLW2901  one list is enough
+            alike.append(len(self.parts))
+            self.parts.append((number, part))
+        return sum(len(part.steps) for part in found)
+
+    def keys(self) -> list[str]:
+        """The keys, in the order in which they began."""
+        return list(self._columns)
+
+    def places(self, key: str, after: int = 0) -> list[tuple[int, int]]:
+        """Where a key is in the rows behind number *after*: numbers of parts, and of the column there."""
+        found = [(part, column) for alike, column in self._columns.get(key, ()) for part in alike]
+        if len(self._columns.get(key, ())) > 1:
+            found.sort()
+        return [place for place in found if self.parts[place[0]][0] > after]
 
 
 def encode(blocks: Sequence[Block]) -> bytes:
@@ -56,9 +96,14 @@ def decode(data: bytes, shift: int) -> list[Part]:
         ValueError: The row is damaged.
     """
     try:
-        return [Part(block.keys, *block.columns(), shift) for block in _decode(data)]
+        return [_part(block, shift) for block in _decode(data)]
     except (msgspec.MsgspecError, WireError) as error:
         raise ValueError(f"a damaged log row: {error}") from error
+
+
+def _part(block: Block, shift: int) -> Part:
+    steps, stamps, values = block.columns()
+    return Part(block.keys, steps, array("q", map(floordiv, map(add, stamps, repeat(shift)), repeat(1000))), values)
 
 
 def aligned(blocks: Sequence[Block], pushes: int, size: int) -> Iterator[list[Block]]:

@@ -68,28 +68,52 @@ EVERYTHING = Window()
 
 
 class Tail:
-    """What of a stream is in the log still."""
+    """What of a stream is in the log still.
 
-    def __init__(self, connection: sqlite3.Connection, stream: int) -> None:
-        first = stream << LOG_BITS
-        found = connection.execute(
-            "SELECT id, shift, data FROM log WHERE id BETWEEN ? AND ?", (first, (stream + 1 << LOG_BITS) - 1)
+    Args:
+        connection: In a transaction; None to read nothing before `refresh`.
+        stream: Its id.
+    """
+
+    def __init__(self, connection: sqlite3.Connection | None, stream: int) -> None:
+        self._stream = stream
+        self._rows = rows.Rows()
+        self._before = self._last = 0
+        if connection is not None:
+            self.refresh(connection)
+
+    def refresh(self, connection: sqlite3.Connection) -> None:
+        """Read what has come since; what was packed meanwhile may stay, and a series' ``packed`` tells."""
+        base, end = self._stream << LOG_BITS, self._stream + 1 << LOG_BITS
+        found = connection.execute("SELECT min(id) FROM log WHERE id >= ? AND id < ?", (base, end)).fetchone()[0]
+        before = self._last if found is None else found - base - 1
+        if 2 * (before - self._before) > self._last - self._before:  # most of it is packed
+            self._rows = rows.Rows()
+            self._before = self._last = before
+        new = connection.execute(
+            "SELECT id, shift, data FROM log WHERE id > ? AND id < ? ORDER BY id", (base + self._last, end)
         )
-        self._parts = [(id_ - first, part) for id_, shift, data in found for part in rows.decode(data, shift)]
+        for id_, shift, data in new:
+            self._rows.add(id_ - base, data, shift)
+            self._last = id_ - base
 
     def keys(self) -> list[str]:
         """The keys in it."""
-        return list(dict.fromkeys(key for _, part in self._parts for key in part.keys))
+        return self._rows.keys()
 
     def read(self, series: Series) -> tuple[array[int], array[int], array[float]]:
         """Steps, times in microseconds and values of a series."""
         steps, times, values = array("q"), array("q"), array("d")
-        for number, part in self._parts:
-            if number > series.packed and series.key in part.keys:
-                steps += part.steps
-                times += part.times
-                values += part.column(part.keys.index(series.key))
+        for number, column in self._rows.places(series.key, series.packed):
+            part = self._rows.parts[number][1]
+            steps += part.steps
+            times += part.times
+            values += part.column(column)
         return steps, times, values
+
+    def last_time(self) -> int | None:
+        """The latest of its times, in microseconds."""
+        return max((time for _, part in self._rows.parts for time in part.times), default=None)
 
 
 def find(connection: sqlite3.Connection, stream: int, tail: Tail, keys: Sequence[str] | None = None) -> list[Series]:
@@ -100,26 +124,36 @@ def find(connection: sqlite3.Connection, stream: int, tail: Tail, keys: Sequence
     known = {row[1]: Series(*row) for row in found}
     for key in tail.keys():  # noqa: SIM118  not a dict
         known.setdefault(key, Series(stream, key))
-    return [series for key, series in known.items() if keys is None or key in keys]
+    wanted = known.keys() if keys is None else set(keys)
+    return [series for key, series in known.items() if key in wanted]
 
 
-def samples(database: Readable, series: Series) -> Iterator[tuple[array[int], array[int], array[float]]]:
+def samples(
+    database: Readable, series: Series, tail: Tail | None = None
+) -> Iterator[tuple[array[int], array[int], array[float]]]:
     """Every sample that is left of a series, block by block: steps, times in microseconds, values.
 
     Each block is read in a transaction of its own, so that a slow reader holds nobody up; what is packed meanwhile comes
     once all the same.
 
+    Args:
+        database: Read while the samples are asked for.
+        series: Which.
+        tail: Its stream's, shared with others of the stream, so that the log is not read anew for each.
+
     Raises:
         ValueError: A block is damaged.
     """
     place = 0
+    tail = tail or Tail(None, series.stream)
     while True:
         with database.reading() as connection:
             series = _again(connection, series)
             if place < series.end:
                 place, found = _block(connection, series, place)
             else:
-                columns = Tail(connection, series.stream).read(series)
+                tail.refresh(connection)
+                columns = tail.read(series)
                 skipped = place - series.end
                 place += len(columns[0]) - skipped
                 found = columns[0][skipped:], columns[1][skipped:], columns[2][skipped:]

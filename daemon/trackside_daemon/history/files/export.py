@@ -107,7 +107,7 @@ def _csv(database: Readable, run: dict[str, Any]) -> Iterator[str]:
     for attempt, rank, found in ranks:
         begin = f"{attempt},{rank},"
         place = [columns[one.key] for one in found]
-        for step, time, places, values in merge([_samples(database, one) for one in found]):
+        for step, time, places, values in merge(_all_samples(database, found)):
             cells = [""] * len(keys)
             for number, value in zip(places, values, strict=True):
                 cells[place[number]] = repr(value)
@@ -119,7 +119,7 @@ def _jsonl(database: Readable, run: dict[str, Any]) -> Iterator[str]:
     for attempt, rank, found in _ranks(database, run["id"]):
         begin = f'{{"kind":"samples","attempt":{attempt},"rank":{rank},"step":'
         keys = [f"{json.dumps(one.key)}:" for one in found]
-        for step, time, places, values in merge([_samples(database, one) for one in found]):
+        for step, time, places, values in merge(_all_samples(database, found)):
             pushed = ",".join([keys[number] + _number(value) for number, value in zip(places, values, strict=True)])
             yield f'{begin}{step},"time":{time / 1e6!r},"values":{{{pushed}}}}}\n'
     for event in _events(database, run["id"]):
@@ -132,9 +132,9 @@ def _json(database: Readable, run: dict[str, Any]) -> Iterator[str]:
     yield f'{{"run": {_dumps(run)},\n"series": ['
     between = "\n"
     for attempt, rank, found in _ranks(database, run["id"]):
-        for one in found:
+        for one, chunks in zip(found, _all_samples(database, found), strict=True):
             yield f'{between}{{"attempt":{attempt},"rank":{rank},"key":{json.dumps(one.key)},"points":['
-            yield from _points(database, one)
+            yield from _points(chunks)
             yield "]}"
             between = ",\n"
     events = ",".join(f"\n{_dumps(event)}" for event in _events(database, run["id"]))
@@ -142,9 +142,9 @@ def _json(database: Readable, run: dict[str, Any]) -> Iterator[str]:
     yield f'],\n"events": [{events}],\n"alerts": [{alerts}]}}\n'
 
 
-def _points(database: Readable, one: Series) -> Iterator[str]:
+def _points(chunks: Iterable[Chunk]) -> Iterator[str]:
     between = ""
-    for steps, times, values in _samples(database, one):
+    for steps, times, values in chunks:
         points = [
             f"[{step},{time / 1e6!r},{_number(value)}]" for step, time, value in zip(steps, times, values, strict=True)
         ]
@@ -152,8 +152,10 @@ def _points(database: Readable, one: Series) -> Iterator[str]:
         between = ","
 
 
-def _samples(database: Readable, one: Series) -> Iterator[Chunk]:
-    return series.samples(database, one)
+def _all_samples(database: Readable, found: Sequence[Series]) -> list[Iterator[Chunk]]:
+    """The samples of each of a rank's series."""
+    tail = Tail(None, found[0].stream) if found else None
+    return [series.samples(database, one, tail) for one in found]
 
 
 def _streams(connection: sqlite3.Connection, uid: str) -> list[tuple[int, int, int]]:
