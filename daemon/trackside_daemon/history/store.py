@@ -375,7 +375,7 @@ class Store:
 
     def _is_due(self, stream: int, count: int, size: int) -> bool:
         known = self.connection.execute(
-            "SELECT deleted, attempt.ended NOT NULL FROM stream JOIN run ON run.id = stream.run "
+            "SELECT deleted = 1, attempt.ended NOT NULL FROM stream JOIN run ON run.id = stream.run "
             "JOIN attempt ON attempt.run = stream.run AND attempt.number = stream.attempt WHERE stream.id = ?",
             (stream,),
         ).fetchone()

@@ -10,6 +10,7 @@ import logging
 import sqlite3
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside_daemon.history.database import is_damage
@@ -145,6 +146,8 @@ class Writer:
         self._bounds = self._trimming.bounds = bounds
 
     def _begin(self) -> None:
+        with suppress(sqlite3.Error):  # a full disk: the half of a run whose import was cut off stays hidden
+            self._database.connection.execute("UPDATE run SET deleted = 1 WHERE deleted = 2")
         self._store = Store(self._database.connection, self._hardware)
         self._trimming = Trimming(self._database.connection, self._database.path, self._bounds)
         self._packing: Packing | None = None

@@ -15,6 +15,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from fractions import Fraction
 from functools import partial
+from io import SEEK_END
 from itertools import chain
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, NamedTuple
@@ -39,6 +40,7 @@ ROWS = 512
 BATCH_BYTES = 2 * 1024 * 1024
 """About so much goes into a transaction, between which whatever is live has its turn."""
 
+MARK_BYTES = 64 * 1024
 PATIENCE = 600.0
 """Seconds that a transaction may take."""
 
@@ -158,6 +160,7 @@ class Reading:
         self.samples = 0
         self.notes: list[str] = []
         self.file = file
+        mark = _mark(stream, file)
         self._items = parse(stream, file, begin, self.notes)
         first: Item | None = next(self._items, None)
         if first is None:
@@ -170,7 +173,7 @@ class Reading:
         else:
             self._items = chain([first], self._items)
         stem = writable(PurePath(file).stem) or "imported"
-        self.run = writable(id) or self._head.id or hashlib.sha256(stem.encode()).hexdigest()[:12]
+        self.run = writable(id) or self._head.id or mark
         self.name = writable(name) or self._head.name or stem
         self.pinned = self._head.pinned
         self._sessions: dict[tuple[int, int], _Session] = {}
@@ -262,6 +265,16 @@ class Reading:
             raise FormError(f"{self.file}: line {line}: what it tells of its run: {why}") from error
 
 
+def _mark(stream: BinaryIO, file: str) -> str:
+    """What tells one file from another of the same name, as a run's id: its name, its size and its beginning."""
+    begin, here = b"", 0
+    if stream.seekable():
+        begin, here = stream.read(MARK_BYTES), stream.seek(0, SEEK_END)
+        stream.seek(0)
+    name = PurePath(file).name.encode("utf-8", "replace")
+    return hashlib.sha256(b"%b\0%d\0%b" % (name, here, begin)).hexdigest()[:12]
+
+
 class Imported(NamedTuple):
     """What was taken."""
 
@@ -284,7 +297,7 @@ def write(writer: Writer, reading: Reading) -> Imported:
     begun = False
     try:
         for batch in _batches(iter(reading)):
-            work = partial(_apply, batch) if begun else partial(_begin, reading.run, batch)
+            work = partial(_apply, batch) if begun else partial(_begin, reading, batch)
             writer.call(work).result(PATIENCE)
             begun = True
         writer.call(partial(_show, reading.run, pinned=reading.pinned)).result(PATIENCE)
@@ -334,9 +347,7 @@ def _begin(reading: Reading, batch: list[Record], store: Store) -> None:
 
 def _show(uid: str, store: Store, *, pinned: bool) -> None:
     """The run is whole: nobody has seen it before."""
-    store.connection.execute(
-        "UPDATE run SET deleted = 0, pinned = ? WHERE uid = ? AND deleted = 2", (int(pinned), uid)
-    )
+    store.connection.execute("UPDATE run SET deleted = 0, pinned = ? WHERE uid = ? AND deleted = 2", (int(pinned), uid))
 
 
 def _drop(uid: str, store: Store) -> None:
