@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from histories import BEGIN, column, finished, history, opened, taken
+from history.builders import Bench, block, session_id
 
-from trackside_daemon.history.files.export import count, export
+from trackside_daemon.history import rows
+from trackside_daemon.history.files.export import FORMS, Form, count, export
 from trackside_daemon.history.reader import UnknownRunError
 from trackside_daemon.record import Alert, Event
 
@@ -180,3 +182,20 @@ def test_a_nan_in_a_configuration_is_a_text_in_the_export(tmp_path: Path) -> Non
         found = json.loads(one.written("a", "json"), parse_constant=pytest.fail)
     assert found["run"]["attempt_list"][0]["config"] == {"clip": "nan", "more": ["inf", {"x": 1}]}
     assert not isnan(found["series"][0]["points"][0][2])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_log_is_not_read_anew_for_each_series(form: Form, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.open(session_id(1))
+    for number in range(10):
+        bench.send(session_id(1), block([f"k{key}" for key in range(40)], [number], [0.5] * 40))
+    read: list[int] = []
+    add = rows.Rows.add
+
+    def counted(self: rows.Rows, number: int, data: bytes, shift: int) -> int:
+        read.append(number)
+        return add(self, number, data, shift)
+
+    monkeypatch.setattr(rows.Rows, "add", counted)
+    assert b"k39" in b"".join(export(bench.database, "run", form))
+    assert len(read) == 3 * 10, "to tell of the run, to find its series, and to read them"

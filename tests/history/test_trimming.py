@@ -316,8 +316,8 @@ def test_the_blocks_of_many_keys_are_looked_for_in_steps(bench: Bench) -> None:
     bench.pack(1)
     trimming = Keeper(bench, size=1).trimming
     offered: list[int] = []
-    trimming._offer = lambda _, series, *__: offered.append(series)  # type: ignore[method-assign, assignment]
-    counts = [0, *(len(offered) for _ in trimming._live(0.0))]
+    trimming._offer = lambda _, series, *__: offered.append(series)  # type: ignore[method-assign]
+    counts = [0, *(len(offered) for _ in trimming._live(0.0)), 600]
     assert len(offered) == 600
     assert all(later - earlier <= STEP_ROWS for earlier, later in pairwise(counts))
 
