@@ -130,6 +130,7 @@ def test_a_run_tells_its_configuration_attempts_and_each_metric(site: Site, api:
         "attempt": 0,
         "rank": 0,
         "count": 3,
+        "nonfinite": 0,
         "last": 2.0,
         "last_step": 2,
         "last_time": WALL + 2,

@@ -90,9 +90,15 @@ def runs(
     """List the runs in the history, the newest first."""
     with _told():
         from trackside_daemon.history.reader import Filter
+        from trackside_daemon.training.families import STATES
 
+        if state and state not in STATES:
+            raise WrongError(f"--state {shown(state)}: a run is {', '.join(STATES)}")
         wanted = Filter(name, tag, state, _moment("--since", since), _moment("--until", until, end=True), limit)
-        found = _find(storage_path, url).runs(wanted)
+        source = _find(storage_path, url)
+        found = source.runs(wanted)
+        if not source.live and any(run["ended"] is None for run in found):
+            _say("no daemon answers here: what has not ended is told as it was last written")
         if as_json:
             _print_json({"runs": found})
         elif found:
@@ -126,6 +132,9 @@ def show(
 
         source = _find(storage_path, url)
         found = source.run(run)
+        ranks = sorted({one["rank"] for one in found["metrics"]})
+        if rank is not None and rank not in ranks:
+            raise WrongError(f"--rank {rank}: run {shown(found['name'])} has {', '.join(map(str, ranks)) or 'none'}")
         found["alerts"], events = source.alerts(found["id"]), source.events(found["id"])
         if as_json:
             _print_json({**found, "events": events})
@@ -310,7 +319,7 @@ def _import(source: Source, file: Path, name: str, id_: str) -> int:
         return 2
     for note in taken.notes:
         _say(f"{file}: {note}")
-    typer.echo(f"imported: {shown(taken.run)}, {taken.samples} samples")
+    typer.echo(f"imported: {file} as run {shown(taken.run)}, {taken.samples} samples")
     return 0
 
 

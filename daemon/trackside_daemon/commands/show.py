@@ -106,11 +106,13 @@ def describe(
         [shown(one["key"]), *(number(one[name]) for name in ("final", "best", "mean", "min", "max", "step", "count"))]
         for one in metrics(run, rank)
     ]
+    odd = [f"{one['key']} {one['nonfinite']}" for one in run["metrics"] if one.get("nonfinite")]
     if rows:
         of = f" of rank {ranks[0] if rank is None else rank} ({len(ranks)} ranks: --rank N for another)"
         yield from ("", f"metrics{of if len(ranks) > 1 else ''}:")
         header = ["", "FINAL", "BEST", "MEAN", "MIN", "MAX", "STEP", "SAMPLES"]
         yield from table(header, rows, right="<>>>>>>>", flexible="~")
+    yield from _listed("NaN or infinite", odd)
     yield from _listed("attempts", _attempts(run, now) if len(run["attempt_list"]) > 1 else [])
     yield from _pairs("configuration", {key: setting(value) for key, value in config(run).items()})
     yield from _listed("alerts", [_alert(one, run) for one in run["alerts"]])
@@ -253,8 +255,9 @@ def _alert(one: Mapping[str, Any], run: Mapping[str, Any]) -> str:
 
 def _event(one: Mapping[str, Any], run: Mapping[str, Any]) -> str:
     step = "" if one["step"] is None else f"  step {one['step']}"
-    fields = " ".join(f"{key}={setting(value)}" for key, value in flat(one["fields"]).items())
-    return f"{_after(one['time'], run)}{step}  {one['kind']}  {fields}"
+    fields = " ".join(f"{key}={setting(value)}" for key, value in flat(one["fields"]).items() if value != "")
+    rank = "" if one["rank"] is None else f"  rank {one['rank']}"
+    return f"{_after(one['time'], run)}{rank}{step}  {one['kind']}  {fields}"
 
 
 def _after(moment_: float, run: Mapping[str, Any]) -> str:

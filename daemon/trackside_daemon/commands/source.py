@@ -62,7 +62,13 @@ class Export(NamedTuple):
 
 
 class Source(Protocol):
-    """A history that can be asked."""
+    """A history that can be asked.
+
+    Attributes:
+        live: A daemon answers, and what lives is told as it is now.
+    """
+
+    live: bool
 
     def runs(self, wanted: Filter) -> list[dict[str, Any]]:
         """The runs, the newest first."""
@@ -106,6 +112,7 @@ class FileSource:
     """
 
     def __init__(self, directory: Path | None, warn: Callable[[str], None]) -> None:
+        self.live = False
         self._named = directory
         self._warn = warn
         self._opened: Offline | None = None
@@ -205,6 +212,7 @@ class ApiSource:
     """
 
     def __init__(self, url: str, token: str) -> None:
+        self.live = True
         self.url = url.rstrip("/")
         self._token = token
         self._open = build_opener(ProxyHandler({})).open

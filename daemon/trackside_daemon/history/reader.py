@@ -11,7 +11,7 @@ import msgspec
 from trackside.wire import Identity
 from trackside_daemon.history import codec
 from trackside_daemon.history.schema import BLOCK_BITS, HOST
-from trackside_daemon.history.series import Series, Tail, find
+from trackside_daemon.history.series import LOSSES, Series, Tail, find
 from trackside_daemon.metric import json_number
 
 if TYPE_CHECKING:
@@ -115,15 +115,25 @@ def run(connection: sqlite3.Connection, uid: str) -> dict[str, Any]:
         "SELECT number, state, cause, started, ended, config, about FROM attempt WHERE run = ? ORDER BY number", (id_,)
     )
     names = ("attempt", "state", "cause", "started", "ended")
+    metrics = list(_metrics(connection, id_))
     return {
         **_listed(listed),
+        "step": max((one["last_step"] for one in metrics if one["last_step"] is not None), default=None),
+        "loss": _loss(metrics),
         "trimmed": bool(trimmed),
         "attempt_list": [
             {**dict(zip(names, known, strict=True)), "config": _loads(config), **json.loads(about)}
             for *known, config, about in attempts
         ],
-        "metrics": list(_metrics(connection, id_)),
+        "metrics": metrics,
     }
+
+
+def _loss(metrics: Sequence[dict[str, Any]]) -> float | str | None:
+    """The last loss of the last attempt's lowest rank; None without one."""
+    losses = [one for one in metrics if one["key"] in LOSSES]
+    losses.sort(key=lambda one: (-one["attempt"], one["rank"], len(one["key"])))
+    return losses[0]["last"] if losses else None
 
 
 def events(connection: sqlite3.Connection, uid: str = "", limit: int = 1000) -> list[dict[str, Any]]:
@@ -131,7 +141,7 @@ def events(connection: sqlite3.Connection, uid: str = "", limit: int = 1000) -> 
     found = connection.execute(
         "SELECT run.uid, run.name, event.attempt, event.rank, event.time, event.step, event.kind, event.fields "
         "FROM event JOIN run ON run.id = event.run WHERE NOT run.deleted AND (? = '' OR run.uid = ?) "
-        "ORDER BY event.time DESC, event.id DESC LIMIT ?",
+        "ORDER BY event.id DESC LIMIT ?",
         (uid, uid, limit),
     ).fetchall()
     names = ("run", "name", "attempt", "rank", "time", "step", "kind")
@@ -301,6 +311,7 @@ def _summary(connection: sqlite3.Connection, one: Series, tail: Tail) -> dict[st
         step, time, last = steps[-1], times[-1], values[-1]
     return {
         "count": count,
+        "nonfinite": count - finite,
         "last": json_number(last),
         "last_step": step,
         "last_time": None if time is None else time / 1e6,

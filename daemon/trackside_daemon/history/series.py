@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 By = Literal["step", "time"]
+LOSSES = ("loss", "train/loss", "train_loss")
+"""The keys that a run's loss in a list of runs is taken from."""
 
 
 class Readable(Protocol):

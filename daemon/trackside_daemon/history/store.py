@@ -13,6 +13,7 @@ from trackside_daemon.history import rows
 from trackside_daemon.history.cleaning import as_text, clean
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.schema import HOST, LOG_BITS
+from trackside_daemon.history.series import LOSSES
 from trackside_daemon.metric import json_number
 from trackside_daemon.record import Alert, Event, Opened, Record, Sampled, Standing, Taken
 
@@ -24,9 +25,6 @@ LOG_ROWS = 512
 
 LOG_BYTES = 16 * 1024 * 1024
 """And at so many bytes, since packing holds them in memory."""
-
-LOSSES = ("loss", "train/loss", "train_loss")
-"""The keys that a run's loss in a list of runs is taken from."""
 
 SESSIONS = 4096
 """With more of them, what is remembered is forgotten, and read again."""

@@ -102,10 +102,11 @@ class Trimming:
     def _steps(self, now: float) -> Iterator[None]:
         yield from self._delete_marked()
         if self.bounds.age:
-            self._connection.execute(
-                "UPDATE run SET deleted = 1 WHERE NOT pinned AND NOT deleted AND max(ended, imported) < ?",
-                (now - self.bounds.age,),
-            )
+            for run in self._all(
+                "SELECT id FROM run WHERE NOT pinned AND NOT deleted AND max(ended, imported) < ?",
+                now - self.bounds.age,
+            ):
+                self._mark(run, "storage.retention.age")
             yield from self._delete_marked()
             yield from self._delete_host(now - self.bounds.age)
         if self._is_over():
@@ -147,6 +148,9 @@ class Trimming:
                 "UPDATE run SET trimmed = 1 WHERE id = ? AND NOT EXISTS (SELECT 1 FROM series "
                 "JOIN stream ON stream.id = stream WHERE stream.run = run.id AND series.trimmed * ? < series.end)",
                 (run, BLOCK),
+            )
+            self._tell(
+                run, "has lost its samples, and keeps its minima, maxima and last values: storage.retention.size"
             )
             yield
 
@@ -201,8 +205,16 @@ class Trimming:
             run = self._one("SELECT id FROM run WHERE ended NOT NULL AND NOT pinned AND NOT deleted ORDER BY ended")
             if run is None:
                 return
-            self._connection.execute("UPDATE run SET deleted = 1 WHERE id = ?", (run,))
+            self._mark(run, "storage.retention.size")
             yield from self._delete_marked()
+
+    def _mark(self, run: int, why: str) -> None:
+        self._connection.execute("UPDATE run SET deleted = 1 WHERE id = ?", (run,))
+        self._tell(run, f"is deleted: {why}")
+
+    def _tell(self, run: int, what: str) -> None:
+        name, uid = self._connection.execute("SELECT name, uid FROM run WHERE id = ?", (run,)).fetchone()
+        log.info("run %s (id %s) %s", name, uid, what)
 
     def _delete_marked(self) -> Iterator[None]:
         """Take away the runs that are marked as deleted, bit by bit."""

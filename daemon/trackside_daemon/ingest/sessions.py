@@ -184,12 +184,10 @@ class Sessions:
             beat = decode_body("beat", body)
             self._messages["beat"] += 1
             return [], self._runs.beat(envelope.session, beat, now)
-        if not room:
-            return [], []
-        if not session.opened:  # it greeted when there was none, so that the history does not know it
+        if room and not session.opened:  # it greeted when there was none, so that the history does not know it
             del self._sessions[envelope.session]
             return [[peer, *encode(Envelope("hello?", envelope.session))]], []
-        return self._in_order(envelope, body, session, now)
+        return self._in_order(envelope, body, session, now) if room else ([], [])
 
     def _greet(
         self, peer: bytes, envelope: Envelope, body: bytes, now: Moment, *, room: bool
