@@ -24,6 +24,7 @@ from trackside_daemon.history.trimming import Bounds
 from trackside_daemon.record import Alert, Event, Opened, Sampled, Standing, Taken
 from trackside_daemon.web import history as pages
 from trackside_daemon.web.openapi import ENDPOINTS, document
+from trackside_daemon.web.series import drawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -392,7 +393,7 @@ def test_each_chart_is_of_one_moment_though_its_series_is_packed_meanwhile(site:
         found = reader.series(connection, "id-1")
     site.keep(ended(who))
     eventually(lambda: site.history.writer.call(lambda store: not store.due).result(60))
-    charts = pages._charts(site.history.database, found, Window(), 100)
+    charts = drawn(site.history.database, found, Window(), 100)
     assert [(len(one["points"]), one["samples"]) for one in charts] == [(4, 4), (4, 4)]
 
 

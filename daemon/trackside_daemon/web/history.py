@@ -9,7 +9,6 @@ import shutil
 import sqlite3
 import time
 from contextlib import suppress
-from math import inf
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -20,36 +19,30 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
-from trackside_daemon.history import changing, charts, reader, series
+from trackside_daemon.history import changing, reader
 from trackside_daemon.history.charts import POINTS
 from trackside_daemon.history.files.export import FORMS, count, export
 from trackside_daemon.history.files.importing import ImportingError, Reading, write
 from trackside_daemon.history.files.items import FormError
 from trackside_daemon.history.reader import Filter, UnknownRunError
-from trackside_daemon.history.series import Series, Tail, Window
-from trackside_daemon.metric import json_number
 from trackside_daemon.training.families import ENDED
 from trackside_daemon.web import api
+from trackside_daemon.web.asked import bounded, number, window
+from trackside_daemon.web.series import MOST_BUCKETS, drawn, find, stream, stream_points
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
-    from starlette.datastructures import QueryParams
     from starlette.requests import Request
 
     from trackside_daemon.history.database import Database
-    from trackside_daemon.history.reader import Found
     from trackside_daemon.history.store import Store
     from trackside_daemon.history.writer import Writer
     from trackside_daemon.state import State
 
 TYPES = {"csv": "text/csv", "json": "application/json", "jsonl": "application/jsonl"}
 MOST_POINTS = 20_000
-MOST_SERIES = 1000
-MOST_BUCKETS = 200_000
-"""One question answers at most so many series, and buckets of all of them together."""
-
 CHANGE_SECONDS = 15.0
 """Whoever changes something waits for the writer so long."""
 
@@ -59,8 +52,6 @@ IMPORTS = 4
 IMPORT_BYTES = 16 * 1024**3
 """A larger file is not taken."""
 
-_FAR = 9e12
-"""Seconds whose microseconds fit into a column."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.decode
@@ -88,9 +79,9 @@ class HistoryPages:
             name=asked.get("name", ""),
             tag=asked.get("tag", ""),
             state=asked.get("state", ""),
-            since=_number(asked, "since"),
-            until=_number(asked, "until"),
-            limit=_count(asked, "limit", 0, 10_000_000),
+            since=number(asked, "since"),
+            until=number(asked, "until"),
+            limit=bounded(asked, "limit", 0, 10_000_000),
         )
         live = api.runs(self._state, time.monotonic())
         return _json(
@@ -107,28 +98,28 @@ class HistoryPages:
         names = [request.path_params["id"]] if "id" in request.path_params else asked.getlist("run")
         if not names:
             raise HTTPException(400, "run: say which, by its id or name; it may be repeated")
-        points = _count(asked, "points", POINTS, MOST_POINTS)
-        window = _window(asked)
-        found = await self._read(lambda connection: _find(connection, names, asked))
+        points = bounded(asked, "points", POINTS, MOST_POINTS)
+        wanted = window(asked)
+        found = await self._read(lambda connection: find(connection, names, asked))
         if not points:
-            return StreamingResponse(_stream(self._database, found, window), media_type="application/json")
+            return StreamingResponse(stream(self._database, found, wanted), media_type="application/json")
         points = min(points, max(2, MOST_BUCKETS // max(1, len(found))))
-        return _json({"series": await self._in_thread(lambda: _charts(self._database, found, window, points))})
+        return _json({"series": await self._in_thread(lambda: drawn(self._database, found, wanted, points))})
 
     async def one_series(self, request: Request) -> Response:
         """One key of a run, its attempts one behind the other: buckets, or with ``points=0`` every sample."""
         asked = request.query_params
         if len(asked.getlist("key")) != 1:
             raise HTTPException(400, "key: say which one; for several, ask /api/v1/series")
-        points = _count(asked, "points", POINTS, MOST_POINTS)
-        window = _window(asked)
-        found = await self._read(lambda connection: _find(connection, [request.path_params["id"]], asked))
+        points = bounded(asked, "points", POINTS, MOST_POINTS)
+        wanted = window(asked)
+        found = await self._read(lambda connection: find(connection, [request.path_params["id"]], asked))
         if not found:
             raise HTTPException(404, f"key {asked['key']!r}: run {request.path_params['id']!r} has none of that name")
         if not points:
-            return StreamingResponse(_stream_points(self._database, found, window), media_type="application/json")
+            return StreamingResponse(stream_points(self._database, found, wanted), media_type="application/json")
         points = max(1, points // len(found))
-        charts = await self._in_thread(lambda: _charts(self._database, found, window, points))
+        charts = await self._in_thread(lambda: drawn(self._database, found, wanted, points))
         return _json({"key": asked["key"], "points": [point for chart in charts for point in chart["points"]]})
 
     async def events(self, request: Request) -> Response:
@@ -188,10 +179,10 @@ class HistoryPages:
         self, request: Request, what: str, read: Callable[[Any, str, int], list[dict[str, Any]]]
     ) -> Response:
         asked = request.query_params
-        limit = _count(asked, "limit", 1000, 100_000)
+        limit = bounded(asked, "limit", 1000, 100_000)
 
         def look(connection: Any) -> list[dict[str, Any]]:
-            return read(connection, _known(connection, asked["run"]) if asked.get("run") else "", limit)
+            return read(connection, reader.resolve(connection, asked["run"]) if asked.get("run") else "", limit)
 
         return _json({what: await self._read(look)})
 
@@ -284,146 +275,8 @@ def _merged(kept: list[dict[str, Any]], live: dict[str, Any], wanted: Filter) ->
     return [*fresh, *kept] if everything else kept
 
 
-def _known(connection: Any, name: str) -> str:
-    return reader.resolve(connection, name)
-
-
 def _resolve(connection: Any, request: Request) -> str:
-    return _known(connection, request.path_params["id"])
-
-
-def _find(connection: Any, names: list[str], asked: QueryParams) -> list[Found]:
-    """The series that a question means."""
-    keys = asked.getlist("key") or None
-    ranks = asked.getlist("rank")
-    try:
-        wanted = None if not ranks else () if ranks == ["all"] else [_whole(rank) for rank in ranks]
-        attempt = _whole(asked["attempt"]) if "attempt" in asked else None
-    except ValueError:
-        raise HTTPException(400, "rank and attempt are numbers; rank=all for every rank") from None
-    found = [
-        one
-        for uid in dict.fromkeys(_known(connection, name) for name in names)
-        for one in reader.series(connection, uid, keys, wanted, attempt)
-    ]
-    if len(found) > MOST_SERIES:
-        raise HTTPException(400, f"{len(found)} series are more than {MOST_SERIES}; name keys, ranks or an attempt")
-    return found
-
-
-def _charts(database: Database, found: list[Found], window: Window, points: int) -> list[dict[str, Any]]:
-    """Each in a view of its own, since the WAL cannot shrink meanwhile."""
-    made = []
-    for each in found:
-        with database.reading() as connection:
-            one = _again(connection, each)
-            chart = charts.chart(connection, one.series, one.tail, _of_run(connection, one, window), points)
-        made.append(
-            {
-                **_named(one),
-                "samples": chart.samples,
-                "unit": chart.unit,
-                "trimmed": chart.trimmed,
-                "points": [_point(point) for point in chart.points],
-            }
-        )
-    return made
-
-
-def _again(connection: Any, one: Found) -> Found:
-    """The series as it is now, if some of its tail was packed since it was found."""
-    packed = connection.execute("SELECT id, packed FROM series WHERE stream = ? AND key = ?", one.series[:2]).fetchone()
-    if (packed or (0, 0)) == (one.series.id, one.series.packed):
-        return one
-    tail = Tail(connection, one.series.stream)
-    now = series.find(connection, one.series.stream, tail, [one.series.key])
-    return one._replace(series=now[0] if now else Series(*one.series[:2]), tail=tail)
-
-
-def _of_run(connection: Any, one: Found, window: Window) -> Window:
-    """A window of the machine's series: those have no steps, and go on before and after the run."""
-    if one.rank is not None:
-        return window
-    began, ended = reader.span(connection, _known(connection, one.run))
-    low, high = (window.low, window.high) if window.by == "time" else (-inf, inf)
-    return Window("time", max(low, began), min(high, inf if ended is None else ended))
-
-
-def _stream(database: Database, found: list[Found], window: Window) -> Iterator[bytes]:
-    """``{"series": […]}`` with every sample, piece by piece."""
-    yield b'{"series":['
-    for number, one in enumerate(found):
-        yield (b"," if number else b"") + _encode(_named(one))[:-1] + b',"points":['
-        yield from _pieces(database, [one], window)
-        yield b"]}"
-    yield b"]}"
-
-
-def _stream_points(database: Database, found: list[Found], window: Window) -> Iterator[bytes]:
-    yield b'{"key":' + _encode(found[0].series.key) + b',"points":['
-    yield from _pieces(database, found, window)
-    yield b"]}"
-
-
-def _pieces(database: Database, found: list[Found], window: Window) -> Iterator[bytes]:
-    """Every sample in the window as ``[step, time, value]``, a block at a time."""
-    first = True
-    for one in found:
-        with database.reading() as connection:
-            wanted = _of_run(connection, one, window)
-        for columns in series.samples(database, one.series):
-            steps, times, values = series.cut(*columns, wanted)
-            if len(steps):
-                rows = [
-                    (step, time / 1e6, json_number(value))
-                    for step, time, value in zip(steps, times, values, strict=True)
-                ]
-                yield (b"" if first else b",") + _encode(rows)[1:-1]
-                first = False
-
-
-def _named(one: Found) -> dict[str, Any]:
-    return {"run": one.run, "attempt": one.attempt, "rank": one.rank, "key": one.series.key}
-
-
-def _point(point: list[float]) -> list[float | str]:
-    step, moment, *values = point
-    return [step, moment, *map(json_number, values)]
-
-
-def _window(asked: QueryParams) -> Window:
-    by = asked.get("by", "step")
-    if by not in ("step", "time"):
-        raise HTTPException(400, f"by: step or time, not {by!r}")
-    most = _FAR if by == "time" else 2.0**63
-    low, high = _number(asked, "from", most), _number(asked, "to", most)
-    return Window("time" if by == "time" else "step", -inf if low is None else low, inf if high is None else high)
-
-
-def _number(asked: QueryParams, name: str, most: float = _FAR) -> float | None:
-    text = asked.get(name, "")
-    try:
-        number = float(text) if text else None
-    except ValueError:
-        number = float("nan")
-    if number is not None and not abs(number) <= most:
-        raise HTTPException(400, f"{name}: {text[:60]!r} is not a number from -{most:g} to {most:g}")
-    return number
-
-
-def _whole(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or len(text) > 18:
-        raise ValueError(text)
-    return int(text)
-
-
-def _count(asked: QueryParams, name: str, default: int, most: int) -> int:
-    text = asked.get(name, "")
-    if not text:
-        return default
-    if not (text.isascii() and text.isdecimal()) or len(text) > 9 or int(text) > most:
-        raise HTTPException(400, f"{name}: {text[:60]!r} is not a number from 0 to {most}")
-    return int(text)
+    return reader.resolve(connection, request.path_params["id"])
 
 
 def _json(content: Any) -> Response:
