@@ -203,7 +203,7 @@ def test_alerts_are_renewed_and_events_kept(bench: Bench) -> None:
             ("Slow", "page", 9.0, "run"),
             ("Hot", "page", None, None),
         ]
-        assert [one["kind"] for one in reader.events(connection, "run")] == ["first", "second"]
+        assert [one["kind"] for one in reader.events(connection, "run")] == ["second", "first"], "as they were told"
         assert reader.events(connection, "other") == []
 
 
