@@ -508,3 +508,8 @@ def test_a_daemon_elsewhere_is_asked_with_the_link_that_it_prints(here: Place) -
 )  # fmt: skip
 def test_the_best_of_a_metric_is_told_by_its_words(key: str, expected: int | None) -> None:
     assert best(key, 1, 2) == expected
+
+
+def test_what_is_asked_for_and_is_not_there_is_said(asked: Place) -> None:
+    assert asked.run("runs", "--state", "runing").refusal().startswith("--state runing: a run is starting, running,")
+    assert asked.run("show", "gpt-small", "--rank", "9").refusal() == "--rank 9: run gpt-small has 0, 1"

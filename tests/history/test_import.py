@@ -350,3 +350,37 @@ def test_infinities_and_nan_are_data(tmp_path: Path) -> None:
     with history(tmp_path) as one:
         run = one.take(b"step,x\n0,NaN\n1,Infinity\n2,-inf\n").run
         assert [row[4] for row in table(one, run)[1:]] == [repr(nan), repr(inf), repr(-inf)]
+
+
+def test_nobody_sees_a_run_before_it_is_whole_and_what_was_cut_off_goes(tmp_path: Path) -> None:
+    data = b"step,time,loss\n" + b"".join(b"%d,1700000000,1.5\n" % step for step in range(200_000))
+    with history(tmp_path) as one:
+        seen: list[int] = []
+        original = one.writer.call
+
+        def call(work: Any) -> Any:
+            future = original(work)
+            future.result(60)
+            with one.database.reading() as connection:
+                seen.append(len(reader.runs(connection)))
+            return future
+
+        one.writer.call = call  # type: ignore[method-assign]
+        taken = one.take(data, "run.csv")
+        assert len(seen) > 2
+        assert set(seen[:-1]) == {0}
+        assert seen[-1] == 1
+        original(lambda store: store.connection.execute("UPDATE run SET deleted = 2")).result(60)  # as a kill leaves it
+    with history(tmp_path) as again:
+        assert again.take(data, "run.csv").run == taken.run
+        with again.database.reading() as connection:
+            assert len(reader.runs(connection)) == 1
+
+
+def test_files_of_one_name_are_runs_of_their_own_and_the_same_file_is_one(tmp_path: Path) -> None:
+    with history(tmp_path) as one:
+        first = one.take(b"step,loss\n1,2.0\n", "a/progress.csv")
+        second = one.take(b"step,loss\n1,3.0\n", "b/progress.csv")
+        assert first.run != second.run
+        with pytest.raises(ImportingError, match="in the history already"):
+            one.take(b"step,loss\n1,2.0\n", "c/progress.csv")

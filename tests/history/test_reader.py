@@ -82,6 +82,9 @@ def test_a_metric_is_told_the_same_fresh_or_packed_or_half(three: Bench) -> None
     three.send(session_id(3), block(["a"], [3], [-5.0]))
     three.send(session_id(4), block(["a"], [9], [float("inf")]))
     fresh = metrics(three)
+    with three.database.reading() as connection:
+        run = reader.run(connection, "b")
+    assert (run["step"], run["loss"]) == (9, None), "also of what is in the log still"
     stream = three.stream(session_id(3))
     three.step(stream)
     assert metrics(three) == fresh

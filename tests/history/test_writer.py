@@ -21,7 +21,7 @@ from trackside_daemon.history.database import Database
 from trackside_daemon.history.queue import QUEUE_ITEMS
 from trackside_daemon.history.trimming import Bounds
 from trackside_daemon.history.writer import Writer
-from trackside_daemon.record import Event, Sampled, Standing, Taken
+from trackside_daemon.record import Alert, Event, Sampled, Standing, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -360,3 +360,90 @@ def test_a_message_is_never_apart_from_its_number(house: House, monkeypatch: pyt
         house.put(number, 1.0)
     eventually(lambda: len(house.acknowledged) == 199)
     assert not wrong
+
+
+def test_what_a_stranger_sends_is_never_acknowledged_and_it_is_asked_to_greet(place: Path) -> None:
+    """Its run was deleted, or the file is another one: what it sent was not written."""
+    acknowledged: list[int] = []
+    renounced: list[bytes | None] = []
+    database = Database(place)
+    writer = Writer(database, ROOM, acknowledge=acknowledged.append, renounce=renounced.append)
+    writer.put([opened(ONE)])
+    writer.put([Taken(ONE, 1, [block(["a"], [1], [1.0])], SHIFT)], 1)
+    stranger = Taken(session_id(2), 7, [block(["a"], [1], [1.0])], SHIFT)
+    writer.put([stranger], 7)
+    writer.put([opened(session_id(2), run="other")])
+    writer.put([stranger], 8)
+    writer.start()
+    eventually(lambda: acknowledged == [1, 8])
+    assert renounced == [session_id(2)]
+    assert writer.samples()[1].value == 2
+    writer.stop()
+    database.close()
+
+
+def test_a_run_that_is_deleted_while_its_client_lives_begins_again(house: House) -> None:
+    house.writer.start()
+    house.put(1, 1.0)
+    eventually(lambda: house.acknowledged == [1])
+    house.writer.call(lambda store: store.connection.execute("UPDATE run SET deleted = 1")).result(10)
+    house.put(2, 2.0)
+    assert house.renounced.wait(10)
+    house.writer.put([opened(ONE, acked=1)])
+    house.put(2, 2.0)
+    eventually(lambda: house.acknowledged == [1, 2])
+    with house.database.reading() as connection:
+        (stream,) = connection.execute(
+            "SELECT stream.id FROM stream JOIN run ON run.id = run WHERE NOT deleted"
+        ).fetchone()
+    assert house.read(stream) == [2.0]
+
+
+def test_a_session_that_no_table_takes_costs_only_itself(house: House) -> None:
+    def broken() -> dict[str, Any]:
+        raise ValueError("no such sensor")
+
+    house.writer._store._hardware = broken
+    house.writer.put([opened(session_id(2), run="other")])
+    house.writer.start()
+    house.put(1, 1.0, session=session_id(2))
+    eventually(lambda: house.acknowledged == [1])
+    assert house.read(2) == [1.0], "only the hardware is not told"
+
+
+def test_a_file_that_is_deleted_under_it_is_begun_anew_and_nothing_unwritten_is_acknowledged(
+    house: House, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TRIM_SECONDS", 0.05)
+    house.writer.start()
+    house.put(1, 1.0)
+    eventually(lambda: house.acknowledged == [1])
+    house.database.path.unlink()
+    assert house.renounced.wait(20)
+    assert "was deleted or replaced" in caplog.text
+    house.writer.put([opened(ONE, acked=1)])
+    house.put(2, 2.0)
+    eventually(lambda: house.acknowledged == [1, 2])
+    assert house.read() == [2.0]
+    assert house.database.path.exists()
+
+
+def test_the_configuration_is_the_lowest_ranks(house: House) -> None:
+    for rank in (2, 1, 3):
+        house.writer.put([opened(session_id(10 + rank), rank=rank, config=f'{{"rank":{rank}}}')])
+    house.writer.start()
+    house.writer.call(lambda _: None).result(10)
+    with house.database.reading() as connection:
+        assert connection.execute("SELECT config FROM attempt").fetchall() == [('{"rank":1}',)]
+
+
+def test_what_looks_like_a_secret_is_nowhere_in_the_file(house: House) -> None:
+    secret = "hf_abcdefghijklmnopqrstuvwxyz012345"
+    house.writer.put([opened(session_id(2), run="r", tags=(secret,), config=f'{{"x":"{secret}"}}')])
+    house.writer.put([Standing("r", 0, "failed", secret, 1.0)])
+    house.writer.put([Event("r", 0, 1.0, "note", fields={"path": secret})])
+    house.writer.put([Alert("A", "info", 1.0, "r", {"label": secret}, secret, secret)])
+    house.writer.start()
+    house.writer.stop()
+    house.database.close()
+    assert secret.encode() not in house.database.path.read_bytes()

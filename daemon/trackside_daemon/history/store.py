@@ -207,7 +207,7 @@ class Store:
         hello = record.hello
         started = hello.started / 1e9 + record.offset
         known = self.connection.execute(
-            "SELECT about, config, config_rank FROM attempt WHERE run = ? AND number = ?", (run, record.attempt)
+            "SELECT about, config_rank FROM attempt WHERE run = ? AND number = ?", (run, record.attempt)
         ).fetchone()
         if known is None:
             self.connection.execute(
@@ -220,11 +220,15 @@ class Store:
         about = json.loads(known[0]) if known else {}
         if hello.identity.rank <= about.get("rank", hello.identity.rank):
             about = self._about(record) if record.about is None else record.about
-        config = hello.config or (known[1] if known else "")
         self.connection.execute(
-            "UPDATE attempt SET about = ?, config = ?, started = min(started, ?) WHERE run = ? AND number = ?",
-            (as_text(about), config, started, run, record.attempt),
+            "UPDATE attempt SET about = ?, started = min(started, ?) WHERE run = ? AND number = ?",
+            (as_text(about), started, run, record.attempt),
         )
+        if hello.config and (known is None or known[1] is None or hello.identity.rank <= known[1]):
+            self.connection.execute(
+                "UPDATE attempt SET config = ?, config_rank = ? WHERE run = ? AND number = ?",
+                (hello.config, hello.identity.rank, run, record.attempt),
+            )
 
     def _about(self, record: Opened) -> dict[str, Any]:
         """What is kept of a process and its machine; what is empty is left out."""
