@@ -42,6 +42,7 @@ def test_a_process_says_its_command_its_directory_its_interpreter_and_its_system
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", "--lr", "0.1"])
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "train.py")])  # outside of any repository
     monkeypatch.chdir(tmp_path)
     found = about()
     assert (found.command, found.directory) == (("python", "train.py", "--lr", "0.1"), str(tmp_path))
