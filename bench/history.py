@@ -31,6 +31,8 @@ from trackside_daemon.record import Opened, Standing, Taken
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from trackside_daemon.history.store import Store
+
 ROWS = 512
 SECOND = 1_000_000_000
 BEGIN = 1_700_000_000 * SECOND
@@ -74,6 +76,12 @@ class Filling:
         """Wait until all of it is packed."""
         self.writer.call(lambda _: None).result()
         eventually(lambda: self.writer.call(lambda store: not store.due).result(), 600)
+        eventually(lambda: self.writer.call(free_pages).result() <= 2000, 600)
+
+
+def free_pages(store: Store) -> int:
+    """Pages that packing has left free, and that are given back or used again."""
+    return int(store.connection.execute("PRAGMA freelist_count").fetchone()[0])
 
 
 def floats() -> Callable[[], float]:
@@ -203,11 +211,7 @@ def at_rest(keys: int, noise: Callable[[], float]) -> float:
 
 def closed_size(writer: Writer, database: Database) -> int:
     """Size of the file once free pages were given back, and it is closed."""
-
-    def free() -> int:
-        return int(writer.call(lambda store: store.connection.execute("PRAGMA freelist_count").fetchone()[0]).result())
-
-    eventually(lambda: free() <= 256, 120)
+    eventually(lambda: writer.call(free_pages).result() <= 256, 120)
     writer.stop()
     database.close()
     return database.path.stat().st_size

@@ -279,8 +279,8 @@ def test_nothing_is_deleted_while_a_reader_keeps_the_wal_from_shrinking(
         while keeper.trimming._wal_bytes() <= 2 * WAL_BYTES:
             number += 1
             four.apply(Alert("A", "page", number, "live", summary="x " * 500_000))
-        for _ in range(4):
-            keeper.trim()
+        for after in (0.0, 10.0, 30.0, 60.0):
+            keeper.trim(WALL + after)
     held = [one for one in caplog.records if "holds the history open" in one.getMessage()]
     assert (keeper.kept(), len(held)) == (before, 1)
     for _ in range(4):
@@ -304,8 +304,8 @@ def test_a_wal_that_one_large_transaction_made_is_no_reader(four: Bench, caplog:
     keeper = Keeper(four, size=1)
     four.apply(*(Alert("A", "page", float(number), "live", summary="x " * 500_000) for number in range(10)))
     assert keeper.trimming._wal_bytes() > 2 * WAL_BYTES
-    for _ in range(3):
-        keeper.trim()
+    for after in (0.0, 30.0, 60.0):
+        keeper.trim(WALL + after)
     assert not [one for one in caplog.records if "holds the history open" in one.getMessage()]
     assert set(keeper.kept()) == {"live", "pinned"}
 

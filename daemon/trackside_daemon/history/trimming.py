@@ -38,6 +38,9 @@ FREE = 0.02
 WAL_BYTES = WAL_PAGES * PAGE_BYTES
 """So much of the WAL counts. It is larger only while somebody reads, and then nothing that is deleted makes it smaller."""
 
+HELD_SECONDS = 20.0
+"""A WAL that is too large for so long is told of."""
+
 MICROSECONDS = 2.0**63 - 1024
 """The furthest time that a column of them holds."""
 
@@ -76,8 +79,8 @@ class Trimming:
         self._connection = connection
         self._wal = path.with_name(path.name + "-wal")
         self._work: Iterator[None] | None = None
-        self._told = False
-        self._held = 0
+        self._told = self._held_told = False
+        self._held: float | None = None
 
     def size(self) -> int:
         """Bytes of the file and its WAL."""
@@ -85,7 +88,7 @@ class Trimming:
 
     def step(self, now: float) -> bool:
         """Do a little of what is to be done at *now*, in Unix seconds. Whether there is more."""
-        if self._is_held():
+        if self._is_held(now):
             self._work = None
             return False
         if self._work is None:
@@ -309,19 +312,20 @@ class Trimming:
         pages, free = self._pages()
         return (pages - free) * self._page_bytes() + min(self._wal_bytes(), WAL_BYTES)
 
-    def _is_held(self) -> bool:
+    def _is_held(self, now: float) -> bool:
         """Whether somebody who reads keeps the WAL from shrinking, so that deleting would make the file larger.
 
         It is large after a large transaction too, until the next one begins it anew: so one is made.
         """
         size = self._wal_bytes()
         if size <= 2 * WAL_BYTES:
-            self._held = 0
+            self._held, self._held_told = None, False
             return False
         for change in (1, -1):  # writing what stands there already would write nothing
             self._connection.execute("UPDATE stream SET pushes = pushes + ? WHERE id = ?", (change, HOST))
-        self._held += 1
-        if self._held == 2:
+        self._held = now if self._held is None else self._held
+        if now - self._held >= HELD_SECONDS and not self._held_told:
+            self._held_told = True
             log.warning(
                 "%s has %d bytes: somebody who reads holds the history open, and nothing of it is deleted until they "
                 "let go",
