@@ -244,7 +244,7 @@ def throughput() -> tuple[float, float]:
         filling.fill(200_000)
         writer.call(lambda _: None).result()
         written = time.perf_counter() - begun
-        filling.settle()
+        eventually(lambda: writer.call(lambda store: not store.due).result(), 600)
         packed = time.perf_counter() - begun
         writer.stop()
         database.close()
