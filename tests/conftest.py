@@ -61,6 +61,21 @@ def place() -> Iterator[Path]:
         yield Path(directory)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def nothing_spooled() -> Iterator[None]:
+    """What outlives a single test finds nothing that another program has left on this machine."""
+    with tempfile.TemporaryDirectory(prefix="ts-") as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACKSIDE_SPOOL", directory)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def spool(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where whatever the test starts spools, and nothing else does."""
+    monkeypatch.setenv("TRACKSIDE_SPOOL", str(place / "spool"))
+    return place / "spool"
+
+
 @pytest.fixture
 def start_daemon(place: Path) -> Iterator[Callable[..., Daemon]]:
     """Starts daemons with flags, and ends them when the test does."""

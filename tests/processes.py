@@ -120,6 +120,6 @@ def command(*arguments: str) -> list[str]:
 
 
 def clean_environ(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This environment without what would lead a daemon or a client elsewhere, and *more*."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TRACKSIDE_", "SLURM_"))}
-    return {**kept, **(more or {})}
+    """This environment without what would lead a daemon or a client elsewhere, but for the test's spool; and *more*."""
+    strange = {name for name in os.environ if name.startswith(("TRACKSIDE_", "SLURM_"))} - {"TRACKSIDE_SPOOL"}
+    return {**{name: value for name, value in os.environ.items() if name not in strange}, **(more or {})}

@@ -14,7 +14,7 @@ CONFIG_BYTES = 1024 * 1024
 """The longest configuration that is stored: it travels in one message, with the last values."""
 
 
-def as_json(config: Mapping[str, Any] | None) -> str:
+def as_json(config: Mapping[str, Any] | None, what: str = "the configuration") -> str:
     """*config* as JSON in ASCII; empty when there is none, or when it cannot be written, of which a warning tells.
 
     What JSON does not have is written as its text: paths, dates, NaN, keys that are numbers.
@@ -29,10 +29,10 @@ def as_json(config: Mapping[str, Any] | None) -> str:
     try:
         text = json.dumps(_plain(config))
     except Exception as error:  # noqa: BLE001  a value's own __str__ may raise anything, and a cycle has no end
-        warn(f"the configuration cannot be written as JSON ({type(error).__name__}: {error}); the run goes on without")
+        warn(f"{what} cannot be written as JSON ({type(error).__name__}: {error}); the run goes on without")
         return ""
     if len(text) > CONFIG_BYTES:
-        warn(f"the configuration has {len(text)} bytes, and {CONFIG_BYTES} can be stored; the run goes on without")
+        warn(f"{what} has {len(text)} bytes, and {CONFIG_BYTES} can be stored; the run goes on without")
         return ""
     return text
 

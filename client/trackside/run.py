@@ -9,18 +9,23 @@ import sys
 import threading
 from contextlib import suppress
 from time import monotonic, monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside.config import as_json
 from trackside.identity import identify
 from trackside.log import warn
+from trackside.phases import Phase, Waits
 from trackside.sender import Sender
 from trackside.session import HEAVY, Session
-from trackside.wire import writable
+from trackside.wire import Happening, Notice, writable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from types import TracebackType
+
+    from trackside.phases import Mark
+
+T = TypeVar("T")
 
 ROWS_WAITING = 32_768
 """Pushes that may wait for the sender: a tight loop can outrun it, and must not fill the memory."""
@@ -34,6 +39,9 @@ WARNINGS = 1000
 _TEXT = (str, bytes, bytearray)
 _NUMBERS = frozenset((float, int))
 _STATUSES = ("finished", "stopped", "failed")
+_SEVERITIES = ("info", "warning", "critical")
+TEXT_LENGTH = 4096
+"""Of an alert's text, and of an event's kind and fields together, so many characters travel."""
 
 
 class Run:
@@ -80,6 +88,51 @@ class Run:
             self._drop_oldest()
         rows.append((pushed_at, step, named))
 
+    def phase(self, name: str) -> Phase:
+        """A phase of the training, as a context manager or a decorator: ``with run.phase("eval"): …``.
+
+        Args:
+            name: ``data``, ``forward``, ``backward``, ``optimizer``, ``eval``, ``checkpoint`` or any other. The time in
+                it is counted without that of phases nested in it; that of ``eval`` and ``checkpoint`` is no part of a
+                step's duration.
+        """
+        return Phase(self._tell, str(name))
+
+    def data(self, loader: Iterable[T]) -> Waits[T]:
+        """The same loader, with each wait for its next batch timed, as phase ``data``: ``for batch in run.data(loader)``."""
+        return Waits(self._tell, loader)
+
+    def event(self, kind: str, /, **fields: Any) -> None:
+        """Tell that something happened: ``run.event("checkpoint", path=path)``. It is kept with the run, at this step.
+
+        Args:
+            kind: ``checkpoint``, ``resume`` or any other word.
+            fields: What more there is to say; what JSON does not have is written as its text.
+        """
+        text = as_json(fields, f"event {kind}") if fields and self._sender is not None else ""
+        if len(text) + len(str(kind)) > TEXT_LENGTH:
+            self._refuse(
+                0, Happening, f"event {str(kind)[:40]}: more than {TEXT_LENGTH} characters; its fields are left out"
+            )
+            text = ""
+        moment = monotonic_ns()
+        self._tell(moment, Happening(writable(str(kind))[:TEXT_LENGTH], moment, None, text))
+
+    def alert(self, title: str, text: str = "", severity: str = "warning") -> None:
+        """Raise an alert: ``run.alert("loss is not falling", f"{loss:.3f} for 1000 steps")``.
+
+        Args:
+            title: What is wrong; the same title is the same alert.
+            text: More about it.
+            severity: ``info``, ``warning`` or ``critical``; anything else is taken for ``warning``.
+        """
+        if severity not in _SEVERITIES:
+            self._refuse(0, Notice, f"alert {title!s:.40}: severity {severity!r} is none of {', '.join(_SEVERITIES)}")
+            severity = "warning"
+        moment = monotonic_ns()
+        words = [writable(str(part))[:TEXT_LENGTH] for part in (title, text)]
+        self._tell(moment, Notice(words[0], moment, words[1], severity))
+
     def finish(self, status: str = "finished") -> None:
         """End the run: hand on all that was pushed, waiting at most ``$TRACKSIDE_FLUSH_TIMEOUT`` seconds (2).
 
@@ -108,6 +161,14 @@ class Run:
             timeout = _flush_timeout() if timeout is None else timeout
             sender.end(self._session, status, cause, provisional=provisional, timeout=timeout)
             _process.runs.discard(self)
+
+    def _tell(self, moment: int, said: Mark | Happening | Notice) -> None:
+        """Hand over what is no push, in its order among the pushes."""
+        if self._sender is None:
+            return
+        if len(self._rows) >= ROWS_WAITING:
+            self._drop_oldest()
+        self._rows.append((moment, said, None))
 
     def _merged(self, values: Mapping[str, Any], named: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -150,9 +211,10 @@ class Run:
         dropped = 0
         with self._lock, suppress(IndexError):  # the sender empties it meanwhile
             while len(rows) >= ROWS_WAITING or session.heavy_in - session.heavy_out > VALUES_WAITING:
-                values = len(rows.popleft()[2])
+                row = rows.popleft()[2]
+                values = 0 if row is None else len(row)
                 session.heavy_in -= values if values > HEAVY else 0
-                session.overrun += 1
+                session.overrun += row is not None
                 dropped += values
         if dropped:
             self._refuse(dropped, Session, "pushes come faster than they can be sent, and the oldest one found no room")
@@ -220,6 +282,26 @@ def push(values: Mapping[str, Any] | None = None, /, *, step: int | None = None,
     _default().push(values, step=step, **named)
 
 
+def phase(name: str) -> Phase:
+    """`Run.phase` of the default run, which is looked up when the phase is entered."""
+    return Phase(lambda moment, said: _default()._tell(moment, said), str(name))  # noqa: SLF001
+
+
+def data(loader: Iterable[T]) -> Waits[T]:
+    """`Run.data` of the default run."""
+    return _default().data(loader)
+
+
+def event(kind: str, /, **fields: Any) -> None:
+    """`Run.event` of the default run."""
+    _default().event(kind, **fields)
+
+
+def alert(title: str, text: str = "", severity: str = "warning") -> None:
+    """`Run.alert` of the default run."""
+    _default().alert(title, text, severity)
+
+
 def finish(status: str = "finished") -> None:
     """`Run.finish` of the default run; the next push would open another. A forked child has no part in its parent's."""
     if status not in _STATUSES:
@@ -271,14 +353,19 @@ class _Process:
         atexit.register(self._exit)
 
     def _exit(self) -> None:
-        """Say the end of all runs, which share one flush timeout; a second Ctrl-C cuts it short."""
+        """Say the end of all runs, which share one flush timeout; a second Ctrl-C cuts it short.
+
+        A part of it is left for the senders, which write what was not acknowledged to the spool.
+        """
         self._exiting = True
-        deadline = monotonic() + _flush_timeout()
+        timeout = _flush_timeout()
+        deadline = monotonic() + timeout
         with suppress(KeyboardInterrupt):
             for run in list(self.runs):
-                run._end(*self.outcome, provisional=True, timeout=max(0.0, deadline - monotonic()))  # noqa: SLF001
+                left = max(0.0, deadline - timeout / 4 - monotonic())
+                run._end(*self.outcome, provisional=True, timeout=left)  # noqa: SLF001
         for sender in self._senders.values():
-            sender.stop()
+            sender.stop(max(0.2, deadline - monotonic()))
         self._senders = {}
 
     def forked(self) -> None:

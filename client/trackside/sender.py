@@ -7,18 +7,24 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import zmq
 
 from trackside import discovery
 from trackside.about import about
+from trackside.leftover import Leftover, leftovers
 from trackside.log import warn
-from trackside.session import PENDING_BYTES
-from trackside.wire import VERSION, Clock, WireError, decode_body, open_envelope
+from trackside.place import machine_id, state_directory
+from trackside.session import Session
+from trackside.spool import SPOOL_BYTES, directory
+from trackside.stacks import stacks
+from trackside.wire import VERSION, Clock, Envelope, Stacks, WireError, decode_body, encode, open_envelope
 
 if TYPE_CHECKING:
-    from trackside.session import Session
+    from collections.abc import Iterable
+
     from trackside.wire import Nack
 
 DRAIN_SECONDS = 0.2
@@ -31,6 +37,8 @@ ANSWER_SECONDS = 2.0
 
 ABSENT_SECONDS = 5.0
 IDLE_SECONDS = 60.0
+SWEEP_SECONDS = 10.0
+"""How often it is looked for what processes that are gone have left."""
 
 
 class Sender:
@@ -38,16 +46,28 @@ class Sender:
 
     Args:
         endpoint: Where the daemon listens; None to look for it as `discovery.find` does.
+        spools: Directories from which to send what processes that are gone have left; a training's sender has none,
+            and does so from its user's own when its daemon, being another user's, cannot.
+        machine: Only what this machine has left there; None for all.
+
+    Attributes:
+        connected: A daemon has answered since the last connection.
+        swept: There was nothing left in the *spools* when it was looked last.
+        sent: Names of the runs whose leftovers were sent.
 
     Raises:
         OSError: No socket pair can be had: too many open files.
         RuntimeError: No thread can be started: too many, or the interpreter is going down.
     """
 
-    def __init__(self, endpoint: str | None = None) -> None:
+    def __init__(self, endpoint: str | None = None, *, spools: Iterable[Path] = (), machine: str | None = None) -> None:
         self.connected = False
+        self.swept = threading.Event()
+        self.sent: list[str] = []
         self._endpoint = endpoint
-        self._sessions: list[Session] = []
+        self._spools, self._machine = tuple(spools), machine
+        self._sweep_at = 0.0
+        self._sessions: list[Session | Leftover] = []
         self._arrivals: list[Session] = []
         self._ends: dict[bytes, tuple[str, str, bool]] = {}
         self._progress = threading.Condition()  # of an RLock: a signal handler may push and finish in the midst
@@ -56,6 +76,7 @@ class Sender:
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
         self._failures: list[str] = []
+        self._connected_to = ""
         self._thread = threading.Thread(target=self._run, name="trackside-sender", daemon=True)
         self._answered_at = self._alone_since = time.monotonic()
         self._beat_at = 0.0
@@ -77,15 +98,13 @@ class Sender:
     def end(self, session: Session, status: str, cause: str, *, provisional: bool, timeout: float) -> None:
         """Say the session's end, and wait at most *timeout* seconds until all of it is committed.
 
-        With no daemon there is nothing to wait for, and it returns at once.
+        With no daemon there is nothing to wait for: it is all written to the spool at once.
         """
         deadline = time.monotonic() + timeout
         with self._progress:
             self._ends[session.id] = (status, cause, provisional)
             self._wake()
             while not session.done and (left := deadline - time.monotonic()) > 0 and self._thread.is_alive():
-                if session.ended and self._socket is None:
-                    return
                 self._progress.wait(min(left, 0.05))
 
     @property
@@ -97,12 +116,14 @@ class Sender:
         """End the thread and close the socket, waiting at most *timeout* seconds: closing a context can hang."""
         self._stopping = True
         self._wake()
-        self._thread.join(timeout)
+        self._thread.join(min(timeout, 60.0))  # what is too long for the lock raises
 
     def forked(self) -> None:
-        """In a child, which has no such thread: close its copies of what wakes the parent's. ZeroMQ's must be left."""
+        """In a child, which has no such thread: close its copies of what is the parent's. ZeroMQ's must be left."""
         self._waker.close()
         self._wakes.close()
+        for session in (*self._sessions, *self._arrivals):
+            session.spool.close(forked=True)
 
     def _wake(self) -> None:
         with suppress(OSError):  # full of wake-ups already, or closed
@@ -113,7 +134,7 @@ class Sender:
             self._context = zmq.Context(io_threads=1)
             about()  # now and not at the first hello: what runs may be edited by then, and that is said under the lock
             while not self._stopping:
-                self._listen(DRAIN_SECONDS if self._sessions else IDLE_SECONDS)
+                self._listen(DRAIN_SECONDS if self._sessions else SWEEP_SECONDS if self._spools else IDLE_SECONDS)
                 with self._progress:
                     self._turn()
                     self._progress.notify_all()
@@ -123,6 +144,7 @@ class Sender:
         except Exception as error:  # noqa: BLE001  whatever it is, training goes on, and nobody wants its traceback
             warn(f"sending ends here, training goes on: {type(error).__name__}: {error}")
         finally:
+            self._leave()
             self._hang_up()
             if self._context is not None:
                 self._context.term()
@@ -134,12 +156,55 @@ class Sender:
             self._answered_at = self._alone_since = time.monotonic()
         self._sessions += self._arrivals
         self._arrivals = []
+        self._sweep()
         self._drain()
         if self._reach():
             self._transmit()
-        self._sessions = [session for session in self._sessions if not session.done]
-        if not self.connected:
-            self._forget()
+        self._forget()
+
+    def _leave(self) -> None:
+        """The process ends, or the thread does: what was not acknowledged goes to the spool."""
+        try:
+            with self._progress:
+                self._sessions += self._arrivals
+                self._arrivals = []
+                self._drain()
+                alone = self._socket is None
+                for session in self._sessions:
+                    if not session.done:
+                        session.retire(now())
+                        if alone and isinstance(session, Session):
+                            self._tell_absent()
+                        self._tell_unkept(session)
+                self._progress.notify_all()
+            for message in self._news:
+                warn(message)
+        except Exception as error:  # noqa: BLE001  the same
+            warn(f"what was not sent is lost: {type(error).__name__}: {error}")
+
+    def _sweep(self) -> None:
+        """Take up what a process that is gone has left, one after the other."""
+        moment = time.monotonic()
+        if moment < self._sweep_at or any(isinstance(session, Leftover) for session in self._sessions):
+            return
+        spools, machine = self._spools, self._machine
+        if not spools and self.connected and self._is_foreign():
+            with suppress(LookupError):
+                spools, machine = (state_directory(os.environ, os.getuid()) / "spool",), machine_id()
+        found = next(leftovers(spools, machine), None)
+        if found is not None:
+            self._sessions.append(found)
+        else:
+            self._sweep_at = moment + SWEEP_SECONDS
+            self.swept.set()
+
+    def _is_foreign(self) -> bool:
+        """Whether the daemon is another user's, so that it cannot read this user's spool."""
+        path = Path(self._connected_to.removeprefix("ipc://"))
+        try:
+            return not self._connected_to.startswith("ipc://") or path.stat().st_uid != os.getuid()
+        except OSError:
+            return False
 
     def _listen(self, seconds: float) -> None:
         """Wait for answers, a wake-up, the next drain, or the moment when there is a daemon to say hello to."""
@@ -165,7 +230,8 @@ class Sender:
     def _drain(self) -> None:
         clock = now()
         for session in self._sessions:
-            if session.ended:
+            if session.ended or isinstance(session, Leftover):
+                session.settle(clock)
                 continue
             session.totals.overhead = time.thread_time()
             if (end := self._ends.pop(session.id, None)) is not None:
@@ -174,6 +240,12 @@ class Sender:
                 session.drain(clock)
             if session.warning:
                 self._tell("keys", session.warning)
+            if session.spool.failure:
+                self._tell(
+                    "spool",
+                    f"what waits cannot be written to {session.spool.failure}; the newest 16 MiB are kept in memory; name"
+                    " another directory with $TRACKSIDE_SPOOL",
+                )
 
     def _reach(self) -> bool:
         """Look for a daemon where none is connected or none answers; say so once when there is none for long."""
@@ -199,6 +271,7 @@ class Sender:
         self._socket.immediate = True  # never queue for a daemon that is not there: what it misses is sent again
         self._socket.reconnect_ivl = 100
         self._answered_at = time.monotonic()
+        self._connected_to = endpoint
         try:
             self._socket.connect(endpoint)
             self._failures.append(f"{endpoint} (does not answer)")
@@ -215,13 +288,16 @@ class Sender:
             session.disconnected()
 
     def _forget(self) -> None:
-        """Without a daemon, of runs that have ended keep no more than of one that lives: there can be many."""
-        size = sum(session.size for session in self._sessions)
+        """Let go of the sessions that have nothing more to say, and without a daemon of all that have ended."""
         for session in [one for one in self._sessions if one.ended]:
-            if size <= PENDING_BYTES:
-                return
-            size -= session.size
-            self._sessions.remove(session)
+            if self._socket is None and not session.done:
+                session.retire(now())
+                self._tell_unkept(session)
+            if session.done:
+                session.spool.close()
+                self._sessions.remove(session)
+                if isinstance(session, Leftover):
+                    self.sent.append(session.name)
 
     def _transmit(self) -> None:
         """Send hellos, then what the windows have room for, then a beat when it is time."""
@@ -234,8 +310,8 @@ class Sender:
                 continue
             idle = not session.in_flight
             while (message := session.next_to_send()) is not None and self._send(message.frames):
-                session.sent(message, clock)
-            if beat and not session.ended and (idle or session.is_stuck(clock)):
+                session.sent(message)
+            if beat and isinstance(session, Session) and not session.ended and (idle or session.is_stuck(clock)):
                 self._send(session.beat(clock))
         if beat:
             self._beat_at = moment + BEAT_SECONDS
@@ -278,6 +354,10 @@ class Sender:
                 session.disconnected()
         elif envelope.kind == "ack":
             session.acknowledged(envelope.number)
+        elif envelope.kind == "stacks?":
+            self._send(encode(Envelope("stacks", session.id, envelope.number), Stacks(stacks())))
+        elif envelope.kind == "ping":
+            self._send(encode(Envelope("pong", session.id, envelope.number)))
         elif envelope.kind == "nack":
             session.rejected(envelope.number)
             body: Nack = decode_body("nack", frames[2])
@@ -292,16 +372,22 @@ class Sender:
         self._tell(
             "version",
             f"the daemon reads wire version {reads} and this client writes {VERSION}; install the same trackside in both"
-            " places and start the daemon anew; training goes on, and the newest 16 MiB of what is pushed are kept",
+            " places and start the daemon anew; training goes on, and what is pushed is kept on disk",
         )
 
     def _tell_absent(self) -> None:
         named = discovery.named(self._endpoint, os.environ)
         self._tell(
             "absent",
-            f"no daemon found at {', '.join(self._failures)}; training goes on, and the newest 16 MiB of what is pushed"
-            f" are kept until one is there; start it with: trackside daemon{named and f' --push.endpoint={named}'}",
+            f"no daemon found at {', '.join(self._failures)}; training goes on, and what is pushed waits for one"
+            f"{_kept()}; start it with: trackside daemon{named and f' --push.endpoint={named}'}",
         )
+
+    def _tell_unkept(self, session: Session | Leftover) -> None:
+        if session.unkept:
+            self._tell(
+                "unkept", f"{session.unkept} values are lost, since they cannot be written to {session.spool.failure}"
+            )
 
     def _tell(self, what: str, message: str) -> None:
         """Log once, at the end of this turn."""
@@ -313,3 +399,11 @@ class Sender:
 def now() -> Clock:
     """This moment by both clocks."""
     return Clock(time.time_ns(), time.monotonic_ns())
+
+
+def _kept() -> str:
+    """Where what waits is kept, in words."""
+    try:
+        return f" in {directory(os.environ, os.getuid())}, {SPOOL_BYTES // 2**20} MiB at most"
+    except LookupError as error:
+        return f" in memory, the newest 16 MiB of it, since {error}"

@@ -5,110 +5,80 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from math import inf
-from typing import TYPE_CHECKING
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from trackside.about import about
+from trackside.columns import Columns, parts
+from trackside.outbox import Outbox, Pending
+from trackside.phases import Mark
+from trackside.spool import Spool
 from trackside.tally import Tally
-from trackside.wire import Beat, Block, Bye, Clock, Envelope, Hello, Pushes, Skip, encode, pack
+from trackside.wire import Beat, Bye, Clock, Envelope, Happening, Hello, Notice, Pushes, encode
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from trackside.wire import Identity, Totals
 
-Row = tuple[int, "int | None", dict[str, float]]
-"""A push as `Run` hands it over: monotonic nanoseconds, the step if the user gave one, numbers by key."""
+Row = tuple[int, "int | None", dict[str, float]] | tuple[int, "Mark | Happening | Notice", None]
+"""What `Run` hands over: monotonic nanoseconds, the step if the user gave one, numbers by key. Or, without numbers, what
+else the training says."""
 
-BATCH_ROWS = 512
-BATCH_BYTES = 256 * 1024
-PENDING_BYTES = 16 * 1024 * 1024
 KEY_BYTES = 64 * 1024
-ROW_KEYS = 4096
-"""A push of more keys than this, or of longer ones, travels as several rows of one step: no batch outgrows a message."""
 
 HEAVY = 16
 """A push of more values than this is bounded by its values, the others by their rows."""
 
-STUCK_SECONDS = 1.0
-"""A message that waits longer than this for its acknowledgement keeps what it tells from being seen."""
 
-WINDOW = 64
-"""Messages that may be under way without an acknowledgement."""
+SAID = 64
+"""A batch brings at most so many events and alerts."""
 
 
-class Pending(msgspec.Struct):
-    """A numbered message that waits for its acknowledgement.
-
-    Attributes:
-        first: The lowest number it speaks for; below ``number`` for a skip only.
-        number: The highest.
-        values: How many pushed values it holds.
-        resend: It has been sent before.
-        sent_at: Monotonic nanoseconds when it, or what it is a skip of, was first sent; None before.
-    """
-
-    first: int
-    number: int
-    frames: list[bytes]
-    values: int = 0
-    resend: bool = False
-    sent_at: int | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes of its frames."""
-        return sum(map(len, self.frames))
-
-
-class Session:
+class Session(Outbox):
     """Owned by the sender thread, but for `rows`, to which a push appends, and `refused`, to which it adds.
 
+    Args:
+        identity: Which run and which process of it this is.
+        config: The run's configuration, as a JSON text.
+        tags: Words to find it by.
+        total_steps: How many steps it will have, if that is known.
+        spool: Where its spool lies; None to choose as `trackside.spool.directory` does.
+
     Attributes:
-        id: 16 random bytes.
         rows: Pushes not yet drained.
         refused: Values that a push could not hand over: no numbers, or no room.
         overrun: Pushes that were dropped to make room for newer ones.
         heavy_in: Values of heavy rows (`HEAVY`) that pushes have appended; `heavy_out` of those that were drained.
-        greeted: A daemon has answered this session's hello since the last connection.
-        asked_at: Monotonic seconds of the last hello on this connection; before the first, long ago.
-        ended: Its `Bye` is among the pending messages, or was.
-        pending: Messages without an acknowledgement, oldest first.
-        size: Bytes of the pending messages.
         warning: What people are to be told once; empty when there is nothing.
     """
 
     def __init__(
-        self, identity: Identity, config: str = "", tags: tuple[str, ...] = (), total_steps: int | None = None
+        self,
+        identity: Identity,
+        config: str = "",
+        tags: tuple[str, ...] = (),
+        total_steps: int | None = None,
+        spool: Path | None = None,
     ) -> None:
-        self.id = os.urandom(16)
+        id_ = os.urandom(16)
+        super().__init__(id_, Spool(id_, spool))
         self.identity = identity
         self.rows: deque[Row] = deque()
         self.refused = self.overrun = self.heavy_in = self.heavy_out = 0
-        self.greeted = False
-        self.asked_at = -inf
-        self.ended = False
-        self.pending: deque[Pending] = deque()
-        self.size = 0
         self.warning = ""
         self._config, self._tags, self._total_steps = config, tags, total_steps
         self._started = time.time_ns()
-        self._tally = Tally()
-        self._number = self._acked = 0
-        self._in_flight = 0
+        self._tally = Tally(time.monotonic_ns())
+        self._events: list[Happening] = []
+        self._alerts: list[Notice] = []
+        self._number = 0
         self._refused_counted = self._overrun_counted = 0
         self._said = (0, 0)
-        self._oldest, self._oldest_since = 0, 0.0
 
     @property
-    def totals(self) -> Totals:
+    def totals(self) -> Totals:  # type: ignore[override]  # the tally's, which makes it anew never
         """The session's cumulative totals."""
         return self._tally.totals
-
-    @property
-    def done(self) -> bool:
-        """Nothing is left to say."""
-        return self.ended and not self.pending
 
     def hello(self, clock: Clock) -> list[bytes]:
         """All that a daemon must know of this session, as frames."""
@@ -127,20 +97,19 @@ class Session:
                 step=self._tally.step,
                 progress_age=self._progress_age(clock),
                 about=about(),
+                phase=self._tally.times.current,
             ),
         )
 
     def beat(self, clock: Clock) -> list[bytes]:
         """A sign of life, as frames; while the session is stuck it tells what the waiting messages would."""
-        beat = Beat(clock, self._progress_age(clock))
+        self._tally.reckon(clock.monotonic)
+        beat = Beat(clock, self._progress_age(clock), phase=self._tally.times.current)
+        if self._tally.times.used:
+            beat.totals = self.totals
         if self.is_stuck(clock):
             beat.totals, beat.last, beat.step = self.totals, self._last(), self._tally.step
         return encode(Envelope("beat", self.id), beat)
-
-    def is_stuck(self, clock: Clock) -> bool:
-        """The oldest message has waited longer than `STUCK_SECONDS`, however often it was sent meanwhile."""
-        sent_at = self.pending[0].sent_at if self.pending else None
-        return sent_at is not None and clock.monotonic - sent_at > STUCK_SECONDS * 1e9
 
     def drain(self, clock: Clock) -> None:
         """Turn the rows that wait into batches. It takes a snapshot: a tight loop refills faster than this empties.
@@ -151,86 +120,66 @@ class Session:
         self.totals.dropped += refused - self._refused_counted
         self.totals.pushes += overrun - self._overrun_counted
         self._refused_counted, self._overrun_counted = refused, overrun
-        batch = _Columns()
+        batch = Columns()
         for _ in range(len(self.rows)):
             try:
-                pushed_at, step, values = self.rows.popleft()
+                row = self.rows.popleft()
             except IndexError:  # a push has dropped what was left, to make room
                 break
-            self.heavy_out += len(values) if len(values) > HEAVY else 0
-            try:
-                taken = self._tally.take(pushed_at, step, self._sendable(values))
-            except Exception:  # noqa: BLE001  a key of a type of the user's own may raise anything
-                self.totals.dropped += len(values)
-                continue
-            if taken is None or not taken[1]:
-                continue
-            for part in _parts(taken[1]):
-                batch.add(pushed_at, taken[0], part)
-                if batch.rows >= BATCH_ROWS or batch.size >= BATCH_BYTES:
+            for part in self._take(*row):
+                batch.add(*part)
+                if batch.full:
                     self._close(batch, clock)
-                    batch = _Columns()
-        if batch.rows or self._said != (self.totals.pushes, self.totals.dropped):
+                    batch = Columns()
+            if len(self._events) + len(self._alerts) >= SAID:
+                self._close(batch, clock)
+                batch = Columns()
+        if batch.rows or self._events or self._alerts or self._said != (self.totals.pushes, self.totals.dropped):
             self._close(batch, clock)
-        self._make_room()
+        self.settle(clock)
 
     def end(self, clock: Clock, status: str, cause: str, *, provisional: bool) -> None:
         """Say the end as the last numbered message. What is pushed later is not sent."""
         self.drain(clock)
+        self._tally.reckon(clock.monotonic)
         bye = Bye(clock, self.totals, status, cause, provisional)
         self._number += 1
-        self._pend(Pending(self._number, self._number, encode(Envelope("bye", self.id, self._number), bye)))
+        self._add(Pending(self._number, self._number, encode(Envelope("bye", self.id, self._number), bye)), clock)
         self.ended = True
-
-    def next_to_send(self) -> Pending | None:
-        """The oldest pending message that is not under way, while the window has room."""
-        if self._in_flight < min(len(self.pending), WINDOW):
-            return self.pending[self._in_flight]
-        return None
-
-    def sent(self, message: Pending, clock: Clock) -> None:
-        """The message that `next_to_send` gave is under way."""
-        self._in_flight += 1
-        self.totals.resent += message.resend
-        message.resend = True
-        if message.sent_at is None:
-            message.sent_at = clock.monotonic
 
     def acknowledged(self, number: int) -> None:
         """Everything up to *number* is committed."""
-        self._acked = max(self._acked, min(number, self._number))
-        while self.pending and self.pending[0].number <= number:
-            self.size -= self.pending.popleft().size
-            self._in_flight = max(0, self._in_flight - 1)
+        super().acknowledged(min(number, self._number))
 
-    def rejected(self, number: int) -> None:
-        """*number* is refused for good, and everything before it is committed."""
-        self.totals.dropped += sum(message.values for message in self.pending if message.number == number)
-        self.acknowledged(number)
+    def _gap(self, first: int, last: int, made_at: int) -> Pending:
+        self._said = (self.totals.pushes, self.totals.dropped)  # a skip brings them
+        return super()._gap(first, last, made_at)
 
-    def rewind(self) -> None:
-        """Whatever is pending is to be sent again, from the oldest."""
-        self._in_flight = 0
+    def _take(
+        self, pushed_at: int, step: Any, values: dict[str, float] | None
+    ) -> list[tuple[int, int, dict[str, float]]]:
+        """Count a row; what of it goes into a batch."""
+        if values is None:
+            self._hear(pushed_at, step)
+            return []
+        self.heavy_out += len(values) if len(values) > HEAVY else 0
+        try:
+            taken = self._tally.take(pushed_at, step, self._sendable(values))
+        except Exception:  # noqa: BLE001  a key of a type of the user's own may raise anything
+            self.totals.dropped += len(values)
+            return []
+        return [(pushed_at, taken[0], part) for part in parts(taken[1])] if taken is not None and taken[1] else []
 
-    def disconnected(self) -> None:
-        """Whoever answers next has to be greeted first, and may have missed whatever is pending."""
-        self.greeted = False
-        self.asked_at = -inf
-        self.rewind()
-
-    def resend_after(self, seconds: float, moment: float) -> None:
-        """Rewind when the oldest message has been under way for so long; *moment* is now, in monotonic seconds."""
-        oldest = self.pending[0].number if self._in_flight else 0
-        if oldest != self._oldest:
-            self._oldest, self._oldest_since = oldest, moment
-        elif oldest and moment - self._oldest_since > seconds:
-            self._oldest_since = moment
-            self.rewind()
-
-    @property
-    def in_flight(self) -> bool:
-        """Something is sent and not acknowledged."""
-        return self._in_flight > 0
+    def _hear(self, time: int, said: object) -> None:
+        """Take what is no push."""
+        if isinstance(said, Mark):
+            self._tally.mark(time, said)
+        elif isinstance(said, Happening):
+            said.step = self._tally.step
+            self._events.append(said)
+        elif isinstance(said, Notice):
+            said.step = self._tally.step
+            self._alerts.append(said)
 
     def _last(self) -> dict[str, float]:
         """The last value of each key; an int that the user pushed is the float that it travels as."""
@@ -239,33 +188,16 @@ class Session:
     def _progress_age(self, clock: Clock) -> int | None:
         return None if self._tally.pushed_at is None else max(0, clock.monotonic - self._tally.pushed_at)
 
-    def _close(self, batch: _Columns, clock: Clock) -> None:
+    def _close(self, batch: Columns, clock: Clock) -> None:
         self._number += 1
-        frames = encode(Envelope("batch", self.id, self._number), Pushes(clock, self.totals, batch.blocks()))
-        self._pend(Pending(self._number, self._number, frames, batch.values))
+        self._tally.reckon(clock.monotonic)
+        pushes = Pushes(
+            *(clock, self.totals, batch.blocks(), self._events, self._alerts), phase=self._tally.times.current
+        )
+        frames = encode(Envelope("batch", self.id, self._number), pushes)
+        self._events, self._alerts = [], []
+        self._add(Pending(self._number, self._number, frames, batch.values), clock)
         self._said = (self.totals.pushes, self.totals.dropped)
-
-    def _pend(self, message: Pending) -> None:
-        self.pending.append(message)
-        self.size += message.size
-
-    def _make_room(self) -> None:
-        """Drop the oldest messages beyond the memory bound, and put one skip in their place."""
-        if self.size <= PENDING_BYTES:
-            return
-        first = last = self.pending[0].first
-        sent_at = self.pending[0].sent_at
-        while self.size > PENDING_BYTES:
-            oldest = self.pending.popleft()
-            last = oldest.number
-            self.size -= oldest.size
-            self.totals.dropped += oldest.values
-        frames = encode(Envelope("skip", self.id, last), Skip(first, self.totals))
-        skip = Pending(first, last, frames, sent_at=sent_at)
-        self._said = (self.totals.pushes, self.totals.dropped)
-        self.pending.appendleft(skip)
-        self.size += skip.size
-        self.rewind()
 
     def _sendable(self, values: dict[str, float]) -> dict[str, float]:
         """The values whose keys can travel: text that UTF-8 can write, of at most `KEY_BYTES`."""
@@ -276,54 +208,6 @@ class Session:
         if len(kept) < len(values):
             self.warning = f"a key is text of at most {KEY_BYTES} bytes in UTF-8; values of other keys are dropped"
         return kept
-
-
-class _Columns:
-    """Rows on their way into the `Block`s of one batch."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self.values = 0
-        self.size = 0
-        self._keys: tuple[str, ...] = ()
-        self._blocks: list[tuple[tuple[str, ...], list[int], list[int], list[float]]] = []
-
-    def add(self, time: int, step: int, values: dict[str, float]) -> None:
-        """Append a row; one with other keys than the last begins a block."""
-        keys = tuple(values)
-        if keys != self._keys or not self._blocks:
-            self._keys = keys
-            self._blocks.append((keys, [], [], []))
-            self.size += sum(len(key.encode()) + 5 for key in keys)
-        _, steps, times, numbers = self._blocks[-1]
-        steps.append(step)
-        times.append(time)
-        numbers.extend(values.values())
-        self.rows += 1
-        self.values += len(keys)
-        self.size += 16 + 8 * len(keys)
-
-    def blocks(self) -> list[Block]:
-        """The rows as the wire has them."""
-        return [
-            Block(list(map(str.__str__, keys)), pack("q", steps), pack("q", times), pack("d", numbers))
-            for keys, steps, times, numbers in self._blocks
-        ]
-
-
-def _parts(values: dict[str, float]) -> list[dict[str, float]]:
-    """A push as rows that are each small enough for a batch; nearly always as it is."""
-    if len(values) <= ROW_KEYS and 4 * sum(map(len, values)) <= BATCH_BYTES:  # UTF-8 has 4 bytes at most a character
-        return [values]
-    parts: list[dict[str, float]] = [{}]
-    size = 0
-    for key, value in values.items():
-        if len(parts[-1]) == ROW_KEYS or size > BATCH_BYTES:
-            parts.append({})
-            size = 0
-        parts[-1][key] = value
-        size += len(key.encode())
-    return parts
 
 
 def _is_sendable(key: object) -> bool:

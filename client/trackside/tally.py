@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from math import fsum, isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from trackside.phases import Times
 from trackside.wire import DURATION_BUCKETS, Histogram, Totals
+
+if TYPE_CHECKING:
+    from trackside.phases import Mark
 
 KEYS = 1024
 """So many keys are remembered one by one, as many as a daemon shows of a run and a few more; the others still travel."""
@@ -22,20 +26,25 @@ _INT64 = 2**63
 class Tally:
     """Sees every push of a session once, in order.
 
+    Args:
+        began: When the session did, in nanoseconds of the monotonic clock.
+
     Attributes:
         totals: What is sent with each batch.
         last: The last value of each key, of the first `KEYS` that are not longer than `KEY_LENGTH` characters.
         step: The current step; None before the first push.
         pushed_at: Monotonic nanoseconds of the last push; None before the first.
+        times: The seconds by phase.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, began: int = 0) -> None:
         self.totals = Totals()
         self.last: dict[str, float] = {}
         self.step: int | None = None
         self.pushed_at: int | None = None
+        self.times = Times(began)
         self._highest = 0
-        self._began = 0
+        self._began = self._paused = 0
         self._in_step: set[str] = set()
 
     def take(self, time: int, step: int | None, values: dict[str, float]) -> tuple[int, dict[str, float]] | None:
@@ -62,6 +71,18 @@ class Tally:
             self.last.update((key, number) for key, number in values.items() if _has_room(self.last, key))
         return step, values
 
+    def mark(self, time: int, mark: Mark) -> None:
+        """Follow the training into a phase or out of it, or count a wait for data that ended at *time*."""
+        self.times.take(time, mark)
+        if mark.kind == "wait":
+            self.totals.data_wait = _observe(self.totals.data_wait, max(0, time - mark.since) / 1e9, 1)
+
+    def reckon(self, time: int) -> None:
+        """Bring the seconds by phase up to *time*."""
+        if self.times.used:
+            self.times.advance(time)
+            self.totals.phases = self.times.seconds
+
     def _resolve(self, step: int | None, values: dict[str, float]) -> int:
         if step is not None:
             return step
@@ -75,21 +96,14 @@ class Tally:
         if self.step is None:
             self.totals.steps, self._highest = 1, step
         elif step > self.step:
-            self._observe(max(0, time - self._began) / 1e9, step - self.step)  # of two threads, one may overtake
+            spent = time - self._began - (self.times.paused - self._paused)
+            seconds = max(0, spent) / 1e9  # of two threads, one may overtake
+            self.totals.step_duration = _observe(self.totals.step_duration, seconds, step - self.step)
         if step > self._highest:
             self.totals.steps = min(self.totals.steps + step - self._highest, _INT64 - 1)
             self._highest = step
-        self.step, self._began = step, time
+        self.step, self._began, self._paused = step, time, self.times.paused
         self._in_step.clear()
-
-    def _observe(self, seconds: float, steps: int) -> None:
-        """So many *steps* took *seconds* together."""
-        duration = self.totals.step_duration
-        if duration is None:
-            duration = self.totals.step_duration = Histogram([0] * (len(DURATION_BUCKETS) + 1), 0.0)
-        bucket = bisect_left(DURATION_BUCKETS, seconds / steps)
-        duration.counts[bucket] = min(duration.counts[bucket] + steps, _INT64 - 1)
-        duration.sum += seconds
 
     def _weigh(self, values: dict[str, float]) -> dict[str, float]:
         """The values without those that are refused; what is to be counted in them is."""
@@ -121,3 +135,13 @@ class Tally:
 
 def _has_room(known: dict[str, Any], key: str) -> bool:
     return key in known or (len(known) < KEYS and len(key) <= KEY_LENGTH)
+
+
+def _observe(durations: Histogram | None, seconds: float, times: int) -> Histogram:
+    """*durations* with some more, that took *seconds* together."""
+    if durations is None:
+        durations = Histogram([0] * (len(DURATION_BUCKETS) + 1), 0.0)
+    bucket = bisect_left(DURATION_BUCKETS, seconds / times)
+    durations.counts[bucket] = min(durations.counts[bucket] + times, _INT64 - 1)
+    durations.sum += seconds
+    return durations

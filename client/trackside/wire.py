@@ -58,10 +58,11 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     """Who speaks, and which of its messages this is.
 
     Attributes:
-        kind: From the client ``hello``, ``batch``, ``skip``, ``beat``, ``bye``; from the daemon ``welcome``,
-            ``hello?``, ``ack``, ``nack``, ``refused``.
+        kind: From the client ``hello``, ``batch``, ``skip``, ``beat``, ``bye``, ``stacks``, ``pong``; from the daemon
+            ``welcome``, ``hello?``, ``ack``, ``nack``, ``refused``, and the commands ``stacks?`` and ``ping``.
         session: 16 random bytes that name one `Run` of one process.
-        number: Sequence number of a batch, from 1; of a skip and of an ack the last one it covers; else 0.
+        number: Sequence number of a batch, from 1; of a skip and of an ack the last one it covers; of a command and its
+            answer what tells them from others; else 0.
     """
 
     kind: str
@@ -128,22 +129,30 @@ class Totals(msgspec.Struct, omit_defaults=True):
         pushes: Calls of `push`.
         dropped: Values and pushes that could not be kept: not a number, or no room while the daemon was away.
         resent: Batches sent more than once.
+        spooled: Messages written to disk, since they had waited for long.
         overhead: CPU seconds of the sender thread.
         steps: Increase of ``step`` over the attempt's highest.
         samples: Sum of the key ``samples``; None until it is pushed. ``tokens`` likewise.
         nonfinite: How often a key was NaN or infinite; keys that never were are absent.
-        step_duration: Host time from the first push of a step to the first push of the next, over their difference.
+        step_duration: Host time from the first push of a step to the first push of the next, over their difference,
+            without evaluation and checkpoints.
+        phases: Seconds by phase, each without those nested in it; empty until a phase was entered, and from then on
+            they sum to the time since the session began.
+        data_wait: How long the training waited for each batch of data.
     """
 
     pushes: Count = 0
     dropped: Count = 0
     resent: Count = 0
+    spooled: Count = 0
     overhead: Amount = 0.0
     steps: Count = 0
     samples: Amount | None = None
     tokens: Amount | None = None
     nonfinite: dict[str, Count] = {}
     step_duration: Histogram | None = None
+    phases: dict[str, Amount] = {}
+    data_wait: Histogram | None = None
 
 
 class About(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -178,6 +187,8 @@ class Hello(msgspec.Struct, omit_defaults=True):
         step: The last step; None before the first push.
         progress_age: Nanoseconds since the last push; None before the first.
         about: What the process runs; None from a client that does not tell.
+        phase: The innermost phase that the training is in; empty outside.
+        late: Told for a process that is gone, by whoever found its spool.
     """
 
     identity: Identity
@@ -192,6 +203,8 @@ class Hello(msgspec.Struct, omit_defaults=True):
     step: int | None = None
     progress_age: int | None = None
     about: About | None = None
+    phase: str = ""
+    late: bool = False
 
 
 class Block(msgspec.Struct, omit_defaults=True):
@@ -223,12 +236,45 @@ class Block(msgspec.Struct, omit_defaults=True):
         return _unpack("q", self.steps), _unpack("q", self.times), _unpack("d", self.values)
 
 
+class Happening(msgspec.Struct, omit_defaults=True):
+    """Something that the training code says has happened.
+
+    Attributes:
+        kind: ``checkpoint``, ``resume`` or any word.
+        time: Nanoseconds of the client's monotonic clock.
+        step: The step then; None before the first push.
+        fields: What more is said, as a JSON object; empty for none.
+    """
+
+    kind: str
+    time: int
+    step: int | None = None
+    fields: str = ""
+
+
+class Notice(msgspec.Struct, omit_defaults=True):
+    """An alert from the training code; *time* and *step* as in `Happening`.
+
+    Attributes:
+        severity: ``info``, ``warning`` or ``critical``.
+    """
+
+    title: str
+    time: int
+    text: str = ""
+    severity: str = "warning"
+    step: int | None = None
+
+
 class Pushes(msgspec.Struct, omit_defaults=True):
-    """The body of a ``batch``: pushed steps in order, and the session's totals after them."""
+    """The body of a ``batch``: pushed steps in order, what was said beside them, and the session's totals after them."""
 
     clock: Clock
     totals: Totals
     blocks: list[Block]
+    events: list[Happening] = []
+    alerts: list[Notice] = []
+    phase: str = ""
 
 
 class Skip(msgspec.Struct, omit_defaults=True):
@@ -242,9 +288,9 @@ class Beat(msgspec.Struct, omit_defaults=True):
     """Says alive, once a second when nothing else does, and also when messages wait long for their acknowledgement.
 
     Attributes:
-        progress_age: As in `Hello`.
-        totals: As in `Hello`, while a message has waited for more than a second; else None.
-        last: As in `Hello`, likewise; so is ``step``.
+        progress_age: As in `Hello`; so is ``phase``.
+        totals: As in `Hello`, while a message has waited for more than a second, or a phase goes on; else None.
+        last: As in `Hello`, while a message has waited for so long; so is ``step``.
     """
 
     clock: Clock
@@ -252,6 +298,7 @@ class Beat(msgspec.Struct, omit_defaults=True):
     totals: Totals | None = None
     last: dict[str, float] = {}
     step: int | None = None
+    phase: str = ""
 
 
 class Bye(msgspec.Struct, omit_defaults=True):
@@ -276,13 +323,19 @@ class Nack(msgspec.Struct, omit_defaults=True):
     reason: str
 
 
+class Stacks(msgspec.Struct, omit_defaults=True):
+    """Where each thread of the process is, by the name of the thread: ``FILE:LINE FUNCTION``, the innermost call last."""
+
+    threads: dict[str, list[str]]
+
+
 class Refused(msgspec.Struct, omit_defaults=True):
     """A message in a version that this daemon does not read."""
 
     reads: list[int]
 
 
-Body = Hello | Pushes | Skip | Beat | Bye | Nack | Refused | None
+Body = Hello | Pushes | Skip | Beat | Bye | Stacks | Nack | Refused | None
 
 BODIES: dict[str, type[msgspec.Struct] | None] = {
     "hello": Hello,
@@ -290,11 +343,15 @@ BODIES: dict[str, type[msgspec.Struct] | None] = {
     "skip": Skip,
     "beat": Beat,
     "bye": Bye,
+    "stacks": Stacks,
+    "pong": None,
     "welcome": None,
     "hello?": None,
     "ack": None,
     "nack": Nack,
     "refused": Refused,
+    "stacks?": None,
+    "ping": None,
 }
 
 _encode = msgspec.msgpack.Encoder().encode

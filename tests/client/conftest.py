@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[run_module._Process]:
+def process(monkeypatch: pytest.MonkeyPatch, spool: Path) -> Iterator[run_module._Process]:
     """All that runs of a process share, made anew for each test; and an environment that leads nowhere."""
     for name in list(os.environ):
-        if name.startswith(("TRACKSIDE_", "SLURM_")):
+        if name.startswith(("TRACKSIDE_", "SLURM_")) and name != "TRACKSIDE_SPOOL":
             monkeypatch.delenv(name)
     fresh = run_module._Process()
     monkeypatch.setattr(run_module, "_process", fresh)

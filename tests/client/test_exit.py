@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import DEADLINE, Daemon, clean_environ, eventually
 
+from trackside.leftover import leftovers
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -222,13 +224,14 @@ def test_a_process_that_ends_without_a_word_is_lost(daemon: Daemon, start: Calla
     assert number(daemon, "step", "kill") == 7
 
 
-def test_without_a_daemon_a_script_ends_at_once_whatever_it_has_pushed(
-    finished: Callable[..., str], nowhere: str
+def test_without_a_daemon_a_script_ends_at_once_whatever_it_has_pushed_and_it_is_on_disk(
+    finished: Callable[..., str], nowhere: str, spool: Path
 ) -> None:
     finished(
         "alone",
         """
-        import trackside
+        import logging, trackside
+        logging.disable()
         runs = [trackside.init() for _ in range(10)]
         for run in runs:
             for step in range(1000):
@@ -236,6 +239,19 @@ def test_without_a_daemon_a_script_ends_at_once_whatever_it_has_pushed(
         """,
         endpoint=nowhere,
         TRACKSIDE_FLUSH_TIMEOUT="inf",
+    )
+    assert len(list(leftovers([spool], None))) == 10
+
+
+def test_what_a_short_script_has_pushed_to_nobody_is_said_at_its_end(
+    start: Callable[..., Process], nowhere: str, spool: Path
+) -> None:
+    process = start("alone", "import trackside; trackside.push(loss=0.5)", endpoint=nowhere)
+    output, errors = process.communicate(timeout=DEADLINE)
+    assert (output, process.returncode) == ("", 0)
+    assert errors == (
+        f"trackside: no daemon found at {nowhere} (absent); training goes on, and what is pushed waits for one in {spool},"
+        f" 256 MiB at most; start it with: trackside daemon --push.endpoint={nowhere}\n"
     )
 
 
@@ -260,7 +276,7 @@ def test_a_frozen_daemon_holds_up_the_end_for_the_flush_timeout_only(
 
 
 def test_ctrl_c_while_the_end_is_being_told_cuts_it_short_without_a_traceback(
-    router: Router, start: Callable[..., Process]
+    router: Router, start: Callable[..., Process], spool: Path
 ) -> None:
     process = start(
         "impatient",
@@ -277,6 +293,7 @@ def test_ctrl_c_while_the_end_is_being_told_cuts_it_short_without_a_traceback(
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=DEADLINE) == ("", "")
     assert process.returncode == 0
+    assert len(list(leftovers([spool], None))) == 2
 
 
 def test_pushing_until_the_very_last_moment_makes_no_noise(daemon: Daemon, finished: Callable[..., str]) -> None:

@@ -17,8 +17,10 @@ from processes import Daemon, eventually
 
 import trackside
 from trackside import about as about_module
-from trackside import discovery, sender, session
-from trackside.session import BATCH_ROWS, WINDOW
+from trackside import columns, discovery, outbox, sender
+from trackside.columns import BATCH_ROWS
+from trackside.leftover import leftovers
+from trackside.outbox import WINDOW
 from trackside.wire import Envelope, Nack, Refused, encode
 
 if TYPE_CHECKING:
@@ -133,7 +135,7 @@ def test_at_the_end_of_the_process_all_runs_share_one_time_to_flush(
     for _ in range(3):
         trackside.init(endpoint=router.endpoint)
     process._exit()
-    assert given == [2.0, 0.5, 0.0]
+    assert given == [1.5, 0.0, 0.0]  # the last quarter is for what has to be written to the spool
 
 
 @pytest.mark.usefixtures("impatient")
@@ -142,7 +144,7 @@ def test_finish_with_no_daemon_anywhere_returns_at_once(nowhere: str, monkeypatc
     run = trackside.init(endpoint=nowhere)
     run.push(loss=0.5)
     run.finish()
-    assert not run._session.done
+    assert run._session.retired
 
 
 def test_finish_returns_at_once_where_a_killed_daemon_has_left_its_socket(
@@ -154,7 +156,7 @@ def test_finish_returns_at_once_where_a_killed_daemon_has_left_its_socket(
     run = trackside.init(endpoint=f"ipc://{place}/push.sock")
     run.push(loss=0.5)
     run.finish()
-    assert not run._session.done
+    assert run._session.retired
 
 
 @pytest.mark.usefixtures("impatient")
@@ -206,7 +208,7 @@ def test_a_second_welcome_makes_nothing_go_again(router: Router) -> None:
 
 
 def test_no_more_is_under_way_than_the_window_has_room_for(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "BATCH_ROWS", 1)
+    monkeypatch.setattr(columns, "BATCH_ROWS", 1)
     run = trackside.init(endpoint=router.endpoint)
     for step in range(WINDOW + 5):
         run.push(step=step, loss=0.5)
@@ -292,7 +294,7 @@ def test_a_daemon_of_another_version_is_said_once_and_training_goes_on(
     (message,) = said(caplog)
     assert message == (
         f"the daemon reads wire version {reads} and this client writes 1; install the same trackside in both places and"
-        " start the daemon anew; training goes on, and the newest 16 MiB of what is pushed are kept"
+        " start the daemon anew; training goes on, and what is pushed is kept on disk"
     )
 
 
@@ -338,8 +340,8 @@ def test_a_beat_comes_each_second_and_tells_the_age_of_the_last_push(router: Rou
 def test_beats_go_on_and_tell_the_newest_values_while_nothing_is_acknowledged(
     router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "WINDOW", 1)
-    monkeypatch.setattr(session, "STUCK_SECONDS", 0.2)
+    monkeypatch.setattr(outbox, "WINDOW", 1)
+    monkeypatch.setattr(outbox, "STUCK_SECONDS", 0.2)
     run = trackside.init(endpoint=router.endpoint)
     hello = router.welcome()
     run.push(step=1, loss=0.5)
@@ -372,7 +374,7 @@ def test_beats_go_on_and_tell_the_newest_values_while_nothing_is_acknowledged(
 
 
 def test_a_beat_that_tells_values_comes_no_oftener_than_others(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "STUCK_SECONDS", 0.0)
+    monkeypatch.setattr(outbox, "STUCK_SECONDS", 0.0)
     run = trackside.init(endpoint=router.endpoint)
     hello = router.welcome()
     run.push(loss=0.5)
@@ -412,7 +414,7 @@ def test_what_runs_is_found_out_by_the_sender_once_and_nobody_waits_for_it(
 
 def test_a_run_that_has_ended_does_not_beat(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sender, "BEAT_SECONDS", 0.2)
-    monkeypatch.setattr(session, "STUCK_SECONDS", 0.0)
+    monkeypatch.setattr(outbox, "STUCK_SECONDS", 0.0)
     ending, living = trackside.init(endpoint=router.endpoint), trackside.init(endpoint=router.endpoint)
     for _ in range(2):
         router.welcome()
@@ -554,14 +556,14 @@ def test_each_value_arrives_once_and_in_order_although_the_daemon_is_killed_agai
 
 
 LINE = (
-    "no daemon found at {}; training goes on, and the newest 16 MiB of what is pushed are kept until one is there;"
-    " start it with: trackside daemon"
+    "no daemon found at {}; training goes on, and what is pushed waits for one in {}, 256 MiB at most; start it with:"
+    " trackside daemon"
 )
 
 
 @pytest.mark.usefixtures("impatient")
 def test_without_a_daemon_one_line_says_where_it_was_looked_for_and_how_to_start_it(
-    place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    place: Path, spool: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     places = [place / name for name in ("nothing", "file", "dead", "open")]
     for directory in places[1:]:
@@ -582,7 +584,8 @@ def test_without_a_daemon_one_line_says_where_it_was_looked_for_and_how_to_start
         LINE.format(
             f"{places[0]}/push.sock (absent), {places[1]}/push.sock (not a socket), "
             f"{places[2]}/push.sock (nobody listens there), "
-            f"{places[3]}/push.sock (others may write to its directory)"
+            f"{places[3]}/push.sock (others may write to its directory)",
+            spool,
         )
     ]
 
@@ -600,7 +603,13 @@ def test_without_a_daemon_one_line_says_where_it_was_looked_for_and_how_to_start
     ],
 )
 def test_an_endpoint_that_is_no_use_is_said_by_its_reason(
-    place: Path, caplog: pytest.LogCaptureFixture, endpoint: str, reason: str, monkeypatch: pytest.MonkeyPatch
+    place: Path,
+    spool: Path,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    endpoint: str,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0.1")
     monkeypatch.setattr(sender, "ABSENT_SECONDS", 0.3)
@@ -609,7 +618,7 @@ def test_an_endpoint_that_is_no_use_is_said_by_its_reason(
     run.push(loss=0.5)
     eventually(lambda: caplog.records)
     run.finish()
-    assert said(caplog) == [LINE.format(f"{endpoint} ({reason})") + f" --push.endpoint={endpoint}"]
+    assert said(caplog) == [LINE.format(f"{endpoint} ({reason})", spool) + f" --push.endpoint={endpoint}"]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -645,18 +654,17 @@ def test_the_line_comes_after_five_seconds() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_runs_that_have_ended_without_a_daemon_do_not_pile_up(
-    nowhere: str, monkeypatch: pytest.MonkeyPatch, process: run_module._Process
+def test_runs_that_have_ended_without_a_daemon_are_on_disk_and_do_not_pile_up_in_memory(
+    nowhere: str, spool: Path, process: run_module._Process
 ) -> None:
-    monkeypatch.setattr(sender, "PENDING_BYTES", 3000)
     for number in range(30):
         run = trackside.init(f"run-{number}", endpoint=nowhere)
         run.push(loss=0.5)
         run.finish()
     (one,) = process._senders.values()
-    assert 0 < sum(session.size for session in one._sessions) <= 3000
-    assert one._sessions[-1].identity.name == "run-29"
+    assert not one._sessions
     assert not process.runs
+    assert {left.name for left in leftovers([spool], None)} == {f"run-{number}" for number in range(30)}
 
 
 def test_a_sender_that_fails_says_so_and_costs_neither_push_nor_finish_anything(
@@ -668,7 +676,7 @@ def test_a_sender_that_fails_says_so_and_costs_neither_push_nor_finish_anything(
     run._session.rows.append((0,))  # type: ignore[arg-type]
     eventually(lambda: caplog.records)
     (message,) = said(caplog)
-    assert message.startswith("sending ends here, training goes on: ValueError: ")
+    assert message.startswith("sending ends here, training goes on: TypeError: ")
     run.push(loss=0.5)
     run.finish()
 

@@ -19,13 +19,16 @@ from trackside.wire import (
     Bye,
     Clock,
     Envelope,
+    Happening,
     Hello,
     Histogram,
     Identity,
     Nack,
+    Notice,
     Pushes,
     Refused,
     Skip,
+    Stacks,
     Totals,
     WireError,
     decode_body,
@@ -136,11 +139,20 @@ FROZEN: dict[str, tuple[int, Any, bytes, bytes]] = {
         + CLOCK_BYTES
         + b"\xa6totals\x81\xa6pushes\x01\xa6status\xa6failed\xa5cause\xaaValueError\xabprovisional\xc3",
     ),
+    "stacks": (
+        4,
+        Stacks({"MainThread 1": ["train.py:3 main"]}),
+        b"\x93\xa6stacks" + SESSION_BYTES + b"\x04",
+        b"\x81\xa7threads\x81\xacMainThread 1\x91\xaftrain.py:3 main",
+    ),
+    "pong": (4, None, b"\x93\xa4pong" + SESSION_BYTES + b"\x04", b""),
     "welcome": (7, None, b"\x93\xa7welcome" + SESSION_BYTES + b"\x07", b""),
     "hello?": (0, None, b"\x93\xa6hello?" + SESSION_BYTES + b"\x00", b""),
     "ack": (70_000, None, b"\x93\xa3ack" + SESSION_BYTES + b"\xce\x00\x01\x11\x70", b""),
     "nack": (8, Nack("body"), b"\x93\xa4nack" + SESSION_BYTES + b"\x08", b"\x81\xa6reason\xa4body"),
     "refused": (0, Refused([1]), b"\x93\xa7refused" + SESSION_BYTES + b"\x00", b"\x81\xa5reads\x91\x01"),
+    "stacks?": (4, None, b"\x93\xa7stacks?" + SESSION_BYTES + b"\x04", b""),
+    "ping": (4, None, b"\x93\xa4ping" + SESSION_BYTES + b"\x04", b""),
 }
 ABOUT = About(("python", "train.py"), "/home/me", "3.11.7", "Linux 6.1.0 x86_64", {"torch": "2.13.0"}, False)
 ADDED: dict[str, tuple[str, Any, bytes, bytes]] = {
@@ -164,6 +176,27 @@ ADDED: dict[str, tuple[str, Any, bytes, bytes]] = {
         Beat(CLOCK, 500, TOTALS, {"loss": 0.5}, 9),
         b"\x85",
         TOTALS_BYTES + b"\xa4last\x81\xa4loss\xcb\x3f\xe0\x00\x00\x00\x00\x00\x00\xa4step\x09",
+    ),
+    "a phase and late": (
+        "hello",
+        msgspec.structs.replace(FROZEN["hello"][1], phase="eval", late=True),
+        b"\x8d",
+        b"\xa5phase\xa4eval\xa4late\xc3",
+    ),
+    "what was said": (
+        "batch",
+        msgspec.structs.replace(
+            FROZEN["batch"][1],
+            events=[Happening("checkpoint", 1, 2, '{"bytes": 3}')],
+            alerts=[Notice("stuck", 4, "for long", "critical", 5)],
+            phase="eval",
+        ),
+        b"\x86",
+        (
+            b'\xa6events\x91\x84\xa4kind\xaacheckpoint\xa4time\x01\xa4step\x02\xa6fields\xac{"bytes": 3}'
+            b"\xa6alerts\x91\x85\xa5title\xa5stuck\xa4time\x04\xa4text\xa8for long\xa8severity\xa8critical\xa4step\x05"
+            b"\xa5phase\xa4eval"
+        ),
     ),
 }
 """What version 1 has been given since: its kind, a body that has it, how that begins and what it adds at the end."""

@@ -1,0 +1,89 @@
+"""Spools whose processes are gone, sent by whoever finds them and may: the daemon, a later client, a command."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from trackside.outbox import Outbox
+from trackside.spool import Reader, Spool, hold
+from trackside.wire import Hello, WireError, decode_body, encode, open_envelope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from trackside.wire import Clock
+
+
+class Leftover(Outbox):
+    """A session of a process that is gone, with all that it had to say.
+
+    Args:
+        spool: Held by this process now.
+        hello: The session's, as frames.
+
+    Attributes:
+        name: Of its run.
+
+    Raises:
+        WireError: The hello cannot be read.
+    """
+
+    def __init__(self, spool: Spool, hello: list[bytes]) -> None:
+        envelope = open_envelope(hello)
+        body: Hello = decode_body("hello", hello[2])
+        super().__init__(envelope.session, spool)
+        self.ended = True
+        self.name = body.identity.name
+        self.totals = body.totals
+        self._acked = body.acked
+        self._hello = encode(envelope, replace(body, late=True))
+        spool.acknowledged(body.acked)
+
+    def hello(self, clock: Clock) -> list[bytes]:  # noqa: ARG002  it was said long ago
+        """What its process would say, but that it is late."""
+        return self._hello
+
+
+def leftovers(directories: Iterable[Path], machine: str | None) -> Iterator[Leftover]:
+    """The sessions in some directories whose processes are gone, each held until it is sent; the oldest first.
+
+    Args:
+        directories: Where to look; one that is not there is none.
+        machine: Only what this machine has written; None for all.
+    """
+    for directory in directories:
+        files = []
+        for path in directory.glob("*.spool"):
+            with suppress(OSError):
+                files.append((path.stat().st_mtime_ns, path))
+        for name in dict.fromkeys(path.name.partition(".")[0] for _, path in sorted(files)):
+            with suppress(OSError, ValueError):
+                if (found := _take(directory, name, machine)) is not None:
+                    yield found
+
+
+def _take(directory: Path, name: str, machine: str | None) -> Leftover | None:
+    """The leftover of this name, when it is of that machine and its process is gone.
+
+    Raises:
+        OSError: It is held by its process, or cannot be read.
+        ValueError: It is no spool.
+    """
+    session = bytes.fromhex(name)
+    first = min(directory.glob(f"{name}.*.spool"))
+    reader = Reader(first)
+    if machine is not None and reader.machine != machine:
+        return None
+    lock = hold(directory / f"{name}.lock")
+    try:
+        spool = Spool(session, directory)
+        spool.adopt(lock)
+        return Leftover(spool, reader.hello)
+    except (OSError, WireError):
+        os.close(lock)
+        raise

@@ -1,0 +1,150 @@
+"""Where the training's time goes: phases, and waits for data."""
+
+from __future__ import annotations
+
+from contextlib import ContextDecorator
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+PAUSES = frozenset(("eval", "checkpoint"))
+"""Phases that are no part of a step's duration."""
+
+OTHER = "other"
+"""The time outside any phase."""
+
+PHASES = 64
+PHASE_LENGTH = 128
+"""So many phases are told apart, of names of so many characters; the time of further ones is `OTHER`."""
+
+T = TypeVar("T")
+
+
+class Mark(NamedTuple):
+    """A row that is no push: the training enters or leaves a phase, or has waited for data.
+
+    Attributes:
+        kind: ``enter``, ``leave`` or ``wait``.
+        phase: The phase's name.
+        since: Monotonic nanoseconds when a wait began.
+    """
+
+    kind: str
+    phase: str
+    since: int = 0
+
+
+class Phase(ContextDecorator):
+    """Marks a phase, as a context or around each call of a function; holds nothing, so one may be used many times.
+
+    Args:
+        tell: Takes each mark and its moment, in monotonic nanoseconds.
+        name: The phase's.
+    """
+
+    def __init__(self, tell: Callable[[int, Mark], None], name: str) -> None:
+        self._tell = tell
+        self._enter, self._leave = Mark("enter", name), Mark("leave", name)
+
+    def __enter__(self) -> Phase:  # noqa: PYI034  Self came with Python 3.11
+        self._tell(monotonic_ns(), self._enter)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._tell(monotonic_ns(), self._leave)
+
+
+class Waits(Generic[T]):
+    """A loader whose waits are timed: how long the training thread stands still until it has the next batch.
+
+    It has the loader's length and attributes, so that ``len(batches)`` and ``batches.sampler.set_epoch(1)`` go on to work.
+    """
+
+    def __init__(self, tell: Callable[[int, Mark], None], loader: Iterable[T]) -> None:
+        self._tell = tell
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[T]:
+        tell, batches = self._tell, iter(self._loader)
+        while True:
+            since = monotonic_ns()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            tell(monotonic_ns(), Mark("wait", "data", since))
+            yield batch
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+
+class Times:
+    """Seconds by phase, each without those nested in it. With the time outside any they sum to the time since *began*.
+
+    Args:
+        began: Monotonic nanoseconds.
+
+    Attributes:
+        paused: Nanoseconds spent in `PAUSES` and what is nested in them.
+    """
+
+    def __init__(self, began: int) -> None:
+        self.paused = 0
+        self._nanoseconds: dict[str, int] = {OTHER: 0}
+        self._stack: list[str] = []
+        self._since = began
+
+    @property
+    def current(self) -> str:
+        """The innermost phase; empty outside."""
+        return self._stack[-1] if self._stack else ""
+
+    @property
+    def used(self) -> bool:
+        """A phase was ever entered."""
+        return len(self._nanoseconds) > 1 or bool(self._stack)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """By phase, up to the moment of the last `advance`; empty while no phase was ever entered."""
+        return {name: spent / 1e9 for name, spent in self._nanoseconds.items()} if self.used else {}
+
+    def take(self, time: int, mark: Mark) -> None:
+        """Follow a mark; one that leaves what was never entered, since a crowd of pushes has displaced that, is nothing."""
+        if mark.kind == "wait":
+            self.advance(mark.since)
+            self._enter(mark.phase)
+        elif mark.kind == "enter":
+            self.advance(time)
+            self._enter(mark.phase)
+            return
+        self.advance(time)
+        if (name := self._name(mark.phase)) in self._stack:
+            while self._stack.pop() != name:
+                pass
+
+    def advance(self, time: int) -> None:
+        """Count the time up to a moment."""
+        spent = max(0, time - self._since)
+        self._since = max(self._since, time)
+        self._nanoseconds[self.current or OTHER] += spent
+        if any(name in PAUSES for name in self._stack):
+            self.paused += spent
+
+    def _enter(self, phase: str) -> None:
+        name = self._name(phase)
+        self._nanoseconds.setdefault(name, 0)
+        self._stack.append(name)
+        del self._stack[:-PHASES]  # of phases whose ends were displaced
+
+    def _name(self, phase: str) -> str:
+        known = phase in self._nanoseconds or (len(self._nanoseconds) < PHASES and len(phase) <= PHASE_LENGTH)
+        return phase if known else OTHER

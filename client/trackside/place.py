@@ -1,0 +1,48 @@
+"""Where files that outlive a process lie on this machine."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SYSTEM_DIRECTORY = Path("/var/lib/trackside")
+
+
+def state_directory(environ: Mapping[str, str], uid: int, etc: Path = Path("/etc")) -> Path:
+    """The user's own directory, apart for each machine: a home is often shared by several.
+
+    A relative $XDG_STATE_HOME is to be ignored (XDG Base Directory Specification 0.8).
+
+    Raises:
+        LookupError: The user has no home.
+    """
+    state = Path(environ.get("XDG_STATE_HOME", ""))
+    if not state.is_absolute():
+        state = _home(environ, uid) / ".local" / "state"
+    return state / "trackside" / machine_id(etc)
+
+
+def machine_id(etc: Path = Path("/etc")) -> str:
+    """What tells this machine from others (machine-id(5)), else its host name; one component of a path."""
+    try:
+        name = (etc / "machine-id").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        name = ""
+    if re.fullmatch("[0-9a-f]{32}", name):  # "uninitialized" on a machine that is just starting
+        return name
+    return re.sub(r"[^\w.-]", "_", os.uname().nodename).lstrip(".") or "localhost"
+
+
+def _home(environ: Mapping[str, str], uid: int) -> Path:
+    if environ.get("HOME"):
+        return Path(environ["HOME"])
+    try:
+        return Path(pwd.getpwuid(uid).pw_dir)
+    except KeyError:
+        raise LookupError(f"uid {uid} has no home and $HOME is not set") from None

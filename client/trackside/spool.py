@@ -1,0 +1,386 @@
+"""What a session could not deliver yet, on disk, where it outlives its process.
+
+A session's spool is some segment files ``SESSION.NUMBER.spool`` and a ``SESSION.lock`` beside them, which the session's
+process holds under flock while it lives; whoever gets the lock may take the segments. A segment is `MAGIC` and records,
+of which the first is the session's hello behind the machine's id, and each of the others a numbered message::
+
+    u32 length of the payload | u32 CRC-32 of it | u64 first | u64 number | u32 pushed values | msgpack [frame, …]
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from trackside.place import SYSTEM_DIRECTORY, machine_id, state_directory
+from trackside.wire import MESSAGE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+SEGMENT_BYTES = 4 * 1024 * 1024
+SPOOL_BYTES = 256 * 1024 * 1024
+"""What all spools in one directory may take; then the oldest segments go."""
+
+MAGIC = b"trackside spool 1\n"
+
+_HEADER = Struct("<IIQQI")
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[bytes]).decode
+
+
+class Record(NamedTuple):
+    """A message as a segment has it.
+
+    Attributes:
+        first: The lowest number that it speaks for, and *number* the highest; both 0 for the hello.
+        values: How many pushed values it holds.
+    """
+
+    first: int
+    number: int
+    values: int
+    frames: list[bytes]
+
+
+class Segment:
+    """A file of a spool: the numbers and values that it holds, and its bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.first = self.last = self.values = self.size = 0
+
+
+class Spool:
+    """The spool of one session, written and read by its process alone.
+
+    Args:
+        session: Its id.
+        directory: Where; None for `directory`.
+
+    Attributes:
+        failure: Why nothing could be written last; empty when it could.
+    """
+
+    def __init__(self, session: bytes, directory: Path | None = None) -> None:
+        self.failure = ""
+        self._name = session.hex()
+        self._directory = directory
+        self._segments: deque[Segment] = deque()
+        self._lock = self._file = -1
+        self._reader: Reader | None = None
+
+    @property
+    def last(self) -> int:
+        """The highest number that it holds; 0 when it is empty."""
+        return self._segments[-1].last if self._segments else 0
+
+    @property
+    def directory(self) -> Path | None:
+        """Where it lies; None before anything was written."""
+        return self._directory if self._lock >= 0 else None
+
+    def adopt(self, lock: int) -> None:
+        """Take over the segments that lie there, with the lock that was got for them."""
+        self._lock = lock
+        for path in sorted(self._files()):
+            segment = Segment(path)
+            segment.last, segment.size = self.last, path.stat().st_size
+            with suppress(OSError, ValueError):
+                for record in Reader(path):
+                    segment.first = segment.first or record.first
+                    segment.last, segment.values = record.number, segment.values + record.values
+            self._segments.append(segment)
+
+    def put(self, record: Record, hello: Callable[[], list[bytes]]) -> bool:
+        """Append a message whose number is higher than all before; whether it could be, else `failure` says why.
+
+        Args:
+            record: The message.
+            hello: Gives the session's hello, for the head of a new segment.
+        """
+        try:
+            if self._file < 0 or self._segments[-1].size >= SEGMENT_BYTES:
+                self._begin(record.number, hello)
+            self._append(record)
+        except (OSError, LookupError) as error:
+            reason = (getattr(error, "strerror", None) or str(error)).lower()
+            self.failure = f"{self._directory}: {reason}" if self._directory else reason
+            return False
+        segment = self._segments[-1]
+        segment.first = segment.first or record.first
+        segment.last, segment.values = record.number, segment.values + record.values
+        self.failure = ""
+        return True
+
+    def after(self, number: int) -> Record | None:
+        """The message that follows *number*, which only grows from call to call; None when there is none."""
+        while True:
+            segment = next((one for one in self._segments if one.last > number), None)
+            if segment is None:
+                return None
+            if self._reader is None or self._reader.path != segment.path:
+                self._open(segment)
+            record = None if self._reader is None else self._reader.next()
+            if record is None:  # somebody has deleted or cut it
+                segment.last = min(segment.last, number)
+            elif record.number > number:
+                return record
+
+    def acknowledged(self, number: int) -> None:
+        """Everything up to *number* is committed: the segments that hold nothing else go."""
+        while self._segments and self._segments[0].last <= number:
+            self._remove(self._segments.popleft())
+
+    def drop_excess(self, read: int) -> Record | None:
+        """Delete the oldest segment when the directory holds too much; called once for each segment that begins.
+
+        Args:
+            read: Messages up to this number are in memory, so that they are not lost with it.
+
+        Returns:
+            The range of numbers that is lost with it, and its values, without frames; None when nothing is.
+        """
+        if self._directory is None or len(self._segments) < 2 or not self._make_room():
+            return None
+        segment = self._segments.popleft()
+        lost = [one for one in Reader(segment.path) if one.number > read]
+        self._remove(segment)
+        if not lost:
+            return None
+        return Record(lost[0].first, lost[-1].number, sum(one.values for one in lost), [])
+
+    def close(self, *, forked: bool = False) -> None:
+        """Let go of the files: what is left is for others. An empty spool is taken away.
+
+        In a *forked* child only its copies of the descriptors are closed: the lock must not outlive the parent.
+        """
+        for descriptor in (self._file, self._lock):
+            if descriptor >= 0:
+                if descriptor == self._lock and not forked and not self._segments and self._directory is not None:
+                    with suppress(OSError):
+                        self._path("lock").unlink()
+                os.close(descriptor)
+        self._file = self._lock = -1
+        self._reader = None
+
+    def _begin(self, number: int, hello: Callable[[], list[bytes]]) -> None:
+        """Open the next segment, and write its head."""
+        self._directory = self._directory or directory(os.environ, os.getuid())
+        if self._lock < 0:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = hold(self._path("lock"))
+        path = self._path(f"{number:016d}.spool")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        file = os.open(path, flags, 0o600)
+        try:
+            _share(file, self._directory)
+            head = MAGIC + _record(Record(0, 0, 0, [machine_id().encode(), *hello()]))
+            _write(file, head)
+        except OSError:
+            os.close(file)
+            path.unlink(missing_ok=True)
+            raise
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = file
+        segment = Segment(path)
+        segment.size = len(head)
+        self._segments.append(segment)
+
+    def _append(self, record: Record) -> None:
+        data, segment = _record(record), self._segments[-1]
+        try:
+            _write(self._file, data)
+        except OSError:
+            os.ftruncate(self._file, segment.size)  # a half record would end the segment for whoever reads it
+            raise
+        segment.size += len(data)
+
+    def _open(self, segment: Segment) -> None:
+        self._reader = None
+        with suppress(OSError, ValueError):
+            self._reader = Reader(segment.path)
+
+    def _remove(self, segment: Segment) -> None:
+        if self._reader is not None and self._reader.path == segment.path:
+            self._reader = None
+        if not self._segments and self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        with suppress(OSError):
+            segment.path.unlink()
+
+    def _make_room(self) -> bool:
+        """Whether an own segment has to go: there is too much, and what processes that are gone have left is younger."""
+        assert self._directory is not None  # noqa: S101  there are segments
+        oldest = self._segments[0].path
+        files = []
+        for path in self._directory.glob("*.spool"):
+            with suppress(OSError):
+                status = path.stat()
+                files.append((status.st_mtime_ns, path, status.st_size))
+        excess = sum(size for _, _, size in files) - SPOOL_BYTES
+        for _, path, size in sorted(files):
+            if excess <= 0:
+                return False
+            if path == oldest:
+                return True
+            if not path.name.startswith(self._name) and _discard(path):
+                excess -= size
+        return excess > 0
+
+    def _files(self) -> Iterator[Path]:
+        assert self._directory is not None  # noqa: S101  chosen before
+        return self._directory.glob(f"{self._name}.*.spool")
+
+    def _path(self, end: str) -> Path:
+        assert self._directory is not None  # noqa: S101  chosen before any path is made
+        return self._directory / f"{self._name}.{end}"
+
+
+class Reader:
+    """Reads a segment from its beginning to its end, or to the first record that is torn.
+
+    Args:
+        path: The file.
+
+    Attributes:
+        machine: The id of the machine that wrote it.
+        hello: The session's hello, as frames.
+        torn: A record could not be read; what is behind it is lost.
+
+    Raises:
+        OSError: It cannot be opened.
+        ValueError: It is no segment.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.torn = False
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._file = os.fdopen(file, "rb")
+        head = None
+        if stat.S_ISREG(os.fstat(file).st_mode) and self._file.read(len(MAGIC)) == MAGIC:
+            head = self.next()
+        if head is None or len(head.frames) < 2:
+            self._file.close()
+            raise ValueError(f"{path} is no segment of a spool")
+        self.machine = head.frames[0].decode(errors="replace")
+        self.hello = head.frames[1:]
+
+    def next(self) -> Record | None:
+        """The next record; None at the end."""
+        start = self._file.tell()
+        header = self._file.read(_HEADER.size)
+        if not header:
+            return None
+        if len(header) == _HEADER.size:
+            length, checksum, first, number, values = _HEADER.unpack(header)
+            payload = self._file.read(length) if length <= 2 * MESSAGE_BYTES else b""
+            if len(payload) == length and crc32(payload) == checksum:
+                with suppress(msgspec.MsgspecError):
+                    return Record(first, number, values, _decode(payload))
+        self._file.seek(start)
+        self.torn = True
+        return None
+
+    def __iter__(self) -> Iterator[Record]:
+        while (record := self.next()) is not None:
+            yield record
+
+    def __del__(self) -> None:
+        file = getattr(self, "_file", None)
+        if file is not None:
+            file.close()
+
+
+def directory(environ: Mapping[str, str], uid: int) -> Path:
+    """Where a process spools: ``$TRACKSIDE_SPOOL``; the system's directory if it may write there; else its user's own.
+
+    Raises:
+        LookupError: The user has no home.
+    """
+    return next(directories(environ, uid))
+
+
+def directories(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
+    """All places where a process of this user may have spooled, the first of which is `directory`.
+
+    Raises:
+        LookupError: The user has no home.
+    """
+    if environ.get("TRACKSIDE_SPOOL"):
+        yield Path(environ["TRACKSIDE_SPOOL"])
+        return
+    system = SYSTEM_DIRECTORY / "spool"
+    if os.access(system, os.W_OK | os.X_OK):
+        yield system
+    yield state_directory(environ, uid) / "spool"
+
+
+def hold(path: Path) -> int:
+    """Take a session's lock: the descriptor that holds it.
+
+    Raises:
+        BlockingIOError: Another process has it.
+        OSError: It cannot be opened.
+    """
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _share(file, path.parent)
+    except OSError:
+        os.close(file)
+        raise
+    return file
+
+
+def _share(file: int, directory: Path) -> None:
+    """In a directory that its group shares (setgid), whoever is in it may take the file: the system's daemon is."""
+    if directory.stat().st_mode & stat.S_ISGID and os.fstat(file).st_uid == os.geteuid():
+        os.fchmod(file, 0o660)
+
+
+def _discard(path: Path) -> bool:
+    """Delete a segment of another session whose process is gone; whether it was."""
+    lock = path.with_name(path.name.partition(".")[0] + ".lock")
+    try:
+        held = hold(lock)
+    except OSError:
+        return False
+    try:
+        path.unlink()
+    except OSError:
+        return False
+    finally:
+        if next(lock.parent.glob(f"{lock.stem}.*.spool"), None) is None:
+            with suppress(OSError):
+                lock.unlink()
+        os.close(held)
+    return True
+
+
+def _record(record: Record) -> bytes:
+    payload = _encode(record.frames)
+    return _HEADER.pack(len(payload), crc32(payload), record.first, record.number, record.values) + payload
+
+
+def _write(file: int, data: bytes) -> None:
+    """Write all of it, which a disk that is nearly full may not take.
+
+    Raises:
+        OSError: It does not.
+    """
+    if os.write(file, data) < len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

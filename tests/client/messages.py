@@ -1,0 +1,110 @@
+"""Sessions, what they send, and what plays the daemon for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trackside.session import Session
+from trackside.wire import Bye, Clock, Envelope, Identity, Pushes, Skip, decode_body, open_envelope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from trackside.outbox import Outbox, Pending
+
+CLOCK = Clock(wall=10**18, monotonic=10**12)
+
+
+def later(seconds: float) -> Clock:
+    """So long after `CLOCK`."""
+    return Clock(CLOCK.wall, CLOCK.monotonic + round(seconds * 1e9))
+
+
+NO_DISK = Path("/dev/null/spool")
+"""Where nothing can be written."""
+
+
+def a_session(spool: Path | None = None) -> Session:
+    return Session(Identity("run", "name"), '{"lr": 0.1}', ("tag",), 100, spool)
+
+
+def push(session: Session, values: Mapping[Any, float], step: int | None = None, time: int = 0) -> None:
+    session.rows.append((time, step, dict(values)))
+
+
+def read(message: Pending) -> tuple[Envelope, Any]:
+    envelope = open_envelope(message.frames)
+    return envelope, decode_body(envelope.kind, message.frames[2])
+
+
+def batches(session: Session) -> list[Pushes]:
+    return [body for _, body in map(read, session.pending) if isinstance(body, Pushes)]
+
+
+def rows(pushes: Pushes) -> Iterator[tuple[int, int, dict[str, float]]]:
+    """Step, time and values of each row."""
+    for block in pushes.blocks:
+        steps, times, values = block.columns()
+        width = len(block.keys)
+        for number, (step, time) in enumerate(zip(steps, times, strict=True)):
+            yield step, time, dict(zip(block.keys, values[number * width : (number + 1) * width], strict=True))
+
+
+def pushed(session: Session) -> list[tuple[int, int, dict[str, float]]]:
+    return [row for batch in batches(session) for row in rows(batch)]
+
+
+def send(session: Outbox) -> list[Pending]:
+    """All that the window lets go."""
+    sent = []
+    while (message := session.next_to_send()) is not None:
+        session.sent(message)
+        sent.append(message)
+    return sent
+
+
+def numbers(messages: list[Pending]) -> list[int]:
+    return [message.number for message in messages]
+
+
+class Daemon:
+    """The in-order rule: takes the next message only; remembers what is committed, and forgets the rest in a crash."""
+
+    def __init__(self) -> None:
+        self.committed = 0
+        self.values: list[float] = []
+        self.gaps: list[tuple[int, int]] = []
+        self.ended = False
+        self._taken: list[tuple[int, Any]] = []
+
+    def receive(self, message: Pending) -> None:
+        envelope, body = read(message)
+        expected = self._taken[-1][0] + 1 if self._taken else self.committed + 1
+        first = body.first if isinstance(body, Skip) else envelope.number
+        if envelope.number >= expected and first <= expected:
+            self._taken.append((envelope.number, body))
+
+    def commit(self) -> int:
+        """All that is taken; the number to acknowledge."""
+        for number, body in self._taken:
+            if isinstance(body, Pushes):
+                self.values += [value for _, _, values in rows(body) for value in values.values()]
+            elif isinstance(body, Skip):
+                self.gaps.append((self.committed + 1, number))
+            self.ended = self.ended or isinstance(body, Bye)
+            self.committed = number
+        self._taken = []
+        return self.committed
+
+    def crash(self) -> None:
+        self._taken = []
+
+
+def fill(session: Session, count: int) -> None:
+    """*count* batches of nearly 256 KiB with 4096 values, each drained by itself."""
+    for number in range(count):
+        for row in range(8):
+            push(session, {f"k{key}": number for key in range(512)}, 8 * number + row)
+            push(session, {"k": number, f"{number}" + "x" * 28_000: number}, 8 * number + row)
+        session.drain(CLOCK)

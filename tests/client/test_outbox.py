@@ -1,0 +1,387 @@
+"""From a session to a daemon, whatever happens on the way: no value is lost that a disk can keep, and none is doubled."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from client.messages import CLOCK, NO_DISK, Daemon, a_session, fill, later, numbers, push, read, send
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trackside import outbox as outbox_module
+from trackside import spool as spool_module
+from trackside.leftover import Leftover, leftovers
+from trackside.outbox import PENDING_BYTES, WINDOW
+from trackside.session import Session
+from trackside.wire import Skip, decode_body
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trackside.outbox import Outbox, Pending
+
+OPERATIONS = (
+    "push",
+    "drain",
+    "send",
+    "deliver",
+    "commit",
+    "acknowledge",
+    "rewind",
+    "lose",
+    "reconnect",
+    "crash",
+    "wait",
+)
+
+
+class Road:
+    """A session, a daemon, and what lies between them; a method for each of `OPERATIONS`, and those of a disk.
+
+    Attributes:
+        full: The disk takes nothing.
+    """
+
+    def __init__(self, spool: Path = NO_DISK) -> None:
+        self.session: Outbox = a_session(spool)
+        self.daemon = Daemon()
+        self.pushed: list[float] = []
+        self.full = self._over = False
+        self._clock = CLOCK
+        self._spool = spool
+        self._on_the_way: list[Pending] = []
+        self._answers: list[int] = []
+
+    def push(self, amount: int) -> None:
+        if isinstance(self.session, Session) and not self._over:
+            for _ in range(amount):
+                self.pushed.append(float(len(self.pushed)))
+                push(self.session, {"k": self.pushed[-1]}, len(self.pushed))
+
+    def drain(self, _: int) -> None:
+        self.session.drain(self._clock) if isinstance(self.session, Session) else self.session.settle(self._clock)
+
+    def wait(self, seconds: int) -> None:
+        self._clock = later((self._clock.monotonic - CLOCK.monotonic) / 1e9 + seconds)
+
+    def send(self, _: int) -> None:
+        self._on_the_way += send(self.session)
+
+    def deliver(self, amount: int) -> None:
+        for message in self._on_the_way[:amount]:
+            self.daemon.receive(message)
+        del self._on_the_way[:amount]
+
+    def commit(self, _: int) -> None:
+        self._answers.append(self.daemon.commit())
+
+    def acknowledge(self, amount: int) -> None:
+        for number in self._answers[:amount]:
+            self.session.acknowledged(number)
+        del self._answers[:amount]
+
+    def rewind(self, _: int) -> None:
+        self.session.rewind()
+
+    def lose(self, amount: int) -> None:
+        del self._on_the_way[:amount]
+
+    def reconnect(self, _: int) -> None:
+        self._on_the_way, self._answers = [], []
+        self.session.disconnected()
+        assert decode_body("hello", self.session.hello(self._clock)[2]).acked <= self.daemon.committed
+        self.session.acknowledged(self.daemon.committed)
+
+    def crash(self, amount: int) -> None:
+        self.daemon.crash()
+        self.reconnect(amount)
+
+    def fill(self, _: int) -> None:
+        self.full = True
+
+    def free(self, _: int) -> None:
+        self.full = False
+
+    def exit(self, amount: int) -> None:
+        """The process ends, and another finds what it has left."""
+        if isinstance(self.session, Session):
+            self.session.end(self._clock, "finished", "", provisional=False)
+        self.session.retire(self._clock)
+        found = next(leftovers([self._spool], None), None)
+        if found is None:
+            self.session = a_session(
+                self._spool
+            )  # nothing was left; what follows is another run, of which nothing is pushed
+            self.push = lambda _: None  # type: ignore[method-assign]
+        else:
+            self.session = found
+        self.reconnect(amount)
+
+    def settle(self) -> None:
+        """End the session over a connection that holds."""
+        self.full = False
+        if isinstance(self.session, Session):
+            self.session.end(self._clock, "finished", "", provisional=False)
+        self.reconnect(0)
+        for _ in range(1000):
+            self.session.settle(self._clock)
+            for message in send(self.session):
+                self.daemon.receive(message)
+            self.session.acknowledged(self.daemon.commit())
+            if self.session.done:
+                self.session.spool.close()
+                return
+            self.session.rewind()
+        pytest.fail("the session did not come to its end")
+
+
+def happenings(*more: str) -> st.SearchStrategy[list[tuple[str, int]]]:
+    return st.lists(st.tuples(st.sampled_from((*OPERATIONS, *more)), st.integers(1, 4)), max_size=60)
+
+
+def travel(road: Road, happens: list[tuple[str, int]]) -> None:
+    for operation, amount in happens:
+        getattr(road, operation)(amount)
+    road.settle()
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory for a few messages, and segments for a few too."""
+    monkeypatch.setattr(outbox_module, "PENDING_BYTES", 900)
+    monkeypatch.setattr(outbox_module, "WINDOW", 3)
+    monkeypatch.setattr(spool_module, "SEGMENT_BYTES", 1500)
+
+
+@pytest.fixture(scope="module")
+def directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="ts-") as path:
+        yield Path(path)
+
+
+@given(happens=happenings())
+def test_every_value_arrives_exactly_once_and_in_order_whatever_happens_on_the_way(
+    happens: list[tuple[str, int]],
+) -> None:
+    road = Road()
+    travel(road, happens)
+    assert road.daemon.values == road.pushed
+    assert road.daemon.ended
+    assert not road.daemon.gaps
+    totals = road.session.totals
+    assert totals.dropped == 0
+    assert totals.pushes == totals.steps == len(road.pushed)
+
+
+@pytest.mark.usefixtures("small")
+@given(happens=happenings())
+def test_with_little_memory_and_no_disk_what_does_not_arrive_is_counted_and_the_rest_arrives_once_and_in_order(
+    happens: list[tuple[str, int]],
+) -> None:
+    road = Road()
+    travel(road, happens)
+    arrived = road.daemon.values
+    assert arrived == sorted(set(arrived))
+    assert set(arrived) <= set(road.pushed)
+    assert len(road.pushed) - len(arrived) <= road.session.totals.dropped <= len(road.pushed)
+
+
+@pytest.mark.usefixtures("small")
+@given(happens=happenings("exit"))
+def test_with_little_memory_and_a_disk_every_value_arrives_though_the_process_ends_before(
+    directory: Path, happens: list[tuple[str, int]]
+) -> None:
+    road = Road(directory)
+    travel(road, happens)
+    assert road.daemon.values == road.pushed
+    assert not road.daemon.gaps
+    assert list(directory.iterdir()) == []
+
+
+@given(happens=happenings("fill", "free"))
+def test_what_a_full_disk_does_not_take_waits_in_memory(directory: Path, happens: list[tuple[str, int]]) -> None:
+    road = Road(directory)
+    write = os.write
+
+    def full(file: int, data: bytes) -> int:
+        if not road.full:
+            return write(file, data)
+        write(file, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(outbox_module, "WINDOW", 3)
+        patch.setattr("trackside.spool.os.write", full)
+        travel(road, happens)
+    assert road.daemon.values == road.pushed
+    assert not road.daemon.gaps
+    assert list(directory.iterdir()) == []
+
+
+@pytest.mark.usefixtures("small")
+@given(happens=happenings("exit"))
+def test_of_a_spool_that_is_full_the_oldest_go_and_the_count_says_how_many(
+    directory: Path, happens: list[tuple[str, int]]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spool_module, "SPOOL_BYTES", 4000)
+        road = Road(directory)
+        travel(road, [("push", 4), ("drain", 1), *happens])
+    arrived = road.daemon.values
+    assert arrived == sorted(set(arrived))
+    assert list(directory.iterdir()) == []
+    if isinstance(road.session, Session):
+        assert road.session.totals.dropped == len(road.pushed) - len(arrived)
+
+
+def test_while_no_daemon_answers_memory_holds_no_more_than_a_window_and_the_disk_the_rest(spool: Path) -> None:
+    session = a_session()
+    for second in range(300):
+        push(session, {"loss": second}, second)
+        session.drain(later(second))
+    assert (len(session.pending), session.pending[0].number, session.spool.last) == (WINDOW, 1, 300)
+    assert session.totals.spooled == 300
+    session.acknowledged(299)
+    assert numbers(list(session.pending)) == [300]
+    session.acknowledged(300)
+    assert not session.backlog
+    assert [path.suffix for path in spool.iterdir()] == [".lock"]
+    session.spool.close()
+    assert list(spool.iterdir()) == []
+
+
+def test_a_tight_loop_without_a_daemon_leaves_no_more_in_memory_than_its_bound() -> None:
+    session = a_session()
+    fill(session, 100)
+    assert session.size <= PENDING_BYTES
+    assert session.totals.dropped == 0
+    assert session.spool.last == 100 * 2
+
+
+def test_a_segment_that_was_deleted_is_a_gap_that_is_told(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool_module, "SEGMENT_BYTES", 1)
+    session, daemon = a_session(), Daemon()
+    for second in range(100):
+        push(session, {"loss": second}, second)
+        session.drain(later(second))
+    for number in (70, 71, 90):
+        (path,) = spool.glob(f"*.{number:016d}.spool")
+        path.unlink()
+    while session.pending:
+        for message in send(session):
+            daemon.receive(message)
+        session.acknowledged(daemon.commit())
+    assert daemon.gaps == [(70, 71), (90, 90)]
+    assert len(daemon.values) == 97
+
+
+def test_a_torn_last_record_costs_only_itself(spool: Path) -> None:
+    session = a_session()
+    for second in range(3):
+        push(session, {"loss": second}, second)
+        session.drain(later(second))
+    session.retire(later(9))
+    (segment,) = spool.glob("*.spool")
+    segment.write_bytes(segment.read_bytes()[:-1])
+    (left,) = leftovers([spool], None)
+    left.settle(CLOCK)
+    assert numbers(send(left)) == [1, 2]
+    left.acknowledged(2)
+    assert left.done
+
+
+def test_a_leftover_says_the_hello_of_its_process_and_that_it_is_late(spool: Path) -> None:
+    session = a_session()
+    push(session, {"loss": 1.0}, 5)
+    session.end(CLOCK, "failed", "ValueError", provisional=True)
+    session.retire(CLOCK)
+    (left,) = leftovers([spool], None)
+    hello = decode_body("hello", left.hello(CLOCK)[2])
+    assert (hello.identity, hello.config, hello.late) == (session.identity, '{"lr": 0.1}', True)
+    left.settle(CLOCK)
+    assert [read(message)[0].kind for message in send(left)] == ["batch", "bye"]
+    left.acknowledged(2)
+    left.spool.close()
+    assert list(spool.iterdir()) == []
+
+
+def test_what_a_daemon_has_lost_of_a_leftover_before_its_spool_is_a_gap(spool: Path) -> None:
+    session = a_session()
+    for second in range(3):
+        push(session, {"loss": second}, second)
+        session.drain(CLOCK)
+    session.acknowledged(2)
+    session.retire(CLOCK)
+    (left,) = leftovers([spool], None)
+    left._acked = 1
+    left.settle(CLOCK)
+    skip = read(send(left)[0])[1]
+    assert isinstance(skip, Skip)
+    assert skip.first == 2
+
+
+def test_only_what_its_process_has_left_is_found_and_only_this_machines(spool: Path) -> None:
+    session = a_session()
+    push(session, {"loss": 1.0}, 1)
+    session.settle(CLOCK)
+    session.drain(CLOCK)
+    session.settle(CLOCK, everything=True)
+    assert list(leftovers([spool], None)) == []
+    session.spool.close()
+    assert list(leftovers([spool], "another")) == []
+    (left,) = leftovers([spool, spool / "nowhere"], None)
+    assert isinstance(left, Leftover)
+    assert list(leftovers([spool], None)) == []  # it is held now
+
+
+@pytest.mark.parametrize("content", [b"", b"trackside spool 1\n", b"trackside spool 1\n" + bytes(28), bytes(1000)])
+def test_a_file_that_is_no_segment_is_left_alone(spool: Path, content: bytes) -> None:
+    spool.mkdir()
+    (spool / f"{'ab' * 16}.{1:016d}.spool").write_bytes(content)
+    (spool / "strange.spool").write_bytes(content)
+    os.mkfifo(spool / f"{'cd' * 16}.{1:016d}.spool")
+    assert list(leftovers([spool], None)) == []
+    assert len(list(spool.glob("*.spool"))) == 3
+
+
+def test_in_a_directory_that_a_group_shares_the_group_may_take_what_is_left(spool: Path) -> None:
+    spool.mkdir()
+    spool.chmod(0o3770)
+    session = a_session()
+    push(session, {"loss": 1.0}, 1)
+    session.drain(CLOCK)
+    session.retire(CLOCK)
+    assert {path.stat().st_mode & 0o777 for path in spool.iterdir()} == {0o660}
+
+
+def test_elsewhere_nobody_else_may(spool: Path) -> None:
+    session = a_session()
+    push(session, {"loss": 1.0}, 1)
+    session.drain(CLOCK)
+    session.retire(CLOCK)
+    assert {path.stat().st_mode & 0o777 for path in (spool, *spool.iterdir())} == {0o700, 0o600}
+
+
+def test_a_full_directory_loses_what_is_oldest_and_belongs_to_nobody_that_lives(
+    spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool_module, "SEGMENT_BYTES", 1)
+    gone: list[Any] = []
+    for _ in range(2):
+        gone.append(a_session())
+        push(gone[-1], {"loss": 1.0}, 1)
+        gone[-1].drain(CLOCK)
+        gone[-1].retire(CLOCK)
+    size = next(spool.glob("*.spool")).stat().st_size
+    monkeypatch.setattr(spool_module, "SPOOL_BYTES", size * 3.5)
+    session = a_session()
+    for second in range(9):
+        push(session, {"loss": second}, second)
+        session.drain(later(second))
+    assert {path.name.partition(".")[0] for path in spool.glob("*.spool")} == {session.id.hex()}
+    assert session.totals.dropped == 0  # it is all in memory too
