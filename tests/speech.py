@@ -133,7 +133,10 @@ class House:
     """
 
     def __init__(
-        self, linger: float = 60.0, past: Callable[[str], tuple[int, bool] | None] = lambda _: None, **limits: int
+        self,
+        linger: float = 60.0,
+        past: Callable[[str], tuple[int, float | None] | None] = lambda _: None,
+        **limits: int,
     ) -> None:
         self.state = State()
         self.runs = Runs(Limits(**limits), linger, past=past)

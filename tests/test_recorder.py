@@ -130,11 +130,11 @@ def test_of_a_session_it_knows_the_number_the_attempt_and_whether_it_is_over(rec
 def test_it_knows_the_last_attempt_of_a_run_and_whether_it_has_ended(recorder: Recorder) -> None:
     assert recorder.last_attempt("a") is None
     take(recorder, opened("a"))
-    assert recorder.last_attempt("a") == (0, False)
+    assert recorder.last_attempt("a") == (0, None)
     take(recorder, finished("a"), opened("a", attempt=1))
-    assert recorder.last_attempt("a") == (1, False)
+    assert recorder.last_attempt("a") == (1, None)
     take(recorder, finished("a", attempt=1))
-    assert recorder.last_attempt("a") == (1, True)
+    assert recorder.last_attempt("a") == (1, BEGIN + 1060.0)
 
 
 def everybody(_: Identity) -> bool:
@@ -176,10 +176,10 @@ def test_a_run_that_comes_back_after_it_was_given_up_lives_again(start: Callable
     take(start(), opened("a"))
     second = start()
     second.abandon(everybody)
-    assert second.last_attempt("a") == (0, True)
+    assert second.last_attempt("a") == (0, 0.0)
     take(second, opened("a"), Standing("a", 0, "running"))
     assert state(second, "a") == ("running", "", None)
-    assert second.last_attempt("a") == (0, False)
+    assert second.last_attempt("a") == (0, None)
     second.abandon(everybody)
     assert state(second, "a")[0] == "running"
 
@@ -191,7 +191,7 @@ def test_a_run_that_was_given_up_has_ended_before_that_is_written(start: Callabl
     first.close()
     second = Recorder(place, Bounds(0))  # never started, as on a disk that is full
     second.abandon(everybody)
-    assert second.last_attempt("a") == (0, True)
+    assert second.last_attempt("a") == (0, 0.0)
     second.abandon(everybody)
     assert len(second.writer._queue) == 1, "and is given up once"
     second.close()

@@ -83,6 +83,8 @@ class Sender:
         self._told: set[str] = set()
         self._news: list[str] = []
         self._stopping = False
+        if self._spools:
+            self._wake()
         try:
             self._thread.start()
         except RuntimeError:
@@ -169,13 +171,9 @@ class Sender:
                 self._sessions += self._arrivals
                 self._arrivals = []
                 self._drain()
-                alone = self._socket is None
                 for session in self._sessions:
                     if not session.done:
-                        session.retire(now())
-                        if alone and isinstance(session, Session):
-                            self._tell_absent()
-                        self._tell_unkept(session)
+                        self._retire(session)
                 self._progress.notify_all()
             for message in self._news:
                 warn(message)
@@ -291,8 +289,7 @@ class Sender:
         """Let go of the sessions that have nothing more to say, and without a daemon of all that have ended."""
         for session in [one for one in self._sessions if one.ended]:
             if self._socket is None and not session.done:
-                session.retire(now())
-                self._tell_unkept(session)
+                self._retire(session)
             if session.done:
                 session.spool.close()
                 self._sessions.remove(session)
@@ -383,11 +380,14 @@ class Sender:
             f"{_kept()}; start it with: trackside daemon{named and f' --push.endpoint={named}'}",
         )
 
-    def _tell_unkept(self, session: Session | Leftover) -> None:
+    def _retire(self, session: Session | Leftover) -> None:
+        """Leave what a session has to say to its spool, and say so, or say what is lost."""
+        session.retire(now())
         if session.unkept:
-            self._tell(
-                "unkept", f"{session.unkept} values are lost, since they cannot be written to {session.spool.failure}"
-            )
+            lost = f"{session.unkept} values are lost, since they cannot be written to {session.spool.failure}"
+            self._tell("unkept", lost)
+        elif self._socket is None and isinstance(session, Session):
+            self._tell_absent()
 
     def _tell(self, what: str, message: str) -> None:
         """Log once, at the end of this turn."""

@@ -28,6 +28,7 @@ from trackside_daemon.history.writer import SAMPLES as STORED
 from trackside_daemon.history.writer import SIZE
 from trackside_daemon.ingest.server import Server
 from trackside_daemon.ingest.sessions import DUPLICATES, GAPS, MESSAGES, REJECTED, Sessions
+from trackside_daemon.ingest.spools import Spools
 from trackside_daemon.metric import Batch, Metric, Sample
 from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlUnavailable
 from trackside_daemon.pipeline import FAILURES, Pipeline
@@ -110,6 +111,7 @@ class Daemon:
             self._pipeline.has_room,
             lambda: self._history.writer.stuck,
         )
+        self._spools = Spools(push_socket.endpoints)
         self._sampler = Sampler(self._collectors, self._pipeline.tick, config.sample.interval)
         self._ended = threading.Event()
         self._forgetting = threading.Thread(target=self._forget, name="trackside-forget", daemon=True)
@@ -244,11 +246,11 @@ class Daemon:
 
     def _start(self) -> None:
         self._history.start()
-        self._history.abandon(lambda process: self._liveness.is_gone(process) is True)
-        self._forgetting.start()
         self._pipeline.start()
         self._pipeline.tick([self._own()])
         self._ingest.start()
+        self._spools.start()
+        self._forgetting.start()
         self._sampler.start()
         self._web.start()
         self._tell_address()
@@ -279,6 +281,7 @@ class Daemon:
             self._forgetting.join()
         if self._serving:
             self._sampler.stop()
+            self._spools.stop()
             self._ingest.stop()
             self._pipeline.stop()
             self._history.stop()
@@ -292,7 +295,12 @@ class Daemon:
             self._address_file.unlink()
 
     def _forget(self) -> None:
-        """Now and then, end the runs of a daemon before this one that have not come back."""
+        """End the runs of a daemon before this one that do not go on.
+
+        At once where the process is gone and has left no bye in a spool, later where it has not come back.
+        """
+        self._spools.wait(RETURN_SECONDS)
+        self._history.abandon(lambda process: self._liveness.is_gone(process) is True)
         while not self._ended.wait(RETURN_SECONDS):
             self._history.abandon(lambda process: self._liveness.is_gone(process) is not False)
 

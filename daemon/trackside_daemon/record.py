@@ -50,13 +50,18 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The state of an attempt of a run; *ended* is None while it lives."""
+    """The state of an attempt of a run; *ended* is None while it lives.
+
+    Attributes:
+        late: It is one rank's word, found when its process was gone: the attempt has ended once all its ranks have.
+    """
 
     run: str
     attempt: int
     state: str
     cause: str = ""
     ended: float | None = None
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,10 +114,8 @@ class Road:
         self.session.retire(self._clock)
         found = next(leftovers([self._spool], None), None)
         if found is None:
-            self.session = a_session(
-                self._spool
-            )  # nothing was left; what follows is another run, of which nothing is pushed
-            self.push = lambda _: None  # type: ignore[method-assign]
+            self.session = a_session(self._spool)  # nothing was left; another run follows, of which nothing is pushed
+            self._over = True
         else:
             self.session = found
         self.reconnect(amount)

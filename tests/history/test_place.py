@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from trackside.place import machine_id
 from trackside_daemon.history import place as place_module
 from trackside_daemon.history.place import (
     HistoryError,
     Lock,
     default_directory,
-    machine_id,
     network_file_system,
     prepare,
     writable_directory,

@@ -119,8 +119,8 @@ def test_series_are_of_the_lowest_rank_unless_asked(three: Bench) -> None:
 
 def test_the_last_attempt_and_its_processes_are_told(three: Bench) -> None:
     with three.database.reading() as connection:
-        assert reader.last_attempt(connection, "aa1") == (0, True)
-        assert reader.last_attempt(connection, "b") == (0, False)
+        assert reader.last_attempt(connection, "aa1") == (0, 1_700_000_005.0)
+        assert reader.last_attempt(connection, "b") == (0, None)
         assert reader.last_attempt(connection, "zzz") is None
         assert sorted(one.run for one in reader.unended(connection)) == ["aa2", "b", "b"]
         assert reader.session(connection, b"?" * 16) is None

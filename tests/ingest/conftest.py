@@ -41,7 +41,7 @@ class Desk:
 
     def __init__(self, **limits: int) -> None:
         self.kept: dict[bytes, Known] = {}
-        self.past: dict[str, tuple[int, bool]] = {}
+        self.past: dict[str, tuple[int, float | None]] = {}
         self.house = House(past=self.past.get, **limits)
         self.sessions = Sessions(self.house.runs, self.kept.get, BOOT)
         self.taken: list[Receipt] = []

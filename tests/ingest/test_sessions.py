@@ -420,7 +420,7 @@ def test_a_gap_is_an_event_of_its_rank(desk: Any) -> None:
 def test_a_session_that_an_earlier_daemon_knew_goes_on_where_that_had_committed(desk: Any) -> None:
     who = Speaker()
     desk.kept[who.id] = Known(41, 3)
-    desk.past["id-1"] = (3, False)
+    desk.past["id-1"] = (3, None)
     assert desk.greet(who, acked=39) == [answer("welcome", 41)]
     assert desk.say(*who.batch(40)) == [answer("ack", 41)], "it is in the history already"
     assert records(desk, Taken) == []
@@ -441,7 +441,7 @@ def test_a_session_that_was_forgotten_meanwhile_is_asked_of_the_history(desk: An
 
 
 def test_a_new_session_of_a_run_that_ended_under_an_earlier_daemon_is_a_new_attempt(desk: Any) -> None:
-    desk.past["id-1"] = (4, True)
+    desk.past["id-1"] = (4, 99.0)
     desk.greet(Speaker())
     assert [one.attempt for one in records(desk, Opened)] == [5]
     assert attempts(desk) == ["5"]
@@ -449,21 +449,21 @@ def test_a_new_session_of_a_run_that_ended_under_an_earlier_daemon_is_a_new_atte
 
 
 def test_a_new_session_of_a_run_that_lived_under_an_earlier_daemon_joins_it(desk: Any) -> None:
-    desk.past["id-1"] = (4, False)
+    desk.past["id-1"] = (4, None)
     desk.greet(Speaker(rank=1, world=2, local_world=2))
     assert [one.attempt for one in records(desk, Opened)] == [4]
     assert events(desk) == []
 
 
 def test_a_launcher_that_counts_further_is_believed(desk: Any) -> None:
-    desk.past["id-1"] = (4, True)
+    desk.past["id-1"] = (4, 99.0)
     desk.greet(Speaker(attempt=7))
     assert attempts(desk) == ["7"]
 
 
 def test_a_session_of_an_attempt_before_the_one_that_runs_stays_in_its_own(desk: Any) -> None:
     late = Speaker()
-    desk.past["id-1"] = (0, True)
+    desk.past["id-1"] = (0, 99.0)
     desk.greet(Speaker())
     desk.kept[late.id] = Known(5, 0)
     assert desk.greet(late) == [answer("welcome", 5)]
@@ -477,7 +477,7 @@ def test_a_session_of_an_attempt_before_the_one_that_runs_stays_in_its_own(desk:
 def test_a_session_whose_bye_was_committed_and_never_acknowledged_does_not_begin_its_run_again(desk: Any) -> None:
     who = Speaker()
     desk.kept[who.id] = Known(9, 0, over=True)
-    desk.past["id-1"] = (0, True)
+    desk.past["id-1"] = (0, 99.0)
     assert desk.greet(who, acked=8) == [answer("welcome", 9)]
     assert desk.house.records == []
     assert desk.house.page() == {}
@@ -583,7 +583,7 @@ def test_a_run_over_the_limit_is_in_the_history_all_the_same_with_its_end() -> N
     desk: Any = Desk(runs=1)
     desk.greet(Speaker("a"))
     who = Speaker("b", name="late", boot="another")
-    desk.past["b"] = (2, True)
+    desk.past["b"] = (2, 99.0)
     desk.greet(who)
     desk.say(*who.batch(1, {"loss": 1.5}))
     desk.say(*who.frames("bye", who.bye("failed", 4.0), 2))
@@ -601,7 +601,7 @@ def test_a_session_over_the_limit_that_an_earlier_daemon_knew_stays_in_its_attem
     desk.greet(Speaker("a"))
     who = Speaker("b", name="late")
     desk.kept[who.id] = Known(3, 2)
-    desk.past["b"] = (2, False)
+    desk.past["b"] = (2, None)
     for _ in range(2):
         assert desk.greet(who) == [answer("welcome", 3)]
     assert [one.attempt for one in records(desk, Opened) if one.session == who.id] == [2]

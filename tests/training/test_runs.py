@@ -383,14 +383,14 @@ def test_a_session_is_in_a_place_while_its_run_is_known(house: House) -> None:
     [
         (None, 0, "0"),
         (None, 3, "3"),
-        ((2, True), 0, "3"),
-        ((2, False), 0, "2"),
-        ((2, True), 9, "9"),
-        ((0, False), 1, "1"),
+        ((2, 99.0), 0, "3"),
+        ((2, None), 0, "2"),
+        ((2, 99.0), 9, "9"),
+        ((0, None), 1, "1"),
     ],
 )
 def test_attempts_go_on_where_an_earlier_daemon_ended(
-    past: tuple[int, bool] | None, launcher: int, attempt: str
+    past: tuple[int, float | None] | None, launcher: int, attempt: str
 ) -> None:
     house = House(past=lambda _: past)
     house.hello(Speaker(attempt=launcher))

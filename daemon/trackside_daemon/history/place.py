@@ -5,17 +5,17 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import pwd
 import re
 import shlex
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trackside.place import SYSTEM_DIRECTORY, state_directory
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SYSTEM_DIRECTORY = Path("/var/lib/trackside")
 LOCK_FILE = "history.lock"
 OPTION = "--storage.path"
 
@@ -37,42 +37,17 @@ class UnreadableError(HistoryError):
 
 
 def default_directory(environ: Mapping[str, str], uid: int, etc: Path = Path("/etc")) -> Path:
-    """The system's directory for root and for whom may write it, else the user's own, apart for each machine.
-
-    A home is often shared by machines, and a relative $XDG_STATE_HOME is to be ignored (XDG Base Directory
-    Specification 0.8).
+    """The system's directory for root and for whom may write it, else the user's own.
 
     Raises:
         HistoryError: The user has no home.
     """
     if uid == 0 or (SYSTEM_DIRECTORY.is_dir() and os.access(SYSTEM_DIRECTORY, os.W_OK | os.X_OK)):
         return SYSTEM_DIRECTORY
-    state = Path(environ.get("XDG_STATE_HOME", ""))
-    if not state.is_absolute():
-        state = _home(environ, uid) / ".local" / "state"
-    return state / "trackside" / machine_id(etc)
-
-
-def _home(environ: Mapping[str, str], uid: int) -> Path:
-    if environ.get("HOME"):
-        return Path(environ["HOME"])
     try:
-        return Path(pwd.getpwuid(uid).pw_dir)
-    except KeyError:
-        raise HistoryError(
-            f"no place for the history: uid {uid} has no home and $HOME is not set; name a directory with {OPTION}=DIR"
-        ) from None
-
-
-def machine_id(etc: Path = Path("/etc")) -> str:
-    """What tells this machine from others (machine-id(5)), else its host name; one component of a path."""
-    try:
-        name = (etc / "machine-id").read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        name = ""
-    if re.fullmatch("[0-9a-f]{32}", name):  # "uninitialized" on a machine that is just starting
-        return name
-    return re.sub(r"[^\w.-]", "_", os.uname().nodename).lstrip(".") or "localhost"
+        return state_directory(environ, uid, etc)
+    except LookupError as error:
+        raise HistoryError(f"no place for the history: {error}; name a directory with {OPTION}=DIR") from None
 
 
 def prepare(path: Path | None, environ: Mapping[str, str] = os.environ, uid: int | None = None) -> Path:

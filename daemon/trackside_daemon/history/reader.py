@@ -222,14 +222,14 @@ def session(connection: sqlite3.Connection, id_: bytes) -> Known | None:
     return None if found is None else Known(*found)
 
 
-def last_attempt(connection: sqlite3.Connection, uid: str) -> tuple[int, bool] | None:
-    """The number of a run's last attempt, and whether it has ended; None for a run that is not known."""
+def last_attempt(connection: sqlite3.Connection, uid: str) -> tuple[int, float | None] | None:
+    """The number of a run's last attempt, and when it ended, None while it lives; None for a run that is not known."""
     found = connection.execute(
-        "SELECT attempt.number, attempt.ended NOT NULL FROM attempt JOIN run ON run.id = attempt.run "
+        "SELECT attempt.number, attempt.ended FROM attempt JOIN run ON run.id = attempt.run "
         "WHERE run.uid = ? AND NOT run.deleted ORDER BY attempt.number DESC LIMIT 1",
         (uid,),
     ).fetchone()
-    return None if found is None else (int(found[0]), bool(found[1]))
+    return None if found is None else (int(found[0]), found[1])
 
 
 def unended(connection: sqlite3.Connection) -> list[Identity]:

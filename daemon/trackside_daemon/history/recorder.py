@@ -108,7 +108,7 @@ class Recorder:
         self._sampled: dict[str, int] = {}
         self._attempts = threading.Lock()
         self._live: set[tuple[str, int]] = set()
-        self._latest: OrderedDict[str, tuple[int, bool]] = OrderedDict()
+        self._latest: OrderedDict[str, tuple[int, float | None]] = OrderedDict()
         self._unreadable = False
         self._abandoned: set[tuple[str, int]] = set()
 
@@ -143,15 +143,17 @@ class Recorder:
         """
         return self._look(lambda connection: _known(connection, session))
 
-    def last_attempt(self, run: str) -> tuple[int, bool] | None:
-        """The number of a run's last attempt, and whether it has ended; also of what is not written yet.
+    def last_attempt(self, run: str) -> tuple[int, float | None] | None:
+        """The number of a run's last attempt, and when it ended, None while it lives; also of what is not written yet.
 
         Raises:
             UnreadableError: Nobody can tell at the moment.
         """
         latest = self._latest.get(run)
         found = self._look(lambda connection: reader.last_attempt(connection, run)) if latest is None else latest
-        return None if found is None else (found[0], found[1] or (run, found[0]) in self._abandoned)
+        if found is None:
+            return None
+        return found[0], 0.0 if found[1] is None and (run, found[0]) in self._abandoned else found[1]
 
     def _look(self, look: Callable[[sqlite3.Connection], T]) -> T:
         """What *look* finds."""
@@ -196,14 +198,17 @@ class Recorder:
     def _follow(self, record: object) -> None:
         """Know which attempts live."""
         if isinstance(record, Opened):
-            self._lives((record.hello.identity.run, record.attempt))
-            self._note(record.hello.identity.run, record.attempt, ended=False)
+            if not record.hello.late:
+                self._lives((record.hello.identity.run, record.attempt))
+            self._note(record.hello.identity.run, record.attempt, None)
+        elif isinstance(record, Standing) and record.late:
+            self._latest.pop(record.run, None)  # what its ranks have said together is known when it is written
         elif isinstance(record, Standing):
             key = record.run, record.attempt
-            self._note(*key, ended=record.state in ENDED)
+            self._note(*key, record.ended or 0.0 if record.state in ENDED else None)
             self._live.discard(key) if record.state in ENDED else self._lives(key)
 
-    def _note(self, run: str, attempt: int, *, ended: bool) -> None:
+    def _note(self, run: str, attempt: int, ended: float | None) -> None:
         """Remember a run's last attempt until it is written, however long that takes."""
         known = self._latest.pop(run, None)
         self._latest[run] = (attempt, ended) if known is None or attempt >= known[0] else known

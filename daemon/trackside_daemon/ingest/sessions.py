@@ -5,6 +5,7 @@ It knows neither sockets nor clocks: frames and the moment of their arrival come
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,12 +15,13 @@ from msgspec.structs import replace
 from trackside.wire import REASONS, VERSION, Envelope, Nack, Refused, WireError, decode_body, encode, open_envelope
 from trackside_daemon.history.place import UnreadableError
 from trackside_daemon.metric import Batch, Metric, Sample
-from trackside_daemon.record import Event, Opened, Record, Standing, Taken
+from trackside_daemon.record import Alert, Event, Opened, Record, Standing, Taken
+from trackside_daemon.training.families import ENDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trackside.wire import Bye, Clock, Hello, Identity
+    from trackside.wire import Bye, Clock, Hello, Identity, Pushes
     from trackside_daemon.history.recorder import Known
     from trackside_daemon.training.runs import Moment, Runs
 
@@ -31,6 +33,9 @@ GAPS = Metric(
 )
 
 KINDS = ("hello", "batch", "skip", "beat", "bye")
+LATE_SECONDS = 60.0
+"""A batch that is older is no news: the page does not show it."""
+
 FORGET_SECONDS = 3600.0
 """A session that is silent for so long is forgotten; should it speak again, it is asked for a hello."""
 
@@ -64,6 +69,7 @@ class _Session:
     Attributes:
         run: The id of its run, and *attempt* and *rank* of it.
         offset: Seconds by which this machine's clock is ahead of the client's; 0 where both have the same.
+        late: Whoever speaks does so for a process that is gone: what it says is history, and not on the page.
         stray: Its process, while it is over a limit of the page and its end is not known.
         opened: A hash of what the history was told of it last.
         over: It had said its bye to a daemon before this one, and has not spoken since but to greet.
@@ -75,6 +81,7 @@ class _Session:
         self.id = id
         self.run, self.attempt, self.rank = "", 0, 0
         self.offset = 0.0
+        self.late = False
         self.stray: Identity | None = None
         self.opened = 0
         self.over = False
@@ -211,11 +218,14 @@ class Sessions:
         session.peer, session.heard_at = peer, now.monotonic
         welcome = [peer, *encode(Envelope("welcome", id_, session.committed))]
         if known is not None:
-            session.over = known.over and id_ not in self._resumed
+            session.over = known.over and id_ not in self._resumed and not hello.late
             session.attempt = known.attempt
         if session.over:  # it has not heard that its bye was committed, and ends when it does
             return [welcome], []
-        batches = self._runs.hello(id_, hello, now, None if known is None else known.attempt)
+        session.late = hello.late
+        if hello.late and not session.opened:
+            log.info("run %s rank %d: what its process has left is taken", hello.identity.name, hello.identity.rank)
+        batches = [] if hello.late else self._runs.hello(id_, hello, now, None if known is None else known.attempt)
         opened = self._open(session, hello, now, known)
         if room:
             return [welcome], [*opened, *batches]
@@ -232,12 +242,14 @@ class Sessions:
         if place is not None:
             name, session.attempt = place
         elif known is None and not session.opened:
-            name, session.attempt = identity.name, self._runs.attempt(bounded)
+            since = hello.started / 1e9 if hello.late else None
+            name, session.attempt = identity.name, self._runs.attempt(bounded, since)
         else:
             name = identity.name
-        session.stray = identity if place is None else None
+        session.stray = identity if place is None and not hello.late else None
         session.run, session.rank = bounded.run, bounded.rank  # as on the page, and in what is told of its state
-        session.offset = 0.0 if identity.boot == self._boot else now.wall - hello.clock.wall / 1e9
+        there = hello.late or identity.boot == self._boot  # of what is late nobody knows by how much its clock differed
+        session.offset = 0.0 if there else now.wall - hello.clock.wall / 1e9
         hello = replace(hello, identity=replace(identity, run=bounded.run, attempt=bounded.attempt, rank=bounded.rank))
         said = (name, session.attempt, hello.identity, hello.config, hello.tags, hello.total_steps, hello.about)
         opened = hash(msgspec.msgpack.encode(said)) or 1
@@ -289,23 +301,33 @@ class Sessions:
     ) -> tuple[list[Batch], list[Record]]:
         """What follows from a message, and what of it belongs into one transaction with its number."""
         if envelope.kind == "batch":
-            batches = self._runs.pushes(session.id, message, now)
             shift = _shift(message.clock, session.offset)
-            return batches, [Taken(session.id, envelope.number, message.blocks, shift)]
+            if session.late:
+                batches = self._runs.check(message)
+            else:
+                age = now.wall - message.clock.wall / 1e9 - session.offset
+                batches = self._runs.pushes(session.id, message, now, late=age > LATE_SECONDS)
+            return batches, [Taken(session.id, envelope.number, message.blocks, shift), *_told(session, message, shift)]
         taken = Taken(session.id, envelope.number)
         if envelope.kind == "skip":
             fields = {"batches": envelope.number - session.accepted}
             gap = Event(session.run, session.attempt, now.wall, "gap", session.rank, fields=fields)
-            return self._runs.skip(session.id, message.totals, now), [taken, gap]
+            batches = [] if session.late else self._runs.skip(session.id, message.totals, now)
+            return batches, [taken, gap]
         return self._runs.bye(session.id, message, now, session.offset), [taken, *self._end(session, message)]
 
     def _end(self, session: _Session, bye: Bye) -> Sequence[Record]:
-        """How a run ended that is over a limit, so that `Runs` does not know it."""
+        """How a run ended that `Runs` does not know: it is over a limit, or the word comes late."""
         session.stray = None
         if self._runs.place(session.id) is not None:
             return ()
         ended = bye.clock.wall / 1e9 + session.offset
-        return (Standing(session.run, session.attempt, bye.status, bye.cause, ended),)
+        status = bye.status if bye.status in ENDED else "failed"
+        standing = Standing(session.run, session.attempt, status, bye.cause, ended, late=session.late)
+        if not session.late:
+            return (standing,)
+        fields = {"state": status, "cause": bye.cause}
+        return (Event(session.run, session.attempt, ended, "rank_ended", session.rank, fields=fields), standing)
 
     def _reject(self, who: bytes, error: WireError) -> None:
         """Count a refusal, and log it once for each sender and reason."""
@@ -313,6 +335,30 @@ class Sessions:
         if (who, error.reason) not in self._told and len(self._told) < TOLD:
             self._told.add((who, error.reason))
             log.warning("a message was refused: %s; further ones from there are only counted", error)
+
+
+def _told(session: _Session, pushes: Pushes, shift: int) -> list[Record]:
+    """The events and alerts that came with a batch."""
+    where = session.run, session.attempt
+    events = [
+        Event(*where, (one.time + shift) / 1e9, one.kind, session.rank, one.step, _fields(one.fields))
+        for one in pushes.events
+    ]
+    alerts = []
+    for one in pushes.alerts:
+        time = (one.time + shift) / 1e9
+        labels = {"rank": str(session.rank)} | ({} if one.step is None else {"step": str(one.step)})
+        alerts.append(Alert(one.title, one.severity, time, session.run, labels, one.text, "", time))
+    return [*events, *alerts]
+
+
+def _fields(text: str) -> dict[str, Any]:
+    """What an event says of itself, which should be a JSON object."""
+    try:
+        fields = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        fields = None
+    return fields if isinstance(fields, dict) else {"text": text}
 
 
 def _shift(clock: Clock, offset: float) -> int:

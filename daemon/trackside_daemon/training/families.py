@@ -64,6 +64,21 @@ STEP_DURATION = Metric(
     "seconds",
     DURATION_BUCKETS,
 )
+DATA_WAIT = Metric(
+    "trackside_training_data_wait_seconds",
+    "histogram",
+    "How long the training waited for each batch of data, where the loader is wrapped in data().",
+    RANK,
+    "seconds",
+    DURATION_BUCKETS,
+)
+PHASE_SECONDS = Metric(
+    "trackside_training_phase_seconds_total",
+    "counter",
+    "Time by phase, each without those nested in it; what is in none is other, and all sum to the time since the start.",
+    (*RANK, "phase"),
+    "seconds",
+)
 LAST_STEP = Metric(
     "trackside_training_last_step_timestamp_seconds",
     "gauge",
@@ -89,6 +104,12 @@ DROPPED = Metric(
     RANK,
 )
 RESENT = Metric("trackside_training_client_resent_total", "counter", "Batches that the client sent again.", RANK)
+SPOOLED = Metric(
+    "trackside_training_client_spooled_total",
+    "counter",
+    "Messages that the client wrote to disk, since no daemon had acknowledged them for a second.",
+    RANK,
+)
 OVERHEAD = Metric(
     "trackside_training_client_overhead_seconds_total",
     "counter",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,10 @@ RECENT = 0.2
 REFUSED_KEYS = 10_000
 """How many keys without a series are remembered, so that each is counted once; of a training that invents keys without
 end, the later ones are counted each time they come."""
+
+PHASES = 65
+PHASE_BYTES = 512
+"""A client tells no more phases, nor longer names."""
 
 Columns = tuple[list[str], "Sequence[int]", "Sequence[int]", "Sequence[float]"]
 """A `Block`, read: its keys, steps, times and values."""
@@ -93,20 +98,25 @@ class Rank:
         totals.nonfinite = {
             key: count for key, count in totals.nonfinite.items() if self._of(key) is not None or key in f.KNOWN
         }
+        known = (phase for phase in totals.phases if len(phase.encode()) <= PHASE_BYTES)
+        totals.phases = {phase: totals.phases[phase] for phase in islice(known, PHASES)}
         self._totals[session] = max(totals, self._totals.get(session, totals), key=_age)
         every = _sum(self._totals.values())
         samples = [
             Sample(f.PUSHES, self.labels, every.pushes),
             Sample(f.DROPPED, self.labels, every.dropped),
             Sample(f.RESENT, self.labels, every.resent),
+            Sample(f.SPOOLED, self.labels, every.spooled),
             Sample(f.OVERHEAD, self.labels, every.overhead),
             Sample(f.STEPS, self.labels, every.steps),
         ]
         amounts = ((f.SAMPLES, every.samples), (f.TOKENS, every.tokens))
         samples += [Sample(metric, self.labels, amount) for metric, amount in amounts if amount is not None]
         samples += [Sample(f.NONFINITE, (*self.labels, key), n) for key, n in self._nonfinite(every).items()]
-        if (duration := every.step_duration) is not None:
-            samples.append(Sample(f.STEP_DURATION, self.labels, Distribution(tuple(duration.counts), duration.sum)))
+        samples += [Sample(f.PHASE_SECONDS, (*self.labels, phase), spent) for phase, spent in every.phases.items()]
+        for metric, one in ((f.STEP_DURATION, every.step_duration), (f.DATA_WAIT, every.data_wait)):
+            if one is not None:
+                samples.append(Sample(metric, self.labels, Distribution(tuple(one.counts), one.sum)))
         return samples
 
     def rejoin(self) -> None:
@@ -181,7 +191,7 @@ class Rank:
 
 def _age(totals: Totals) -> tuple[float, ...]:
     """Orders the totals of one session by time: they only grow, and one that comes late must not make them fall."""
-    return totals.pushes, totals.dropped, totals.resent, totals.overhead
+    return totals.pushes, totals.dropped, totals.resent, totals.spooled, totals.overhead, sum(totals.phases.values())
 
 
 def _sum(several: Iterable[Totals]) -> Totals:
@@ -190,6 +200,7 @@ def _sum(several: Iterable[Totals]) -> Totals:
         pushes=sum(one.pushes for one in every),
         dropped=sum(one.dropped for one in every),
         resent=sum(one.resent for one in every),
+        spooled=sum(one.spooled for one in every),
         overhead=sum(one.overhead for one in every),
         steps=sum(one.steps for one in every),
         samples=_sum_known(one.samples for one in every),
@@ -197,11 +208,17 @@ def _sum(several: Iterable[Totals]) -> Totals:
     )
     for key in dict.fromkeys(key for one in every for key in one.nonfinite):
         total.nonfinite[key] = sum(one.nonfinite.get(key, 0) for one in every)
-    durations = [one.step_duration for one in every if one.step_duration is not None]
-    if durations:
-        counts = [sum(column) for column in zip(*(one.counts for one in durations), strict=True)]
-        total.step_duration = Histogram(counts, sum(one.sum for one in durations))
+    for phase in dict.fromkeys(phase for one in every for phase in one.phases):
+        total.phases[phase] = sum(one.phases.get(phase, 0.0) for one in every)
+    total.step_duration = _sum_distributions(one.step_duration for one in every)
+    total.data_wait = _sum_distributions(one.data_wait for one in every)
     return total
+
+
+def _sum_distributions(several: Iterable[Histogram | None]) -> Histogram | None:
+    known = [one for one in several if one is not None]
+    counts = [sum(column) for column in zip(*(one.counts for one in known), strict=True)]
+    return Histogram(counts, sum(one.sum for one in known)) if known else None
 
 
 def _sum_known(amounts: Iterable[float | None]) -> float | None:

@@ -70,7 +70,7 @@ class Runs:
         limits: What may be exported at once.
         linger: Seconds for which an ended run's series stay; may be changed at any time.
         liveness: Tells whether a silent process is gone.
-        past: Tells, of a run that was before this daemon, the number of its last attempt and whether it has ended.
+        past: Tells, of a run that was before this daemon, the number of its last attempt and when it ended, None for not.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Runs:
         limits: Limits,
         linger: float,
         liveness: Liveness | None = None,
-        past: Callable[[str], tuple[int, bool] | None] = lambda _: None,
+        past: Callable[[str], tuple[int, float | None] | None] = lambda _: None,
     ) -> None:
         self.linger = linger
         self._limits = limits
@@ -105,13 +105,25 @@ class Runs:
         batches += [*revived, known.speak(known.rank.greet(session, hello))]
         return batches if known.rank.state == before else [*batches, known.run.marks()]
 
-    def pushes(self, session: bytes, pushes: Pushes, now: Moment) -> list[Batch]:
-        """Steps were pushed.
+    def check(self, pushes: Pushes) -> list[Batch]:
+        """Steps that were pushed by a process that is gone: nothing follows from them here.
+
+        Raises:
+            WireError: A block's columns do not fit each other.
+        """
+        for block in pushes.blocks:
+            block.columns()
+        return []
+
+    def pushes(self, session: bytes, pushes: Pushes, now: Moment, *, late: bool = False) -> list[Batch]:
+        """Steps were pushed; those that come *late* count, but are no news.
 
         Raises:
             WireError: A block's columns do not fit each other; nothing of the message is taken.
         """
         blocks = [(block.keys, *block.columns()) for block in pushes.blocks]
+        if late:
+            return self.skip(session, pushes.totals, now)
         known, batches = self._hear(session, now)
         if known is None:
             return []
@@ -141,9 +153,19 @@ class Runs:
         known = self._sessions.get(session)
         return None if known is None else (known.run.name, known.run.attempt)
 
-    def attempt(self, identity: Identity) -> int:
-        """The attempt that a session belongs to which is not known here, since it is over a limit; *identity* is `bounded`."""
+    def attempt(self, identity: Identity, since: float | None = None) -> int:
+        """The attempt that a session belongs to which is not known here.
+
+        Args:
+            identity: Its own, `bounded`.
+            since: When it began, in Unix seconds, if it is told late: it belongs to the last attempt unless that had
+                ended by then. None if it is over a limit.
+        """
         run = self._runs.get(identity.run)
+        if since is not None:
+            past = self._past(identity.run) if run is None else (run.attempt, run.standing().ended)
+            number, ended = past or (0, None)
+            return max(identity.attempt, number + (ended is not None and since > ended))
         if run is None or self._is_new_attempt(run, identity):
             return self._next_attempt(identity, run)[0]
         return min(run.attempt, identity.attempt) if identity.attempt < run.identity.attempt else run.attempt
@@ -254,10 +276,10 @@ class Runs:
 
         Beside it, whether it is one from before this daemon that goes on.
         """
-        past = (before.attempt, True) if before is not None else self._past(identity.run)
+        past = (before.attempt, 0.0) if before is not None else self._past(identity.run)
         if past is None:
             return identity.attempt, False
-        number = max(identity.attempt, past[0] + past[1])
+        number = max(identity.attempt, past[0] + (past[1] is not None))
         return number, number == past[0]
 
     def _make_room(self) -> list[Batch]:
