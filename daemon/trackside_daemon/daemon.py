@@ -233,7 +233,7 @@ class Daemon:
             ],
             ready=self._is_ready,
             status=self._status,
-            history=HistoryPages(self._state, self._history.database, self._history.writer),
+            history=HistoryPages(self._state, self._history.database, self._history.writer, self._ingest.ask),
             reload=self.reload if web.enable_lifecycle else None,
         )
         hosts = (*web.allowed_hosts, self._address, web.listen_address)

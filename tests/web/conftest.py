@@ -63,8 +63,14 @@ class Site:
         self.ready = True
         self.reloads = 0
         state.update(Batch("cpu", [Sample(CPUS, (), 4.0)]))
+        self.speaking: tuple[frozenset[int], list[Any]] = (frozenset(), [])
         self.history = Recorder(directory, Bounds(0))
         self.history.start()
+
+    def ask(self, kind: str, run: str) -> tuple[frozenset[int], list[Any]]:
+        """What the ranks of a run are said to have answered."""
+        self.asked = kind, run
+        return self.speaking
 
     def keep(self, *records: Record | Sequence[Record]) -> None:
         """Have the history write records, and wait until it has."""
@@ -82,7 +88,7 @@ class Site:
             sources=["cpu", "memory", "training"],
             ready=lambda: self.ready,
             status=lambda: {"version": "1"},
-            history=HistoryPages(self.state, self.history.database, self.history.writer),
+            history=HistoryPages(self.state, self.history.database, self.history.writer, self.ask),
             reload=self._reload if lifecycle else None,
         )
         return Client(pages.app(token=self.token, hosts=hosts, public_read=public_read))

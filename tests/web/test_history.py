@@ -16,11 +16,13 @@ import pytest
 from processes import eventually
 from speech import WALL, Speaker, pushed
 
+from trackside.wire import Stacks
 from trackside_daemon.history import changing, reader
 from trackside_daemon.history.files.importing import Imported, Reading
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.history.series import Window
 from trackside_daemon.history.trimming import Bounds
+from trackside_daemon.ingest.questions import Answer
 from trackside_daemon.record import Alert, Event, Opened, Sampled, Standing, Taken
 from trackside_daemon.web import history as pages
 from trackside_daemon.web.openapi import ENDPOINTS, document
@@ -247,6 +249,21 @@ def test_gpu_and_host_series_are_those_of_the_runs_time(site: Site, api: Callabl
     assert (found["key"], found["rank"], found["attempt"]) == (watts, None, None)
     assert [point[-1] for point in found["points"]] == [150.0]
     assert len(api(f"series?run=id-1&points=0&key={quote(watts)}")["series"][0]["points"]) == 1
+
+
+def test_the_processes_of_a_run_say_where_they_are_and_who_is_silent(site: Site, api: Callable[[str], Any]) -> None:
+    who = kept(site, {"loss": [1.0]})
+    site.speaking = frozenset((0, 1)), [Answer(1, 0.5, Stacks({"MainThread 7": ["train.py:3 main"]}))]
+    assert api(f"runs/{who.identity.name}/stacks") == {
+        "ranks": [{"rank": 1, "seconds": 0.5, "threads": {"MainThread 7": ["train.py:3 main"]}}],
+        "silent": [0],
+    }
+    assert site.asked == ("stacks?", who.identity.run)
+    site.speaking = frozenset((0,)), [Answer(0, 0.25, None)]
+    assert api(f"runs/{who.identity.run}/ping") == {"ranks": [{"rank": 0, "seconds": 0.25}], "silent": []}
+    site.speaking = frozenset(), []
+    status, message = refused(site, f"runs/{who.identity.name}/stacks")
+    assert (status, message) == (404, "run 'train' has no process that speaks to this daemon now")
 
 
 def test_events_and_alerts_are_told_of_all_or_of_one_run(site: Site, api: Callable[[str], Any]) -> None:

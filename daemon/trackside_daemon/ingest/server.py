@@ -15,17 +15,22 @@ import zmq
 
 from trackside.wire import MESSAGE_BYTES
 from trackside_daemon.ingest.endpoint import EndpointError, Lock, push_path, token_path
+from trackside_daemon.ingest.questions import Question
 from trackside_daemon.training.runs import Moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from trackside_daemon.ingest.questions import Answer
     from trackside_daemon.ingest.sessions import Receipt, Sessions
     from trackside_daemon.metric import Batch
 
 TICK_SECONDS = 1.0
 ROOM_SECONDS = 0.05
 """How often it is looked whether there is room again."""
+
+ANSWER_SECONDS = 3.0
+"""A client answers as soon as its sender thread gets the GIL."""
 
 LINGER_MILLISECONDS = 200
 """How long closing the socket waits for the last acknowledgements to go out."""
@@ -118,6 +123,7 @@ class Server:
         self._is_stuck = is_stuck
         self._renounced: deque[bytes | None] = deque()
         self._receipts: deque[Receipt] = deque()
+        self._questions: deque[Question] = deque()
         self._wakes, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="trackside-ingest", daemon=True)
@@ -135,6 +141,22 @@ class Server:
         """What a session, or all, has not heard acknowledged has to come again. Called from the history's thread."""
         self._renounced.append(session)
         self._wake()
+
+    def ask(self, kind: str, run: str) -> tuple[frozenset[int], list[Answer]]:
+        """Ask the clients of a run, for `ANSWER_SECONDS` at most. Called from any thread but this.
+
+        Args:
+            kind: ``stacks?`` or ``ping``.
+            run: Its id.
+
+        Returns:
+            The ranks that were asked, and what they answered.
+        """
+        question = Question(kind, run)
+        self._questions.append(question)
+        self._wake()
+        answers = question.wait(ANSWER_SECONDS)
+        return question.asked or frozenset(), answers
 
     def stop(self) -> None:
         """Stop reading."""
@@ -169,6 +191,9 @@ class Server:
             self._answer()
             while self._renounced:
                 self._sessions.forget(self._renounced.popleft())
+            while self._questions:
+                for frames in self._sessions.ask(self._questions.popleft(), _now()):
+                    self._send(frames)
             if socket in ready:
                 self._read()
             if time.monotonic() >= tick_at:

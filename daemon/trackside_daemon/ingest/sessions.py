@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from trackside.wire import REASONS, VERSION, Envelope, Nack, Refused, WireError, decode_body, encode, open_envelope
 from trackside_daemon.history.place import UnreadableError
+from trackside_daemon.ingest.questions import ANSWERS, Questions
 from trackside_daemon.metric import Batch, Metric, Sample
 from trackside_daemon.record import Alert, Event, Opened, Record, Standing, Taken
 from trackside_daemon.training.families import ENDED
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from trackside.wire import Bye, Clock, Hello, Identity, Pushes
     from trackside_daemon.history.recorder import Known
+    from trackside_daemon.ingest.questions import Question
     from trackside_daemon.training.runs import Moment, Runs
 
 MESSAGES = Metric("trackside_ingest_messages_total", "counter", "Messages taken from clients.", ("kind",))
@@ -32,9 +34,13 @@ GAPS = Metric(
     "trackside_ingest_gaps_total", "counter", "Batches that are missing for good: the client had to drop them."
 )
 
-KINDS = ("hello", "batch", "skip", "beat", "bye")
+UNNUMBERED = ("beat", *ANSWERS)
+KINDS = ("hello", "batch", "skip", "bye", *UNNUMBERED)
 LATE_SECONDS = 60.0
 """A batch that is older is no news: the page does not show it."""
+
+SPEAKING_SECONDS = 10.0
+"""Who has been silent for longer is not asked anything."""
 
 FORGET_SECONDS = 3600.0
 """A session that is silent for so long is forgotten; should it speak again, it is asked for a hello."""
@@ -121,6 +127,7 @@ class Sessions:
         self._duplicates = self._gaps = 0
         self._resumed: set[bytes] = set()
         self._told: set[tuple[bytes, str]] = set()
+        self._questions = Questions()
 
     def receive(
         self, peer: bytes, frames: list[bytes], now: Moment, *, room: bool = True
@@ -172,6 +179,22 @@ class Sessions:
         else:
             self._sessions.pop(session, None)
 
+    def ask(self, question: Question, now: Moment) -> list[list[bytes]]:
+        """What to send to ask the ranks of a run that speak here; of several sessions of a rank the one heard last."""
+        last: dict[int, _Session] = {}
+        for one in sorted(self._sessions.values(), key=lambda one: one.heard_at):
+            if (
+                one.run == question.run
+                and not (one.late or one.over)
+                and now.monotonic - one.heard_at < SPEAKING_SECONDS
+            ):
+                last[one.rank] = one
+        question.begin(frozenset(last))
+        return [
+            [one.peer, *encode(Envelope(question.kind, one.id, self._questions.number(question)))]
+            for one in last.values()
+        ]
+
     def _take(
         self, peer: bytes, envelope: Envelope, body: bytes, now: Moment, *, room: bool
     ) -> tuple[list[list[bytes]], list[Batch]]:
@@ -187,14 +210,20 @@ class Sessions:
             self._resumed.add(envelope.session)
             del self._sessions[envelope.session]
             return [[peer, *encode(Envelope("hello?", envelope.session))]], []
-        if envelope.kind == "beat":
-            beat = decode_body("beat", body)
-            self._messages["beat"] += 1
-            return [], self._runs.beat(envelope.session, beat, now)
+        if envelope.kind in UNNUMBERED:
+            return [], self._unnumbered(envelope, body, session, now)
         if room and not session.opened:  # it greeted when there was none, so that the history does not know it
             del self._sessions[envelope.session]
             return [[peer, *encode(Envelope("hello?", envelope.session))]], []
         return self._in_order(envelope, body, session, now) if room else ([], [])
+
+    def _unnumbered(self, envelope: Envelope, body: bytes, session: _Session, now: Moment) -> list[Batch]:
+        said = decode_body(envelope.kind, body)
+        self._messages[envelope.kind] += 1
+        if envelope.kind == "beat":
+            return self._runs.beat(envelope.session, said, now)
+        self._questions.answered(envelope.kind, envelope.number, session.rank, said)
+        return []
 
     def _greet(
         self, peer: bytes, envelope: Envelope, body: bytes, now: Moment, *, room: bool

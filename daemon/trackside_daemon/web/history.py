@@ -10,7 +10,7 @@ import sqlite3
 import time
 from contextlib import suppress
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
 
 import msgspec
@@ -31,7 +31,7 @@ from trackside_daemon.web.asked import bounded, number, window
 from trackside_daemon.web.series import MOST_BUCKETS, drawn, find, stream, stream_points
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from starlette.requests import Request
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from trackside_daemon.history.store import Store
     from trackside_daemon.history.writer import Writer
     from trackside_daemon.state import State
+
+    Ask = Callable[[str, str], tuple[frozenset[int], Sequence["Answer"]]]
 
 TYPES = {"csv": "text/csv", "json": "application/json", "jsonl": "application/jsonl"}
 MOST_POINTS = 20_000
@@ -57,6 +59,17 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.decode
 
 
+class Answer(Protocol):
+    """What a rank has answered, after so many seconds; with a body or without."""
+
+    @property
+    def rank(self) -> int: ...  # noqa: D102
+    @property
+    def seconds(self) -> float: ...  # noqa: D102
+    @property
+    def body(self) -> Any: ...  # noqa: D102
+
+
 class HistoryPages:
     """Answers from the history, and for runs that live from the state too.
 
@@ -64,10 +77,12 @@ class HistoryPages:
         state: What is on ``/metrics``.
         database: Is read, in threads of their own.
         writer: Makes the changes.
+        ask: Asks the clients of a run that live: the ranks that were asked, and what each has answered.
     """
 
-    def __init__(self, state: State, database: Database, writer: Writer) -> None:
+    def __init__(self, state: State, database: Database, writer: Writer, ask: Ask) -> None:
         self._state = state
+        self._ask = ask
         self._database = database
         self._writer = writer
         self._importing = asyncio.Semaphore(IMPORTS)
@@ -91,6 +106,22 @@ class HistoryPages:
     async def run(self, request: Request) -> Response:
         """All that is known of one run but its samples."""
         return _json(await self._read(lambda connection: reader.run(connection, _resolve(connection, request))))
+
+    async def stacks(self, request: Request) -> Response:
+        """Where each thread of a run's processes is, from their own mouths: also when their main thread hangs."""
+        return await self._asked(request, "stacks?", lambda body: {"threads": body.threads})
+
+    async def ping(self, request: Request) -> Response:
+        """How long a run's processes take to answer."""
+        return await self._asked(request, "ping", lambda _: {})
+
+    async def _asked(self, request: Request, kind: str, told: Callable[[Any], dict[str, Any]]) -> Response:
+        uid = await self._read(lambda connection: _resolve(connection, request))
+        asked, answers = await self._in_thread(lambda: self._ask(kind, uid))
+        if not asked:
+            raise HTTPException(404, f"run {request.path_params['id']!r} has no process that speaks to this daemon now")
+        ranks = [{"rank": one.rank, "seconds": one.seconds, **told(one.body)} for one in answers]
+        return _json({"ranks": ranks, "silent": sorted(asked - {one.rank for one in answers})})
 
     async def series(self, request: Request) -> Response:
         """Series of one or more runs: buckets of each, or with ``points=0`` every sample."""

@@ -68,6 +68,20 @@ ENDPOINTS = (
     Endpoint(
         "POST", "/runs/{id}/pin", "pin", "Keep a run whatever the bounds are, or no longer.", body='{"pinned": true}'
     ),
+    Endpoint(
+        "GET",
+        "/runs/{id}/stacks",
+        "stacks",
+        "Where each thread of a run's processes is now.",
+        description="Asked of the processes themselves; silent are the ranks that have not answered in 3 s.",
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{id}/ping",
+        "ping",
+        "How long a run's processes take to answer.",
+        description="Silent are the ranks that have not answered in 3 s.",
+    ),
     Endpoint("GET", "/runs/{id}", "run", "All that is known of a run but its samples."),
     Endpoint("DELETE", "/runs/{id}", "delete", "Delete a run that has ended."),
     Endpoint("GET", "/series", "series", "Series of one or more runs.", ("run", *_SERIES), _BUCKETS),
