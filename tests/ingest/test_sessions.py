@@ -617,7 +617,9 @@ def test_a_run_over_the_limit_that_is_killed_is_lost_in_the_history() -> None:
     desk.house.after = 31.0
     desk.tick()
     desk.tick()
-    assert [one for one in records(desk, Standing) if one.run == "b"] == [Standing("b", 0, "lost", "unknown", WALL + 31)]
+    assert [one for one in records(desk, Standing) if one.run == "b"] == [
+        Standing("b", 0, "lost", "unknown", WALL + 31)
+    ]
 
 
 def test_samples_over_a_limit_of_the_page_are_in_the_history_all_the_same() -> None:
