@@ -9,10 +9,9 @@ import logging
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec.structs import replace
-
 from trackside_daemon.metric import Batch, Sample
 from trackside_daemon.training import families as f
+from trackside_daemon.training.bounds import bounded, cut
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.rank import End, Rank
 from trackside_daemon.training.run import Run, Session, decisive, process_of
@@ -34,12 +33,6 @@ LOST_SECONDS = 300.0
 
 TEARDOWN_SECONDS = 30.0
 """How long the page waits for the exit of a process that atexit has said bye for: interpreter and CUDA are torn down."""
-
-MOST = 2**31 - 1
-"""Ranks and attempts beyond are taken for this one."""
-
-LABELS = ("run", "name", "host", "git_commit", "framework", "job_id")
-"""What of an identity becomes a label."""
 
 log = logging.getLogger("trackside")
 
@@ -108,6 +101,8 @@ class Runs:
         known, revived = self._hear(session, now)
         if known is None:
             return batches
+        if (process := process_of(hello.identity)) in self._watched:
+            known.process = process
         before = known.rank.state
         batches += [*revived, known.speak(known.rank.greet(session, hello))]
         return batches if known.rank.state == before else [*batches, known.run.marks()]
@@ -161,10 +156,7 @@ class Runs:
 
     def bounded(self, identity: Identity) -> Identity:
         """The same with every text short enough for a label, and every number one that can be kept."""
-        texts = {name: _bounded(getattr(identity, name), self._limits.label_bytes) for name in LABELS}
-        gpus = tuple(_bounded(gpu, 64) for gpu in identity.gpus[:64])
-        numbers = {name: min(getattr(identity, name), MOST) for name in ("attempt", "rank", "world", "local_world")}
-        return replace(identity, **texts, **numbers, boot=_bounded(identity.boot, 64), gpus=gpus)
+        return bounded(identity, self._limits.label_bytes)
 
     def bye(self, session: bytes, bye: Bye, now: Moment, offset: float = 0.0) -> list[Batch]:
         """A session ends by its own word; its clock is *offset* seconds behind this machine's."""
@@ -320,7 +312,7 @@ class Runs:
                 batches += self._drop(other)
             else:
                 number += 1
-                name = f"{_bounded(identity.name, self._limits.label_bytes - 8)}-{number}"
+                name = f"{cut(identity.name, self._limits.label_bytes - 8)}-{number}"
         return name, batches
 
     def _settle(self, known: Session, now: Moment) -> list[Batch]:
@@ -400,8 +392,3 @@ class Runs:
 def _given_up(before: Run | None, now: Moment) -> list[Record]:
     """How an attempt ends that its launcher has given up while it lived."""
     return [] if before is None or before.standing().ended is not None else [before.given_up(now.wall)]
-
-
-def _bounded(text: str, size: int) -> str:
-    """*text* cut to *size* bytes of UTF-8, at a character."""
-    return text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore")
