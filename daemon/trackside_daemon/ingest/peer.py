@@ -46,8 +46,8 @@ class Peer:
 
         Once it is reaped, its pidfd tells (Linux 6.15); before, what it left as a zombie does.
         """
-        status = self._status_of_pidfd()
-        status = self._status_of_zombie() if status is None else status
+        looks = (self._status_of_pidfd, self._status_of_zombie, self._status_of_pidfd)  # it may be reaped in between
+        status = next((found for look in looks if (found := look()) is not None), None)
         return None if status is None else os.waitstatus_to_exitcode(status)
 
     def close(self) -> None:
