@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -311,6 +312,21 @@ def test_of_another_users_zombie_nothing_is_known_rather_than_that_it_ended_well
     for descriptor in (reads, writes):
         os.close(descriptor)
     peer.close()
+
+
+def test_with_too_many_watches_a_process_is_not_followed_and_nothing_is_left_open(
+    call: Callable[..., Caller], watch: Watch
+) -> None:
+    class Full:
+        def register(self, descriptor: int, events: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def close(self) -> None: ...
+
+    watch._epoll.close()
+    watch._epoll = Full()  # type: ignore[assignment]  # what of it is used
+    assert meet(watch, call()) is None
+    assert descriptors("pidfd") == 0
 
 
 def test_what_the_oom_killer_did_is_asked_when_the_end_comes(

@@ -107,12 +107,13 @@ def test_the_page_waits_for_a_teardown_no_longer_than_is_good(house: House) -> N
     assert house.state_of() == "failed", "what is known later is shown all the same"
 
 
-def test_an_exception_is_the_cause_and_not_the_status_that_follows(house: House) -> None:
+def test_an_exception_is_shown_at_once_and_is_the_cause_rather_than_the_status_that_follows(house: House) -> None:
     who = watched(house, Speaker())
     leaves(house, who, "failed", "ValueError")
+    assert house.state_of() == "failed"
     exits(house, who, 1)
     assert house.state_of() == "failed"
-    assert house.records[-1] == Standing("id-1", 0, "failed", "ValueError", WALL)
+    assert house.records == [Standing("id-1", 0, "failed", "ValueError", WALL), rank_ended(0, "failed", "ValueError")]
 
 
 def test_a_bye_that_is_no_provisional_one_is_shown_at_once_and_stays(house: House) -> None:

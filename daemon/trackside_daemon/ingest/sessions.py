@@ -342,7 +342,7 @@ class Sessions:
             return ()
         session.bye = bye
         ended = bye.clock.wall / 1e9 + session.offset
-        return (Standing(session.run, session.attempt, bye.status, bye.cause, ended),)
+        return (Standing(session.run, session.attempt, *verdict(bye, None), ended),)
 
     def _reject(self, who: bytes, error: WireError) -> None:
         """Count a refusal, and log it once for each sender and reason."""

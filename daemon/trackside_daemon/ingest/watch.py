@@ -87,8 +87,12 @@ class Watch:
         if any((one.peer.pid, one.peer.start) == (peer.pid, peer.start) for one in self._followed.values()):
             peer.close()
             return peer.pid
+        try:
+            self._epoll.register(peer.pidfd, select.EPOLLIN | select.EPOLLONESHOT)
+        except OSError:  # over this user's limit of watches
+            peer.close()
+            return None
         self._followed[peer.pidfd] = _Followed(peer, self._oom.watch(peer.pid, now.monotonic))
-        self._epoll.register(peer.pidfd, select.EPOLLIN | select.EPOLLONESHOT)
         return peer.pid
 
     def tick(self, now: Moment) -> None:

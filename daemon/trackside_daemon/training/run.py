@@ -44,7 +44,7 @@ class Session:
         ended_at: When that was, in Unix time.
         bye: What it said at its end.
         exit: How its process ended.
-        waits_until: Its bye is provisional and its process lives: until then, in monotonic seconds, the page is not told.
+        waits_until: Its bye is open and its process lives: until then, in monotonic seconds, the page is not told.
         elsewhere: It speaks, and yet its pid is not here: its process lives in another pid namespace.
     """
 

@@ -15,7 +15,7 @@ from trackside_daemon.training.bounds import bounded, cut
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.rank import End, Rank
 from trackside_daemon.training.run import Run, Session, decisive, process_of
-from trackside_daemon.training.verdict import verdict
+from trackside_daemon.training.verdict import is_open, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,7 +165,7 @@ class Runs:
             return []
         batches.append(known.speak(known.rank.count(session, bye.totals)))
         known.bye, known.ended_at = bye, bye.clock.wall / 1e9 + offset
-        if bye.provisional and known.process in self._watched:
+        if is_open(bye) and known.process in self._watched:
             known.waits_until = now.monotonic + TEARDOWN_SECONDS
         return batches + self._end(known, now)
 
@@ -328,8 +328,7 @@ class Runs:
     def _end(self, known: Session, now: Moment) -> list[Batch]:
         """End a session, by all that is known of its end; and with its last session, a rank.
 
-        The history is told at once, since this daemon may be killed as well. The page waits while the exit can change a
-        good end yet.
+        The history is told at once, since this daemon may be killed as well. The page waits while the exit can change it.
         """
         known.status, known.cause = verdict(known.bye, known.exit)
         run, rank = known.run, known.rank

@@ -37,15 +37,14 @@ class Exit(NamedTuple):
 def verdict(bye: Bye | None, ended: Exit | None) -> tuple[str, str]:
     """A session's last state, and its cause in a word; the cause is empty when nothing needs to be said.
 
-    What the training said last stands. Only the good end that atexit tells is provisional, since ``sys.exit(3)`` never
-    reaches excepthook: there the exit has the last word.
+    What the training said stands, unless it `is_open`: then the exit has the last word.
 
     Args:
         bye: What the session said at its end; None when it said nothing.
         ended: The end of its process; None while it lives, and where it cannot be seen.
     """
     code = None if ended is None else ended.code
-    if bye is not None and (code is None or not bye.provisional or bye.status != "finished"):
+    if bye is not None and (code is None or not is_open(bye)):
         return (bye.status, bye.cause) if bye.status in ENDED else ("failed", bye.cause)
     if ended is None or code is None:
         return "lost", UNKNOWN
@@ -54,6 +53,11 @@ def verdict(bye: Bye | None, ended: Exit | None) -> tuple[str, str]:
     if -code == signal.SIGKILL and ended.oom:
         return "failed", "OOM killed"
     return "stopped" if -code in _ASKED else "failed", signal_name(-code)
+
+
+def is_open(bye: Bye) -> bool:
+    """Whether the exit can change what was said: a good end that atexit tells, as ``sys.exit(3)`` reaches no excepthook."""
+    return bye.provisional and bye.status == "finished"
 
 
 def signal_name(number: int) -> str:
