@@ -35,8 +35,8 @@ def cgroup() -> Iterator[Path]:
     with ExitStack() as stack:
         try:
             joins = stack.enter_context(memory_cgroup(f"trackside-test-{os.getpid()}"))
-        except PermissionError as error:
-            pytest.skip(f"only root can limit a process's memory: {error}")
+        except OSError as error:  # only root can, and in most containers nobody
+            pytest.skip(f"a process's memory cannot be limited here: {error}")
         yield joins
 
 

@@ -318,7 +318,7 @@ def test_with_too_many_watches_a_process_is_not_followed_and_nothing_is_left_ope
     call: Callable[..., Caller], watch: Watch
 ) -> None:
     class Full:
-        def register(self, descriptor: int, events: int) -> None:
+        def register(self, *_: int) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         def close(self) -> None: ...
