@@ -33,6 +33,7 @@ bench: $(VENV)/.dev
 	@$(BIN)/python -m pytest bench/scrape.py --benchmark-only --benchmark-disable-gc -q --no-header --benchmark-columns=median
 	@PYTHONPATH=tests $(BIN)/python bench/footprint.py
 	@PYTHONPATH=tests $(BIN)/python bench/history.py
+	@PYTHONPATH=tests $(BIN)/python bench/ends.py
 
 check: $(VENV)/.dev
 	$(SAY) 'lint, types, import contracts'

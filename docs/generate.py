@@ -32,6 +32,22 @@ A finished run's series stay for `run.linger` (60 s), then vanish; its state, in
 of the same name takes their place at once. The series of a run that was lost stay for 5 minutes. Limits keep a training
 that invents keys from crowding out the others; what is over one is counted in `trackside_series_rejected_total`.
 
+How a run ends is seen from outside, so the state is right within moments whatever killed it; the cause is in the log and
+in the history:
+
+| the process | state | cause |
+|---|---|---|
+| called `finish`, or left a `with` block | as said | |
+| raised an exception | failed | its type |
+| ended with status 0, or another | finished, failed | `exit status 3` |
+| died of SIGTERM, SIGINT | stopped | `SIGTERM`, `SIGINT` |
+| died of another signal | failed | `SIGKILL`, `SIGSEGV`, … |
+| was killed by the kernel for want of memory | failed | `OOM killed` |
+| is gone and the kernel does not say how (before Linux 6.15), or is silent for 30 s on another machine | lost | `unknown` |
+
+After a script's end Python and CUDA may take seconds to be torn down, and can crash there: the page says `finished` when
+the process is gone, or after 30 s.
+
 `/metrics?collect[]=NAME` and `?exclude[]=NAME` choose by the names of the sections below; `process` is what
 prometheus_client says of the daemon itself (`process_*`, `python_*`).
 """

@@ -54,7 +54,7 @@ def identify(
         local_world=_number(environ, *_LOCAL_WORLD) or _tasks_here(environ),
         host=writable(os.uname().nodename),
         pid=os.getpid(),
-        start=_start_time(proc, os.getpid()),
+        start=_start_time(proc, "self"),  # by its pid /proc may have another, if it is of another pid namespace
         boot=boot_id(proc),
         gpus=_gpus(environ.get("CUDA_VISIBLE_DEVICES", ""), local_rank),
         job_id=job,
@@ -108,7 +108,7 @@ def _script(job: str) -> str:
     return f"{stem}-{job}" if job else stem
 
 
-def _start_time(proc: Path, pid: int) -> int:
+def _start_time(proc: Path, pid: int | str) -> int:
     """Clock ticks from boot to the process's start: /proc/PID/stat, field 22; 0 where it cannot be read."""
     try:
         return int((proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[19])

@@ -29,6 +29,7 @@ from trackside_daemon.history.writer import SIZE
 from trackside_daemon.ingest.server import Server
 from trackside_daemon.ingest.sessions import DUPLICATES, GAPS, MESSAGES, REJECTED, Sessions
 from trackside_daemon.ingest.spools import Spools
+from trackside_daemon.ingest.watch import Watch
 from trackside_daemon.metric import Batch, Metric, Sample
 from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlUnavailable
 from trackside_daemon.pipeline import FAILURES, Pipeline
@@ -104,12 +105,14 @@ class Daemon:
         limits = Limits(**config.limits.model_dump())
         self._runs = Runs(limits, config.run.linger, self._liveness, self._history.last_attempt)
         self._pipeline = Pipeline(self._state, self._history)
+        watch = Watch()
         self._ingest = Server(
             push_socket,
-            Sessions(self._runs, self._history.known, boot_id(Path("/proc"))),
+            Sessions(self._runs, self._history.known, boot_id(Path("/proc")), watch.meet),
             self._pipeline.push,
             self._pipeline.has_room,
             lambda: self._history.writer.stuck,
+            watch=watch,
         )
         self._spools = Spools(push_socket.endpoints)
         self._sampler = Sampler(self._collectors, self._pipeline.tick, config.sample.interval)

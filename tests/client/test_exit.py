@@ -203,7 +203,7 @@ def test_ctrl_c_stops_a_run(daemon: Daemon, start: Callable[..., Process]) -> No
     assert state(daemon, "interrupted") == "stopped"
 
 
-def test_a_process_that_ends_without_a_word_is_lost(daemon: Daemon, start: Callable[..., Process]) -> None:
+def test_a_process_that_ends_without_a_word_is_shown_as_it_ended(daemon: Daemon, start: Callable[..., Process]) -> None:
     code = """
         import os, signal, time, trackside
         trackside.push(step=7, loss=0.5)
@@ -219,8 +219,8 @@ def test_a_process_that_ends_without_a_word_is_lost(daemon: Daemon, start: Calla
     killed.kill()
     seen.touch()
     assert (killed.wait(DEADLINE), gone.wait(DEADLINE)) == (-signal.SIGKILL, 0)
-    comes_to(daemon, "kill", "lost")
-    comes_to(daemon, "exit", "lost")
+    comes_to(daemon, "kill", "failed")
+    comes_to(daemon, "exit", "finished")
     assert number(daemon, "step", "kill") == 7
 
 

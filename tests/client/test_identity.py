@@ -88,7 +88,7 @@ def test_without_proc_what_it_would_tell_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_command_with_brackets_and_blanks_in_its_name_has_a_start_time(tmp_path: Path) -> None:
-    directory = tmp_path / str(os.getpid())
+    directory = tmp_path / "self"
     directory.mkdir()
     fields = ["S", *(str(number) for number in range(4, 53))]
     (directory / "stat").write_text(f"{os.getpid()} (a) (b c) {' '.join(fields)}\n")

@@ -146,15 +146,15 @@ def test_a_second_run_of_the_same_name_takes_the_place_of_the_first(
     assert prometheus.query('{__name__=~"trackside.*",run=~"again.+"}') == []
 
 
-def test_a_run_that_is_killed_is_lost(
+def test_a_run_that_is_killed_has_failed(
     daemon: Daemon, prometheus: Prometheus, start_training: Callable[..., Process]
 ) -> None:
     training = start_training(daemon, EXAMPLE, "--steps", "1000000", TRACKSIDE_RUN_NAME="killed")
     eventually(lambda: prometheus.query('trackside_training_steps_total{run="killed"} > 5'))
     prometheus.shows('trackside_training_state{run="killed",state="running"}', 1)
     os.kill(training.pid, signal.SIGKILL)
-    prometheus.shows('trackside_training_state{run="killed",state="lost"}', 1)
-    prometheus.shows('trackside_training_rank_state{run="killed",state="lost"}', 1)
+    prometheus.shows('trackside_training_state{run="killed",state="failed"}', 1)
+    prometheus.shows('trackside_training_rank_state{run="killed",state="failed"}', 1)
     assert prometheus.value('trackside_training_steps_total{run="killed"}') > 5
     prometheus.shows('count(trackside_training_end_timestamp_seconds{run="killed"})', 1)
 

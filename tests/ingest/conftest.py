@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from msgspec.structs import replace
 from speech import House
 
 from trackside.identity import boot_id
 from trackside.wire import Nack, Refused, decode_body, open_envelope
 from trackside_daemon.ingest.sessions import Receipt, Sessions
+from trackside_daemon.training.run import process_of
+from trackside_daemon.training.verdict import Exit
 
 if TYPE_CHECKING:
     from speech import Speaker
@@ -36,6 +39,7 @@ class Desk:
     Attributes:
         kept: What the history has of sessions.
         past: And of the last attempt of runs.
+        pid: Of each process that greets, as its connection tells; None while it does not.
         taken: Receipts of what is accepted and not yet committed.
     """
 
@@ -43,7 +47,8 @@ class Desk:
         self.kept: dict[bytes, Known] = {}
         self.past: dict[str, tuple[int, float | None]] = {}
         self.house = House(past=self.past.get, **limits)
-        self.sessions = Sessions(self.house.runs, self.kept.get, BOOT)
+        self.pid: int | None = None
+        self.sessions = Sessions(self.house.runs, self.kept.get, BOOT, lambda *_: self.pid)
         self.taken: list[Receipt] = []
 
     def say(self, *frames: bytes, peer: bytes = PEER, room: bool = True) -> list[Answer]:
@@ -62,6 +67,11 @@ class Desk:
     def greet(self, who: Speaker, acked: int = 0) -> list[Answer]:
         """*who* says hello."""
         return self.say(*who.frames("hello", who.hello(self.house.after, acked=acked)))
+
+    def exit(self, who: Speaker, code: int | None, pid: int) -> None:
+        """The process of *who* is over, which this machine counts as *pid*."""
+        process = process_of(replace(who.identity, pid=pid))
+        self.house.take(self.sessions.exited(process, Exit(code), self.house.now.wall, self.house.now))
 
     def tick(self) -> None:
         """A second has passed, in whatever time it is."""

@@ -11,7 +11,7 @@ from ingest.conftest import Desk
 from msgspec.structs import replace
 from speech import WALL, Speaker, clock
 
-from trackside.wire import MESSAGE_BYTES, REASONS, Beat, Envelope, Pushes, Totals, encode
+from trackside.wire import MESSAGE_BYTES, REASONS, Beat, Bye, Envelope, Pushes, Totals, encode
 from trackside_daemon.history.recorder import Known
 from trackside_daemon.ingest import sessions as module
 from trackside_daemon.ingest.sessions import DUPLICATES, GAPS, KINDS, MESSAGES, REJECTED
@@ -617,7 +617,74 @@ def test_a_run_over_the_limit_that_is_killed_is_lost_in_the_history() -> None:
     desk.house.after = 31.0
     desk.tick()
     desk.tick()
-    assert [one for one in records(desk, Standing) if one.run == "b"] == [Standing("b", 0, "lost", "", WALL + 31)]
+    assert [one for one in records(desk, Standing) if one.run == "b"] == [
+        Standing("b", 0, "lost", "unknown", WALL + 31)
+    ]
+
+
+def provisional(who: Speaker) -> Bye:
+    bye = who.bye()
+    bye.provisional = True
+    return bye
+
+
+@pytest.mark.parametrize("told", ["at once", "when it greets again"])
+def test_a_process_of_another_pid_namespace_is_known_by_the_pid_that_this_machine_counts(desk: Any, told: str) -> None:
+    who = Speaker(pid=1)
+    if told != "at once":
+        desk.greet(who)
+    desk.pid = 4321
+    desk.greet(who)
+    assert records(desk, Opened)[-1].hello.identity == replace(who.identity, pid=4321)
+    desk.exit(who, 0, pid=1)
+    assert desk.house.state_of() == "starting"
+    desk.exit(who, 3, pid=4321)
+    assert desk.house.state_of() == "failed"
+
+
+def test_a_process_whose_connection_tells_who_it_is_is_never_silent(desk: Any) -> None:
+    desk.pid = 2**31 - 1  # of which there is none
+    desk.greet(Speaker())
+    desk.house.after = 1000.0
+    desk.tick()
+    assert desk.house.state_of() == "starting"
+
+
+@pytest.mark.parametrize(
+    ("says_bye", "code", "expected"),
+    [
+        (False, 0, [("finished", "")]),
+        (False, -9, [("failed", "SIGKILL")]),
+        (True, 0, [("finished", ""), ("finished", "")]),
+        (True, 3, [("finished", ""), ("failed", "exit status 3")]),
+    ],
+)
+def test_a_run_over_the_limit_ends_in_the_history_as_its_process_did(
+    says_bye: bool, code: int, expected: list[tuple[str, str]]
+) -> None:
+    desk: Any = Desk(runs=1)
+    desk.greet(Speaker("a"))
+    who = Speaker("b", name="late")
+    desk.pid = 4321
+    desk.greet(who)
+    if says_bye:
+        desk.say(*who.frames("bye", provisional(who), 1))
+    desk.house.after = 1000.0
+    desk.tick()
+    desk.exit(who, code, pid=4321)
+    desk.tick()
+    assert [(one.state, one.cause) for one in records(desk, Standing) if one.run == "b"] == expected
+
+
+def test_a_run_over_the_limit_that_has_said_its_bye_is_not_lost_by_its_silence() -> None:
+    desk: Any = Desk(runs=1)
+    desk.greet(Speaker("a"))
+    who = Speaker("b", name="late", boot="another")
+    desk.greet(who)
+    desk.say(*who.frames("bye", provisional(who), 1))
+    desk.house.after = 1000.0
+    desk.tick()
+    assert [one.state for one in records(desk, Standing) if one.run == "b"] == ["finished"]
 
 
 def test_samples_over_a_limit_of_the_page_are_in_the_history_all_the_same() -> None:

@@ -336,8 +336,8 @@ def test_the_history_is_told_of_a_lost_rank_and_of_its_return(house: House) -> N
     house.push(who, {"loss": 1.0})
     house.wait(30)
     assert house.records[-2:] == [
-        Standing("id-1", 0, "lost", "", WALL + 30),
-        Event("id-1", 0, WALL + 30, "rank_ended", 0, fields={"state": "lost", "cause": ""}),
+        Standing("id-1", 0, "lost", "unknown", WALL + 30),
+        Event("id-1", 0, WALL + 30, "rank_ended", 0, fields={"state": "lost", "cause": "unknown"}),
     ]
     house.beat(who)
     assert house.records[-1] == Standing("id-1", 0, "running")

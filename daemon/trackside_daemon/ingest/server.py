@@ -16,6 +16,7 @@ import zmq
 from trackside.wire import MESSAGE_BYTES
 from trackside_daemon.ingest.endpoint import EndpointError, Lock, push_path, token_path
 from trackside_daemon.ingest.questions import Question
+from trackside_daemon.ingest.watch import RETRY_SECONDS, Watch
 from trackside_daemon.training.runs import Moment
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ class Server:
         deliver: Takes batches.
         has_room: Whether more of them are welcome. Answers and ticks go on when they are not.
         is_stuck: Whether there is no room since nothing can be written: then greetings and beats are read all the same.
+        watch: Follows the processes that `Sessions` meets; None for none.
     """
 
     def __init__(
@@ -115,12 +117,15 @@ class Server:
         deliver: Callable[[Sequence[Batch]], None],
         has_room: Callable[[], bool],
         is_stuck: Callable[[], bool] = lambda: False,
+        *,
+        watch: Watch | None = None,
     ) -> None:
         self._push_socket = push_socket
         self._sessions = sessions
         self._deliver = deliver
         self._has_room = has_room
         self._is_stuck = is_stuck
+        self._watch = watch or Watch()
         self._renounced: deque[bytes | None] = deque()
         self._receipts: deque[Receipt] = deque()
         self._questions: deque[Question] = deque()
@@ -167,6 +172,7 @@ class Server:
     def close(self) -> None:
         """Answer what was committed after `stop`, and close the socket."""
         self._answer()
+        self._watch.close()
         self._push_socket.close()
         os.close(self._wakes)
         os.close(self._waker)
@@ -180,11 +186,13 @@ class Server:
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
         poller.register(self._wakes, zmq.POLLIN)
+        poller.register(self._watch, zmq.POLLIN)
         tick_at = time.monotonic()
         while not self._stopping:
             reads = self._has_room() or self._is_stuck()
             poller.modify(socket, zmq.POLLIN if reads else 0)
-            patience = tick_at - time.monotonic() if reads else min(ROOM_SECONDS, tick_at - time.monotonic())
+            soon = [ROOM_SECONDS] * (not reads) + [RETRY_SECONDS] * self._watch.waits
+            patience = min(tick_at - time.monotonic(), *soon, TICK_SECONDS)
             ready = dict(poller.poll(max(0, round(patience * 1000))))
             if self._wakes in ready:
                 os.read(self._wakes, 4096)
@@ -194,10 +202,12 @@ class Server:
             while self._questions:
                 for frames in self._sessions.ask(self._questions.popleft(), _now()):
                     self._send(frames)
+            self._tell_ends()
             if socket in ready:
                 self._read()
             if time.monotonic() >= tick_at:
                 tick_at = time.monotonic() + TICK_SECONDS
+                self._watch.tick(_now())
                 self._deliver(self._sessions.tick(_now()))
 
     def _read(self) -> None:
@@ -207,13 +217,21 @@ class Server:
             if not room and not self._is_stuck():
                 return
             try:
-                peer, *frames = self._push_socket.socket.recv_multipart(zmq.NOBLOCK)
+                first = self._push_socket.socket.recv(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
+            peer, frames = first.bytes, self._push_socket.socket.recv_multipart()
+            self._watch.hear(peer, _descriptor(first))
             answers, batches = self._sessions.receive(peer, frames, _now(), room=room)
             for answer in answers:
                 self._send(answer)
             self._deliver(batches)
+
+    def _tell_ends(self) -> None:
+        """Before messages are read: a process that begins a run anew comes after the one that it replaces."""
+        now = _now()
+        for process, ended, at in self._watch.ends(now):
+            self._deliver(self._sessions.exited(process, ended, at.wall, now))
 
     def _answer(self) -> None:
         while self._receipts:
@@ -228,6 +246,14 @@ class Server:
 
 def _now() -> Moment:
     return Moment(time.time(), time.monotonic())
+
+
+def _descriptor(frame: zmq.Frame) -> int:
+    """The number of the socket that a message came over; -1 when ZeroMQ does not tell."""
+    try:
+        return frame.get(zmq.SRCFD)
+    except zmq.ZMQError:
+        return -1
 
 
 def _is_loopback(endpoint: str) -> bool:

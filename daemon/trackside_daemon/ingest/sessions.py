@@ -17,7 +17,8 @@ from trackside_daemon.history.place import UnreadableError
 from trackside_daemon.ingest.questions import ANSWERS, Questions
 from trackside_daemon.metric import Batch, Metric, Sample
 from trackside_daemon.record import Alert, Event, Opened, Record, Standing, Taken
-from trackside_daemon.training.families import ENDED
+from trackside_daemon.training.run import process_of
+from trackside_daemon.training.verdict import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from trackside.wire import Bye, Clock, Hello, Identity, Pushes
     from trackside_daemon.history.recorder import Known
     from trackside_daemon.ingest.questions import Question
+    from trackside_daemon.training.run import Process
     from trackside_daemon.training.runs import Moment, Runs
+    from trackside_daemon.training.verdict import Exit
 
 MESSAGES = Metric("trackside_ingest_messages_total", "counter", "Messages taken from clients.", ("kind",))
 REJECTED = Metric("trackside_ingest_rejected_total", "counter", "Messages refused, by reason.", ("reason",))
@@ -77,6 +80,7 @@ class _Session:
         offset: Seconds by which this machine's clock is ahead of the client's; 0 where both have the same.
         late: Whoever speaks does so for a process that is gone: what it says is history, and not on the page.
         stray: Its process, while it is over a limit of the page and its end is not known.
+        bye: What it has said at its end, of such a one.
         opened: A hash of what the history was told of it last.
         over: It had said its bye to a daemon before this one, and has not spoken since but to greet.
         peer: The ROUTER's name for the connection that it spoke on last.
@@ -89,6 +93,7 @@ class _Session:
         self.offset = 0.0
         self.late = False
         self.stray: Identity | None = None
+        self.bye: Bye | None = None
         self.opened = 0
         self.over = False
         self.peer = b""
@@ -115,12 +120,21 @@ class Sessions:
         runs: Takes what the messages say.
         recall: Tells what a daemon before this one kept of a session.
         boot: This machine's boot id: a client of the same boot has the same clock.
+        meet: Follows the process that greets on a connection to its end, which is told with `exited`; tells its pid as
+            this machine counts, or None when it cannot be followed.
     """
 
-    def __init__(self, runs: Runs, recall: Callable[[bytes], Known | None] = lambda _: None, boot: str = "") -> None:
+    def __init__(
+        self,
+        runs: Runs,
+        recall: Callable[[bytes], Known | None] = lambda _: None,
+        boot: str = "",
+        meet: Callable[[bytes, Identity, Moment], int | None] = lambda *_: None,
+    ) -> None:
         self._runs = runs
         self._recall = recall
         self._boot = boot
+        self._meet = meet
         self._sessions: dict[bytes, _Session] = {}
         self._messages = dict.fromkeys(KINDS, 0)
         self._rejected = dict.fromkeys((*REASONS, "kind"), 0)
@@ -171,6 +185,15 @@ class Sessions:
         if receipt.refused:
             session.refused = {**dict(list(session.refused.items())[-REFUSED:]), receipt.number: receipt.refused}
         return session.answer(receipt.number)
+
+    def exited(self, process: Process, ended: Exit, at: float, now: Moment) -> list[Batch]:
+        """A process that `meet` follows is over, since *at* in Unix time."""
+        records: list[Record] = []
+        for one in self._sessions.values():
+            if one.stray is not None and process_of(one.stray) == process:
+                one.stray = None
+                records.append(Standing(one.run, one.attempt, *verdict(one.bye, ended), at))
+        return [*self._runs.exited(process, ended, at, now), *([Batch("ingest", records=records)] if records else [])]
 
     def forget(self, session: bytes | None = None) -> None:
         """Ask a session, or every one, for a hello: what was accepted and not committed has to come again."""
@@ -228,13 +251,22 @@ class Sessions:
     def _greet(
         self, peer: bytes, envelope: Envelope, body: bytes, now: Moment, *, room: bool
     ) -> tuple[list[list[bytes]], list[Batch]]:
-        hello = decode_body("hello", body)
+        hello = self._met(peer, decode_body("hello", body), now)
         self._messages["hello"] += 1
         try:
             return self._welcome(peer, envelope.session, hello, now, room=room)
         except UnreadableError:  # unanswered, it asks again in a moment
             self._sessions.pop(envelope.session, None)
             return [], []
+
+    def _met(self, peer: bytes, hello: Hello, now: Moment) -> Hello:
+        """The same, its pid as this machine counts where the connection tells who it is: then its end will be told."""
+        pid = self._meet(peer, hello.identity, now)
+        if pid is None:
+            return hello
+        identity = replace(hello.identity, pid=pid)
+        self._runs.watch(process_of(identity))
+        return replace(hello, identity=identity)
 
     def _welcome(
         self, peer: bytes, id_: bytes, hello: Hello, now: Moment, *, room: bool
@@ -292,9 +324,13 @@ class Sessions:
         """The ends of processes that `Runs` does not know, since they are over a limit."""
         records: list[Record] = []
         for one in self._sessions.values():
-            if one.stray is not None and self._runs.is_lost(one.stray, now.monotonic - one.heard_at):
+            if (
+                one.stray is not None
+                and one.bye is None
+                and self._runs.is_lost(one.stray, now.monotonic - one.heard_at)
+            ):
                 one.stray = None
-                records.append(Standing(one.run, one.attempt, "lost", "", now.wall))
+                records.append(Standing(one.run, one.attempt, *verdict(None, None), now.wall))
         return [Batch("ingest", records=records)] if records else []
 
     def _in_order(
@@ -331,8 +367,10 @@ class Sessions:
         """What follows from a message, and what of it belongs into one transaction with its number."""
         if envelope.kind == "batch":
             shift = _shift(message.clock, session.offset)
+            batches: list[Batch] = []
             if session.late:
-                batches = self._runs.check(message)
+                for block in message.blocks:
+                    block.columns()
             else:
                 age = now.wall - message.clock.wall / 1e9 - session.offset
                 batches = self._runs.pushes(session.id, message, now, late=age > LATE_SECONDS)
@@ -347,15 +385,15 @@ class Sessions:
 
     def _end(self, session: _Session, bye: Bye) -> Sequence[Record]:
         """How a run ended that `Runs` does not know: it is over a limit, or the word comes late."""
-        session.stray = None
         if self._runs.place(session.id) is not None:
             return ()
+        session.bye = bye
         ended = bye.clock.wall / 1e9 + session.offset
-        status = bye.status if bye.status in ENDED else "failed"
-        standing = Standing(session.run, session.attempt, status, bye.cause, ended, late=session.late)
+        state, cause = verdict(bye, None)
+        standing = Standing(session.run, session.attempt, state, cause, ended, late=session.late)
         if not session.late:
             return (standing,)
-        fields = {"state": status, "cause": bye.cause}
+        fields = {"state": state, "cause": cause}
         return (Event(session.run, session.attempt, ended, "rank_ended", session.rank, fields=fields), standing)
 
     def _reject(self, who: bytes, error: WireError) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 from math import isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.wire import Histogram, Totals
 from trackside_daemon.metric import Distribution, Sample
@@ -31,6 +31,14 @@ Columns = tuple[list[str], "Sequence[int]", "Sequence[int]", "Sequence[float]"]
 """A `Block`, read: its keys, steps, times and values."""
 
 
+class End(NamedTuple):
+    """How a rank ended, and when in Unix time; *cause* in a word, empty when there is nothing to say."""
+
+    state: str
+    cause: str
+    at: float
+
+
 class Rank:
     """What is known of one rank.
 
@@ -40,18 +48,16 @@ class Rank:
         admit: Asked once a key that has no family of its own: may it have a series?
 
     Attributes:
-        state: One of `families.STATES`.
+        state: One of `families.STATES`, as on the page.
+        end: As the history is told, which is earlier than the page; None while it lives.
         keys: How many keys have a series in `families.VALUE`.
-        ended_at: Unix time of its end; None while it lives.
-        cause: Of its end, in a word; empty when nothing is known.
     """
 
     def __init__(self, run: str, number: int, admit: Callable[[Rank, str], bool]) -> None:
         self.labels = (run, str(number))
         self.state = "starting"
+        self.end: End | None = None
         self.keys = 0
-        self.ended_at: float | None = None
-        self.cause = ""
         self._started: float | None = None
         self._admit = admit
         self._series: dict[str, tuple[Metric, tuple[str, ...]] | None] = {}
@@ -121,13 +127,12 @@ class Rank:
 
     def rejoin(self) -> None:
         """A new session takes the rank up again after its end, while the run goes on; so do its counters."""
-        self.state, self.ended_at, self._progressed = "starting", None, False
+        self.state, self.end, self._progressed = "starting", None, False
         self._totals, self._told = {b"": _sum(self._totals.values())}, {}
 
     def revive(self) -> None:
         """It was thought lost, and is not."""
-        self.cause = ""
-        self.state, self.ended_at = "running" if self._progressed else "starting", None
+        self.state, self.end = "running" if self._progressed else "starting", None
 
     def standing(self) -> list[Sample]:
         """When it began, and a sample for each state, 1 for the one that it is in."""

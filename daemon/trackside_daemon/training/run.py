@@ -6,21 +6,45 @@ those that do not.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.metric import Batch, Sample
 from trackside_daemon.record import Event, Record, Standing
 from trackside_daemon.training import families as f
 
 if TYPE_CHECKING:
-    from trackside.wire import Identity
-    from trackside_daemon.training.rank import Rank
+    from collections.abc import Iterable
+
+    from trackside.wire import Bye, Identity
+    from trackside_daemon.training.rank import End, Rank
+    from trackside_daemon.training.verdict import Exit
+
+_ORDER = ("running", "stalled", "starting", "failed", "lost", "stopped", "finished")
+
+
+class Process(NamedTuple):
+    """What names a process on all machines: its pid and start time, and the boot that these are of."""
+
+    pid: int
+    start: int
+    boot: str
+
+
+def process_of(identity: Identity) -> Process:
+    """The process that an identity is of."""
+    return Process(identity.pid, identity.start, identity.boot)
 
 
 class Session:
     """What the daemon knows of one client session.
 
     Attributes:
+        process: Its own, so far as the pid is one that this machine counts.
+        status: The state that it ended in, and *cause*; empty while it lives.
+        ended_at: When that was, in Unix time.
+        bye: What it said at its end.
+        exit: How its process ended.
+        waits_until: Its bye is open and its process lives: until then, in monotonic seconds, the page is not told.
         elsewhere: It speaks, and yet its pid is not here: its process lives in another pid namespace.
     """
 
@@ -28,14 +52,13 @@ class Session:
         self.run = run
         self.rank = rank
         self.identity = identity
-        self.heard_at = 0.0
+        self.process = process_of(identity)
+        self.heard_at = self.ended_at = 0.0
         self.status = self.cause = ""
+        self.bye: Bye | None = None
+        self.exit: Exit | None = None
+        self.waits_until: float | None = None
         self.elsewhere = False
-
-    @property
-    def process(self) -> tuple[int, int, str]:
-        """What names its process on all machines."""
-        return self.identity.pid, self.identity.start, self.identity.boot
 
     def speak(self, samples: list[Sample]) -> Batch:
         """What its rank says."""
@@ -70,20 +93,30 @@ class Run:
     @property
     def state(self) -> str:
         """The ranks' states as one: what lives counts before what has ended, the worst end before the better."""
-        states = {rank.state for rank in self.ranks.values()}
-        order = ("running", "stalled", "starting", "failed", "lost", "stopped", "finished")
-        return next((state for state in order if state in states), "starting")
+        return worst((rank.state for rank in self.ranks.values()), "starting")
 
     def standing(self) -> Standing:
         """Its state, as the history is told."""
-        ends = [rank.ended_at for rank in self.ranks.values() if rank.ended_at is not None]
-        causes = sorted({rank.cause for rank in self.ranks.values()} - {""})
-        ended = max(ends, default=None) if self.ended else None
-        return Standing(self.identity.run, self.attempt, self.state, ", ".join(causes) if self.ended else "", ended)
+        ranks = self.ranks.values()
+        state = worst((rank.end.state if rank.end is not None else rank.state for rank in ranks), "starting")
+        ends = [rank.end for rank in ranks if rank.end is not None]
+        if len(ends) < len(ranks):
+            return Standing(self.identity.run, self.attempt, state)
+        causes = ", ".join(sorted({end.cause for end in ends} - {""}))
+        return Standing(self.identity.run, self.attempt, state, causes, max((end.at for end in ends), default=None))
 
     def event(self, kind: str, time: float, rank: int | None = None, **fields: Any) -> Event:
         """Something that happened to it."""
         return Event(self.identity.run, self.attempt, time, kind, rank, fields=fields)
+
+    def given_up(self, time: float) -> Standing:
+        """How it ends when its launcher begins another attempt while it lives."""
+        return Standing(self.identity.run, self.attempt, "lost", "given up for another attempt", time)
+
+    def rank_ended(self, rank: int, end: End, exited: Exit | None) -> Event:
+        """How a rank ended, as the history is told; with ``status`` or ``signal`` where the exit is known."""
+        known = {} if exited is None else exited.fields()
+        return self.event("rank_ended", end.at, rank, state=end.state, cause=end.cause, **known)
 
     def marks(self, *records: Record) -> Batch:
         """The run's state, info and ends, and what the history is told beside them."""
@@ -93,7 +126,9 @@ class Run:
         samples = [Sample(f.RUN_INFO, (self.name, identity.run, *numbers, *known), 1.0)]
         samples += [Sample(f.STATE, (self.name, state), float(state == self.state)) for state in f.STATES]
         samples += [
-            Sample(f.ENDED_AT, rank.labels, rank.ended_at) for rank in self.ranks.values() if rank.ended_at is not None
+            Sample(f.ENDED_AT, rank.labels, rank.end.at)
+            for rank in self.ranks.values()
+            if rank.end is not None and rank.state in f.ENDED
         ]
         return Batch(self.source, samples, complete=True, until=self.until, records=[self.standing(), *records])
 
@@ -106,3 +141,13 @@ class Run:
         return [
             Batch(source, complete=True) for source in (self.source, *(f"{self.source}:{rank}" for rank in self.ranks))
         ]
+
+
+def decisive(sessions: Iterable[Session]) -> Session:
+    """Of ended sessions of a rank the one whose end is the rank's."""
+    return min(sessions, key=lambda one: (_ORDER.index(one.status), not one.cause))
+
+
+def worst(states: Iterable[str], default: str = "") -> str:
+    """What lives counts before what has ended, the worst end before the better."""
+    return min(states, key=_ORDER.index, default=default)

@@ -9,19 +9,21 @@ import logging
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec.structs import replace
-
 from trackside_daemon.metric import Batch, Sample
-from trackside_daemon.record import Record, Standing
 from trackside_daemon.training import families as f
+from trackside_daemon.training.bounds import bounded, cut
 from trackside_daemon.training.liveness import Liveness
-from trackside_daemon.training.rank import Rank
-from trackside_daemon.training.run import Run, Session
+from trackside_daemon.training.rank import End, Rank
+from trackside_daemon.training.run import Run, Session, decisive, process_of
+from trackside_daemon.training.verdict import is_open, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trackside.wire import Beat, Bye, Hello, Identity, Pushes, Totals
+    from trackside_daemon.record import Record
+    from trackside_daemon.training.run import Process
+    from trackside_daemon.training.verdict import Exit
 
 MARKS_SECONDS = 900.0
 """How long an ended run's state, info and end stay, so that rules see the end."""
@@ -29,11 +31,8 @@ MARKS_SECONDS = 900.0
 LOST_SECONDS = 300.0
 """How long the series of a run that was lost stay."""
 
-MOST = 2**31 - 1
-"""Ranks and attempts beyond are taken for this one."""
-
-LABELS = ("run", "name", "host", "git_commit", "framework", "job_id")
-"""What of an identity becomes a label."""
+TEARDOWN_SECONDS = 30.0
+"""How long the page waits for the exit of a process that atexit has said bye for: interpreter and CUDA are torn down."""
 
 log = logging.getLogger("trackside")
 
@@ -86,6 +85,7 @@ class Runs:
         self._past = past
         self._runs: dict[str, Run] = {}
         self._sessions: dict[bytes, Session] = {}
+        self._watched: set[Process] = set()
         self._rejected = dict.fromkeys(f.REJECTIONS, 0)
 
     def hello(self, session: bytes, hello: Hello, now: Moment, attempt: int | None = None) -> list[Batch]:
@@ -101,19 +101,11 @@ class Runs:
         known, revived = self._hear(session, now)
         if known is None:
             return batches
+        if (process := process_of(hello.identity)) in self._watched:
+            known.process = process
         before = known.rank.state
         batches += [*revived, known.speak(known.rank.greet(session, hello))]
         return batches if known.rank.state == before else [*batches, known.run.marks()]
-
-    def check(self, pushes: Pushes) -> list[Batch]:
-        """Steps that were pushed by a process that is gone: nothing follows from them here.
-
-        Raises:
-            WireError: A block's columns do not fit each other.
-        """
-        for block in pushes.blocks:
-            block.columns()
-        return []
 
     def pushes(self, session: bytes, pushes: Pushes, now: Moment, *, late: bool = False) -> list[Batch]:
         """Steps were pushed; those that come *late* count, but are no news.
@@ -172,14 +164,11 @@ class Runs:
 
     def is_lost(self, identity: Identity, silence: float) -> bool:
         """Whether a client is gone that has said nothing for *silence* seconds."""
-        return self._liveness.is_lost(identity, silence)
+        return process_of(identity) not in self._watched and self._liveness.is_lost(identity, silence)
 
     def bounded(self, identity: Identity) -> Identity:
         """The same with every text short enough for a label, and every number one that can be kept."""
-        texts = {name: _bounded(getattr(identity, name), self._limits.label_bytes) for name in LABELS}
-        gpus = tuple(_bounded(gpu, 64) for gpu in identity.gpus[:64])
-        numbers = {name: min(getattr(identity, name), MOST) for name in ("attempt", "rank", "world", "local_world")}
-        return replace(identity, **texts, **numbers, boot=_bounded(identity.boot, 64), gpus=gpus)
+        return bounded(identity, self._limits.label_bytes)
 
     def bye(self, session: bytes, bye: Bye, now: Moment, offset: float = 0.0) -> list[Batch]:
         """A session ends by its own word; its clock is *offset* seconds behind this machine's."""
@@ -187,18 +176,35 @@ class Runs:
         if known is None:
             return []
         batches.append(known.speak(known.rank.count(session, bye.totals)))
-        status = bye.status if bye.status in f.ENDED else "failed"
-        known.cause = bye.cause
-        return batches + self._end(known, status, bye.clock.wall / 1e9 + offset, now)
+        known.bye, known.ended_at = bye, bye.clock.wall / 1e9 + offset
+        if is_open(bye) and known.process in self._watched:
+            known.waits_until = now.monotonic + TEARDOWN_SECONDS
+        return batches + self._end(known, now)
+
+    def watch(self, process: Process) -> None:
+        """The end of this process will be told with `exited`: its silence means nothing."""
+        self._watched.add(process)
+
+    def exited(self, process: Process, ended: Exit, at: float, now: Moment) -> list[Batch]:
+        """A process that was watched is over, since *at* in Unix time."""
+        self._watched.discard(process)
+        batches = []
+        for known in [one for one in self._sessions.values() if one.process == process]:
+            known.exit, known.ended_at = ended, known.ended_at or at
+            batches += self._settle(known, now)
+        return batches
 
     def tick(self, now: Moment) -> list[Batch]:
         """Once a second: finds who is lost, and forgets runs that ended long ago."""
         batches: list[Batch] = []
         for known in list(self._sessions.values()):
             silence = now.monotonic - known.heard_at
-            if not known.status and self._liveness.is_lost(known.identity, silence, elsewhere=known.elsewhere):
-                log.warning("run %s rank %s is lost: it ended without a word", known.run.name, known.rank.labels[1])
-                batches += self._end(known, "lost", now.wall, now)
+            if known.waits_until is not None and now.monotonic > known.waits_until:
+                batches += self._settle(known, now)
+            elif known.status or known.process in self._watched:
+                continue
+            elif self._liveness.is_lost(known.identity, silence, elsewhere=known.elsewhere):
+                batches += self._lose(known, now)
         for run in list(self._runs.values()):
             if run.live_until is not None and now.monotonic > run.live_until:
                 run.forgotten = True  # its series crowd nobody out
@@ -216,10 +222,10 @@ class Runs:
         if known is None:
             return None, []
         known.heard_at = now.monotonic
-        if known.status != "lost":
+        if known.status != "lost" or known.exit is not None:
             return known, []
         log.info("run %s rank %s is back", known.run.name, known.rank.labels[1])
-        known.status = ""
+        known.status, known.ended_at = "", 0.0
         known.rank.revive()
         return known, self._changed(known, now)
 
@@ -244,7 +250,7 @@ class Runs:
             self._sessions = {key: known for key, known in self._sessions.items() if known.rank is not rank}
             rank.rejoin()
         known = self._sessions[session] = Session(run, rank, identity)
-        known.elsewhere = self._liveness.is_gone(identity) is True
+        known.elsewhere = known.process not in self._watched and self._liveness.is_gone(identity) is True
         return batches + self._changed(known, now)
 
     def _is_new_attempt(self, run: Run, identity: Identity) -> bool:
@@ -293,18 +299,15 @@ class Runs:
 
     def _bury(self, identity: Identity, now: Moment) -> list[Batch]:
         """When a rank comes whose process is gone, its run was killed and begins anew: end whatever of it is gone."""
-        of_run = [known for known in self._sessions.values() if known.identity.run == identity.run and not known.status]
-        if not any(known.identity.rank == identity.rank for known in of_run):
-            return []
-        processes = {known.process: known.identity for known in of_run}
-        gone = {process for process, one in processes.items() if self._liveness.is_gone(one)}
-        if not any(known.process in gone for known in of_run if known.identity.rank == identity.rank):
-            return []
-        batches = [self._end(known, "lost", now.wall, now) for known in of_run if known.process in gone]
+        of_run = [known for known in self._sessions.values() if known.identity.run == identity.run]
+        before = [known for known in of_run if known.identity.rank == identity.rank]
+        batches = [self._settle(known, now) for known in before if known.waits_until is not None]
+        if not all(known.status for known in before):
+            processes = {known.process: known.identity for known in of_run if not known.status}
+            gone = {process for process, one in processes.items() if self._liveness.is_gone(one)}
+            if any(known.process in gone for known in before):
+                batches += [self._lose(known, now) for known in of_run if not known.status and known.process in gone]
         return [*chain.from_iterable(batches)]
-
-    def _is_gone(self, known: Session) -> bool:
-        return not known.elsewhere and self._liveness.is_gone(known.identity) is True
 
     def _name(self, identity: Identity) -> tuple[str, list[Batch]]:
         """The name to export a run under.
@@ -321,22 +324,44 @@ class Runs:
                 batches += self._drop(other)
             else:
                 number += 1
-                name = f"{_bounded(identity.name, self._limits.label_bytes - 8)}-{number}"
+                name = f"{cut(identity.name, self._limits.label_bytes - 8)}-{number}"
         return name, batches
 
-    def _end(self, known: Session, status: str, ended_at: float, now: Moment) -> list[Batch]:
-        known.status = status
-        sessions = [one.status for one in self._sessions.values() if one.rank is known.rank]
-        if not all(sessions):
+    def _settle(self, known: Session, now: Moment) -> list[Batch]:
+        """The page waits no longer for a process's exit."""
+        known.waits_until = None
+        return self._end(known, now)
+
+    def _lose(self, known: Session, now: Moment) -> list[Batch]:
+        """A process is gone, or silent for too long, and nobody can tell how it ended."""
+        known.ended_at = now.wall
+        return self._end(known, now)
+
+    def _end(self, known: Session, now: Moment) -> list[Batch]:
+        """End a session, by all that is known of its end; and with its last session, a rank.
+
+        The history is told at once, since this daemon may be killed as well. The page waits while the exit can change it.
+        """
+        known.status, known.cause = verdict(known.bye, known.exit)
+        run, rank = known.run, known.rank
+        sessions = [one for one in self._sessions.values() if one.rank is rank]
+        if not all(one.status for one in sessions):
             return []
-        known.rank.state = next(one for one in ("failed", "lost", "stopped", "finished") if one in sessions)
-        known.rank.ended_at = ended_at
-        known.rank.cause = next(
-            (one.cause for one in self._sessions.values() if one.rank is known.rank and one.cause), ""
-        )
-        rank = known.identity.rank
-        ended = known.run.event("rank_ended", ended_at, rank, state=known.rank.state, cause=known.rank.cause)
-        return self._changed(known, now, ended)
+        last = decisive(sessions)
+        end, before = End(last.status, last.cause, known.ended_at), rank.end
+        records: list[Record] = []
+        if before is None or before[:2] != end[:2]:
+            rank.end = end
+            records.append(run.rank_ended(known.identity.rank, end, last.exit))
+        if any(one.waits_until is not None for one in sessions):
+            return [Batch("training", records=[run.standing(), *records])]
+        if not records and rank.state == end.state:
+            return []
+        rank.state = end.state
+        level = logging.WARNING if end.state in {"failed", "lost"} else logging.INFO
+        why = f": {end.cause}" if end.cause else ""
+        log.log(level, "run %s rank %s %s%s", run.name, rank.labels[1], end.state, why)
+        return self._changed(known, now, *records)
 
     def _changed(self, known: Session, now: Moment, *records: Record) -> list[Batch]:
         """A rank began, ended or came back: its state, the run's, and when their series are forgotten."""
@@ -377,11 +402,4 @@ class Runs:
 
 def _given_up(before: Run | None, now: Moment) -> list[Record]:
     """How an attempt ends that its launcher has given up while it lived."""
-    if before is None or before.ended:
-        return []
-    return [Standing(before.identity.run, before.attempt, "lost", "given up for another attempt", now.wall)]
-
-
-def _bounded(text: str, size: int) -> str:
-    """*text* cut to *size* bytes of UTF-8, at a character."""
-    return text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore")
+    return [] if before is None or before.standing().ended is not None else [before.given_up(now.wall)]

@@ -1,0 +1,100 @@
+"""How soon an end is seen: from a training process's end to /metrics, and what the client adds to the script's own end."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import NamedTuple
+
+from endings import ENDS, End, memory_cgroup, script
+from processes import Daemon, clean_environ, eventually
+
+ROUNDS = 10
+PATIENCE_SECONDS = 60.0
+
+
+class Measured(NamedTuple):
+    """Of one script, in seconds: from the word to end to its end, and from there to /metrics; None when not watched."""
+
+    leaving: float
+    shown: float | None
+
+
+def main() -> None:
+    """Print the table."""
+    print(f"\n{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}, {ROUNDS} rounds\n")
+    print(
+        "| end | shown as | from the end to /metrics, ms: median | max | the script's own end, ms: median | max |"
+        " with TRACKSIDE_DISABLED=1: median | max |"
+    )
+    print("|---|---|---:|---:|---:|---:|---:|---:|")
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory, ExitStack() as stack:
+        environ = {"oom": {"CGROUP": str(stack.enter_context(memory_cgroup(f"trackside-bench-{os.getpid()}")))}}
+        daemon = Daemon(Path(directory))
+        stack.callback(daemon.stop)
+        for kind, end in ENDS.items():
+            watched, disabled = measure(daemon, kind, end, environ.get(kind, {}))
+            shown = [one.shown for one in watched if one.shown is not None]
+            numbers = (shown, [one.leaving for one in watched], [one.leaving for one in disabled])
+            cells = " | ".join(f"{statistics.median(some) * 1e3:.1f} | {max(some) * 1e3:.1f}" for some in numbers)
+            print(f"| {kind} | {end.state}{f': {end.cause}' if end.cause else ''} | {cells} |")
+
+
+def measure(daemon: Daemon, kind: str, end: End, environ: dict[str, str]) -> tuple[list[Measured], list[Measured]]:
+    """A kind of end again and again, with the client and with it turned off, alternating."""
+    watched, disabled = [], []
+    for number in range(ROUNDS):
+        watched.append(once(daemon, f"{kind}-{number}", end, environ))
+        disabled.append(once(daemon, f"{kind}-{number}", end, {**environ, "TRACKSIDE_DISABLED": "1"}))
+    return watched, disabled
+
+
+def once(daemon: Daemon, run: str, end: End, environ: dict[str, str]) -> Measured:
+    """Run a training to its end."""
+    more = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "TRACKSIDE_RUN_NAME": run, **environ}
+    with subprocess.Popen(
+        [sys.executable, "-c", script(end)],
+        env=clean_environ(more),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as training:
+        assert training.stdin is not None
+        assert training.stdout is not None
+        training.stdout.readline()
+        disabled = "TRACKSIDE_DISABLED" in environ
+        if not disabled:
+            eventually(lambda: f'trackside_training_state{{run="{run}",state="running"}} 1' in _page(daemon))
+        told = time.monotonic()
+        training.stdin.write("end\n")
+        training.stdin.flush()
+        training.wait()  # with a timeout it would sleep and look
+        over = time.monotonic()
+        if disabled:
+            return Measured(over - told, None)
+        wanted = f'trackside_training_state{{run="{run}",state="{end.state}"}} 1'
+        while wanted not in _page(daemon):
+            if time.monotonic() > over + PATIENCE_SECONDS:
+                raise TimeoutError(f"{run} is not shown as {end.state}")
+        return Measured(over - told, time.monotonic() - over)
+
+
+def _page(daemon: Daemon) -> str:
+    connection = HTTPConnection("127.0.0.1", int(daemon.url.rpartition(":")[2]))
+    connection.request("GET", "/metrics?collect[]=training")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return text
+
+
+if __name__ == "__main__":
+    main()

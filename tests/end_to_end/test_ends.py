@@ -1,0 +1,121 @@
+"""Each way in which a training can end, with the real daemon: what /metrics and the history say of it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from endings import ENDS, memory_cgroup, script
+from processes import DEADLINE, Daemon, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from end_to_end.conftest import Process
+
+STATES = ("starting", "running", "stalled", "finished", "stopped", "failed", "lost")
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    """One daemon for the whole file; each end is a run of its own."""
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
+        one = Daemon(Path(directory))
+        yield one
+        one.stop()
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    """A cgroup with little memory."""
+    with ExitStack() as stack:
+        try:
+            joins = stack.enter_context(memory_cgroup(f"trackside-test-{os.getpid()}"))
+        except OSError as error:  # only root can, and in most containers nobody
+            pytest.skip(f"a process's memory cannot be limited here: {error}")
+        yield joins
+
+
+@pytest.fixture
+def start(daemon: Daemon, start_training: Callable[..., Process]) -> Callable[..., Process]:
+    """Starts a training that ends in one of the ways when a line comes; returns once its run is on the page."""
+
+    def begin(kind: str, **environ: str) -> Process:
+        training = start_training(daemon, "-c", script(ENDS[kind]), TRACKSIDE_RUN_NAME=kind, **environ)
+        assert training.stdout is not None
+        assert training.stdout.readline() == "trains\n"
+        eventually(lambda: state(daemon, kind) == "running")
+        return training
+
+    return begin
+
+
+def state(daemon: Daemon, run: str) -> str | None:
+    """The state that /metrics shows of a run."""
+    page = daemon.series()
+    return next((one for one in STATES if page.get(f'trackside_training_state{{run="{run}",state="{one}"}}')), None)
+
+
+def ended_as(daemon: Daemon, run: str) -> str | None:
+    """The state that /metrics shows of a run, unless it is running still."""
+    shown = state(daemon, run)
+    return None if shown == "running" else shown
+
+
+def told(daemon: Daemon, run: str) -> dict[str, Any]:
+    """What the history says of a run by its name."""
+    (found,) = (one for one in daemon.api("runs").json()["runs"] if one["name"] == run)
+    return daemon.api(f"runs/{found['id']}").json()  # type: ignore[no-any-return]  # JSON
+
+
+def ends(daemon: Daemon, run: str) -> list[dict[str, Any]]:
+    """The history's events of the ends of a run's ranks, oldest first."""
+    events = daemon.api(f"events?run={told(daemon, run)['id']}").json()["events"]
+    return [one["fields"] for one in events if one["kind"] == "rank_ended"]
+
+
+def expect(daemon: Daemon, kind: str) -> None:
+    """The page comes to the right state, and the history to the right cause."""
+    end = ENDS[kind]
+    assert eventually(lambda: ended_as(daemon, kind)) == end.state, "nobody is told of another end first"
+    eventually(lambda: (told(daemon, kind)["state"], told(daemon, kind)["cause"]) == (end.state, end.cause))
+    assert ends(daemon, kind)[-1] == {"state": end.state, "cause": end.cause, **end.known}
+    lines = [line for line in daemon.log if f"run {kind} rank 0" in line]
+    assert len(lines) == 1, lines
+    assert (f"{end.state}: {end.cause}" if end.cause else end.state) in lines[0]
+
+
+@pytest.mark.parametrize("kind", sorted(ENDS.keys() - {"oom"}))
+def test_a_training_that_ends_is_shown_with_its_state_and_its_cause(
+    daemon: Daemon, start: Callable[..., Process], kind: str
+) -> None:
+    training = start(kind)
+    training.communicate("end\n", timeout=DEADLINE)
+    expect(daemon, kind)
+
+
+def test_a_training_that_the_oom_killer_ends_is_shown_as_that(
+    daemon: Daemon, start: Callable[..., Process], cgroup: Path
+) -> None:
+    training = start("oom", CGROUP=str(cgroup))
+    training.communicate("end\n", timeout=DEADLINE)
+    expect(daemon, "oom")
+
+
+def test_a_process_that_nobody_has_waited_for_yet_is_shown_all_the_same(
+    daemon: Daemon, start_training: Callable[..., Process]
+) -> None:
+    """A launcher may be slow to wait for its ranks."""
+    kind = "os-exit-3"
+    training = start_training(daemon, "-c", script(ENDS[kind]), TRACKSIDE_RUN_NAME="zombie")
+    eventually(lambda: state(daemon, "zombie") == "running")
+    assert training.stdin is not None
+    training.stdin.write("end\n")
+    training.stdin.flush()
+    eventually(lambda: state(daemon, "zombie") == "failed")
+    assert training.returncode is None
+    eventually(lambda: told(daemon, "zombie")["cause"] == "exit status 3")

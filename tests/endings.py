@@ -1,0 +1,98 @@
+"""Every way in which a training's process can end, and what is to be said of it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MEMORY_BYTES = 128 << 20
+"""What a training may use before the OOM killer comes: a few times what Python and the client need."""
+
+SCRIPT = """
+import atexit, os, signal, sys
+if "CGROUP" in os.environ:
+    with open(os.environ["CGROUP"], "w") as file:
+        file.write(str(os.getpid()))
+atexit.register(lambda: {late})  # handlers run in reverse order, so after the client's
+import trackside
+for step in range(10):
+    trackside.push(step=step, loss=0.5)
+print("trains", flush=True)
+sys.stdin.readline()
+{end}
+"""
+"""Pushes, and ends when a line comes."""
+
+
+class End(NamedTuple):
+    """A way to end.
+
+    Attributes:
+        code: The script's last line.
+        state: What the run is in then, for its *cause*.
+        known: What of the exit is in the history's ``rank_ended``.
+        late: What an exit handler does after the client's.
+    """
+
+    code: str
+    state: str
+    cause: str
+    known: dict[str, int | str] = {}  # noqa: RUF012  never changed
+    late: str = "None"
+
+
+ENDS = {
+    "the-end": End("", "finished", ""),
+    "exception": End("raise ValueError('loss')", "failed", "ValueError"),
+    "sys-exit-0": End("sys.exit(0)", "finished", ""),
+    "sys-exit-3": End("sys.exit(3)", "failed", "exit status 3", {"status": 3}),
+    "sys-exit-text": End("sys.exit('no data')", "failed", "exit status 1", {"status": 1}),
+    "os-exit-0": End("os._exit(0)", "finished", "", {"status": 0}),
+    "os-exit-3": End("os._exit(3)", "failed", "exit status 3", {"status": 3}),
+    "finish-then-exit-3": End("trackside.finish(); sys.exit(3)", "finished", ""),
+    "sigterm": End("os.kill(os.getpid(), signal.SIGTERM)", "stopped", "SIGTERM", {"signal": "SIGTERM"}),
+    "ctrl-c": End("signal.raise_signal(signal.SIGINT)", "stopped", "KeyboardInterrupt"),
+    "sigint": End(
+        "signal.signal(signal.SIGINT, signal.SIG_DFL); signal.raise_signal(signal.SIGINT)",
+        "stopped",
+        "SIGINT",
+        {"signal": "SIGINT"},
+    ),
+    "sigkill": End("os.kill(os.getpid(), signal.SIGKILL)", "failed", "SIGKILL", {"signal": "SIGKILL"}),
+    "sigsegv": End("os.kill(os.getpid(), signal.SIGSEGV)", "failed", "SIGSEGV", {"signal": "SIGSEGV"}),
+    "crash-at-exit": End(
+        "sys.exit(0)",
+        "failed",
+        "SIGSEGV",
+        {"signal": "SIGSEGV"},
+        late="os.kill(os.getpid(), signal.SIGSEGV)",
+    ),
+    "oom": End("bytearray(1 << 30)", "failed", "OOM killed", {"signal": "SIGKILL"}),
+}
+
+
+def script(end: End) -> str:
+    """A training that ends so."""
+    return SCRIPT.format(end=end.code, late=end.late)
+
+
+@contextmanager
+def memory_cgroup(name: str) -> Iterator[Path]:
+    """The file by which a process joins a cgroup (v1 or v2) of `MEMORY_BYTES`; only root can make one.
+
+    Raises:
+        OSError: This machine lets nobody make one.
+    """
+    v1 = Path("/sys/fs/cgroup/memory")
+    place = (v1 if v1.is_dir() else Path("/sys/fs/cgroup")) / name
+    place.mkdir()
+    try:
+        limit = place / ("memory.limit_in_bytes" if v1.is_dir() else "memory.max")
+        limit.write_text(str(MEMORY_BYTES))
+        yield place / "cgroup.procs"
+    finally:
+        place.rmdir()

@@ -1,0 +1,358 @@
+"""Who is at the other end of a connection, and how it ends: real processes over real sockets."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import zmq
+from msgspec.structs import replace
+from processes import DEADLINE, clean_environ, eventually
+from speech import PATIENCE_MILLISECONDS, moment
+
+from trackside.wire import Hello, decode_body, open_envelope
+from trackside_daemon.ingest import peer as module
+from trackside_daemon.ingest.peer import Peer, find_peer
+from trackside_daemon.ingest.watch import PATIENCE_SECONDS, Ended, Watch
+from trackside_daemon.training.oom import OomKills
+from trackside_daemon.training.run import Process
+from trackside_daemon.training.verdict import Exit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trackside.wire import Identity
+    from trackside_daemon.training.oom import Watched
+
+NOBODY = 65534
+CLIENT = """
+import os, signal, sys
+from speech import Client, Speaker
+client, who = Client(sys.argv[1]), Speaker()
+client.say(*who.frames("hello", who.hello()))
+exec(sys.stdin.readline())
+"""
+
+
+class Caller:
+    """A process that says hello and ends as it is told.
+
+    Attributes:
+        identity: What it said of itself.
+        name: The ROUTER's name for its connection, and *descriptor* its number.
+    """
+
+    def __init__(self, router: zmq.Socket[bytes], *prefix: str) -> None:
+        endpoint = router.last_endpoint
+        assert isinstance(endpoint, bytes)
+        environ = clean_environ({"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)})
+        self.process = subprocess.Popen(
+            [*prefix, sys.executable, "-c", CLIENT, endpoint.decode()], stdin=subprocess.PIPE, text=True, env=environ
+        )
+        first = router.recv(copy=False)
+        hello = decode_body(open_envelope(frames := router.recv_multipart()).kind, frames[2])
+        assert isinstance(hello, Hello)
+        self.name, self.descriptor, self.identity = first.bytes, first.get(zmq.SRCFD), hello.identity
+
+    def end(self, how: str, *, reap: bool = True) -> None:
+        """Make it end, and wait until it has; without *reap* it stays as a zombie."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{how}\n")
+        self.process.stdin.flush()
+        if reap:
+            self.process.wait(DEADLINE)
+        else:
+            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+
+@pytest.fixture
+def router(place: Path) -> Iterator[zmq.Socket[bytes]]:
+    context = zmq.Context()
+    bound: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
+    bound.rcvtimeo = PATIENCE_MILLISECONDS
+    bound.bind(f"ipc://{place}/push.sock")
+    yield bound
+    bound.close()
+    context.term()
+
+
+@pytest.fixture
+def call(router: zmq.Socket[bytes]) -> Iterator[Callable[..., Caller]]:
+    callers: list[Caller] = []
+
+    def start(*prefix: str) -> Caller:
+        callers.append(Caller(router, *prefix))
+        return callers[-1]
+
+    yield start
+    for one in callers:
+        one.close()
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    one = Watch()
+    yield one
+    one.close()
+
+
+def found(caller: Caller, **more: object) -> Peer | None:
+    peer = find_peer(caller.descriptor, replace(caller.identity, **more))
+    if peer is not None:
+        peer.close()
+    return peer
+
+
+def meet(watch: Watch, caller: Caller, identity: Identity | None = None) -> int | None:
+    watch.hear(caller.name, caller.descriptor)
+    return watch.meet(caller.name, identity or caller.identity, moment())
+
+
+def ended(watch: Watch, after: float = 0.0) -> list[Ended]:
+    return eventually(lambda: watch.ends(moment(after)))
+
+
+def process(caller: Caller, pid: int | None = None) -> Process:
+    return Process(pid or caller.identity.pid, caller.identity.start, caller.identity.boot)
+
+
+def descriptors(kind: str = "") -> int:
+    """How many of a kind are open here."""
+    links = []
+    for one in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one that reads the directory
+            links.append(str(one.readlink()))
+    return sum(kind in link for link in links)
+
+
+def nested() -> list[str]:
+    """A command that runs another in a pid namespace of its own."""
+    command = ["unshare", "--pid", "--fork", "--kill-child"]
+    command += [] if os.getuid() == 0 else ["--user", "--map-root-user"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*command, "true"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("this machine makes no pid namespaces")
+    return command
+
+
+def test_the_process_at_the_other_end_is_found(call: Callable[..., Caller]) -> None:
+    caller = call()
+    peer = found(caller)
+    assert peer is not None
+    assert (peer.pid, peer.uid, peer.start) == (caller.process.pid, os.getuid(), caller.identity.start)
+
+
+@pytest.mark.parametrize(("what", "by"), [("start", 1), ("start", -1), ("pid", 1)])
+def test_one_that_is_another_than_it_says_is_refused(call: Callable[..., Caller], what: str, by: int) -> None:
+    caller = call()
+    assert found(caller, **{what: getattr(caller.identity, what) + by}) is None
+
+
+def test_without_pidfds_of_peers_its_pid_will_do(call: Callable[..., Caller], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SO_PEERPIDFD", 9999)
+    caller = call()
+    assert found(caller) is not None
+    assert found(caller, start=caller.identity.start + 1) is None
+
+
+def test_a_number_that_is_another_connections_by_now_is_refused(call: Callable[..., Caller]) -> None:
+    first, second = call(), call()
+    first.descriptor = second.descriptor
+    assert found(first) is None
+    assert found(second) is not None
+
+
+def test_a_number_that_is_no_socket_or_none_at_all_is_nobody(call: Callable[..., Caller]) -> None:
+    caller = call()
+    before = descriptors()
+    with Path("/dev/null").open() as file:
+        caller.descriptor = file.fileno()
+        assert found(caller) is None
+    assert found(caller) is None
+    caller.descriptor = -1
+    assert found(caller) is None
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as other:
+        caller.descriptor = other.fileno()
+        assert found(caller) is None
+    assert descriptors() == before, "nothing is left open"
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        ("os._exit(0)", 0),
+        ("os._exit(3)", 3),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV),
+    ],
+)
+@pytest.mark.parametrize("reap", [True, False], ids=["reaped", "zombie"])
+def test_its_end_is_told_and_how_it_came(
+    call: Callable[..., Caller], watch: Watch, how: str, code: int, *, reap: bool
+) -> None:
+    caller = call()
+    assert meet(watch, caller) == caller.process.pid
+    assert watch.ends(moment()) == []
+    caller.end(how, reap=reap)
+    assert ended(watch, 5.0) == [Ended(process(caller), Exit(code), moment(5.0))]
+    assert not watch.waits
+    assert watch._followed == {}
+
+
+def test_in_another_pid_namespace_it_is_seen_as_this_machine_counts(call: Callable[..., Caller], watch: Watch) -> None:
+    caller = call(*nested())
+    pid = meet(watch, caller)
+    assert caller.identity.pid == 1
+    assert pid not in (None, 1)
+    caller.end("os._exit(3)")
+    assert ended(watch) == [Ended(process(caller, pid), Exit(3), moment())]
+
+
+def test_a_process_with_several_sessions_is_followed_once(call: Callable[..., Caller], watch: Watch) -> None:
+    caller = call()
+    first = meet(watch, caller)
+    assert descriptors("pidfd") == 1
+    assert {meet(watch, caller) for _ in range(10)} == {first}
+    assert descriptors("pidfd") == 1
+    caller.end("os._exit(0)")
+    assert len(ended(watch)) == 1
+    assert descriptors("pidfd") == 0, "nothing of it is left open"
+
+
+def test_only_who_has_just_been_heard_is_met(call: Callable[..., Caller], watch: Watch) -> None:
+    caller = call()
+    assert watch.meet(caller.name, caller.identity, moment()) is None
+    watch.hear(b"another", caller.descriptor)
+    assert watch.meet(caller.name, caller.identity, moment()) is None
+    watch.hear(caller.name, -1)
+    assert watch.meet(caller.name, caller.identity, moment()) is None
+
+
+@pytest.mark.parametrize("other", [{"boot": "another"}, {"boot": ""}, {"start": 0}])
+def test_who_says_to_be_elsewhere_is_not_followed(
+    call: Callable[..., Caller], watch: Watch, other: dict[str, str | int]
+) -> None:
+    caller = call()
+    assert meet(watch, caller, replace(caller.identity, **other)) is None
+
+
+def test_until_it_is_reaped_how_it_ended_is_not_guessed(
+    call: Callable[..., Caller], watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the zombie is another user's, so that its exit code reads as 0."""
+    monkeypatch.setattr(module.Peer, "_status_of_zombie", lambda _: None)
+    caller = call()
+    meet(watch, caller)
+    caller.end("os._exit(3)", reap=False)
+    eventually(lambda: watch.ends(moment()) == [] and watch.waits)
+    assert watch.ends(moment(PATIENCE_SECONDS - 0.1)) == []
+    caller.process.wait(DEADLINE)
+    assert ended(watch, PATIENCE_SECONDS - 0.1) == [Ended(process(caller), Exit(3), moment())], "when it was over"
+
+
+def test_who_is_not_reaped_in_time_ended_in_an_unknown_way(
+    call: Callable[..., Caller], watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.Peer, "_status_of_zombie", lambda _: None)
+    caller = call()
+    meet(watch, caller)
+    caller.end("os._exit(3)", reap=False)
+    eventually(lambda: watch.ends(moment()) == [] and watch.waits)
+    assert watch.ends(moment(PATIENCE_SECONDS)) == [Ended(process(caller), Exit(None), moment())]
+
+
+def test_on_an_older_kernel_a_zombie_tells_and_one_that_is_reaped_does_not(
+    call: Callable[..., Caller], watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PIDFD_GET_INFO", 0)
+    zombie, reaped = call(), call()
+    meet(watch, zombie)
+    zombie.end("os._exit(3)", reap=False)
+    assert ended(watch) == [Ended(process(zombie), Exit(3), moment())]
+    meet(watch, reaped)
+    reaped.end("os._exit(3)")
+    eventually(lambda: watch.ends(moment()) == [] and watch.waits)
+    assert watch.ends(moment(PATIENCE_SECONDS)) == [Ended(process(reaped), Exit(None), moment())]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can look as another user")
+def test_of_another_users_zombie_nothing_is_known_rather_than_that_it_ended_well(call: Callable[..., Caller]) -> None:
+    caller = call()
+    peer = find_peer(caller.descriptor, caller.identity)
+    assert peer is not None
+    caller.end("os._exit(3)", reap=False)
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        os.write(writes, repr(peer.exit_code()).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reads, 100) == b"None"
+    assert peer.exit_code() == 3
+    for descriptor in (reads, writes):
+        os.close(descriptor)
+    peer.close()
+
+
+def test_with_too_many_watches_a_process_is_not_followed_and_nothing_is_left_open(
+    call: Callable[..., Caller], watch: Watch
+) -> None:
+    class Full:
+        def register(self, *_: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def close(self) -> None: ...
+
+    watch._epoll.close()
+    watch._epoll = Full()  # type: ignore[assignment]  # what of it is used
+    assert meet(watch, call()) is None
+    assert descriptors("pidfd") == 0
+
+
+def test_what_the_oom_killer_did_is_asked_when_the_end_comes(
+    call: Callable[..., Caller], watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    def killed(kills: OomKills, watched: Watched, now: float) -> bool:
+        asked.append(now)
+        return True
+
+    monkeypatch.setattr(OomKills, "killed", killed)
+    caller = call()
+    meet(watch, caller)
+    caller.end("os.kill(os.getpid(), signal.SIGKILL)")
+    assert [one.exit for one in ended(watch, 2.0)] == [Exit(-signal.SIGKILL, oom=True)]
+    assert asked == [moment(2.0).monotonic]
+
+
+def test_the_watch_becomes_readable_with_an_end_and_is_then_quiet(call: Callable[..., Caller], watch: Watch) -> None:
+    caller = call()
+    meet(watch, caller)
+    poller = zmq.Poller()
+    poller.register(watch, zmq.POLLIN)
+    assert poller.poll(0) == []
+    caller.end("os._exit(0)", reap=False)
+    assert poller.poll(PATIENCE_MILLISECONDS) != []
+    assert len(watch.ends(moment())) == 1
+    assert poller.poll(0) == []

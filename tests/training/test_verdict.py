@@ -1,0 +1,101 @@
+"""How a session ended, by its word and its process's exit."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from speech import Speaker
+
+from trackside.wire import Bye
+from trackside_daemon.training.verdict import Exit, verdict
+
+OOM = Exit(-signal.SIGKILL, oom=True)
+
+
+def exited(code: int | None) -> Exit:
+    return Exit(code)
+
+
+def bye(status: str, cause: str = "", *, provisional: bool = True) -> Bye:
+    said = Speaker().bye(status)
+    return Bye(said.clock, said.totals, status, cause, provisional)
+
+
+@pytest.mark.parametrize(
+    ("ended", "expected"),
+    [
+        (exited(0), ("finished", "")),
+        (exited(1), ("failed", "exit status 1")),
+        (exited(255), ("failed", "exit status 255")),
+        (exited(-signal.SIGTERM), ("stopped", "SIGTERM")),
+        (exited(-signal.SIGINT), ("stopped", "SIGINT")),
+        (exited(-signal.SIGKILL), ("failed", "SIGKILL")),
+        (OOM, ("failed", "OOM killed")),
+        (exited(-signal.SIGSEGV), ("failed", "SIGSEGV")),
+        (exited(-signal.SIGABRT), ("failed", "SIGABRT")),
+        (exited(-signal.SIGBUS), ("failed", "SIGBUS")),
+        (exited(-signal.SIGHUP), ("failed", "SIGHUP")),
+        (exited(-(signal.SIGRTMIN + 1)), ("failed", f"signal {signal.SIGRTMIN + 1}")),
+        (Exit(0, oom=True), ("finished", "")),
+        (Exit(1, oom=True), ("failed", "exit status 1")),
+        (Exit(-signal.SIGTERM, oom=True), ("stopped", "SIGTERM")),
+        (exited(None), ("lost", "unknown")),
+        (Exit(None, oom=True), ("lost", "unknown")),
+        (None, ("lost", "unknown")),
+    ],
+)
+def test_who_says_nothing_is_judged_by_the_exit(ended: Exit | None, expected: tuple[str, str]) -> None:
+    assert verdict(None, ended) == expected
+
+
+@pytest.mark.parametrize(
+    ("ended", "expected"),
+    [
+        (None, ("finished", "")),
+        (exited(None), ("finished", "")),
+        (exited(0), ("finished", "")),
+        (exited(3), ("failed", "exit status 3")),
+        (exited(-signal.SIGTERM), ("stopped", "SIGTERM")),
+        (exited(-signal.SIGKILL), ("failed", "SIGKILL")),
+        (exited(-signal.SIGSEGV), ("failed", "SIGSEGV")),
+        (OOM, ("failed", "OOM killed")),
+    ],
+)
+def test_a_good_end_that_atexit_tells_holds_unless_the_exit_is_a_bad_one(
+    ended: Exit | None, expected: tuple[str, str]
+) -> None:
+    assert verdict(bye("finished"), ended) == expected
+
+
+@pytest.mark.parametrize(
+    "ended", [None, exited(None), exited(0), exited(1), exited(-signal.SIGTERM), exited(-signal.SIGKILL), OOM]
+)
+def test_an_exception_that_was_seen_is_the_cause_whatever_follows(ended: Exit | None) -> None:
+    assert verdict(bye("failed", "ValueError"), ended) == ("failed", "ValueError")
+    assert verdict(bye("stopped", "KeyboardInterrupt"), ended) == ("stopped", "KeyboardInterrupt")
+
+
+@pytest.mark.parametrize("status", ["finished", "stopped", "failed"])
+@pytest.mark.parametrize("ended", [None, exited(None), exited(0), exited(3), exited(-signal.SIGKILL), OOM])
+def test_what_the_training_says_itself_stands(status: str, ended: Exit | None) -> None:
+    assert verdict(bye(status, provisional=False), ended) == (status, "")
+
+
+@pytest.mark.parametrize("status", ["running", "exploded", ""])
+def test_a_bye_of_an_unheard_of_status_is_a_failure(status: str) -> None:
+    assert verdict(bye(status, "X", provisional=False), None) == ("failed", "X")
+
+
+@pytest.mark.parametrize(
+    ("ended", "fields"),
+    [
+        (exited(None), {}),
+        (exited(0), {"status": 0}),
+        (exited(3), {"status": 3}),
+        (OOM, {"signal": "SIGKILL"}),
+        (exited(-64), {"signal": "SIGRTMAX"}),
+    ],
+)
+def test_what_is_known_of_an_exit_is_told_by_its_name(ended: Exit, fields: dict[str, int | str]) -> None:
+    assert ended.fields() == fields
