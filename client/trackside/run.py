@@ -299,7 +299,13 @@ def _default() -> Run:
     if run is not None:
         return run
     with _process.lock:
-        return _process.default or init()
+        return _process.default or init(enabled=not _loads_data())
+
+
+def _loads_data() -> bool:
+    """Whether this is a worker of PyTorch's DataLoader: what a dataset pushes there opens no run of its own."""
+    worker = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", None)
+    return worker is not None and worker() is not None
 
 
 def _whole(number: Any) -> int:
