@@ -255,9 +255,24 @@ class _Process:
             except (OSError, RuntimeError) as error:
                 warn(f"nothing can be sent, training goes on: {error}")
                 return None
+            self._watch_child_exit()
         if not self._watching:
             self._watch_exit()
         return self._senders[endpoint]
+
+    def _watch_child_exit(self) -> None:
+        """A child of multiprocessing catches what its target raises, and may end by os._exit, which calls no atexit."""
+        processes = sys.modules.get("multiprocessing.process")
+        if processes is None or processes.parent_process() is None:
+            return
+        from multiprocessing.util import Finalize
+
+        def ended() -> None:
+            kind, error, _ = sys.exc_info()
+            self.outcome = self.outcome if kind is None else _outcome(kind, error)
+            self._exit()
+
+        Finalize(None, ended, exitpriority=0)
 
     def _watch_exit(self) -> None:
         self._watching = True

@@ -25,10 +25,11 @@ FORK_WARNS = "ignore:This process:DeprecationWarning"
 
 
 class Sent(NamedTuple):
-    """What one session has sent."""
+    """What one session has sent; *end* is how it ended, if it said so, and of what."""
 
     identity: Identity
     rows: list[Row]
+    end: tuple[str, str] | None
 
 
 @pytest.fixture
@@ -74,7 +75,8 @@ def serve(router: Router, process: subprocess.Popen[bytes]) -> dict[bytes, list[
 def sent(messages: list[Message]) -> Sent:
     """What a session has sent; a batch that came again, since its acknowledgement was late, is as ever taken once."""
     hello = next(message for message in messages if message.kind == "hello")
-    return Sent(hello.body.identity, pushed({message.number: message for message in messages}.values()))
+    end = next(((message.body.status, message.body.cause) for message in messages if message.kind == "bye"), None)
+    return Sent(hello.body.identity, pushed({message.number: message for message in messages}.values()), end)
 
 
 LOADER = """
@@ -177,6 +179,35 @@ def test_the_workers_of_a_pool_have_no_part_in_their_parents_run(
     loaded = sorted(row for worker in workers for row in worker.rows)
     assert loaded == ([] if method == "fork" else [(index, {"loaded": index}) for index in range(40)])
     assert len({one.identity.run for one in (parent, *workers)}) == 1 + len(workers)
+    assert {one.end for one in (parent, *workers)} == {("finished", "")}
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_child_that_asks_for_a_run_says_how_it_ended(trained: Callable[..., list[Sent]], method: str) -> None:
+    children = trained(
+        """
+        import multiprocessing, os, sys, trackside
+
+        def train(name):
+            trackside.init(name).push(loss=0.5)
+            if name == "exits":
+                sys.exit(3)
+
+        if __name__ == "__main__":
+            trackside.init("parent")
+            for name in ("exits", "ends"):
+                context = multiprocessing.get_context(os.environ["METHOD"])
+                child = context.Process(target=train, args=(name,))
+                child.start()
+                child.join()
+        """,
+        METHOD=method,
+    )
+    assert {one.identity.name: one.end for one in children} == {
+        "parent": ("finished", ""),
+        "exits": ("failed", "SystemExit"),
+        "ends": ("finished", ""),
+    }
 
 
 def test_ranks_that_torch_spawns_are_one_run_without_being_told(trained: Callable[..., list[Sent]]) -> None:
