@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.git import commit
 from trackside.wire import Identity, writable
@@ -17,12 +17,21 @@ from trackside.wire import Identity, writable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_RANK = ("RANK", "OMPI_COMM_WORLD_RANK")
-_WORLD = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE")
-_LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
-_LOCAL_WORLD = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
-_ATTEMPT = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_WORLD = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+_LOCAL_WORLD = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_SIZE")
 _JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+_POD_INDEX = ("JOB_COMPLETION_INDEX", "VC_TASK_INDEX", "VK_TASK_INDEX")
+
+
+class _Place(NamedTuple):
+    """Where a process is among the ranks; None where nothing tells."""
+
+    rank: int | None
+    world: int | None
+    local_rank: int | None
+    local_world: int | None
 
 
 def identify(
@@ -33,25 +42,22 @@ def identify(
     Args:
         name: What people will see; default ``$TRACKSIDE_RUN_NAME``, else the script's name with the job's id.
         run: The run's id; default ``$TRACKSIDE_RUN_ID``, else the launcher's, else random.
-        environ: The environment to read: torchrun's, Slurm's (inside ``srun``) and Open MPI's variables.
+        environ: The environment to read: the variables of torchrun, Slurm (inside ``srun``), Open MPI, MPICH and
+            Kubernetes. Where they name no rank, an initialised ``torch.distributed`` does.
         proc: Where the kernel's process files are.
     """
     environ = {key: writable(value) for key, value in environ.items()}
-    srun = "SLURM_STEP_NUM_TASKS" in environ  # sbatch sets SLURM_PROCID too, for one process that is not a rank
-    rank = _number(environ, *_RANK, *(("SLURM_PROCID",) if srun else ()))
-    world = _number(environ, *_WORLD, "SLURM_STEP_NUM_TASKS") or 1
-    local_rank = _number(environ, *_LOCAL_RANK, *(("SLURM_LOCALID",) if srun else ())) or 0
-    job = next((environ[key] for key in _JOB if environ.get(key)), "")
+    place = _place(environ)
+    local_rank = place.local_rank or 0
+    job = _job(environ)
     return Identity(
-        run=writable(str(run or ""))
-        or environ.get("TRACKSIDE_RUN_ID")
-        or _launch(environ, proc, ranked=rank is not None),
+        run=writable(str(run or "")) or environ.get("TRACKSIDE_RUN_ID") or _launch(environ, proc, place),
         name=writable(str(name or "")) or environ.get("TRACKSIDE_RUN_NAME") or _script(job),
-        attempt=_number(environ, *_ATTEMPT) or 0,
-        rank=rank or 0,
+        attempt=_attempt(environ),
+        rank=place.rank or 0,
         local_rank=local_rank,
-        world=world,
-        local_world=_number(environ, *_LOCAL_WORLD) or _tasks_here(environ),
+        world=place.world or 1,
+        local_world=place.local_world or 1,
         host=writable(os.uname().nodename),
         pid=os.getpid(),
         start=_start_time(proc, "self"),  # by its pid /proc may have another, if it is of another pid namespace
@@ -74,6 +80,77 @@ def _number(environ: Mapping[str, str], *keys: str) -> int | None:
     return next((int(text) for text in texts if text.isdecimal() and len(text) < 18), None)
 
 
+def _place(environ: Mapping[str, str]) -> _Place:
+    """This process's place: as the environment has it, unless a process group knows of more ranks."""
+    task = _is_task(environ)
+    place = _Place(
+        _number(environ, *_RANK, *(("SLURM_PROCID",) if task else ())),
+        _number(environ, *_WORLD, *(("SLURM_STEP_NUM_TASKS",) if task else ())),
+        _number(environ, *_LOCAL_RANK, *(("SLURM_LOCALID",) if task else ())),
+        _number(environ, *_LOCAL_WORLD) or (_tasks_here(environ) if task else None),
+    )
+    group = _process_group()
+    if group is not None and (place.rank is None or group[1] > (place.world or 1)):
+        # A task that spawns ranks: they are spread over the nodes as the tasks are.
+        spread = group[1] * place.local_world // place.world if place.local_world and place.world else None
+        place = _Place(*group, _number(environ, "LOCAL_RANK"), _number(environ, "LOCAL_WORLD_SIZE") or spread)
+    if place.rank is None or place.local_world is not None or _address(environ):
+        return place
+    local_rank = place.rank if place.local_rank is None else place.local_rank
+    return place._replace(local_rank=local_rank, local_world=place.world)
+
+
+def _is_task(environ: Mapping[str, str]) -> bool:
+    """Whether ``srun`` has started this, as a rank of its step.
+
+    sbatch sets SLURM_PROCID too, for one process that is no rank. A shell on a terminal (``srun --pty``, ``salloc``) is a
+    step of one task, in which any number of trainings may be started one after the other.
+    """
+    tasks = _number(environ, "SLURM_STEP_NUM_TASKS")
+    return tasks is not None and not (tasks == 1 and "SLURM_PTY_WIN_COL" in environ)
+
+
+def _process_group() -> tuple[int, int] | None:
+    """Rank and world of torch.distributed's process group, if there is one by now; both are known without a message."""
+    distributed = sys.modules.get("torch.distributed")
+    try:
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            return distributed.get_rank(), distributed.get_world_size()
+    except Exception:  # noqa: BLE001  it may be half imported, or be destroyed meanwhile, and training must go on
+        return None
+    return None
+
+
+def _address(environ: Mapping[str, str]) -> str:
+    """The host of rank 0, by a name that all nodes have for it; empty when there is none or it is this machine."""
+    address = environ.get("MASTER_ADDR", "")
+    if address not in {"localhost", "::1"} and not address.startswith("127."):
+        return address
+    pod = environ.get("HOSTNAME", "")  # Kubeflow's PyTorchJob calls its master localhost there, by its name elsewhere
+    return pod if "KUBERNETES_SERVICE_HOST" in environ and pod.endswith("-master-0") else ""
+
+
+def _attempt(environ: Mapping[str, str]) -> int:
+    """How often the run was restarted: by Slurm, which requeues the job, and by torchrun within each of those."""
+    each = (_number(environ, "TORCHELASTIC_MAX_RESTARTS") or 0) + 1
+    return (_number(environ, "SLURM_RESTART_COUNT") or 0) * each + (_number(environ, "TORCHELASTIC_RESTART_COUNT") or 0)
+
+
+def _job(environ: Mapping[str, str]) -> str:
+    """The id of the cluster's job; in Kubernetes the name of what has made the pod, where the pod can tell."""
+    named = next((environ[key] for key in _JOB if environ.get(key)), "")
+    if named or "KUBERNETES_SERVICE_HOST" not in environ:
+        return named
+    told = environ.get("JOBSET_NAME") or environ.get("LWS_LEADER_ADDRESS", "").partition(".")[0]
+    if told:
+        return told
+    pod = environ.get("HOSTNAME", "")
+    if (role := re.fullmatch(r"(.+)-(?:master|worker|node-\d+)-\d+", pod)) is not None:  # Kubeflow's, Volcano's
+        return role[1]
+    index = next((environ[key] for key in _POD_INDEX if environ.get(key)), "")
+    return pod.removesuffix(f"-{index}") if index and pod.endswith(f"-{index}") else ""
+
+
 def _tasks_here(environ: Mapping[str, str]) -> int:
     """How many tasks of a Slurm step are on this node: the one of ``4(x2),3`` that the node's number picks; else 1."""
     counts = re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
@@ -85,20 +162,37 @@ def _tasks_here(environ: Mapping[str, str]) -> int:
     return 1
 
 
-def _launch(environ: Mapping[str, str], proc: Path, *, ranked: bool) -> str:
+def _launch(environ: Mapping[str, str], proc: Path, place: _Place) -> str:
     """The id that all ranks of one launch share: the launcher's own, else what is common to them and to nobody else."""
-    if "SLURM_STEP_NUM_TASKS" in environ and environ.get("SLURM_JOB_ID"):
+    if place.rank is None:
+        return os.urandom(6).hex()
+    world = place.world or 1
+    # A task of mpirun or srun is a rank, or has the ranks of a node under it, as with torchrun. Else they are launches
+    # side by side, of which each has its own id.
+    tasks = {world // (place.local_world or 1)} | (set() if "TORCHELASTIC_RUN_ID" in environ else {world})
+    mpirun = environ.get("OMPI_MCA_orte_precondition_transports") or environ.get("PMIX_NAMESPACE")
+    if mpirun and _number(environ, "OMPI_COMM_WORLD_SIZE") in tasks:
+        return f"mpi-{mpirun}"
+    if _is_task(environ) and environ.get("SLURM_JOB_ID") and _number(environ, "SLURM_STEP_NUM_TASKS") in tasks:
         return f"slurm-{environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '0')}"
     elastic = environ.get("TORCHELASTIC_RUN_ID") or "none"
     if elastic != "none":  # the word that torchrun puts there by default, for everybody
         return f"torchrun-{elastic}"
-    if not ranked:
-        return os.urandom(6).hex()
-    address = "-".join(environ[key] for key in ("MASTER_ADDR", "MASTER_PORT") if environ.get(key))
-    if address and _number(environ, *_WORLD) != _number(environ, *_LOCAL_WORLD):
-        return f"launch-{address}"  # several nodes have several launchers, so theirs cannot be part of it
-    parent = os.getppid()
-    return f"launch-{address or 'local'}-{parent}-{_start_time(proc, parent)}"
+    address, port = _address(environ), environ.get("MASTER_PORT", "")
+    if address and world != place.local_world:
+        return f"launch-{address}-{port}".rstrip("-")  # several nodes have several launchers: theirs is no part of it
+    return _launcher(environ, proc, place.rank)
+
+
+def _launcher(environ: Mapping[str, str], proc: Path, rank: int) -> str:
+    """The id of all ranks that one process of this machine has started at once; the port may change at a restart."""
+    children = "NODE_RANK" in environ and "RANK" not in environ  # Lightning's rank 0 has started the others itself
+    parent = os.getpid() if children and _number(environ, "LOCAL_RANK") == 0 else os.getppid()
+    # Of several torch.multiprocessing.spawn in one process each has the next numbers for its processes.
+    processes = sys.modules.get("multiprocessing.process")
+    number = () if processes is None else processes.current_process()._identity  # noqa: SLF001
+    first = f"-{number[-1] - rank}" if number else ""
+    return f"launch-{boot_id(proc)[:8] or 'local'}-{parent}-{_start_time(proc, parent)}{first}"
 
 
 def _script(job: str) -> str:

@@ -337,9 +337,24 @@ class _Process:
             except (OSError, RuntimeError) as error:
                 warn(f"nothing can be sent, training goes on: {error}")
                 return None
+            self._watch_child_exit()
         if not self._watching:
             self._watch_exit()
         return self._senders[endpoint]
+
+    def _watch_child_exit(self) -> None:
+        """A child of multiprocessing catches what its target raises, and may end by os._exit, which calls no atexit."""
+        processes = sys.modules.get("multiprocessing.process")
+        if processes is None or processes.parent_process() is None:
+            return
+        from multiprocessing.util import Finalize
+
+        def ended() -> None:
+            kind, error, _ = sys.exc_info()
+            self.outcome = self.outcome if kind is None else _outcome(kind, error)
+            self._exit()
+
+        Finalize(None, ended, exitpriority=0)
 
     def _watch_exit(self) -> None:
         self._watching = True
@@ -386,7 +401,13 @@ def _default() -> Run:
     if run is not None:
         return run
     with _process.lock:
-        return _process.default or init()
+        return _process.default or init(enabled=not _loads_data())
+
+
+def _loads_data() -> bool:
+    """Whether this is a worker of PyTorch's DataLoader: what a dataset pushes there opens no run of its own."""
+    worker = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", None)
+    return worker is not None and worker() is not None
 
 
 def _whole(number: Any) -> int:

@@ -16,45 +16,6 @@ from trackside.identity import identify
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside.wire import Identity
-
-TORCHRUN = {
-    "RANK": "5",
-    "WORLD_SIZE": "16",
-    "LOCAL_RANK": "1",
-    "LOCAL_WORLD_SIZE": "4",
-    "MASTER_ADDR": "node0",
-    "MASTER_PORT": "29500",
-    "TORCHELASTIC_RUN_ID": "job-17",
-    "TORCHELASTIC_RESTART_COUNT": "2",
-}
-SBATCH = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "8"}
-SRUN = {
-    **SBATCH,
-    "SLURM_PROCID": "6",
-    "SLURM_LOCALID": "2",
-    "SLURM_NODEID": "1",
-    "SLURM_STEP_ID": "3",
-    "SLURM_STEP_NUM_TASKS": "8",
-    "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
-    "SLURM_RESTART_COUNT": "1",
-}
-OPEN_MPI = {
-    "OMPI_COMM_WORLD_RANK": "3",
-    "OMPI_COMM_WORLD_SIZE": "4",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-}
-
-
-def place(identity: Identity) -> tuple[int, int, int, int]:
-    """Rank, local rank, world and local world."""
-    return identity.rank, identity.local_rank, identity.world, identity.local_world
-
-
-def without(environ: dict[str, str], *names: str) -> dict[str, str]:
-    return {name: value for name, value in environ.items() if name not in names}
-
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
@@ -68,7 +29,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 def test_a_plain_process_is_alone_and_its_run_has_an_id_of_its_own() -> None:
     first, second = identify(environ={}), identify(environ={})
-    assert place(first) == (0, 0, 1, 1)
+    assert (first.rank, first.local_rank, first.world, first.local_world) == (0, 0, 1, 1)
     assert (first.attempt, first.job_id, first.gpus) == (0, "", ())
     assert len(first.run) == 12
     assert first.run != second.run
@@ -99,93 +60,10 @@ def test_a_command_with_brackets_and_blanks_in_its_name_has_a_start_time(tmp_pat
     assert identify(environ={}, proc=tmp_path).start == 0
 
 
-def test_torchrun_names_rank_world_attempt_and_run() -> None:
-    identity = identify(environ=TORCHRUN)
-    assert place(identity) == (5, 1, 16, 4)
-    assert (identity.run, identity.attempt) == ("torchrun-job-17", 2)
-
-
-@pytest.mark.parametrize("default", ["none", ""])
-def test_torchruns_default_id_which_all_have_is_none(default: str) -> None:
-    several_nodes = identify(environ={**TORCHRUN, "TORCHELASTIC_RUN_ID": default})
-    assert several_nodes.run == "launch-node0-29500"
-    one_node = {**TORCHRUN, "TORCHELASTIC_RUN_ID": default, "WORLD_SIZE": "4", "RANK": "1"}
-    identity = identify(environ=one_node)
-    assert identity.run.startswith(f"launch-node0-29500-{os.getppid()}-")
-    assert identify(environ={**one_node, "RANK": "2"}).run == identity.run
-
-
-def test_a_launcher_that_sets_only_ranks_is_known_by_its_own_process() -> None:
-    ranks = [identify(environ={"RANK": str(rank), "WORLD_SIZE": "2"}) for rank in range(2)]
-    assert {one.run for one in ranks} == {
-        f"launch-local-{os.getppid()}-{identity_module._start_time(Path('/proc'), os.getppid())}"
-    }
-
-
-def test_inside_srun_a_task_is_a_rank_and_all_ranks_of_the_step_are_one_run() -> None:
-    identity = identify("name", environ=SRUN)
-    assert place(identity) == (6, 2, 8, 4)
-    assert (identity.run, identity.attempt, identity.job_id) == ("slurm-4711.3", 1, "4711")
-    assert identify(environ={**SRUN, "SLURM_PROCID": "0"}).run == identity.run
-
-
-def test_inside_sbatch_alone_there_is_one_process_and_it_is_no_rank(script: Callable[..., None]) -> None:
-    script("/home/me/train.py")
-    identity = identify(environ=SBATCH)
-    assert place(identity) == (0, 0, 1, 1)
-    assert (identity.name, identity.job_id) == ("train-4711", "4711")
-    assert identity.run != identify(environ=SBATCH).run
-
-
-def test_torchrun_inside_srun_has_torchruns_ranks_and_the_steps_id() -> None:
-    identity = identify(environ={**SRUN, **TORCHRUN})
-    assert place(identity) == (5, 1, 16, 4)
-    assert identity.run == "slurm-4711.3"
-
-
-def test_torchrun_inside_sbatch_is_as_torchrun_with_the_jobs_id() -> None:
-    identity = identify(environ={**SBATCH, **TORCHRUN})
-    assert (identity.run, identity.job_id, place(identity)) == ("torchrun-job-17", "4711", (5, 1, 16, 4))
-
-
-@pytest.mark.parametrize(
-    ("counts", "node", "tasks"),
-    [
-        ("4", "0", 4),
-        ("4(x2)", "0", 4),
-        ("4(x2)", "1", 4),
-        ("4(x2),3", "2", 3),
-        ("1,2(x3),5", "3", 2),
-        ("1,2(x3),5", "4", 5),
-        ("2", "7", 1),
-        ("", "0", 1),
-        ("many", "0", 1),
-        ("4(x2)", "", 4),
-    ],
-)
-def test_the_tasks_of_a_step_on_this_node_are_counted(counts: str, node: str, tasks: int) -> None:
-    environ = {**SRUN, "SLURM_STEP_TASKS_PER_NODE": counts, "SLURM_NODEID": node}
-    assert identify(environ=environ).local_world == tasks
-
-
-def test_open_mpi_names_ranks() -> None:
-    identity = identify(environ=OPEN_MPI)
-    assert place(identity) == (3, 1, 4, 2)
-    assert identity.run.startswith("launch-local-")
-    assert identify(environ={**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "0"}).run == identity.run
-
-
-@pytest.mark.parametrize("value", ["", "first", "-1", "1.5", " 1", "9" * 400])
-def test_a_number_that_is_none_is_as_if_it_were_not_there(value: str) -> None:
-    environ = {name: value for name in (*TORCHRUN, *OPEN_MPI) if name != "TORCHELASTIC_RUN_ID"}
-    identity = identify(environ=environ)
-    assert place(identity) == (0, 0, 1, 1)
-    assert identity.attempt == 0
-
-
 def test_what_is_given_comes_before_the_environment_and_that_before_the_launcher(script: Callable[..., None]) -> None:
     script("train.py")
-    environ = {**TORCHRUN, "TRACKSIDE_RUN_ID": "from outside", "TRACKSIDE_RUN_NAME": "outside"}
+    launcher = {"RANK": "0", "TORCHELASTIC_RUN_ID": "job-17"}
+    environ = {**launcher, "TRACKSIDE_RUN_ID": "from outside", "TRACKSIDE_RUN_NAME": "outside"}
     own = identify("mine", "my id", environ)
     assert (own.name, own.run) == ("mine", "my id")
     outside = identify(environ=environ)
@@ -222,13 +100,6 @@ def test_without_a_name_a_run_is_called_as_its_script(script: Callable[..., None
     script(*argv)
     assert identify(environ={}).name == name
     assert identify(environ={"SLURM_JOB_ID": "9"}).name == f"{name}-9"
-
-
-@pytest.mark.parametrize("job", ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"])
-def test_the_clusters_job_is_known(script: Callable[..., None], job: str) -> None:
-    script("train.py")
-    identity = identify(environ={job: "12.pbs01"})
-    assert (identity.job_id, identity.name) == ("12.pbs01", "train-12.pbs01")
 
 
 @pytest.mark.parametrize(

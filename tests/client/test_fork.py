@@ -1,0 +1,279 @@
+"""Forked and spawned children beside a run: whole scripts, all warnings being errors, and exactly what they have sent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from client.router import pushed
+from processes import DEADLINE, clean_environ
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from client.router import Message, Router, Row
+
+    from trackside.wire import Identity
+
+FORK_WARNS = "ignore:This process:DeprecationWarning"
+"""From Python 3.12 on, os.fork warns of any thread, and the client has one."""
+
+
+class Sent(NamedTuple):
+    """What one session has sent; *end* is how it ended, if it said so, and of what."""
+
+    identity: Identity
+    rows: list[Row]
+    end: tuple[str, str] | None
+
+
+@pytest.fixture
+def trained(router: Router, tmp_path: Path) -> Callable[..., list[Sent]]:
+    """Runs a script to its end, which must be a quiet one; what each of its sessions has sent."""
+
+    def run(code: str, **environ: str) -> list[Sent]:
+        script, errors = tmp_path / "train.py", tmp_path / "errors"
+        script.write_text(textwrap.dedent(code))
+        with errors.open("w") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-W", "error", "-W", FORK_WARNS, str(script)],
+                env=clean_environ({"TRACKSIDE_ENDPOINT": router.endpoint, "PLACE": str(tmp_path), **environ}),
+                stderr=file,
+            )
+        try:
+            said = serve(router, process)
+        finally:
+            process.kill()
+            process.wait()
+        assert (errors.read_text(), process.returncode) == ("", 0)
+        return [sent(messages) for messages in said.values()]
+
+    return run
+
+
+def serve(router: Router, process: subprocess.Popen[bytes]) -> dict[bytes, list[Message]]:
+    """Welcome and acknowledge everything until a process has ended; what each session has said."""
+    said: dict[bytes, list[Message]] = {}
+    until = time.monotonic() + DEADLINE
+    while True:
+        ended = process.poll() is not None
+        message = router.next(within=0.1)
+        if message is not None:
+            said.setdefault(message.session, []).append(message)
+            router.tell(message, "welcome" if message.kind == "hello" else "ack", message.number)
+        elif ended:
+            return said
+        if time.monotonic() > until:
+            pytest.fail(f"the script hangs; it has sent {said}")
+
+
+def sent(messages: list[Message]) -> Sent:
+    """What a session has sent; a batch that came again, since its acknowledgement was late, is as ever taken once."""
+    hello = next(message for message in messages if message.kind == "hello")
+    end = next(((message.body.status, message.body.cause) for message in messages if message.kind == "bye"), None)
+    return Sent(hello.body.identity, pushed({message.number: message for message in messages}.values()), end)
+
+
+LOADER = """
+import os, torch, trackside
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        trackside.push(step=index, loaded=index)
+        return torch.tensor(float(index))
+
+def begin(worker):
+    if os.environ.get("ASKED"):
+        with trackside.init(f"worker-{worker}") as run:
+            run.push(step=worker, asked=1.0)
+
+if __name__ == "__main__":
+    if os.environ.get("OPENED"):
+        trackside.init("parent")
+    loader = torch.utils.data.DataLoader(
+        Numbers(), batch_size=4, num_workers=2, multiprocessing_context=os.environ["METHOD"], worker_init_fn=begin
+    )
+    for step, batch in enumerate(loader):
+        trackside.push(step=step, loss=batch[0])
+"""
+LOSSES = [(step, {"loss": 4.0 * step}) for step in range(10)]
+
+
+@pytest.mark.parametrize("opened", ["", "1"], ids=["before the run is opened", "after it"])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_what_a_dataset_pushes_in_a_data_loaders_workers_goes_nowhere(
+    trained: Callable[..., list[Sent]], method: str, opened: str
+) -> None:
+    [parent] = trained(LOADER, METHOD=method, OPENED=opened)
+    assert parent.rows == LOSSES
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_data_loaders_worker_that_asks_for_it_has_a_run_of_its_own(
+    trained: Callable[..., list[Sent]], method: str
+) -> None:
+    found = {one.identity.name: one for one in trained(LOADER, METHOD=method, OPENED="1", ASKED="1")}
+    assert {name: one.rows for name, one in found.items()} == {
+        "parent": LOSSES,
+        "worker-0": [(0, {"asked": 1.0})],
+        "worker-1": [(1, {"asked": 1.0})],
+    }
+    assert len({one.identity.run for one in found.values()}) == 3
+
+
+def test_without_workers_what_a_dataset_pushes_is_the_runs(trained: Callable[..., list[Sent]]) -> None:
+    [one] = trained(
+        """
+        import torch, trackside
+
+        class Numbers(torch.utils.data.Dataset):
+            def __len__(self):
+                return 4
+
+            def __getitem__(self, index):
+                trackside.push(step=index, loaded=index)
+                return torch.tensor(float(index))
+
+        for batch in torch.utils.data.DataLoader(Numbers()):
+            pass
+        """
+    )
+    assert one.rows == [(index, {"loaded": index}) for index in range(4)]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_the_workers_of_a_pool_have_no_part_in_their_parents_run(
+    trained: Callable[..., list[Sent]], method: str
+) -> None:
+    parent, *workers = sorted(
+        trained(
+            """
+            import multiprocessing, os, trackside
+
+            def load(index):
+                trackside.push(step=index, loaded=index)
+                return index
+
+            if __name__ == "__main__":
+                run = trackside.init("parent")
+                pool = multiprocessing.get_context(os.environ["METHOD"]).Pool(2)
+                for step, loaded in enumerate(pool.imap(load, range(40))):
+                    trackside.push(step=step, loss=loaded)
+                pool.close()
+                pool.join()
+            """,
+            METHOD=method,
+        ),
+        key=lambda one: one.identity.name,
+    )
+    assert parent.rows == [(step, {"loss": step}) for step in range(40)]
+    # A process that inherits nothing and is no data loader's cannot know of the parent's run: it opens its own.
+    loaded = sorted(row for worker in workers for row in worker.rows)
+    assert loaded == ([] if method == "fork" else [(index, {"loaded": index}) for index in range(40)])
+    assert len({one.identity.run for one in (parent, *workers)}) == 1 + len(workers)
+    assert {one.end for one in (parent, *workers)} == {("finished", "")}
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_child_that_asks_for_a_run_says_how_it_ended(trained: Callable[..., list[Sent]], method: str) -> None:
+    children = trained(
+        """
+        import multiprocessing, os, sys, trackside
+
+        def train(name):
+            trackside.init(name).push(loss=0.5)
+            if name == "exits":
+                sys.exit(3)
+
+        if __name__ == "__main__":
+            trackside.init("parent")
+            for name in ("exits", "ends"):
+                context = multiprocessing.get_context(os.environ["METHOD"])
+                child = context.Process(target=train, args=(name,))
+                child.start()
+                child.join()
+        """,
+        METHOD=method,
+    )
+    assert {one.identity.name: one.end for one in children} == {
+        "parent": ("finished", ""),
+        "exits": ("failed", "SystemExit"),
+        "ends": ("finished", ""),
+    }
+
+
+def test_ranks_that_torch_spawns_are_one_run_without_being_told(trained: Callable[..., list[Sent]]) -> None:
+    ranks = trained(
+        """
+        import os, torch.distributed, torch.multiprocessing, trackside
+
+        def train(rank):
+            meeting = f"file://{os.environ['PLACE']}/meeting"
+            torch.distributed.init_process_group("gloo", rank=rank, world_size=2, init_method=meeting)
+            for step in range(100):
+                trackside.push(step=step, loss=rank)
+            torch.distributed.destroy_process_group()
+
+        if __name__ == "__main__":
+            torch.multiprocessing.spawn(train, nprocs=2)
+        """
+    )
+    assert sorted((one.identity.rank, one.identity.world) for one in ranks) == [(0, 2), (1, 2)]
+    assert len({one.identity.run for one in ranks}) == 1
+    for one in ranks:
+        assert one.rows == [(step, {"loss": one.identity.rank}) for step in range(100)]
+
+
+def test_forking_in_the_midst_of_a_push_neither_hangs_nor_doubles_nor_loses(
+    trained: Callable[..., list[Sent]], count: Callable[[int, int], int]
+) -> None:
+    rounds = count(20, 300)
+    found = trained(
+        """
+        import os, random, sys, threading, trackside
+
+        sys.setswitchinterval(1e-6)
+        rounds = int(os.environ["ROUNDS"])
+        together = threading.Barrier(2)
+        heavy = {f"layer/{number}": 1.0 for number in range(100)}
+
+        def work():
+            for number in range(rounds * 100):
+                if number % 100 == 0:
+                    together.wait()
+                trackside.push(heavy if number % 10 == 0 else {}, step=number, loss=number)
+
+        trackside.init("parent")
+        thread = threading.Thread(target=work)
+        thread.start()
+        for number in range(rounds):
+            together.wait()
+            for _ in range(random.randrange(3000)):
+                pass
+            child = os.fork()
+            if child == 0:
+                trackside.push(heavy, step=0, loss=-1.0, text="no number")
+                trackside.finish("failed")
+                if number % 10 == 0:
+                    trackside.init(f"child-{number}").push(step=number, loss=-2.0)
+                    sys.exit(0)
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+        thread.join()
+        """,
+        ROUNDS=str(rounds),
+    )
+    by_name = {one.identity.name: one.rows for one in found}
+    parent = by_name.pop("parent")
+    assert [(step, values["loss"], len(values)) for step, values in parent] == [
+        (number, number, 101 if number % 10 == 0 else 1) for number in range(rounds * 100)
+    ]
+    assert by_name == {f"child-{number}": [(number, {"loss": -2.0})] for number in range(0, rounds, 10)}
