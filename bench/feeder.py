@@ -70,7 +70,8 @@ class Feeder:
         self._number = 0
         self._session = os.urandom(16)
         self._unacked: deque[tuple[int, list[bytes]]] = deque()
-        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+        self._socket = context.socket(zmq.DEALER)
         self._socket.linger = 0
         self._socket.connect(endpoint)
         self._built_at = self._heard_at = time.monotonic_ns()
