@@ -31,7 +31,7 @@ soak: $(VENV)/.dev system
 
 bench: $(VENV)/.dev $(RIVALS)/.installed
 	@$(MAKE) --no-print-directory system SYSTEM=prometheus-pushgateway
-	$(SAY) 'benchmarks: about XX minutes, best on a quiet machine'
+	$(SAY) 'benchmarks: about fifteen minutes, best on a quiet machine'
 	@$(BIN)/python -m pytest bench/scrape.py --benchmark-only --benchmark-disable-gc -q --no-header --benchmark-columns=median
 	@PYTHONPATH=tests $(BIN)/python bench/footprint.py
 	@PYTHONPATH=tests $(BIN)/python bench/history.py

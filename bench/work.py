@@ -41,4 +41,6 @@ def calibrated(milliseconds: float, mebibytes: float) -> Callable[[], None]:
     forward(1000)
     one = statistics.median(timed(32) for _ in range(200)) / 32
     layers = max(1, round(milliseconds / 1000 / one))
+    whole = statistics.median(timed(layers) for _ in range(max(50, round(1000 / milliseconds))))
+    layers = max(1, round(layers * milliseconds / 1000 / whole))
     return lambda: forward(layers)
