@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+RIVALS := .venv-bench
 SAY     = @printf '\n== %s\n'
 
 .DEFAULT_GOAL := help
@@ -28,12 +29,15 @@ soak: $(VENV)/.dev system
 	$(SAY) 'tests at full counts'
 	@$(BIN)/python -m pytest --soak
 
-bench: $(VENV)/.dev
-	$(SAY) 'benchmarks: about six minutes, best on a quiet machine'
+bench: $(VENV)/.dev $(RIVALS)/.installed
+	@$(MAKE) --no-print-directory system SYSTEM=prometheus-pushgateway
+	$(SAY) 'benchmarks: about fifteen minutes, best on a quiet machine'
 	@$(BIN)/python -m pytest bench/scrape.py --benchmark-only --benchmark-disable-gc -q --no-header --benchmark-columns=median
 	@PYTHONPATH=tests $(BIN)/python bench/footprint.py
 	@PYTHONPATH=tests $(BIN)/python bench/history.py
 	@PYTHONPATH=tests $(BIN)/python bench/ends.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/push.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/ingest.py
 
 check: $(VENV)/.dev
 	$(SAY) 'lint, types, import contracts'
@@ -53,7 +57,7 @@ system:
 	@missing=$$(for name in $(SYSTEM); do command -v $$name >/dev/null || echo $$name; done); \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	if [ "$$(id -u)" != 0 ]; then \
-	  echo "the tests need $$missing; run: sudo apt-get install --no-install-recommends $$missing"; exit 2; fi; \
+	  echo "this needs $$missing; run: sudo apt-get install --no-install-recommends $$missing"; exit 2; fi; \
 	printf '\n== installing %s (a minute or two)\n' "$$missing"; \
 	export DEBIAN_FRONTEND=noninteractive; \
 	apt-get update -qq && apt-get install -qq --no-install-recommends $$missing >/dev/null
@@ -73,5 +77,13 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml tests/constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint tests/constraints.txt -e '.[dev]'
 	@touch $@ $(VENV)/.demo
 
+# What a push is compared with, apart from what the tests need; PyTorch and numpy are those of the tests.
+$(RIVALS)/.installed: $(VENV)/.dev pyproject.toml
+	$(SAY) 'installing what is measured beside trackside (a minute or two)'
+	@$(PYTHON) -m venv $(RIVALS)
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$(echo $(RIVALS)/lib/python3*/site-packages)/tests.pth"
+	@$(RIVALS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[bench]' && touch $@ || \
+	  echo 'it cannot be had; the tables will say so'
+
 clean:
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .benchmarks
+	rm -rf $(VENV) $(RIVALS) dist build .mypy_cache .ruff_cache .pytest_cache .benchmarks

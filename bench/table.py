@@ -1,0 +1,28 @@
+"""Tables in Markdown, printed line by line while the measuring goes on."""
+
+from __future__ import annotations
+
+import os
+import platform
+
+UNAVAILABLE = "-"
+
+
+def machine() -> None:
+    """What it is measured on."""
+    print(f"\n{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}", flush=True)
+
+
+def head(what: str, *columns: str) -> None:
+    """Begin a table: its subject, then columns of figures."""
+    print(f"\n| {what} | {' | '.join(columns)} |\n|---|{'---:|' * len(columns)}", flush=True)
+
+
+def row(*cells: str) -> None:
+    """A line of it."""
+    print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def verdict(what: str, measured: str, limit: str, *, met: bool | None) -> None:
+    """A line of a table of limits; None where it could not be measured."""
+    row(what, measured, limit, UNAVAILABLE if met is None else "met" if met else "**MISSED**")
