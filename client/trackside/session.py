@@ -15,9 +15,10 @@ from trackside.tally import Tally
 from trackside.wire import Beat, Block, Bye, Clock, Envelope, Hello, Pushes, Skip, encode, pack
 
 if TYPE_CHECKING:
+    from trackside.tally import Deferred
     from trackside.wire import Identity, Totals
 
-Row = tuple[int, "int | None", dict[str, float]]
+Row = tuple[int, "int | Deferred | None", dict[str, float]]
 """A push as `Run` hands it over: monotonic nanoseconds, the step if the user gave one, numbers by key."""
 
 BATCH_ROWS = 512
