@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import zmq
 
+from trackside.columns import BATCH_ROWS
+from trackside.outbox import WINDOW
 from trackside.sender import ANSWER_SECONDS
-from trackside.session import BATCH_ROWS, WINDOW
 from trackside.wire import (
     DURATION_BUCKETS,
     Block,

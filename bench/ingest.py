@@ -25,7 +25,7 @@ from bench.table import head, machine, row, verdict
 from processes import Daemon, eventually
 from prometheus_client import CollectorRegistry, Gauge, push_to_gateway
 
-from trackside.session import BATCH_ROWS
+from trackside.columns import BATCH_ROWS
 from trackside_daemon.history import reader, series
 from trackside_daemon.history.database import Database
 

@@ -12,11 +12,13 @@ from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside.config import as_json
+from trackside.device import DeviceScalars, is_on_device, local
 from trackside.identity import identify
 from trackside.log import warn
 from trackside.phases import Phase, Waits
 from trackside.sender import Sender
 from trackside.session import HEAVY, Session
+from trackside.tally import Deferred
 from trackside.wire import Happening, Notice, writable
 
 if TYPE_CHECKING:
@@ -35,6 +37,9 @@ VALUES_WAITING = 262_144
 
 WARNINGS = 1000
 """So many keys are warned about one by one."""
+
+DRAIN_SECONDS = 0.5
+"""At the end a run waits so long for values that are still on a device."""
 
 _TEXT = (str, bytes, bytearray)
 _NUMBERS = frozenset((float, int))
@@ -62,6 +67,7 @@ class Run:
         self._warned: set[object] = set()
         self._lock = threading.RLock()  # a signal handler may push in the midst of a push
         self._rows = session.rows
+        self._device: DeviceScalars | None = None
 
     def push(self, values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **named: Any) -> None:
         """Hand over one step's numbers; returns at once and never raises. After the run's end it does nothing.
@@ -70,23 +76,27 @@ class Run:
             values: Numbers by key, for keys that are no Python names: ``{"eval/bleu": 31.2}``.
             step: The step they belong to. Without it they join the current step, or begin the next when one of the
                 keys was already pushed in it.
-            named: Numbers by key: ``loss=loss``. An int, a float, or anything with ``__float__``, such as a tensor of
-                one element, which is read at once. NaN and infinities are data. What is not a number is dropped,
-                counted, and warned about once per key.
+            named: Numbers by key: ``loss=loss``. An int, a float, or anything with ``__float__``, which is read at once;
+                a CUDA tensor of one element is not waited for, but read when it has arrived, at a later push or at the
+                end; of a DTensor the local part is taken. NaN and infinities are data. What is not a number is
+                dropped, counted, and warned about once per key.
         """
         if self._sender is None:
             return
         pushed_at = monotonic_ns()
         if values is not None:
             named = self._merged(values, named)
-        if not _NUMBERS.issuperset(map(type, named.values())):
-            named = self._numbers(named)
         if type(step) is not int and step is not None:
             step = self._whole(step)
+        if self._device is not None:
+            self._device.poll()
+        place: int | Deferred | None = step
+        if not _NUMBERS.issuperset(map(type, named.values())):
+            named, place = self._numbers(pushed_at, step, named)
         rows = self._rows
         if len(rows) >= ROWS_WAITING or (len(named) > HEAVY and not self._has_room(len(named))):
             self._drop_oldest()
-        rows.append((pushed_at, step, named))
+        rows.append((pushed_at, place, named))
 
     def phase(self, name: str) -> Phase:
         """A phase of the training, as a context manager or a decorator: ``with run.phase("eval"): …``.
@@ -159,8 +169,14 @@ class Run:
             sender, self._sender = self._sender, None
         if sender is not None:
             timeout = _flush_timeout() if timeout is None else timeout
-            sender.end(self._session, status, cause, provisional=provisional, timeout=timeout)
-            _process.runs.discard(self)
+            deadline = monotonic() + timeout
+            try:
+                if self._device is not None:
+                    self._device.drain(min(DRAIN_SECONDS, timeout))
+            finally:  # also when Ctrl-C cuts it short
+                left = max(0.0, deadline - monotonic())
+                sender.end(self._session, status, cause, provisional=provisional, timeout=left)
+                _process.runs.discard(self)
 
     def _tell(self, moment: int, said: Mark | Happening | Notice) -> None:
         """Hand over what is no push, in its order among the pushes."""
@@ -177,19 +193,44 @@ class Run:
             self._refuse(1, type(values), f"push cannot read numbers by key from a {type(values).__name__}")
             return named
 
-    def _numbers(self, named: dict[str, Any]) -> dict[str, float]:
+    def _numbers(
+        self, pushed_at: int, step: int | None, named: dict[str, Any]
+    ) -> tuple[dict[str, float], int | Deferred | None]:
+        """The numbers that are at hand, and what stands for the step of a push that has others on a device."""
         kept: dict[str, float] = {}
+        scalars: dict[str, Any] = {}
         for key, value in named.items():
             try:
                 if isinstance(value, _TEXT):  # float() would read "3"
                     raise TypeError  # noqa: TRY301
+                value = local(value)  # noqa: PLW2901
+                if is_on_device(value):
+                    scalars[key] = value
+                    continue
                 if getattr(value, "requires_grad", False):  # of a loss as it is, float() makes PyTorch warn
                     value = value.detach()  # noqa: PLW2901
                 kept[key] = value if type(value) in _NUMBERS else float(value)
             except Exception:  # noqa: BLE001  a value's own __float__ may raise anything
-                shown = writable(key) if isinstance(key, str) else type(key).__name__
-                self._refuse(1, key, f"{shown}: a {type(value).__name__} is not a number")
-        return kept
+                self._refuse(1, key, f"{_shown(key)}: a {type(value).__name__} is not a number")
+        return kept, self._defer(pushed_at, step, kept, scalars) if scalars else step
+
+    def _defer(self, pushed_at: int, step: int | None, kept: dict[str, float], scalars: dict[str, Any]) -> Deferred:
+        """Have the values that are on a device follow in a row of their own."""
+        deferred = Deferred(step, (*kept, *scalars))
+        with self._lock:
+            self._device = self._device or DeviceScalars(self._hand_over, self._lose)
+        for key, reason in self._device.defer(pushed_at, deferred, scalars).items():
+            self._refuse(1, key, f"{_shown(key)}: {reason}")
+        return deferred
+
+    def _hand_over(self, pushed_at: int, deferred: Deferred, values: dict[str, float]) -> None:
+        if len(self._rows) >= ROWS_WAITING or (len(values) > HEAVY and not self._has_room(len(values))):
+            self._drop_oldest()
+        self._rows.append((pushed_at, deferred, values))
+
+    def _lose(self, values: int) -> None:
+        if values:
+            self._refuse(values, DeviceScalars, "values on a device could not be read before the end, or it has failed")
 
     def _whole(self, step: Any) -> int | None:
         try:
@@ -211,10 +252,14 @@ class Run:
         dropped = 0
         with self._lock, suppress(IndexError):  # the sender empties it meanwhile
             while len(rows) >= ROWS_WAITING or session.heavy_in - session.heavy_out > VALUES_WAITING:
-                row = rows.popleft()[2]
-                values = 0 if row is None else len(row)
+                _, step, row = rows.popleft()
+                if row is None:  # no push
+                    continue
+                values = len(row)
                 session.heavy_in -= values if values > HEAVY else 0
-                session.overrun += row is not None
+                session.overrun += not (isinstance(step, Deferred) and step.resolved)
+                if isinstance(step, Deferred):
+                    step.resolved = True
                 dropped += values
         if dropped:
             self._refuse(dropped, Session, "pushes come faster than they can be sent, and the oldest one found no room")
@@ -324,7 +369,7 @@ class _Process:
         self.runs: set[Run] = set()
         self.outcome = ("finished", "")
         self._senders: dict[str | None, Sender] = {}
-        self._parents: list[Sender] = []
+        self._parents: list[Sender | Run] = []
         self._watching = self._exiting = False
 
     def sender(self, endpoint: str | None) -> Sender | None:
@@ -391,8 +436,8 @@ class _Process:
             sender.forked()
         self.lock = threading.RLock()
         self.inherited = self.default
+        self._parents += (*self._senders.values(), *self.runs)  # kept: nothing of ZeroMQ's or CUDA's is freed here
         self.runs = set()
-        self._parents += self._senders.values()  # kept, so that nothing of ZeroMQ's is closed here
         self._senders = {}
 
 
@@ -408,6 +453,10 @@ def _loads_data() -> bool:
     """Whether this is a worker of PyTorch's DataLoader: what a dataset pushes there opens no run of its own."""
     worker = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", None)
     return worker is not None and worker() is not None
+
+
+def _shown(key: object) -> str:
+    return writable(key) if isinstance(key, str) else type(key).__name__
 
 
 def _whole(number: Any) -> int:

@@ -18,9 +18,10 @@ from trackside.wire import Beat, Bye, Clock, Envelope, Happening, Hello, Notice,
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trackside.tally import Deferred
     from trackside.wire import Identity, Totals
 
-Row = tuple[int, "int | None", dict[str, float]] | tuple[int, "Mark | Happening | Notice", None]
+Row = tuple[int, "int | Deferred | None", dict[str, float]] | tuple[int, "Mark | Happening | Notice", None]
 """What `Run` hands over: monotonic nanoseconds, the step if the user gave one, numbers by key. Or, without numbers, what
 else the training says."""
 

@@ -13,6 +13,8 @@ from trackside.phases import Times
 from trackside.wire import DURATION_BUCKETS, Histogram, Totals
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from trackside.phases import Mark
 
 KEYS = 1024
@@ -21,6 +23,22 @@ KEYS = 1024
 KEY_LENGTH = 256
 STEP_KEYS = 65_536
 _INT64 = 2**63
+
+
+class Deferred:
+    """Stands in the place of the step in all rows of one push, some of whose values come later than the others.
+
+    Attributes:
+        step: As the user gave it; from the first row on the one that the push was counted in. None after a first row
+            that was dropped: then it is the current one.
+        keys: All that were pushed; they count as present in the step from the first row on.
+        resolved: The first row has been taken or dropped, so that any other is late.
+    """
+
+    __slots__ = ("keys", "resolved", "step")
+
+    def __init__(self, step: int | None, keys: tuple[str, ...]) -> None:
+        self.step, self.keys, self.resolved = step, keys, False
 
 
 class Tally:
@@ -47,29 +65,27 @@ class Tally:
         self._began = self._paused = 0
         self._in_step: set[str] = set()
 
-    def take(self, time: int, step: int | None, values: dict[str, float]) -> tuple[int, dict[str, float]] | None:
+    def take(
+        self, time: int, step: int | Deferred | None, values: dict[str, float]
+    ) -> tuple[int, dict[str, float]] | None:
         """Count one push, and return its step and those of its values that are kept; None when nothing of it is.
 
         Args:
             time: Nanoseconds of the monotonic clock.
-            step: As the user gave it; None joins the current step, or is the next when a key was already in it.
+            step: As the user gave it; None joins the current step, or is the next when a key was already in it. A
+                `Deferred` that was seen before marks a late row, of whose values only the amounts are counted.
             values: Numbers; what is no float64, or a negative or non-finite amount, is dropped and counted.
         """
-        self.totals.pushes += 1
-        self.pushed_at = time
-        step = self._resolve(step, values)
-        if not -_INT64 <= step < _INT64:
+        place = self._place(time, step) if isinstance(step, Deferred) else self._enter(time, step, values)
+        if not -_INT64 <= place < _INT64:
             self.totals.dropped += len(values)
             return None
-        self._advance(time, step)
-        if len(self._in_step) < STEP_KEYS:
-            self._in_step.update(values)
         values = self._weigh(values)
         if values.keys() <= self.last.keys():
             self.last.update(values)
         else:
             self.last.update((key, number) for key, number in values.items() if _has_room(self.last, key))
-        return step, values
+        return place, values
 
     def mark(self, time: int, mark: Mark) -> None:
         """Follow the training into a phase or out of it, or count a wait for data that ended at *time*."""
@@ -83,12 +99,31 @@ class Tally:
             self.times.advance(time)
             self.totals.phases = self.times.seconds
 
-    def _resolve(self, step: int | None, values: dict[str, float]) -> int:
+    def _place(self, time: int, deferred: Deferred) -> int:
+        """The step of a row of a push that has several."""
+        if not deferred.resolved:
+            deferred.step, deferred.resolved = self._enter(time, deferred.step, deferred.keys), True
+        elif deferred.step is None:
+            deferred.step = self.step or 0
+        return deferred.step
+
+    def _enter(self, time: int, step: int | None, keys: Collection[str]) -> int:
+        """Count a push of some *keys*, and make its step the current one; which it is."""
+        self.totals.pushes += 1
+        self.pushed_at = time
+        step = self._resolve(step, keys)
+        if -_INT64 <= step < _INT64:
+            self._advance(time, step)
+            if len(self._in_step) < STEP_KEYS:
+                self._in_step.update(keys)
+        return step
+
+    def _resolve(self, step: int | None, keys: Collection[str]) -> int:
         if step is not None:
             return step
         if self.step is None:
             return 0
-        return self.step if self._in_step.isdisjoint(values) else self.step + 1
+        return self.step if self._in_step.isdisjoint(keys) else self.step + 1
 
     def _advance(self, time: int, step: int) -> None:
         if step == self.step:

@@ -275,8 +275,8 @@ def test_a_step_that_is_none_is_warned_about_once_and_the_values_join_the_curren
     assert rows == [(5, {"loss": 0.5}), (5, {"lr": 0.1}), (6, {"loss": 0.25})]
     assert totals.dropped == 1
     assert warnings(caplog) == [
-        "step: a str is not a number; it is dropped, and so are further ones",
         f"step: a {type(step).__name__} is not a whole number; it is dropped, and so are further ones",
+        "step: a str is not a number; it is dropped, and so are further ones",
     ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trackside.tally import KEY_LENGTH, KEYS, Tally
+from trackside.tally import KEY_LENGTH, KEYS, Deferred, Tally
 from trackside.wire import DURATION_BUCKETS, Totals
 
 if TYPE_CHECKING:
@@ -231,3 +231,66 @@ def test_what_is_remembered_key_by_key_is_bounded_and_no_value_is_lost_for_it() 
     assert len(tally.last) == len(tally.totals.nonfinite) == KEYS
     assert tally.last["key/0"] == 2.0
     assert tally.totals.dropped == 0
+
+
+def test_a_late_row_has_the_step_of_its_push_and_moves_neither_step_nor_duration_nor_progress() -> None:
+    tally = Tally()
+    deferred = Deferred(3, ("lr", "loss"))
+    assert tally.take(SECOND, deferred, {"lr": 0.1}) == (3, {"lr": 0.1})
+    tally.take(2 * SECOND, 4, {"lr": 0.1})
+    before = msgspec.structs.asdict(encodable(tally.totals))
+    assert tally.take(SECOND, deferred, {"loss": 0.5}) == (3, {"loss": 0.5})
+    assert tally.take(SECOND, deferred, {"norm": 0.25}) == (3, {"norm": 0.25})
+    assert msgspec.structs.asdict(tally.totals) == before
+    assert (tally.step, tally.pushed_at) == (4, 2 * SECOND)
+    assert tally.last == {"lr": 0.1, "loss": 0.5, "norm": 0.25}
+    assert tally.take(3 * SECOND, 5, {"lr": 0.1}) == (5, {"lr": 0.1})
+    assert durations(tally) == ({1.0: 2}, 2.0)
+
+
+def test_keys_that_come_late_are_present_in_their_step_from_the_first_row_on() -> None:
+    tally = Tally()
+    pushes = [Deferred(None, ("loss",)) for _ in range(3)]
+    assert [tally.take(0, one, {}) for one in pushes] == [(0, {}), (1, {}), (2, {})]
+    assert tally.take(0, None, {"lr": 0.1}) == (2, {"lr": 0.1})
+    assert tally.take(0, late := Deferred(None, ("norm",)), {}) == (2, {})
+    assert tally.take(0, None, {"loss": 0.5}) == (3, {"loss": 0.5})
+    assert [tally.take(0, one, {"loss": 0.5}) for one in (*pushes, late)] == [(n, {"loss": 0.5}) for n in (0, 1, 2, 2)]
+    assert (tally.step, tally.totals.steps, tally.totals.pushes) == (3, 4, 6)
+
+
+def test_whichever_row_of_a_push_comes_first_is_the_push() -> None:
+    tally = push(Tally(), 0)
+    deferred = Deferred(None, ("loss", "lr"))
+    assert tally.take(9, deferred, {"loss": 0.5}) == (1, {"loss": 0.5})
+    assert tally.take(9, deferred, {"lr": 0.1}) == (1, {"lr": 0.1})
+    assert (tally.step, tally.totals.pushes, tally.totals.steps) == (1, 2, 2)
+
+
+@pytest.mark.parametrize(("step", "pushed", "expected"), [(7, [], 7), (None, [], 0), (None, [5], 5), (7, [9], 7)])
+def test_what_comes_late_of_a_push_whose_first_row_was_dropped_has_its_step_or_the_current_one(
+    step: int | None, pushed: list[int], expected: int
+) -> None:
+    tally = push(Tally(), *pushed)
+    deferred = Deferred(step, ("loss",))
+    deferred.resolved = True
+    assert tally.take(0, deferred, {"loss": 0.5}) == (expected, {"loss": 0.5})
+    assert (tally.step, tally.totals.pushes) == (pushed[0] if pushed else None, len(pushed))
+
+
+def test_amounts_and_non_finite_values_that_come_late_are_counted() -> None:
+    tally = Tally()
+    deferred = Deferred(0, ("loss", "tokens"))
+    tally.take(0, deferred, {})
+    assert repr(tally.take(0, deferred, {"loss": NAN, "tokens": 64.0, "samples": -1.0})) == (
+        "(0, {'loss': nan, 'tokens': 64.0})"
+    )
+    assert (tally.totals.tokens, tally.totals.nonfinite, tally.totals.dropped) == (64.0, {"loss": 1}, 1)
+
+
+def test_a_push_with_late_values_and_a_step_beyond_int64_costs_all_its_rows() -> None:
+    tally = push(Tally(), 4)
+    deferred = Deferred(2**63, ("lr", "loss"))
+    assert tally.take(9, deferred, {"lr": 0.1}) is None
+    assert tally.take(9, deferred, {"loss": 0.1}) is None
+    assert (tally.step, tally.totals.dropped, tally.totals.pushes) == (4, 2, 2)

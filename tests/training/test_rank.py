@@ -57,6 +57,15 @@ def test_of_several_rows_and_blocks_the_newest_value_of_each_key_is_shown(house:
     assert (house.get("step"), house.get("last_step_timestamp_seconds")) == (3.0, WALL + 4)
 
 
+def test_values_that_come_late_turn_neither_the_step_nor_its_time_back(house: House, who: Speaker) -> None:
+    blocks = [
+        pushed(["lr"], (3.0, 7, (0.1,)), (4.0, 8, (0.2,))),
+        pushed(["loss"], (2.0, 6, (0.6,)), (3.0, 7, (0.7,))),
+    ]
+    house.take(house.runs.pushes(who.id, Pushes(clock(5.0), Totals(pushes=3, steps=3), blocks), house.now))
+    assert (house.get("loss"), house.get("step"), house.get("last_step_timestamp_seconds")) == (0.7, 8.0, WALL + 4)
+
+
 def test_lr_is_the_learning_rate(house: House, who: Speaker) -> None:
     house.push(who, {"lr": 0.1})
     assert house.get("learning_rate") == 0.1

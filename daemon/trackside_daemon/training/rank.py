@@ -95,8 +95,10 @@ class Rank:
             newest.update(zip(keys, values[-len(keys) :], strict=True))
             self._zero_based = self._zero_based or 0 in (steps[0], steps[-1])
         samples: list[Sample] = []
-        if blocks and (pushed_at := blocks[-1][2][-1]) >= self._told.get(session, pushed_at):
-            samples = self._values(newest) + self._progress(blocks[-1][1][-1], clock, pushed_at)
+        if blocks:
+            _, steps, times, _ = max(reversed(blocks), key=lambda block: block[2][-1])  # values of a GPU come late
+            if times[-1] >= self._told.get(session, times[-1]):
+                samples = self._values(newest) + self._progress(steps[-1], clock, times[-1])
         return samples + self.count(session, totals)
 
     def count(self, session: bytes, totals: Totals) -> list[Sample]:
