@@ -116,7 +116,25 @@ def test_wrong_usage_names_what_was_perhaps_meant(arguments: list[str], says: st
         (
             ["--push.endpoint=tcp://0.0.0.0:1"],
             {},
-            "tcp://0.0.0.0:1: pushes are taken at ipc:///PATH or tcp://127.0.0.1:PORT",
+            "tcp://0.0.0.0:1: other machines reach it, so clients need keys: make them with `trackside keys DIR` and start"
+            " with --push.keys=DIR",
+        ),
+        (
+            ["--push.keys=/no/such"],
+            {},
+            "--push.keys is for clients that come by TCP, and there is no such endpoint; add one, such as"
+            " --push.endpoint=tcp://0.0.0.0:21791",
+        ),
+        (
+            ["--push.endpoint=tcp://127.0.0.1:0", "--push.keys=/no/such"],
+            {},
+            "--push.keys: /no/such/daemon.key: no such file or directory; make it with: trackside keys /no/such",
+        ),
+        (
+            ["--push.group=nobody-has-this"],
+            {},
+            "--push.group: there is no group nobody-has-this; make it with: groupadd --system nobody-has-this, or name"
+            " another",
         ),
     ],
 )

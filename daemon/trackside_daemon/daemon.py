@@ -105,7 +105,7 @@ class Daemon:
         self._pipeline = Pipeline(self._state, self._history)
         self._ingest = Server(
             push_socket,
-            Sessions(self._runs, self._history.known, boot_id(Path("/proc"))),
+            Sessions(self._runs, self._history.known, boot_id(Path("/proc")), push_socket.rejected),
             self._pipeline.push,
             self._pipeline.has_room,
             lambda: self._history.writer.stuck,

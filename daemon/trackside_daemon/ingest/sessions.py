@@ -17,14 +17,19 @@ from trackside_daemon.metric import Batch, Metric, Sample
 from trackside_daemon.record import Event, Opened, Record, Standing, Taken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from trackside.wire import Bye, Clock, Hello, Identity
     from trackside_daemon.history.recorder import Known
     from trackside_daemon.training.runs import Moment, Runs
 
 MESSAGES = Metric("trackside_ingest_messages_total", "counter", "Messages taken from clients.", ("kind",))
-REJECTED = Metric("trackside_ingest_rejected_total", "counter", "Messages refused, by reason.", ("reason",))
+REJECTED = Metric(
+    "trackside_ingest_rejected_total",
+    "counter",
+    "Messages refused, and connections without a known key, by reason.",
+    ("reason",),
+)
 DUPLICATES = Metric("trackside_ingest_duplicates_total", "counter", "Batches that had been taken already.")
 GAPS = Metric(
     "trackside_ingest_gaps_total", "counter", "Batches that are missing for good: the client had to drop them."
@@ -102,12 +107,20 @@ class Sessions:
         runs: Takes what the messages say.
         recall: Tells what a daemon before this one kept of a session.
         boot: This machine's boot id: a client of the same boot has the same clock.
+        rejected: What was refused before it came here, by reason.
     """
 
-    def __init__(self, runs: Runs, recall: Callable[[bytes], Known | None] = lambda _: None, boot: str = "") -> None:
+    def __init__(
+        self,
+        runs: Runs,
+        recall: Callable[[bytes], Known | None] = lambda _: None,
+        boot: str = "",
+        rejected: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
         self._runs = runs
         self._recall = recall
         self._boot = boot
+        self._rejected_before = rejected
         self._sessions: dict[bytes, _Session] = {}
         self._messages = dict.fromkeys(KINDS, 0)
         self._rejected = dict.fromkeys((*REASONS, "kind"), 0)
@@ -144,7 +157,8 @@ class Sessions:
             key: one for key, one in self._sessions.items() if now.monotonic - one.heard_at < FORGET_SECONDS
         }
         samples = [Sample(MESSAGES, (kind,), count) for kind, count in self._messages.items()]
-        samples += [Sample(REJECTED, (reason,), count) for reason, count in self._rejected.items()]
+        rejected = {**self._rejected, **self._rejected_before()}
+        samples += [Sample(REJECTED, (reason,), count) for reason, count in rejected.items()]
         samples += [Sample(DUPLICATES, (), self._duplicates), Sample(GAPS, (), self._gaps), *self._runs.rejected()]
         return [*self._runs.tick(now), Batch("ingest", samples, complete=True), *self._lost(now)]
 

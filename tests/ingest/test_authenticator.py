@@ -1,0 +1,192 @@
+"""Who gets through to the push socket over real TCP: with the right key, a wrong one, and none."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+import zmq
+from processes import DEADLINE, eventually
+
+from trackside.keys import ClientKey, for_endpoint
+from trackside_daemon.ingest.endpoint import EndpointError
+from trackside_daemon.ingest.keyring import Keyring, make
+from trackside_daemon.ingest.server import PushSocket
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def directory(place: Path) -> Path:
+    """Keys of a daemon and of the client gpu7."""
+    make(place / "keys", ["gpu7"])
+    return place / "keys"
+
+
+@pytest.fixture
+def bound(place: Path, directory: Path) -> Iterator[PushSocket]:
+    """Listens at a port, with keys, and at a file."""
+    one = PushSocket(["tcp://127.0.0.2:*", f"ipc://{place}/push.sock"], keys=str(directory))
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., zmq.Socket[bytes]]]:
+    """Connects with a key, or without, as the client does."""
+    context = zmq.Context()
+
+    def start(endpoint: str, key: ClientKey | None) -> zmq.Socket[bytes]:
+        socket = context.socket(zmq.DEALER)
+        socket.immediate = True
+        if key is not None:
+            key.lock(socket)
+        socket.connect(endpoint)
+        return socket
+
+    yield start
+    context.destroy(linger=0)
+
+
+def key(directory: Path, name: str = "gpu7") -> ClientKey:
+    file = directory / "clients" / f"{name}.key"
+    found = for_endpoint("tcp://127.0.0.2:1", {"TRACKSIDE_KEY_FILE": str(file)})
+    assert found is not None
+    return found
+
+
+def speaks(bound: PushSocket, socket: zmq.Socket[bytes]) -> bool:
+    """A message goes there and an answer back."""
+    assert socket.poll(DEADLINE * 1000, zmq.POLLOUT)
+    socket.send(b"hello")
+    assert bound.socket.poll(DEADLINE * 1000)
+    peer, message = bound.socket.recv_multipart()
+    bound.socket.send_multipart([peer, message])
+    return socket.poll(DEADLINE * 1000) > 0 and socket.recv() == b"hello"
+
+
+def authenticators() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name == "trackside-authenticator"]
+
+
+def test_the_right_key_gets_through(bound: PushSocket, directory: Path, connect: Callable[..., zmq.Socket[bytes]]) -> None:
+    assert speaks(bound, connect(bound.endpoints[0], key(directory)))
+    assert bound.rejected() == {"key": 0}
+
+
+def test_a_unix_socket_needs_no_key_and_is_bound_beside_the_port(
+    bound: PushSocket, place: Path, directory: Path, connect: Callable[..., zmq.Socket[bytes]]
+) -> None:
+    assert bound.endpoints[1] == f"ipc://{place}/push.sock"
+    assert bound.token == place / "push.token"
+    assert speaks(bound, connect(bound.endpoints[1], None))
+    assert speaks(bound, connect(bound.endpoints[0], key(directory)))
+    assert bound.rejected() == {"key": 0}
+
+
+def test_an_unknown_key_is_refused_counted_and_told_once(
+    bound: PushSocket,
+    place: Path,
+    directory: Path,
+    connect: Callable[..., zmq.Socket[bytes]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    make(place / "other", ["gpu7"])
+    stranger = key(place / "other")
+    wrong = ClientKey(stranger.file, stranger.secret, stranger.public, key(directory).daemon)
+    sockets = [connect(bound.endpoints[0], wrong) for _ in range(3)]
+    eventually(lambda: bound.rejected()["key"] >= 3)
+    assert not any(one.poll(0, zmq.POLLOUT) for one in sockets)
+    assert not bound.socket.poll(0)
+    assert caplog.messages == [
+        f"a client at 127.0.0.1 was refused: its key is not in {directory}/authorized; further ones there are only counted"
+    ]
+    assert speaks(bound, connect(bound.endpoints[0], key(directory)))
+
+
+@pytest.mark.parametrize("whose", ["nobody's", "another daemon's"])
+def test_a_handshake_in_the_clear_or_for_another_daemon_is_refused_counted_and_told_once(
+    bound: PushSocket,
+    place: Path,
+    directory: Path,
+    connect: Callable[..., zmq.Socket[bytes]],
+    caplog: pytest.LogCaptureFixture,
+    whose: str,
+) -> None:
+    make(place / "other", ["gpu7"])
+    sockets = [connect(bound.endpoints[0], None if whose == "nobody's" else key(place / "other")) for _ in range(3)]
+    eventually(lambda: bound.rejected()["key"] >= 3)
+    assert not any(one.poll(0, zmq.POLLOUT) for one in sockets)
+    assert not bound.socket.poll(0)
+    assert caplog.messages == [
+        f"a client at {bound.endpoints[0]} was refused: it has no key, or one for another daemon; see TRACKSIDE_KEY_FILE;"
+        " further ones there are only counted"
+    ]
+    assert speaks(bound, connect(bound.endpoints[0], key(directory)))
+
+
+def test_no_key_is_in_the_log(
+    bound: PushSocket,
+    place: Path,
+    directory: Path,
+    connect: Callable[..., zmq.Socket[bytes]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG", logger="trackside")
+    make(place / "other", ["gpu7"])
+    for one in (None, key(place / "other"), key(directory)):
+        connect(bound.endpoints[0], one)
+    eventually(lambda: bound.rejected()["key"] >= 2)
+    secrets = [Keyring(one).secret.decode() for one in (directory, place / "other")]
+    secrets += [key(one).secret.decode() for one in (directory, place / "other")]
+    assert not any(secret in caplog.text for secret in secrets)
+
+
+def test_a_client_that_is_added_while_the_daemon_runs_gets_through(
+    bound: PushSocket, directory: Path, connect: Callable[..., zmq.Socket[bytes]]
+) -> None:
+    assert speaks(bound, connect(bound.endpoints[0], key(directory)))
+    make(directory, ["gpu8"])
+    assert speaks(bound, connect(bound.endpoints[0], key(directory, "gpu8")))
+
+
+def test_a_client_that_is_taken_away_does_not_get_through_again(
+    bound: PushSocket, directory: Path, connect: Callable[..., zmq.Socket[bytes]]
+) -> None:
+    held = key(directory)
+    assert speaks(bound, connect(bound.endpoints[0], held))
+    (directory / "authorized" / "gpu7.pub").unlink()
+    again = connect(bound.endpoints[0], held)
+    eventually(lambda: bound.rejected()["key"] >= 1)
+    assert not again.poll(0, zmq.POLLOUT)
+
+
+def test_rubbish_that_is_no_handshake_costs_nothing(
+    bound: PushSocket, directory: Path, connect: Callable[..., zmq.Socket[bytes]]
+) -> None:
+    import socket
+
+    host, _, port = bound.endpoints[0].removeprefix("tcp://").rpartition(":")
+    for rubbish in (b"", b"GET / HTTP/1.0\r\n\r\n", os.urandom(4096)):
+        with socket.create_connection((host, int(port))) as raw:
+            raw.sendall(rubbish)
+    assert speaks(bound, connect(bound.endpoints[0], key(directory)))
+
+
+def test_the_thread_is_there_with_keys_only_and_ends_with_the_socket(place: Path, directory: Path) -> None:
+    PushSocket([f"ipc://{place}/push.sock", "tcp://127.0.0.1:*"]).close()
+    with_keys = PushSocket(["tcp://127.0.0.1:*"], keys=str(directory))
+    assert len(authenticators()) == 1
+    with_keys.close()
+    with_keys.close()
+    assert not authenticators()
+
+
+def test_a_port_that_cannot_be_bound_leaves_no_thread(directory: Path) -> None:
+    with pytest.raises(EndpointError, match="no such device; name another with --push.endpoint"):
+        PushSocket(["tcp://nosuchdevice:*"], keys=str(directory))
+    assert not authenticators()
