@@ -96,7 +96,19 @@ def test_what_is_named_and_no_use_is_not_replaced_by_another_place(
         assert discovery.find(explicit, environ) == (None, [f"{named} (absent)"])
 
 
-@pytest.mark.parametrize("endpoint", ["/run/trackside/push.sock", "udp://127.0.0.1:1", "push.sock", "ipc:/x", "://", "tcp://gpu7", "tcp://:1", "tcp://gpu7:x"])
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "/run/trackside/push.sock",
+        "udp://127.0.0.1:1",
+        "push.sock",
+        "ipc:/x",
+        "://",
+        "tcp://gpu7",
+        "tcp://:1",
+        "tcp://gpu7:x",
+    ],
+)
 def test_what_is_no_endpoint_is_said_to_be_none(endpoint: str) -> None:
     assert discovery.find(endpoint, {}) == (None, [f"{endpoint} (neither ipc://PATH nor tcp://HOST:PORT)"])
 
@@ -211,4 +223,7 @@ def test_what_may_not_be_reached_is_said_so_with_the_group_that_may(
 def test_a_group_is_called_by_its_name(place: Path) -> None:
     os.chown(place, -1, os.getgid())
     place.chmod(0o750)
-    assert discovery._denied(place, stat.S_IXGRP) == f"permission denied: join the group {grp.getgrgid(os.getgid()).gr_name}"
+    assert (
+        discovery._denied(place, stat.S_IXGRP)
+        == f"permission denied: join the group {grp.getgrgid(os.getgid()).gr_name}"
+    )

@@ -53,7 +53,14 @@ def test_this_machine_needs_none_and_every_other_does() -> None:
     for here in ("tcp://127.0.0.1:1", "tcp://127.0.0.2:1", "tcp://localhost:1", "tcp://[::1]:65535"):
         assert keys.for_endpoint(here, {}) is None
     for there in (
-        *("tcp://10.0.0.1:1", "tcp://0.0.0.0:1", "tcp://*:1", "tcp://[::]:1", "tcp://127.evil.org:1", "tcp://localhost.x:1"),
+        *(
+            "tcp://10.0.0.1:1",
+            "tcp://0.0.0.0:1",
+            "tcp://*:1",
+            "tcp://[::]:1",
+            "tcp://127.evil.org:1",
+            "tcp://localhost.x:1",
+        ),
         *("tcp://127.0.0.1:0;10.0.0.1:1", "tcp://127.0.0.1.example:1", "tcp://127.0.0.1@evil:1", "tcp://127.0.0.1:1\n"),
     ):
         with pytest.raises(KeyFileError, match="other machines are pushed to with a key only"):
@@ -90,7 +97,7 @@ def test_a_file_without_one_of_its_keys_is_no_key_file(file: Path, name: str, sp
     value = lines[next(key for key in lines if key.strip() == name)].strip()
     new = {
         "gone": "",
-        "short": f"{name} = {value[:-2]}\"",
+        "short": f'{name} = {value[:-2]}"',
         "not a letter of Z85": f'{name} = "~{value[2:]}',
         "without quotes": f"{name} = {value[1:-1]}",
     }[spoil]
@@ -109,7 +116,7 @@ def test_what_is_no_file_is_refused_and_nobody_waits_for_it(tmp_path: Path) -> N
     (tmp_path / "image").write_bytes(os.urandom(2**20))
     (tmp_path / "image").chmod(0o600)
     assert refusal(tmp_path / "pipe") == f"{tmp_path}/pipe: not a file"
-    assert refusal(tmp_path) == f"{tmp_path}: not a file"
+    assert refusal(tmp_path) == f"{tmp_path}: is a directory"
     assert refusal("/dev/zero") == "/dev/zero: not a file"
     assert refusal(tmp_path / "none") == f"{tmp_path}/none: no such file or directory"
     assert refusal(tmp_path / "image").startswith(f"{tmp_path}/image: is no key file for this")

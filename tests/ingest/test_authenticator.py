@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
 import zmq
-from processes import DEADLINE, eventually
+from processes import eventually
+from speech import PATIENCE_MILLISECONDS
 
 from trackside.keys import ClientKey, for_endpoint
 from trackside_daemon.ingest.endpoint import EndpointError
@@ -18,6 +20,8 @@ from trackside_daemon.ingest.server import PushSocket
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    Connect = Callable[[str, ClientKey | None], zmq.Socket[bytes]]
 
 
 @pytest.fixture
@@ -36,20 +40,24 @@ def bound(place: Path, directory: Path) -> Iterator[PushSocket]:
 
 
 @pytest.fixture
-def connect() -> Iterator[Callable[..., zmq.Socket[bytes]]]:
+def connect() -> Iterator[Connect]:
     """Connects with a key, or without, as the client does."""
     context = zmq.Context()
+    sockets: list[zmq.Socket[bytes]] = []
 
     def start(endpoint: str, key: ClientKey | None) -> zmq.Socket[bytes]:
-        socket = context.socket(zmq.DEALER)
-        socket.immediate = True
+        sockets.append(one := context.socket(zmq.DEALER))
+        one.linger = 0
+        one.immediate = True
         if key is not None:
-            key.lock(socket)
-        socket.connect(endpoint)
-        return socket
+            key.lock(one)
+        one.connect(endpoint)
+        return one
 
     yield start
-    context.destroy(linger=0)
+    for one in sockets:
+        one.close()
+    context.term()
 
 
 def key(directory: Path, name: str = "gpu7") -> ClientKey:
@@ -59,27 +67,27 @@ def key(directory: Path, name: str = "gpu7") -> ClientKey:
     return found
 
 
-def speaks(bound: PushSocket, socket: zmq.Socket[bytes]) -> bool:
+def speaks(bound: PushSocket, client: zmq.Socket[bytes]) -> bool:
     """A message goes there and an answer back."""
-    assert socket.poll(DEADLINE * 1000, zmq.POLLOUT)
-    socket.send(b"hello")
-    assert bound.socket.poll(DEADLINE * 1000)
+    assert client.poll(PATIENCE_MILLISECONDS, zmq.POLLOUT)
+    client.send(b"hello")
+    assert bound.socket.poll(PATIENCE_MILLISECONDS)
     peer, message = bound.socket.recv_multipart()
     bound.socket.send_multipart([peer, message])
-    return socket.poll(DEADLINE * 1000) > 0 and socket.recv() == b"hello"
+    return client.poll(PATIENCE_MILLISECONDS) > 0 and client.recv() == b"hello"
 
 
 def authenticators() -> list[threading.Thread]:
     return [one for one in threading.enumerate() if one.name == "trackside-authenticator"]
 
 
-def test_the_right_key_gets_through(bound: PushSocket, directory: Path, connect: Callable[..., zmq.Socket[bytes]]) -> None:
+def test_the_right_key_gets_through(bound: PushSocket, directory: Path, connect: Connect) -> None:
     assert speaks(bound, connect(bound.endpoints[0], key(directory)))
     assert bound.rejected() == {"key": 0}
 
 
 def test_a_unix_socket_needs_no_key_and_is_bound_beside_the_port(
-    bound: PushSocket, place: Path, directory: Path, connect: Callable[..., zmq.Socket[bytes]]
+    bound: PushSocket, place: Path, directory: Path, connect: Connect
 ) -> None:
     assert bound.endpoints[1] == f"ipc://{place}/push.sock"
     assert bound.token == place / "push.token"
@@ -92,7 +100,7 @@ def test_an_unknown_key_is_refused_counted_and_told_once(
     bound: PushSocket,
     place: Path,
     directory: Path,
-    connect: Callable[..., zmq.Socket[bytes]],
+    connect: Connect,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     make(place / "other", ["gpu7"])
@@ -109,22 +117,22 @@ def test_an_unknown_key_is_refused_counted_and_told_once(
 
 
 @pytest.mark.parametrize("whose", ["nobody's", "another daemon's"])
-def test_a_handshake_in_the_clear_or_for_another_daemon_is_refused_counted_and_told_once(
-    bound: PushSocket,
-    place: Path,
-    directory: Path,
-    connect: Callable[..., zmq.Socket[bytes]],
-    caplog: pytest.LogCaptureFixture,
-    whose: str,
+def test_a_handshake_in_the_clear_or_for_another_daemon_is_refused_and_told_once(
+    bound: PushSocket, directory: Path, connect: Connect, caplog: pytest.LogCaptureFixture, whose: str
 ) -> None:
-    make(place / "other", ["gpu7"])
-    sockets = [connect(bound.endpoints[0], None if whose == "nobody's" else key(place / "other")) for _ in range(3)]
-    eventually(lambda: bound.rejected()["key"] >= 3)
+    make(directory / "other", ["gpu7"])
+    sockets = []
+
+    def knock() -> bool:  # whoever hangs up before the daemon has read what is wrong is not counted
+        sockets.append(connect(bound.endpoints[0], None if whose == "nobody's" else key(directory / "other")))
+        return bound.rejected()["key"] >= 3
+
+    eventually(knock)
     assert not any(one.poll(0, zmq.POLLOUT) for one in sockets)
     assert not bound.socket.poll(0)
+    reason = "it has no key, or one for another daemon; see TRACKSIDE_KEY_FILE"
     assert caplog.messages == [
-        f"a client at {bound.endpoints[0]} was refused: it has no key, or one for another daemon; see TRACKSIDE_KEY_FILE;"
-        " further ones there are only counted"
+        f"a client at {bound.endpoints[0]} was refused: {reason}; further ones there are only counted"
     ]
     assert speaks(bound, connect(bound.endpoints[0], key(directory)))
 
@@ -133,21 +141,24 @@ def test_no_key_is_in_the_log(
     bound: PushSocket,
     place: Path,
     directory: Path,
-    connect: Callable[..., zmq.Socket[bytes]],
+    connect: Connect,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("DEBUG", logger="trackside")
     make(place / "other", ["gpu7"])
-    for one in (None, key(place / "other"), key(directory)):
+    stranger = key(place / "other")
+    wrong = ClientKey(stranger.file, stranger.secret, stranger.public, key(directory).daemon)
+    assert speaks(bound, connect(bound.endpoints[0], key(directory)))
+    for one in (wrong, stranger):
         connect(bound.endpoints[0], one)
-    eventually(lambda: bound.rejected()["key"] >= 2)
+    eventually(lambda: len(caplog.messages) == 2)
     secrets = [Keyring(one).secret.decode() for one in (directory, place / "other")]
     secrets += [key(one).secret.decode() for one in (directory, place / "other")]
     assert not any(secret in caplog.text for secret in secrets)
 
 
 def test_a_client_that_is_added_while_the_daemon_runs_gets_through(
-    bound: PushSocket, directory: Path, connect: Callable[..., zmq.Socket[bytes]]
+    bound: PushSocket, directory: Path, connect: Connect
 ) -> None:
     assert speaks(bound, connect(bound.endpoints[0], key(directory)))
     make(directory, ["gpu8"])
@@ -155,7 +166,7 @@ def test_a_client_that_is_added_while_the_daemon_runs_gets_through(
 
 
 def test_a_client_that_is_taken_away_does_not_get_through_again(
-    bound: PushSocket, directory: Path, connect: Callable[..., zmq.Socket[bytes]]
+    bound: PushSocket, directory: Path, connect: Connect
 ) -> None:
     held = key(directory)
     assert speaks(bound, connect(bound.endpoints[0], held))
@@ -165,11 +176,7 @@ def test_a_client_that_is_taken_away_does_not_get_through_again(
     assert not again.poll(0, zmq.POLLOUT)
 
 
-def test_rubbish_that_is_no_handshake_costs_nothing(
-    bound: PushSocket, directory: Path, connect: Callable[..., zmq.Socket[bytes]]
-) -> None:
-    import socket
-
+def test_rubbish_that_is_no_handshake_costs_nothing(bound: PushSocket, directory: Path, connect: Connect) -> None:
     host, _, port = bound.endpoints[0].removeprefix("tcp://").rpartition(":")
     for rubbish in (b"", b"GET / HTTP/1.0\r\n\r\n", os.urandom(4096)):
         with socket.create_connection((host, int(port))) as raw:
@@ -187,6 +194,6 @@ def test_the_thread_is_there_with_keys_only_and_ends_with_the_socket(place: Path
 
 
 def test_a_port_that_cannot_be_bound_leaves_no_thread(directory: Path) -> None:
-    with pytest.raises(EndpointError, match="no such device; name another with --push.endpoint"):
+    with pytest.raises(EndpointError, match=r"no such device; name another with --push\.endpoint"):
         PushSocket(["tcp://nosuchdevice:*"], keys=str(directory))
     assert not authenticators()

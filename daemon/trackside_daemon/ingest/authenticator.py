@@ -29,7 +29,8 @@ class Authenticator:
         keyring: Who may.
 
     Attributes:
-        rejected: Handshakes refused: with an unknown key, with the key of another daemon, or without one.
+        rejected: Handshakes refused: with an unknown key, with the key of another daemon, or without one. Of the latter
+            two, those of clients that hang up before what is wrong has been read are missing.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], keyring: Keyring) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import stat
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -159,9 +158,8 @@ def _daemon(file: Path, made: list[Path]) -> str:
 def _write(file: Path, text: str, made: list[Path]) -> None:
     """A file that was not there, for its owner alone: that of its directory."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(file, flags, stat.S_IRUSR | stat.S_IWUSR), "w", encoding="ascii") as opened:
+    with os.fdopen(os.open(file, flags, 0o600), "w", encoding="ascii") as opened:
         made.append(file)
-        os.fchmod(opened.fileno(), stat.S_IRUSR | stat.S_IWUSR)
         if os.getuid() == 0:
             owner = file.parent.stat()
             os.fchown(opened.fileno(), owner.st_uid, owner.st_gid)
