@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SOCKET = "push.sock"
 SYSTEM_DIRECTORY = Path("/run/trackside")
-_TCP = re.compile(r"tcp://.+:\d{1,5}", re.ASCII)
+_TCP = re.compile(r"tcp://.+:(\d{1,5})", re.ASCII)
 
 
 def directories(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
@@ -61,7 +61,8 @@ def _unfit_name(endpoint: str, environ: Mapping[str, str]) -> str:
     """Why an endpoint that the user named is not to be used; empty when it is."""
     if endpoint.startswith("ipc://"):
         return _unfit(Path(endpoint.removeprefix("ipc://")), None)
-    if not _TCP.fullmatch(endpoint):
+    found = _TCP.fullmatch(endpoint)
+    if found is None or int(found[1]) > 65535:
         return "neither ipc://PATH nor tcp://HOST:PORT"
     try:
         keys.for_endpoint(endpoint, environ)

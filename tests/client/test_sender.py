@@ -596,7 +596,7 @@ def test_without_a_daemon_one_line_says_where_it_was_looked_for_and_how_to_start
         ("{place}/push.sock", "neither ipc://PATH nor tcp://HOST:PORT"),
         ("http://localhost:21790", "neither ipc://PATH nor tcp://HOST:PORT"),
         ("tcp://127.0.0.1:http", "neither ipc://PATH nor tcp://HOST:PORT"),
-        ("tcp://127.0.0.1:99999", "invalid argument"),
+        ("tcp://127.0.0.1:99999", "neither ipc://PATH nor tcp://HOST:PORT"),
         ("tcp://127.0.0.1:9", "does not answer, or wants a key, named in $TRACKSIDE_KEY_FILE"),
     ],
 )

@@ -190,6 +190,14 @@ def test_on_this_machine_a_port_with_keys_wants_one_too(
     finish(training)
 
 
+def test_a_port_of_ipv6_is_reached(start_daemon: Callable[..., Daemon], start: Callable[..., Process]) -> None:
+    daemon = start_daemon("--push.endpoint=tcp://[::1]:0")
+    (daemon.endpoint,) = (one for one in daemon.api("status").json()["push_endpoints"] if one.startswith("tcp://"))
+    training = start(daemon, None)
+    eventually(lambda: daemon.series().get(STEPS) == 1)
+    finish(training)
+
+
 def test_no_secret_is_in_the_log_in_the_history_or_on_a_page(
     remote: Daemon, keys: Path, start: Callable[..., Process]
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 import zmq
 from processes import eventually
 from speech import PATIENCE_MILLISECONDS
+from zmq.utils.monitor import recv_monitor_message
 
 from trackside.keys import ClientKey, for_endpoint
 from trackside_daemon.ingest.endpoint import EndpointError
@@ -182,6 +183,21 @@ def test_rubbish_that_is_no_handshake_costs_nothing(bound: PushSocket, directory
         with socket.create_connection((host, int(port))) as raw:
             raw.sendall(rubbish)
     assert speaks(bound, connect(bound.endpoints[0], key(directory)))
+
+
+def test_when_nobody_is_there_to_be_asked_nobody_gets_through(
+    bound: PushSocket, directory: Path, connect: Connect
+) -> None:
+    assert bound._authenticator is not None
+    bound._authenticator.stop()
+    bound._authenticator = None
+    client = connect("inproc://nowhere", key(directory))
+    ends = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    with client.get_monitor_socket(ends) as events:
+        client.connect(bound.endpoints[0])
+        assert events.poll(PATIENCE_MILLISECONDS)
+        assert recv_monitor_message(events)["event"] != zmq.EVENT_HANDSHAKE_SUCCEEDED
+        client.disable_monitor()
 
 
 def test_the_thread_is_there_with_keys_only_and_ends_with_the_socket(place: Path, directory: Path) -> None:

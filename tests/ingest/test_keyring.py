@@ -137,6 +137,8 @@ def test_what_root_makes_belongs_to_the_owner_of_the_directory(tmp_path: Path) -
 def test_a_pyzmq_without_encryption_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zmq, "has", lambda _: False)
     assert refusal(tmp_path, "gpu7").startswith("this pyzmq has no CURVE")
+    with pytest.raises(KeyFileError, match=r"^this pyzmq has no CURVE"):
+        Keyring(tmp_path)
 
 
 def test_a_client_that_is_added_is_known_and_one_that_is_taken_away_is_not(directory: Path) -> None:

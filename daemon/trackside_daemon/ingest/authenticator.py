@@ -22,7 +22,7 @@ log = logging.getLogger("trackside")
 
 
 class Authenticator:
-    """Has to be there before a socket that it guards is bound: without it ZeroMQ refuses everybody.
+    """Has to be there before a socket that it guards is bound; when its thread has ended, nobody gets through any more.
 
     Args:
         socket: What clients connect to.
@@ -49,10 +49,14 @@ class Authenticator:
         self._thread.start()
 
     def guard(self) -> None:
-        """What the socket binds from now on takes clients with a key only."""
+        """What the socket binds from now on takes clients with a key only.
+
+        Without *zap_enforce_domain*, ZeroMQ lets everybody in while nobody is there to be asked.
+        """
         self._socket.curve_server = True
         self._socket.curve_secretkey = self._keyring.secret
         self._socket.setsockopt_string(zmq.ZAP_DOMAIN, DOMAIN)
+        self._socket.zap_enforce_domain = True
 
     def callback(self, _domain: str, key: bytes) -> bool:
         """Whether a client with this public key, in Z85, may speak; pyzmq's name for it."""

@@ -57,6 +57,7 @@ class Keyring:
 
     def __init__(self, directory: Path) -> None:
         self.authorized = directory / "authorized"
+        _require_curve()
         file = directory / "daemon.key"
         try:
             self.secret, self.public = keys.read(file, "secret-key", "public-key")
@@ -105,7 +106,7 @@ def make(directory: Path, clients: list[str]) -> list[Path]:
         The files that were made.
 
     Raises:
-        KeyFileError: A name is no name or has a key already, or a file cannot be made; then none is.
+        KeyFileError: A name is no name or has a key already, or a file cannot be made: then none is.
     """
     files = {
         name: (directory / "clients" / f"{name}.key", directory / "authorized" / f"{name}.pub") for name in clients
@@ -116,8 +117,7 @@ def make(directory: Path, clients: list[str]) -> list[Path]:
         for file in both:
             if os.path.lexists(file):
                 raise KeyFileError(f"{file} is there and is kept; choose another name, or delete it first")
-    if not zmq.has("curve"):
-        raise KeyFileError("this pyzmq has no CURVE: install the one from PyPI, pip install --force-reinstall pyzmq")
+    _require_curve()
     made: list[Path] = []
     try:
         _make_directories(directory)
@@ -134,6 +134,13 @@ def make(directory: Path, clients: list[str]) -> list[Path]:
             raise
         raise KeyFileError(f"{error.filename or directory}: {(error.strerror or str(error)).lower()}") from None
     return made
+
+
+def _require_curve() -> None:
+    if not zmq.has("curve"):
+        raise KeyFileError(
+            "this pyzmq has no CURVE, its encryption; get one that has: pip install --force-reinstall pyzmq"
+        )
 
 
 def _make_directories(directory: Path) -> None:

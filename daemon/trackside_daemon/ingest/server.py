@@ -44,6 +44,9 @@ LINGER_MILLISECONDS = 200
 FRAME_BYTES = 2 * MESSAGE_BYTES
 """ZeroMQ drops a connection that announces a larger frame, before it takes memory for it."""
 
+KEEPALIVE_SECONDS = 60
+"""When a connection by TCP that is silent for so long is asked whether its machine is still there."""
+
 MESSAGES_WAITING = 128
 """What ZeroMQ holds of one connection while nobody reads: a client has at most half as many under way."""
 
@@ -71,6 +74,7 @@ class PushSocket:
         self.socket.linger = LINGER_MILLISECONDS
         self.socket.maxmsgsize = FRAME_BYTES
         self.socket.rcvhwm = MESSAGES_WAITING
+        self.socket.tcp_keepalive, self.socket.tcp_keepalive_idle = 1, KEEPALIVE_SECONDS
         self._locks: list[Lock] = []
         self._authenticator: Authenticator | None = None
         try:
