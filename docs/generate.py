@@ -83,12 +83,14 @@ The client reads these, and the daemon leaves them alone:
 | `TRACKSIDE_RUN_ID` | the run's id; the same on all ranks |
 | `TRACKSIDE_RUN_NAME` | the run's name; default the script's |
 | `TRACKSIDE_TAGS` | tags of the run, separated by commas |
-| `TRACKSIDE_ENDPOINT` | where the daemon takes pushes, `ipc://PATH` or `tcp://127.0.0.1:PORT` |
+| `TRACKSIDE_ENDPOINT` | where the daemon takes pushes, `ipc://PATH` or `tcp://HOST:PORT` |
+| `TRACKSIDE_KEY_FILE` | the key with which a daemon on another machine is reached, [by `trackside keys`](other-machines.md) |
 | `TRACKSIDE_FLUSH_TIMEOUT` | how many seconds the end of a run may wait for its last acknowledgement; default 2 |
 | `TRACKSIDE_DISABLED` | `1` turns the client off |
 
 Without an endpoint the client looks for `push.sock` in `$XDG_RUNTIME_DIR/trackside`, `/run/user/UID/trackside`,
-`/tmp/trackside-UID` and `/run/trackside`, in this order; the daemon binds in the first of them that it may use.
+`/tmp/trackside-UID` and `/run/trackside`, in this order; the daemon binds in the first of them that it may use. Only
+the last is looked at when it belongs to another user: [other users](other-machines.md#other-users-of-this-machine).
 """
 
 

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 DEADLINE = 60.0
@@ -38,6 +38,12 @@ def eventually(look: Callable[[], T], deadline: float = DEADLINE) -> T:
 class Daemon:
     """`trackside daemon` as a process, on a port and in a directory of its own.
 
+    Args:
+        directory: Made already.
+        flags: Further ones; another ``--push.endpoint`` is taken beside the one in the directory.
+        environ: Variables to set.
+        launcher: A command that starts it.
+
     Attributes:
         url: ``http://127.0.0.1:PORT``.
         directory: Holds the push socket and the token.
@@ -45,7 +51,9 @@ class Daemon:
         history: Where it keeps its history.
     """
 
-    def __init__(self, directory: Path, *flags: str, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, *flags: str, environ: Mapping[str, str] | None = None, launcher: Sequence[str] = ()
+    ) -> None:
         self.directory = directory
         self.endpoint = f"ipc://{directory}/push.sock"
         self.history = directory / "history"
@@ -54,13 +62,16 @@ class Daemon:
         self._address = threading.Event()
         self.url = ""
         self.process = subprocess.Popen(
-            command(
-                "daemon",
-                f"--push.endpoint={self.endpoint}",
-                "--web.listen-address=127.0.0.1:0",
-                f"--storage.path={self.history}",
-                *flags,
-            ),
+            [
+                *launcher,
+                *command(
+                    "daemon",
+                    f"--push.endpoint={self.endpoint}",
+                    "--web.listen-address=127.0.0.1:0",
+                    f"--storage.path={self.history}",
+                    *flags,
+                ),
+            ],
             env=clean_environ(environ),
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

@@ -92,6 +92,8 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "web.public_read": ("true", True),
         "web.enable_lifecycle": ("1", True),
         "push.endpoint": ("ipc:///a,tcp://127.0.0.1:1", ("ipc:///a", "tcp://127.0.0.1:1")),
+        "push.keys": ("/keys", "/keys"),
+        "push.group": ("54321", "54321"),
         "storage.path": ("/data", "/data"),
         "storage.synchronous": ("full", "full"),
         "storage.interval": ("1m", 60.0),

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import re
 import socket
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from trackside import keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 SOCKET = "push.sock"
 SYSTEM_DIRECTORY = Path("/run/trackside")
+_TCP = re.compile(r"tcp://.+:(\d{1,5})", re.ASCII)
 
 
 def directories(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
@@ -35,13 +40,12 @@ def find(explicit: str | None, environ: Mapping[str, str], uid: int | None = Non
     Args:
         explicit: An endpoint that the user named: ``ipc://PATH`` or ``tcp://HOST:PORT``.
         environ: ``$TRACKSIDE_ENDPOINT`` comes next; only where neither names one are `directories` looked through.
+            ``$TRACKSIDE_KEY_FILE`` names the key that a daemon on another machine is reached with.
         uid: Whose sockets are trusted, beside the system's; default this process's user.
     """
     uid = os.getuid() if uid is None else uid
     if endpoint := named(explicit, environ):
-        reason = _unfit(Path(endpoint.removeprefix("ipc://")), None) if endpoint.startswith("ipc://") else ""
-        if not endpoint.startswith(("ipc://", "tcp://")):
-            reason = "neither ipc://PATH nor tcp://HOST:PORT"
+        reason = _unfit_name(endpoint, environ)
         return (None, [f"{endpoint} ({reason})"]) if reason else (endpoint, [])
     failures: list[str] = []
     for directory in dict.fromkeys(directories(environ, uid)):
@@ -53,6 +57,20 @@ def find(explicit: str | None, environ: Mapping[str, str], uid: int | None = Non
     return None, failures
 
 
+def _unfit_name(endpoint: str, environ: Mapping[str, str]) -> str:
+    """Why an endpoint that the user named is not to be used; empty when it is."""
+    if endpoint.startswith("ipc://"):
+        return _unfit(Path(endpoint.removeprefix("ipc://")), None)
+    found = _TCP.fullmatch(endpoint)
+    if found is None or int(found[1]) > 65535:
+        return "neither ipc://PATH nor tcp://HOST:PORT"
+    try:
+        keys.for_endpoint(endpoint, environ)
+    except keys.KeyFileError as error:
+        return str(error)
+    return ""
+
+
 def _unfit(path: Path, owner: int | None) -> str:
     """Why a socket is not to be used; empty when it is.
 
@@ -60,17 +78,36 @@ def _unfit(path: Path, owner: int | None) -> str:
     """
     try:
         status, directory = path.stat(), path.parent.stat()
-    except FileNotFoundError:
-        return "absent"
+    except PermissionError:
+        return _denied(path.parent, stat.S_IXGRP)
     except (OSError, ValueError) as error:  # a path with a NUL byte
-        return (getattr(error, "strerror", None) or str(error)).lower()
+        return (
+            "absent"
+            if isinstance(error, FileNotFoundError)
+            else (getattr(error, "strerror", None) or str(error)).lower()
+        )
     if not stat.S_ISSOCK(status.st_mode):
         return "not a socket"
     if owner is not None and {status.st_uid, directory.st_uid} != {owner}:
         return f"belongs to another user, uid {status.st_uid}"
     if owner is not None and directory.st_mode & 0o022:
         return "others may write to its directory"
-    return deaf(path)
+    return deaf(path) if os.access(path, os.W_OK) else _denied(path, stat.S_IWGRP)
+
+
+def _denied(path: Path, needed: int) -> str:
+    """That a socket or its directory is closed to this user, and the group that it is open to if there is one."""
+    try:
+        status = path.stat()
+        group = status.st_gid if status.st_mode & needed else None
+    except OSError:
+        group = None
+    if group is None:
+        return "permission denied"
+    try:
+        return f"permission denied: join the group {grp.getgrgid(group).gr_name}"
+    except KeyError:
+        return f"permission denied: join the group {group}"
 
 
 def deaf(path: Path) -> str:

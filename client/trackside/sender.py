@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from trackside import discovery
+from trackside import discovery, keys
 from trackside.about import about
 from trackside.leftover import Leftover, leftovers
 from trackside.log import warn
@@ -268,14 +268,25 @@ class Sender:
         self._socket.linger = 0
         self._socket.immediate = True  # never queue for a daemon that is not there: what it misses is sent again
         self._socket.reconnect_ivl = 100
+        self._socket.ipv6 = endpoint.startswith("tcp://[")
         self._answered_at = time.monotonic()
         self._connected_to = endpoint
+        failure = "does not answer"
         try:
+            if (key := keys.for_endpoint(endpoint, os.environ)) is not None:
+                key.lock(self._socket)
+                self._socket.reconnect_ivl = 1000  # each attempt costs the daemon a handshake, also one that it refuses
+                failure += f", or refuses the key in {key.file}"
+            elif endpoint.startswith("tcp://"):
+                failure += f", or wants a key, named in ${keys.VARIABLE}"
             self._socket.connect(endpoint)
-            self._failures.append(f"{endpoint} (does not answer)")
         except zmq.ZMQError as error:
-            self._failures.append(f"{endpoint} ({str(error).partition(' (addr=')[0].lower()})")
+            failure = str(error).partition(" (addr=")[0].lower()
             self._hang_up()
+        except keys.KeyFileError as error:
+            failure = str(error)
+            self._hang_up()
+        self._failures.append(f"{endpoint} ({failure})")
 
     def _hang_up(self) -> None:
         if self._socket is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from trackside_daemon import __version__, log
-from trackside_daemon.commands import runs
+from trackside_daemon.commands import keys, runs
 from trackside_daemon.config import Config, ConfigError, describe, load, settings, warn_of_unknown_variables
 from trackside_daemon.ingest.endpoint import EndpointError
 from trackside_daemon.ingest.server import PushSocket
@@ -79,6 +79,8 @@ def daemon(
     web__public_read: Annotated[bool | None, _flag("web.public-read")] = None,
     web__enable_lifecycle: Annotated[bool | None, _flag("web.enable-lifecycle")] = None,
     push__endpoint: Annotated[list[str] | None, _option("push.endpoint")] = None,
+    push__keys: Annotated[str | None, _option("push.keys")] = None,
+    push__group: Annotated[str | None, _option("push.group")] = None,
     collector__cpu__enabled: Annotated[bool | None, _switch("collector.cpu")] = None,
     collector__memory__enabled: Annotated[bool | None, _switch("collector.memory")] = None,
     collector__gpu__enabled: Annotated[bool | None, _switch("collector.gpu")] = None,
@@ -107,7 +109,7 @@ def daemon(
         log.set_up(config.log.level, config.log.format)
         warn_of_unknown_variables()
         hold()
-        with closing(PushSocket(config.push.endpoint)) as push_socket:
+        with closing(PushSocket(config.push.endpoint, keys=config.push.keys, group=config.push.group)) as push_socket:
             status = _serve(config, reload, push_socket, listen(config.web.listen_address))
     except (ConfigError, EndpointError, AddressError) as error:
         _fail(str(error))
@@ -165,6 +167,7 @@ def check_config(
 
 
 app.add_typer(runs.app)
+app.command("keys", epilog="\b\nExample: trackside keys /etc/trackside/keys --client gpu7 --client gpu8")(keys.keys)
 
 
 def _nested(params: dict[str, Any]) -> dict[str, Any]:

@@ -72,6 +72,10 @@ def _listed(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
+def _text(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 Seconds = Annotated[float, BeforeValidator(seconds), Field(allow_inf_nan=False, le=100 * 365 * 86400)]
 Bytes = Annotated[int, BeforeValidator(size_bytes), AfterValidator(bound_bytes)]
 Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
@@ -108,8 +112,24 @@ class PushSection(Section):
     """Where pushes are taken."""
 
     endpoint: Annotated[
-        Texts, Field(description="Where to take pushes, ipc://PATH or tcp://127.0.0.1:PORT; may be repeated.")
+        Texts,
+        Field(
+            description="Where to take pushes, ipc://PATH or tcp://HOST:PORT; may be repeated. Beyond this machine with push.keys only."
+        ),
     ] = ()
+    keys: Annotated[
+        str,
+        Field(
+            description="Directory that `trackside keys` made; tcp endpoints then take clients that have a key, and no others."
+        ),
+    ] = ""
+    group: Annotated[
+        str,
+        BeforeValidator(_text),
+        Field(
+            description="Group, by name or number, whose members may push too; for a socket in /run/trackside, it is trackside."
+        ),
+    ] = ""
 
 
 class RetentionSection(Section):

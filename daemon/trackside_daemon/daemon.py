@@ -108,7 +108,7 @@ class Daemon:
         watch = Watch()
         self._ingest = Server(
             push_socket,
-            Sessions(self._runs, self._history.known, boot_id(Path("/proc")), watch.meet),
+            Sessions(self._runs, self._history.known, boot_id(Path("/proc")), watch.meet, push_socket.rejected),
             self._pipeline.push,
             self._pipeline.has_room,
             lambda: self._history.writer.stuck,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import socket
+import stat
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -81,7 +83,7 @@ def test_what_is_named_is_taken_before_the_environment_and_that_before_all_place
     named, other = (f"ipc://{listen(place / name)}" for name in ("named", "other"))
     assert discovery.find(named, {"TRACKSIDE_ENDPOINT": other}) == (named, [])
     assert discovery.find(None, {"TRACKSIDE_ENDPOINT": other}) == (other, [])
-    assert discovery.find("tcp://gpu7:21791", {}) == ("tcp://gpu7:21791", [])
+    assert discovery.find("tcp://127.0.0.1:21791", {}) == ("tcp://127.0.0.1:21791", [])
     assert discovery.find(None, {"TRACKSIDE_ENDPOINT": ""})[0] == f"ipc://{places[0]}/push.sock"
 
 
@@ -94,7 +96,19 @@ def test_what_is_named_and_no_use_is_not_replaced_by_another_place(
         assert discovery.find(explicit, environ) == (None, [f"{named} (absent)"])
 
 
-@pytest.mark.parametrize("endpoint", ["/run/trackside/push.sock", "udp://127.0.0.1:1", "push.sock", "ipc:/x", "://"])
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "/run/trackside/push.sock",
+        "udp://127.0.0.1:1",
+        "push.sock",
+        "ipc:/x",
+        "://",
+        "tcp://gpu7",
+        "tcp://:1",
+        "tcp://gpu7:x",
+    ],
+)
 def test_what_is_no_endpoint_is_said_to_be_none(endpoint: str) -> None:
     assert discovery.find(endpoint, {}) == (None, [f"{endpoint} (neither ipc://PATH nor tcp://HOST:PORT)"])
 
@@ -161,6 +175,21 @@ def test_a_directory_where_others_may_write_is_not_trusted(
     assert discovery.find(None, {})[1][0] == f"{user} (others may write to its directory)"
 
 
+def test_another_machine_is_not_reached_without_a_key() -> None:
+    found, (failure,) = discovery.find("tcp://gpu7:21791", {})
+    assert found is None
+    assert failure == (
+        "tcp://gpu7:21791 (other machines are pushed to with a key only: make one with `trackside keys` where the daemon"
+        " is, bring its file here, and name it in $TRACKSIDE_KEY_FILE)"
+    )
+
+
+def test_a_key_file_that_is_no_use_is_said_so_and_nothing_is_reached_without(place: Path) -> None:
+    for endpoint in ("tcp://gpu7:21791", "tcp://127.0.0.1:21791"):
+        found = discovery.find(endpoint, {"TRACKSIDE_KEY_FILE": f"{place}/own.key"})
+        assert found == (None, [f"{endpoint} ({place}/own.key: no such file or directory)"])
+
+
 AS_NOBODY = """
 import os, sys
 from trackside import discovery
@@ -171,15 +200,30 @@ print(discovery.find(sys.argv[1], {}))
 
 
 @pytest.mark.parametrize("forbidden", [".", "push.sock"])
-def test_what_may_not_be_reached_is_said_so(place: Path, listen: Callable[[Path], Path], forbidden: str) -> None:
+@pytest.mark.parametrize(("mode", "reason"), [(0o700, ""), (0o770, ": join the group 54321")])
+def test_what_may_not_be_reached_is_said_so_with_the_group_that_may(
+    place: Path, listen: Callable[[Path], Path], forbidden: str, mode: int, reason: str
+) -> None:
     place.chmod(0o755)
     directory = place / "own"
     path = listen(directory)
     directory.chmod(0o755)
-    (directory / forbidden).chmod(0o700 if UID == 0 else 0o000)
+    if UID == 0:
+        os.chown(directory / forbidden, 0, 54321)
+    (directory / forbidden).chmod(mode if UID == 0 else 0o000)
     endpoint = f"ipc://{path}"
     looked = subprocess.run(
         [sys.executable, "-c", AS_NOBODY, endpoint], env=clean_environ(), capture_output=True, text=True, check=True
     )
     directory.chmod(0o700)
-    assert looked.stdout.strip() == str((None, [f"{endpoint} (permission denied)"]))
+    expected = f"permission denied{reason if UID == 0 else ''}"
+    assert looked.stdout.strip() == str((None, [f"{endpoint} ({expected})"]))
+
+
+def test_a_group_is_called_by_its_name(place: Path) -> None:
+    os.chown(place, -1, os.getgid())
+    place.chmod(0o750)
+    assert (
+        discovery._denied(place, stat.S_IXGRP)
+        == f"permission denied: join the group {grp.getgrgid(os.getgid()).gr_name}"
+    )

@@ -598,8 +598,9 @@ def test_without_a_daemon_one_line_says_where_it_was_looked_for_and_how_to_start
         ("ipc://{place}/" + "x" * 200, "absent"),
         ("{place}/push.sock", "neither ipc://PATH nor tcp://HOST:PORT"),
         ("http://localhost:21790", "neither ipc://PATH nor tcp://HOST:PORT"),
-        ("tcp://127.0.0.1:http", "invalid argument"),
-        ("tcp://127.0.0.1:9", "does not answer"),
+        ("tcp://127.0.0.1:http", "neither ipc://PATH nor tcp://HOST:PORT"),
+        ("tcp://127.0.0.1:99999", "neither ipc://PATH nor tcp://HOST:PORT"),
+        ("tcp://127.0.0.1:9", "does not answer, or wants a key, named in $TRACKSIDE_KEY_FILE"),
     ],
 )
 def test_an_endpoint_that_is_no_use_is_said_by_its_reason(

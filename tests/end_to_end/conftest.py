@@ -12,7 +12,7 @@ from end_to_end.prometheus import Prometheus
 from processes import DEADLINE, ROOT, clean_environ
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from processes import Daemon
@@ -33,14 +33,17 @@ def start_prometheus(tmp_path: Path) -> Iterator[Callable[..., Prometheus]]:
 
 @pytest.fixture
 def start_training() -> Iterator[Callable[..., Process]]:
-    """Starts Python with arguments as a training that pushes to a daemon; its variables come by keyword."""
+    """Starts Python with arguments as a training that pushes to a daemon; its variables come by keyword.
+
+    A *launcher* is a command that starts it.
+    """
     started: list[Process] = []
 
-    def start(daemon: Daemon, *arguments: str, **environ: str) -> Process:
+    def start(daemon: Daemon, *arguments: str, launcher: Sequence[str] = (), **environ: str) -> Process:
         more = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "OMP_NUM_THREADS": "1", **environ}
         started.append(
             subprocess.Popen(
-                [sys.executable, *arguments],
+                [*launcher, sys.executable, *arguments],
                 cwd=ROOT,
                 env=clean_environ(more),
                 stdin=subprocess.PIPE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import re
 import socket
@@ -16,6 +17,7 @@ import pytest
 
 from trackside.discovery import find
 from trackside_daemon.ingest.endpoint import EndpointError, Lock, default_directory, token_path
+from trackside_daemon.ingest.keyring import make
 from trackside_daemon.ingest.server import PushSocket
 
 if TYPE_CHECKING:
@@ -186,19 +188,46 @@ def test_a_path_that_clients_could_not_find_is_refused(path: str) -> None:
             "tcp://example.org:21791",
             "tcp://[::]:21791",
         ),
-        *("tcp://127.evil.org:1", "tcp://127.0.0.1", "tcp://127.0.0.1:99999", "tcp://127.0.0.1:-1", "tcp://:21791"),
-        *(
-            "udp://127.0.0.1:1",
-            "inproc://x",
-            "/run/push.sock",
-            "127.0.0.1:21791",
-            "",
-            "tcp://127.0.0.1:1;tcp://0.0.0.0:1",
-        ),
+        *("tcp://127.evil.org:1", "tcp://eth0:*", "tcp://[fe80::1%eth0]:1"),
     ],
 )
-def test_nothing_is_bound_beyond_this_machine(endpoint: str) -> None:
-    assert refusal(endpoint) == f"{endpoint}: pushes are taken at ipc:///PATH or tcp://127.0.0.1:PORT"
+def test_nothing_is_bound_beyond_this_machine_without_keys(endpoint: str) -> None:
+    assert refusal(endpoint) == (
+        f"{endpoint}: other machines reach it, so clients need keys: make them with `trackside keys DIR` and start with"
+        " --push.keys=DIR"
+    )
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        *("tcp://127.0.0.1", "tcp://127.0.0.1:99999", "tcp://127.0.0.1:-1", "tcp://:21791", "udp://127.0.0.1:1", ""),
+        *("inproc://x", "/run/push.sock", "127.0.0.1:21791", "tcp://127.0.0.1:1;tcp://0.0.0.0:1", "tcp://a;b:1"),
+    ],
+)
+def test_what_is_no_endpoint_is_refused(endpoint: str) -> None:
+    assert refusal(endpoint) == f"{endpoint}: pushes are taken at ipc:///PATH or tcp://HOST:PORT"
+
+
+def test_keys_that_nobody_could_use_are_refused(place: Path) -> None:
+    with pytest.raises(
+        EndpointError, match=r"^--push\.keys is for clients that come by TCP, and there is no such endpoint"
+    ):
+        PushSocket([f"ipc://{place}/push.sock"], keys=str(place))
+    assert not list(place.iterdir())
+
+
+@pytest.mark.parametrize("spoil", ["absent", "readable", "malformed"])
+def test_keys_that_are_no_use_are_refused_before_a_port_is_bound(place: Path, spoil: str) -> None:
+    if spoil != "absent":
+        make(place / "keys", ["gpu7"])
+        (place / "keys" / "daemon.key").chmod(0o644 if spoil == "readable" else 0o600)
+    if spoil == "malformed":
+        (place / "keys" / "daemon.key").write_text("")
+    with pytest.raises(EndpointError) as caught:
+        PushSocket([f"ipc://{place}/push.sock", "tcp://0.0.0.0:*"], keys=f"{place}/keys")
+    assert str(caught.value).startswith(f"--push.keys: {place}/keys/daemon.key: ")
+    assert not (place / "push.sock").exists()
 
 
 @pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:0", "tcp://127.0.0.1:*", "tcp://localhost:0", "tcp://[::1]:0"])
@@ -290,3 +319,132 @@ def test_the_systems_directory_is_not_made_by_a_user(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("trackside_daemon.ingest.endpoint.directories", lambda *_: iter([Path("/run/trackside")]))
     with pytest.raises(EndpointError, match="no place for the push socket"):
         default_directory({}, 4242)
+
+
+GROUP = 54321 if UID == 0 else os.getgid()
+"""One that this user may give files to."""
+
+
+def owner_and_mode(path: Path) -> tuple[int, int]:
+    return path.stat().st_gid, mode(path)
+
+
+@pytest.fixture
+def shared(place: Path) -> Path:
+    """A directory that the group may enter."""
+    os.chown(place, -1, GROUP)
+    place.chmod(0o750)
+    return place
+
+
+def test_a_group_that_is_named_may_write_to_the_socket_and_read_neither_token_nor_lock(shared: Path) -> None:
+    bound = PushSocket([f"ipc://{shared}/push.sock"], group=str(GROUP))
+    assert owner_and_mode(shared / "push.sock") == (GROUP, 0o660)
+    assert mode(shared / "push.sock.lock") == 0o600
+    assert owner_and_mode(shared) == (GROUP, 0o750)
+    bound.close()
+
+
+def test_a_group_is_named_by_its_name_too(shared: Path) -> None:
+    own = grp.getgrgid(os.getgid())
+    os.chown(shared, -1, own.gr_gid)
+    bound = PushSocket([f"ipc://{shared}/push.sock"], group=own.gr_name)
+    assert owner_and_mode(shared / "push.sock") == (own.gr_gid, 0o660)
+    bound.close()
+
+
+def test_the_directory_that_the_daemon_chose_is_opened_to_the_group(runtime: Path) -> None:
+    bound = PushSocket(group=str(GROUP))
+    assert owner_and_mode(runtime / "trackside") == (GROUP, 0o750)
+    assert owner_and_mode(runtime / "trackside" / "push.sock") == (GROUP, 0o660)
+    bound.close()
+
+
+@pytest.mark.parametrize(("gid", "bits"), [(GROUP, 0o700), (os.getgid() if UID == 0 else -1, 0o750)])
+def test_a_directory_that_the_user_chose_and_the_group_cannot_enter_is_said_so_and_left(
+    place: Path, gid: int, bits: int
+) -> None:
+    os.chown(place, -1, gid)
+    place.chmod(bits)
+    if UID != 0 and bits == 0o750:
+        place.chmod(0o700)
+    before = owner_and_mode(place)
+    with pytest.raises(EndpointError) as caught:
+        PushSocket([f"ipc://{place}/push.sock"], group=str(GROUP))
+    name = str(GROUP) if UID == 0 else grp.getgrgid(GROUP).gr_name
+    assert str(caught.value) == (
+        f"{place}: group {name} cannot enter it to reach the push socket; run: chgrp {name} {place} && chmod 750 {place}"
+    )
+    assert owner_and_mode(place) == before
+    assert not (place / "push.sock").exists()
+
+
+@pytest.mark.parametrize("group", ["nobody-has-this", "-1", "1.5", " "])
+def test_a_group_that_there_is_not_is_said_so(shared: Path, group: str) -> None:
+    with pytest.raises(
+        EndpointError, match=f"^--push.group: there is no group {group}; make it with: groupadd --system"
+    ):
+        PushSocket([f"ipc://{shared}/push.sock"], group=group)
+    assert not (shared / "push.sock").exists()
+
+
+def test_a_number_that_can_be_no_group_is_said_so(place: Path) -> None:
+    place.chmod(0o755)
+    with pytest.raises(EndpointError, match="cannot give it to group 99999999999: not a member of it"):
+        PushSocket([f"ipc://{place}/push.sock"], group="99999999999")
+
+
+@pytest.fixture
+def system(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that counts as the system's; who is in the group trackside is in this user's."""
+    monkeypatch.setattr("trackside_daemon.ingest.endpoint.SYSTEM_DIRECTORY", place)
+    monkeypatch.setattr("trackside_daemon.ingest.endpoint.directories", lambda *_: iter([place]))
+    monkeypatch.setattr("trackside_daemon.ingest.endpoint.GROUP", grp.getgrgid(os.getgid()).gr_name)
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(place))
+    return place
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_in_the_systems_directory_the_group_trackside_pushes_without_being_named(system: Path, named: bool) -> None:
+    if named:
+        system.chmod(0o750)
+    bound = PushSocket([f"ipc://{system}/push.sock"] if named else [])
+    assert owner_and_mode(system) == (os.getgid(), 0o750)
+    assert owner_and_mode(system / "push.sock") == (os.getgid(), 0o660)
+    bound.close()
+
+
+def test_a_system_without_the_group_is_told_to_make_it(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trackside_daemon.ingest.endpoint.GROUP", "nobody-has-this")
+    with pytest.raises(EndpointError) as caught:
+        PushSocket()
+    assert str(caught.value) == (
+        f"{system}/push.sock: there is no group nobody-has-this; make it with: groupadd --system nobody-has-this, or name"
+        " another with --push.group"
+    )
+
+
+NOT_A_MEMBER = """
+import os, sys
+if os.getuid() == 0:
+    os.setgroups([]); os.setgid(12345); os.setuid(12345)
+from trackside_daemon.ingest.endpoint import EndpointError, lend
+from pathlib import Path
+try:
+    lend(Path(sys.argv[1]), 1)
+except EndpointError as error:
+    print(error)
+"""
+
+
+def test_who_is_not_in_the_group_is_told_so(place: Path) -> None:
+    code = NOT_A_MEMBER.replace("import os, sys", "import os, sys, trackside_daemon.ingest.endpoint", 1)
+    uid = 12345 if UID == 0 else UID
+    os.chown(place, uid, -1)
+    told = subprocess.run([sys.executable, "-c", code, str(place)], capture_output=True, text=True, check=True)
+    name = grp.getgrgid(1).gr_name
+    assert told.stdout == (
+        f"{place}: uid {uid} cannot give it to group {name}: not a member of it; add this user with: usermod --append"
+        f" --groups {name} USER, or name another group with --push.group\n"
+    )
+    os.chown(place, UID, -1)

@@ -1,14 +1,17 @@
-"""Where the push socket is bound, and that no other daemon has it."""
+"""Where the push socket is bound, that no other daemon has it, and which group may push to it."""
 
 from __future__ import annotations
 
 import fcntl
+import grp
 import os
+import re
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside.discovery import SOCKET, SYSTEM_DIRECTORY, deaf, directories
+from trackside.keys import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,6 +19,11 @@ if TYPE_CHECKING:
 
 PATH_BYTES = 107
 """What sockaddr_un has room for."""
+
+GROUP = "trackside"
+"""Whose members push to a system daemon, unless it is told another."""
+
+TCP = re.compile(r"tcp://(?:[A-Za-z0-9*][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\]):(\d{1,5}|\*)", re.ASCII)
 
 ANOTHER = "--push.endpoint=ipc:///PATH"
 ELSEWHERE = f"name another place with {ANOTHER}"
@@ -53,6 +61,33 @@ def default_directory(environ: Mapping[str, str], uid: int) -> Path:
     )
 
 
+def require_keys(ports: Sequence[str], keys: str) -> None:
+    """See to it that nobody on another machine can push without a key.
+
+    Args:
+        ports: The endpoints that are no Unix sockets.
+        keys: The directory of keys; empty for none.
+
+    Raises:
+        EndpointError: One can be reached from other machines and there are no keys, is no endpoint, or there is none to
+            use the keys for.
+    """
+    for endpoint in ports:
+        found = TCP.fullmatch(endpoint)
+        if found is None or (found[1] != "*" and int(found[1]) > 65535):
+            raise EndpointError(f"{endpoint}: pushes are taken at ipc:///PATH or tcp://HOST:PORT")
+        if not keys and not is_loopback(endpoint):
+            raise EndpointError(
+                f"{endpoint}: other machines reach it, so clients need keys: make them with `trackside keys DIR` and start"
+                " with --push.keys=DIR"
+            )
+    if keys and not ports:
+        raise EndpointError(
+            "--push.keys is for clients that come by TCP, and there is no such endpoint; add one, such as"
+            " --push.endpoint=tcp://0.0.0.0:21791"
+        )
+
+
 def push_path(endpoints: Sequence[str], environ: Mapping[str, str], uid: int) -> Path:
     """The first socket that is a file, or would be: what belongs to one daemon alone lies beside it, under its name."""
     if not endpoints:
@@ -65,6 +100,71 @@ def push_path(endpoints: Sequence[str], environ: Mapping[str, str], uid: int) ->
 def token_path(endpoints: Sequence[str], environ: Mapping[str, str], uid: int) -> Path:
     """Where the API's token is kept: ``push.token`` beside ``push.sock``."""
     return push_path(endpoints, environ, uid).with_suffix(".token")
+
+
+def group_id(group: str, path: Path) -> int | None:
+    """The group that a socket at *path* is for; None when it is for its user alone.
+
+    Args:
+        group: What the user named, by name or number; empty for none, which is `GROUP` in the system's directory.
+        path: The socket.
+
+    Raises:
+        EndpointError: There is no such group.
+    """
+    if not group and path.parent != SYSTEM_DIRECTORY:
+        return None
+    if group.isdecimal():
+        return int(group)
+    try:
+        return grp.getgrnam(group or GROUP).gr_gid
+    except KeyError:
+        origin = "--push.group" if group else path
+        raise EndpointError(
+            f"{origin}: there is no group {group or GROUP}; make it with: groupadd --system {group or GROUP}, or name"
+            f" another{'' if group else ' with --push.group'}"
+        ) from None
+
+
+def lend(path: Path, group: int) -> None:
+    """Give a group what it needs of a directory or a socket: of a socket, to bind it alone gives others no write.
+
+    Raises:
+        EndpointError: It cannot be given away to that group.
+    """
+    try:
+        os.chown(path, -1, group)
+        path.chmod(0o750 if path.is_dir() else 0o660)
+    except (OSError, OverflowError) as error:
+        raise EndpointError(
+            f"{path}: uid {os.getuid()} cannot give it to group {_named(group)}: not a member of it; add this user with:"
+            f" usermod --append --groups {_named(group)} USER, or name another group with --push.group"
+        ) from error
+
+
+def admit(directory: Path, group: int, *, named: bool) -> None:
+    """See to it that a group can enter a socket's directory; one that the user named is left as it is.
+
+    Raises:
+        EndpointError: It cannot.
+    """
+    status = directory.stat()
+    if status.st_mode & (stat.S_IXGRP if status.st_gid == group else stat.S_IXOTH):
+        return
+    if not named:
+        lend(directory, group)
+        return
+    raise EndpointError(
+        f"{directory}: group {_named(group)} cannot enter it to reach the push socket; run: chgrp {_named(group)}"
+        f" {directory} && chmod 750 {directory}"
+    )
+
+
+def _named(group: int) -> str:
+    try:
+        return grp.getgrgid(group).gr_name
+    except (KeyError, OverflowError):
+        return str(group)
 
 
 class Lock:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from collections import deque
@@ -13,8 +12,19 @@ from typing import TYPE_CHECKING, cast
 
 import zmq
 
+from trackside.keys import KeyFileError
 from trackside.wire import MESSAGE_BYTES
-from trackside_daemon.ingest.endpoint import EndpointError, Lock, push_path, token_path
+from trackside_daemon.ingest.endpoint import (
+    EndpointError,
+    Lock,
+    admit,
+    group_id,
+    lend,
+    push_path,
+    require_keys,
+    token_path,
+)
+from trackside_daemon.ingest.keyring import Keyring
 from trackside_daemon.ingest.questions import Question
 from trackside_daemon.ingest.watch import RETRY_SECONDS, Watch
 from trackside_daemon.training.runs import Moment
@@ -22,6 +32,7 @@ from trackside_daemon.training.runs import Moment
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from trackside_daemon.ingest.authenticator import Authenticator
     from trackside_daemon.ingest.questions import Answer
     from trackside_daemon.ingest.sessions import Receipt, Sessions
     from trackside_daemon.metric import Batch
@@ -39,6 +50,9 @@ LINGER_MILLISECONDS = 200
 FRAME_BYTES = 2 * MESSAGE_BYTES
 """ZeroMQ drops a connection that announces a larger frame, before it takes memory for it."""
 
+KEEPALIVE_SECONDS = 60
+"""When a connection by TCP that is silent for so long is asked whether its machine is still there."""
+
 MESSAGES_WAITING = 128
 """What ZeroMQ holds of one connection while nobody reads: a client has at most half as many under way."""
 
@@ -47,7 +61,10 @@ class PushSocket:
     """The bound socket. Binding needs neither configuration nor web, so that a client waits as little as can be.
 
     Args:
-        endpoints: ``ipc:///PATH`` or ``tcp://HOST:PORT``, HOST a loopback address; none for `push_path`.
+        endpoints: ``ipc:///PATH`` or ``tcp://HOST:PORT``; none for `push_path`. Unix sockets are bound first.
+        keys: A directory that ``trackside keys`` made; whoever comes by TCP then needs a key. Empty for none: then TCP
+            is for loopback addresses alone.
+        group: Who may push beside this user, by name or number, as `group_id` has it.
 
     Attributes:
         token: Where the API's token is kept: beside the socket.
@@ -57,44 +74,82 @@ class PushSocket:
         EndpointError: One of them cannot be bound.
     """
 
-    def __init__(self, endpoints: Sequence[str] = ()) -> None:
+    def __init__(self, endpoints: Sequence[str] = (), *, keys: str = "", group: str = "") -> None:
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.ROUTER)
         self.socket.linger = LINGER_MILLISECONDS
         self.socket.maxmsgsize = FRAME_BYTES
         self.socket.rcvhwm = MESSAGES_WAITING
+        self.socket.tcp_keepalive, self.socket.tcp_keepalive_idle = 1, KEEPALIVE_SECONDS
         self._locks: list[Lock] = []
+        self._authenticator: Authenticator | None = None
         try:
             wanted = endpoints or (f"ipc://{push_path((), os.environ, os.getuid())}",)
-            self.endpoints = tuple(self._bind(endpoint) for endpoint in wanted)
+            files = [one for one in wanted if one.startswith("ipc://")]
+            ports = [one for one in wanted if not one.startswith("ipc://")]
+            require_keys(ports, keys)
+            bound = {one: self._bind_file(one, group, named=bool(endpoints)) for one in files}
+            self._guard(keys)
+            bound |= {one: self._bind(one) for one in ports}
+            self.endpoints = tuple(bound[one] for one in wanted)
             self.token = token_path(self.endpoints, os.environ, os.getuid())
         except EndpointError:
             self.close()
             raise
 
+    def rejected(self) -> dict[str, int]:
+        """Connections that were refused, by reason; called from any thread."""
+        authenticator = self._authenticator
+        return {"key": authenticator.rejected if authenticator is not None else 0}
+
     def close(self) -> None:
         """Unbind, and let go of the paths."""
+        if self._authenticator is not None:
+            self._authenticator.stop()
+            self._authenticator = None
         self.socket.close()
         self.context.term()
         for lock in self._locks:
             lock.release()
         self._locks = []
 
+    def _bind_file(self, endpoint: str, group: str, *, named: bool) -> str:
+        """Listen at a socket's path, whose directory the user named or did not; returns the endpoint."""
+        path = Path(endpoint.removeprefix("ipc://"))
+        gid = group_id(group, path)
+        self._locks.append(Lock(path))
+        if gid is not None:
+            admit(path.parent, gid, named=named)
+        umask = os.umask(0o177)  # the socket is this user's alone from its first moment
+        try:
+            bound = self._bind(endpoint)
+        finally:
+            os.umask(umask)
+        if gid is not None:
+            lend(path, gid)
+        return bound
+
+    def _guard(self, keys: str) -> None:
+        """With *keys*, let in those who have one; of what is bound later, so not of the Unix sockets."""
+        if not keys:
+            return
+        from trackside_daemon.ingest.authenticator import Authenticator
+
+        try:
+            keyring = Keyring(Path(keys))
+        except KeyFileError as error:
+            raise EndpointError(f"--push.keys: {error}") from None
+        self._authenticator = Authenticator(self.socket, keyring)
+        self._authenticator.guard()
+
     def _bind(self, endpoint: str) -> str:
         """Listen at an endpoint; returns it, with the port that a 0 or * became."""
-        if endpoint.startswith("ipc://"):
-            self._locks.append(Lock(Path(endpoint.removeprefix("ipc://"))))
-        elif not _is_loopback(endpoint):
-            raise EndpointError(f"{endpoint}: pushes are taken at ipc:///PATH or tcp://127.0.0.1:PORT")
         self.socket.ipv6 = endpoint.startswith("tcp://[")
-        umask = os.umask(0o177)  # the socket is this user's alone from its first moment
         try:
             self.socket.bind(endpoint)
         except zmq.ZMQError as error:
             reason = zmq.strerror(error.errno or 0).lower()
             raise EndpointError(f"{endpoint}: {reason}; name another with --push.endpoint") from error
-        finally:
-            os.umask(umask)
         return cast("bytes", self.socket.last_endpoint).decode()
 
 
@@ -254,9 +309,3 @@ def _descriptor(frame: zmq.Frame) -> int:
         return frame.get(zmq.SRCFD)
     except zmq.ZMQError:
         return -1
-
-
-def _is_loopback(endpoint: str) -> bool:
-    """Whether it is ``tcp://HOST:PORT`` with a loopback address and a port that there is."""
-    found = re.fullmatch(r"tcp://(?:localhost|127(?:\.\d{1,3}){3}|\[::1\]):(\d{1,5}|\*)", endpoint)
-    return found is not None and (found[1] == "*" or int(found[1]) < 65536)

@@ -21,7 +21,7 @@ from trackside_daemon.training.run import process_of
 from trackside_daemon.training.verdict import verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from trackside.wire import Bye, Clock, Hello, Identity, Pushes
     from trackside_daemon.history.recorder import Known
@@ -31,7 +31,12 @@ if TYPE_CHECKING:
     from trackside_daemon.training.verdict import Exit
 
 MESSAGES = Metric("trackside_ingest_messages_total", "counter", "Messages taken from clients.", ("kind",))
-REJECTED = Metric("trackside_ingest_rejected_total", "counter", "Messages refused, by reason.", ("reason",))
+REJECTED = Metric(
+    "trackside_ingest_rejected_total",
+    "counter",
+    "Messages refused, and connections without a known key, by reason.",
+    ("reason",),
+)
 DUPLICATES = Metric("trackside_ingest_duplicates_total", "counter", "Batches that had been taken already.")
 GAPS = Metric(
     "trackside_ingest_gaps_total", "counter", "Batches that are missing for good: the client had to drop them."
@@ -122,6 +127,7 @@ class Sessions:
         boot: This machine's boot id: a client of the same boot has the same clock.
         meet: Follows the process that greets on a connection to its end, which is told with `exited`; tells its pid as
             this machine counts, or None when it cannot be followed.
+        rejected: What was refused before it came here, by reason.
     """
 
     def __init__(
@@ -130,11 +136,13 @@ class Sessions:
         recall: Callable[[bytes], Known | None] = lambda _: None,
         boot: str = "",
         meet: Callable[[bytes, Identity, Moment], int | None] = lambda *_: None,
+        rejected: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self._runs = runs
         self._recall = recall
         self._boot = boot
         self._meet = meet
+        self._rejected_before = rejected
         self._sessions: dict[bytes, _Session] = {}
         self._messages = dict.fromkeys(KINDS, 0)
         self._rejected = dict.fromkeys((*REASONS, "kind"), 0)
@@ -172,7 +180,8 @@ class Sessions:
             key: one for key, one in self._sessions.items() if now.monotonic - one.heard_at < FORGET_SECONDS
         }
         samples = [Sample(MESSAGES, (kind,), count) for kind, count in self._messages.items()]
-        samples += [Sample(REJECTED, (reason,), count) for reason, count in self._rejected.items()]
+        rejected = {**self._rejected, **self._rejected_before()}
+        samples += [Sample(REJECTED, (reason,), count) for reason, count in rejected.items()]
         samples += [Sample(DUPLICATES, (), self._duplicates), Sample(GAPS, (), self._gaps), *self._runs.rejected()]
         return [*self._runs.tick(now), Batch("ingest", samples, complete=True), *self._lost(now)]
 

@@ -1,0 +1,173 @@
+"""The directory of keys that the daemon and ``trackside keys`` share: who the daemon is, and who may push.
+
+::
+
+    daemon.key              the daemon's secret and public half
+    authorized/NAME.pub     the public half of a client that may push
+    clients/NAME.key        what that client needs, until it is brought to its machine
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import zmq
+
+from trackside import keys
+from trackside.keys import KeyFileError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
+SETTLED_NANOSECONDS = 2 * 10**9
+"""A directory that was changed so recently may be changed again without its time of change showing it."""
+
+_DAEMON = """\
+# The key of a trackside daemon. SECRET: whoever has it can pass for the daemon. It stays on the daemon's machine.
+secret-key = "{secret}"
+public-key = "{public}"
+"""
+_CLIENT = """\
+# The key of the trackside client {name}. SECRET: whoever has it can push as {name}.
+# It belongs to the machine where the training runs, with TRACKSIDE_KEY_FILE naming it.
+secret-key = "{secret}"
+public-key = "{public}"
+daemon-key = "{daemon}"
+"""
+_AUTHORIZED = """\
+# The trackside client {name} may push while this file is in the directory authorized of the daemon's keys.
+public-key = "{public}"
+"""
+
+log = logging.getLogger("trackside")
+
+
+class Keyring:
+    """What the daemon needs of the directory. Clients that are added or taken away later are noticed without a restart.
+
+    Raises:
+        KeyFileError: There is no key of the daemon's to be had.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.authorized = directory / "authorized"
+        _require_curve()
+        file = directory / "daemon.key"
+        try:
+            self.secret, self.public = keys.read(file, "secret-key", "public-key")
+        except KeyFileError as error:
+            remedy = f"uid {os.getuid()}, as whom the daemon runs, has to own {directory} and all in it"
+            if isinstance(error.__cause__, FileNotFoundError):
+                remedy = f"make it with: trackside keys {directory}"
+            raise KeyFileError(f"{error}; {remedy}") from None
+        self._known: frozenset[bytes] = frozenset()
+        self._read_at = 0
+        self._told: set[Path] = set()
+
+    def allows(self, public: bytes) -> bool:
+        """Whether a client, by its public key in Z85, may push."""
+        try:
+            changed_at = self.authorized.stat().st_mtime_ns
+            if changed_at != self._read_at:
+                self._known = frozenset(self._read())
+                self._read_at = changed_at if time.time_ns() - changed_at > SETTLED_NANOSECONDS else 0
+        except OSError as error:
+            self._known, self._read_at = frozenset(), 0
+            self._tell(self.authorized, f"{self.authorized}: {(error.strerror or str(error)).lower()}")
+        return public in self._known
+
+    def _read(self) -> list[bytes]:
+        found = []
+        for file in sorted(self.authorized.glob("*.pub")):
+            try:
+                found += keys.read(file, "public-key")
+            except KeyFileError as error:
+                self._tell(file, str(error))
+        return found
+
+    def _tell(self, file: Path, problem: str) -> None:
+        if file not in self._told:
+            self._told.add(file)
+            log.warning("%s; nobody can push by it", problem)
+
+
+def make(directory: Path, clients: list[str]) -> list[Path]:
+    """Make the daemon's key where there is none, and one for each of *clients*; nothing that is there is overwritten.
+
+    Where root makes them, they belong to the owner of the directory, so that a daemon of that user can read them.
+
+    Returns:
+        The files that were made.
+
+    Raises:
+        KeyFileError: A name is no name or has a key already, or a file cannot be made: then none is.
+    """
+    files = {
+        name: (directory / "clients" / f"{name}.key", directory / "authorized" / f"{name}.pub") for name in clients
+    }
+    for name, both in files.items():
+        if not NAME.fullmatch(name):
+            raise KeyFileError(f"{name!r} cannot be a client's name: letters, digits, dots, dashes and underscores can")
+        for file in both:
+            if os.path.lexists(file):
+                raise KeyFileError(f"{file} is there and is kept; choose another name, or delete it first")
+    _require_curve()
+    made: list[Path] = []
+    try:
+        _make_directories(directory)
+        public = _daemon(directory / "daemon.key", made)
+        for name, (private, authorized) in files.items():
+            pair = dict(zip(("public", "secret"), map(bytes.decode, zmq.curve_keypair()), strict=True))
+            _write(private, _CLIENT.format(name=name, daemon=public, **pair), made)
+            _write(authorized, _AUTHORIZED.format(name=name, **pair), made)
+    except (OSError, KeyFileError) as error:
+        for file in made:
+            with suppress(OSError):
+                file.unlink()
+        if isinstance(error, KeyFileError):
+            raise
+        raise KeyFileError(f"{error.filename or directory}: {(error.strerror or str(error)).lower()}") from None
+    return made
+
+
+def _require_curve() -> None:
+    if not zmq.has("curve"):
+        raise KeyFileError(
+            "this pyzmq has no CURVE, its encryption; get one that has: pip install --force-reinstall pyzmq"
+        )
+
+
+def _make_directories(directory: Path) -> None:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if (status := directory.stat()).st_mode & 0o022:
+        raise KeyFileError(f"{directory}: others may write there, and so let themselves in: chmod 700 {directory}")
+    for name in ("authorized", "clients"):
+        with suppress(FileExistsError):
+            (directory / name).mkdir(mode=0o700)
+            if os.getuid() == 0:
+                os.chown(directory / name, status.st_uid, status.st_gid)
+
+
+def _daemon(file: Path, made: list[Path]) -> str:
+    """The daemon's public key; both halves are made where there is none."""
+    if not os.path.lexists(file):
+        public, secret = map(bytes.decode, zmq.curve_keypair())
+        _write(file, _DAEMON.format(public=public, secret=secret), made)
+    return keys.read(file, "secret-key", "public-key")[1].decode()
+
+
+def _write(file: Path, text: str, made: list[Path]) -> None:
+    """A file that was not there, for its owner alone: that of its directory."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(file, flags, 0o600), "w", encoding="ascii") as opened:
+        made.append(file)
+        if os.getuid() == 0:
+            owner = file.parent.stat()
+            os.fchown(opened.fileno(), owner.st_uid, owner.st_gid)
+        opened.write(text)

@@ -1,0 +1,129 @@
+"""What a key file has to be, and what is said of one that is no use."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+import zmq
+
+from trackside import keys
+from trackside.keys import KeyFileError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PUBLIC, SECRET = (half.decode() for half in zmq.curve_keypair())
+DAEMON = zmq.curve_keypair()[0].decode()
+GOOD = f'# a comment\n\nsecret-key = "{SECRET}"\n  public-key="{PUBLIC}"\r\ndaemon-key = "{DAEMON}"\n'
+ELSEWHERE = "tcp://192.0.2.1:21791"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A good key file."""
+    file = tmp_path / "gpu7.key"
+    file.write_text(GOOD)
+    file.chmod(0o600)
+    return file
+
+
+def refusal(file: Path | str, endpoint: str = ELSEWHERE) -> str:
+    with pytest.raises(KeyFileError) as caught:
+        keys.for_endpoint(endpoint, {"TRACKSIDE_KEY_FILE": str(file)})
+    said = str(caught.value)
+    assert "\n" not in said
+    assert not any(key in said for key in (SECRET, PUBLIC, DAEMON))
+    return said
+
+
+@pytest.mark.parametrize("endpoint", [ELSEWHERE, "tcp://127.0.0.1:21791", "tcp://gpu7:1"])
+def test_a_key_file_counts_for_every_port_also_of_this_machine(file: Path, endpoint: str) -> None:
+    key = keys.for_endpoint(endpoint, {"TRACKSIDE_KEY_FILE": str(file)})
+    assert key == keys.ClientKey(file, SECRET.encode(), PUBLIC.encode(), DAEMON.encode())
+
+
+def test_a_unix_socket_needs_none_and_no_file_is_looked_at() -> None:
+    assert keys.for_endpoint("ipc:///run/trackside/push.sock", {"TRACKSIDE_KEY_FILE": "/no/such"}) is None
+
+
+def test_this_machine_needs_none_and_every_other_does() -> None:
+    for here in ("tcp://127.0.0.1:1", "tcp://127.0.0.2:1", "tcp://localhost:1", "tcp://[::1]:65535"):
+        assert keys.for_endpoint(here, {}) is None
+    for there in (
+        *(
+            "tcp://10.0.0.1:1",
+            "tcp://0.0.0.0:1",
+            "tcp://*:1",
+            "tcp://[::]:1",
+            "tcp://127.evil.org:1",
+            "tcp://localhost.x:1",
+        ),
+        *("tcp://127.0.0.1:0;10.0.0.1:1", "tcp://127.0.0.1.example:1", "tcp://127.0.0.1@evil:1", "tcp://127.0.0.1:1\n"),
+    ):
+        with pytest.raises(KeyFileError, match="other machines are pushed to with a key only"):
+            keys.for_endpoint(there, {})
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o610, 0o666])
+def test_a_file_that_others_may_read_or_write_is_refused(file: Path, mode: int) -> None:
+    if os.getuid() == 0:
+        os.chown(file, 12345, 12345)
+    file.chmod(mode)
+    assert refusal(file) == f"{file}: others may read it, and it is secret: chmod 600 {file}"
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400])
+def test_one_for_its_owner_alone_is_good(file: Path, mode: int) -> None:
+    file.chmod(mode)
+    assert keys.for_endpoint(ELSEWHERE, {"TRACKSIDE_KEY_FILE": str(file)}) is not None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root has files of its own")
+def test_root_may_lend_one_to_a_group_and_to_nobody_else(file: Path) -> None:
+    file.chmod(0o440)
+    assert keys.for_endpoint(ELSEWHERE, {"TRACKSIDE_KEY_FILE": str(file)}) is not None
+    file.chmod(0o444)
+    assert "others may read it" in refusal(file)
+
+
+@pytest.mark.parametrize("name", ["secret-key", "public-key", "daemon-key"])
+@pytest.mark.parametrize("spoil", ["gone", "short", "not a letter of Z85", "without quotes"])
+def test_a_file_without_one_of_its_keys_is_no_key_file(file: Path, name: str, spoil: str) -> None:
+    lines = dict(line.strip().split("=", 1) for line in GOOD.splitlines() if "=" in line)
+    old = next(line for line in GOOD.splitlines() if line.strip().startswith(name))
+    value = lines[next(key for key in lines if key.strip() == name)].strip()
+    new = {
+        "gone": "",
+        "short": f'{name} = {value[:-2]}"',
+        "not a letter of Z85": f'{name} = "~{value[2:]}',
+        "without quotes": f"{name} = {value[1:-1]}",
+    }[spoil]
+    file.write_text(GOOD.replace(old, new))
+    assert refusal(file) == f"{file}: is no key file for this, as it has no {name}; `trackside keys` makes them"
+
+
+def test_halves_that_do_not_belong_together_are_refused(file: Path) -> None:
+    for other in (DAEMON, "#" * 40):
+        file.write_text(GOOD.replace(f'secret-key = "{SECRET}"', f'secret-key = "{other}"'))
+        assert refusal(file) == f"{file}: its secret-key and its public-key do not belong together; copy the file again"
+
+
+def test_what_is_no_file_is_refused_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    (tmp_path / "image").write_bytes(os.urandom(2**20))
+    (tmp_path / "image").chmod(0o600)
+    assert refusal(tmp_path / "pipe") == f"{tmp_path}/pipe: not a file"
+    assert refusal(tmp_path) == f"{tmp_path}: is a directory"
+    assert refusal("/dev/zero") == "/dev/zero: not a file"
+    assert refusal(tmp_path / "none") == f"{tmp_path}/none: no such file or directory"
+    assert refusal(tmp_path / "image").startswith(f"{tmp_path}/image: is no key file for this")
+    assert "embedded null byte" in refusal("nul\0")
+
+
+def test_the_secret_half_is_not_in_what_is_printed_of_a_key(file: Path) -> None:
+    key = keys.for_endpoint(ELSEWHERE, {"TRACKSIDE_KEY_FILE": str(file)})
+    assert SECRET not in repr(key)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600

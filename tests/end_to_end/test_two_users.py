@@ -1,0 +1,166 @@
+"""A daemon of one user and trainings of others: who shares its group pushes, who does not is told so.
+
+Users and groups are numbers that nobody has. They have to be able to run this Python: where it, or the project, lies
+behind a directory that is closed to them, such as /root, they get it in a mount namespace of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import DEADLINE, ROOT, Daemon, clean_environ, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from end_to_end.conftest import Process
+
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can be several users")
+
+DAEMON, TRAINER, STRANGER = 61001, 61002, 61003
+SHARED = 61100
+
+TRAINING = """
+import logging, sys
+logging.basicConfig(format="%(message)s")
+import trackside
+trackside.push(step=1, loss=0.5)
+sys.stdin.readline()
+trackside.finish()
+print("trained on")
+"""
+
+
+def launcher(user: int, *groups: int) -> list[str]:
+    """Starts a command as *user*, in a group of its own number and in *groups*, wherever Python lies."""
+    needed = sorted({ROOT, Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()})
+    closed = {closed_at: None for path in needed if (closed_at := _closed(path)) is not None}
+    numbers = [
+        f"--reuid={user}",
+        f"--regid={user}",
+        f"--groups={','.join(map(str, groups))}" if groups else "--clear-groups",
+    ]
+    switch = ["setpriv", *numbers, "--"]
+    if not closed:
+        return switch
+    behind = [path for path in needed if _closed(path) is not None]
+    steps = ["set -e"]
+    steps += [f"exec {number}<{shlex.quote(str(path))}" for number, path in enumerate(behind, 3)]
+    steps += [f"mount -t tmpfs -o mode=755 none {shlex.quote(str(path))}" for path in closed]
+    for number, path in enumerate(behind, 3):
+        quoted = shlex.quote(str(path))
+        steps.append(f"mkdir -p {quoted}; mount --no-canonicalize --bind /proc/self/fd/{number} {quoted}")
+    steps += ['cd "$PWD"', f'exec {shlex.join(switch)} "$@"']
+    return ["unshare", "--mount", "sh", "-c", "\n".join(steps), "sh"]
+
+
+def _closed(path: Path) -> Path | None:
+    """The first directory on the way to *path* that is closed to others."""
+    way = [*reversed(path.parents), path]
+    return next((one for one in way if not one.stat().st_mode & 0o001), None)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def everybody_can_run_this() -> None:
+    """The stage is set, or it is said what is missing."""
+    code = "import trackside.run, trackside_daemon.cli, sys, os; print(os.getuid(), os.getgroups())"
+    tried = subprocess.run(
+        [*launcher(TRAINER, SHARED), sys.executable, "-c", code],
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    if tried.stdout != f"{TRAINER} [{SHARED}]\n":
+        pytest.fail(
+            f"{sys.executable} and {ROOT} have to be such that every user can run and read them, or mount namespaces be"
+            f" allowed (CAP_SYS_ADMIN): {tried.stderr}"
+        )
+
+
+@pytest.fixture
+def shared(place: Path) -> Path:
+    """A directory as a service manager makes /run/trackside: of the daemon's user, open to the group."""
+    os.chown(place, DAEMON, SHARED)
+    place.chmod(0o750)
+    (place / "history").mkdir(mode=0o700)
+    os.chown(place / "history", DAEMON, SHARED)
+    return place
+
+
+@pytest.fixture
+def of_another_user(shared: Path) -> Iterator[Daemon]:
+    """A daemon that a group of its user's may push to."""
+    daemon = Daemon(shared, f"--push.group={SHARED}", launcher=launcher(DAEMON, SHARED))
+    yield daemon
+    daemon.stop()
+
+
+@pytest.fixture
+def train(start_training: Callable[..., Process]) -> Callable[..., Process]:
+    """Starts a training as a user, which ends when its input does."""
+
+    def start(daemon: Daemon, name: str, user: int, *groups: int) -> Process:
+        return start_training(daemon, "-c", TRAINING, launcher=launcher(user, *groups), TRACKSIDE_RUN_NAME=name)
+
+    return start
+
+
+def test_who_shares_the_group_pushes(of_another_user: Daemon, train: Callable[..., Process]) -> None:
+    training = train(of_another_user, "friend", TRAINER, SHARED)
+    eventually(lambda: of_another_user.series().get('trackside_training_steps_total{rank="0",run="friend"}') == 1)
+    printed, complaints = training.communicate("\n", timeout=DEADLINE)
+    assert (training.returncode, printed, complaints) == (0, "trained on\n", "")
+    assert of_another_user.series()['trackside_training_state{run="friend",state="finished"}'] == 1
+
+
+@pytest.mark.parametrize("closed", ["directory", "socket"])
+def test_who_does_not_is_told_which_group_to_join_and_trains_on(
+    of_another_user: Daemon, shared: Path, train: Callable[..., Process], closed: str
+) -> None:
+    if closed == "socket":
+        shared.chmod(0o755)
+    training = train(of_another_user, "stranger", STRANGER)
+    assert training.stderr is not None
+    told = training.stderr.readline()
+    assert told.startswith(
+        f"trackside: no daemon found at {of_another_user.endpoint} (permission denied: join the group {SHARED}); training"
+    )
+    printed, rest = training.communicate("\n", timeout=DEADLINE)
+    assert (training.returncode, printed, rest) == (0, "trained on\n", "")
+    assert not any("stranger" in name for name in of_another_user.series())
+
+
+def test_token_and_address_stay_the_daemons_own(of_another_user: Daemon, shared: Path) -> None:
+    for name, mode in {"push.sock": 0o660, "push.token": 0o600, "push.address": 0o600, "push.sock.lock": 0o600}.items():
+        status = (shared / name).stat()
+        assert (name, status.st_uid, status.st_mode & 0o777) == (name, DAEMON, mode)
+    assert (shared / "push.sock").stat().st_gid == SHARED
+
+
+def test_a_daemon_that_is_not_in_the_group_itself_says_so_in_one_line(shared: Path) -> None:
+    refused = subprocess.run(
+        [
+            *launcher(DAEMON),
+            *(sys.executable, "-m", "trackside_daemon", "daemon", f"--push.endpoint=ipc://{shared}/push.sock"),
+            *("--web.listen-address=127.0.0.1:0", f"--storage.path={shared}/history", f"--push.group={SHARED}"),
+        ],
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == (
+        f"trackside: {shared}/push.sock: uid {DAEMON} cannot give it to group {SHARED}: not a member of it; add this user"
+        f" with: usermod --append --groups {SHARED} USER, or name another group with --push.group\n"
+    )
+    assert not (shared / "push.sock").exists()
