@@ -1,11 +1,9 @@
-"""The run: what the training code holds, and the default run behind the module's functions."""
+"""The run: what the training code holds."""
 
 from __future__ import annotations
 
-import atexit
 import operator
 import os
-import sys
 import threading
 from contextlib import suppress
 from time import monotonic, monotonic_ns
@@ -13,19 +11,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside.config import as_json
 from trackside.device import DeviceScalars, is_on_device, local
-from trackside.identity import identify
 from trackside.log import warn
 from trackside.phases import Phase, Waits
-from trackside.sender import Sender
 from trackside.session import HEAVY, Session
 from trackside.tally import Deferred
 from trackside.wire import Happening, Notice, writable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
     from trackside.phases import Mark
+    from trackside.sender import Sender
 
 T = TypeVar("T")
 
@@ -43,7 +40,7 @@ DRAIN_SECONDS = 0.5
 
 _TEXT = (str, bytes, bytearray)
 _NUMBERS = frozenset((float, int))
-_STATUSES = ("finished", "stopped", "failed")
+STATUSES = ("finished", "stopped", "failed")
 _SEVERITIES = ("info", "warning", "critical")
 TEXT_LENGTH = 4096
 """Of an alert's text, and of an event's kind and fields together, so many characters travel."""
@@ -52,13 +49,23 @@ TEXT_LENGTH = 4096
 class Run:
     """One process's part in a training run; made by `init` or by the first push.
 
+    Args:
+        session: Its own.
+        sender: Serves the session; None when nothing is to be sent.
+        ended: Told when the run has ended.
+
     Attributes:
         id: The run's id, the same on all ranks.
         name: What people see.
         rank: Global rank; 0 when not distributed.
     """
 
-    def __init__(self, session: Session, sender: Sender | None) -> None:
+    __slots__ = (
+        *("__weakref__", "_device", "_ended", "_lock", "_rows", "_sender", "_session", "_warned"),
+        *("id", "name", "rank"),
+    )
+
+    def __init__(self, session: Session, sender: Sender | None, ended: Callable[[Run], None] = lambda _: None) -> None:
         self.id = session.identity.run
         self.name = session.identity.name
         self.rank = session.identity.rank
@@ -68,6 +75,7 @@ class Run:
         self._lock = threading.RLock()  # a signal handler may push in the midst of a push
         self._rows = session.rows
         self._device: DeviceScalars | None = None
+        self._ended = ended
 
     def push(self, values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **named: Any) -> None:
         """Hand over one step's numbers; returns at once and never raises. After the run's end it does nothing.
@@ -81,22 +89,7 @@ class Run:
                 end; of a DTensor the local part is taken. NaN and infinities are data. What is not a number is
                 dropped, counted, and warned about once per key.
         """
-        if self._sender is None:
-            return
-        pushed_at = monotonic_ns()
-        if values is not None:
-            named = self._merged(values, named)
-        if type(step) is not int and step is not None:
-            step = self._whole(step)
-        if self._device is not None:
-            self._device.poll()
-        place: int | Deferred | None = step
-        if not _NUMBERS.issuperset(map(type, named.values())):
-            named, place = self._numbers(pushed_at, step, named)
-        rows = self._rows
-        if len(rows) >= ROWS_WAITING or (len(named) > HEAVY and not self._has_room(len(named))):
-            self._drop_oldest()
-        rows.append((pushed_at, place, named))
+        self._push(values, step, named)
 
     def phase(self, name: str) -> Phase:
         """A phase of the training, as a context manager or a decorator: ``with run.phase("eval"): …``.
@@ -152,8 +145,8 @@ class Run:
         Raises:
             ValueError: Another status.
         """
-        if status not in _STATUSES:
-            raise ValueError(f"status {status!r} is none of {', '.join(_STATUSES)}")
+        if status not in STATUSES:
+            raise ValueError(f"status {status!r} is none of {', '.join(STATUSES)}")
         self._end(status)
 
     def __enter__(self) -> Run:  # noqa: PYI034  Self came with Python 3.11
@@ -162,13 +155,37 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._end(*_outcome(kind, error))
+        self._end(*outcome(kind, error))
+
+    def _push(self, values: Mapping[str, Any] | None, step: int | None, named: dict[str, Any]) -> None:
+        """`push`, for whoever has its arguments in hand: passing keywords on would cost as much as all of this.
+
+        Between two steps of a training the caches are cold, and each object that is touched is a miss: little is.
+        """
+        if self._sender is None:
+            return
+        pushed_at = monotonic_ns()
+        if values is not None:
+            named = self._merged(values, named)
+        if type(step) is not int and step is not None:
+            step = self._whole(step)
+        if self._device is not None:
+            self._device.poll()
+        place: int | Deferred | None = step
+        for value in named.values():
+            if type(value) is not float and type(value) is not int:
+                named, place = self._numbers(pushed_at, step, named)
+                break
+        rows = self._rows
+        if len(rows) >= ROWS_WAITING or (len(named) > HEAVY and not self._has_room(len(named))):
+            self._drop_oldest()
+        rows.append((pushed_at, place, named))
 
     def _end(self, status: str, cause: str = "", *, provisional: bool = False, timeout: float | None = None) -> None:
         with self._lock:
             sender, self._sender = self._sender, None
         if sender is not None:
-            timeout = _flush_timeout() if timeout is None else timeout
+            timeout = flush_timeout() if timeout is None else timeout
             deadline = monotonic() + timeout
             try:
                 if self._device is not None:
@@ -176,7 +193,7 @@ class Run:
             finally:  # also when Ctrl-C cuts it short
                 left = max(0.0, deadline - monotonic())
                 sender.end(self._session, status, cause, provisional=provisional, timeout=left)
-                _process.runs.discard(self)
+                self._ended(self)
 
     def _tell(self, moment: int, said: Mark | Happening | Notice) -> None:
         """Hand over what is no push, in its order among the pushes."""
@@ -218,12 +235,12 @@ class Run:
         """Have the values that are on a device follow in a row of their own."""
         deferred = Deferred(step, (*kept, *scalars))
         with self._lock:
-            self._device = self._device or DeviceScalars(self._hand_over, self._lose)
+            self._device = self._device or DeviceScalars(self._arrived, self._lose)
         for key, reason in self._device.defer(pushed_at, deferred, scalars).items():
             self._refuse(1, key, f"{_shown(key)}: {reason}")
         return deferred
 
-    def _hand_over(self, pushed_at: int, deferred: Deferred, values: dict[str, float]) -> None:
+    def _arrived(self, pushed_at: int, deferred: Deferred, values: dict[str, float]) -> None:
         if len(self._rows) >= ROWS_WAITING or (len(values) > HEAVY and not self._has_room(len(values))):
             self._drop_oldest()
         self._rows.append((pushed_at, deferred, values))
@@ -234,7 +251,7 @@ class Run:
 
     def _whole(self, step: Any) -> int | None:
         try:
-            return _whole(step)
+            return whole(step)
         except Exception:  # noqa: BLE001  the same
             self._refuse(0, operator.index, f"step: a {type(step).__name__} is not a whole number")
             return None
@@ -273,193 +290,17 @@ class Run:
             self._warned.add(key)
         warn(f"{message}; it is dropped, and so are further ones")
 
-    def _forked(self) -> None:
+    def forked(self) -> None:
+        """In a forked child it sends nothing."""
         self._sender = None
         self._lock = threading.RLock()
-
-
-def init(
-    name: str | None = None,
-    *,
-    id: str | None = None,  # noqa: A002  the field's word for it
-    config: Mapping[str, Any] | None = None,
-    tags: Iterable[str] = (),
-    total_steps: int | None = None,
-    endpoint: str | None = None,
-    enabled: bool = True,
-) -> Run:
-    """Open a run, and make it the one that `push` and `finish` of the module act on.
-
-    Args:
-        name: What people see; default ``$TRACKSIDE_RUN_NAME``, else the script's name with the cluster's job id.
-        id: The run's id, the same on all ranks; default ``$TRACKSIDE_RUN_ID``, else the launcher's, else random. The id
-            of an ended run resumes it.
-        config: Stored with the run, as JSON; what JSON does not have is written as its text. At most 1 MiB.
-        tags: Words to find the run by; default ``$TRACKSIDE_TAGS``, separated by commas.
-        total_steps: How many steps the run will have: gives progress and time left.
-        endpoint: Where the daemon listens, ``ipc://PATH`` or ``tcp://HOST:PORT``; default ``$TRACKSIDE_ENDPOINT``,
-            else it is looked for.
-        enabled: False makes a run that does nothing; so does ``$TRACKSIDE_DISABLED=1``.
-
-    Raises:
-        TypeError: ``config`` is no mapping, or ``total_steps`` no whole number.
-        ValueError: ``total_steps`` is negative or beyond int64.
-    """
-    total_steps = None if total_steps is None else _whole(total_steps)
-    if total_steps is not None and not 0 <= total_steps < 2**63:
-        raise ValueError(f"total_steps is {total_steps}, which is no number of steps")
-    words = tuple(map(str, tags)) or os.environ.get("TRACKSIDE_TAGS", "").split(",")
-    words = tuple(writable(word.strip()) for word in words if word.strip())
-    session = Session(identify(name, id), as_json(config), words, total_steps)
-    with _process.lock:
-        sender = None
-        if enabled and os.environ.get("TRACKSIDE_DISABLED", "0") in {"", "0"}:
-            sender = _process.sender(endpoint)
-        run = _process.default = Run(session, sender)
-        if sender is not None:
-            sender.add(session)
-            _process.runs.add(run)
-    return run
-
-
-def push(values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **named: Any) -> None:
-    """`Run.push` of the default run; the first push opens one."""
-    _default().push(values, step=step, **named)
-
-
-def phase(name: str) -> Phase:
-    """`Run.phase` of the default run, which is looked up when the phase is entered."""
-    return Phase(lambda moment, said: _default()._tell(moment, said), str(name))  # noqa: SLF001
-
-
-def data(loader: Iterable[T]) -> Waits[T]:
-    """`Run.data` of the default run."""
-    return _default().data(loader)
-
-
-def event(kind: str, /, **fields: Any) -> None:
-    """`Run.event` of the default run."""
-    _default().event(kind, **fields)
-
-
-def alert(title: str, text: str = "", severity: str = "warning") -> None:
-    """`Run.alert` of the default run."""
-    _default().alert(title, text, severity)
-
-
-def finish(status: str = "finished") -> None:
-    """`Run.finish` of the default run; the next push would open another. A forked child has no part in its parent's."""
-    if status not in _STATUSES:
-        raise ValueError(f"status {status!r} is none of {', '.join(_STATUSES)}")
-    with _process.lock:
-        run = _process.default
-        if run is None or run is _process.inherited:
-            return
-        _process.default = None
-    run.finish(status)
-
-
-class _Process:
-    """What all runs of one process share."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.default: Run | None = None
-        self.inherited: Run | None = None
-        self.runs: set[Run] = set()
-        self.outcome = ("finished", "")
-        self._senders: dict[str | None, Sender] = {}
-        self._parents: list[Sender | Run] = []
-        self._watching = self._exiting = False
-
-    def sender(self, endpoint: str | None) -> Sender | None:
-        """The sender for an endpoint, None where there can be none; the first also watches for the process's end."""
-        if self._exiting:
-            return None
-        if endpoint not in self._senders or not self._senders[endpoint].alive:
-            try:
-                self._senders[endpoint] = Sender(endpoint)
-            except (OSError, RuntimeError) as error:
-                warn(f"nothing can be sent, training goes on: {error}")
-                return None
-            self._watch_child_exit()
-        if not self._watching:
-            self._watch_exit()
-        return self._senders[endpoint]
-
-    def _watch_child_exit(self) -> None:
-        """A child of multiprocessing catches what its target raises, and may end by os._exit, which calls no atexit."""
-        processes = sys.modules.get("multiprocessing.process")
-        if processes is None or processes.parent_process() is None:
-            return
-        from multiprocessing.util import Finalize
-
-        def ended() -> None:
-            kind, error, _ = sys.exc_info()
-            self.outcome = self.outcome if kind is None else _outcome(kind, error)
-            self._exit()
-
-        Finalize(None, ended, exitpriority=0)
-
-    def _watch_exit(self) -> None:
-        self._watching = True
-        previous = sys.excepthook
-
-        def excepthook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-            self.outcome = _outcome(kind, error)
-            previous(kind, error, traceback)
-
-        sys.excepthook = excepthook
-        atexit.register(self._exit)
-
-    def _exit(self) -> None:
-        """Say the end of all runs, which share one flush timeout; a second Ctrl-C cuts it short.
-
-        A part of it is left for the senders, which write what was not acknowledged to the spool.
-        """
-        self._exiting = True
-        timeout = _flush_timeout()
-        deadline = monotonic() + timeout
-        with suppress(KeyboardInterrupt):
-            for run in list(self.runs):
-                left = max(0.0, deadline - timeout / 4 - monotonic())
-                run._end(*self.outcome, provisional=True, timeout=left)  # noqa: SLF001
-        for sender in self._senders.values():
-            sender.stop(max(0.2, deadline - monotonic()))
-        self._senders = {}
-
-    def forked(self) -> None:
-        """In a forked child nothing sends: the parent's thread and socket are the parent's alone."""
-        for run in self.runs:
-            run._forked()  # noqa: SLF001
-        for sender in self._senders.values():
-            sender.forked()
-        self.lock = threading.RLock()
-        self.inherited = self.default
-        self._parents += (*self._senders.values(), *self.runs)  # kept: nothing of ZeroMQ's or CUDA's is freed here
-        self.runs = set()
-        self._senders = {}
-
-
-def _default() -> Run:
-    run = _process.default
-    if run is not None:
-        return run
-    with _process.lock:
-        return _process.default or init(enabled=not _loads_data())
-
-
-def _loads_data() -> bool:
-    """Whether this is a worker of PyTorch's DataLoader: what a dataset pushes there opens no run of its own."""
-    worker = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", None)
-    return worker is not None and worker() is not None
 
 
 def _shown(key: object) -> str:
     return writable(key) if isinstance(key, str) else type(key).__name__
 
 
-def _whole(number: Any) -> int:
+def whole(number: Any) -> int:
     """*number* as an int, be it one, a float without a fraction, or a tensor of either.
 
     Raises:
@@ -473,18 +314,16 @@ def _whole(number: Any) -> int:
         return int(real)
 
 
-def _outcome(kind: type[BaseException] | None, error: BaseException | None) -> tuple[str, str]:
+def outcome(kind: type[BaseException] | None, error: BaseException | None) -> tuple[str, str]:
+    """The status and the cause that follow from an exception, or from none."""
     if kind is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return "finished", ""
     return ("stopped" if issubclass(kind, KeyboardInterrupt) else "failed"), kind.__name__
 
 
-def _flush_timeout() -> float:
+def flush_timeout() -> float:
+    """Seconds that the end of a run may take: ``$TRACKSIDE_FLUSH_TIMEOUT``."""
     try:
         return max(0.0, float(os.environ.get("TRACKSIDE_FLUSH_TIMEOUT", "2")))
     except ValueError:
         return 2.0
-
-
-_process = _Process()
-os.register_at_fork(after_in_child=_process.forked)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from client.router import Router
 
-from trackside import run as run_module
+from trackside import default
+from trackside.process import Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,18 +19,18 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def process(monkeypatch: pytest.MonkeyPatch, spool: Path) -> Iterator[run_module._Process]:
+def process(monkeypatch: pytest.MonkeyPatch, spool: Path) -> Iterator[Process]:
     """All that runs of a process share, made anew for each test; and an environment that leads nowhere."""
     for name in list(os.environ):
         if name.startswith(("TRACKSIDE_", "SLURM_")) and name != "TRACKSIDE_SPOOL":
             monkeypatch.delenv(name)
-    fresh = run_module._Process()
-    monkeypatch.setattr(run_module, "_process", fresh)
+    fresh = Process()
+    monkeypatch.setattr(default, "_process", fresh)
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     yield fresh
     monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0")
-    fresh._exit()
-    atexit.unregister(fresh._exit)
+    fresh.exit()
+    atexit.unregister(fresh.exit)
 
 
 @pytest.fixture

@@ -19,14 +19,21 @@ from client.router import Router, kept, pushed
 from processes import eventually
 
 import trackside
-from trackside import run as run_module
 from trackside.config import CONFIG_BYTES, as_json
 from trackside.run import ROWS_WAITING, VALUES_WAITING, WARNINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from trackside.process import Process
+
 NAN = float("nan")
+
+
+@pytest.fixture(autouse=True)
+def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That no daemon is there is no news here."""
+    monkeypatch.setattr("trackside.sender.Sender._tell_absent", lambda _: None)
 
 
 class Scalar:
@@ -162,7 +169,7 @@ def test_there_is_an_end_of_warnings(nowhere: str, caplog: pytest.LogCaptureFixt
 @pytest.mark.parametrize("key", [7, None, "\ud800", ("a", 1), frozenset(), Scalar(1.0)], ids=repr)
 @pytest.mark.parametrize("value", [1.0, "text"])
 def test_a_key_that_is_no_text_costs_only_itself_and_says_so(
-    nowhere: str, caplog: pytest.LogCaptureFixture, process: run_module._Process, key: Any, value: object
+    nowhere: str, caplog: pytest.LogCaptureFixture, process: Process, key: Any, value: object
 ) -> None:
     run = trackside.init(endpoint=nowhere)
     for step in range(3):
@@ -170,7 +177,7 @@ def test_a_key_that_is_no_text_costs_only_itself_and_says_so(
     rows, totals = kept(run)
     assert rows == [(step, {"loss": 0.5}) for step in range(3)]
     assert totals.dropped == 3
-    process._exit()
+    process.exit()
     assert sum(f"{kind} is" in line for line in warnings(caplog) for kind in ("a key", "a str")) == 1
 
 
@@ -417,7 +424,7 @@ def test_pushes_of_many_threads_all_arrive(nowhere: str) -> None:
 
 
 def test_the_first_push_opens_a_run_even_when_many_threads_make_it(
-    nowhere: str, monkeypatch: pytest.MonkeyPatch, process: run_module._Process
+    nowhere: str, monkeypatch: pytest.MonkeyPatch, process: Process
 ) -> None:
     monkeypatch.setenv("TRACKSIDE_ENDPOINT", nowhere)
     barrier = threading.Barrier(8)
@@ -437,7 +444,7 @@ def test_the_first_push_opens_a_run_even_when_many_threads_make_it(
 
 
 def test_the_module_acts_on_the_default_run_and_a_push_after_its_end_opens_another(
-    nowhere: str, monkeypatch: pytest.MonkeyPatch, process: run_module._Process
+    nowhere: str, monkeypatch: pytest.MonkeyPatch, process: Process
 ) -> None:
     monkeypatch.setenv("TRACKSIDE_ENDPOINT", nowhere)
     trackside.finish()
@@ -478,9 +485,7 @@ def test_finish_twice_ends_once_and_later_pushes_do_nothing(nowhere: str) -> Non
 
 
 @pytest.mark.parametrize("status", ["done", "", "lost", "running", None, 0, []])
-def test_a_status_that_there_is_not_is_refused_and_the_run_goes_on(
-    nowhere: str, process: run_module._Process, status: Any
-) -> None:
+def test_a_status_that_there_is_not_is_refused_and_the_run_goes_on(nowhere: str, process: Process, status: Any) -> None:
     run = trackside.init(endpoint=nowhere)
     for end in (run.finish, trackside.finish):
         with pytest.raises(ValueError, match="is none of finished, stopped, failed"):
@@ -537,7 +542,7 @@ def test_a_with_block_ends_its_run_by_how_it_is_left(
 def test_a_run_that_is_switched_off_does_nothing_at_all(
     nowhere: str,
     monkeypatch: pytest.MonkeyPatch,
-    process: run_module._Process,
+    process: Process,
     caplog: pytest.LogCaptureFixture,
     off: dict[str, Any],
 ) -> None:
@@ -575,11 +580,11 @@ def test_trackside_disabled_by_nothing_or_zero_is_not(
 
 
 def test_after_the_process_has_said_its_ends_nothing_begins_anew(
-    nowhere: str, monkeypatch: pytest.MonkeyPatch, process: run_module._Process
+    nowhere: str, monkeypatch: pytest.MonkeyPatch, process: Process
 ) -> None:
     monkeypatch.setenv("TRACKSIDE_ENDPOINT", nowhere)
     trackside.push(loss=0.5)
-    process._exit()
+    process.exit()
     assert not sender_threads()
     trackside.push(loss=0.25)
     trackside.finish()

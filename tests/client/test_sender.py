@@ -26,7 +26,7 @@ from trackside.wire import Envelope, Nack, Refused, encode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside import run as run_module
+    from trackside.process import Process
 
 SECOND = 1_000_000_000
 
@@ -126,16 +126,16 @@ def test_finish_waits_no_longer_than_it_was_told_to(
 
 
 def test_at_the_end_of_the_process_all_runs_share_one_time_to_flush(
-    router: Router, monkeypatch: pytest.MonkeyPatch, process: run_module._Process
+    router: Router, monkeypatch: pytest.MonkeyPatch, process: Process
 ) -> None:
     given: list[float] = []
     monkeypatch.setattr(sender.Sender, "end", lambda *_, timeout, **__: given.append(timeout))
     clock = itertools.chain([100.0, 100.0, 101.5, 102.5], itertools.repeat(200.0))
-    monkeypatch.setattr("trackside.run.monotonic", lambda: next(clock))
+    monkeypatch.setattr("trackside.process.monotonic", lambda: next(clock))
     for _ in range(3):
         trackside.init(endpoint=router.endpoint)
-    process._exit()
-    assert given == [1.5, 0.0, 0.0]  # the last quarter is for what has to be written to the spool
+    process.exit()
+    assert given == pytest.approx([1.5, 0.0, 0.0])  # the last quarter is for what has to be written to the spool
 
 
 @pytest.mark.usefixtures("impatient")
@@ -256,7 +256,7 @@ def test_a_session_without_progress_sends_again_although_the_daemon_answers_othe
 
 @pytest.mark.usefixtures("impatient")
 def test_a_refused_batch_is_counted_and_said_once(
-    router: Router, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, process: run_module._Process
+    router: Router, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, process: Process
 ) -> None:
     monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0")
     run = trackside.init(endpoint=router.endpoint)
@@ -268,7 +268,7 @@ def test_a_refused_batch_is_counted_and_said_once(
         after = router.take("batch")
         assert (after.body.blocks, after.body.totals.dropped) == ([], 2 * step + 2)
         router.tell(after, "ack", after.number)
-    process._exit()
+    process.exit()
     assert said(caplog) == [
         "the daemon refused message 1: body; its values are counted as dropped, and so are those of further ones"
     ]
@@ -656,7 +656,7 @@ def test_the_line_comes_after_five_seconds() -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_runs_that_have_ended_without_a_daemon_are_on_disk_and_do_not_pile_up_in_memory(
-    nowhere: str, spool: Path, process: run_module._Process
+    nowhere: str, spool: Path, process: Process
 ) -> None:
     for number in range(30):
         run = trackside.init(f"run-{number}", endpoint=nowhere)
