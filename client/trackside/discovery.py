@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import stat
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,11 +82,8 @@ def _unfit(path: Path, owner: int | None) -> str:
     except PermissionError:
         return _denied(path.parent, stat.S_IXGRP)
     except (OSError, ValueError) as error:  # a path with a NUL byte
-        return (
-            "absent"
-            if isinstance(error, FileNotFoundError)
-            else (getattr(error, "strerror", None) or str(error)).lower()
-        )
+        said = (getattr(error, "strerror", None) or str(error)).lower()
+        return "absent" if isinstance(error, FileNotFoundError) else said
     if not stat.S_ISSOCK(status.st_mode):
         return "not a socket"
     if owner is not None and {status.st_uid, directory.st_uid} != {owner}:
@@ -102,12 +100,15 @@ def _denied(path: Path, needed: int) -> str:
         group = status.st_gid if status.st_mode & needed else None
     except OSError:
         group = None
-    if group is None:
-        return "permission denied"
+    return "permission denied" if group is None else f"permission denied: join the group {_group_name(group)}"
+
+
+@lru_cache(8)  # it is asked at every look for a daemon, and a directory service may be slow
+def _group_name(group: int) -> str:
     try:
-        return f"permission denied: join the group {grp.getgrgid(group).gr_name}"
+        return grp.getgrgid(group).gr_name
     except KeyError:
-        return f"permission denied: join the group {group}"
+        return str(group)
 
 
 def deaf(path: Path) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from end_to_end.conftest import Process
     from processes import Daemon
 
-DUMMY = "192.0.2.1"
+DUMMY = "198.51.100.1"
 """For documentation only, RFC 5737; given to the loopback interface where a machine has no network."""
 
 TRAINING = """
