@@ -35,12 +35,19 @@ class _Series(NamedTuple):
     max: float | None
 
 
+class _Cut(NamedTuple):
+    """A block's part of an axis: its row of table ``axis``; least, greatest and last of the steps, then of the times."""
+
+    id: int
+    bounds: tuple[int, int, int, int, int, int]
+
+
 class _Axis(NamedTuple):
-    """Steps and times of some samples, and the rows of table ``axis`` that hold them, one a block."""
+    """Steps and times of some samples, shared by the keys of a push, and their cuts by where they start."""
 
     steps: array[int]
     times: array[int]
-    ids: dict[int, int]
+    cuts: dict[int, _Cut]
 
 
 class Packing:
@@ -177,31 +184,34 @@ class Packing:
         return known
 
     def _write(self, id_: int, values: array[float], axis: _Axis, start: int) -> None:
-        steps, times = axis.steps[start : start + BLOCK], axis.times[start : start + BLOCK]
+        cut = self._cut(axis, start)
         cells = codec.cells(values)
         low, high = codec.extremes(cells.mins)[0](cells.mins), codec.extremes(cells.maxs)[1](cells.maxs)
         self._connection.execute(
             "INSERT INTO block VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                *(id_, len(values), self._axis_row(axis, start, steps, times)),
-                *(min(steps), max(steps), steps[-1], min(times), max(times), times[-1]),
+                *(id_, len(values), cut.id, *cut.bounds),
                 *(low, high, values[-1], codec.encode_cells(cells), codec.encode_values(values)),  # NaN becomes NULL
             ),
         )
 
-    def _axis_row(self, axis: _Axis, start: int, steps: array[int], times: array[int]) -> int:
-        id_ = axis.ids.get(start)
-        if id_ is not None:
+    def _cut(self, axis: _Axis, start: int) -> _Cut:
+        """The block of an axis that begins at *start*, for one series more: written for the first."""
+        known = axis.cuts.get(start)
+        if known is not None:
             self._connection.execute(
-                "UPDATE axis SET blocks = blocks + 1, untrimmed = untrimmed + 1 WHERE id = ?", (id_,)
+                "UPDATE axis SET blocks = blocks + 1, untrimmed = untrimmed + 1 WHERE id = ?", (known.id,)
             )
-            return id_
+            return known
+        steps, times = axis.steps[start : start + BLOCK], axis.times[start : start + BLOCK]
         ends = [*range(CELL - 1, len(steps) - 1, CELL), len(steps) - 1]
         cells = array("q", [*(steps[end] for end in ends), *(times[end] for end in ends)]).tobytes()
-        data = encode_axis(steps, times)
-        inserted = self._connection.execute("INSERT INTO axis VALUES (NULL, 1, 1, ?, ?)", (cells, data))
-        axis.ids[start] = int(inserted.lastrowid or 0)
-        return axis.ids[start]
+        inserted = self._connection.execute(
+            "INSERT INTO axis VALUES (NULL, 1, 1, ?, ?)", (cells, encode_axis(steps, times))
+        )
+        bounds = (min(steps), max(steps), steps[-1], min(times), max(times), times[-1])
+        axis.cuts[start] = _Cut(int(inserted.lastrowid or 0), bounds)
+        return axis.cuts[start]
 
 
 def encode_axis(steps: array[int], times: array[int]) -> bytes:
