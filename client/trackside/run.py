@@ -116,13 +116,11 @@ class Run:
             sender, self._sender = self._sender, None
         if sender is not None:
             timeout = _flush_timeout() if timeout is None else timeout
-            deadline = monotonic() + timeout
             try:
                 if self._device is not None:
-                    self._device.drain(min(DRAIN_SECONDS, timeout))
+                    timeout = max(0.0, timeout - self._device.drain(min(DRAIN_SECONDS, timeout)))
             finally:  # also when Ctrl-C cuts it short
-                left = max(0.0, deadline - monotonic())
-                sender.end(self._session, status, cause, provisional=provisional, timeout=left)
+                sender.end(self._session, status, cause, provisional=provisional, timeout=timeout)
                 _process.runs.discard(self)
 
     def _merged(self, values: Mapping[str, Any], named: dict[str, Any]) -> dict[str, Any]:
@@ -156,8 +154,9 @@ class Run:
     def _defer(self, pushed_at: int, step: int | None, kept: dict[str, float], scalars: dict[str, Any]) -> Deferred:
         """Have the values that are on a device follow in a row of their own."""
         deferred = Deferred(step, (*kept, *scalars))
-        with self._lock:
-            self._device = self._device or DeviceScalars(self._hand_over, self._lose)
+        if self._device is None:
+            with self._lock:
+                self._device = self._device or DeviceScalars(self._hand_over, self._lose)
         for key, reason in self._device.defer(pushed_at, deferred, scalars).items():
             self._refuse(1, key, f"{_shown(key)}: {reason}")
         return deferred
@@ -169,7 +168,9 @@ class Run:
 
     def _lose(self, values: int) -> None:
         if values:
-            self._refuse(values, DeviceScalars, "values on a device could not be read before the end, or it has failed")
+            self._refuse(
+                values, DeviceScalars, "a value on a device has not arrived before the end, or its device has failed"
+            )
 
     def _whole(self, step: Any) -> int | None:
         try:
@@ -286,7 +287,7 @@ class _Process:
         self.runs: set[Run] = set()
         self.outcome = ("finished", "")
         self._senders: dict[str | None, Sender] = {}
-        self._parents: list[Sender | Run] = []
+        self._parents: list[Sender] = []
         self._watching = self._exiting = False
 
     def sender(self, endpoint: str | None) -> Sender | None:
@@ -333,8 +334,8 @@ class _Process:
             sender.forked()
         self.lock = threading.RLock()
         self.inherited = self.default
-        self._parents += (*self._senders.values(), *self.runs)  # kept: nothing of ZeroMQ's or CUDA's is freed here
         self.runs = set()
+        self._parents += self._senders.values()  # kept, so that nothing of ZeroMQ's is closed here
         self._senders = {}
 
 
