@@ -7,7 +7,8 @@ asks the event, and hands over what has arrived. Why it is done so:
   a CUDA graph), and with the reuse of its memory, so nothing has to be kept alive. For a side stream each value would
   have to be cloned first, and two more calls would tie the streams together.
 - *A copy a value, of its bytes as they are.* No conversion, so no kernel is launched and nothing is allocated, and an
-  int64 arrives as exactly as a bfloat16. To stack several would take a kernel and memory, to spare a call or two.
+  int64 arrives as exactly as a bfloat16. A step has one to three values: to stack those would take a kernel and memory
+  to spare a call or two (bench/scalars.py measures the other ways).
 - *By the pushing thread alone, and never inside a capture.* An event that is asked, or pinned memory that is allocated,
   by any other thread breaks the capture of a CUDA graph (pytorch/pytorch#104487, #176251).
 - *Never a collective*, which would be the very hang that a monitor is to find: of a DTensor its local part is read.
@@ -15,8 +16,10 @@ asks the event, and hands over what has arrived. Why it is done so:
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+import weakref
 from collections import deque
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 SLOTS = 1024
-"""Values under way at most, of one thread on one device: more than the launches by which a host can be ahead."""
+"""Values under way at most, of one thread on one device. A copy is a launch, and the queue of launches holds about as
+many, so a host that is further ahead waits there anyhow."""
 
 POLL_SECONDS = 0.001
 
@@ -42,7 +46,7 @@ def local(value: Any) -> Any:
 
 
 class Cuda:
-    """What `DeviceScalars` asks of PyTorch's CUDA, or ROCm, which has the same names."""
+    """What `DeviceScalars` asks of PyTorch's CUDA, or of ROCm, which has the same names."""
 
     def __init__(self) -> None:
         import torch
@@ -100,6 +104,7 @@ class DeviceScalars:
         self._hand_over, self._lose = hand_over, lose
         self._cuda = Cuda() if cuda is None else cuda
         self._rings: dict[int, dict[Any, _Ring]] = {}
+        _living.add(self)
 
     def defer(self, pushed_at: int, tag: Any, scalars: Mapping[str, Any]) -> dict[str, str]:
         """Start the copies, and return the keys of those values that cannot be taken, with the reason.
@@ -127,23 +132,30 @@ class DeviceScalars:
                 if ring.under_way:
                     self._collect(ring)
 
-    def drain(self, seconds: float) -> None:
-        """Wait at most so many *seconds* for the values of this thread, and of those that are gone.
+    def drain(self, seconds: float) -> float:
+        """Wait at most so many *seconds* for the values of this thread, and of those that are gone; how many it took.
 
         A thread that lives is left alone. What is still under way then is counted as lost.
         """
-        deadline = monotonic() + seconds
+        begun = monotonic()
         alive = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
-        ours = [ring for owner, rings in tuple(self._rings.items()) if owner not in alive for ring in rings.values()]
+        rings = [(owner, ring) for owner, rings in tuple(self._rings.items()) for ring in tuple(rings.values())]
+        ours = [ring for owner, ring in rings if owner not in alive]
         while True:
             for ring in ours:
                 self._collect(ring)
-            if not any(ring.under_way for ring in ours) or monotonic() >= deadline:
+            if not any(ring.under_way for ring in ours) or monotonic() - begun >= seconds:
                 break
             sleep(POLL_SECONDS)
-        for rings in tuple(self._rings.values()):
-            for ring in tuple(rings.values()):
-                self._lose(sum(len(copy.slots) for copy in tuple(ring.under_way)))
+        for _, ring in rings:
+            self._lose(sum(len(copy.slots) for copy in tuple(ring.under_way)))
+        return monotonic() - begun
+
+    def forked(self) -> None:
+        """In a child nothing of CUDA's may be freed, not even at its end, or PyTorch aborts it: keep it for good."""
+        import ctypes
+
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._rings))
 
     def _ring(self, device: Any) -> _Ring:
         rings = self._rings.setdefault(threading.get_ident(), {})
@@ -249,3 +261,12 @@ def _plain(value: Any) -> Any:
 
 def _reason(error: Exception) -> str:
     return f"it cannot be copied from its device ({type(error).__name__})"
+
+
+def _forked() -> None:
+    for scalars in _living:
+        scalars.forked()
+
+
+_living: weakref.WeakSet[DeviceScalars] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_forked)

@@ -6,7 +6,7 @@ import operator
 import os
 import threading
 from contextlib import suppress
-from time import monotonic, monotonic_ns
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside.config import as_json
@@ -186,13 +186,11 @@ class Run:
             sender, self._sender = self._sender, None
         if sender is not None:
             timeout = flush_timeout() if timeout is None else timeout
-            deadline = monotonic() + timeout
             try:
                 if self._device is not None:
-                    self._device.drain(min(DRAIN_SECONDS, timeout))
+                    timeout = max(0.0, timeout - self._device.drain(min(DRAIN_SECONDS, timeout)))
             finally:  # also when Ctrl-C cuts it short
-                left = max(0.0, deadline - monotonic())
-                sender.end(self._session, status, cause, provisional=provisional, timeout=left)
+                sender.end(self._session, status, cause, provisional=provisional, timeout=timeout)
                 self._ended(self)
 
     def _tell(self, moment: int, said: Mark | Happening | Notice) -> None:
@@ -234,8 +232,9 @@ class Run:
     def _defer(self, pushed_at: int, step: int | None, kept: dict[str, float], scalars: dict[str, Any]) -> Deferred:
         """Have the values that are on a device follow in a row of their own."""
         deferred = Deferred(step, (*kept, *scalars))
-        with self._lock:
-            self._device = self._device or DeviceScalars(self._arrived, self._lose)
+        if self._device is None:
+            with self._lock:
+                self._device = self._device or DeviceScalars(self._arrived, self._lose)
         for key, reason in self._device.defer(pushed_at, deferred, scalars).items():
             self._refuse(1, key, f"{_shown(key)}: {reason}")
         return deferred
@@ -247,7 +246,9 @@ class Run:
 
     def _lose(self, values: int) -> None:
         if values:
-            self._refuse(values, DeviceScalars, "values on a device could not be read before the end, or it has failed")
+            self._refuse(
+                values, DeviceScalars, "a value on a device has not arrived before the end, or its device has failed"
+            )
 
     def _whole(self, step: Any) -> int | None:
         try:
