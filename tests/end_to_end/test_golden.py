@@ -182,7 +182,10 @@ def _said_by(rank: int) -> Iterator[list[bytes]]:
         samples=256.0,
         tokens=4_000_000.0,
         nonfinite={"loss": 4, "grad_norm": 4} if rank else {},
+        spooled=rank,
         step_duration=Histogram([0] * 7 + [3] + [0] * (len(DURATION_BUCKETS) - 7), 0.375),
+        phases={"other": 0.25, "data": 0.125, "eval": 599.625},
+        data_wait=Histogram([0] * 5 + [4] + [0] * (len(DURATION_BUCKETS) - 5), 0.125),
     )
     yield encode(Envelope("batch", session, 1), Pushes(clock, totals, [block]))
     if rank:

@@ -10,6 +10,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,6 +97,14 @@ def shared(place: Path) -> Path:
 
 
 @pytest.fixture
+def owned() -> Iterator[Path]:
+    """A stranger's own directory."""
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
+        os.chown(directory, STRANGER, -1)
+        yield Path(directory)
+
+
+@pytest.fixture
 def of_another_user(shared: Path) -> Iterator[Daemon]:
     """A daemon that a group of its user's may push to."""
     daemon = Daemon(shared, f"--push.group={SHARED}", launcher=launcher(DAEMON, SHARED))
@@ -107,8 +116,9 @@ def of_another_user(shared: Path) -> Iterator[Daemon]:
 def train(start_training: Callable[..., Process]) -> Callable[..., Process]:
     """Starts a training as a user, which ends when its input does."""
 
-    def start(daemon: Daemon, name: str, user: int, *groups: int) -> Process:
-        return start_training(daemon, "-c", TRAINING, launcher=launcher(user, *groups), TRACKSIDE_RUN_NAME=name)
+    def start(daemon: Daemon, name: str, user: int, *groups: int, **more: str) -> Process:
+        as_user = launcher(user, *groups)
+        return start_training(daemon, "-c", TRAINING, launcher=as_user, TRACKSIDE_RUN_NAME=name, **more)
 
     return start
 
@@ -123,11 +133,11 @@ def test_who_shares_the_group_pushes(of_another_user: Daemon, train: Callable[..
 
 @pytest.mark.parametrize("closed", ["directory", "socket"])
 def test_who_does_not_is_told_which_group_to_join_and_trains_on(
-    of_another_user: Daemon, shared: Path, train: Callable[..., Process], closed: str
+    of_another_user: Daemon, shared: Path, train: Callable[..., Process], owned: Path, closed: str
 ) -> None:
     if closed == "socket":
         shared.chmod(0o755)
-    training = train(of_another_user, "stranger", STRANGER)
+    training = train(of_another_user, "stranger", STRANGER, TRACKSIDE_SPOOL=str(owned))
     assert training.stderr is not None
     told = training.stderr.readline()
     assert told.startswith(
@@ -136,6 +146,27 @@ def test_who_does_not_is_told_which_group_to_join_and_trains_on(
     printed, rest = training.communicate("\n", timeout=DEADLINE)
     assert (training.returncode, printed, rest) == (0, "trained on\n", "")
     assert not any("stranger" in name for name in of_another_user.series())
+
+
+def test_what_a_trainer_leaves_in_the_shared_spool_is_taken_by_the_other_users_daemon(
+    shared: Path, train: Callable[..., Process]
+) -> None:
+    spool = shared / "spool"
+    spool.mkdir()
+    os.chown(spool, DAEMON, SHARED)
+    spool.chmod(0o3770)
+    daemon = Daemon(shared, f"--push.group={SHARED}", launcher=launcher(DAEMON, SHARED))
+    assert daemon.stop() == 0
+    training = train(daemon, "friend", TRAINER, SHARED)
+    assert training.communicate("\n", timeout=DEADLINE)[0] == "trained on\n"
+    assert {(path.stat().st_uid, path.stat().st_mode & 0o777) for path in spool.iterdir()} == {(TRAINER, 0o660)}
+    daemon = Daemon(shared, f"--push.group={SHARED}", launcher=launcher(DAEMON, SHARED))
+    try:
+        eventually(lambda: not list(spool.iterdir()))
+        (run,) = daemon.api("runs").json()["runs"]
+        assert (run["name"], run["state"]) == ("friend", "finished")
+    finally:
+        daemon.stop()
 
 
 def test_token_and_address_stay_the_daemons_own(of_another_user: Daemon, shared: Path) -> None:

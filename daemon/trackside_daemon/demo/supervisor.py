@@ -54,6 +54,7 @@ def run(config: Config, steps: int | None) -> int:
     simulated = [] if DRIVER.exists() else ["--collector.gpu.simulate=2"]
     children: list[Child] = []
     with TemporaryDirectory(prefix="trackside-demo-") as history:  # apart from that of real runs
+        os.environ["TRACKSIDE_SPOOL"] = history  # nor is anything of a demo that was killed a later daemon's to take
         flags = [f"--web.listen-address={listens}", "--log.level=warning", f"--storage.path={history}", *simulated]
         children.append(Child("trackside_daemon", "daemon", *flags))
         try:
