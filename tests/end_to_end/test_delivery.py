@@ -1,0 +1,251 @@
+"""Nothing is lost and nothing comes twice, whichever side is killed, stopped or late."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from end_to_end.conftest import finish
+from end_to_end.test_history import PATIENT, QUIET, about, counted, kept
+from processes import DEADLINE, eventually
+
+from trackside.spool import Reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from end_to_end.conftest import Process
+    from processes import Daemon
+
+KEYS = ("loss", "a", "b", "c", "d")
+
+#: Pushes five values a step, so many steps a second, until its input ends, but so many at least; prints how many.
+PACED = """
+import sys, threading, time, trackside
+rate, least = float(sys.argv[1]), int(sys.argv[2])
+stop = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
+step, began = 0, time.monotonic()
+with trackside.init("paced") as run:
+    while step < least or not stop.is_set():
+        while step < (time.monotonic() - began) * rate:
+            run.push(step=step, loss=step, a=step + 1, b=step + 2, c=step + 3, d=step + 4)
+            step += 1
+        time.sleep(0.005)
+print(step, flush=True)
+"""
+
+#: Pushes so many steps, no faster than the sender hands them on; prints how many MiB that took, and what was dropped.
+BURSTS = """
+import re, sys, time, trackside
+def most():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024
+run = trackside.init("bursts")
+run.push(step=0, loss=0, a=1, b=2, c=3, d=4)
+time.sleep(0.5)
+before = most()
+for step in range(1, int(sys.argv[1])):
+    run.push(step=step, loss=step, a=step + 1, b=step + 2, c=step + 3, d=step + 4)
+    if step % 1000 == 0:
+        time.sleep(0.03)
+time.sleep(1.5)
+print(most() - before, run._session.totals.dropped, run._session.totals.spooled, flush=True)
+sys.stdin.read()
+"""
+
+RATE = str(1_000_000 / 4 / 5 / 120)
+"""Steps a second of each of four ranks, that push a million samples in two minutes."""
+
+RANKS = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+STATE = re.compile(r'trackside_training_rank_state\{rank="\d",run="paced",state="(\w+)"\}')
+
+
+def complete(steps: int, first: int = 0) -> dict[str, list[tuple[int, float]]]:
+    """What `PACED` and `BURSTS` have pushed, by key."""
+    return {key: [(step, float(step + more)) for step in range(first, steps)] for more, key in enumerate(KEYS)}
+
+
+def states(daemon: Daemon) -> set[str]:
+    """The states that the ranks are in."""
+    return {found[1] for name, value in daemon.series().items() if value and (found := STATE.fullmatch(name))}
+
+
+def steps_total(daemon: Daemon) -> dict[str, float]:
+    """Steps by rank."""
+    return {name: value for name, value in daemon.series().items() if name.startswith("trackside_training_steps_total")}
+
+
+def test_while_the_daemon_is_killed_again_and_again_every_sample_of_four_ranks_is_kept_once_and_no_state_flaps(
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], count: Callable[[int, int], int]
+) -> None:
+    kills, samples = count(10, 100), count(100_000, 1_000_000)
+    least = samples // (4 * len(KEYS))
+    daemon = start_daemon(*QUIET)
+    ranks = [
+        start_training(
+            daemon, "-c", PACED, str(least / 120), str(least), RANK=rank, LOCAL_RANK=rank, **RANKS, **PATIENT
+        )
+        for rank in "0123"
+    ]
+    eventually(lambda: len(steps_total(daemon)) == 4)
+    moments, seen = random.Random(4), set()
+    made = steps_total(daemon)
+    for _ in range(kills):
+        time.sleep(moments.uniform(0.1, 1.0))  # any moment will do
+        now = steps_total(daemon)
+        assert all(now.get(name, total) >= total for name, total in made.items()), "a counter fell"
+        made |= now
+        seen |= states(daemon)
+        daemon.stop(signal.SIGKILL)
+        daemon = start_daemon(*QUIET)
+    steps = [int(finish(rank)) for rank in ranks]
+    assert seen <= {"starting", "running"}
+    eventually(lambda: states(daemon) == {"finished"})
+    assert sorted(steps_total(daemon).values()) == sorted(map(float, steps))
+    assert counted(daemon, "ingest_gaps_total") == 0.0
+    events = daemon.api("events?run=paced").json()["events"]
+    assert sorted(one["kind"] for one in events) == ["rank_ended"] * 4 + ["run_started"]
+    assert daemon.stop() == 0
+    found = kept(daemon.history, "paced")
+    assert {(attempt, rank) for attempt, rank, _ in found} == {(0, rank) for rank in range(4)}
+    for rank, pushed in enumerate(steps):
+        assert {key: found[0, rank, key] for key in KEYS} == complete(pushed)
+
+
+def test_a_daemon_that_stands_still_for_longer_than_every_timeout_loses_nothing(
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], count: Callable[[int, int], int]
+) -> None:
+    daemon = start_daemon(*QUIET)
+    training = start_training(daemon, "-c", PACED, "500", "0", **PATIENT)
+    eventually(lambda: counted(daemon, "history_samples_total") > 0)
+    os.kill(daemon.process.pid, signal.SIGSTOP)
+    time.sleep(count(8, 70))  # timeouts are what is waited for
+    os.kill(daemon.process.pid, signal.SIGCONT)
+    behind = counted(daemon, "history_samples_total")
+    eventually(lambda: counted(daemon, "history_samples_total") > behind)
+    assert states(daemon) == {"running"}
+    steps = int(finish(training))
+    eventually(lambda: states(daemon) == {"finished"})
+    assert daemon.stop() == 0
+    assert {key: rows for (_, _, key), rows in kept(daemon.history, "paced").items()} == complete(steps)
+
+
+def test_a_training_that_stands_still_for_longer_than_every_timeout_is_not_lost_and_loses_nothing(
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], count: Callable[[int, int], int]
+) -> None:
+    daemon = start_daemon(*QUIET)
+    training = start_training(daemon, "-c", PACED, "500", "0", **PATIENT)
+    eventually(lambda: counted(daemon, "history_samples_total") > 0)
+    os.kill(training.pid, signal.SIGSTOP)
+    until = time.monotonic() + count(8, 70)
+    while time.monotonic() < until:
+        assert states(daemon) == {"running"}
+        time.sleep(0.5)  # timeouts are what is waited for
+    os.kill(training.pid, signal.SIGCONT)
+    steps = int(finish(training))
+    eventually(lambda: states(daemon) == {"finished"})
+    assert daemon.stop() == 0
+    assert {key: rows for (_, _, key), rows in kept(daemon.history, "paced").items()} == complete(steps)
+
+
+def spooled(spool: Path) -> int:
+    """Values in all spools."""
+    return sum(record.values for path in spool.glob("*.spool") for record in Reader(path))
+
+
+def test_when_both_sides_are_killed_the_next_daemon_takes_the_spool(
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], spool: Path
+) -> None:
+    daemon = start_daemon(*QUIET)
+    training = start_training(daemon, "-c", PACED, "2000", "20000", **PATIENT)
+    eventually(lambda: counted(daemon, "history_samples_total") > 1000)
+    daemon.stop(signal.SIGKILL)
+    assert training.stdin is not None
+    before = set(spool.glob("*.spool"))
+    assert not before
+    eventually(lambda: spooled(spool) > 20_000)
+    os.kill(training.pid, signal.SIGSTOP)  # so that what it has handed on is what is there
+    handed = spooled(spool)
+    training.kill()
+    training.wait(DEADLINE)
+    daemon = start_daemon(*QUIET)
+    eventually(lambda: not list(spool.iterdir()))
+    assert 'run="paced"' not in daemon.get("/metrics").text, "what is late is not on the page"
+    eventually(lambda: daemon.api("runs").json()["runs"][0]["state"] == "lost", 90)
+    assert counted(daemon, "ingest_gaps_total") == 0.0
+    assert daemon.stop() == 0
+    found = {key: rows for (_, _, key), rows in kept(daemon.history, "paced").items()}
+    steps = len(found["loss"])
+    assert found == complete(steps)
+    assert steps * len(KEYS) >= handed
+
+
+def test_without_a_daemon_a_whole_run_is_on_disk_in_little_memory_and_the_daemon_started_afterwards_takes_it(
+    start_daemon: Callable[..., Daemon],
+    start_training: Callable[..., Process],
+    spool: Path,
+    count: Callable[[int, int], int],
+) -> None:
+    absent = start_daemon(*QUIET)
+    assert absent.stop() == 0
+    steps = count(100_000, 2_000_000) // len(KEYS)
+    training = start_training(absent, "-c", BURSTS, str(steps))
+    assert training.stdout is not None
+    mebibytes, dropped, batches = map(float, training.stdout.readline().split())
+    assert mebibytes <= 32
+    assert (dropped, batches > 10) == (0, True)
+    _, complaints = training.communicate("", timeout=DEADLINE)
+    assert (training.returncode, complaints.count("\n")) == (0, 1), complaints
+    daemon = start_daemon(*QUIET)
+    eventually(lambda: not list(spool.iterdir()))
+    eventually(lambda: daemon.api("runs").json()["runs"][0]["state"] == "finished")
+    assert 'run="bursts"' not in daemon.get("/metrics").text, "what is late is not on the page"
+    assert daemon.stop() == 0
+    assert {key: rows for (_, _, key), rows in kept(daemon.history, "bursts").items()} == complete(steps)
+    assert about(daemon.history, "bursts")["state"] == "finished"
+
+
+def test_past_its_bound_a_spool_loses_the_oldest_and_the_count_says_exactly_how_many(
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
+) -> None:
+    absent = start_daemon(*QUIET)
+    assert absent.stop() == 0
+    small = "import trackside.spool as s; s.SPOOL_BYTES, s.SEGMENT_BYTES = 1_000_000, 100_000\n"
+    training = start_training(absent, "-c", small + BURSTS, "60000", **PATIENT)
+    assert training.stdout is not None
+    dropped = float(training.stdout.readline().split()[1])
+    daemon = start_daemon(*QUIET)
+    eventually(lambda: counted(daemon, "history_samples_total") == 60_000 * len(KEYS) - dropped)
+    assert counted(daemon, 'training_client_dropped_total{rank="0",run="bursts"}') == dropped > 0
+    eventually(lambda: counted(daemon, "ingest_gaps_total") > 0)
+    assert training.communicate("", timeout=DEADLINE)[1].count("\n") <= 1
+    assert daemon.stop() == 0
+    found = {key: rows for (_, _, key), rows in kept(daemon.history, "bursts").items()}
+    window = next(index for index, (step, _) in enumerate(found["loss"]) if step != index)
+    gap = found["loss"][window][0]
+    oldest, newest = complete(window), complete(60_000, gap)
+    assert found == {key: oldest[key] + newest[key] for key in KEYS}, "the window, which is in memory, and the newest"
+    assert dropped == (gap - window) * len(KEYS)
+
+
+def test_a_restart_of_the_daemon_is_not_an_event_though_it_takes_long(
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
+) -> None:
+    daemon = start_daemon(*QUIET)
+    training = start_training(daemon, "-c", PACED, "500", "0", **PATIENT)
+    eventually(lambda: counted(daemon, "history_samples_total") > 0)
+    daemon.stop(signal.SIGKILL)
+    time.sleep(4)  # longer than a message waits in memory alone
+    daemon = start_daemon(*QUIET)
+    eventually(lambda: states(daemon) == {"running"})
+    eventually(lambda: counted(daemon, 'training_client_spooled_total{rank="0",run="paced"}') > 0)
+    steps = int(finish(training))
+    eventually(lambda: states(daemon) == {"finished"})
+    assert sorted(steps_total(daemon).values()) == [steps]
+    assert daemon.stop() == 0
+    assert {key: rows for (_, _, key), rows in kept(daemon.history, "paced").items()} == complete(steps)
