@@ -87,9 +87,7 @@ def test_while_the_daemon_is_killed_again_and_again_every_sample_of_four_ranks_i
     least = samples // (4 * len(KEYS))
     daemon = start_daemon(*QUIET)
     ranks = [
-        start_training(
-            daemon, "-c", PACED, str(least / 120), str(least), RANK=rank, LOCAL_RANK=rank, **RANKS, **PATIENT
-        )
+        start_training(daemon, "-c", PACED, RATE, str(least), RANK=rank, LOCAL_RANK=rank, **RANKS, **PATIENT)
         for rank in "0123"
     ]
     eventually(lambda: len(steps_total(daemon)) == 4)
