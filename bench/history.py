@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from processes import ROOT, Daemon, eventually
 
-from trackside.wire import Block, Clock, Hello, Identity, Totals, pack
+from trackside.packing import pack
+from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.history import charts, reader, series
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.files.importing import Reading, write

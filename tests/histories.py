@@ -7,7 +7,8 @@ import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from trackside.wire import Block, Clock, Hello, Identity, Totals, pack
+from trackside.packing import pack
+from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.files.export import FORMS, export
 from trackside_daemon.history.files.importing import Imported, Reading, write

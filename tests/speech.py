@@ -9,7 +9,8 @@ import zmq
 from msgspec.structs import replace
 
 from trackside.identity import identify
-from trackside.wire import Beat, Block, Bye, Clock, Envelope, Hello, Pushes, Skip, Totals, encode, open_envelope, pack
+from trackside.packing import pack
+from trackside.wire import Beat, Block, Bye, Clock, Envelope, Hello, Pushes, Skip, Totals, encode, open_envelope
 from trackside_daemon.state import State
 from trackside_daemon.training.runs import Limits, Moment, Runs
 

@@ -10,7 +10,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
 from trackside.git import dirty
-from trackside.wire import About, writable
+from trackside.packing import writable
+from trackside.wire import About
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trackside.wire import Block, pack
+from trackside.packing import pack
+from trackside.wire import Block
 
 BATCH_ROWS = 512
 BATCH_BYTES = 256 * 1024

@@ -46,4 +46,6 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, Sequence | AbstractSet) and not isinstance(value, bytes | bytearray):
         return [_plain(one) for one in value]
+    if hasattr(value, "__float__") and getattr(value, "ndim", 1) == 0:  # a scalar of NumPy, or a tensor of one number
+        return _plain(float(value))
     return str(value)

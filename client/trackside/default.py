@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside.config import as_json
 from trackside.identity import identify
+from trackside.packing import writable
 from trackside.phases import Phase, Waits
 from trackside.process import Process
 from trackside.run import STATUSES, Run, whole
 from trackside.session import Session
-from trackside.wire import writable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -47,15 +47,20 @@ def init(
         TypeError: ``config`` is no mapping, or ``total_steps`` no whole number.
         ValueError: ``total_steps`` is negative or beyond int64.
     """
-    total_steps = None if total_steps is None else whole(total_steps)
+    try:
+        total_steps = None if total_steps is None else whole(total_steps)
+    except (TypeError, ValueError):
+        raise TypeError(f"total_steps is {total_steps!r}, which is no whole number") from None
     if total_steps is not None and not 0 <= total_steps < 2**63:
         raise ValueError(f"total_steps is {total_steps}, which is no number of steps")
-    words = tuple(map(str, tags)) or os.environ.get("TRACKSIDE_TAGS", "").split(",")
+    words = ((tags,) if isinstance(tags, str) else tuple(map(str, tags))) or os.environ.get("TRACKSIDE_TAGS", "").split(
+        ","
+    )
     words = tuple(writable(word.strip()) for word in words if word.strip())
     session = Session(identify(name, id), as_json(config), words, total_steps)
     with _process.lock:
         sender = None
-        if enabled and os.environ.get("TRACKSIDE_DISABLED", "0") in {"", "0"}:
+        if enabled and os.environ.get("TRACKSIDE_DISABLED", "").lower() in {"", "0", "false", "no", "off"}:
             sender = _process.sender(endpoint)
         run = _process.default = Run(session, sender, _process.runs.discard)
         if sender is not None:
@@ -71,7 +76,7 @@ def push(values: Mapping[str, Any] | None = None, /, *, step: int | None = None,
 
 def phase(name: str) -> Phase:
     """`Run.phase` of the default run, which is looked up when the phase is entered."""
-    return Phase(lambda moment, said: _default()._tell(moment, said), str(name))  # noqa: SLF001
+    return Phase(lambda moment, mark: _default()._mark(moment, mark), name)  # noqa: SLF001
 
 
 def data(loader: Iterable[T]) -> Waits[T]:

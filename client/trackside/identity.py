@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.git import commit
-from trackside.wire import Identity, writable
+from trackside.packing import writable
+from trackside.wire import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from trackside.outbox import Outbox
+from trackside.place import state_directory
 from trackside.spool import Reader, Spool, hold
 from trackside.wire import Hello, WireError, decode_body, encode, open_envelope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from trackside.wire import Clock
 
@@ -65,6 +66,16 @@ def leftovers(directories: Iterable[Path], machine: str | None) -> Iterator[Left
             with suppress(OSError, ValueError):
                 if (found := _take(directory, name, machine)) is not None:
                     yield found
+
+
+def unread(endpoint: str) -> tuple[Path, ...]:
+    """This user's own spool, when the daemon at an *endpoint* cannot read it, being another user's or machine's."""
+    try:
+        if endpoint.startswith("ipc://") and Path(endpoint.removeprefix("ipc://")).stat().st_uid == os.getuid():
+            return ()
+        return (state_directory(os.environ, os.getuid()) / "spool",)
+    except (OSError, LookupError):
+        return ()
 
 
 def _take(directory: Path, name: str, machine: str | None) -> Leftover | None:

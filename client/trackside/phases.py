@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import ContextDecorator
+from functools import wraps
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -20,20 +22,21 @@ PHASE_LENGTH = 128
 """So many phases are told apart, of names of so many characters; the time of further ones is `OTHER`."""
 
 T = TypeVar("T")
+F = TypeVar("F", bound="Callable[..., Any]")
 
 
 class Mark(NamedTuple):
-    """A row that is no push: the training enters or leaves a phase, or has waited for data.
+    """A row that is no push: the training enters or leaves a phase.
 
     Attributes:
-        kind: ``enter``, ``leave`` or ``wait``.
+        enters: Or leaves.
         phase: The phase's name.
-        since: Monotonic nanoseconds when a wait began.
+        waited: Nanoseconds that it has waited for data, if that is what the phase was.
     """
 
-    kind: str
+    enters: bool
     phase: str
-    since: int = 0
+    waited: int | None = None
 
 
 class Phase(ContextDecorator):
@@ -42,11 +45,34 @@ class Phase(ContextDecorator):
     Args:
         tell: Takes each mark and its moment, in monotonic nanoseconds.
         name: The phase's.
+
+    Raises:
+        TypeError: The name is no text, as when the parentheses of ``@run.phase("eval")`` were forgotten.
     """
 
     def __init__(self, tell: Callable[[int, Mark], None], name: str) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f'a phase has a name, as in phase("eval"), and {name!r} is none')
         self._tell = tell
-        self._enter, self._leave = Mark("enter", name), Mark("leave", name)
+        self._enter, self._leave = Mark(enters=True, phase=name), Mark(enters=False, phase=name)
+
+    def __call__(self, function: F) -> F:
+        """The same function, each of whose calls is a phase.
+
+        Raises:
+            TypeError: It is a generator function, whose calls do nothing yet.
+        """
+        if isgeneratorfunction(function) or isasyncgenfunction(function):
+            raise TypeError(f"{function.__qualname__} is a generator function; use the phase inside of it, with a with")
+        if not iscoroutinefunction(function):
+            return super().__call__(function)
+
+        @wraps(function)
+        async def called(*args: Any, **named: Any) -> Any:
+            with self:
+                return await function(*args, **named)
+
+        return called  # type: ignore[return-value]
 
     def __enter__(self) -> Phase:  # noqa: PYI034  Self came with Python 3.11
         self._tell(monotonic_ns(), self._enter)
@@ -59,7 +85,8 @@ class Phase(ContextDecorator):
 class Waits(Generic[T]):
     """A loader whose waits are timed: how long the training thread stands still until it has the next batch.
 
-    It has the loader's length and attributes, so that ``len(batches)`` and ``batches.sampler.set_epoch(1)`` go on to work.
+    To be iterated, as often as the loader. It has the loader's length and attributes, so that ``len(batches)`` and
+    ``batches.sampler.set_epoch(1)`` go on to work; to whoever asks for the loader's class, it is none.
     """
 
     def __init__(self, tell: Callable[[int, Mark], None], loader: Iterable[T]) -> None:
@@ -67,14 +94,19 @@ class Waits(Generic[T]):
         self._loader = loader
 
     def __iter__(self) -> Iterator[T]:
-        tell, batches = self._tell, iter(self._loader)
+        tell, batches, enter = self._tell, iter(self._loader), Mark(enters=True, phase="data")
         while True:
             since = monotonic_ns()
+            tell(since, enter)
             try:
                 batch = next(batches)
-            except StopIteration:
-                return
-            tell(monotonic_ns(), Mark("wait", "data", since))
+            except BaseException as error:
+                tell(monotonic_ns(), Mark(enters=False, phase="data"))
+                if isinstance(error, StopIteration):
+                    return
+                raise
+            now = monotonic_ns()
+            tell(now, Mark(enters=False, phase="data", waited=now - since))
             yield batch
 
     def __len__(self) -> int:
@@ -119,15 +151,10 @@ class Times:
 
     def take(self, time: int, mark: Mark) -> None:
         """Follow a mark; one that leaves what was never entered, since a crowd of pushes has displaced that, is nothing."""
-        if mark.kind == "wait":
-            self.advance(mark.since)
-            self._enter(mark.phase)
-        elif mark.kind == "enter":
-            self.advance(time)
-            self._enter(mark.phase)
-            return
         self.advance(time)
-        if (name := self._name(mark.phase)) in self._stack:
+        if mark.enters:
+            self._enter(mark.phase)
+        elif (name := self._name(mark.phase)) in self._stack:
             while self._stack.pop() != name:
                 pass
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from trackside.config import as_json
 from trackside.device import DeviceScalars, is_on_device, local
 from trackside.log import warn
+from trackside.packing import writable
 from trackside.phases import Phase, Waits
 from trackside.session import HEAVY, Session
 from trackside.tally import Deferred
-from trackside.wire import Happening, Notice, writable
+from trackside.wire import Happening, Notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -61,7 +62,7 @@ class Run:
     """
 
     __slots__ = (
-        *("__weakref__", "_device", "_ended", "_lock", "_rows", "_sender", "_session", "_warned"),
+        *("__weakref__", "_device", "_ended", "_lock", "_rows", "_sender", "_session", "_thread", "_warned"),
         *("id", "name", "rank"),
     )
 
@@ -76,6 +77,7 @@ class Run:
         self._rows = session.rows
         self._device: DeviceScalars | None = None
         self._ended = ended
+        self._thread = threading.get_ident()
 
     def push(self, values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **named: Any) -> None:
         """Hand over one step's numbers; returns at once and never raises. After the run's end it does nothing.
@@ -97,13 +99,17 @@ class Run:
         Args:
             name: ``data``, ``forward``, ``backward``, ``optimizer``, ``eval``, ``checkpoint`` or any other. The time in
                 it is counted without that of phases nested in it; that of ``eval`` and ``checkpoint`` is no part of a
-                step's duration.
+                step's duration. Phases are those of the thread that has opened the run, since they share its time out
+                among them; in other threads they count nothing.
+
+        Raises:
+            TypeError: The name is no text, or what is decorated is a generator function.
         """
-        return Phase(self._tell, str(name))
+        return Phase(self._mark, name)
 
     def data(self, loader: Iterable[T]) -> Waits[T]:
         """The same loader, with each wait for its next batch timed, as phase ``data``: ``for batch in run.data(loader)``."""
-        return Waits(self._tell, loader)
+        return Waits(self._mark, loader)
 
     def event(self, kind: str, /, **fields: Any) -> None:
         """Tell that something happened: ``run.event("checkpoint", path=path)``. It is kept with the run, at this step.
@@ -114,8 +120,8 @@ class Run:
         """
         text = as_json(fields, f"event {kind}") if fields and self._sender is not None else ""
         if len(text) + len(str(kind)) > TEXT_LENGTH:
-            self._refuse(
-                0, Happening, f"event {str(kind)[:40]}: more than {TEXT_LENGTH} characters; its fields are left out"
+            self._warn(
+                Happening, f"event {str(kind)[:40]}: more than {TEXT_LENGTH} characters; it is kept without its fields"
             )
             text = ""
         moment = monotonic_ns()
@@ -130,7 +136,10 @@ class Run:
             severity: ``info``, ``warning`` or ``critical``; anything else is taken for ``warning``.
         """
         if severity not in _SEVERITIES:
-            self._refuse(0, Notice, f"alert {title!s:.40}: severity {severity!r} is none of {', '.join(_SEVERITIES)}")
+            known = ", ".join(_SEVERITIES)
+            self._warn(
+                Notice, f"alert {title!s:.40}: severity {severity!r} is none of {known}; it is taken for a warning"
+            )
             severity = "warning"
         moment = monotonic_ns()
         words = [writable(str(part))[:TEXT_LENGTH] for part in (title, text)]
@@ -200,6 +209,13 @@ class Run:
         if len(self._rows) >= ROWS_WAITING:
             self._drop_oldest()
         self._rows.append((moment, said, None))
+
+    def _mark(self, moment: int, mark: Mark) -> None:
+        """Hand over that a phase begins or ends."""
+        if threading.get_ident() == self._thread:
+            self._tell(moment, mark)
+        else:
+            self._warn(Phase, f"phase {mark.phase}: of another thread than has opened the run, its time is not counted")
 
     def _merged(self, values: Mapping[str, Any], named: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -286,10 +302,15 @@ class Run:
         """Count what is dropped, and say so once per *key*; what is not about a key has another object in its place."""
         with self._lock:
             self._session.refused += values
+        self._warn(key, f"{message}; it is dropped, and so are further ones")
+
+    def _warn(self, key: object, message: str) -> None:
+        """Say something once per *key*."""
+        with self._lock:
             if key in self._warned or len(self._warned) >= WARNINGS:
                 return
             self._warned.add(key)
-        warn(f"{message}; it is dropped, and so are further ones")
+        warn(message)
 
     def forked(self) -> None:
         """In a forked child it sends nothing."""

@@ -7,23 +7,23 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import zmq
 
 from trackside import discovery, keys
 from trackside.about import about
-from trackside.leftover import Leftover, leftovers
+from trackside.leftover import Leftover, leftovers, unread
 from trackside.log import warn
-from trackside.place import machine_id, state_directory
+from trackside.place import machine_id
 from trackside.session import Session
-from trackside.spool import SPOOL_BYTES, directory
+from trackside.spool import where
 from trackside.stacks import stacks
 from trackside.wire import VERSION, Clock, Envelope, Stacks, WireError, decode_body, encode, open_envelope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from trackside.wire import Nack
 
@@ -186,23 +186,15 @@ class Sender:
         if moment < self._sweep_at or any(isinstance(session, Leftover) for session in self._sessions):
             return
         spools, machine = self._spools, self._machine
-        if not spools and self.connected and self._is_foreign():
-            with suppress(LookupError):
-                spools, machine = (state_directory(os.environ, os.getuid()) / "spool",), machine_id()
+        if not spools and self.connected:
+            spools, machine = unread(self._connected_to), machine_id()
         found = next(leftovers(spools, machine), None)
         if found is not None:
             self._sessions.append(found)
+            self._answered_at = self._alone_since = moment  # nothing was asked before
         else:
             self._sweep_at = moment + SWEEP_SECONDS
             self.swept.set()
-
-    def _is_foreign(self) -> bool:
-        """Whether the daemon is another user's, so that it cannot read this user's spool."""
-        path = Path(self._connected_to.removeprefix("ipc://"))
-        try:
-            return not self._connected_to.startswith("ipc://") or path.stat().st_uid != os.getuid()
-        except OSError:
-            return False
 
     def _listen(self, seconds: float) -> None:
         """Wait for answers, a wake-up, the next drain, or the moment when there is a daemon to say hello to."""
@@ -306,6 +298,7 @@ class Sender:
                 self._sessions.remove(session)
                 if isinstance(session, Leftover):
                     self.sent.append(session.name)
+                    self._wake()  # for the next
 
     def _transmit(self) -> None:
         """Send hellos, then what the windows have room for, then a beat when it is time."""
@@ -388,7 +381,7 @@ class Sender:
         self._tell(
             "absent",
             f"no daemon found at {', '.join(self._failures)}; training goes on, and what is pushed waits for one"
-            f"{_kept()}; start it with: trackside daemon{named and f' --push.endpoint={named}'}",
+            f"{where()}; start it with: trackside daemon{named and f' --push.endpoint={named}'}",
         )
 
     def _retire(self, session: Session | Leftover) -> None:
@@ -410,11 +403,3 @@ class Sender:
 def now() -> Clock:
     """This moment by both clocks."""
     return Clock(time.time_ns(), time.monotonic_ns())
-
-
-def _kept() -> str:
-    """Where what waits is kept, in words."""
-    try:
-        return f" in {directory(os.environ, os.getuid())}, {SPOOL_BYTES // 2**20} MiB at most"
-    except LookupError as error:
-        return f" in memory, the newest 16 MiB of it, since {error}"

@@ -321,12 +321,20 @@ def directories(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
         LookupError: The user has no home.
     """
     if environ.get("TRACKSIDE_SPOOL"):
-        yield Path(environ["TRACKSIDE_SPOOL"])
+        yield Path(environ["TRACKSIDE_SPOOL"]).expanduser().absolute()
         return
     system = SYSTEM_DIRECTORY / "spool"
     if os.access(system, os.W_OK | os.X_OK):
         yield system
     yield state_directory(environ, uid) / "spool"
+
+
+def where() -> str:
+    """Where this process spools, in words."""
+    try:
+        return f" in {directory(os.environ, os.getuid())}, {SPOOL_BYTES // 2**20} MiB at most"
+    except LookupError as error:
+        return f" in memory, the newest 16 MiB of it, since {error}"
 
 
 def hold(path: Path) -> int:

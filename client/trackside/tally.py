@@ -88,10 +88,10 @@ class Tally:
         return place, values
 
     def mark(self, time: int, mark: Mark) -> None:
-        """Follow the training into a phase or out of it, or count a wait for data that ended at *time*."""
+        """Follow the training into a phase or out of it."""
         self.times.take(time, mark)
-        if mark.kind == "wait":
-            self.totals.data_wait = _observe(self.totals.data_wait, max(0, time - mark.since) / 1e9, 1)
+        if mark.waited is not None:
+            self.totals.data_wait = _observe(self.totals.data_wait, max(0, mark.waited) / 1e9, 1)
 
     def reckon(self, time: int) -> None:
         """Bring the seconds by phase up to *time*."""

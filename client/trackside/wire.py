@@ -13,14 +13,14 @@ changes no byte of an old message.
 
 from __future__ import annotations
 
-import sys
-from array import array
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from trackside.packing import unpack
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from array import array
 
 VERSION = 1
 PROTOCOL = b"trackside/%d" % VERSION
@@ -233,7 +233,7 @@ class Block(msgspec.Struct, omit_defaults=True):
             raise WireError("block", f"{rows} rows of {len(self.keys)} keys, which must be some and differ")
         if (len(self.steps), len(self.times), len(self.values)) != (8 * rows, 8 * rows, 8 * rows * len(self.keys)):
             raise WireError("block", "steps, times and values differ in length")
-        return _unpack("q", self.steps), _unpack("q", self.times), _unpack("d", self.values)
+        return unpack("q", self.steps), unpack("q", self.times), unpack("d", self.values)
 
 
 class Happening(msgspec.Struct, omit_defaults=True):
@@ -398,30 +398,3 @@ def _guarded(reason: str, decode: Any, frame: bytes) -> Any:
         return decode(frame)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, OverflowError) as error:
         raise WireError(reason, str(error)[:200]) from error
-
-
-def writable(text: str) -> str:
-    """*text* as UTF-8 can write it: a name from the environment or the command line may hold bytes that are no text."""
-    return text.encode("utf-8", "replace").decode()
-
-
-def pack(typecode: str, values: Iterable[float]) -> bytes:
-    """A column as the wire has it: *typecode* ``q`` for int64, ``d`` for float64, little-endian.
-
-    Raises:
-        OverflowError: A value does not fit.
-        TypeError: A value is not a number.
-    """
-    return _little_endian(array(typecode, values)).tobytes()
-
-
-def _unpack(typecode: str, data: bytes) -> array[Any]:
-    column: array[Any] = array(typecode)
-    column.frombytes(data)
-    return _little_endian(column)
-
-
-def _little_endian(column: array[Any]) -> array[Any]:
-    if sys.byteorder == "big":
-        column.byteswap()
-    return column

@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trackside import wire
+from trackside.packing import pack, writable
 from trackside.wire import (
     About,
     Beat,
@@ -34,7 +35,6 @@ from trackside.wire import (
     decode_body,
     encode,
     open_envelope,
-    pack,
 )
 
 if TYPE_CHECKING:
@@ -427,7 +427,7 @@ def test_the_wall_time_of_a_push_is_told_by_the_pair_of_clocks() -> None:
 @given(st.text())
 @example("caf\udce9")
 def test_any_name_can_be_made_writable_and_a_good_one_stays_as_it_is(text: str) -> None:
-    written = wire.writable(text)
+    written = writable(text)
     assert written.encode().decode() == written
     assert len(written) == len(text)
     if text.isprintable():

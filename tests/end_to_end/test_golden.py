@@ -14,6 +14,7 @@ from processes import DEADLINE, ROOT
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from trackside.packing import pack
 from trackside.wire import (
     DURATION_BUCKETS,
     Block,
@@ -26,7 +27,6 @@ from trackside.wire import (
     Pushes,
     Totals,
     encode,
-    pack,
 )
 from trackside_daemon.collectors.cpu import CpuCollector
 from trackside_daemon.collectors.gpu import GpuCollector

@@ -7,7 +7,8 @@ import struct
 from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside.wire import Block, Clock, Hello, Identity, Totals, pack
+from trackside.packing import pack
+from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.history import charts, codec, schema, series
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.packing import Packing, decode_axis

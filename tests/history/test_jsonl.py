@@ -13,7 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trackside.wire import Block, Clock, Hello, Identity, Totals, pack
+from trackside.packing import pack
+from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.history.cleaning import clean
 from trackside_daemon.history.files import jsonl
 from trackside_daemon.history.files.jsonl import HOST, JsonLines, folder

@@ -11,7 +11,7 @@ from speech import House
 
 from trackside.identity import boot_id
 from trackside.wire import Nack, Refused, decode_body, open_envelope
-from trackside_daemon.ingest.sessions import Receipt, Sessions
+from trackside_daemon.ingest.sessions import Sessions
 from trackside_daemon.training.run import process_of
 from trackside_daemon.training.verdict import Exit
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from speech import Speaker
 
     from trackside_daemon.history.recorder import Known
+    from trackside_daemon.ingest.session import Receipt
     from trackside_daemon.metric import Metric
 
 PEER = b"\0peer"

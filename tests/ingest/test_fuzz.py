@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from speech import House, Speaker, clock
 
+from trackside.packing import pack
 from trackside.wire import (
     PROTOCOL,
     Beat,
@@ -27,7 +28,6 @@ from trackside.wire import (
     Totals,
     encode,
     open_envelope,
-    pack,
 )
 from trackside_daemon.exposition import render
 from trackside_daemon.ingest import sessions as module

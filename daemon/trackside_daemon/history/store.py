@@ -8,10 +8,12 @@ import sqlite3
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from trackside.wire import Block, pack
+from trackside.packing import pack
+from trackside.wire import Block
 from trackside_daemon.history import rows
 from trackside_daemon.history.cleaning import as_text, clean
 from trackside_daemon.history.codec import BLOCK
+from trackside_daemon.history.ends import WORST, together
 from trackside_daemon.history.schema import HOST, LOG_BITS
 from trackside_daemon.history.series import LOSSES
 from trackside_daemon.metric import json_number
@@ -28,9 +30,6 @@ LOG_BYTES = 16 * 1024 * 1024
 
 SESSIONS = 4096
 """With more of them, what is remembered is forgotten, and read again."""
-
-WORST = ("failed", "lost", "stopped", "finished")
-"""How an attempt has ended: what comes first of how its ranks have."""
 
 ENDED = frozenset(WORST)
 
@@ -289,7 +288,7 @@ class Store:
         if run is None:
             return
         said = (record.state, record.cause, record.ended)
-        state = self._together(run, record.attempt) if record.late else said
+        state = together(self.connection, run, record.attempt) if record.late else said
         if state is None:
             return
         self.connection.execute(
@@ -304,21 +303,6 @@ class Store:
                 "SELECT id FROM stream WHERE run = ? AND attempt = ?", (run, record.attempt)
             )
             self.due.update((int(stream), None) for (stream,) in streams.fetchall())
-
-    def _together(self, run: int, attempt: int) -> tuple[str, str, float] | None:
-        """How an attempt has ended, by the last word of each of its ranks; None while one has not said any."""
-        said = self.connection.execute(
-            "SELECT rank, fields, time FROM event WHERE run = ? AND attempt = ? AND kind = 'rank_ended' ORDER BY id",
-            (run, attempt),
-        )
-        ends = {rank: (json.loads(fields), time) for rank, fields, time in said}
-        ranks = self.connection.execute("SELECT rank FROM stream WHERE run = ? AND attempt = ?", (run, attempt))
-        if any(rank not in ends for (rank,) in ranks):
-            return None
-        states = {fields.get("state") for fields, _ in ends.values()}
-        causes = sorted({str(fields.get("cause", "")) for fields, _ in ends.values()} - {""})
-        ended = max((time for _, time in ends.values()), default=0.0)
-        return next((state for state in WORST if state in states), "lost"), ", ".join(causes), ended
 
     def _event(self, record: Event) -> None:
         run = self.run_id(record.run)

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     from trackside_daemon.ingest.authenticator import Authenticator
     from trackside_daemon.ingest.questions import Answer
-    from trackside_daemon.ingest.sessions import Receipt, Sessions
+    from trackside_daemon.ingest.session import Receipt
+    from trackside_daemon.ingest.sessions import Sessions
     from trackside_daemon.metric import Batch
 
 TICK_SECONDS = 1.0

@@ -5,25 +5,25 @@ It knows neither sockets nor clocks: frames and the moment of their arrival come
 
 from __future__ import annotations
 
-import json
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
 
-from trackside.wire import REASONS, VERSION, Envelope, Nack, Refused, WireError, decode_body, encode, open_envelope
+from trackside.wire import REASONS, VERSION, Envelope, Refused, WireError, decode_body, encode, open_envelope
 from trackside_daemon.history.place import UnreadableError
 from trackside_daemon.ingest.questions import ANSWERS, Questions
+from trackside_daemon.ingest.session import Receipt, Session, shift, told
 from trackside_daemon.metric import Batch, Metric, Sample
-from trackside_daemon.record import Alert, Event, Opened, Record, Standing, Taken
+from trackside_daemon.record import Event, Opened, Record, Standing, Taken
 from trackside_daemon.training.run import process_of
 from trackside_daemon.training.verdict import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from trackside.wire import Bye, Clock, Hello, Identity, Pushes
+    from trackside.wire import Bye, Hello, Identity
     from trackside_daemon.history.recorder import Known
     from trackside_daemon.ingest.questions import Question
     from trackside_daemon.training.run import Process
@@ -65,59 +65,6 @@ TOLD = 1000
 log = logging.getLogger("trackside")
 
 
-class Receipt(NamedTuple):
-    """What to tell a session, once a batch is committed.
-
-    Attributes:
-        refused: Why the batch could not be taken; empty when it could.
-    """
-
-    session: bytes
-    number: int
-    refused: str = ""
-
-
-class _Session:
-    """Which of a session's messages have been accepted, and which are committed.
-
-    Attributes:
-        run: The id of its run, and *attempt* and *rank* of it.
-        offset: Seconds by which this machine's clock is ahead of the client's; 0 where both have the same.
-        late: Whoever speaks does so for a process that is gone: what it says is history, and not on the page.
-        stray: Its process, while it is over a limit of the page and its end is not known.
-        bye: What it has said at its end, of such a one.
-        opened: A hash of what the history was told of it last.
-        over: It had said its bye to a daemon before this one, and has not spoken since but to greet.
-        peer: The ROUTER's name for the connection that it spoke on last.
-        refused: Why, of the batches that were refused; those that the client may not have heard of.
-    """
-
-    def __init__(self, id: bytes) -> None:  # noqa: A002  the field's word for it
-        self.id = id
-        self.run, self.attempt, self.rank = "", 0, 0
-        self.offset = 0.0
-        self.late = False
-        self.stray: Identity | None = None
-        self.bye: Bye | None = None
-        self.opened = 0
-        self.over = False
-        self.peer = b""
-        self.accepted = self.committed = 0
-        self.heard_at = 0.0
-        self.refused: dict[int, str] = {}
-
-    def commit(self, number: int) -> None:
-        """Everything up to *number* is, here or by a daemon before this one."""
-        self.committed = max(self.committed, number)
-        self.accepted = max(self.accepted, number)
-
-    def answer(self, number: int) -> list[bytes]:
-        """The ack of everything up to *number*, or its nack."""
-        if number in self.refused:
-            return [self.peer, *encode(Envelope("nack", self.id, number), Nack(self.refused[number]))]
-        return [self.peer, *encode(Envelope("ack", self.id, number))]
-
-
 class Sessions:
     """All client sessions.
 
@@ -143,7 +90,7 @@ class Sessions:
         self._boot = boot
         self._meet = meet
         self._rejected_before = rejected
-        self._sessions: dict[bytes, _Session] = {}
+        self._sessions: dict[bytes, Session] = {}
         self._messages = dict.fromkeys(KINDS, 0)
         self._rejected = dict.fromkeys((*REASONS, "kind"), 0)
         self._duplicates = self._gaps = 0
@@ -213,7 +160,7 @@ class Sessions:
 
     def ask(self, question: Question, now: Moment) -> list[list[bytes]]:
         """What to send to ask the ranks of a run that speak here; of several sessions of a rank the one heard last."""
-        last: dict[int, _Session] = {}
+        last: dict[int, Session] = {}
         for one in sorted(self._sessions.values(), key=lambda one: one.heard_at):
             if (
                 one.run == question.run
@@ -249,7 +196,7 @@ class Sessions:
             return [[peer, *encode(Envelope("hello?", envelope.session))]], []
         return self._in_order(envelope, body, session, now) if room else ([], [])
 
-    def _unnumbered(self, envelope: Envelope, body: bytes, session: _Session, now: Moment) -> list[Batch]:
+    def _unnumbered(self, envelope: Envelope, body: bytes, session: Session, now: Moment) -> list[Batch]:
         said = decode_body(envelope.kind, body)
         self._messages[envelope.kind] += 1
         if envelope.kind == "beat":
@@ -283,7 +230,7 @@ class Sessions:
         if id_ not in self._sessions and len(self._sessions) >= SESSIONS:
             del self._sessions[min(self._sessions, key=lambda key: self._sessions[key].heard_at)]
         known = None if id_ in self._sessions else self._recall(id_)
-        session = self._sessions.setdefault(id_, _Session(id_))
+        session = self._sessions.setdefault(id_, Session(id_))
         session.commit(max(hello.acked, 0 if known is None else known.committed))
         session.peer, session.heard_at = peer, now.monotonic
         welcome = [peer, *encode(Envelope("welcome", id_, session.committed))]
@@ -302,7 +249,7 @@ class Sessions:
         session.opened = 0  # nothing more can wait to be written: it is asked again when there is room
         return [welcome], batches
 
-    def _open(self, session: _Session, hello: Hello, now: Moment, known: Known | None) -> list[Batch]:
+    def _open(self, session: Session, hello: Hello, now: Moment, known: Known | None) -> list[Batch]:
         """What the history is told of a session; also of those that are over a limit of the page.
 
         Told once: while the disk is full, clients greet every other second, and what the history is told waits.
@@ -343,7 +290,7 @@ class Sessions:
         return [Batch("ingest", records=records)] if records else []
 
     def _in_order(
-        self, envelope: Envelope, body: bytes, session: _Session, now: Moment
+        self, envelope: Envelope, body: bytes, session: Session, now: Moment
     ) -> tuple[list[list[bytes]], list[Batch]]:
         """Numbered messages: only the next is taken; an older one is known, and a later one is asked for again."""
         expected = session.accepted + 1
@@ -370,12 +317,10 @@ class Sessions:
         session.accepted = envelope.number
         return [], [*batches, Batch("ingest", records=records, receipt=receipt)]
 
-    def _say(
-        self, envelope: Envelope, message: Any, session: _Session, now: Moment
-    ) -> tuple[list[Batch], list[Record]]:
+    def _say(self, envelope: Envelope, message: Any, session: Session, now: Moment) -> tuple[list[Batch], list[Record]]:
         """What follows from a message, and what of it belongs into one transaction with its number."""
         if envelope.kind == "batch":
-            shift = _shift(message.clock, session.offset)
+            behind = shift(message.clock, session.offset)
             batches: list[Batch] = []
             if session.late:
                 for block in message.blocks:
@@ -383,7 +328,10 @@ class Sessions:
             else:
                 age = now.wall - message.clock.wall / 1e9 - session.offset
                 batches = self._runs.pushes(session.id, message, now, late=age > LATE_SECONDS)
-            return batches, [Taken(session.id, envelope.number, message.blocks, shift), *_told(session, message, shift)]
+            return batches, [
+                Taken(session.id, envelope.number, message.blocks, behind),
+                *told(session, message, behind),
+            ]
         taken = Taken(session.id, envelope.number)
         if envelope.kind == "skip":
             fields = {"batches": envelope.number - session.accepted}
@@ -392,7 +340,7 @@ class Sessions:
             return batches, [taken, gap]
         return self._runs.bye(session.id, message, now, session.offset), [taken, *self._end(session, message)]
 
-    def _end(self, session: _Session, bye: Bye) -> Sequence[Record]:
+    def _end(self, session: Session, bye: Bye) -> Sequence[Record]:
         """How a run ended that `Runs` does not know: it is over a limit, or the word comes late."""
         if self._runs.place(session.id) is not None:
             return ()
@@ -411,32 +359,3 @@ class Sessions:
         if (who, error.reason) not in self._told and len(self._told) < TOLD:
             self._told.add((who, error.reason))
             log.warning("a message was refused: %s; further ones from there are only counted", error)
-
-
-def _told(session: _Session, pushes: Pushes, shift: int) -> list[Record]:
-    """The events and alerts that came with a batch."""
-    where = session.run, session.attempt
-    events = [
-        Event(*where, (one.time + shift) / 1e9, one.kind, session.rank, one.step, _fields(one.fields))
-        for one in pushes.events
-    ]
-    alerts = []
-    for one in pushes.alerts:
-        time = (one.time + shift) / 1e9
-        labels = {"rank": str(session.rank)} | ({} if one.step is None else {"step": str(one.step)})
-        alerts.append(Alert(one.title, one.severity, time, session.run, labels, one.text, "", time))
-    return [*events, *alerts]
-
-
-def _fields(text: str) -> dict[str, Any]:
-    """What an event says of itself, which should be a JSON object."""
-    try:
-        fields = json.loads(text) if text else {}
-    except (ValueError, RecursionError):
-        fields = None
-    return fields if isinstance(fields, dict) else {"text": text}
-
-
-def _shift(clock: Clock, offset: float) -> int:
-    """Nanoseconds from a client's monotonic clock to this machine's Unix time."""
-    return clock.wall - clock.monotonic + round(offset * 1e9)

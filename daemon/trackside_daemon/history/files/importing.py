@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, NamedTuple
 
 import msgspec
 
-from trackside.wire import Block, Clock, Hello, Identity, Totals, pack, writable
+from trackside.packing import pack, writable
+from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.history.files.forms import parse
 from trackside_daemon.history.files.items import FAR_SECONDS, INT64, Alerted, FormError, Happened, Head, Push
 from trackside_daemon.record import Alert, Event, Opened, Record, Standing, Taken

@@ -1,0 +1,95 @@
+"""One client session as the socket knows it: how far it has come, and what it said beside numbers."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trackside.wire import Envelope, Nack, encode
+from trackside_daemon.record import Alert, Event
+
+if TYPE_CHECKING:
+    from trackside.wire import Bye, Clock, Identity, Pushes
+    from trackside_daemon.record import Record
+
+
+class Receipt(NamedTuple):
+    """What to tell a session, once a batch is committed.
+
+    Attributes:
+        refused: Why the batch could not be taken; empty when it could.
+    """
+
+    session: bytes
+    number: int
+    refused: str = ""
+
+
+class Session:
+    """Which of a session's messages have been accepted, and which are committed.
+
+    Attributes:
+        run: The id of its run, and *attempt* and *rank* of it.
+        offset: Seconds by which this machine's clock is ahead of the client's; 0 where both have the same.
+        late: Whoever speaks does so for a process that is gone: what it says is history, and not on the page.
+        stray: Its process, while it is over a limit of the page and its end is not known.
+        bye: What it has said at its end, of such a one.
+        opened: A hash of what the history was told of it last.
+        over: It had said its bye to a daemon before this one, and has not spoken since but to greet.
+        peer: The ROUTER's name for the connection that it spoke on last.
+        refused: Why, of the batches that were refused; those that the client may not have heard of.
+    """
+
+    def __init__(self, id: bytes) -> None:  # noqa: A002  the field's word for it
+        self.id = id
+        self.run, self.attempt, self.rank = "", 0, 0
+        self.offset = 0.0
+        self.late = False
+        self.stray: Identity | None = None
+        self.bye: Bye | None = None
+        self.opened = 0
+        self.over = False
+        self.peer = b""
+        self.accepted = self.committed = 0
+        self.heard_at = 0.0
+        self.refused: dict[int, str] = {}
+
+    def commit(self, number: int) -> None:
+        """Everything up to *number* is, here or by a daemon before this one."""
+        self.committed = max(self.committed, number)
+        self.accepted = max(self.accepted, number)
+
+    def answer(self, number: int) -> list[bytes]:
+        """The ack of everything up to *number*, or its nack."""
+        if number in self.refused:
+            return [self.peer, *encode(Envelope("nack", self.id, number), Nack(self.refused[number]))]
+        return [self.peer, *encode(Envelope("ack", self.id, number))]
+
+
+def told(session: Session, pushes: Pushes, shifted: int) -> list[Record]:
+    """The events and alerts that came with a batch."""
+    where = session.run, session.attempt
+    events = [
+        Event(*where, (one.time + shifted) / 1e9, one.kind, session.rank, one.step, _fields(one.fields))
+        for one in pushes.events
+    ]
+    alerts = []
+    for one in pushes.alerts:
+        time = (one.time + shifted) / 1e9
+        labels = {"rank": str(session.rank)} | ({} if one.step is None else {"step": str(one.step)})
+        alerts.append(Alert(one.title, one.severity, time, session.run, labels, one.text, "", time))
+    return [*events, *alerts]
+
+
+def _fields(text: str) -> dict[str, Any]:
+    """What an event says of itself, which should be a JSON object."""
+    try:
+        fields = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        fields = None
+    return fields if isinstance(fields, dict) else {"text": text}
+
+
+def shift(clock: Clock, offset: float) -> int:
+    """Nanoseconds from a client's monotonic clock to this machine's Unix time."""
+    return clock.wall - clock.monotonic + round(offset * 1e9)
