@@ -47,5 +47,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Sequence | AbstractSet) and not isinstance(value, bytes | bytearray):
         return [_plain(one) for one in value]
     if hasattr(value, "__float__") and getattr(value, "ndim", 1) == 0:  # a scalar of NumPy, or a tensor of one number
-        return _plain(float(value))
+        return int(value) if hasattr(value, "__index__") and value == int(value) else _plain(float(value))
     return str(value)

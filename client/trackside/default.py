@@ -17,6 +17,8 @@ from trackside.session import Session
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from trackside.phases import Mark
+
 T = TypeVar("T")
 
 
@@ -76,7 +78,13 @@ def push(values: Mapping[str, Any] | None = None, /, *, step: int | None = None,
 
 def phase(name: str) -> Phase:
     """`Run.phase` of the default run, which is looked up when the phase is entered."""
-    return Phase(lambda moment, mark: _default()._mark(moment, mark), name)  # noqa: SLF001
+
+    def tell(moment: int, mark: Mark) -> None:
+        run = _default() if mark.enters else _process.default  # the end of a phase opens no run
+        if run is not None:
+            run._mark(moment, mark)  # noqa: SLF001
+
+    return Phase(tell, name)
 
 
 def data(loader: Iterable[T]) -> Waits[T]:

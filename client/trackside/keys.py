@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import zmq
+
+from trackside.place import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,10 +96,8 @@ def read(file: Path, *names: str) -> list[bytes]:
 
 
 def _text(file: Path, *, secret: bool) -> str:
-    with os.fdopen(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as opened:
+    with open_regular(file, links=True) as opened:
         status = os.fstat(opened.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError("not a file")
         # As PostgreSQL has it: one that root owns may be lent to a group, as Kubernetes does with its secrets.
         if secret and status.st_mode & (0o037 if status.st_uid == 0 else 0o077):
             raise ValueError(f"others may read it, and it is secret: chmod 600 {file}")

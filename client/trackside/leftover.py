@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,12 +11,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from trackside.outbox import Outbox
-from trackside.place import state_directory
 from trackside.spool import Reader, Spool, hold
+from trackside.spool import directories as spool_directories
 from trackside.wire import Hello, WireError, decode_body, encode, open_envelope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Container, Iterable, Iterator
 
     from trackside.wire import Clock
 
@@ -29,6 +30,7 @@ class Leftover(Outbox):
 
     Attributes:
         name: Of its run.
+        acked: The highest number that its process had heard acknowledged.
 
     Raises:
         WireError: The hello cannot be read.
@@ -41,31 +43,51 @@ class Leftover(Outbox):
         self.ended = True
         self.name = body.identity.name
         self.totals = body.totals
-        self._acked = body.acked
+        self.acked = self._acked = body.acked
         self._hello = encode(envelope, replace(body, late=True))
-        spool.acknowledged(body.acked)
 
     def hello(self, clock: Clock) -> list[bytes]:  # noqa: ARG002  it was said long ago
         """What its process would say, but that it is late."""
         return self._hello
 
 
-def leftovers(directories: Iterable[Path], machine: str | None) -> Iterator[Leftover]:
+def leftovers(
+    directories: Iterable[Path], machine: str | None, but: Container[bytes] = frozenset()
+) -> Iterator[Leftover]:
     """The sessions in some directories whose processes are gone, each held until it is sent; the oldest first.
 
     Args:
         directories: Where to look; one that is not there is none.
         machine: Only what this machine has written; None for all.
+        but: Sessions that are left alone.
     """
+    for directory, name, session in _named(directories):
+        if session not in but:
+            with suppress(OSError, ValueError):
+                if (found := _take(directory, name, machine)) is not None:
+                    yield found
+
+
+def heads(directories: Iterable[Path], machine: str | None) -> Iterator[tuple[bytes, Hello]]:
+    """The sessions of which some directories have spools, their processes being gone, and their hellos; oldest first."""
+    for directory, name, session in _named(directories):
+        with suppress(OSError, ValueError):
+            os.close(hold(directory / f"{name}.lock"))
+            reader = Reader(min(directory.glob(f"{name}.*.spool")))
+            if machine in {None, reader.machine}:
+                yield session, decode_body("hello", reader.hello[2])
+
+
+def _named(directories: Iterable[Path]) -> Iterator[tuple[Path, str, bytes]]:
+    """The directory, name and session of each spool."""
     for directory in directories:
         files = []
         for path in directory.glob("*.spool"):
             with suppress(OSError):
                 files.append((path.stat().st_mtime_ns, path))
         for name in dict.fromkeys(path.name.partition(".")[0] for _, path in sorted(files)):
-            with suppress(OSError, ValueError):
-                if (found := _take(directory, name, machine)) is not None:
-                    yield found
+            if re.fullmatch("[0-9a-f]{32}", name):
+                yield directory, name, bytes.fromhex(name)
 
 
 def unread(endpoint: str) -> tuple[Path, ...]:
@@ -73,7 +95,7 @@ def unread(endpoint: str) -> tuple[Path, ...]:
     try:
         if endpoint.startswith("ipc://") and Path(endpoint.removeprefix("ipc://")).stat().st_uid == os.getuid():
             return ()
-        return (state_directory(os.environ, os.getuid()) / "spool",)
+        return tuple(spool_directories(os.environ, os.getuid()))
     except (OSError, LookupError):
         return ()
 
@@ -85,16 +107,19 @@ def _take(directory: Path, name: str, machine: str | None) -> Leftover | None:
         OSError: It is held by its process, or cannot be read.
         ValueError: It is no spool.
     """
-    session = bytes.fromhex(name)
     first = min(directory.glob(f"{name}.*.spool"))
     reader = Reader(first)
     if machine is not None and reader.machine != machine:
         return None
     lock = hold(directory / f"{name}.lock")
+    spool = Spool(bytes.fromhex(name), directory)
     try:
-        spool = Spool(session, directory)
+        found = Leftover(spool, reader.hello)
+        if found.id.hex() != name:
+            raise WireError("envelope", f"{first} is of another session")  # noqa: TRY301  let go of below
         spool.adopt(lock)
-        return Leftover(spool, reader.hello)
+        spool.acknowledged(found.acked)
+        return found
     except (OSError, WireError):
         os.close(lock)
         raise

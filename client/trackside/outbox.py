@@ -208,9 +208,8 @@ class Outbox(ABC):
         record = Record(message.first, message.number, message.values, message.frames)
         message.spooled = self.spool.put(record, lambda: self.hello(clock))
         self.totals.spooled += message.spooled
-        if message.spooled and (lost := self.spool.drop_excess(self._newest)) is not None:
-            self.totals.dropped += lost.values
-            self._skip(lost.first, lost.number, clock.monotonic)
+        if message.spooled:
+            self.totals.dropped += self.spool.drop_excess(self._newest)
         return message.spooled
 
     def _refill(self) -> None:

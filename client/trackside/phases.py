@@ -39,6 +39,9 @@ class Mark(NamedTuple):
     waited: int | None = None
 
 
+_WAITS, _HAS_NONE = Mark(enters=True, phase="data"), Mark(enters=False, phase="data")
+
+
 class Phase(ContextDecorator):
     """Marks a phase, as a context or around each call of a function; holds nothing, so one may be used many times.
 
@@ -94,20 +97,10 @@ class Waits(Generic[T]):
         self._loader = loader
 
     def __iter__(self) -> Iterator[T]:
-        tell, batches, enter = self._tell, iter(self._loader), Mark(enters=True, phase="data")
-        while True:
-            since = monotonic_ns()
-            tell(since, enter)
-            try:
-                batch = next(batches)
-            except BaseException as error:
-                tell(monotonic_ns(), Mark(enters=False, phase="data"))
-                if isinstance(error, StopIteration):
-                    return
-                raise
-            now = monotonic_ns()
-            tell(now, Mark(enters=False, phase="data", waited=now - since))
-            yield batch
+        return _Waiting(self._tell, iter(self._loader))
+
+    def __bool__(self) -> bool:
+        return bool(self._loader)
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
@@ -116,6 +109,29 @@ class Waits(Generic[T]):
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._loader, name)
+
+
+class _Waiting(Generic[T]):
+    """One way through a loader. No generator: its frame would keep a batch alive that the training has let go of."""
+
+    def __init__(self, tell: Callable[[int, Mark], None], batches: Iterator[T]) -> None:
+        self._tell = tell
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        since = monotonic_ns()
+        self._tell(since, _WAITS)
+        try:
+            batch = next(self._batches)
+        except BaseException:
+            self._tell(monotonic_ns(), _HAS_NONE)
+            raise
+        now = monotonic_ns()
+        self._tell(now, Mark(enters=False, phase="data", waited=now - since))
+        return batch
 
 
 class Times:

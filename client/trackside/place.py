@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import re
+import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +28,23 @@ def state_directory(environ: Mapping[str, str], uid: int, etc: Path = Path("/etc
     if not state.is_absolute():
         state = _home(environ, uid) / ".local" / "state"
     return state / "trackside" / machine_id(etc)
+
+
+def open_regular(path: Path, *, links: bool = False) -> BinaryIO:
+    """A file to read from, when it is a regular one, and no link unless *links* will do; never waits, as for a FIFO.
+
+    Raises:
+        OSError: It cannot be opened, or is something else.
+    """
+    follow = 0 if links else os.O_NOFOLLOW
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | follow)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")  # noqa: TRY301  closed below, as in all cases
+        return os.fdopen(descriptor, "rb")
+    except OSError:
+        os.close(descriptor)
+        raise
 
 
 def machine_id(etc: Path = Path("/etc")) -> str:

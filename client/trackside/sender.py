@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import zmq
 
-from trackside import discovery, keys
+from trackside import discovery
 from trackside.about import about
+from trackside.connection import connect, new_context
+from trackside.keys import is_loopback
 from trackside.leftover import Leftover, leftovers, unread
 from trackside.log import warn
 from trackside.place import machine_id
@@ -37,6 +41,9 @@ ANSWER_SECONDS = 2.0
 
 ABSENT_SECONDS = 5.0
 IDLE_SECONDS = 60.0
+CURABLE = re.compile(r"\((absent|nobody listens there|does not answer)")
+"""A place that is no use only since no daemon is there."""
+
 SWEEP_SECONDS = 10.0
 """How often it is looked for what processes that are gone have left."""
 
@@ -54,6 +61,7 @@ class Sender:
         connected: A daemon has answered since the last connection.
         swept: There was nothing left in the *spools* when it was looked last.
         sent: Names of the runs whose leftovers were sent.
+        torn: How often the end of a spool could not be read.
 
     Raises:
         OSError: No socket pair can be had: too many open files.
@@ -64,13 +72,15 @@ class Sender:
         self.connected = False
         self.swept = threading.Event()
         self.sent: list[str] = []
+        self.torn = 0
+        self._swept: set[bytes] = set()
         self._endpoint = endpoint
         self._spools, self._machine = tuple(spools), machine
         self._sweep_at = 0.0
         self._sessions: list[Session | Leftover] = []
-        self._arrivals: list[Session] = []
+        self._arrivals: deque[Session] = deque()
         self._ends: dict[bytes, tuple[str, str, bool]] = {}
-        self._progress = threading.Condition()  # of an RLock: a signal handler may push and finish in the midst
+        self._turned = threading.Condition()  # of an RLock: a signal handler may push and finish in the midst
         self._waker, self._wakes = socket.socketpair()
         self._waker.setblocking(False)
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
@@ -93,8 +103,7 @@ class Sender:
 
     def add(self, session: Session) -> None:
         """Serve *session* from now on."""
-        with self._progress:
-            self._arrivals.append(session)
+        self._arrivals.append(session)
         self._wake()
 
     def end(self, session: Session, status: str, cause: str, *, provisional: bool, timeout: float) -> None:
@@ -103,11 +112,11 @@ class Sender:
         With no daemon there is nothing to wait for: it is all written to the spool at once.
         """
         deadline = time.monotonic() + timeout
-        with self._progress:
-            self._ends[session.id] = (status, cause, provisional)
-            self._wake()
+        self._ends[session.id] = (status, cause, provisional)
+        self._wake()
+        with self._turned:
             while not session.done and (left := deadline - time.monotonic()) > 0 and self._thread.is_alive():
-                self._progress.wait(min(left, 0.05))
+                self._turned.wait(min(left, 0.05))
 
     @property
     def alive(self) -> bool:
@@ -133,16 +142,12 @@ class Sender:
 
     def _run(self) -> None:
         try:
-            self._context = zmq.Context(io_threads=1)
+            self._context = new_context()
             about()  # now and not at the first hello: what runs may be edited by then, and that is said under the lock
             while not self._stopping:
                 self._listen(DRAIN_SECONDS if self._sessions else SWEEP_SECONDS if self._spools else IDLE_SECONDS)
-                with self._progress:
-                    self._turn()
-                    self._progress.notify_all()
-                    news, self._news = self._news, []
-                for message in news:  # not under the lock: a logging handler may wait for whoever waits for it
-                    warn(message)
+                self._turn()
+                self._notify()
         except Exception as error:  # noqa: BLE001  whatever it is, training goes on, and nobody wants its traceback
             warn(f"sending ends here, training goes on: {type(error).__name__}: {error}")
         finally:
@@ -156,8 +161,7 @@ class Sender:
     def _turn(self) -> None:
         if self._arrivals:
             self._answered_at = self._alone_since = time.monotonic()
-        self._sessions += self._arrivals
-        self._arrivals = []
+        self._arrive()
         self._sweep()
         self._drain()
         if self._reach():
@@ -167,18 +171,26 @@ class Sender:
     def _leave(self) -> None:
         """The process ends, or the thread does: what was not acknowledged goes to the spool."""
         try:
-            with self._progress:
-                self._sessions += self._arrivals
-                self._arrivals = []
-                self._drain()
-                for session in self._sessions:
-                    if not session.done:
-                        self._retire(session)
-                self._progress.notify_all()
-            for message in self._news:
-                warn(message)
+            self._arrive()
+            self._drain()
+            for session in self._sessions:
+                if not session.done:
+                    self._retire(session)
+            self._notify()
         except Exception as error:  # noqa: BLE001  the same
             warn(f"what was not sent is lost: {type(error).__name__}: {error}")
+
+    def _arrive(self) -> None:
+        while self._arrivals:
+            self._sessions.append(self._arrivals.popleft())
+
+    def _notify(self) -> None:
+        """Tell whoever waits for the end of a session, and people; no lock is held over anything slow."""
+        with self._turned:
+            self._turned.notify_all()
+        news, self._news = self._news, []
+        for message in news:
+            warn(message)
 
     def _sweep(self) -> None:
         """Take up what a process that is gone has left, one after the other."""
@@ -188,9 +200,13 @@ class Sender:
         spools, machine = self._spools, self._machine
         if not spools and self.connected:
             spools, machine = unread(self._connected_to), machine_id()
-        found = next(leftovers(spools, machine), None)
+        found = next(leftovers(spools, machine, self._swept), None)
         if found is not None:
+            self._swept.add(found.id)
             self._sessions.append(found)
+            self.torn += found.spool.torn
+            if found.spool.torn:
+                self._tell("torn", f"run {found.name}: the end of a spool that it has left is torn, and is left out")
             self._answered_at = self._alone_since = moment  # nothing was asked before
         else:
             self._sweep_at = moment + SWEEP_SECONDS
@@ -207,10 +223,9 @@ class Sender:
         while True:
             ready = dict(poller.poll(max(0, round((deadline - time.monotonic()) * 1000))))
             if ready.get(self._socket, 0) & zmq.POLLIN:
-                with self._progress:
-                    self._receive()
-                    self._transmit()
-                    self._progress.notify_all()
+                self._receive()
+                self._transmit()
+                self._notify()
             if self._wakes.fileno() in ready:
                 self._wakes.recv(4096)
                 return
@@ -230,6 +245,11 @@ class Sender:
                 session.drain(clock)
             if session.warning:
                 self._tell("keys", session.warning)
+            if session.spool.discarded:
+                self._tell(
+                    "full",
+                    f"the spool is full{where()}: what trainings that are gone had left there longest is deleted",
+                )
             if session.spool.failure:
                 self._tell(
                     "spool",
@@ -256,28 +276,9 @@ class Sender:
 
     def _connect(self, endpoint: str) -> None:
         assert self._context is not None  # noqa: S101  made before the first turn
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.linger = 0
-        self._socket.immediate = True  # never queue for a daemon that is not there: what it misses is sent again
-        self._socket.reconnect_ivl = 100
-        self._socket.ipv6 = endpoint.startswith("tcp://[")
         self._answered_at = time.monotonic()
         self._connected_to = endpoint
-        failure = "does not answer"
-        try:
-            if (key := keys.for_endpoint(endpoint, os.environ)) is not None:
-                key.lock(self._socket)
-                self._socket.reconnect_ivl = 1000  # each attempt costs the daemon a handshake, also one that it refuses
-                failure += f", or refuses the key in {key.file}"
-            elif endpoint.startswith("tcp://"):
-                failure += f", or wants a key, named in ${keys.VARIABLE}"
-            self._socket.connect(endpoint)
-        except zmq.ZMQError as error:
-            failure = str(error).partition(" (addr=")[0].lower()
-            self._hang_up()
-        except keys.KeyFileError as error:
-            failure = str(error)
-            self._hang_up()
+        self._socket, failure = connect(self._context, endpoint, os.environ)
         self._failures.append(f"{endpoint} ({failure})")
 
     def _hang_up(self) -> None:
@@ -293,11 +294,13 @@ class Sender:
         for session in [one for one in self._sessions if one.ended]:
             if self._socket is None and not session.done:
                 self._retire(session)
+                self._swept.discard(session.id)  # what is left of it may be sent later
             if session.done:
                 session.spool.close()
                 self._sessions.remove(session)
                 if isinstance(session, Leftover):
-                    self.sent.append(session.name)
+                    if not session.retired:
+                        self.sent.append(session.name)
                     self._wake()  # for the next
 
     def _transmit(self) -> None:
@@ -378,10 +381,14 @@ class Sender:
 
     def _tell_absent(self) -> None:
         named = discovery.named(self._endpoint, os.environ)
+        failed = any(session.spool.failure for session in self._sessions)
+        kept = " in memory, the newest 16 MiB of it" if failed else where()
+        here = not named or ((named.startswith("ipc:///") or is_loopback(named)) and CURABLE.search(self._failures[0]))
+        start = f"; start it with: trackside daemon{named and f' --push.endpoint={named}'}" if here else ""
         self._tell(
             "absent",
             f"no daemon found at {', '.join(self._failures)}; training goes on, and what is pushed waits for one"
-            f"{where()}; start it with: trackside daemon{named and f' --push.endpoint={named}'}",
+            f"{kept}{start}",
         )
 
     def _retire(self, session: Session | Leftover) -> None:
@@ -390,7 +397,7 @@ class Sender:
         if session.unkept:
             lost = f"{session.unkept} values are lost, since they cannot be written to {session.spool.failure}"
             self._tell("unkept", lost)
-        elif self._socket is None and isinstance(session, Session):
+        elif self._failures and self._socket is None and isinstance(session, Session):
             self._tell_absent()
 
     def _tell(self, what: str, message: str) -> None:

@@ -22,7 +22,7 @@ from zlib import crc32
 
 import msgspec
 
-from trackside.place import SYSTEM_DIRECTORY, machine_id, state_directory
+from trackside.place import SYSTEM_DIRECTORY, machine_id, open_regular, state_directory
 from trackside.wire import MESSAGE_BYTES
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ SPOOL_BYTES = 256 * 1024 * 1024
 """What all spools in one directory may take; then the oldest segments go."""
 
 MAGIC = b"trackside spool 1\n"
+FRAMES = 3
+"""Of a message."""
 
 _HEADER = Struct("<IIQQI")
 _encode = msgspec.msgpack.Encoder().encode
@@ -54,11 +56,11 @@ class Record(NamedTuple):
 
 
 class Segment:
-    """A file of a spool: the numbers and values that it holds, and its bytes."""
+    """A file of a spool: the numbers that it holds, and its bytes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.first = self.last = self.values = self.size = 0
+        self.first = self.last = self.size = 0
 
 
 class Spool:
@@ -70,25 +72,24 @@ class Spool:
 
     Attributes:
         failure: Why nothing could be written last; empty when it could.
+        torn: Segments of it, taken over, whose end could not be read.
+        discarded: Segments of others, whose processes are gone, that had to make room for it.
     """
 
     def __init__(self, session: bytes, directory: Path | None = None) -> None:
         self.failure = ""
+        self.torn = self.discarded = 0
         self._name = session.hex()
         self._directory = directory
         self._segments: deque[Segment] = deque()
         self._lock = self._file = -1
+        self._begun = False
         self._reader: Reader | None = None
 
     @property
     def last(self) -> int:
         """The highest number that it holds; 0 when it is empty."""
         return self._segments[-1].last if self._segments else 0
-
-    @property
-    def directory(self) -> Path | None:
-        """Where it lies; None before anything was written."""
-        return self._directory if self._lock >= 0 else None
 
     def adopt(self, lock: int) -> None:
         """Take over the segments that lie there, with the lock that was got for them."""
@@ -97,9 +98,11 @@ class Spool:
             segment = Segment(path)
             segment.last, segment.size = self.last, path.stat().st_size
             with suppress(OSError, ValueError):
-                for record in Reader(path):
+                reader = Reader(path)
+                for record in reader:
                     segment.first = segment.first or record.first
-                    segment.last, segment.values = record.number, segment.values + record.values
+                    segment.last = max(segment.last, record.number)
+                self.torn += reader.torn
             self._segments.append(segment)
 
     def put(self, record: Record, hello: Callable[[], list[bytes]]) -> bool:
@@ -119,7 +122,7 @@ class Spool:
             return False
         segment = self._segments[-1]
         segment.first = segment.first or record.first
-        segment.last, segment.values = record.number, segment.values + record.values
+        segment.last = record.number
         self.failure = ""
         return True
 
@@ -142,37 +145,43 @@ class Spool:
         while self._segments and self._segments[0].last <= number:
             self._remove(self._segments.popleft())
 
-    def drop_excess(self, read: int) -> Record | None:
-        """Delete the oldest segment when the directory holds too much; called once for each segment that begins.
+    def drop_excess(self, read: int) -> int:
+        """Delete the oldest segment that can go, when another has begun and the directory holds too much.
 
         Args:
-            read: Messages up to this number are in memory, so that they are not lost with it.
+            read: Up to this number messages are in memory; the segments that hold them stay.
 
         Returns:
-            The range of numbers that is lost with it, and its values, without frames; None when nothing is.
+            How many values are lost with it; what then is missing is bridged when it is come to.
         """
-        if self._directory is None or len(self._segments) < 2 or not self._make_room():
-            return None
-        segment = self._segments.popleft()
-        lost = [one for one in Reader(segment.path) if one.number > read]
-        self._remove(segment)
-        if not lost:
-            return None
-        return Record(lost[0].first, lost[-1].number, sum(one.values for one in lost), [])
+        begun, self._begun = self._begun, False
+        if not begun or self._directory is None:
+            return 0
+        spare = next((one for one in list(self._segments)[:-1] if one.first > read), None)
+        if not self._make_room(spare) or spare is None:
+            return 0
+        lost = 0
+        with suppress(OSError, ValueError):
+            lost = sum(record.values for record in Reader(spare.path))
+        self._segments.remove(spare)
+        self._remove(spare)
+        return lost
 
     def close(self, *, forked: bool = False) -> None:
         """Let go of the files: what is left is for others. An empty spool is taken away.
 
         In a *forked* child only its copies of the descriptors are closed: the lock must not outlive the parent.
         """
-        for descriptor in (self._file, self._lock):
-            if descriptor >= 0:
-                if descriptor == self._lock and not forked and not self._segments and self._directory is not None:
-                    with suppress(OSError):
-                        self._path("lock").unlink()
-                os.close(descriptor)
+        file, lock = self._file, self._lock
         self._file = self._lock = -1
         self._reader = None
+        with suppress(OSError):
+            if lock >= 0 and not forked and not self._segments:
+                self._path("lock").unlink()
+        for descriptor in (file, lock):
+            if descriptor >= 0:
+                with suppress(OSError):  # of a child that was forked in the midst
+                    os.close(descriptor)
 
     def _begin(self, number: int, hello: Callable[[], list[bytes]]) -> None:
         """Open the next segment, and write its head."""
@@ -191,12 +200,13 @@ class Spool:
             os.close(file)
             path.unlink(missing_ok=True)
             raise
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = file
+        before, self._file = self._file, file
+        if before >= 0:
+            os.close(before)
         segment = Segment(path)
-        segment.size = len(head)
+        segment.last, segment.size = self.last, len(head)
         self._segments.append(segment)
+        self._begun = True
 
     def _append(self, record: Record) -> None:
         data, segment = _record(record), self._segments[-1]
@@ -216,15 +226,14 @@ class Spool:
         if self._reader is not None and self._reader.path == segment.path:
             self._reader = None
         if not self._segments and self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+            file, self._file = self._file, -1
+            os.close(file)
         with suppress(OSError):
             segment.path.unlink()
 
-    def _make_room(self) -> bool:
-        """Whether an own segment has to go: there is too much, and what processes that are gone have left is younger."""
+    def _make_room(self, spare: Segment | None) -> bool:
+        """Whether the segment that can be spared has to go: what processes that are gone have left goes if it is older."""
         assert self._directory is not None  # noqa: S101  there are segments
-        oldest = self._segments[0].path
         files = []
         for path in self._directory.glob("*.spool"):
             with suppress(OSError):
@@ -234,9 +243,10 @@ class Spool:
         for _, path, size in sorted(files):
             if excess <= 0:
                 return False
-            if path == oldest:
+            if spare is not None and path == spare.path:
                 return True
             if not path.name.startswith(self._name) and _discard(path):
+                self.discarded += 1
                 excess -= size
         return excess > 0
 
@@ -268,12 +278,9 @@ class Reader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.torn = False
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._file = os.fdopen(file, "rb")
-        head = None
-        if stat.S_ISREG(os.fstat(file).st_mode) and self._file.read(len(MAGIC)) == MAGIC:
-            head = self.next()
-        if head is None or len(head.frames) < 2:
+        self._file = open_regular(path)
+        head = self._record() if self._file.read(len(MAGIC)) == MAGIC else None
+        if head is None or len(head.frames) != FRAMES + 1:
             self._file.close()
             raise ValueError(f"{path} is no segment of a spool")
         self.machine = head.frames[0].decode(errors="replace")
@@ -282,17 +289,22 @@ class Reader:
     def next(self) -> Record | None:
         """The next record; None at the end."""
         start = self._file.tell()
-        header = self._file.read(_HEADER.size)
-        if not header:
-            return None
-        if len(header) == _HEADER.size:
-            length, checksum, first, number, values = _HEADER.unpack(header)
-            payload = self._file.read(length) if length <= 2 * MESSAGE_BYTES else b""
-            if len(payload) == length and crc32(payload) == checksum:
-                with suppress(msgspec.MsgspecError):
-                    return Record(first, number, values, _decode(payload))
+        record = self._record()
+        if record is not None and len(record.frames) == FRAMES and record.first <= record.number:
+            return record
+        self.torn = self.torn or self._file.tell() > start
         self._file.seek(start)
-        self.torn = True
+        return None
+
+    def _record(self) -> Record | None:
+        header = self._file.read(_HEADER.size)
+        if len(header) < _HEADER.size:
+            return None
+        length, checksum, first, number, values = _HEADER.unpack(header)
+        payload = self._file.read(length) if length <= 2 * MESSAGE_BYTES else b""
+        if len(payload) == length and crc32(payload) == checksum:
+            with suppress(msgspec.MsgspecError):
+                return Record(first, number, values, _decode(payload))
         return None
 
     def __iter__(self) -> Iterator[Record]:
@@ -355,8 +367,9 @@ def hold(path: Path) -> int:
 
 
 def _share(file: int, directory: Path) -> None:
-    """In a directory that its group shares (setgid), whoever is in it may take the file: the system's daemon is."""
-    if directory.stat().st_mode & stat.S_ISGID and os.fstat(file).st_uid == os.geteuid():
+    """In a directory that is made to be shared (setgid and sticky), whoever is in its group may take the file."""
+    shared = stat.S_ISGID | stat.S_ISVTX
+    if directory.stat().st_mode & shared == shared and os.fstat(file).st_uid == os.geteuid():
         os.fchmod(file, 0o660)
 
 

@@ -21,7 +21,7 @@ from trackside_daemon.collectors.gpu import INFO as GPU_INFO
 from trackside_daemon.collectors.gpu import GpuCollector
 from trackside_daemon.collectors.memory import MemoryCollector
 from trackside_daemon.config import ConfigError
-from trackside_daemon.history.place import prepare, writable_directory
+from trackside_daemon.history.place import UnreadableError, prepare, writable_directory
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.history.trimming import Bounds
 from trackside_daemon.history.writer import SAMPLES as STORED
@@ -37,7 +37,7 @@ from trackside_daemon.sampler import DURATION, LAST_SUCCESS, SUCCESS, Sampler
 from trackside_daemon.signals import SIGNALS, STOP, hold
 from trackside_daemon.state import State
 from trackside_daemon.training.liveness import Liveness
-from trackside_daemon.training.runs import Limits, Runs
+from trackside_daemon.training.runs import Limits, Moment, Runs
 from trackside_daemon.web.address import is_loopback, written
 from trackside_daemon.web.api import values
 from trackside_daemon.web.app import Pages
@@ -105,16 +105,20 @@ class Daemon:
         limits = Limits(**config.limits.model_dump())
         self._runs = Runs(limits, config.run.linger, self._liveness, self._history.last_attempt)
         self._pipeline = Pipeline(self._state, self._history)
+        self._spools = Spools(push_socket.endpoints)
         watch = Watch()
+        self._sessions = Sessions(
+            *(self._runs, self._history.known, boot_id(Path("/proc")), watch.meet),
+            lambda: {**push_socket.rejected(), **self._spools.rejected()},
+        )
         self._ingest = Server(
             push_socket,
-            Sessions(self._runs, self._history.known, boot_id(Path("/proc")), watch.meet, push_socket.rejected),
+            self._sessions,
             self._pipeline.push,
             self._pipeline.has_room,
             lambda: self._history.writer.stuck,
             watch=watch,
         )
-        self._spools = Spools(push_socket.endpoints)
         self._sampler = Sampler(self._collectors, self._pipeline.tick, config.sample.interval)
         self._ended = threading.Event()
         self._forgetting = threading.Thread(target=self._forget, name="trackside-forget", daemon=True)
@@ -249,6 +253,7 @@ class Daemon:
 
     def _start(self) -> None:
         self._history.start()
+        self._begin_after_others()
         self._pipeline.start()
         self._pipeline.tick([self._own()])
         self._ingest.start()
@@ -265,6 +270,14 @@ class Daemon:
             logger.warning("%s can be reached from other machines, and /metrics is open to all of them", self._address)
         if os.getuid() == 0:
             logger.warning("running as root, which nothing here needs; a user of its own is safer")
+
+    def _begin_after_others(self) -> None:
+        """Before anybody speaks: end what ended while no daemon was there, but for what a spool is still to tell of."""
+        left = self._spools.heads()
+        self._history.abandon(lambda process: self._liveness.is_gone(process) is True, left)
+        with suppress(UnreadableError):
+            for batch in self._sessions.foretell(left, Moment(time.time(), time.monotonic())):
+                self._pipeline.accept(batch)
 
     def _tell_address(self) -> None:
         """Write it down for our commands, which find the token beside it."""

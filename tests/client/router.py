@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pytest
 import zmq
 from processes import DEADLINE
 
@@ -115,3 +117,11 @@ def kept(run: Run) -> tuple[list[Row], Totals]:
     bodies = [decode_body(open_envelope(one.frames).kind, one.frames[2]) for one in run._session.pending]
     found = [row for body in bodies if isinstance(body, Pushes) for row in rows(body)]
     return found, bodies[-1].totals if bodies else run._session.totals
+
+
+@contextmanager
+def undrained(run: Run) -> Iterator[None]:
+    """The sender takes nothing from the queue of a run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run._session, "drain", lambda _: None)
+        yield

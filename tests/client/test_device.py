@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from client.router import Router, kept, pushed
+from client.router import Router, kept, pushed, undrained
 from client.stream import OnDevice, Stream, on_device
 from processes import DEADLINE, ROOT, clean_environ
 
@@ -465,8 +465,7 @@ def test_dropping_the_oldest_rows_counts_a_push_once(
     run: trackside.Run, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_module, "ROWS_WAITING", 3)
-    assert run._sender is not None
-    with run._sender._progress:  # the sender waits here, so that nothing is taken from the queue
+    with undrained(run):
         for step in range(10):
             run.push(step=step, loss=on_device(float(step)))
             stream.advance()

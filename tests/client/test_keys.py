@@ -115,9 +115,9 @@ def test_what_is_no_file_is_refused_and_nobody_waits_for_it(tmp_path: Path) -> N
     os.mkfifo(tmp_path / "pipe", 0o600)
     (tmp_path / "image").write_bytes(os.urandom(2**20))
     (tmp_path / "image").chmod(0o600)
-    assert refusal(tmp_path / "pipe") == f"{tmp_path}/pipe: not a file"
+    assert refusal(tmp_path / "pipe") == f"{tmp_path}/pipe: not a regular file"
     assert refusal(tmp_path) == f"{tmp_path}: is a directory"
-    assert refusal("/dev/zero") == "/dev/zero: not a file"
+    assert refusal("/dev/zero") == "/dev/zero: not a regular file"
     assert refusal(tmp_path / "none") == f"{tmp_path}/none: no such file or directory"
     assert refusal(tmp_path / "image").startswith(f"{tmp_path}/image: is no key file for this")
     assert "embedded null byte" in refusal("nul\0")

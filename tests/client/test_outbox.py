@@ -18,6 +18,7 @@ from trackside import spool as spool_module
 from trackside.leftover import Leftover, leftovers
 from trackside.outbox import PENDING_BYTES, WINDOW
 from trackside.session import Session
+from trackside.spool import Record, _record
 from trackside.wire import Skip, decode_body
 
 if TYPE_CHECKING:
@@ -383,3 +384,49 @@ def test_a_full_directory_loses_what_is_oldest_and_belongs_to_nobody_that_lives(
         session.drain(later(second))
     assert {path.name.partition(".")[0] for path in spool.glob("*.spool")} == {session.id.hex()}
     assert session.totals.dropped == 0  # it is all in memory too
+
+
+def test_what_is_forged_or_cannot_be_taken_away_stops_nobody(spool: Path) -> None:
+    session = a_session()
+    push(session, {"loss": 1.0}, 1)
+    session.drain(CLOCK)
+    session.retire(CLOCK)
+    (segment,) = spool.glob("*.spool")
+    data = segment.read_bytes()
+    (spool / segment.name.upper().replace("SPOOL", "spool")).write_bytes(data)
+    (spool / f"{'0' * 32}.{1:016d}.spool").write_bytes(data)  # of another session than its name says
+    empty = Record(1, 1, 0, [])
+    segment.write_bytes(data[: -len(_record(record_of(session)))] + _record(empty))
+    (left,) = leftovers([spool], None)
+    assert (left.id, left.spool.torn, left.backlog) == (session.id, 1, False)
+    assert list(leftovers([spool], None, {session.id})) == []
+
+
+def record_of(session: Session) -> Record:
+    """The only message of a session, as a segment has it."""
+    (message,) = session.pending
+    return Record(message.first, message.number, message.values, message.frames)
+
+
+def test_of_a_spool_past_its_bound_what_is_in_memory_stays_on_disk_too(
+    spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool_module, "SEGMENT_BYTES", 1)
+    session = a_session()
+    for second in range(200):
+        push(session, {"loss": second}, second)
+        session.drain(later(second))
+        if second == 100:
+            size = sum(path.stat().st_size for path in spool.glob("*.spool"))
+            monkeypatch.setattr(spool_module, "SPOOL_BYTES", size)
+    session.retire(later(999))
+    (left,) = leftovers([spool], None)
+    daemon = Daemon()
+    while not left.done:
+        left.settle(CLOCK)
+        for message in send(left):
+            daemon.receive(message)
+        left.acknowledged(daemon.commit())
+    assert daemon.values[:WINDOW] == [float(second) for second in range(WINDOW)]
+    assert len(daemon.values) + session.totals.dropped == 200
+    assert session.totals.dropped > 50

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from client.router import Router, kept, pushed
+from client.router import Router, kept, pushed, undrained
 from processes import eventually
 
 import trackside
@@ -324,8 +324,7 @@ def test_when_pushes_come_faster_than_they_can_be_sent_the_oldest_are_dropped_an
     nowhere: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = trackside.init(endpoint=nowhere)
-    assert run._sender is not None
-    with run._sender._progress:  # the sender waits here, so that nothing is taken from the queue
+    with undrained(run):
         for step in range(ROWS_WAITING + 5):
             run.push(step=step, loss=0.5, lr=0.1)
         assert warnings(caplog) == [OVERRUN]
@@ -337,8 +336,7 @@ def test_when_pushes_come_faster_than_they_can_be_sent_the_oldest_are_dropped_an
 def test_wide_pushes_that_wait_are_bounded_by_their_values(nowhere: str, caplog: pytest.LogCaptureFixture) -> None:
     run = trackside.init(endpoint=nowhere)
     wide = {f"layer/{number}": 0.5 for number in range(1000)}
-    assert run._sender is not None
-    with run._sender._progress:
+    with undrained(run):
         for step in range(1000):
             run.push(wide, step=step)
         waiting = len(run._session.rows)
@@ -693,7 +691,7 @@ def test_a_configuration_of_numpy_and_torch_values_is_written(caplog: pytest.Log
     written = as_json(
         {"lr": np.float64(0.1), "n": np.int64(3), "a": np.arange(2), "d": torch.float32, "nan": np.float64("nan")}
     )
-    assert json.loads(written) == {"lr": 0.1, "n": "3", "a": "[0 1]", "d": "torch.float32", "nan": "nan"}
+    assert json.loads(written) == {"lr": 0.1, "n": 3, "a": "[0 1]", "d": "torch.float32", "nan": "nan"}
     assert not caplog.records
 
 

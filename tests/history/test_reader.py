@@ -122,7 +122,7 @@ def test_the_last_attempt_and_its_processes_are_told(three: Bench) -> None:
         assert reader.last_attempt(connection, "aa1") == (0, 1_700_000_005.0)
         assert reader.last_attempt(connection, "b") == (0, None)
         assert reader.last_attempt(connection, "zzz") is None
-        assert sorted(one.run for one in reader.unended(connection)) == ["aa2", "b", "b"]
+        assert sorted(one.run for _, one in reader.unended(connection)) == ["aa2", "b", "b"]
         assert reader.session(connection, b"?" * 16) is None
         with pytest.raises(UnknownRunError):
             reader.run(connection, "zzz")

@@ -232,14 +232,17 @@ def last_attempt(connection: sqlite3.Connection, uid: str) -> tuple[int, float |
     return None if found is None else (int(found[0]), found[1])
 
 
-def unended(connection: sqlite3.Connection) -> list[Identity]:
-    """The processes of all attempts that have not ended: their run, attempt, pid, start and boot."""
+def unended(connection: sqlite3.Connection) -> list[tuple[bytes, Identity]]:
+    """The sessions of all attempts that have not ended, and of their processes the run, attempt, pid, start and boot."""
     found = connection.execute(
-        "SELECT run.uid, attempt.number, session.pid, session.start, session.boot FROM attempt "
+        "SELECT session.id, run.uid, attempt.number, session.pid, session.start, session.boot FROM attempt "
         "JOIN run ON run.id = attempt.run JOIN stream ON stream.run = run.id AND stream.attempt = attempt.number "
         "JOIN session ON session.stream = stream.id WHERE attempt.ended IS NULL AND NOT run.deleted"
     )
-    return [Identity(uid, "", attempt, pid=pid, start=start, boot=boot) for uid, attempt, pid, start, boot in found]
+    return [
+        (session, Identity(uid, "", attempt, pid=pid, start=start, boot=boot))
+        for session, uid, attempt, pid, start, boot in found
+    ]
 
 
 def last_time(connection: sqlite3.Connection, uid: str, attempt: int) -> float:

@@ -19,7 +19,7 @@ from trackside_daemon.history.writer import Writer
 from trackside_daemon.record import Opened, Sampled, Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Container, Mapping
     from pathlib import Path
 
     from trackside.wire import Identity
@@ -131,7 +131,7 @@ class Recorder:
             with self._attempts:
                 for record in batch.records:
                     self._follow(record)
-                self.writer.put(batch.records, batch.receipt)
+                self.writer.put([record for record in batch.records if not self._is_stale(record)], batch.receipt)
         elif batch.source in self._machine:
             self._sample(batch)
 
@@ -168,10 +168,15 @@ class Recorder:
         self._unreadable = False
         return found
 
-    def abandon(self, is_gone: Callable[[Identity], bool]) -> None:
-        """End, as lost, the attempts of a daemon before this one whose processes are all gone, and none has come back."""
+    def abandon(self, is_gone: Callable[[Identity], bool], left: Container[bytes] = ()) -> None:
+        """End, as lost, the attempts of a daemon before this one whose processes are all gone, and none has come back.
+
+        Args:
+            is_gone: Whether a process is.
+            left: Sessions that have left a spool, which may say how they ended: their attempts are let be.
+        """
         try:
-            lost = self._look(lambda connection: self._gone(connection, is_gone))
+            lost = self._look(lambda connection: self._gone(connection, is_gone, left))
         except UnreadableError:
             return
         with self._attempts:
@@ -181,32 +186,42 @@ class Recorder:
             self._abandoned |= gone.keys()  # whoever resumes one before it is written begins a new attempt all the same
             if gone:
                 self.writer.put([Standing(*key, "lost", "", ended) for key, ended in gone.items()])
+        for run, attempt in gone:
+            log.warning("run id %s, attempt %d, is lost: its process is gone, and no daemon saw its end", run, attempt)
 
     def _gone(
-        self, connection: sqlite3.Connection, is_gone: Callable[[Identity], bool]
+        self, connection: sqlite3.Connection, is_gone: Callable[[Identity], bool], left: Container[bytes]
     ) -> dict[tuple[str, int], float]:
         """Such attempts, and when something was last heard of them."""
         attempts: dict[tuple[str, int], list[Identity]] = {}
-        for process in reader.unended(connection):
+        waits = set(self._live | self._abandoned)
+        for session, process in reader.unended(connection):
             attempts.setdefault((process.run, process.attempt), []).append(process)
+            if session in left:
+                waits.add((process.run, process.attempt))
         return {
             key: reader.last_time(connection, *key)
             for key, processes in attempts.items()
-            if key not in self._live | self._abandoned and all(map(is_gone, processes))
+            if key not in waits and all(map(is_gone, processes))
         }
 
     def _follow(self, record: object) -> None:
         """Know which attempts live."""
         if isinstance(record, Opened):
-            if not record.hello.late:
+            late = record.hello.late
+            if not late:
                 self._lives((record.hello.identity.run, record.attempt))
-            self._note(record.hello.identity.run, record.attempt, None)
+            self._note(record.hello.identity.run, record.attempt, record.hello.clock.wall / 1e9 if late else None)
         elif isinstance(record, Standing) and record.late:
             self._latest.pop(record.run, None)  # what its ranks have said together is known when it is written
         elif isinstance(record, Standing):
             key = record.run, record.attempt
             self._note(*key, record.ended or 0.0 if record.state in ENDED else None)
             self._live.discard(key) if record.state in ENDED else self._lives(key)
+
+    def _is_stale(self, record: object) -> bool:
+        """Whether it is the end of a rank that comes late, of an attempt that lives."""
+        return isinstance(record, Standing) and record.late and (record.run, record.attempt) in self._live
 
     def _note(self, run: str, attempt: int, ended: float | None) -> None:
         """Remember a run's last attempt until it is written, however long that takes."""

@@ -221,7 +221,10 @@ class Store:
             )
         about = json.loads(known[0]) if known else {}
         if hello.identity.rank <= about.get("rank", hello.identity.rank):
-            about = self._about(record) if record.about is None else record.about
+            before = about.get("hardware", {})
+            about = self._about(record) if record.about is None else dict(record.about)
+            if before.get("gpus") and not about.get("hardware", {}).get("gpus"):
+                about["hardware"] = before  # a daemon that has just started knows of no GPUs yet
         self.connection.execute(
             "UPDATE attempt SET about = ?, started = min(started, ?) WHERE run = ? AND number = ?",
             (as_text(about), started, run, record.attempt),
@@ -310,12 +313,7 @@ class Store:
             self.connection.execute(
                 "INSERT INTO event (run, attempt, rank, time, step, kind, fields) VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (
-                    run,
-                    record.attempt,
-                    record.rank,
-                    record.time,
-                    record.step,
-                    record.kind,
+                    *(run, record.attempt, record.rank, record.time, record.step, record.kind),
                     as_text(dict(record.fields)),
                 ),
             )

@@ -151,6 +151,23 @@ class Sessions:
                 records.append(Standing(one.run, one.attempt, *verdict(one.bye, ended), at))
         return [*self._runs.exited(process, ended, at, now), *([Batch("ingest", records=records)] if records else [])]
 
+    def foretell(self, heads: Mapping[bytes, Hello], now: Moment) -> list[Batch]:
+        """Before anybody speaks: what will be told late, so that a run that lives is not taken for one of those.
+
+        Raises:
+            UnreadableError: Nobody can tell what is known of them.
+        """
+        batches = []
+        for id_, hello in heads.items():
+            known = self._recall(id_)
+            session = self._sessions[id_] = Session(id_)
+            session.heard_at, session.late = now.monotonic, True
+            if known is not None:
+                session.commit(known.committed)
+                session.attempt = known.attempt
+            batches += self._open(session, replace(hello, late=True), now, known)
+        return batches
+
     def forget(self, session: bytes | None = None) -> None:
         """Ask a session, or every one, for a hello: what was accepted and not committed has to come again."""
         if session is None:
@@ -232,6 +249,8 @@ class Sessions:
         known = None if id_ in self._sessions else self._recall(id_)
         session = self._sessions.setdefault(id_, Session(id_))
         session.commit(max(hello.acked, 0 if known is None else known.committed))
+        if hello.late and not session.peer:
+            log.info("run %s rank %d: what its process has left is taken", hello.identity.name, hello.identity.rank)
         session.peer, session.heard_at = peer, now.monotonic
         welcome = [peer, *encode(Envelope("welcome", id_, session.committed))]
         if known is not None:
@@ -240,8 +259,6 @@ class Sessions:
         if session.over:  # it has not heard that its bye was committed, and ends when it does
             return [welcome], []
         session.late = hello.late
-        if hello.late and not session.opened:
-            log.info("run %s rank %d: what its process has left is taken", hello.identity.name, hello.identity.rank)
         batches = [] if hello.late else self._runs.hello(id_, hello, now, None if known is None else known.attempt)
         opened = self._open(session, hello, now, known)
         if room:
@@ -350,6 +367,7 @@ class Sessions:
         standing = Standing(session.run, session.attempt, state, cause, ended, late=session.late)
         if not session.late:
             return (standing,)
+        log.info("run %s rank %d ended: %s", session.run, session.rank, ": ".join(filter(None, (state, cause))))
         fields = {"state": state, "cause": cause}
         return (Event(session.run, session.attempt, ended, "rank_ended", session.rank, fields=fields), standing)
 

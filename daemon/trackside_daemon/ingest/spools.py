@@ -8,12 +8,16 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from trackside.leftover import heads
 from trackside.place import SYSTEM_DIRECTORY, machine_id
 from trackside.sender import Sender
 from trackside.spool import directories
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from trackside.wire import Hello
 
 GROUP = "trackside"
 """Who may spool for a system daemon: its members share the directory."""
@@ -31,19 +35,29 @@ class Spools:
 
     def __init__(self, endpoints: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
         self._endpoint = next((one for one in endpoints if one.startswith("ipc://")), None)
-        self._environ = environ
         self._sender: Sender | None = None
-
-    def start(self) -> None:
-        """Begin, unless there is no place where anything could lie, or no socket file for one of this machine."""
+        self._places: list[Path] = []
         with suppress(OSError):
             _make_shared()
+        with suppress(LookupError):  # a user without a home
+            self._places.extend(directories(environ, os.getuid()))
+
+    def heads(self) -> dict[bytes, Hello]:
+        """What is left now, by its hellos, the oldest first."""
+        return dict(heads(self._places, machine_id())) if self._endpoint is not None else {}
+
+    def start(self) -> None:
+        """Begin, where there is a socket file for one of this machine."""
+        if self._endpoint is None or not self._places:
+            return
         try:
-            places = list(directories(self._environ, os.getuid()))
-            if self._endpoint is not None:
-                self._sender = Sender(self._endpoint, spools=places, machine=machine_id())
-        except (LookupError, OSError, RuntimeError) as error:
+            self._sender = Sender(self._endpoint, spools=self._places, machine=machine_id())
+        except (OSError, RuntimeError) as error:
             log.warning("what processes that are gone have left is not taken: %s", error)
+
+    def rejected(self) -> dict[str, int]:
+        """How often the end of a spool could not be read."""
+        return {"spool": 0 if self._sender is None else self._sender.torn}
 
     def wait(self, seconds: float) -> None:
         """Until all that is left now is taken, but no longer than that."""
@@ -68,5 +82,9 @@ def _make_shared() -> None:
         return
     if os.access(SYSTEM_DIRECTORY, os.W_OK | os.X_OK) and not (spool := SYSTEM_DIRECTORY / "spool").exists():
         spool.mkdir(mode=0o700)
-        os.chown(spool, -1, group)
-        spool.chmod(0o3770)
+        try:
+            os.chown(spool, -1, group)
+            spool.chmod(0o3770)
+        except OSError:
+            spool.rmdir()
+            raise

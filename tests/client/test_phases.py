@@ -1,0 +1,226 @@
+"""Where the time goes: phases, which share it out among them, and waits for data."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from client.messages import CLOCK, a_session, later
+
+import trackside
+from trackside.phases import PHASES, Mark, Phase, Times, Waits
+from trackside.wire import decode_body
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trackside.process import Process
+
+SECOND = 1_000_000_000
+
+
+class Told:
+    """What was told, and when."""
+
+    def __init__(self) -> None:
+        self.marks: list[Mark] = []
+
+    def __call__(self, moment: int, mark: Mark) -> None:
+        assert moment > 0
+        self.marks.append(mark)
+
+    @property
+    def words(self) -> list[str]:
+        return [f"{'+' if mark.enters else '-'}{mark.phase}" for mark in self.marks]
+
+
+def times(*marks: tuple[float, str], end: float) -> dict[str, float]:
+    """Seconds by phase after marks at some seconds, ``+name`` or ``-name``."""
+    found = Times(0)
+    for second, word in marks:
+        found.take(round(second * SECOND), Mark(enters=word[0] == "+", phase=word[1:]))
+    found.advance(round(end * SECOND))
+    return found.seconds
+
+
+def test_phases_are_exclusive_and_sum_to_the_time_since_the_beginning() -> None:
+    found = times((1, "+eval"), (2, "+data"), (4, "-data"), (8, "-eval"), (9, "+eval"), end=16)
+    assert found == {"other": 2.0, "eval": 5.0 + 7.0, "data": 2.0}
+    assert sum(found.values()) == 16
+
+
+def test_without_a_phase_there_is_nothing_to_tell() -> None:
+    assert times(end=5) == {}
+
+
+def test_ends_without_a_beginning_and_beginnings_without_an_end_do_no_harm() -> None:
+    assert times((1, "-eval"), end=2) == {}
+    assert times((1, "+eval"), (2, "+data"), (3, "-eval"), (4, "-data"), end=5) == {
+        "other": 3.0,
+        "eval": 1.0,
+        "data": 1.0,
+    }
+
+
+def test_so_many_phases_are_told_apart_and_the_rest_is_other() -> None:
+    marks = [(float(number), f"{sign}p{number}") for number in range(1, 2 * PHASES) for sign in "+-"]
+    found = times(*marks, end=2 * PHASES)
+    assert len(found) == PHASES
+    assert sum(found.values()) == 2 * PHASES
+
+
+def test_a_phase_is_a_context_a_decorator_and_around_a_coroutine() -> None:
+    told = Told()
+    phase = Phase(told, "eval")
+
+    @phase
+    def add(one: int, *, other: int) -> int:
+        return one + other
+
+    @phase
+    async def wait() -> str:
+        return "waited"
+
+    with phase, Phase(told, "data"):
+        pass
+    assert (add(1, other=2), asyncio.run(wait()), add.__name__) == (3, "waited", "add")
+    assert told.words == ["+eval", "+data", "-data", "-eval", "+eval", "-eval", "+eval", "-eval"]
+
+
+def test_a_phase_that_ends_by_an_exception_ends() -> None:
+    told = Told()
+    with pytest.raises(ValueError, match="bad"), Phase(told, "eval"):
+        raise ValueError("bad")
+    assert told.words == ["+eval", "-eval"]
+
+
+def test_what_cannot_be_a_phase_is_said_at_once() -> None:
+    with pytest.raises(TypeError, match=r"has a name, as in phase\(\"eval\"\)"):
+        trackside.phase(len)  # type: ignore[arg-type]
+
+    def generator() -> Iterator[int]:
+        yield 1
+
+    with pytest.raises(TypeError, match="generator function; use the phase inside of it"):
+        Phase(Told(), "eval")(generator)
+
+
+class Loader:
+    """A loader of two batches, with a sampler."""
+
+    sampler = "sampler"
+
+    def __init__(self) -> None:
+        self.batches: list[Any] = [set(), set()]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+def test_a_loader_s_waits_are_told_as_they_begin_and_end_in_every_epoch() -> None:
+    told, loader = Told(), Loader()
+    waits = Waits(told, loader)
+    for _ in range(2):
+        assert list(waits) == loader.batches
+    assert told.words == ["+data", "-data"] * 6
+    assert [mark.waited is not None for mark in told.marks if not mark.enters] == [True, True, False] * 2
+    assert (len(waits), waits.sampler, bool(waits), bool(Waits(told, iter([])))) == (2, "sampler", True, True)
+
+
+def test_a_loader_that_fails_raises_as_it_would_alone() -> None:
+    def failing() -> Iterator[int]:
+        yield 1
+        raise RuntimeError("worker died")
+
+    told = Told()
+    with pytest.raises(RuntimeError, match="worker died"):
+        list(Waits(told, failing()))
+    assert told.words == ["+data", "-data"] * 2
+
+
+def test_a_batch_that_the_training_has_let_go_of_is_freed() -> None:
+    class Batch:
+        pass
+
+    for batch in Waits(Told(), (Batch() for _ in range(1))):
+        seen = weakref.ref(batch)
+        del batch
+        gc.collect()
+        assert seen() is None
+
+
+def test_a_long_wait_is_data_though_the_sender_reckons_meanwhile() -> None:
+    session = a_session()
+    began = session._tally.times._since
+    session.rows.append((began + SECOND, Mark(enters=True, phase="data"), None))
+    for second in (2, 3, 4):
+        session.drain(later((began - CLOCK.monotonic) / SECOND + second))
+    waited = Mark(enters=False, phase="data", waited=4 * SECOND)
+    session.rows.append((began + 5 * SECOND, waited, None))
+    session.drain(later((began - CLOCK.monotonic) / SECOND + 6))
+    session._tally.reckon(began + 6 * SECOND)
+    assert session.totals.phases == pytest.approx({"other": 2.0, "data": 4.0})
+    assert session.totals.data_wait is not None
+    assert session.totals.data_wait.sum == 4.0
+
+
+def test_evaluation_is_no_part_of_a_step_and_the_beat_tells_the_phase_that_goes_on() -> None:
+    session = a_session()
+    began = session._tally.times._since
+    for second, what in (
+        (0, {"loss": 1.0}),
+        (1, Mark(enters=True, phase="eval")),
+        (2, Mark(enters=True, phase="data")),
+        (8, Mark(enters=False, phase="data")),
+        (9, Mark(enters=False, phase="eval")),
+    ):
+        time = began + second * SECOND
+        row: Any = (time, second, what) if isinstance(what, dict) else (time, what, None)
+        session.rows.append(row)
+    session.rows.append((began + 10 * SECOND, 1, {"loss": 1.0}))
+    session.rows.append((began + 11 * SECOND, Mark(enters=True, phase="checkpoint"), None))
+    session.drain(CLOCK)
+    assert session.totals.step_duration is not None
+    assert session.totals.step_duration.sum == 2.0
+    beat = decode_body("beat", session.beat(CLOCK)[2])
+    assert beat.phase == "checkpoint"
+    assert {"eval", "data", "checkpoint", "other"} == beat.totals.phases.keys()
+
+
+def test_phases_of_other_threads_count_nothing_and_are_warned_about_once(
+    nowhere: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trackside.sender.Sender._tell_absent", lambda _: None)
+    run = trackside.init(endpoint=nowhere)
+
+    def save() -> None:
+        for _ in range(2):
+            with run.phase("checkpoint"):
+                pass
+
+    thread = threading.Thread(target=save)
+    thread.start()
+    thread.join()
+    run.finish()
+    assert run._session.totals.phases == {}
+    (record,) = caplog.records
+    assert "phase checkpoint: of another thread than has opened the run" in record.getMessage()
+
+
+def test_the_end_of_a_phase_opens_no_run(nowhere: str, monkeypatch: pytest.MonkeyPatch, process: Process) -> None:
+    monkeypatch.setenv("TRACKSIDE_ENDPOINT", nowhere)
+
+    @trackside.phase("train")
+    def main() -> None:
+        trackside.push(loss=0.5)
+        trackside.finish()
+
+    main()
+    assert (process.default, process.runs) == (None, set())
