@@ -116,7 +116,7 @@ def test_what_is_no_file_is_refused_and_nobody_waits_for_it(tmp_path: Path) -> N
     (tmp_path / "image").write_bytes(os.urandom(2**20))
     (tmp_path / "image").chmod(0o600)
     assert refusal(tmp_path / "pipe") == f"{tmp_path}/pipe: not a regular file"
-    assert refusal(tmp_path) == f"{tmp_path}: is a directory"
+    assert refusal(tmp_path) == f"{tmp_path}: not a regular file"
     assert refusal("/dev/zero") == "/dev/zero: not a regular file"
     assert refusal(tmp_path / "none") == f"{tmp_path}/none: no such file or directory"
     assert refusal(tmp_path / "image").startswith(f"{tmp_path}/image: is no key file for this")
