@@ -69,11 +69,13 @@ def test_every_flag_in_the_readme_is_one() -> None:
     assert all(flag in helps for flag in flags)
 
 
-def test_every_python_example_in_the_readme_runs() -> None:
+def test_every_python_example_runs() -> None:
     examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(examples) == 2
+    examples += re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "training.md").read_text(), re.DOTALL)
+    assert len(examples) == 4
     two_lines = examples[0].replace("...\n", "for step, loss, norm, n in [(0, 2.5, 0.1, 512)]:\n")
-    for example in (two_lines, "import trackside\n" + examples[1]):
+    given = "import trackside\nrun, loader, model, train = trackside.init(), [1, 2], float, float\n"
+    for example in (two_lines, *(given + one for one in examples[1:])):
         done = subprocess.run(
             [sys.executable, "-W", "error", "-c", example],
             capture_output=True,
