@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from client.router import pushed
 from processes import DEADLINE, Daemon, clean_environ, eventually
 
 from trackside.leftover import leftovers
@@ -46,6 +47,7 @@ def start(tmp_path: Path, daemon: Daemon) -> Iterator[Callable[..., Process]]:
         process = subprocess.Popen(
             [sys.executable, "-W", "error", "-W", FORK_WARNS, str(script)],
             env=clean_environ({"TRACKSIDE_ENDPOINT": endpoint, **environ}),
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -451,3 +453,43 @@ def test_a_program_that_is_started_inherits_no_socket(finished: Callable[..., st
     )
     assert "socket:" not in output
     assert "eventfd" not in output
+
+
+@pytest.mark.parametrize("left", [0, 1, 2, 3, 5, 8])
+def test_descriptors_that_run_short_cost_nothing_that_was_pushed(
+    start: Callable[..., Process], start_router: Callable[[], Router], place: Path, left: int
+) -> None:
+    process = start(
+        "short",
+        f"""
+        import os, sys, time, trackside
+        run = trackside.init("short")
+        run.push(step=1, loss=0.5)
+        time.sleep(0.5)
+        taken = []
+        try:
+            while True:
+                taken.append(os.dup(0))
+        except OSError:
+            pass
+        for descriptor in taken[:{left}]:
+            os.close(descriptor)
+        print("short", flush=True)
+        os.read(0, 1)
+        for descriptor in taken[{left}:]:
+            os.close(descriptor)
+        run.push(step=2, loss=0.25)
+        """,
+        endpoint=f"ipc://{place}/push.sock",
+        TRACKSIDE_FLUSH_TIMEOUT="30",
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout.readline() == "short\n"
+    router = start_router()
+    assert process.poll() is None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    said = router.serve()
+    assert process.wait(DEADLINE) == 0
+    assert [row for messages in said.values() for row in pushed(messages)] == [(1, {"loss": 0.5}), (2, {"loss": 0.25})]

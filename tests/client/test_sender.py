@@ -18,6 +18,7 @@ from processes import Daemon, eventually
 import trackside
 from trackside import about as about_module
 from trackside import columns, discovery, outbox, sender
+from trackside import spool as spool_module
 from trackside.columns import BATCH_ROWS
 from trackside.leftover import leftovers
 from trackside.outbox import WINDOW
@@ -793,3 +794,28 @@ def test_a_frozen_daemon_holds_up_neither_push_nor_finish(daemon: Daemon, monkey
     eventually(lambda: series(daemon, "loss") == 0.25)
     eventually(lambda: daemon.series()['trackside_training_state{run="night",state="stopped"}'] == 1)
     assert series(daemon, "steps_total") == 10_000
+
+
+def test_a_disk_that_hangs_delays_neither_init_nor_push_nor_finish(
+    nowhere: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0.1")
+    written, disk = threading.Event(), threading.Event()
+    write = spool_module._write
+
+    def hang(file: int, data: bytes) -> None:
+        written.set()
+        assert disk.wait(60)
+        write(file, data)
+
+    monkeypatch.setattr(spool_module, "_write", hang)
+    run = trackside.init("first", endpoint=nowhere)
+    run.push(loss=0.5)
+    run.finish()
+    assert written.wait(60)
+    second = trackside.init("second", endpoint=nowhere)
+    second.push(loss=0.5)
+    second.finish()
+    assert not run._session.done
+    disk.set()
+    eventually(lambda: run._session.retired and second._session.retired)

@@ -247,3 +247,78 @@ def test_a_restart_of_the_daemon_is_not_an_event_though_it_takes_long(
     assert sorted(steps_total(daemon).values()) == [steps]
     assert daemon.stop() == 0
     assert {key: rows for (_, _, key), rows in kept(daemon.history, "paced").items()} == complete(steps)
+
+
+#: Pushes three steps, says so, and waits to be told to go on to its end.
+THREE = """
+import sys, trackside
+run = trackside.init("again")
+for step in range(3):
+    run.push(step=step, loss=step)
+print("pushed", flush=True)
+sys.stdin.readline()
+"""
+
+
+def attempts(daemon: Daemon) -> list[tuple[int, str]]:
+    """Number and state of each attempt of the run that is resumed."""
+    told = daemon.api("runs/same").json().get("attempt_list", [])
+    return [(one["attempt"], one["state"]) for one in told]
+
+
+def test_a_run_that_is_resumed_before_the_daemon_is_back_is_another_attempt(
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
+) -> None:
+    daemon = start_daemon(*QUIET)
+    first = start_training(daemon, "-c", THREE, TRACKSIDE_RUN_ID="same", **PATIENT)
+    eventually(lambda: counted(daemon, "history_samples_total") == 3)
+    daemon.stop(signal.SIGKILL)
+    first.kill()
+    first.wait(DEADLINE)
+    second = start_training(daemon, "-c", THREE, TRACKSIDE_RUN_ID="same", **PATIENT)
+    assert second.stdout is not None
+    assert second.stdout.readline() == "pushed\n"
+    daemon = start_daemon(*QUIET)
+    eventually(lambda: counted(daemon, "history_samples_total") == 3)
+    assert attempts(daemon) == [(0, "lost"), (1, "running")]
+    assert second.communicate("\n", timeout=DEADLINE)[1] == ""
+    eventually(lambda: attempts(daemon) == [(0, "lost"), (1, "finished")])
+
+
+def test_what_several_attempts_have_left_and_one_that_lives_are_not_mixed(
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], spool: Path
+) -> None:
+    daemon = start_daemon(*QUIET)
+    assert daemon.stop() == 0
+    for end in ("kill", "end"):
+        before = spooled(spool)
+        training = start_training(daemon, "-c", THREE, TRACKSIDE_RUN_ID="same")
+        eventually(lambda before=before: spooled(spool) == before + 3)  # type: ignore[misc]
+        if end == "kill":
+            training.kill()
+        training.communicate("\n", timeout=DEADLINE)
+    last = start_training(daemon, "-c", THREE, TRACKSIDE_RUN_ID="same", **PATIENT)
+    eventually(lambda: spooled(spool) == 9)
+    daemon = start_daemon(*QUIET)
+    eventually(lambda: attempts(daemon) == [(0, "lost"), (1, "finished"), (2, "running")])
+    last.communicate("\n", timeout=DEADLINE)
+    eventually(lambda: attempts(daemon)[2] == (2, "finished"))
+    assert daemon.stop() == 0
+    assert kept(daemon.history, "again") == {
+        (attempt, 0, "loss"): [(step, float(step)) for step in range(3)] for attempt in range(3)
+    }
+
+
+def test_what_many_have_left_is_taken_at_once(
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], spool: Path
+) -> None:
+    daemon = start_daemon(*QUIET)
+    assert daemon.stop() == 0
+    several = "import trackside\nfor n in range(30): trackside.init(f'left-{n}').push(loss=n)"
+    assert start_training(daemon, "-c", several).wait(DEADLINE) == 0
+    assert len(list(spool.glob("*.lock"))) == 30
+    daemon = start_daemon(*QUIET)
+    eventually(lambda: not list(spool.iterdir()), 8)  # one after the other at each look would take minutes
+    eventually(lambda: {one["state"] for one in daemon.api("runs").json()["runs"]} == {"finished"})
+    assert len(daemon.api("runs").json()["runs"]) == 30
+    assert not any("no daemon found" in line for line in daemon.log)

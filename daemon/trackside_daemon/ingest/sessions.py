@@ -21,7 +21,7 @@ from trackside_daemon.training.run import process_of
 from trackside_daemon.training.verdict import verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from trackside.wire import Bye, Hello, Identity
     from trackside_daemon.history.recorder import Known
@@ -151,13 +151,14 @@ class Sessions:
                 records.append(Standing(one.run, one.attempt, *verdict(one.bye, ended), at))
         return [*self._runs.exited(process, ended, at, now), *([Batch("ingest", records=records)] if records else [])]
 
-    def foretell(self, heads: Mapping[bytes, Hello], now: Moment) -> list[Batch]:
+    def foretell(self, heads: Mapping[bytes, Hello], now: Moment) -> Iterator[Batch]:
         """Before anybody speaks: what will be told late, so that a run that lives is not taken for one of those.
+
+        One by one, since each has to be known before the next can be placed.
 
         Raises:
             UnreadableError: Nobody can tell what is known of them.
         """
-        batches = []
         for id_, hello in heads.items():
             known = self._recall(id_)
             session = self._sessions[id_] = Session(id_)
@@ -165,8 +166,7 @@ class Sessions:
             if known is not None:
                 session.commit(known.committed)
                 session.attempt = known.attempt
-            batches += self._open(session, replace(hello, late=True), now, known)
-        return batches
+            yield from self._open(session, replace(hello, late=True), now, known)
 
     def forget(self, session: bytes | None = None) -> None:
         """Ask a session, or every one, for a hello: what was accepted and not committed has to come again."""
