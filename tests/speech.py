@@ -12,7 +12,8 @@ from trackside.identity import identify
 from trackside.packing import pack
 from trackside.wire import Beat, Block, Bye, Clock, Envelope, Hello, Pushes, Skip, Totals, encode, open_envelope
 from trackside_daemon.state import State
-from trackside_daemon.training.runs import Limits, Moment, Runs
+from trackside_daemon.training.bounds import Limits
+from trackside_daemon.training.runs import Moment, Runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

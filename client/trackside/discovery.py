@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside import keys
+from trackside.keys import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 SOCKET = "push.sock"
 SYSTEM_DIRECTORY = Path("/run/trackside")
 _TCP = re.compile(r"tcp://.+:(\d{1,5})", re.ASCII)
+
+
+_CURABLE = re.compile(r"\((absent|nobody listens there|does not answer)")
+"""A place that is no use only since no daemon is there."""
 
 
 def directories(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
@@ -33,6 +38,19 @@ def directories(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
 def named(explicit: str | None, environ: Mapping[str, str]) -> str:
     """The one endpoint that the user named, in the program or by ``$TRACKSIDE_ENDPOINT``; empty when none was."""
     return explicit or environ.get("TRACKSIDE_ENDPOINT", "")
+
+
+def advice(named: str, failures: list[str]) -> str:
+    """How to start a daemon where none was found, if that can help; empty when it cannot.
+
+    Args:
+        named: The one endpoint that the user named; empty when none was.
+        failures: Of `find`.
+    """
+    here = named.startswith("ipc:///") or is_loopback(named)
+    if named and not (here and _CURABLE.search(failures[0])):
+        return ""
+    return f"; start it with: trackside daemon{named and f' --push.endpoint={named}'}"
 
 
 def find(explicit: str | None, environ: Mapping[str, str], uid: int | None = None) -> tuple[str | None, list[str]]:

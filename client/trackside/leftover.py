@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from trackside.outbox import Outbox
+from trackside.place import spool_directories
 from trackside.spool import Reader, Spool, hold
-from trackside.spool import directories as spool_directories
 from trackside.wire import Hello, WireError, decode_body, encode, open_envelope
 
 if TYPE_CHECKING:

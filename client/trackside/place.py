@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 SYSTEM_DIRECTORY = Path("/var/lib/trackside")
 
@@ -28,6 +28,30 @@ def state_directory(environ: Mapping[str, str], uid: int, etc: Path = Path("/etc
     if not state.is_absolute():
         state = _home(environ, uid) / ".local" / "state"
     return state / "trackside" / machine_id(etc)
+
+
+def spool_directory(environ: Mapping[str, str], uid: int) -> Path:
+    """Where a process spools: ``$TRACKSIDE_SPOOL``; the system's directory if it may write there; else its user's own.
+
+    Raises:
+        LookupError: The user has no home.
+    """
+    return next(spool_directories(environ, uid))
+
+
+def spool_directories(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
+    """All places where a process of this user may have spooled, the first of which is `spool_directory`.
+
+    Raises:
+        LookupError: The user has no home.
+    """
+    if environ.get("TRACKSIDE_SPOOL"):
+        yield Path(environ["TRACKSIDE_SPOOL"]).expanduser().absolute()
+        return
+    system = SYSTEM_DIRECTORY / "spool"
+    if os.access(system, os.W_OK | os.X_OK):
+        yield system
+    yield state_directory(environ, uid) / "spool"
 
 
 def open_regular(path: Path, *, links: bool = False) -> BinaryIO:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import threading
 import time
@@ -16,7 +15,6 @@ import zmq
 from trackside import discovery
 from trackside.about import about
 from trackside.connection import connect, new_context
-from trackside.keys import is_loopback
 from trackside.leftover import Leftover, leftovers, unread
 from trackside.log import warn
 from trackside.place import machine_id
@@ -41,9 +39,6 @@ ANSWER_SECONDS = 2.0
 
 ABSENT_SECONDS = 5.0
 IDLE_SECONDS = 60.0
-CURABLE = re.compile(r"\((absent|nobody listens there|does not answer)")
-"""A place that is no use only since no daemon is there."""
-
 SWEEP_SECONDS = 10.0
 """How often it is looked for what processes that are gone have left."""
 
@@ -243,19 +238,13 @@ class Sender:
                 session.end(clock, end[0], end[1], provisional=end[2])
             else:
                 session.drain(clock)
-            if session.warning:
-                self._tell("keys", session.warning)
+            for key, warning in session.warnings.items():
+                self._tell(f"key {key}", warning)
             if session.spool.discarded:
-                self._tell(
-                    "full",
-                    f"the spool is full{where()}: what trainings that are gone had left there longest is deleted",
-                )
-            if session.spool.failure:
-                self._tell(
-                    "spool",
-                    f"what waits cannot be written to {session.spool.failure}; the newest 16 MiB are kept in memory; name"
-                    " another directory with $TRACKSIDE_SPOOL",
-                )
+                self._tell("full", f"the spool is full{where()}: what was left there longest ago is deleted")
+            if failure := session.spool.failure:
+                kept = "the newest 16 MiB are kept in memory; name another directory with $TRACKSIDE_SPOOL"
+                self._tell("spool", f"what waits cannot be written to {failure}; {kept}")
 
     def _reach(self) -> bool:
         """Look for a daemon where none is connected or none answers; say so once when there is none for long."""
@@ -380,15 +369,12 @@ class Sender:
         )
 
     def _tell_absent(self) -> None:
-        named = discovery.named(self._endpoint, os.environ)
         failed = any(session.spool.failure for session in self._sessions)
         kept = " in memory, the newest 16 MiB of it" if failed else where()
-        here = not named or ((named.startswith("ipc:///") or is_loopback(named)) and CURABLE.search(self._failures[0]))
-        start = f"; start it with: trackside daemon{named and f' --push.endpoint={named}'}" if here else ""
         self._tell(
             "absent",
-            f"no daemon found at {', '.join(self._failures)}; training goes on, and what is pushed waits for one"
-            f"{kept}{start}",
+            f"no daemon found at {', '.join(self._failures)}; training goes on, and what is pushed waits for one{kept}"
+            f"{discovery.advice(discovery.named(self._endpoint, os.environ), self._failures)}",
         )
 
     def _retire(self, session: Session | Leftover) -> None:

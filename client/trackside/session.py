@@ -50,7 +50,7 @@ class Session(Outbox):
         refused: Values that a push could not hand over: no numbers, or no room.
         overrun: Pushes that were dropped to make room for newer ones.
         heavy_in: Values of heavy rows (`HEAVY`) that pushes have appended; `heavy_out` of those that were drained.
-        warning: What people are to be told once; empty when there is nothing.
+        warnings: What people are to be told once, by what it is about.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class Session(Outbox):
         self.identity = identity
         self.rows: deque[Row] = deque()
         self.refused = self.overrun = self.heavy_in = self.heavy_out = 0
-        self.warning = ""
         self._config, self._tags, self._total_steps = config, tags, total_steps
         self._started = time.time_ns()
         self._tally = Tally(time.monotonic_ns())
+        self.warnings = self._tally.refused
         self._events: list[Happening] = []
         self._alerts: list[Notice] = []
         self._number = 0
@@ -207,7 +207,8 @@ class Session(Outbox):
         kept = {key: value for key, value in values.items() if _is_sendable(key)}
         self.totals.dropped += len(values) - len(kept)
         if len(kept) < len(values):
-            self.warning = f"a key is text of at most {KEY_BYTES} bytes in UTF-8; values of other keys are dropped"
+            text = f"a key is text of at most {KEY_BYTES} bytes in UTF-8; values of other keys are dropped"
+            self.warnings.setdefault("", text)
         return kept
 
 

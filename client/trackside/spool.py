@@ -15,18 +15,18 @@ import os
 import stat
 from collections import deque
 from contextlib import suppress
-from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 import msgspec
 
-from trackside.place import SYSTEM_DIRECTORY, machine_id, open_regular, state_directory
+from trackside.place import machine_id, open_regular, spool_directory
 from trackside.wire import MESSAGE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 SEGMENT_BYTES = 4 * 1024 * 1024
 SPOOL_BYTES = 256 * 1024 * 1024
@@ -68,7 +68,7 @@ class Spool:
 
     Args:
         session: Its id.
-        directory: Where; None for `directory`.
+        directory: Where; None for `trackside.place.spool_directory`.
 
     Attributes:
         failure: Why nothing could be written last; empty when it could.
@@ -185,7 +185,7 @@ class Spool:
 
     def _begin(self, number: int, hello: Callable[[], list[bytes]]) -> None:
         """Open the next segment, and write its head."""
-        self._directory = self._directory or directory(os.environ, os.getuid())
+        self._directory = self._directory or spool_directory(os.environ, os.getuid())
         if self._lock < 0:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = hold(self._path("lock"))
@@ -317,34 +317,10 @@ class Reader:
             file.close()
 
 
-def directory(environ: Mapping[str, str], uid: int) -> Path:
-    """Where a process spools: ``$TRACKSIDE_SPOOL``; the system's directory if it may write there; else its user's own.
-
-    Raises:
-        LookupError: The user has no home.
-    """
-    return next(directories(environ, uid))
-
-
-def directories(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
-    """All places where a process of this user may have spooled, the first of which is `directory`.
-
-    Raises:
-        LookupError: The user has no home.
-    """
-    if environ.get("TRACKSIDE_SPOOL"):
-        yield Path(environ["TRACKSIDE_SPOOL"]).expanduser().absolute()
-        return
-    system = SYSTEM_DIRECTORY / "spool"
-    if os.access(system, os.W_OK | os.X_OK):
-        yield system
-    yield state_directory(environ, uid) / "spool"
-
-
 def where() -> str:
     """Where this process spools, in words."""
     try:
-        return f" in {directory(os.environ, os.getuid())}, {SPOOL_BYTES // 2**20} MiB at most"
+        return f" in {spool_directory(os.environ, os.getuid())}, {SPOOL_BYTES // 2**20} MiB at most"
     except LookupError as error:
         return f" in memory, the newest 16 MiB of it, since {error}"
 

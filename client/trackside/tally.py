@@ -53,6 +53,7 @@ class Tally:
         step: The current step; None before the first push.
         pushed_at: Monotonic nanoseconds of the last push; None before the first.
         times: The seconds by phase.
+        refused: What people are to be told once of values that could not be kept, by key.
     """
 
     def __init__(self, began: int = 0) -> None:
@@ -61,6 +62,7 @@ class Tally:
         self.step: int | None = None
         self.pushed_at: int | None = None
         self.times = Times(began)
+        self.refused: dict[str, str] = {}
         self._highest = 0
         self._began = self._paused = 0
         self._in_step: set[str] = set()
@@ -78,7 +80,7 @@ class Tally:
         """
         place = self._place(time, step) if isinstance(step, Deferred) else self._enter(time, step, values)
         if not -_INT64 <= place < _INT64:
-            self.totals.dropped += len(values)
+            self._refuse("step", "is beyond 64 bits", len(values))
             return None
         values = self._weigh(values)
         if values.keys() <= self.last.keys():
@@ -148,6 +150,11 @@ class Tally:
             plain = False
         return values if plain else self._sort_out(values)
 
+    def _refuse(self, key: str, reason: str, values: int = 1) -> None:
+        self.totals.dropped += values
+        if len(self.refused) < KEYS:
+            self.refused.setdefault(key, f"{key[:KEY_LENGTH]}: {reason}; it is dropped, and so are further ones")
+
     def _sort_out(self, values: dict[str, float]) -> dict[str, float]:
         """The slow way, for pushes that hold something to count or to refuse."""
         kept = {}
@@ -155,11 +162,11 @@ class Tally:
             try:
                 number = float(value)
             except OverflowError:
-                self.totals.dropped += 1
+                self._refuse(key, "is beyond a float's range")
                 continue
             if key in {"samples", "tokens"}:
                 if not isfinite(number) or number < 0:
-                    self.totals.dropped += 1
+                    self._refuse(key, f"is an amount, finite and not negative, and {number} is none")
                     continue
                 setattr(self.totals, key, (getattr(self.totals, key) or 0.0) + number)
             elif not isfinite(number) and _has_room(self.totals.nonfinite, key):

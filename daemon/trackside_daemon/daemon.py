@@ -36,8 +36,9 @@ from trackside_daemon.pipeline import FAILURES, Pipeline
 from trackside_daemon.sampler import DURATION, LAST_SUCCESS, SUCCESS, Sampler
 from trackside_daemon.signals import SIGNALS, STOP, hold
 from trackside_daemon.state import State
+from trackside_daemon.training.bounds import Limits
 from trackside_daemon.training.liveness import Liveness
-from trackside_daemon.training.runs import Limits, Moment, Runs
+from trackside_daemon.training.runs import Moment, Runs
 from trackside_daemon.web.address import is_loopback, written
 from trackside_daemon.web.api import values
 from trackside_daemon.web.app import Pages

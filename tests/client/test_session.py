@@ -351,7 +351,7 @@ def test_a_key_that_cannot_travel_costs_only_itself(values: dict[Any, float], ke
         session.drain(CLOCK)
     assert [list(part) for _, _, part in pushed(session)] == [kept, kept]
     assert session.totals.dropped == 2 * (len(values) - len(kept))
-    assert bool(session.warning) == (len(kept) < len(values))
+    assert bool(session.warnings) == (len(kept) < len(values))
     assert decode_body("hello", session.hello(CLOCK)[2]).last.keys() == {key for key in kept if len(key) < 256}
 
 

@@ -294,3 +294,16 @@ def test_a_push_with_late_values_and_a_step_beyond_int64_costs_all_its_rows() ->
     assert tally.take(9, deferred, {"lr": 0.1}) is None
     assert tally.take(9, deferred, {"loss": 0.1}) is None
     assert (tally.step, tally.totals.dropped, tally.totals.pushes) == (4, 2, 2)
+
+
+def test_what_cannot_be_kept_is_said_once_by_key() -> None:
+    tally = Tally()
+    for _ in range(2):
+        tally.take(1, 1, {"tokens": -5, "big": 10**400, "loss": 0.5})
+        tally.take(2, 2**63, {"loss": 0.5, "lr": 0.1})
+    assert tally.refused == {
+        "tokens": "tokens: is an amount, finite and not negative, and -5.0 is none; it is dropped, and so are further ones",
+        "big": "big: is beyond a float's range; it is dropped, and so are further ones",
+        "step": "step: is beyond 64 bits; it is dropped, and so are further ones",
+    }
+    assert tally.totals.dropped == 2 * (2 + 2)

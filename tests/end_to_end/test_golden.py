@@ -41,8 +41,9 @@ from trackside_daemon.nvml.reading import GpuReading, Reading
 from trackside_daemon.pipeline import FAILURES, STAGES
 from trackside_daemon.sampler import Sampler
 from trackside_daemon.state import State
+from trackside_daemon.training.bounds import Limits
 from trackside_daemon.training.liveness import Liveness
-from trackside_daemon.training.runs import Limits, Moment, Runs
+from trackside_daemon.training.runs import Moment, Runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

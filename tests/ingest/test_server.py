@@ -18,7 +18,8 @@ from trackside_daemon.ingest.server import PushSocket, Server
 from trackside_daemon.ingest.sessions import REJECTED, Sessions
 from trackside_daemon.pipeline import PUSHES_WAITING, Pipeline
 from trackside_daemon.state import State
-from trackside_daemon.training.runs import Limits, Runs
+from trackside_daemon.training.bounds import Limits
+from trackside_daemon.training.runs import Runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

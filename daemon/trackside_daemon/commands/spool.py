@@ -11,8 +11,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from trackside.discovery import find
+from trackside.place import spool_directories
 from trackside.sender import Sender
-from trackside.spool import directories
 
 CONNECT_SECONDS = 5.0
 
@@ -47,7 +47,7 @@ def send(
     """
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     try:
-        wanted = places or list(directories(os.environ, os.getuid()))
+        wanted = places or list(spool_directories(os.environ, os.getuid()))
     except LookupError as error:
         _fail(f"no spool to send: {error}; name a directory")
     for place in places or ():

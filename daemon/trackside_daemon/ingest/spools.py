@@ -9,9 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from trackside.leftover import heads
-from trackside.place import SYSTEM_DIRECTORY, machine_id
+from trackside.place import SYSTEM_DIRECTORY, machine_id, spool_directories
 from trackside.sender import Sender
-from trackside.spool import directories
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,7 +39,7 @@ class Spools:
         with suppress(OSError):
             _make_shared()
         with suppress(LookupError):  # a user without a home
-            self._places.extend(directories(environ, os.getuid()))
+            self._places.extend(spool_directories(environ, os.getuid()))
 
     def heads(self) -> dict[bytes, Hello]:
         """What is left now, by its hellos, the oldest first."""

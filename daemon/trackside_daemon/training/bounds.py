@@ -1,8 +1,8 @@
-"""What a client may say of itself, cut to what the page and the history can hold."""
+"""What may be shown and kept of clients, and what they say of themselves cut to that."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -14,6 +14,24 @@ MOST = 2**31 - 1
 
 LABELS = ("run", "name", "host", "git_commit", "framework", "job_id")
 """What of an identity becomes a label."""
+
+
+class Limits(NamedTuple):
+    """What may be on the page at once; what is over it is counted in `families.SERIES_REJECTED`.
+
+    Attributes:
+        runs: Live ones; as many may have ended.
+        keys: Of one rank, without a family of their own.
+        series: Of such keys in all.
+        label_bytes: Length of a label's value in UTF-8.
+        sessions: Of all these runs.
+    """
+
+    runs: int = 64
+    keys: int = 1000
+    series: int = 10_000
+    label_bytes: int = 256
+    sessions: int = 1024
 
 
 def bounded(identity: Identity, label_bytes: int) -> Identity:

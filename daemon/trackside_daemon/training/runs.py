@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from trackside.wire import Beat, Bye, Hello, Identity, Pushes, Totals
     from trackside_daemon.record import Record
+    from trackside_daemon.training.bounds import Limits
     from trackside_daemon.training.run import Process
     from trackside_daemon.training.verdict import Exit
 
@@ -42,24 +43,6 @@ class Moment(NamedTuple):
 
     wall: float
     monotonic: float
-
-
-class Limits(NamedTuple):
-    """What may be on the page at once; what is over it is counted in `families.SERIES_REJECTED`.
-
-    Attributes:
-        runs: Live ones; as many may have ended.
-        keys: Of one rank, without a family of their own.
-        series: Of such keys in all.
-        label_bytes: Length of a label's value in UTF-8.
-        sessions: Of all these runs.
-    """
-
-    runs: int = 64
-    keys: int = 1000
-    series: int = 10_000
-    label_bytes: int = 256
-    sessions: int = 1024
 
 
 class Runs:
