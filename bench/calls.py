@@ -41,6 +41,10 @@ CONTENDERS = {
         "import trackside; run = trackside.init('bench', endpoint=endpoint)",
         f"run.push(step=step, {KEYWORDS})",
     ),
+    "run.push, no daemon": (
+        "import logging, trackside; logging.disable(); run = trackside.init('bench', endpoint='ipc:///tmp/nobody.sock')",
+        f"run.push(step=step, {KEYWORDS})",
+    ),
     "trackside.push": (
         "import trackside; trackside.init('bench', endpoint=endpoint)",
         f"trackside.push(step=step, {KEYWORDS})",

@@ -26,7 +26,8 @@ OURS = ("run.push", "trackside.push")
 GAUGES = "prometheus_client, 5 gauges"
 """With labels bound beforehand, or none: the fastest that there is, so that it is what ratios are to."""
 
-CHEAP = ("an empty call", "deque.append", *OURS, GAUGES, f"{GAUGES} with labels(rank=…)")
+ALONE = "run.push, no daemon"
+CHEAP = ("an empty call", "deque.append", *OURS, ALONE, GAUGES, f"{GAUGES} with labels(rank=…)")
 BESIDE = ("wandb, offline", "tensorboard, 5 add_scalar", "mlflow, SQLite", "trackio")
 BETWEEN = ("an empty call", *OURS, GAUGES)
 SMALL, LARGE = 1, 8
@@ -209,6 +210,7 @@ def _verdicts(
     for name in OURS:
         _most(f"`{name}` back to back, p50", hot[name]["p50"], 0.8, "µs")
         _most(f"`{name}` back to back, p99", hot[name]["p99"], 6, "µs")
+    _most("`run.push` without a daemon / with one, p50", hot[ALONE]["p50"] / hot["run.push"]["p50"], 1.1)
     _most("`run.push` / gauges back to back", hot["run.push"]["p50"] / hot[GAUGES]["p50"], 0.5)
     for mebibytes, one in cold.items():
         ratio = one["run.push"]["p50"] / one[GAUGES]["p50"]
