@@ -107,11 +107,16 @@ class Outbox(ABC):
         crowded = self.size > PENDING_BYTES or (stuck and len(self.pending) > WINDOW)
         if everything or stuck or crowded or self._behind:
             self._spool(clock.monotonic - STUCK_SECONDS * 1e9, clock, everything=everything or crowded)
-        while len(self.pending) > WINDOW and self.pending[-1].spooled and crowded:
+        while crowded and self.pending and self.pending[-1].spooled and self._is_full():
             self.size -= self.pending.pop().size
+        self._in_flight = min(self._in_flight, len(self.pending))
         if self.size > PENDING_BYTES:
             self._drop_oldest(self._behind or self.pending)
         self._refill()
+
+    def _is_full(self) -> bool:
+        """More is in memory than may be under way, or than there is room for."""
+        return len(self.pending) > WINDOW or self.size > PENDING_BYTES
 
     def is_stuck(self, clock: Clock) -> bool:
         """The oldest message has waited longer than `STUCK_SECONDS`, however often it was sent meanwhile."""
@@ -214,7 +219,7 @@ class Outbox(ABC):
 
     def _refill(self) -> None:
         """Take up what comes next, while there is room for it."""
-        while len(self.pending) < WINDOW and self.spool.last > self._newest:
+        while len(self.pending) < WINDOW and self.size < PENDING_BYTES // 2 and self.spool.last > self._newest:
             record = self.spool.after(self._newest)
             if record is None:
                 break

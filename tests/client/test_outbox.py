@@ -430,3 +430,17 @@ def test_of_a_spool_past_its_bound_what_is_in_memory_stays_on_disk_too(
     assert daemon.values[:WINDOW] == [float(second) for second in range(WINDOW)]
     assert len(daemon.values) + session.totals.dropped == 200
     assert session.totals.dropped > 50
+
+
+def test_large_messages_on_disk_are_not_dropped_for_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_module, "PENDING_BYTES", 2_000_000)
+    session, daemon = a_session(), Daemon()
+    fill(session, 10)
+    assert session.size <= 2_000_000
+    last = session.spool.last
+    while session.pending:
+        for message in send(session):
+            daemon.receive(message)
+        session.acknowledged(daemon.commit())
+        session.settle(CLOCK)
+    assert (daemon.committed, session.totals.dropped, len(daemon.values)) == (last, 0, 10 * 8 * 514)
