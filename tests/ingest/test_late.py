@@ -1,0 +1,114 @@
+"""What is told for processes that are gone: kept, and kept off the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ingest.conftest import Answer
+from msgspec.structs import replace
+from speech import WALL, Speaker
+
+from trackside.wire import Happening, Notice, Pushes
+from trackside_daemon.record import Alert, Event, Opened, Record, Standing, Taken
+
+
+def say(desk: Any, frames: list[bytes]) -> tuple[list[Answer], list[Record]]:
+    """What is answered to a message, and what the history is told."""
+    answers, batches = desk.sessions.receive(b"peer", frames, desk.house.now)
+    desk.house.take(batches)
+    desk.taken += [batch.receipt for batch in batches if batch.receipt is not None]
+    return answers, [record for batch in batches for record in batch.records]
+
+
+def greet(desk: Any, who: Speaker, **more: Any) -> list[Record]:
+    return say(desk, who.frames("hello", replace(who.hello(), late=True, **more)))[1]
+
+
+def test_what_is_late_is_kept_and_not_on_the_page(desk: Any) -> None:
+    who = Speaker()
+    (opened,) = greet(desk, who)
+    assert isinstance(opened, Opened)
+    _, (taken,) = say(desk, who.batch(1, {"loss": 0.5}))
+    assert isinstance(taken, Taken)
+    assert len(taken.blocks) == 1
+    _, records = say(desk, who.frames("bye", who.bye("failed"), 2))
+    assert [type(record) for record in records] == [Taken, Event, Standing]
+    assert records[2] == Standing(who.identity.run, 0, "failed", records[2].cause, records[2].ended, late=True)  # type: ignore[union-attr]
+    assert desk.house.page() == {}
+    assert desk.commit() == [Answer("ack", 1), Answer("ack", 2)]
+
+
+def test_a_block_that_cannot_be_read_is_refused_though_it_is_late(desk: Any) -> None:
+    who = Speaker()
+    greet(desk, who)
+    pushes = who.pushes({"loss": 0.5})
+    pushes.blocks[0].values = b"x"
+    say(desk, who.frames("batch", pushes, 1))
+    assert desk.commit() == [Answer("nack", 1, "block")]
+
+
+@pytest.mark.parametrize(
+    ("past", "started", "attempt"),
+    [(None, 0, 0), ((2, None), 0, 2), ((2, WALL + 50), 0, 2), ((2, WALL - 50), 0, 3)],
+)
+def test_a_session_that_is_late_belongs_to_the_attempt_that_it_overlaps(
+    desk: Any, past: tuple[int, float | None] | None, started: int, attempt: int
+) -> None:
+    who = Speaker()
+    if past is not None:
+        desk.past[who.identity.run] = past
+    (opened,) = greet(desk, who, started=round((WALL + started) * 1e9))
+    assert isinstance(opened, Opened)
+    assert opened.attempt == attempt
+
+
+def test_the_clock_of_what_is_late_is_not_compared_with_now(desk: Any) -> None:
+    who = Speaker(boot="another")
+    hello = who.hello()
+    (opened,) = greet(desk, who, clock=replace(hello.clock, wall=hello.clock.wall - 10**15))
+    assert isinstance(opened, Opened)
+    assert opened.offset == 0.0
+
+
+def test_before_anybody_speaks_it_is_known_what_will_be_late(desk: Any) -> None:
+    gone, lives = Speaker(), Speaker()
+    for batch in desk.sessions.foretell({gone.id: gone.hello()}, desk.house.now):
+        desk.house.take([batch])
+        (opened,) = batch.records
+        desk.past[opened.hello.identity.run] = (opened.attempt, opened.hello.clock.wall / 1e9)
+    desk.greet(lives)
+    assert desk.sessions._sessions[lives.id].attempt == 1
+    assert greet(desk, gone) == [], "told once"
+
+
+def test_events_and_alerts_come_with_their_batch_in_this_machine_s_time(desk: Any) -> None:
+    who = Speaker()
+    desk.greet(who)
+    pushes: Pushes = who.pushes({"loss": 0.5}, step=7)
+    at = pushes.clock.monotonic - 10**9
+    pushes.events = [Happening("checkpoint", at, 7, '{"bytes": 3}'), Happening("odd", at, None, "[1]")]
+    pushes.alerts = [Notice("stuck", at, "for long", "critical", 7)]
+    _, records = say(desk, who.frames("batch", pushes, 1))
+    first, second, alert = (one for one in records if isinstance(one, Event | Alert))
+    assert isinstance(first, Event)
+    assert (first.kind, first.step, first.fields, first.rank) == ("checkpoint", 7, {"bytes": 3}, 0)
+    assert first.time == pytest.approx(pushes.clock.wall / 1e9 - 1)
+    assert isinstance(second, Event)
+    assert second.fields == {"text": "[1]"}
+    assert isinstance(alert, Alert)
+    assert (alert.alert, alert.severity, alert.summary, alert.labels) == (
+        *("stuck", "critical", "for long"),
+        {"rank": "0", "step": "7"},
+    )
+    assert alert.started == alert.ended == first.time
+
+
+def test_a_batch_of_a_minute_ago_counts_and_is_no_news(desk: Any) -> None:
+    who = Speaker()
+    desk.greet(who)
+    old = who.pushes({"loss": 0.5}, step=1, pushes=5)
+    old.clock = replace(old.clock, wall=old.clock.wall - 61 * 10**9)
+    say(desk, who.frames("batch", old, 1))
+    assert desk.house.get("client_pushes_total") == 5
+    assert desk.house.get("loss") is None

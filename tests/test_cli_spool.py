@@ -1,0 +1,70 @@
+"""`trackside spool send`: what no daemon takes by itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import DEADLINE, clean_environ, command, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from processes import Daemon
+
+
+def run(*arguments: str, **environ: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        command("spool", "send", *arguments),
+        env=clean_environ(environ),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def elsewhere(place: Path) -> Path:
+    """What two trainings have left in a directory that no daemon looks into."""
+    directory = place / "elsewhere"
+    environ = {"TRACKSIDE_SPOOL": str(directory), "TRACKSIDE_ENDPOINT": f"ipc://{place}/nobody.sock"}
+    for name in ("one", "two"):
+        code = f"import logging, trackside; logging.disable(); trackside.init('{name}').push(step=1, loss=0.5)"
+        subprocess.run([sys.executable, "-c", code], env=clean_environ(environ), timeout=DEADLINE, check=True)
+    return directory
+
+
+def test_what_is_left_anywhere_is_sent_and_taken_away(start_daemon: Callable[..., Daemon], elsewhere: Path) -> None:
+    daemon = start_daemon()
+    status, printed, complaints = run(str(elsewhere), f"--endpoint={daemon.endpoint}")
+    assert (status, printed, complaints) == (0, "sent 2 sessions: one, two\n", "")
+    assert list(elsewhere.iterdir()) == []
+    runs = eventually(lambda: daemon.api("runs").json()["runs"])
+    assert {(one["name"], one["state"]) for one in runs} == {("one", "finished"), ("two", "finished")}
+    assert run(str(elsewhere), f"--endpoint={daemon.endpoint}") == (0, "sent 0 sessions\n", "")
+
+
+def test_what_cannot_be_read_is_said_to_be_left(start_daemon: Callable[..., Daemon], elsewhere: Path) -> None:
+    daemon = start_daemon()
+    (elsewhere / f"{'a' * 32}.{1:016d}.spool").write_bytes(b"no spool")
+    status, printed, complaints = run(TRACKSIDE_SPOOL=str(elsewhere), TRACKSIDE_ENDPOINT=daemon.endpoint)
+    left = "left 1 session: their trainings live, or they cannot be read\n"
+    assert (status, printed, complaints) == (0, "sent 2 sessions: one, two\n" + left, "")
+
+
+def test_what_is_missing_is_one_line(place: Path, elsewhere: Path) -> None:
+    nobody = f"ipc://{place}/nobody.sock"
+    assert run(str(place / "nothing"), f"--endpoint={nobody}") == (
+        *(2, ""),
+        f"trackside: {place}/nothing: no such directory\n",
+    )
+    assert run(str(elsewhere), f"--endpoint={nobody}") == (
+        *(2, ""),
+        f"trackside: no daemon found at {nobody} (absent); start one, or name another with --endpoint\n",
+    )
+    assert len(list(elsewhere.glob("*.lock"))) == 2
