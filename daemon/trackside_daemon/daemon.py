@@ -38,7 +38,9 @@ from trackside_daemon.signals import SIGNALS, STOP, hold
 from trackside_daemon.state import State
 from trackside_daemon.training.bounds import Limits
 from trackside_daemon.training.liveness import Liveness
+from trackside_daemon.training.rank import End
 from trackside_daemon.training.runs import Moment, Runs
+from trackside_daemon.training.verdict import UNKNOWN
 from trackside_daemon.web.address import is_loopback, written
 from trackside_daemon.web.api import values
 from trackside_daemon.web.app import Pages
@@ -274,10 +276,12 @@ class Daemon:
 
     def _begin_after_others(self) -> None:
         """Before anybody speaks: end what ended while no daemon was there, but for what a spool is still to tell of."""
-        left = self._spools.heads()
-        self._history.abandon(lambda process: self._liveness.is_gone(process) is True, left)
+        left, now = self._spools.heads(), Moment(time.time(), time.monotonic())
+        for process, ended in self._history.abandon(lambda one: self._liveness.is_gone(one) is True, left):
+            for batch in self._runs.missed(process, process.attempt, End("lost", UNKNOWN, ended), now):
+                self._pipeline.accept(batch)
         with suppress(UnreadableError):
-            for batch in self._sessions.foretell(left, Moment(time.time(), time.monotonic())):
+            for batch in self._sessions.foretell(left, now):
                 self._pipeline.accept(batch)
 
     def _tell_address(self) -> None:

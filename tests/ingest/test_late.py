@@ -35,8 +35,39 @@ def test_what_is_late_is_kept_and_not_on_the_page(desk: Any) -> None:
     _, records = say(desk, who.frames("bye", who.bye("failed"), 2))
     assert [type(record) for record in records] == [Taken, Event, Standing]
     assert records[2] == Standing(who.identity.run, 0, "failed", records[2].cause, records[2].ended, late=True)  # type: ignore[union-attr]
-    assert desk.house.page() == {}
+    assert desk.house.has("train") == {"run_info", "state", "end_timestamp_seconds"}
+    assert desk.house.runs_in("failed") == ["train"]
     assert desk.commit() == [Answer("ack", 1), Answer("ack", 2)]
+
+
+def test_what_has_ended_long_ago_is_not_on_the_page_at_all(desk: Any) -> None:
+    who = Speaker()
+    greet(desk, who)
+    bye = who.bye("failed")
+    say(desk, who.frames("bye", replace(bye, clock=replace(bye.clock, wall=bye.clock.wall - 901 * 10**9)), 1))
+    assert desk.house.page() == {}
+
+
+def test_a_run_of_the_same_name_takes_the_place_of_one_that_was_missed(desk: Any) -> None:
+    gone, lives = Speaker("gone"), Speaker("lives")
+    greet(desk, gone)
+    say(desk, gone.frames("bye", gone.bye("failed"), 1))
+    desk.greet(lives)
+    assert desk.house.runs_in("starting") == ["train"]
+    assert desk.house.runs_in("failed") == []
+    late = Speaker("late")
+    greet(desk, late)
+    say(desk, late.frames("bye", late.bye("failed"), 1))
+    assert desk.house.runs_in("failed") == [], "nor does one that lives give way"
+
+
+def test_of_several_ranks_that_were_missed_the_worst_end_is_the_run_s(desk: Any) -> None:
+    for rank, status in enumerate(("finished", "failed", "finished")):
+        who = Speaker(rank=rank, world=3, local_world=3)
+        greet(desk, who)
+        say(desk, who.frames("bye", who.bye(status), 1))
+    assert desk.house.runs_in("failed") == ["train"]
+    assert len({one.labels for one in desk.house.page() if one.family == "end_timestamp_seconds"}) == 3
 
 
 def test_a_block_that_cannot_be_read_is_refused_though_it_is_late(desk: Any) -> None:

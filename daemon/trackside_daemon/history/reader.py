@@ -233,16 +233,22 @@ def last_attempt(connection: sqlite3.Connection, uid: str) -> tuple[int, float |
 
 
 def unended(connection: sqlite3.Connection) -> list[tuple[bytes, Identity]]:
-    """The sessions of all attempts that have not ended, and of their processes the run, attempt, pid, start and boot."""
+    """The sessions of all attempts that have not ended, and the identities of their processes as far as they are kept."""
     found = connection.execute(
-        "SELECT session.id, run.uid, attempt.number, session.pid, session.start, session.boot FROM attempt "
-        "JOIN run ON run.id = attempt.run JOIN stream ON stream.run = run.id AND stream.attempt = attempt.number "
+        "SELECT session.id, run.uid, run.name, attempt.number, stream.rank, session.pid, session.start, session.boot, "
+        "attempt.about FROM attempt JOIN run ON run.id = attempt.run "
+        "JOIN stream ON stream.run = run.id AND stream.attempt = attempt.number "
         "JOIN session ON session.stream = stream.id WHERE attempt.ended IS NULL AND NOT run.deleted"
     )
-    return [
-        (session, Identity(uid, "", attempt, pid=pid, start=start, boot=boot))
-        for session, uid, attempt, pid, start, boot in found
-    ]
+    return [(session, _identity(known)) for session, *known in found]
+
+
+def _identity(known: Sequence[Any]) -> Identity:
+    uid, name, attempt, rank, pid, start, boot, about = known
+    told = _loads(about) or {}
+    words = {key: str(told.get(key, "")) for key in ("host", "framework", "job_id", "git_commit")}
+    identity = Identity(uid, name, attempt, rank, world=told.get("world_size", 1), pid=pid, start=start, boot=boot)
+    return msgspec.structs.replace(identity, **words)
 
 
 def last_time(connection: sqlite3.Connection, uid: str, attempt: int) -> float:

@@ -168,31 +168,33 @@ class Recorder:
         self._unreadable = False
         return found
 
-    def abandon(self, is_gone: Callable[[Identity], bool], left: Container[bytes] = ()) -> None:
+    def abandon(self, is_gone: Callable[[Identity], bool], left: Container[bytes] = ()) -> list[tuple[Identity, float]]:
         """End, as lost, the attempts of a daemon before this one whose processes are all gone, and none has come back.
 
         Args:
             is_gone: Whether a process is.
             left: Sessions that have left a spool, which may say how they ended: their attempts are let be.
+
+        Returns:
+            The processes of those attempts, with the attempt's number, and when they were heard of last.
         """
         try:
             lost = self._look(lambda connection: self._gone(connection, is_gone, left))
         except UnreadableError:
-            return
-        with self._attempts:
-            gone = {
-                key: ended for key, ended in lost.items() if key not in self._live
-            }  # one may have come back just now
+            return []
+        with self._attempts:  # one may have come back just now
+            gone = {key: found for key, found in lost.items() if key not in self._live}
             self._abandoned |= gone.keys()  # whoever resumes one before it is written begins a new attempt all the same
             if gone:
-                self.writer.put([Standing(*key, "lost", "", ended) for key, ended in gone.items()])
+                self.writer.put([Standing(*key, "lost", "", ended) for key, (_, ended) in gone.items()])
         for run, attempt in gone:
             log.warning("run id %s, attempt %d, is lost: its process is gone, and no daemon saw its end", run, attempt)
+        return [(process, ended) for processes, ended in gone.values() for process in processes]
 
     def _gone(
         self, connection: sqlite3.Connection, is_gone: Callable[[Identity], bool], left: Container[bytes]
-    ) -> dict[tuple[str, int], float]:
-        """Such attempts, and when something was last heard of them."""
+    ) -> dict[tuple[str, int], tuple[list[Identity], float]]:
+        """Such attempts, their processes, and when something was last heard of them."""
         attempts: dict[tuple[str, int], list[Identity]] = {}
         waits = set(self._live | self._abandoned)
         for session, process in reader.unended(connection):
@@ -200,7 +202,7 @@ class Recorder:
             if session in left:
                 waits.add((process.run, process.attempt))
         return {
-            key: reader.last_time(connection, *key)
+            key: (processes, reader.last_time(connection, *key))
             for key, processes in attempts.items()
             if key not in waits and all(map(is_gone, processes))
         }

@@ -31,6 +31,7 @@ class Session:
     Attributes:
         run: The id of its run, and *attempt* and *rank* of it.
         offset: Seconds by which this machine's clock is ahead of the client's; 0 where both have the same.
+        identity: Of its process, bounded; None before it has greeted.
         late: Whoever speaks does so for a process that is gone: what it says is history, and not on the page.
         stray: Its process, while it is over a limit of the page and its end is not known.
         bye: What it has said at its end, of such a one.
@@ -45,6 +46,7 @@ class Session:
         self.run, self.attempt, self.rank = "", 0, 0
         self.offset = 0.0
         self.late = False
+        self.identity: Identity | None = None
         self.stray: Identity | None = None
         self.bye: Bye | None = None
         self.opened = 0

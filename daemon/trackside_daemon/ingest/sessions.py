@@ -17,6 +17,7 @@ from trackside_daemon.ingest.questions import ANSWERS, Questions
 from trackside_daemon.ingest.session import Receipt, Session, shift, told
 from trackside_daemon.metric import Batch, Metric, Sample
 from trackside_daemon.record import Event, Opened, Record, Standing, Taken
+from trackside_daemon.training.rank import End
 from trackside_daemon.training.run import process_of
 from trackside_daemon.training.verdict import verdict
 
@@ -284,6 +285,7 @@ class Sessions:
         else:
             name = identity.name
         session.stray = identity if place is None and not hello.late else None
+        session.identity = bounded
         session.run, session.rank = bounded.run, bounded.rank  # as on the page, and in what is told of its state
         there = hello.late or identity.boot == self._boot  # of what is late nobody knows by how much its clock differed
         session.offset = 0.0 if there else now.wall - hello.clock.wall / 1e9
@@ -362,7 +364,13 @@ class Sessions:
             gap = Event(session.run, session.attempt, now.wall, "gap", session.rank, fields=fields)
             batches = [] if session.late else self._runs.skip(session.id, message.totals, now)
             return batches, [taken, gap]
-        return self._runs.bye(session.id, message, now, session.offset), [taken, *self._end(session, message)]
+        batches = self._runs.bye(session.id, message, now, session.offset)
+        records = self._end(session, message)
+        for one in records if session.late else ():
+            if isinstance(one, Standing) and one.ended is not None and session.identity is not None:
+                end = End(one.state, one.cause, one.ended)
+                batches += self._runs.missed(session.identity, session.attempt, end, now)
+        return batches, [taken, *records]
 
     def _end(self, session: Session, bye: Bye) -> Sequence[Record]:
         """How a run ended that `Runs` does not know: it is over a limit, or the word comes late."""

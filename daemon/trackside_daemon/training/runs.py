@@ -13,6 +13,7 @@ from trackside_daemon.metric import Batch, Sample
 from trackside_daemon.training import families as f
 from trackside_daemon.training.bounds import bounded, cut
 from trackside_daemon.training.liveness import Liveness
+from trackside_daemon.training.missed import Missed
 from trackside_daemon.training.rank import End, Rank
 from trackside_daemon.training.run import Run, Session, decisive, process_of
 from trackside_daemon.training.verdict import is_open, verdict
@@ -69,6 +70,7 @@ class Runs:
         self._runs: dict[str, Run] = {}
         self._sessions: dict[bytes, Session] = {}
         self._watched: set[Process] = set()
+        self._missed = Missed(MARKS_SECONDS)
         self._rejected = dict.fromkeys(f.REJECTIONS, 0)
 
     def hello(self, session: bytes, hello: Hello, now: Moment, attempt: int | None = None) -> list[Batch]:
@@ -163,6 +165,11 @@ class Runs:
         if is_open(bye) and known.process in self._watched:
             known.waits_until = now.monotonic + TEARDOWN_SECONDS
         return batches + self._end(known, now)
+
+    def missed(self, identity: Identity, attempt: int, end: End, now: Moment) -> list[Batch]:
+        """A rank of a run that is not here has ended, as is known only now; *identity* is `bounded`."""
+        live = {run.name for run in self._runs.values()}
+        return self._missed.end(identity, attempt, end, live=live, wall=now.wall, monotonic=now.monotonic)
 
     def watch(self, process: Process) -> None:
         """The end of this process will be told with `exited`: its silence means nothing."""
@@ -308,7 +315,7 @@ class Runs:
             else:
                 number += 1
                 name = f"{cut(identity.name, self._limits.label_bytes - 8)}-{number}"
-        return name, batches
+        return name, batches + self._missed.evict(name)
 
     def _settle(self, known: Session, now: Moment) -> list[Batch]:
         """The page waits no longer for a process's exit."""
