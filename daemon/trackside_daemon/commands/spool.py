@@ -19,7 +19,7 @@ CONNECT_SECONDS = 5.0
 app = typer.Typer(help="What trainings have left on disk while no daemon was there.", rich_markup_mode=None)
 
 
-@app.callback()
+@app.callback(epilog="\b\nExample: trackside spool send")
 def spool() -> None:
     """What trainings have left on disk while no daemon was there."""
 
