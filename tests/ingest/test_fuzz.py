@@ -205,7 +205,7 @@ class Desk:
         """One good batch, whose samples have to be among the batches that come of it."""
         self.sent += 1
         self.house.after += 0.001
-        batches = self.say(self.good.batch(self.sent))
+        batches = self.say(self.good.batch(self.sent, after=self.house.after))
         assert [batch.receipt.refused for batch in batches if batch.receipt is not None] == [""]
         values = [sample.value for batch in batches for sample in batch.samples if sample.metric.name.endswith("_loss")]
         assert values == [float(self.sent)]
