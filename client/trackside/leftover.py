@@ -30,7 +30,6 @@ class Leftover(Outbox):
 
     Attributes:
         name: Of its run.
-        acked: The highest number that its process had heard acknowledged.
 
     Raises:
         WireError: The hello cannot be read.
@@ -43,8 +42,13 @@ class Leftover(Outbox):
         self.ended = True
         self.name = body.identity.name
         self.totals = body.totals
-        self.acked = self._acked = body.acked
+        self._acked = body.acked
         self._hello = encode(envelope, replace(body, late=True))
+
+    def adopt(self, lock: int) -> None:
+        """Take over its files, but for what its process had heard acknowledged."""
+        self.spool.adopt(lock)
+        self.spool.acknowledged(self._acked)
 
     def hello(self, clock: Clock) -> list[bytes]:  # noqa: ARG002  it was said long ago
         """What its process would say, but that it is late."""
@@ -117,8 +121,7 @@ def _take(directory: Path, name: str, machine: str | None) -> Leftover | None:
         found = Leftover(spool, reader.hello)
         if found.id.hex() != name:
             raise WireError("envelope", f"{first} is of another session")  # noqa: TRY301  let go of below
-        spool.adopt(lock)
-        spool.acknowledged(found.acked)
+        found.adopt(lock)
         return found
     except (OSError, WireError):
         os.close(lock)

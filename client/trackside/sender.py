@@ -138,7 +138,7 @@ class Sender:
     def _run(self) -> None:
         try:
             self._context = new_context()
-            about()  # now and not at the first hello: what runs may be edited by then, and that is said under the lock
+            about()  # now and not at the first hello: what runs may be edited by then
             while not self._stopping:
                 self._listen(DRAIN_SECONDS if self._sessions else SWEEP_SECONDS if self._spools else IDLE_SECONDS)
                 self._turn()

@@ -96,7 +96,7 @@ class Spool:
         self._lock = lock
         for path in sorted(self._files()):
             segment = Segment(path)
-            segment.last, segment.size = self.last, path.stat().st_size
+            segment.last = self.last
             with suppress(OSError, ValueError):
                 reader = Reader(path)
                 for record in reader:

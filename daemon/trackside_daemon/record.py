@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from trackside.wire import Block, Hello
 
 
+ENDS = ("failed", "lost", "stopped", "finished")
+"""How a rank, an attempt or a run can have ended. Of several ranks the first of these is how their run has."""
+
+ENDED = frozenset(ENDS)
+
+
 @dataclass(frozen=True, slots=True)
 class Opened:
     """A client session belongs to an attempt of a run from now on.

@@ -257,8 +257,8 @@ def test_what_a_short_script_has_pushed_to_nobody_is_said_at_its_end(
     )
 
 
-def test_a_frozen_daemon_holds_up_the_end_for_the_flush_timeout_only(
-    start_daemon: Callable[..., Daemon], finished: Callable[..., str]
+def test_a_frozen_daemon_holds_up_the_end_for_the_flush_timeout_only_and_what_it_has_not_heard_is_on_disk(
+    start_daemon: Callable[..., Daemon], finished: Callable[..., str], spool: Path
 ) -> None:
     frozen = start_daemon()
     os.kill(frozen.process.pid, signal.SIGSTOP)
@@ -273,6 +273,7 @@ def test_a_frozen_daemon_holds_up_the_end_for_the_flush_timeout_only(
             endpoint=frozen.endpoint,
             TRACKSIDE_FLUSH_TIMEOUT="0.3",
         )
+        assert {left.name for left in leftovers([spool], None)} == {f"unheard-{number}" for number in range(5)}
     finally:
         os.kill(frozen.process.pid, signal.SIGCONT)
 

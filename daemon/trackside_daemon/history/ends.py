@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from trackside_daemon.record import ENDS
+
 if TYPE_CHECKING:
     import sqlite3
-
-WORST = ("failed", "lost", "stopped", "finished")
-"""How an attempt has ended: what comes first of how its ranks have."""
 
 
 def together(connection: sqlite3.Connection, run: int, attempt: int) -> tuple[str, str, float] | None:
@@ -25,4 +24,4 @@ def together(connection: sqlite3.Connection, run: int, attempt: int) -> tuple[st
     states = {fields.get("state") for fields, _ in ends.values()}
     causes = sorted({str(fields.get("cause", "")) for fields, _ in ends.values()} - {""})
     ended = max((time for _, time in ends.values()), default=0.0)
-    return next((state for state in WORST if state in states), "lost"), ", ".join(causes), ended
+    return next((state for state in ENDS if state in states), "lost"), ", ".join(causes), ended

@@ -14,9 +14,8 @@ from trackside_daemon.history import reader
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.files.jsonl import JsonLines
 from trackside_daemon.history.place import Lock, UnreadableError, network_file_system
-from trackside_daemon.history.store import ENDED
 from trackside_daemon.history.writer import Writer
-from trackside_daemon.record import Opened, Sampled, Standing
+from trackside_daemon.record import ENDED, Opened, Sampled, Standing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Mapping

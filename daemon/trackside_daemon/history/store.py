@@ -13,11 +13,11 @@ from trackside.wire import Block
 from trackside_daemon.history import rows
 from trackside_daemon.history.cleaning import as_text, clean
 from trackside_daemon.history.codec import BLOCK
-from trackside_daemon.history.ends import WORST, together
+from trackside_daemon.history.ends import together
 from trackside_daemon.history.schema import HOST, LOG_BITS
 from trackside_daemon.history.series import LOSSES
 from trackside_daemon.metric import json_number
-from trackside_daemon.record import Alert, Event, Opened, Record, Sampled, Standing, Taken
+from trackside_daemon.record import ENDED, Alert, Event, Opened, Record, Sampled, Standing, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +30,6 @@ LOG_BYTES = 16 * 1024 * 1024
 
 SESSIONS = 4096
 """With more of them, what is remembered is forgotten, and read again."""
-
-ENDED = frozenset(WORST)
 
 log = logging.getLogger("trackside")
 

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 from trackside.leftover import heads
 from trackside.place import SYSTEM_DIRECTORY, machine_id, spool_directories
 from trackside.sender import Sender
+from trackside_daemon.ingest.endpoint import GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from trackside.wire import Hello
-
-GROUP = "trackside"
-"""Who may spool for a system daemon: its members share the directory."""
 
 log = logging.getLogger("trackside")
 

@@ -7,7 +7,6 @@ from trackside_daemon.metric import Metric
 
 RANK = ("run", "rank")
 STATES = ("starting", "running", "stalled", "finished", "stopped", "failed", "lost")
-ENDED = frozenset(("finished", "stopped", "failed", "lost"))
 
 RUN_INFO = Metric(
     "trackside_training_run_info",

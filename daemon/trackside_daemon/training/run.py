@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.metric import Batch, Sample
-from trackside_daemon.record import Event, Record, Standing
+from trackside_daemon.record import ENDED, ENDS, Event, Record, Standing
 from trackside_daemon.training import families as f
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trackside_daemon.training.rank import End, Rank
     from trackside_daemon.training.verdict import Exit
 
-_ORDER = ("running", "stalled", "starting", "failed", "lost", "stopped", "finished")
+_ORDER = ("running", "stalled", "starting", *ENDS)
 
 
 class Process(NamedTuple):
@@ -88,7 +88,7 @@ class Run:
     @property
     def ended(self) -> bool:
         """Every rank that was seen has ended."""
-        return all(rank.state in f.ENDED for rank in self.ranks.values())
+        return all(rank.state in ENDED for rank in self.ranks.values())
 
     @property
     def state(self) -> str:
@@ -128,7 +128,7 @@ class Run:
         samples += [
             Sample(f.ENDED_AT, rank.labels, rank.end.at)
             for rank in self.ranks.values()
-            if rank.end is not None and rank.state in f.ENDED
+            if rank.end is not None and rank.state in ENDED
         ]
         return Batch(self.source, samples, complete=True, until=self.until, records=[self.standing(), *records])
 

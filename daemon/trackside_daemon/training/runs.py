@@ -10,6 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.metric import Batch, Sample
+from trackside_daemon.record import ENDED
 from trackside_daemon.training import families as f
 from trackside_daemon.training.bounds import bounded, cut
 from trackside_daemon.training.liveness import Liveness
@@ -236,7 +237,7 @@ class Runs:
                 return batches
             run = opened
         rank = run.ranks.setdefault(identity.rank, Rank(run.name, identity.rank, self._admit))
-        if rank.state in f.ENDED:
+        if rank.state in ENDED:
             self._sessions = {key: known for key, known in self._sessions.items() if known.rank is not rank}
             rank.rejoin()
         known = self._sessions[session] = Session(run, rank, identity)

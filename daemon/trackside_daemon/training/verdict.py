@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.training.families import ENDED
+from trackside_daemon.record import ENDED
 
 if TYPE_CHECKING:
     from trackside.wire import Bye

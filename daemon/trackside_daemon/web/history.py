@@ -25,7 +25,7 @@ from trackside_daemon.history.files.export import FORMS, count, export
 from trackside_daemon.history.files.importing import ImportingError, Reading, write
 from trackside_daemon.history.files.items import FormError
 from trackside_daemon.history.reader import Filter, UnknownRunError
-from trackside_daemon.training.families import ENDED
+from trackside_daemon.record import ENDED
 from trackside_daemon.web import api
 from trackside_daemon.web.asked import bounded, number, window
 from trackside_daemon.web.series import MOST_BUCKETS, drawn, find, stream, stream_points
