@@ -127,12 +127,12 @@ class Spool:
         return True
 
     def after(self, number: int) -> Record | None:
-        """The message that follows *number*, which only grows from call to call; None when there is none."""
+        """The message that follows *number*; None when there is none. It is cheap while *number* grows from call to call."""
         while True:
             segment = next((one for one in self._segments if one.last > number), None)
             if segment is None:
                 return None
-            if self._reader is None or self._reader.path != segment.path:
+            if self._reader is None or self._reader.path != segment.path or self._reader.number > number:
                 self._open(segment)
             record = None if self._reader is None else self._reader.next()
             if record is None:  # somebody has deleted or cut it
@@ -268,6 +268,7 @@ class Reader:
     Attributes:
         machine: The id of the machine that wrote it.
         hello: The session's hello, as frames.
+        number: Of the last record that `next` gave.
         torn: A record could not be read; what is behind it is lost.
 
     Raises:
@@ -277,6 +278,7 @@ class Reader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.number = 0
         self.torn = False
         self._file = open_regular(path)
         head = self._record() if self._file.read(len(MAGIC)) == MAGIC else None
@@ -291,6 +293,7 @@ class Reader:
         start = self._file.tell()
         record = self._record()
         if record is not None and len(record.frames) == FRAMES and record.first <= record.number:
+            self.number = record.number
             return record
         self.torn = self.torn or self._file.tell() > start
         self._file.seek(start)

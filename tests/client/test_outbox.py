@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from client.messages import CLOCK, NO_DISK, Daemon, a_session, fill, later, numbers, push, read, send
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trackside import outbox as outbox_module
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trackside.outbox import Outbox, Pending
+
+#: What is taken up from the disk is more than memory may hold, and is put back.
+PUT_BACK = [("push", 4), ("drain", 1), *[("push", 4)] * 5]
 
 OPERATIONS = (
     "push",
@@ -191,6 +194,7 @@ def test_with_little_memory_and_no_disk_what_does_not_arrive_is_counted_and_the_
 
 
 @pytest.mark.usefixtures("small")
+@example(happens=PUT_BACK)
 @given(happens=happenings("exit"))
 def test_with_little_memory_and_a_disk_every_value_arrives_though_the_process_ends_before(
     directory: Path, happens: list[tuple[str, int]]
@@ -223,6 +227,7 @@ def test_what_a_full_disk_does_not_take_waits_in_memory(directory: Path, happens
 
 
 @pytest.mark.usefixtures("small")
+@example(happens=PUT_BACK)
 @given(happens=happenings("exit"))
 def test_of_a_spool_that_is_full_the_oldest_go_and_the_count_says_how_many(
     directory: Path, happens: list[tuple[str, int]]
