@@ -32,6 +32,7 @@ from trackside_daemon.ingest.spools import Spools
 from trackside_daemon.ingest.watch import Watch
 from trackside_daemon.metric import Batch, Metric, Sample
 from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlUnavailable
+from trackside_daemon.nvml.reading import Order
 from trackside_daemon.pipeline import FAILURES, Pipeline
 from trackside_daemon.sampler import DURATION, LAST_SUCCESS, SUCCESS, Sampler
 from trackside_daemon.signals import SIGNALS, STOP, hold
@@ -101,7 +102,7 @@ class Daemon:
         self._reloaded_at, self._reloaded = self._started, True
         self._failed = self._serving = self._ready = False
         self._state = State()
-        self._nvml = Nvml(simulate=config.collector.gpu.simulate)
+        self._nvml = Nvml(Order(simulate=config.collector.gpu.simulate))
         self._collectors = self._build_collectors()
         self._history = self._open_history()
         self._liveness = Liveness()

@@ -26,6 +26,7 @@ class FakeLibrary:
         count: GPUs of the machine.
         status: What a function answers instead of success, by its name, or by its name and the GPU's index.
         values: What a function that writes one number writes.
+        functions: What a function does, by its name, beyond those of `FUNCTIONS`; called as they are.
         names: What the GPUs are called, in bytes as the driver has them.
     """
 
@@ -33,6 +34,7 @@ class FakeLibrary:
         self.count = 2
         self.status: dict[str | tuple[str, int | None], int] = {}
         self.missing: set[str] = set()
+        self.functions: dict[str, Callable[..., None]] = {}
         self.inits = 0
         self.names = b"NVIDIA H100 80GB HBM3"
         self.utilization = (97, 41)
@@ -44,9 +46,9 @@ class FakeLibrary:
         }
 
     def __getattr__(self, name: str) -> Callable[..., int]:
-        if name in self.missing or (name not in FUNCTIONS and name not in self.values):
+        write = self.functions.get(name) or FUNCTIONS.get(name) or (_write_number if name in self.values else None)
+        if name in self.missing or write is None:
             raise AttributeError(name)
-        write = FUNCTIONS.get(name) or _write_number
 
         def call(*arguments: Any) -> int:
             index = _index(arguments[0]) if isinstance(arguments[0], pynvml.c_nvmlDevice_t) else None

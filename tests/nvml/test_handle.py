@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlUnavailable
+from trackside_daemon.nvml.reading import Order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,13 +95,13 @@ def reap(nvml: Nvml) -> None:
 
 
 def test_the_simulated_worker_answers() -> None:
-    nvml = Nvml(simulate=8)
+    nvml = Nvml(Order(simulate=8))
     assert len(nvml.read(LONG).gpus) == 8
     nvml.close()
 
 
 def test_nothing_is_started_before_the_first_reading() -> None:
-    assert Nvml(simulate=1)._child is None
+    assert Nvml(Order(simulate=1))._child is None
 
 
 def test_one_worker_answers_every_reading(worker: Callable[..., Nvml]) -> None:
@@ -247,7 +248,7 @@ def test_an_error_that_comes_late_is_not_lost(worker: Callable[..., Nvml], tmp_p
 
 
 def test_close_ends_a_worker_that_listens_to_its_input() -> None:
-    nvml = Nvml(simulate=1)
+    nvml = Nvml(Order(simulate=1))
     nvml.read(LONG)
     child = nvml._child
     nvml.close()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trackside_daemon.nvml.families import BOUNDS
+from trackside_daemon.nvml.families import FAMILIES
 from trackside_daemon.nvml.simulated import simulate
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ def test_two_gpus_differ() -> None:
 def test_every_value_is_one_that_a_card_could_have(now: float) -> None:
     for gpu in simulate(8, now).gpus:
         for family, value in values(gpu).items():
-            low, high = BOUNDS.get(family, (1.0, 1.0))
-            assert low <= value <= high, family
+            assert FAMILIES[family].low <= value <= FAMILIES[family].high, family
         parts = [values(gpu)[f"memory_{part}_bytes"] for part in ("used", "free", "reserved")]
         assert sum(parts) == values(gpu)["memory_bytes"]
 

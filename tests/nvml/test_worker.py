@@ -14,12 +14,13 @@ import msgspec
 import pytest
 
 from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, _worker_command
-from trackside_daemon.nvml.reading import Reading
+from trackside_daemon.nvml.reading import Order, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SIMULATED = _worker_command(2)
+ONE = msgspec.json.encode(Order(simulate=1)).decode()
+SIMULATED = _worker_command(Order(simulate=2))
 
 #: Starts the worker on the pipes it was given, says so, and waits to be killed.
 PARENT = """
@@ -49,7 +50,7 @@ def worker() -> Iterator[subprocess.Popen[bytes]]:
 def ask(process: subprocess.Popen[bytes]) -> Reading:
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write(b"\n")
+    process.stdin.write(b"[]\n")
     process.stdin.flush()
     return msgspec.json.decode(process.stdout.readline(), type=Reading)
 
@@ -97,7 +98,7 @@ def test_it_dies_with_a_killed_parent_although_its_input_stays_open() -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, close_fds=False) as parent:
         for end in theirs:
             os.close(end)
-        os.write(requests, b"\n")
+        os.write(requests, b"[]\n")
         assert b"gpus" in os.read(answers, 65536)
         parent.kill()
         assert select.select([answers], [], [], 10)[0]
@@ -110,19 +111,21 @@ def test_what_a_library_prints_stays_off_the_answers() -> None:
     script = (
         "import os, sys; from trackside_daemon.nvml import worker; "
         "sim = worker.simulate; worker.simulate = lambda *a: (os.write(1, b'NVRM: hello\\n'), sim(*a))[1]; "
-        "sys.exit(worker.main(['--simulate', '1']))"
+        "sys.exit(worker.main([sys.argv[1]]))"
     )
-    nvml = Nvml(command=[sys.executable, "-c", script])
+    nvml = Nvml(command=[sys.executable, "-c", script, ONE])
     assert nvml.read(patience=30.0).gpus
     nvml.close()
 
 
 def test_a_simulation_does_not_load_pynvml() -> None:
     script = (
-        "import sys; from trackside_daemon.nvml import worker; status = worker.main(['--simulate', '1']); "
+        "import sys; from trackside_daemon.nvml import worker; status = worker.main([sys.argv[1]]); "
         "sys.exit(status or 'pynvml' in sys.modules)"
     )
-    result = subprocess.run([sys.executable, "-c", script], input=b"\n", capture_output=True, check=False, timeout=30)
+    result = subprocess.run(
+        [sys.executable, "-c", script, ONE], input=b"[]\n", capture_output=True, check=False, timeout=30
+    )
     assert result.returncode == 0, result.stderr
 
 

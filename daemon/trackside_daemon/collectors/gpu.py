@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.metric import Kind, Metric, Sample
+from trackside_daemon.metric import Metric, Sample
+from trackside_daemon.nvml.families import FAMILIES
 from trackside_daemon.nvml.handle import NvmlAbsent
 
 if TYPE_CHECKING:
@@ -17,40 +18,6 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.reading import GpuReading
 
 
-def _family(name: str, says: str, unit: str, *labels: str, kind: Kind = "gauge") -> Metric:
-    tells = f"{says}, sampled by the daemon's tick."
-    return Metric(f"trackside_gpu_{name}", kind, tells, ("gpu", "uuid", *labels), unit)
-
-
-RATES = "nvmlDeviceGetUtilizationRates"
-MEMORY_INFO = "nvmlDeviceGetMemoryInfo_v2"
-
-#: By the short names that the worker uses.
-FAMILIES = {
-    metric.name.removeprefix("trackside_gpu_"): metric
-    for metric in (
-        _family("utilization_ratio", f"Share of time in which a kernel ran, from {RATES}", "ratio"),
-        _family(
-            "memory_controller_utilization_ratio",
-            f"Share of time in which device memory was read or written, from {RATES}",
-            "ratio",
-        ),
-        _family("memory_bytes", f"Size of the device memory, from {MEMORY_INFO}", "bytes"),
-        _family("memory_used_bytes", f"Device memory in use, without the reserved, from {MEMORY_INFO}", "bytes"),
-        _family("memory_free_bytes", f"Device memory that can be allocated, from {MEMORY_INFO}", "bytes"),
-        _family("memory_reserved_bytes", f"Device memory that the driver keeps, from {MEMORY_INFO}", "bytes"),
-        _family("temperature_celsius", "Temperature by sensor, from nvmlDeviceGetTemperature", "celsius", "sensor"),
-        _family("power_watts", "Power that the board draws, from nvmlDeviceGetPowerUsage", "watts"),
-        _family("power_limit_watts", "Power limit, from nvmlDeviceGetEnforcedPowerLimit", "watts", "limit"),
-        _family(
-            "energy_joules_total",
-            "Energy since the driver was loaded, from nvmlDeviceGetTotalEnergyConsumption",
-            "joules",
-            kind="counter",
-        ),
-        _family("up", "1 when the GPU answers, 0 when it is lost (NVML_ERROR_GPU_IS_LOST)", ""),
-    )
-}
 INFO = Metric(
     "trackside_gpu_info",
     "info",
@@ -78,7 +45,7 @@ class GpuCollector:
     """
 
     name = "gpu"
-    metrics = (*FAMILIES.values(), INFO, DRIVER_INFO, VISIBLE)
+    metrics = (*(family.metric for family in FAMILIES.values()), INFO, DRIVER_INFO, VISIBLE)
 
     def __init__(self, nvml: Nvml, patience: float) -> None:
         self._nvml = nvml
@@ -108,7 +75,7 @@ def _samples(gpu: GpuReading) -> list[Sample]:
     identity = (str(gpu.index), gpu.uuid)
     facts = tuple(gpu.info.get(label, "") for label in INFO.labels[2:])
     values = [
-        Sample(FAMILIES[family], (*identity, *labels), value)
+        Sample(FAMILIES[family].metric, (*identity, *labels), value)
         for family, labels, value in gpu.values
         if family in FAMILIES  # after an upgrade the worker may be newer than this process
     ]

@@ -53,8 +53,8 @@ class Child:
         """Whether it was told to end."""
         return self._told_to_end is not None
 
-    def ask(self) -> None:
-        """Sends a request.
+    def ask(self, request: bytes) -> None:
+        """Sends a request, a line without its end.
 
         Raises:
             ChildFailed: It has ended, or speaks without being asked: its next answer could be to any request.
@@ -64,7 +64,7 @@ class Child:
         if self._received:
             raise ChildFailed(f"it spoke without being asked: {self._received[:80]!r}")
         with contextlib.suppress(BrokenPipeError):  # the end of its output says more
-            self._requests.write(b"\n")
+            self._requests.write(request + b"\n")
 
     def answer(self, until: float) -> bytes | None:
         """The next line that it writes, waited for until *until* of `time.monotonic`; None when there is none.

@@ -4,27 +4,45 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.families import measure
+from trackside_daemon.nvml.gpu import Gpu
+from trackside_daemon.nvml.groups import chosen
+from trackside_daemon.nvml.library import Library
 from trackside_daemon.nvml.reading import GpuReading, Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping
+
+    from trackside_daemon.nvml.groups import Group
 
 
 class Driver:
     """NVML, from its first call on.
 
     Args:
-        nvml: The ``pynvml`` module.
+        pynvml: The module.
+        groups: What is read of each GPU; None for the default.
+        reading: Told the index of a GPU before anything is asked of it, so that a hang can be blamed.
     """
 
-    def __init__(self, nvml: Any) -> None:
-        self._nvml = nvml
+    def __init__(
+        self,
+        pynvml: Any,
+        groups: Mapping[str, Group] | None = None,
+        reading: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._nvml = Library(pynvml)
+        self._groups = chosen() if groups is None else groups
+        self._reading = reading
         self._versions: dict[str, str] | None = None
-        self._known: dict[int, GpuReading] = {}
+        self._gpus: dict[str, Gpu] = {}
+        self._at: dict[int, str] = {}
 
-    def read(self) -> Reading:
-        """Every GPU that NVML counts. The first call initialises NVML, which may take seconds."""
+    def read(self, avoid: Collection[int] = ()) -> Reading:
+        """Every GPU that NVML counts. The first call initialises NVML, which may take seconds.
+
+        Args:
+            avoid: Indexes of GPUs that nothing is asked of, since a worker before this one hung there.
+        """
         nvml = self._nvml
         try:
             if self._versions is None:
@@ -34,21 +52,33 @@ class Driver:
         except nvml.NVMLError as error:
             return self._refusal(error)
         if not count:
-            return Reading(error="NVML sees no GPU: check lspci, or that this container was given one", absent=True)
-        return Reading([self._gpu(index) for index in range(count)], self._versions)
+            missing = "NVML sees no GPU: check lspci, or that this container was given one"
+            return Reading(error=missing, absent=True, reason="no_gpu")
+        gpus = [self._gpu(index) if index not in avoid else self._lost(index) for index in range(count)]
+        rejected: dict[str, int] = {}
+        for gpu in self._gpus.values():
+            for family, times in gpu.rejected.items():
+                rejected[family] = rejected.get(family, 0) + times
+        return Reading(gpus, self._versions, calls=nvml.calls, seconds=nvml.seconds, rejected=rejected)
 
     def _gpu(self, index: int) -> GpuReading:
         # The handle is fetched anew: after a loss a kept one is undefined, and an index may come to mean another GPU.
+        self._reading(index)
         try:
             handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
             uuid = self._text(lambda: self._nvml.nvmlDeviceGetUUID(handle))
-            if index not in self._known or self._known[index].uuid != uuid:
-                self._known[index] = GpuReading(index, uuid, self._info(handle), [])
-            values = [("up", (), 1.0), *measure(self._nvml, handle)]
+            if uuid not in self._gpus:
+                self._gpus[uuid] = Gpu(uuid, self._info(handle), self._groups)
+            self._at[index] = uuid
+            gpu = self._gpus[uuid]
+            values = [("up", (), 1.0), *gpu.read(self._nvml, handle)]
         except self._nvml.NVMLError:
-            values = [("up", (), 0.0)]
-        known = self._known.get(index) or GpuReading(index, "", {"source": "nvml"}, [])
-        return GpuReading(index, known.uuid, known.info, values)
+            return self._lost(index)
+        return GpuReading(index, uuid, gpu.info, values, gpu.refusals.told())
+
+    def _lost(self, index: int) -> GpuReading:
+        known = self._gpus.get(self._at.get(index, ""))
+        return GpuReading(index, known.uuid if known else "", known.info if known else {}, [("up", (), 0.0)])
 
     def _info(self, handle: Any) -> dict[str, str]:
         return {
@@ -84,14 +114,21 @@ class Driver:
     def _refusal(self, error: Any) -> Reading:
         nvml = self._nvml
         if error.value == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-            return Reading(error="libnvidia-ml.so.1 not found; install the NVIDIA driver", absent=True)
+            return Reading(
+                error="libnvidia-ml.so.1 not found; install the NVIDIA driver", absent=True, reason="no_driver"
+            )
         if error.value == nvml.NVML_ERROR_DRIVER_NOT_LOADED:
-            return Reading(error="the NVIDIA kernel module is not loaded; run modprobe nvidia, or reboot", absent=True)
+            return Reading(
+                error="the NVIDIA kernel module is not loaded; run modprobe nvidia, or reboot",
+                absent=True,
+                reason="no_driver",
+            )
         remedy = {
             nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the driver was upgraded under a running kernel module; reboot",
             nvml.NVML_ERROR_NO_PERMISSION: "give the daemon's user read and write access to /dev/nvidia*",
         }.get(error.value, "see whether nvidia-smi works, and dmesg for NVRM and Xid")
-        return Reading(error=f"NVML answers error {error.value} ({error}); {remedy}")
+        reason = nvml.result(error.value)
+        return Reading(error=f"NVML answers error {error.value} ({error}); {remedy}", reason=reason)
 
 
 def _cuda_version(number: int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trackside_daemon.nvml.child import Child, ChildFailed
-from trackside_daemon.nvml.reading import Reading
+from trackside_daemon.nvml.reading import Order, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,15 +34,15 @@ class Nvml:
     """Readings of the worker, for one thread that lives as long as they are wanted. Nothing starts before the first.
 
     Args:
-        simulate: How many GPUs to simulate; 0 asks the driver.
+        order: What the worker is to do.
         command: Started instead of our worker, by tests.
         clock: Seconds that deadlines and back-off are measured by.
     """
 
     def __init__(
-        self, simulate: int = 0, command: list[str] | None = None, clock: Callable[[], float] = time.monotonic
+        self, order: Order | None = None, command: list[str] | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._command = command or _worker_command(simulate)
+        self._command = command or _worker_command(order or Order())
         self._clock = clock
         self._child: Child | None = None
         self._calls = 0
@@ -104,11 +104,13 @@ class Nvml:
     def _fresh_answer(self, child: Child, until: float) -> Reading | None:
         while True:
             if not self._outstanding:
-                child.ask()
+                child.ask(b"[]")
                 self._outstanding, self._asked_in, self._asked_at = True, self._calls, self._clock()
             line = child.answer(until)
             if line is None:
                 return None
+            if line.isdigit():
+                continue
             self._outstanding, self._deadline = False, CYCLE_DEADLINE
             reading = _decode(line)
             if reading.error or self._calls - self._asked_in <= 1:
@@ -134,8 +136,7 @@ class Nvml:
         return kind(cause)
 
 
-def _worker_command(simulate: int) -> list[str]:
+def _worker_command(order: Order) -> list[str]:
     # -m would put the working directory, full of a user's files, before the standard library.
     safe_path = ["-P"] if sys.version_info >= (3, 11) else []
-    simulation = ["--simulate", str(simulate)] if simulate else []
-    return [sys.executable, *safe_path, "-m", "trackside_daemon.nvml.worker", *simulation]
+    return [sys.executable, *safe_path, "-m", "trackside_daemon.nvml.worker", msgspec.json.encode(order).decode()]

@@ -8,21 +8,52 @@ Value = tuple[str, tuple[str, ...], float]
 """A family's short name, such as ``temperature_celsius``; values of its extra labels, such as ``("gpu",)``; and the
 value in the family's base unit."""
 
+PERMISSION = "no permission"
+"""A refusal that begins so can be cured by whoever runs the daemon."""
+
+
+class Order(msgspec.Struct, omit_defaults=True):
+    """What a worker is to do, as its one argument in JSON.
+
+    Attributes:
+        interval: Seconds between two requests.
+        extra: Groups that are read beyond the default, or ``all``; *skip* those that are not.
+        simulate: How many GPUs to simulate; 0 asks the driver.
+        profile: What the simulated ones are, and *troubles* what ails them.
+    """
+
+    interval: float = 1.0
+    extra: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    simulate: int = 0
+    profile: str = "h100"
+    troubles: tuple[str, ...] = ()
+
+
+class Xid(msgspec.Struct):
+    """An Xid error that the driver reported; *time* is Unix seconds, *uuid* empty when the GPU could not say it."""
+
+    uuid: str
+    number: int
+    time: float
+
 
 class GpuReading(msgspec.Struct):
     """One GPU.
 
     Attributes:
         index: As nvidia-smi shows it; it may change at a reboot.
-        uuid: As NVML says it; empty when the GPU was lost before it could be asked.
-        info: ``name``, ``pci_bus_id`` and ``source``, which is ``nvml`` or ``simulated``.
-        values: What this GPU measures; what it does not is absent. A lost GPU has ``up`` 0 and nothing else.
+        uuid: As NVML says it; empty when the GPU was lost or left out before it could be asked.
+        info: By the labels of ``trackside_gpu_info``; ``source`` is ``nvml`` or ``simulated``.
+        values: What this GPU measures; what it does not is absent. A GPU that is lost has ``up`` 0 and nothing else.
+        refusals: Why it does not measure what is absent, by reader or family.
     """
 
     index: int
     uuid: str
     info: dict[str, str]
     values: list[Value]
+    refusals: dict[str, str] = {}
 
 
 class Reading(msgspec.Struct, omit_defaults=True):
@@ -32,9 +63,19 @@ class Reading(msgspec.Struct, omit_defaults=True):
         driver: ``driver_version``, ``nvml_version`` and ``cuda_version``; empty when simulated.
         error: What is wrong and how to mend it, in one line; empty when nothing is. The worker ends after saying it.
         absent: The error is that this host has no NVIDIA driver or no GPU, and not that they fail.
+        reason: A word for the error, as in ``trackside_nvml_worker_restarts_total``.
+        calls: Calls of NVML since the worker began: by function and result, how many.
+        seconds: Time spent in each function since the worker began.
+        rejected: Values beyond their bounds since the worker began, by family.
+        xids: Errors since the reading before.
     """
 
     gpus: list[GpuReading] = []
     driver: dict[str, str] = {}
     error: str = ""
     absent: bool = False
+    reason: str = ""
+    calls: dict[str, dict[str, int]] = {}
+    seconds: dict[str, float] = {}
+    rejected: dict[str, int] = {}
+    xids: list[Xid] = []

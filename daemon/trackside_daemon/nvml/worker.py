@@ -1,6 +1,7 @@
-"""The process that alone talks to NVML: ``python -m trackside_daemon.nvml.worker [--simulate N]``.
+"""The process that alone talks to NVML: ``python -m trackside_daemon.nvml.worker ORDER``.
 
-A request is a line on stdin, its answer a `Reading` as one line of JSON on stdout. The worker ends with its input, with
+The order is an `Order` in JSON. A request is a line on stdin, with the indexes of GPUs to leave alone as a JSON list; its
+answer a `Reading` as one line of JSON on stdout, after a line with the index of each GPU that it goes on to. The worker ends with its input, with
 its parent, and after a reading that is an error: what mends it may be another library, and only a new process loads it.
 """
 
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trackside_daemon.nvml.driver import Driver
-from trackside_daemon.nvml.reading import Reading
+from trackside_daemon.nvml.groups import chosen
+from trackside_daemon.nvml.reading import Order, Reading
 from trackside_daemon.nvml.simulated import simulate
 
 if TYPE_CHECKING:
@@ -31,28 +33,39 @@ def main(arguments: list[str]) -> int:
     # Only answers may reach the parent's pipe: what vendor code prints goes to stderr.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    read = _simulation(int(arguments[1])) if arguments[:1] == ["--simulate"] else _real()
-    for _ in sys.stdin.buffer:
-        reading = read()
-        answers.write(msgspec.json.encode(reading) + b"\n")
+
+    def reading(index: int) -> None:
+        answers.write(b"%d\n" % index)
         answers.flush()
-        if reading.error:
+
+    order = msgspec.json.decode(arguments[0], type=Order)
+    read = _simulation(order) if order.simulate else _real(order, reading)
+    for request in sys.stdin.buffer:
+        answer = read(_avoid(request))
+        answers.write(msgspec.json.encode(answer) + b"\n")
+        answers.flush()
+        if answer.error:
             return 1
     return 0
 
 
-def _real() -> Callable[[], Reading]:
+_avoid = msgspec.json.Decoder(list[int]).decode
+
+
+def _real(order: Order, reading: Callable[[int], None]) -> Callable[[list[int]], Reading]:
     try:
         import pynvml
     except ImportError:
-        missing = Reading(error="nvidia-ml-py is not installed; pip install 'trackside[daemon]'", absent=True)
-        return lambda: missing
-    return Driver(pynvml).read
+        missing = Reading(
+            error="nvidia-ml-py is not installed; pip install 'trackside[daemon]'", absent=True, reason="no_pynvml"
+        )
+        return lambda _: missing
+    return Driver(pynvml, chosen(order.extra, order.skip), reading).read
 
 
-def _simulation(count: int) -> Callable[[], Reading]:
+def _simulation(order: Order) -> Callable[[list[int]], Reading]:
     # The monotonic clock counts from boot, as a driver's energy counter does, and goes on when a worker is replaced.
-    return lambda: simulate(count, time.monotonic())
+    return lambda _: simulate(order.simulate, time.monotonic())
 
 
 def _set_signals() -> None:

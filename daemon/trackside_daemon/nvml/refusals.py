@@ -1,0 +1,58 @@
+"""What a GPU does not answer, why, and until when it is not asked again."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from trackside_daemon.nvml.reading import PERMISSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PROBE_SECONDS = 600.0
+"""After so long the GPU is asked again: a mode may have been changed, a permission given."""
+
+WHY = {
+    "not_supported": "this GPU or its mode does not support it",
+    "function_not_found": "the driver is older than the function",
+    "argument_version_mismatch": "the driver is older than the question",
+    "deprecated": "the driver no longer answers it",
+    "invalid_argument": "this GPU does not know the question",
+    "no_permission": f"{PERMISSION}; run the daemon as root or with CAP_SYS_ADMIN",
+}
+"""The results that another call would give again. All others may pass, and are asked again in the next cycle."""
+
+
+class Refusals:
+    """Of one GPU.
+
+    Args:
+        clock: Seconds of a clock that only goes forward.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._why: dict[str, str] = {}
+        self._until: dict[str, float] = {}
+
+    def add(self, name: str, result: str) -> None:
+        """A reader, or a family, was refused with a *result* of `Library.result`; or for a reason of ours, in words."""
+        if " " in result or result in WHY:
+            self._why[name] = WHY.get(result, result)
+            self._until[name] = self._clock() + PROBE_SECONDS
+
+    def __contains__(self, name: str) -> bool:
+        """Whether it is not to be asked now."""
+        if name in self._until and self._until[name] < self._clock():
+            del self._until[name], self._why[name]
+        return name in self._until
+
+    def told(self) -> dict[str, str]:
+        """Why, by name."""
+        return dict(self._why)
+
+    def clear(self) -> None:
+        """Ask for everything again: the GPU's mode has changed."""
+        self._why.clear()
+        self._until.clear()
