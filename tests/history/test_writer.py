@@ -258,7 +258,7 @@ from trackside_daemon.history.database import Database
 from trackside_daemon.history.trimming import Bounds
 from trackside_daemon.record import Taken
 import logging
-logging.basicConfig(level=logging.INFO, format="log %(message)s", stream=sys.stdout)
+logging.basicConfig(level=logging.INFO, format="log %(message)s")
 module.RETRY_SECONDS = 0.02
 place, how = Path(sys.argv[1]), sys.argv[2]
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -314,6 +314,7 @@ def _fill(how: str, place: Path) -> None:
         [sys.executable, "-c", FULL, str(place), how],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,  # two threads that write to one stream would cut into each other's lines
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
