@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from trackside.phases import Mark
     from trackside.sender import Sender
 
+FLUSH_SECONDS = 365 * 86400.0
+"""The longest wait, which ``inf`` means: of infinity no part can be left for others."""
+
 T = TypeVar("T")
 
 ROWS_WAITING = 32_768
@@ -346,6 +349,6 @@ def outcome(kind: type[BaseException] | None, error: BaseException | None) -> tu
 def flush_timeout() -> float:
     """Seconds that the end of a run may take: ``$TRACKSIDE_FLUSH_TIMEOUT``."""
     try:
-        return max(0.0, float(os.environ.get("TRACKSIDE_FLUSH_TIMEOUT", "2")))
+        return min(max(0.0, float(os.environ.get("TRACKSIDE_FLUSH_TIMEOUT", "2"))), FLUSH_SECONDS)
     except ValueError:
         return 2.0

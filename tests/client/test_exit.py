@@ -293,6 +293,7 @@ def test_ctrl_c_while_the_end_is_being_told_cuts_it_short_without_a_traceback(
     )
     while (message := router.next()) is not None and message.kind != "bye":
         router.tell(message, "welcome" if message.kind == "hello" else "ack", message.number)
+    assert message is not None, "it did not wait for anybody"
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=DEADLINE) == ("", "")
     assert process.returncode == 0
