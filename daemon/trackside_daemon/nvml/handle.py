@@ -17,8 +17,7 @@ from trackside_daemon.nvml.backoff import Backoff
 from trackside_daemon.nvml.child import Child, ChildFailed
 from trackside_daemon.nvml.continued import Continued
 from trackside_daemon.nvml.dialogue import Dialogue
-from trackside_daemon.nvml.reading import Order, Reading
-from trackside_daemon.nvml.roster import Roster
+from trackside_daemon.nvml.reading import DOWN, Order, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +38,10 @@ class NvmlUnavailable(Exception):  # noqa: N818 - says what is so, as its subcla
 
 class NvmlAbsent(NvmlUnavailable):
     """This host has no NVIDIA driver or no GPU; the message says what would change that."""
+
+
+class NvmlLate(NvmlUnavailable):
+    """The worker has not answered yet, and has time left."""
 
 
 class NvmlPaused(NvmlAbsent):
@@ -67,7 +70,6 @@ class Nvml:
     Attributes:
         restarts: How many workers were ended or have ended, by `REASONS`.
         skipped: How many calls of `read` had no answer since the worker was busy with the request of one before.
-        last: The last reading, also while there is none now; before the first, one of nothing.
     """
 
     def __init__(
@@ -79,7 +81,6 @@ class Nvml:
     ) -> None:
         self.restarts = dict.fromkeys(REASONS, 0)
         self.skipped = 0
-        self.last = Reading()
         self._command = command or _worker_command(order or Order())
         self._clock, self._wall = clock, wall
         self._lock = threading.Lock()
@@ -89,7 +90,8 @@ class Nvml:
         self._trouble: tuple[type[NvmlUnavailable], str] = (NvmlUnavailable, "")
         self._retry_at = float("-inf")
         self._failed, self._absent = Backoff(*FAILED), Backoff(*ABSENT)
-        self._avoided, self._continued, self._roster = Avoided(), Continued(), Roster()
+        self._avoided, self._continued = Avoided(), Continued()
+        self._up: set[str] = set()
 
     @property
     def stuck(self) -> bool:
@@ -116,7 +118,8 @@ class Nvml:
         Raises:
             NvmlPaused: `pause` was called, or the driver is to let go of a GPU.
             NvmlAbsent: There is nothing to read on this host.
-            NvmlUnavailable: The worker is late, or failed and is being replaced.
+            NvmlLate: The worker is still busy.
+            NvmlUnavailable: It failed, and is being replaced.
         """
         with self._lock:
             return self._read(time.monotonic() + patience)
@@ -185,25 +188,28 @@ class Nvml:
         except OSError as error:
             raise self._replace(f"the NVML worker cannot be started: {error}", "") from error
         self._continued.replaced()
+        self._up = set()
         self._dialogue = Dialogue(self._child, self._clock)
         return self._dialogue
 
     def _good(self, reading: Reading, avoided: frozenset[int]) -> Reading:
-        """The reading, as the daemon is to see it. A loss makes handles undefined, so the worker does not outlive it."""
+        """The reading with all workers' counters. A worker does not outlive a loss, after which its handles are undefined."""
         for gpu in reading.gpus:
             if gpu.index not in avoided:
                 self._avoided.answered(gpu.index)
-        self.last = self._continued.add(self._roster.call(reading))
-        if self._roster.lost(self.last, avoided):
+        # The next worker has never seen a GPU up that stays lost, so that one loss costs one worker.
+        up = {gpu.uuid for gpu in reading.gpus if gpu.uuid and gpu.values != DOWN}
+        if self._up - up:
             self._end("gpu_lost")
             self._trouble = NvmlUnavailable, "a GPU is lost, and a new NVML worker looks for the others"
-        return self.last
+        self._up = up
+        return self._continued.add(reading)
 
     def _late(self, dialogue: Dialogue) -> NvmlUnavailable:
         self.skipped += dialogue.is_old
         waited = dialogue.waited
         if waited <= dialogue.deadline:
-            return NvmlUnavailable(
+            return NvmlLate(
                 f"the NVML worker has not answered for {waited:.1f} s; it is replaced after {dialogue.deadline:.0f} s"
             )
         where = ""
@@ -247,7 +253,6 @@ class Nvml:
         text = f"{why}{until}; trackside resume-gpu goes on at once"
         self._paused = _Pause(self._clock() + length, unix, text)
         self._trouble, self._retry_at = (NvmlUnavailable, "the pause is over"), float("-inf")
-        self._roster.forget()
         return self._paused
 
 
