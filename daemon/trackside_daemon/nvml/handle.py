@@ -18,6 +18,7 @@ from trackside_daemon.nvml.child import Child, ChildFailed
 from trackside_daemon.nvml.continued import Continued
 from trackside_daemon.nvml.dialogue import Dialogue
 from trackside_daemon.nvml.reading import DOWN, Order, Reading
+from trackside_daemon.nvml.roster import Roster
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,10 +39,6 @@ class NvmlUnavailable(Exception):  # noqa: N818 - says what is so, as its subcla
 
 class NvmlAbsent(NvmlUnavailable):
     """This host has no NVIDIA driver or no GPU; the message says what would change that."""
-
-
-class NvmlLate(NvmlUnavailable):
-    """The worker has not answered yet, and has time left."""
 
 
 class NvmlPaused(NvmlAbsent):
@@ -70,6 +67,7 @@ class Nvml:
     Attributes:
         restarts: How many workers were ended or have ended, by `REASONS`.
         skipped: How many calls of `read` had no answer since the worker was busy with the request of one before.
+        last: The last reading, also while there is none now; before the first, one of nothing.
     """
 
     def __init__(
@@ -81,6 +79,7 @@ class Nvml:
     ) -> None:
         self.restarts = dict.fromkeys(REASONS, 0)
         self.skipped = 0
+        self.last = Reading()
         self._command = command or _worker_command(order or Order())
         self._clock, self._wall = clock, wall
         self._lock = threading.Lock()
@@ -90,7 +89,7 @@ class Nvml:
         self._trouble: tuple[type[NvmlUnavailable], str] = (NvmlUnavailable, "")
         self._retry_at = float("-inf")
         self._failed, self._absent = Backoff(*FAILED), Backoff(*ABSENT)
-        self._avoided, self._continued = Avoided(), Continued()
+        self._avoided, self._continued, self._roster = Avoided(), Continued(), Roster()
         self._up: set[str] = set()
 
     @property
@@ -118,8 +117,7 @@ class Nvml:
         Raises:
             NvmlPaused: `pause` was called, or the driver is to let go of a GPU.
             NvmlAbsent: There is nothing to read on this host.
-            NvmlLate: The worker is still busy.
-            NvmlUnavailable: It failed, and is being replaced.
+            NvmlUnavailable: The worker is late, or failed and is being replaced.
         """
         with self._lock:
             return self._read(time.monotonic() + patience)
@@ -193,7 +191,7 @@ class Nvml:
         return self._dialogue
 
     def _good(self, reading: Reading, avoided: frozenset[int]) -> Reading:
-        """The reading with all workers' counters. A worker does not outlive a loss, after which its handles are undefined."""
+        """The reading, as the daemon is to see it. A worker does not outlive a loss, after which its handles are undefined."""
         for gpu in reading.gpus:
             if gpu.index not in avoided:
                 self._avoided.answered(gpu.index)
@@ -203,13 +201,14 @@ class Nvml:
             self._end("gpu_lost")
             self._trouble = NvmlUnavailable, "a GPU is lost, and a new NVML worker looks for the others"
         self._up = up
-        return self._continued.add(reading)
+        self.last = self._continued.add(self._roster.call(reading))
+        return self.last
 
     def _late(self, dialogue: Dialogue) -> NvmlUnavailable:
         self.skipped += dialogue.is_old
         waited = dialogue.waited
         if waited <= dialogue.deadline:
-            return NvmlLate(
+            return NvmlUnavailable(
                 f"the NVML worker has not answered for {waited:.1f} s; it is replaced after {dialogue.deadline:.0f} s"
             )
         where = ""
@@ -253,6 +252,7 @@ class Nvml:
         text = f"{why}{until}; trackside resume-gpu goes on at once"
         self._paused = _Pause(self._clock() + length, unix, text)
         self._trouble, self._retry_at = (NvmlUnavailable, "the pause is over"), float("-inf")
+        self._roster.forget()
         return self._paused
 
 
