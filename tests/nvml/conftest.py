@@ -7,22 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pynvml
 import pytest
+from nvml.answers import MEMBERS, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 SUCCESS = 0
 NOT_SUPPORTED = 3
-
-DOUBLE, UINT, ULONG, ULL, SLL, SINT, USHORT = range(7)
-"""Types of a field's value."""
-
-MEMBERS = {DOUBLE: "dVal", UINT: "uiVal", ULONG: "ulVal", SLL: "sllVal", SINT: "siVal", USHORT: "usVal"}
-"""Of the union, by the type; all others are ``ullVal``."""
-
-
-class Refused(int):
-    """A status, where a value is expected."""
 
 
 def _index(handle: Any) -> int:
