@@ -99,7 +99,7 @@ def test_a_value_is_read_by_its_type(library: Any, gpu: Gpu, kind: int, number: 
 def test_a_type_that_is_not_known_yet_is_refused_in_words(library: Any, gpu: Gpu) -> None:
     library.fields[82, 0] = (9, 61)
     assert not gpu.ask()
-    assert "9, that is newer" in gpu.refusals.told()["temperature_celsius{memory} from field 82"]
+    assert "value type 9 is newer" in gpu.refusals.told()["temperature_celsius{memory} from field 82"]
 
 
 def test_all_fields_take_one_call(library: Any, gpu: Gpu) -> None:

@@ -56,10 +56,7 @@ class Field(NamedTuple):
 
 
 POWER = Field(186, "power_watts", per=1000)
-CRC_FLIT, CRC_DATA, REPLAY, RECOVERY = (
-    Field(number, "nvlink_errors_total", (error,))
-    for number, error in ((38, "crc_flit"), (45, "crc_data"), (52, "replay"), (59, "recovery"))
-)
+REPLAY = Field(52, "nvlink_errors_total", ("replay",))
 PCIE_ERRORS = {
     169: "l0_to_recovery",
     173: "correctable",
@@ -74,6 +71,7 @@ PCIE_ERRORS = {
     182: "lcrc",
     183: "lane",
 }
+NVLINK_ERRORS = {38: "crc_flit", 45: "crc_data", 59: "recovery", 160: "ecc"}
 NVLINK5_ERRORS = {
     206: "malformed",
     207: "buffer_overrun",
@@ -114,7 +112,8 @@ FIELDS = (
     Field(139, "nvlink_receive_bytes_total", per=1 / 1024, scope=ALL_LINKS),
     Field(202, "nvlink_transmit_bytes_total", scope=ALL_LINKS),
     Field(204, "nvlink_receive_bytes_total", scope=ALL_LINKS),
-    *(CRC_FLIT, CRC_DATA, REPLAY, RECOVERY, Field(160, "nvlink_errors_total", ("ecc",))),
+    REPLAY,
+    *(Field(number, "nvlink_errors_total", (error,)) for number, error in NVLINK_ERRORS.items()),
     *(Field(number, "nvlink_errors_total", (error,), scope=ALL_LINKS) for number, error in NVLINK5_ERRORS.items()),
     Field(230, "recovery_action"),
 )
@@ -169,11 +168,7 @@ def _answers(nvml: Any, handle: Any, asked: Sequence[Field]) -> Iterator[tuple[F
         if status:
             yield field, None, nvml.result(status)
         elif number is None:
-            yield (
-                field,
-                None,
-                f"the driver answers a type of value, {kind}, that is newer than this daemon or its pynvml",
-            )
+            yield field, None, f"value type {kind} is newer than this daemon and its pynvml; upgrade them"
         elif number < field.least:
             yield field, None, field.why
         else:
