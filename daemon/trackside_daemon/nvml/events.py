@@ -112,7 +112,8 @@ class GpuEvents:
         types: int = nvml.nvmlDeviceGetSupportedEventTypes(handle)
         if not types & nvml.nvmlEventTypeXidCriticalError:
             raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
-        return types & (nvml.nvmlEventTypeXidCriticalError | nvml.nvmlEventMigConfigChange)
+        wanted: int = nvml.nvmlEventTypeXidCriticalError | nvml.nvmlEventMigConfigChange
+        return types & wanted
 
     def _wait(self, events: Any, uuids: dict[int | None, str]) -> None:
         nvml = self._nvml
