@@ -26,14 +26,6 @@ class NvmlUnavailable(Exception):  # noqa: N818 - says what is so, as its subcla
     """There is no reading now; the message is one line with the cause."""
 
 
-class NvmlLate(NvmlUnavailable):
-    """The worker has not finished what it was asked last, and may still."""
-
-
-class NvmlPaused(NvmlUnavailable):
-    """Somebody has asked that nothing be read; the message says until when."""
-
-
 class NvmlAbsent(NvmlUnavailable):
     """This host has no NVIDIA driver or no GPU; the message says what would change that."""
 
@@ -127,7 +119,7 @@ class Nvml:
     def _late(self) -> NvmlUnavailable:
         waited = self._clock() - self._asked_at
         if waited <= self._deadline:
-            return NvmlLate(
+            return NvmlUnavailable(
                 f"the NVML worker has not answered for {waited:.1f} s; it is replaced after {self._deadline:.0f} s"
             )
         hung = f"the NVML worker hung for {waited:.0f} s and is replaced; look for Xid in dmesg"

@@ -30,6 +30,14 @@ class Order(msgspec.Struct, omit_defaults=True):
     troubles: tuple[str, ...] = ()
 
 
+class Xid(msgspec.Struct):
+    """An Xid error that the driver reported; *time* is Unix seconds, *uuid* empty when the GPU could not say it."""
+
+    uuid: str
+    number: int
+    time: float
+
+
 class GpuReading(msgspec.Struct):
     """One GPU.
 
@@ -59,7 +67,7 @@ class Reading(msgspec.Struct, omit_defaults=True):
         calls: Calls of NVML since the worker began: by function and result, how many.
         seconds: Time spent in each function since the worker began.
         rejected: Values beyond their bounds since the worker began, by family.
-        xids: Xid errors since the worker began: by uuid and number, how many, and the Unix time of the last.
+        xids: Errors since the reading before.
     """
 
     gpus: list[GpuReading] = []
@@ -70,4 +78,4 @@ class Reading(msgspec.Struct, omit_defaults=True):
     calls: dict[str, dict[str, int]] = {}
     seconds: dict[str, float] = {}
     rejected: dict[str, int] = {}
-    xids: dict[str, dict[int, tuple[int, float]]] = {}
+    xids: list[Xid] = []
