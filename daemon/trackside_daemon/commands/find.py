@@ -44,6 +44,19 @@ def find(directory: Path | None, url: str) -> Source:
     return FileSource(directory, _warn)
 
 
+def daemon(url: str) -> ApiSource:
+    """The daemon that a command is about: the one that the user named, else the first of this machine that answers.
+
+    Raises:
+        SourceError: There is none, or the user named no address.
+    """
+    if url:
+        return _named(url)
+    for found, _ in _running():
+        return found
+    raise SourceError("no daemon answers here; start one with trackside daemon, or name another with --url=URL", 1)
+
+
 def _named(url: str) -> ApiSource:
     parts = urlsplit(url if "//" in url else f"http://{url}")
     if parts.scheme not in {"http", "https"} or not parts.hostname:

@@ -1,0 +1,5 @@
+"""WIP."""
+
+
+def doctor() -> None:
+    """Say what is wrong."""
