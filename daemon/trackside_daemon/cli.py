@@ -84,6 +84,7 @@ def daemon(
     collector__cpu__enabled: Annotated[bool | None, _switch("collector.cpu")] = None,
     collector__memory__enabled: Annotated[bool | None, _switch("collector.memory")] = None,
     collector__gpu__enabled: Annotated[bool | None, _switch("collector.gpu")] = None,
+    collector__ranks__enabled: Annotated[bool | None, _switch("collector.ranks")] = None,
     collector__gpu__simulate: Annotated[int | None, _option("collector.gpu.simulate")] = None,
     storage__path: Annotated[str | None, _option("storage.path")] = None,
     storage__retention__size: Annotated[str | None, _option("storage.retention.size")] = None,

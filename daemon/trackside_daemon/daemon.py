@@ -20,6 +20,7 @@ from trackside_daemon.collectors.cpu import CpuCollector
 from trackside_daemon.collectors.gpu import INFO as GPU_INFO
 from trackside_daemon.collectors.gpu import GpuCollector
 from trackside_daemon.collectors.memory import MemoryCollector
+from trackside_daemon.collectors.ranks import RanksCollector
 from trackside_daemon.config import ConfigError
 from trackside_daemon.history.place import UnreadableError, prepare, writable_directory
 from trackside_daemon.history.recorder import Recorder
@@ -197,10 +198,12 @@ class Daemon:
     def _build_collectors(self) -> list[Collector]:
         on = self._config.collector
         patience = min(0.25, self._config.sample.interval / 4)
+        gpu = GpuCollector(self._nvml, patience)
         built: dict[str, Collector] = {
             "cpu": CpuCollector(),
             "memory": MemoryCollector(),
-            "gpu": GpuCollector(self._nvml, patience),
+            "gpu": gpu,
+            "ranks": RanksCollector(lambda: gpu.last, lambda: self._runs.members),  # after gpu; the runs are made later
         }
         return [collector for name, collector in built.items() if getattr(on, name).enabled]
 

@@ -15,7 +15,7 @@ from trackside_daemon.nvml.handle import NvmlAbsent
 
 if TYPE_CHECKING:
     from trackside_daemon.nvml.handle import Nvml
-    from trackside_daemon.nvml.reading import GpuReading
+    from trackside_daemon.nvml.reading import GpuReading, Reading
 
 
 INFO = Metric(
@@ -42,6 +42,9 @@ class GpuCollector:
     Args:
         nvml: The handle, closed by whoever made it.
         patience: Seconds to wait for a reading.
+
+    Attributes:
+        last: What was read last; None before the first.
     """
 
     name = "gpu"
@@ -50,6 +53,7 @@ class GpuCollector:
     def __init__(self, nvml: Nvml, patience: float) -> None:
         self._nvml = nvml
         self._patience = patience
+        self.last: Reading | None = None
 
     def collect(self) -> list[Sample]:
         """All GPUs of one reading.
@@ -63,6 +67,7 @@ class GpuCollector:
         except NvmlAbsent as error:
             remedy = "or switch the collector off with --no-collector.gpu"
             raise NothingToCollect(f"NVML is not available: {error}, {remedy}") from error
+        self.last = reading
         samples = [Sample(VISIBLE, (), len(reading.gpus))]
         if reading.driver:
             samples.append(Sample(DRIVER_INFO, tuple(reading.driver.get(label, "") for label in DRIVER_INFO.labels), 1))
