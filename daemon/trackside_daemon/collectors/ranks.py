@@ -29,13 +29,15 @@ if TYPE_CHECKING:
 RANK_INFO = Metric(
     "trackside_gpu_rank_info",
     "info",
-    "A rank trains on the GPU: NVML lists its process, or one that it has started, or else the rank says so; always 1.",
+    "A rank trains on the GPU: NVML lists its process, or one that it has started, or else the rank says so; sampled by "
+    "the daemon's tick.",
     ("gpu", "uuid", "run", "rank"),
 )
 PROCESS_INFO = Metric(
     "trackside_process_info",
     "info",
-    "A process that is a rank, or that NVML lists on a GPU (role other), from /proc/PID/status; always 1.",
+    "A process that is a rank, or that NVML lists on a GPU (role other), from /proc/PID/status; sampled by the daemon's "
+    "tick.",
     ("pid", "role", "comm", "user", "run", "run_id", "rank", "local_rank", "job_id"),
 )
 
