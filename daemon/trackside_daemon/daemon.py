@@ -203,7 +203,7 @@ class Daemon:
             "cpu": CpuCollector(),
             "memory": MemoryCollector(),
             "gpu": gpu,
-            "ranks": RanksCollector(lambda: gpu.last, lambda: self._runs.members),  # after gpu; the runs are made later
+            "ranks": RanksCollector(lambda: gpu.gpus, lambda: self._runs.members),  # after gpu; the runs are made later
         }
         return [collector for name, collector in built.items() if getattr(on, name).enabled]
 

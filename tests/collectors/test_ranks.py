@@ -13,7 +13,7 @@ from processes import eventually
 from trackside_daemon.collectors.ranks import OTHERS, RanksCollector
 from trackside_daemon.collectors.status import GENERATIONS
 from trackside_daemon.member import Member
-from trackside_daemon.nvml.reading import GpuReading, Reading
+from trackside_daemon.nvml.reading import GpuReading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,15 +32,15 @@ class Machine:
     """Two GPUs, processes, and those that train.
 
     Attributes:
-        reading: What was read of the GPUs last.
+        gpus: As they were read last.
         members: Who trains.
     """
 
     def __init__(self, proc: Path) -> None:
         self.proc = proc
-        self.reading: Reading | None = Reading([gpu(0, FIRST), gpu(1, SECOND)])
+        self.gpus = [gpu(0, FIRST), gpu(1, SECOND)]
         self.members: tuple[Member, ...] = ()
-        self.collector = RanksCollector(lambda: self.reading, lambda: self.members, proc)
+        self.collector = RanksCollector(lambda: self.gpus, lambda: self.members, proc)
         (proc / "self").mkdir()
 
     def run(self, pid: int, parent: int = 1, *, comm: str = "python3", inner: int = 0, cgroup: str = "") -> None:
@@ -59,7 +59,7 @@ class Machine:
 
     def use(self, first: Sequence[int] = (), second: Sequence[int] = ()) -> None:
         """NVML lists processes on the GPUs from now on."""
-        self.reading = Reading([gpu(0, FIRST, *first), gpu(1, SECOND, *second)])
+        self.gpus = [gpu(0, FIRST, *first), gpu(1, SECOND, *second)]
 
     def told(self, family: str) -> list[tuple[str, ...]]:
         """The labels of the samples of a family."""
@@ -147,7 +147,7 @@ def test_a_rank_on_two_gpus_and_two_ranks_on_one_are_all_told(machine: Machine) 
     ],
 )
 def test_before_nvml_lists_it_a_rank_is_where_its_uuid_says(machine: Machine, claim: str, found: list[str]) -> None:
-    machine.reading = Reading([gpu(0, FIRST), gpu(1, SECOND, migs=[MIG])])
+    machine.gpus = [gpu(0, FIRST), gpu(1, SECOND, migs=[MIG])]
     machine.train(0, claim)
     assert [index for index, _ in machine.ranks()] == found
 
@@ -167,14 +167,14 @@ def test_before_nvml_lists_it_a_rank_is_where_its_uuid_says(machine: Machine, cl
 def test_an_index_is_understood_where_cuda_counts_as_nvml_does(
     machine: Machine, claims: list[str], names: list[str], found: list[str]
 ) -> None:
-    machine.reading = Reading([gpu(0, FIRST, name=names[0]), gpu(1, SECOND, name=names[1])])
+    machine.gpus = [gpu(0, FIRST, name=names[0]), gpu(1, SECOND, name=names[1])]
     machine.run(50)
     machine.train(50, *claims)
     assert [index for index, _ in machine.ranks()] == found
 
 
 def test_an_index_means_nothing_beside_mig_devices_which_cuda_counts_too(machine: Machine) -> None:
-    machine.reading = Reading([gpu(0, FIRST), gpu(1, SECOND, migs=[MIG])])
+    machine.gpus = [gpu(0, FIRST), gpu(1, SECOND, migs=[MIG])]
     machine.run(50)
     machine.train(50, "PCI-0")
     assert machine.ranks() == []
@@ -228,10 +228,9 @@ def test_a_rank_that_has_moved_is_where_it_is_now(machine: Machine) -> None:
 
 
 def test_a_simulated_gpu_belongs_to_the_local_rank_and_its_processes_are_not_real(machine: Machine) -> None:
-    reading = Reading([gpu(0, FIRST, 60), gpu(1, SECOND)])
-    for one in reading.gpus:
+    machine.gpus = [gpu(0, FIRST, 60), gpu(1, SECOND)]
+    for one in machine.gpus:
         one.info["source"] = "simulated"
-    machine.reading = reading
     machine.run(60)
     machine.train(0, rank=1)
     assert machine.ranks() == [("1", "1")]
@@ -326,7 +325,7 @@ def test_a_directory_that_does_not_answer_holds_nobody_up_and_its_name_comes_lat
 
 def test_without_gpus_and_trainings_there_is_nothing_and_that_is_no_failure(machine: Machine) -> None:
     assert machine.collector.collect() == []
-    machine.reading = None
+    machine.gpus = []
     assert machine.collector.collect() == []
     machine.train(50, "0")
     assert [one.metric.name for one in machine.collector.collect()] == ["trackside_process_info"]

@@ -137,7 +137,7 @@ def _about_itself() -> Iterator[Batch]:
 def _sampled() -> list[Batch]:
     gpu = GpuCollector(cast("Nvml", Driver()), patience=1.0)
     member = Member("char-model", "launch-10.0.0.1-29500-4711-99", 0, 0, "815", 4711, ("0",))
-    ranks = RanksCollector(lambda: gpu.last, lambda: (member,), PROC)
+    ranks = RanksCollector(lambda: gpu.gpus, lambda: (member,), PROC)
     collectors = (CpuCollector(PROC), MemoryCollector(PROC), gpu, ranks)
     ticks = iter(range(100))
     sampler = Sampler(collectors, lambda _: None, 1.0, clock=lambda: next(ticks) / 64, wall=lambda: NOW.wall)

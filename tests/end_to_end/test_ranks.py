@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import Daemon, eventually
+from processes import ROOT, Daemon, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from end_to_end.conftest import Process
+    from end_to_end.prometheus import Prometheus
 
 #: Pushes, and waits to be ended.
 TRAINING = "import sys, trackside; trackside.push(step=1, loss=1.0); sys.stdin.read()"
@@ -59,3 +61,17 @@ def test_a_rank_is_joined_with_the_gpu_that_its_environment_gives_it(
     assert f'user="{user}"' in info
     training.communicate("", timeout=60)
     eventually(lambda: not rank_info(daemon, name))
+
+
+def test_the_joins_that_the_page_of_gpus_shows_are_answered(
+    daemon: Daemon, start_training: Callable[..., Process], start_prometheus: Callable[..., Prometheus]
+) -> None:
+    by_rank, by_process = re.findall(r"^trackside_gpu_.* \* .*$", (ROOT / "docs/gpu.md").read_text(), re.MULTILINE)
+    training = start_training(daemon, "-c", TRAINING, TRACKSIDE_RUN_NAME="joined", CUDA_VISIBLE_DEVICES="1")
+    prometheus = start_prometheus(daemon.url)
+    prometheus.shows('trackside_gpu_rank_info{run="joined"}', 1)
+    [joined] = [point for point in prometheus.query(by_rank) if point.labels["run"] == "joined"]
+    assert joined.labels == {"gpu": "1", "rank": "0", "run": "joined", "uuid": f"{THIRD[:-1]}1"}
+    assert 0 < joined.value < 1
+    assert prometheus.query(by_process) == []  # simulated GPUs have no processes
+    training.communicate("", timeout=60)

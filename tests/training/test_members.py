@@ -20,6 +20,11 @@ def house() -> House:
     return House()
 
 
+def speaker(process: Process) -> Speaker:
+    """Of that process."""
+    return Speaker(pid=process.identity["pid"], start=process.identity["start"])
+
+
 def members(house: House) -> tuple[Member, ...]:
     """As of a tick."""
     house.wait(0.0)
@@ -46,7 +51,7 @@ def test_a_member_bears_the_name_that_its_run_is_exported_under(house: House) ->
 
 
 def test_a_process_that_is_killed_is_a_member_no_more(house: House, process: Process) -> None:
-    house.hello(Speaker(**process.identity))
+    house.hello(speaker(process))
     assert [one.pid for one in members(house)] == [process.identity["pid"]]
     process.kill()
     house.wait(4.0)
@@ -61,7 +66,7 @@ def test_the_pid_of_who_lives_in_another_namespace_is_not_told(house: House) -> 
 def test_a_pid_that_the_connection_tells_later_is_told_then(house: House, process: Process) -> None:
     inside = Speaker(pid=2**22 + 7, start=1)
     house.hello(inside)
-    known = Speaker(**process.identity)
+    known = speaker(process)
     known.id = inside.id
     house.runs.watch(process_of(known.identity))
     house.hello(known)

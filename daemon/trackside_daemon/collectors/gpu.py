@@ -14,8 +14,10 @@ from trackside_daemon.nvml.families import FAMILIES
 from trackside_daemon.nvml.handle import NvmlAbsent
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trackside_daemon.nvml.handle import Nvml
-    from trackside_daemon.nvml.reading import GpuReading, Reading
+    from trackside_daemon.nvml.reading import GpuReading
 
 
 INFO = Metric(
@@ -44,7 +46,7 @@ class GpuCollector:
         patience: Seconds to wait for a reading.
 
     Attributes:
-        last: What was read last; None before the first.
+        gpus: As they were read last.
     """
 
     name = "gpu"
@@ -53,7 +55,7 @@ class GpuCollector:
     def __init__(self, nvml: Nvml, patience: float) -> None:
         self._nvml = nvml
         self._patience = patience
-        self.last: Reading | None = None
+        self.gpus: Sequence[GpuReading] = ()
 
     def collect(self) -> list[Sample]:
         """All GPUs of one reading.
@@ -67,7 +69,7 @@ class GpuCollector:
         except NvmlAbsent as error:
             remedy = "or switch the collector off with --no-collector.gpu"
             raise NothingToCollect(f"NVML is not available: {error}, {remedy}") from error
-        self.last = reading
+        self.gpus = reading.gpus
         samples = [Sample(VISIBLE, (), len(reading.gpus))]
         if reading.driver:
             samples.append(Sample(DRIVER_INFO, tuple(reading.driver.get(label, "") for label in DRIVER_INFO.labels), 1))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.collectors.status import Status
     from trackside_daemon.member import Member
-    from trackside_daemon.nvml.reading import GpuReading, Reading
+    from trackside_daemon.nvml.reading import GpuReading
 
 RANK_INFO = Metric(
     "trackside_gpu_rank_info",
@@ -60,7 +60,7 @@ class RanksCollector:
     """Joins the processes that train with the GPUs' processes.
 
     Args:
-        reading: The GPUs as they were read last; None before that, or without any.
+        gpus: As they were read last.
         members: The processes of this machine that train.
         proc: Where procfs is mounted.
     """
@@ -70,11 +70,11 @@ class RanksCollector:
 
     def __init__(
         self,
-        reading: Callable[[], Reading | None],
+        gpus: Callable[[], Sequence[GpuReading]],
         members: Callable[[], Sequence[Member]],
         proc: Path = Path("/proc"),
     ) -> None:
-        self._reading = reading
+        self._gpus = gpus
         self._members = members
         self._proc = proc
         self._users = Users()
@@ -82,8 +82,7 @@ class RanksCollector:
 
     def collect(self) -> list[Sample]:
         """A sample for each rank on a GPU, and one for each process; none when nobody trains and no GPU is used."""
-        reading, members = self._reading(), self._members()
-        gpus = [] if reading is None else reading.gpus
+        gpus, members = self._gpus(), self._members()
         processes = Processes(self._proc)
         ranks = {member.pid for member in members if member.pid}
         pids = {pid: processes.elder(pid, ranks) for gpu in gpus for pid in _pids(gpu)}
