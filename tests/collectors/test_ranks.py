@@ -101,6 +101,14 @@ def test_a_rank_is_where_a_process_trains_that_it_has_started(machine: Machine) 
     assert machine.ranks() == [("1", "0")]
 
 
+def test_a_process_whose_memory_nvml_does_not_tell_is_found_by_what_it_does(machine: Machine) -> None:
+    machine.run(50)
+    machine.train(50)
+    machine.gpus[1].values.append(("process_sm_utilization_ratio", ("50",), 0.9))
+    machine.gpus[1].values.append(("processes", (), 1.0))
+    assert machine.ranks() == [("1", "0")]
+
+
 def test_a_launcher_above_the_ranks_gives_none_of_them_the_gpus_of_another(machine: Machine) -> None:
     machine.run(40)
     for rank in (0, 1):

@@ -20,7 +20,7 @@ from trackside_daemon.collectors.users import Users
 from trackside_daemon.metric import Metric, Sample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from trackside_daemon.collectors.status import Status
     from trackside_daemon.member import Member
@@ -78,27 +78,34 @@ class RanksCollector:
         self._members = members
         self._proc = proc
         self._users = Users()
-        self._held: dict[_Rank, frozenset[str]] = {}
+        self._held: dict[_Rank, set[str]] = {}
 
     def collect(self) -> list[Sample]:
         """A sample for each rank on a GPU, and one for each process; none when nobody trains and no GPU is used."""
         gpus, members = self._gpus(), self._members()
         processes = Processes(self._proc)
         ranks = {member.pid for member in members if member.pid}
-        pids = {pid: processes.elder(pid, ranks) for gpu in gpus for pid in _pids(gpu)}
-        return [*self._on_gpus(members, gpus, pids, processes), *self._processes(members, pids, processes)]
+        listed = [(pid, gpu.uuid) for gpu in gpus for pid in sorted(_pids(gpu))]
+        elders = {pid: processes.elder(pid, ranks) for pid, _ in listed}
+        seen: dict[int, set[str]] = {}
+        for pid, uuid in listed:
+            seen.setdefault(elders[pid], set()).add(uuid)
+        return [*self._on_gpus(members, gpus, seen, processes), *self._processes(members, elders, processes)]
 
     def _on_gpus(
-        self, members: Iterable[Member], gpus: Sequence[GpuReading], pids: dict[int, int | None], processes: Processes
+        self,
+        members: Iterable[Member],
+        gpus: Sequence[GpuReading],
+        seen: Mapping[int, set[str]],
+        processes: Processes,
     ) -> list[Sample]:
-        """Where the ranks are. One that was seen on a GPU stays there while it lives, also when the GPU is lost."""
-        held: dict[_Rank, frozenset[str]] = {}
+        """Where the ranks are. One that was *seen* on a GPU stays there while it lives, also when the GPU is lost."""
+        held: dict[_Rank, set[str]] = {}
         samples: dict[tuple[str, ...], Sample] = {}
         for member in members:
             key = _Rank(member.run_id, member.rank, member.pid)
-            listed = {gpu.uuid for gpu in gpus for pid in _pids(gpu) if member.pid and pids[pid] == member.pid}
-            uuids = frozenset(listed) or self._held.get(key)
-            if uuids:
+            uuids = seen.get(member.pid) if member.pid else None
+            if uuids := uuids or self._held.get(key):
                 held[key] = uuids
             on = [gpu for gpu in gpus if gpu.uuid in uuids] if uuids else _claimed(member, gpus, processes)
             for gpu in on:
@@ -108,16 +115,16 @@ class RanksCollector:
         return list(samples.values())
 
     def _processes(
-        self, members: Iterable[Member], pids: dict[int, int | None], processes: Processes
+        self, members: Iterable[Member], elders: Mapping[int, int], processes: Processes
     ) -> Iterable[Sample]:
         """Each process once; of several runs in one process the newest."""
         by_pid = {member.pid: member for member in members if member.pid}
         for pid, member in by_pid.items():
             yield self._process(pid, processes.get(pid), member)
-        strange = [(pid, elder) for pid, elder in pids.items() if pid not in by_pid]
-        known = ((pid, elder, status) for pid, elder in strange if (status := processes.get(pid)) is not None)
-        for pid, elder, status in islice(known, OTHERS):
-            yield self._process(pid, status, None if elder is None else by_pid[elder])
+        strange = ((pid, processes.get(pid)) for pid in elders if pid not in by_pid)
+        known = ((pid, status) for pid, status in strange if status is not None)
+        for pid, status in islice(known, OTHERS):
+            yield self._process(pid, status, by_pid.get(elders[pid]))
 
     def _process(self, pid: int, status: Status | None, member: Member | None) -> Sample:
         who = ("", "") if status is None else (status.comm, self._users.name(status.uid))
@@ -128,12 +135,13 @@ class RanksCollector:
         return Sample(PROCESS_INFO, (str(pid), role, *who, *whose), 1)
 
 
-def _pids(gpu: GpuReading) -> list[int]:
-    """The processes on a GPU; a simulated one's are not real."""
+def _pids(gpu: GpuReading) -> set[int]:
+    """The processes on a GPU, also one whose memory NVML does not tell; a simulated one's are not real."""
     if _is_simulated(gpu):
-        return []
-    listed = (labels[0] for family, labels, _ in gpu.values if family == "process_memory_bytes")
-    return [int(pid) for pid in listed if pid.isdecimal()]
+        return set()
+    return {
+        int(labels[0]) for family, labels, _ in gpu.values if family.startswith("process_") and labels[0].isdecimal()
+    }
 
 
 def _claimed(member: Member, gpus: Sequence[GpuReading], processes: Processes) -> list[GpuReading]:

@@ -42,16 +42,16 @@ class Processes:
             self._known[pid] = _status(self._proc / str(pid) / "status")
         return self._known[pid]
 
-    def elder(self, pid: int, among: Collection[int]) -> int | None:
-        """The nearest *among* these that the process is, or descends from."""
+    def elder(self, pid: int, among: Collection[int]) -> int:
+        """The nearest *among* these that the process is, or descends from; 0 for none."""
         for _ in range(GENERATIONS):
             if pid in among:
                 return pid
             status = self.get(pid)
             if status is None or status.parent <= 1:
-                return None
+                break
             pid = status.parent
-        return None
+        return 0
 
     def sees_the_same(self, pid: int) -> bool:
         """Whether the process may be taken to see all the GPUs that this one does, in the same order.
