@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -74,6 +75,14 @@ def spool(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where whatever the test starts spools, and nothing else does."""
     monkeypatch.setenv("TRACKSIDE_SPOOL", str(place / "spool"))
     return place / "spool"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_gpu_lock() -> Iterator[None]:
+    """No other worker on this machine keeps those of the tests from the driver, a fake one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACKSIDE_NVML_LOCK", f"trackside-tests-{os.getpid()}")
+        yield
 
 
 @pytest.fixture
