@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from processes import ROOT, clean_environ, command
 
+from trackside_daemon.nvml.groups import GROUPS
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -101,3 +103,19 @@ def test_the_scrape_configuration_is_one(tmp_path: Any) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_each_gpu_family_is_beside_those_of_other_exporters_and_each_that_stands_there_is_ours(generate: Any) -> None:
+    page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    _, _, beside = page.partition("## Beside other exporters")
+    rows = [line.split(" | ")[0] for line in beside.splitlines() if line.startswith("| `trackside_")]
+    ours = {one.name for members in generate.sections().values() for one in members}
+    gpus = {one.name for name in ("gpu", "ranks") for one in generate.sections()[name]}
+    named = [name for row in rows for name in re.findall(r"`(trackside_\w+)`", row)]
+    assert len(set(named)) == len(named)
+    assert gpus <= set(named) <= ours
+
+
+def test_every_extra_group_of_gpu_readings_is_on_the_page_of_gpus() -> None:
+    page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    assert all(f"| `{name}` |" in page for name, group in GROUPS.items() if group.extra)

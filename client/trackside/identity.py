@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.git import commit
+from trackside.gpus import given, in_use
 from trackside.packing import writable
 from trackside.wire import Identity
 
@@ -63,7 +64,7 @@ def identify(
         pid=os.getpid(),
         start=_start_time(proc, "self"),  # by its pid /proc may have another, if it is of another pid namespace
         boot=boot_id(proc),
-        gpus=_gpus(environ.get("CUDA_VISIBLE_DEVICES", ""), local_rank),
+        gpus=in_use() or given(environ, local_rank),
         job_id=job,
         git_commit=commit(sys.argv[0] if sys.argv else ""),
         framework=framework(),
@@ -217,9 +218,3 @@ def boot_id(proc: Path) -> str:
         return (proc / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
-
-
-def _gpus(visible: str, local_rank: int) -> tuple[str, ...]:
-    """The UUIDs among CUDA_VISIBLE_DEVICES; of several the one that the local rank takes by custom."""
-    named = tuple(entry.strip() for entry in visible.split(",") if entry.strip().startswith(("GPU-", "MIG-")))
-    return named[local_rank : local_rank + 1] or named

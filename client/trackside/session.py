@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from trackside.about import about
 from trackside.columns import Columns, parts
+from trackside.gpus import in_use
 from trackside.outbox import Outbox, Pending
 from trackside.phases import Mark
 from trackside.spool import Spool
@@ -30,6 +34,9 @@ KEY_BYTES = 64 * 1024
 HEAVY = 16
 """A push of more values than this is bounded by its values, the others by their rows."""
 
+
+LOOKS = 10
+"""With so many batches it is looked which GPUs are in use: a run may be opened, and pushed to, before any is."""
 
 SAID = 64
 """A batch brings at most so many events and alerts."""
@@ -75,6 +82,7 @@ class Session(Outbox):
         self._number = 0
         self._refused_counted = self._overrun_counted = 0
         self._said = (0, 0)
+        self._looks = LOOKS
 
     @property
     def totals(self) -> Totals:  # type: ignore[override]  # the tally's, which makes it anew never
@@ -138,9 +146,13 @@ class Session(Outbox):
         if batch.rows or self._events or self._alerts or self._said != (self.totals.pushes, self.totals.dropped):
             self._close(batch, clock)
         self.settle(clock)
+        if self._looks and batch.rows:
+            self._looks -= 1
+            self._look()
 
     def end(self, clock: Clock, status: str, cause: str, *, provisional: bool) -> None:
         """Say the end as the last numbered message. What is pushed later is not sent."""
+        self._looks = 0
         self.drain(clock)
         self._tally.reckon(clock.monotonic)
         bye = Bye(clock, self.totals, status, cause, provisional)
@@ -181,6 +193,16 @@ class Session(Outbox):
         elif isinstance(said, Notice):
             said.step = self._tally.step
             self._alerts.append(said)
+
+    def _look(self) -> None:
+        """Greet again when GPUs are in use that the hello did not know of."""
+        gpus = in_use()
+        if not gpus:
+            return
+        self._looks = 0
+        if gpus != self.identity.gpus:
+            self.identity = replace(self.identity, gpus=gpus)
+            self.greeted, self.asked_at = False, -math.inf
 
     def _last(self) -> dict[str, float]:
         """The last value of each key; an int that the user pushed is the float that it travels as."""

@@ -91,6 +91,7 @@ def daemon(
     collector__gpu__simulate: Annotated[int | None, _option("collector.gpu.simulate")] = None,
     collector__gpu__profile: Annotated[str | None, _option("collector.gpu.profile")] = None,
     collector__gpu__trouble: Annotated[str | None, _option("collector.gpu.trouble")] = None,
+    collector__ranks__enabled: Annotated[bool | None, _switch("collector.ranks")] = None,
     storage__path: Annotated[str | None, _option("storage.path")] = None,
     storage__retention__size: Annotated[str | None, _option("storage.retention.size")] = None,
     storage__retention__age: Annotated[str | None, _option("storage.retention.age")] = None,

@@ -174,6 +174,7 @@ class CollectorsSection(Section):
     cpu: CollectorSection = CollectorSection()
     memory: CollectorSection = CollectorSection()
     gpu: GpuSection = GpuSection()
+    ranks: CollectorSection = CollectorSection()
 
 
 class LimitsSection(Section):

@@ -21,6 +21,7 @@ from trackside_daemon.collectors.gpu import INFO as GPU_INFO
 from trackside_daemon.collectors.gpu import GpuCollector
 from trackside_daemon.collectors.memory import MemoryCollector
 from trackside_daemon.collectors.nvml import NvmlCollector
+from trackside_daemon.collectors.ranks import RanksCollector
 from trackside_daemon.config import ConfigError
 from trackside_daemon.history.place import UnreadableError, prepare, writable_directory
 from trackside_daemon.history.recorder import Recorder
@@ -206,6 +207,7 @@ class Daemon:
             (on.memory.enabled, MemoryCollector()),
             (on.gpu.enabled, self._gpu),
             (on.gpu.enabled, self._counts),
+            (on.ranks.enabled, RanksCollector(lambda: self._gpu.seen.gpus, lambda: self._runs.members)),
         ]
         return [collector for enabled, collector in built if enabled]
 

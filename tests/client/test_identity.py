@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -106,9 +107,14 @@ def test_without_a_name_a_run_is_called_as_its_script(script: Callable[..., None
     ("visible", "local_rank", "gpus"),
     [
         ("", "0", ()),
-        ("0,1,2,3", "1", ()),
         ("-1", "0", ()),
         ("NoDevFiles", "0", ()),
+        ("0", "0", ("0",)),
+        ("0,1,2,3", "1", ("1",)),
+        ("6, 7", "1", ("7",)),
+        ("0,-1,2", "0", ("0",)),
+        ("0,-1,2", "2", ("0",)),
+        ("1,1", "0", ()),
         ("GPU-aa", "0", ("GPU-aa",)),
         ("GPU-aa,GPU-bb", "1", ("GPU-bb",)),
         (" GPU-aa , GPU-bb ", "0", ("GPU-aa",)),
@@ -117,10 +123,39 @@ def test_without_a_name_a_run_is_called_as_its_script(script: Callable[..., None
         ("MIG-GPU-aa/1/0", "0", ("MIG-GPU-aa/1/0",)),
     ],
 )
-def test_the_gpus_that_the_environment_names_are_known_by_uuid(
+def test_the_gpus_are_those_that_the_environment_gives_and_of_several_the_local_ranks(
     visible: str, local_rank: str, gpus: tuple[str, ...]
 ) -> None:
     assert identify(environ={"CUDA_VISIBLE_DEVICES": visible, "LOCAL_RANK": local_rank}).gpus == gpus
+
+
+def test_an_index_that_follows_the_bus_says_so_and_a_uuid_is_as_it_is() -> None:
+    by_bus = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert identify(environ={**by_bus, "CUDA_VISIBLE_DEVICES": "3"}).gpus == ("PCI-3",)
+    assert identify(environ={**by_bus, "CUDA_VISIBLE_DEVICES": "GPU-aa"}).gpus == ("GPU-aa",)
+    assert identify(environ={"CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_VISIBLE_DEVICES": "3"}).gpus == ("3",)
+
+
+def test_the_gpus_that_hold_pytorchs_memory_count_before_the_environment(start_cuda: Callable[..., Any]) -> None:
+    start_cuda({"aa": 0, "bb": 512})
+    assert identify(environ={"CUDA_VISIBLE_DEVICES": "0,1"}).gpus == ("GPU-bb",)
+
+
+@pytest.mark.parametrize(
+    "cuda",
+    [
+        {"is_initialized": lambda: False},
+        {"is_initialized": lambda: True, "device_count": lambda: 1, "memory_reserved": lambda _: 0},
+        {"is_initialized": lambda: 1 / 0},
+        {},
+    ],
+    ids=["before CUDA", "without memory", "that fails", "half imported"],
+)
+def test_a_pytorch_that_cannot_tell_leaves_it_to_the_environment(
+    monkeypatch: pytest.MonkeyPatch, cuda: dict[str, Any]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(**cuda)))
+    assert identify(environ={"CUDA_VISIBLE_DEVICES": "GPU-aa"}).gpus == ("GPU-aa",)
 
 
 def test_the_framework_is_the_one_that_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from client.messages import (
@@ -24,7 +24,7 @@ from client.messages import (
 from trackside.about import about
 from trackside.columns import BATCH_BYTES, BATCH_ROWS, ROW_KEYS
 from trackside.outbox import PENDING_BYTES, WINDOW
-from trackside.session import KEY_BYTES, Session
+from trackside.session import KEY_BYTES, LOOKS, Session
 from trackside.wire import (
     MESSAGE_BYTES,
     Beat,
@@ -37,6 +37,9 @@ from trackside.wire import (
     decode_body,
     open_envelope,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 INF = float("inf")
 
@@ -425,3 +428,36 @@ def test_a_full_memory_and_no_news_drops_nothing_more() -> None:
     session.drain(CLOCK)
     session.drain(CLOCK)
     assert (session.totals.dropped, session.size, len(session.pending)) == before
+
+
+def test_the_gpus_that_a_step_has_used_are_told_by_another_hello(start_cuda: Callable[..., Any]) -> None:
+    session = a_session()
+    session.greeted = True
+    session.asked_at = 5.0
+    start_cuda({"aa": 0, "bb": 512})
+    session.drain(CLOCK)
+    assert session.greeted
+    push(session, {"loss": 1.0}, 1)
+    session.drain(CLOCK)
+    assert (session.greeted, session.asked_at) == (False, -INF)
+    assert decode_body("hello", session.hello(CLOCK)[2]).identity.gpus == ("GPU-bb",)
+
+
+def test_gpus_that_the_hello_has_told_are_not_told_again(start_cuda: Callable[..., Any]) -> None:
+    session = Session(Identity("run", "name", gpus=("GPU-aa",)))
+    session.greeted = True
+    start_cuda({"aa": 512})
+    push(session, {"loss": 1.0}, 1)
+    session.drain(CLOCK)
+    assert session.greeted
+
+
+def test_after_some_batches_nobody_looks_for_gpus_any_more(start_cuda: Callable[..., Any]) -> None:
+    session = a_session()
+    for step in range(LOOKS):
+        push(session, {"loss": 1.0}, step)
+        session.drain(CLOCK)
+    start_cuda({"aa": 512})
+    push(session, {"loss": 1.0}, LOOKS)
+    session.drain(CLOCK)
+    assert session.identity.gpus == ()

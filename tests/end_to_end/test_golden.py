@@ -32,11 +32,13 @@ from trackside_daemon.collectors.cpu import CpuCollector
 from trackside_daemon.collectors.gpu import GpuCollector
 from trackside_daemon.collectors.memory import MemoryCollector
 from trackside_daemon.collectors.nvml import NvmlCollector
+from trackside_daemon.collectors.ranks import RanksCollector
 from trackside_daemon.daemon import BUILD_INFO, RELOADED, RELOADED_AT
 from trackside_daemon.exposition import render
 from trackside_daemon.history.writer import EXCESS, SIZE
 from trackside_daemon.history.writer import SAMPLES as STORED
 from trackside_daemon.ingest.sessions import Sessions
+from trackside_daemon.member import Member
 from trackside_daemon.metric import Batch, Metric, Sample
 from trackside_daemon.nvml.families import FAMILIES
 from trackside_daemon.nvml.reading import GpuReading, Reading
@@ -146,7 +148,10 @@ def _about_itself() -> Iterator[Batch]:
 def _sampled() -> list[Batch]:
     nvml = cast("Nvml", Driver())
     gpu = GpuCollector(nvml, patience=1.0)
-    collectors = (CpuCollector(PROC), MemoryCollector(PROC), gpu, NvmlCollector(nvml, gpu, expected=0, sys=SYS))
+    counts = NvmlCollector(nvml, gpu, expected=0, sys=SYS)
+    member = Member("char-model", "launch-10.0.0.1-29500-4711-99", 0, 0, "815", 4711, ("0",))
+    ranks = RanksCollector(lambda: gpu.seen.gpus, lambda: (member,), PROC)
+    collectors = (CpuCollector(PROC), MemoryCollector(PROC), gpu, counts, ranks)
     ticks = iter(range(100))
     sampler = Sampler(collectors, lambda _: None, 1.0, clock=lambda: next(ticks) / 64, wall=lambda: NOW.wall)
     return sampler.tick(NOW.monotonic)

@@ -35,6 +35,10 @@ class Liveness:
         gone = None if elsewhere else self.is_gone(identity)
         return silence >= REMOTE_SILENCE_SECONDS if gone is None else gone
 
+    def is_here(self, identity: Identity) -> bool:
+        """Whether it is a process of this machine, be it in another container."""
+        return bool(self._boot) and identity.boot == self._boot
+
     def is_gone(self, identity: Identity) -> bool | None:
         """Whether the process has ended (/proc/PID/stat, fields 3 and 22); None when it runs on another machine."""
         if identity.boot != self._boot or not identity.start:

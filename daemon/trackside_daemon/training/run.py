@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec.structs import replace
+
+from trackside_daemon.member import Member
 from trackside_daemon.metric import Batch, Sample
 from trackside_daemon.record import ENDED, ENDS, Event, Record, Standing
 from trackside_daemon.training import families as f
@@ -64,6 +67,16 @@ class Session:
         """What its rank says."""
         return self.run.speak(self.identity.rank, samples)
 
+    def learn(self, identity: Identity) -> None:
+        """Of what it says of itself again only its GPUs may be news."""
+        self.identity = replace(self.identity, gpus=identity.gpus)
+
+    def member(self) -> Member:
+        """Its process, for those who look at this machine."""
+        one = self.identity
+        pid = 0 if self.elsewhere else self.process.pid
+        return Member(self.run.name, one.run, one.rank, one.local_rank, one.job_id, pid, one.gpus)
+
 
 class Run:
     """One attempt of a run.
@@ -109,9 +122,11 @@ class Run:
         """Something that happened to it."""
         return Event(self.identity.run, self.attempt, time, kind, rank, fields=fields)
 
-    def given_up(self, time: float) -> Standing:
-        """How it ends when its launcher begins another attempt while it lives."""
-        return Standing(self.identity.run, self.attempt, "lost", "given up for another attempt", time)
+    def given_up(self, time: float) -> list[Standing]:
+        """How it ends when its launcher begins another attempt while it lives; nothing when it has ended."""
+        if self.standing().ended is not None:
+            return []
+        return [Standing(self.identity.run, self.attempt, "lost", "given up for another attempt", time)]
 
     def rank_ended(self, rank: int, end: End, exited: Exit | None) -> Event:
         """How a rank ended, as the history is told; with ``status`` or ``signal`` where the exit is known."""

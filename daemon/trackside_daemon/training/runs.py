@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trackside.wire import Beat, Bye, Hello, Identity, Pushes, Totals
+    from trackside_daemon.member import Member
     from trackside_daemon.record import Record
     from trackside_daemon.training.bounds import Limits
     from trackside_daemon.training.run import Process
@@ -55,6 +56,9 @@ class Runs:
         linger: Seconds for which an ended run's series stay; may be changed at any time.
         liveness: Tells whether a silent process is gone.
         past: Tells, of a run that was before this daemon, the number of its last attempt and when it ended, None for not.
+
+    Attributes:
+        members: The processes of this machine that train, as of the last tick; for other threads to read.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class Runs:
         past: Callable[[str], tuple[int, float | None] | None] = lambda _: None,
     ) -> None:
         self.linger = linger
+        self.members: tuple[Member, ...] = ()
         self._limits = limits
         self._liveness = liveness or Liveness()
         self._past = past
@@ -88,7 +93,8 @@ class Runs:
         if known is None:
             return batches
         if (process := process_of(hello.identity)) in self._watched:
-            known.process = process
+            known.process, known.elsewhere = process, False
+        known.learn(self.bounded(hello.identity))
         before = known.rank.state
         batches += [*revived, known.speak(known.rank.greet(session, hello))]
         return batches if known.rank.state == before else [*batches, known.run.marks()]
@@ -201,6 +207,8 @@ class Runs:
                 run.forgotten = True  # its series crowd nobody out
             if run.until is not None and now.monotonic > run.until:
                 batches += self._drop(run)
+        here = (one for one in self._sessions.values() if not one.status and self._liveness.is_here(one.identity))
+        self.members = tuple(one.member() for one in here)
         return batches
 
     def rejected(self) -> list[Sample]:
@@ -265,7 +273,8 @@ class Runs:
         log.info("run %s (id %s, attempt %d) %s", name, identity.run, attempt, "goes on" if goes_on else "begins")
         if not goes_on:
             kind = "run_restarted" if attempt > 0 else "run_started"
-            batches.append(Batch(run.source, records=[*_given_up(before, now), run.event(kind, now.wall)]))
+            given_up = [] if before is None else before.given_up(now.wall)
+            batches.append(Batch(run.source, records=[*given_up, run.event(kind, now.wall)]))
         return run, batches
 
     def _next_attempt(self, identity: Identity, before: Run | None) -> tuple[int, bool]:
@@ -389,8 +398,3 @@ class Runs:
             )
         self._rejected[reason] += 1
         return False
-
-
-def _given_up(before: Run | None, now: Moment) -> list[Record]:
-    """How an attempt ends that its launcher has given up while it lived."""
-    return [] if before is None or before.standing().ended is not None else [before.given_up(now.wall)]

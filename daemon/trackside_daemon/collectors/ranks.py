@@ -1,0 +1,159 @@
+"""Which rank trains on which GPU, and whose the processes are that NVML lists.
+
+NVML tells the processes on a GPU by pid, and the connection of a training's client tells its pid, so that each rank is
+found where it is, also by the processes that it has started. Where that finds nothing (CUDA is not initialised yet,
+NVML's pids are another namespace's), what the client says of its GPUs counts: see `trackside_daemon.collectors.claims`.
+
+Simulated GPUs have no processes and belong to nobody. So that dashboards can be seen, a rank that says nothing of its
+GPUs is shown on the one of its local rank.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from trackside_daemon.collectors.claims import by_index, by_uuid
+from trackside_daemon.collectors.status import Processes
+from trackside_daemon.collectors.users import Users
+from trackside_daemon.metric import Metric, Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from trackside_daemon.collectors.status import Status
+    from trackside_daemon.member import Member
+    from trackside_daemon.nvml.reading import GpuReading
+
+RANK_INFO = Metric(
+    "trackside_gpu_rank_info",
+    "info",
+    "A rank trains on the GPU: NVML lists its process, or one that it has started, or else the rank says so; sampled by "
+    "the daemon's tick.",
+    ("gpu", "uuid", "run", "rank"),
+)
+PROCESS_INFO = Metric(
+    "trackside_process_info",
+    "info",
+    "A process that is a rank, or that NVML lists on a GPU (role other), from /proc/PID/status; sampled by the daemon's "
+    "tick.",
+    ("pid", "role", "comm", "user", "run", "run_id", "rank", "local_rank", "job_id"),
+)
+
+OTHERS = 256
+"""So many processes at most that are no rank's; a machine's GPUs have a few."""
+
+_NOBODY = ("", "", "", "", "")
+"""Run, run id, rank, local rank and job of a process that is no rank's."""
+
+
+class _Rank(NamedTuple):
+    """One rank of a run, as one process."""
+
+    run_id: str
+    rank: int
+    pid: int
+
+
+class RanksCollector:
+    """Joins the processes that train with the GPUs' processes.
+
+    Args:
+        gpus: As they were read last.
+        members: The processes of this machine that train.
+        proc: Where procfs is mounted.
+    """
+
+    name = "ranks"
+    metrics = (RANK_INFO, PROCESS_INFO)
+
+    def __init__(
+        self,
+        gpus: Callable[[], Sequence[GpuReading]],
+        members: Callable[[], Sequence[Member]],
+        proc: Path = Path("/proc"),
+    ) -> None:
+        self._gpus = gpus
+        self._members = members
+        self._proc = proc
+        self._users = Users()
+        self._held: dict[_Rank, set[str]] = {}
+
+    def collect(self) -> list[Sample]:
+        """A sample for each rank on a GPU, and one for each process; none when nobody trains and no GPU is used."""
+        gpus, members = self._gpus(), self._members()
+        processes = Processes(self._proc)
+        ranks = {member.pid for member in members if member.pid}
+        listed = [(pid, gpu.uuid) for gpu in gpus for pid in sorted(_pids(gpu))]
+        elders = {pid: processes.elder(pid, ranks) for pid, _ in listed}
+        seen: dict[int, set[str]] = {}
+        for pid, uuid in listed:
+            seen.setdefault(elders[pid], set()).add(uuid)
+        return [*self._on_gpus(members, gpus, seen, processes), *self._processes(members, elders, processes)]
+
+    def _on_gpus(
+        self,
+        members: Iterable[Member],
+        gpus: Sequence[GpuReading],
+        seen: Mapping[int, set[str]],
+        processes: Processes,
+    ) -> list[Sample]:
+        """Where the ranks are. One that was *seen* on a GPU stays there while it lives, also when the GPU is lost."""
+        held: dict[_Rank, set[str]] = {}
+        samples: dict[tuple[str, ...], Sample] = {}
+        for member in members:
+            key = _Rank(member.run_id, member.rank, member.pid)
+            uuids = seen.get(member.pid) if member.pid else None
+            if uuids := uuids or self._held.get(key):
+                held[key] = uuids
+            on = [gpu for gpu in gpus if gpu.uuid in uuids] if uuids else _claimed(member, gpus, processes)
+            for gpu in on:
+                labels = (str(gpu.index), gpu.uuid, member.run, str(member.rank))
+                samples[labels] = Sample(RANK_INFO, labels, 1)
+        self._held = held
+        return list(samples.values())
+
+    def _processes(
+        self, members: Iterable[Member], elders: Mapping[int, int], processes: Processes
+    ) -> Iterable[Sample]:
+        """Each process once; of several runs in one process the newest."""
+        by_pid = {member.pid: member for member in members if member.pid}
+        for pid, member in by_pid.items():
+            yield self._process(pid, processes.get(pid), member)
+        strange = ((pid, processes.get(pid)) for pid in elders if pid not in by_pid)
+        known = ((pid, status) for pid, status in strange if status is not None)
+        for pid, status in islice(known, OTHERS):
+            yield self._process(pid, status, by_pid.get(elders[pid]))
+
+    def _process(self, pid: int, status: Status | None, member: Member | None) -> Sample:
+        who = ("", "") if status is None else (status.comm, self._users.name(status.uid))
+        role, whose = "other", _NOBODY
+        if member is not None:
+            numbers = (str(member.rank), str(member.local_rank))
+            role, whose = "rank", (member.run, member.run_id, *numbers, member.job_id)
+        return Sample(PROCESS_INFO, (str(pid), role, *who, *whose), 1)
+
+
+def _pids(gpu: GpuReading) -> set[int]:
+    """The processes on a GPU, also one whose memory NVML does not tell; a simulated one's are not real."""
+    if _is_simulated(gpu):
+        return set()
+    return {
+        int(labels[0]) for family, labels, _ in gpu.values if family.startswith("process_") and labels[0].isdecimal()
+    }
+
+
+def _claimed(member: Member, gpus: Sequence[GpuReading], processes: Processes) -> list[GpuReading]:
+    """The GPUs that the rank says are its own."""
+    found = [by_uuid(claim, gpus) for claim in member.gpus if claim.startswith(("GPU-", "MIG-"))]
+    indexes = [claim for claim in member.gpus if not claim.startswith(("GPU-", "MIG-"))]
+    if indexes and processes.sees_the_same(member.pid):
+        found += [by_index(claim, gpus) for claim in indexes]
+    if not member.gpus and all(_is_simulated(gpu) for gpu in gpus):
+        found = [gpu for gpu in gpus if gpu.index == member.local_rank]
+    return [gpu for gpu in found if gpu is not None]
+
+
+def _is_simulated(gpu: GpuReading) -> bool:
+    return gpu.info.get("source") == "simulated"

@@ -1,0 +1,349 @@
+"""Which rank trains on which GPU, from readings, members and process files as plain objects."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from processes import eventually
+
+from trackside_daemon.collectors.ranks import OTHERS, RanksCollector
+from trackside_daemon.collectors.status import GENERATIONS
+from trackside_daemon.member import Member
+from trackside_daemon.nvml.reading import GpuReading
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from trackside_daemon.collectors.base import Collector
+    from trackside_daemon.nvml.reading import Value
+
+FIRST, SECOND = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-89a0c0de-d72c-4106-c12f-20bd9faed9f6"
+MIG = "MIG-5c3a1b2d-0000-1111-2222-333344445555"
+UID = os.getuid()
+USER = pwd.getpwuid(UID).pw_name
+
+
+class Machine:
+    """Two GPUs, processes, and those that train.
+
+    Attributes:
+        gpus: As they were read last.
+        members: Who trains.
+    """
+
+    def __init__(self, proc: Path) -> None:
+        self.proc = proc
+        self.gpus = [gpu(0, FIRST), gpu(1, SECOND)]
+        self.members: tuple[Member, ...] = ()
+        self.collector = RanksCollector(lambda: self.gpus, lambda: self.members, proc)
+        (proc / "self").mkdir()
+
+    def run(self, pid: int, parent: int = 1, *, comm: str = "python3", inner: int = 0, cgroup: str = "") -> None:
+        """A process, which has the pid *inner* in a namespace of its own, if that is given."""
+        place = self.proc / str(pid)
+        place.mkdir()
+        pids = f"{pid}\t{inner}" if inner else str(pid)
+        text = f"Name:\t{comm}\nPid:\t{pid}\nPPid:\t{parent}\nUid:\t{UID}\t{UID}\t{UID}\t{UID}\nNSpid:\t{pids}\n"
+        (place / "status").write_text(text)
+        (place / "cgroup").write_text(cgroup)
+
+    def train(self, pid: int, *gpus: str, rank: int = 0, **more: Any) -> None:
+        """A process trains, and says that of its GPUs."""
+        one = Member("char-model", "id-7", rank, rank, "815", pid, gpus)
+        self.members = (*self.members, one._replace(**more))
+
+    def use(self, first: Sequence[int] = (), second: Sequence[int] = ()) -> None:
+        """NVML lists processes on the GPUs from now on."""
+        self.gpus = [gpu(0, FIRST, *first), gpu(1, SECOND, *second)]
+
+    def told(self, family: str) -> list[tuple[str, ...]]:
+        """The labels of the samples of a family."""
+        return [one.labels for one in self.collector.collect() if one.metric.name == family]
+
+    def ranks(self) -> list[tuple[str, ...]]:
+        """GPU and rank, of each that trains on one."""
+        return [(labels[0], labels[3]) for labels in self.told("trackside_gpu_rank_info")]
+
+    def processes(self) -> list[tuple[str, ...]]:
+        """Pid, role and rank of each process."""
+        return [(one[0], one[1], one[6]) for one in self.told("trackside_process_info")]
+
+
+def gpu(index: int, uuid: str, *pids: int, name: str = "NVIDIA H100", migs: Sequence[str] = ()) -> GpuReading:
+    values: list[Value] = [("process_memory_bytes", (str(pid),), 2.0**30) for pid in pids]
+    values += [("mig_info", (mig, "1", "0", "1g.10gb"), 1.0) for mig in migs]
+    return GpuReading(index, uuid, {"name": name, "source": "nvml"}, values)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_a_rank_is_where_nvml_lists_its_process_whatever_it_says(machine: Machine) -> None:
+    machine.run(50)
+    machine.train(50, "0")
+    machine.use(second=[50])
+    assert machine.told("trackside_gpu_rank_info") == [("1", SECOND, "char-model", "0")]
+
+
+def test_a_rank_is_where_a_process_trains_that_it_has_started(machine: Machine) -> None:
+    machine.run(50)
+    machine.run(60, parent=50)
+    machine.run(70, parent=60)
+    machine.train(50)
+    machine.use(second=[70])
+    assert machine.ranks() == [("1", "0")]
+
+
+def test_a_process_whose_memory_nvml_does_not_tell_is_found_by_what_it_does(machine: Machine) -> None:
+    machine.run(50)
+    machine.train(50)
+    machine.gpus[1].values.append(("process_sm_utilization_ratio", ("50",), 0.9))
+    machine.gpus[1].values.append(("processes", (), 1.0))
+    assert machine.ranks() == [("1", "0")]
+
+
+def test_a_launcher_above_the_ranks_gives_none_of_them_the_gpus_of_another(machine: Machine) -> None:
+    machine.run(40)
+    for rank in (0, 1):
+        machine.run(50 + rank, parent=40)
+        machine.train(50 + rank, rank=rank)
+    machine.use(first=[51], second=[50])
+    assert machine.ranks() == [("1", "0"), ("0", "1")]
+
+
+def test_who_descends_from_too_far_or_in_a_circle_is_nobodys(machine: Machine) -> None:
+    machine.run(50)
+    machine.train(50)
+    for depth in range(GENERATIONS):
+        machine.run(51 + depth, parent=50 + depth)
+    machine.run(90, parent=91)
+    machine.run(91, parent=90)
+    machine.use(first=[50 + GENERATIONS], second=[90])
+    assert machine.ranks() == []
+
+
+def test_a_rank_on_two_gpus_and_two_ranks_on_one_are_all_told(machine: Machine) -> None:
+    for rank in (0, 1):
+        machine.run(50 + rank)
+        machine.train(50 + rank, rank=rank)
+    machine.use(first=[50, 51], second=[51])
+    assert machine.ranks() == [("0", "0"), ("0", "1"), ("1", "1")]
+
+
+@pytest.mark.parametrize(
+    ("claim", "found"),
+    [
+        (FIRST, ["0"]),
+        ("GPU-8932", ["0"]),
+        ("GPU-89A0", ["1"]),
+        ("GPU-89", []),
+        ("GPU-", []),
+        ("GPU-ffff", []),
+        (MIG, ["1"]),
+        ("MIG-5c3a", ["1"]),
+        (f"GPU-{MIG.removeprefix('MIG-')}", ["1"]),
+        (f"MIG-{FIRST}/1/0", ["0"]),
+        ("MIG-ffff", []),
+        ("nonsense", []),
+    ],
+)
+def test_before_nvml_lists_it_a_rank_is_where_its_uuid_says(machine: Machine, claim: str, found: list[str]) -> None:
+    machine.gpus = [gpu(0, FIRST), gpu(1, SECOND, migs=[MIG])]
+    machine.train(0, claim)
+    assert [index for index, _ in machine.ranks()] == found
+
+
+@pytest.mark.parametrize(
+    ("claims", "names", "found"),
+    [
+        (["1"], ["H100", "H100"], ["1"]),
+        (["0", "1"], ["H100", "H100"], ["0", "1"]),
+        (["2"], ["H100", "H100"], []),
+        (["1"], ["H100", "L4"], []),
+        (["PCI-1"], ["H100", "L4"], ["1"]),
+        (["1"], ["H100", ""], ["1"]),
+    ],
+    ids=["alike", "two", "too far", "CUDA may count otherwise", "by the bus", "one was lost from the start"],
+)
+def test_an_index_is_understood_where_cuda_counts_as_nvml_does(
+    machine: Machine, claims: list[str], names: list[str], found: list[str]
+) -> None:
+    machine.gpus = [gpu(0, FIRST, name=names[0]), gpu(1, SECOND, name=names[1])]
+    machine.run(50)
+    machine.train(50, *claims)
+    assert [index for index, _ in machine.ranks()] == found
+
+
+def test_an_index_means_nothing_beside_mig_devices_which_cuda_counts_too(machine: Machine) -> None:
+    machine.gpus = [gpu(0, FIRST), gpu(1, SECOND, migs=[MIG])]
+    machine.run(50)
+    machine.train(50, "PCI-0")
+    assert machine.ranks() == []
+
+
+@pytest.mark.parametrize(
+    ("inner", "ours", "theirs", "found"),
+    [
+        (0, "0::/system.slice", "0::/user.slice/session-1.scope", 1),
+        (7, "", "", 0),
+        (0, "0::/system.slice", "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0", 0),
+        (0, "4:devices:/slurm/uid_9/job_7/step_1", "4:devices:/slurm/uid_9/job_7/step_0", 1),
+        (0, "4:devices:/slurm/uid_9/job_8/step_1", "4:devices:/slurm/uid_9/job_7/step_0", 0),
+    ],
+    ids=["a service beside it", "in a container", "in a Slurm job", "in the same job", "in another job"],
+)
+def test_an_index_of_who_may_see_other_gpus_is_not_believed(
+    machine: Machine, inner: int, ours: str, theirs: str, found: int
+) -> None:
+    (machine.proc / "self/cgroup").write_text(ours)
+    machine.run(50, inner=inner, cgroup=theirs)
+    machine.train(50, "0")
+    assert len(machine.ranks()) == found
+
+
+def test_an_index_of_who_is_in_another_pid_namespace_is_not_believed(machine: Machine) -> None:
+    machine.train(0, "0")
+    assert machine.ranks() == []
+
+
+def test_a_rank_stays_on_its_gpu_while_that_is_lost_and_goes_with_its_process(machine: Machine) -> None:
+    machine.run(50)
+    machine.train(50)
+    machine.use(second=[50])
+    assert machine.ranks() == [("1", "0")]
+    machine.use()
+    assert machine.ranks() == [("1", "0")]
+    machine.members = ()
+    assert machine.ranks() == []
+    machine.train(50)
+    assert machine.ranks() == []
+
+
+def test_a_rank_that_has_moved_is_where_it_is_now(machine: Machine) -> None:
+    machine.run(50)
+    machine.train(50)
+    machine.use(first=[50])
+    assert machine.ranks() == [("0", "0")]
+    machine.use(second=[50])
+    assert machine.ranks() == [("1", "0")]
+
+
+def test_a_simulated_gpu_belongs_to_the_local_rank_and_its_processes_are_not_real(machine: Machine) -> None:
+    machine.gpus = [gpu(0, FIRST, 60), gpu(1, SECOND)]
+    for one in machine.gpus:
+        one.info["source"] = "simulated"
+    machine.run(60)
+    machine.train(0, rank=1)
+    assert machine.ranks() == [("1", "1")]
+    assert machine.processes() == []
+    machine.members = ()
+    machine.train(0, "GPU-8932", rank=1)
+    assert machine.ranks() == [("0", "1")]
+
+
+def test_a_real_gpu_is_given_to_nobody_who_does_not_say_so(machine: Machine) -> None:
+    machine.run(50)
+    machine.train(50)
+    assert machine.ranks() == []
+
+
+def test_each_rank_has_a_process_info_with_its_run_and_its_user(machine: Machine) -> None:
+    machine.run(50)
+    machine.train(50, rank=3, local_rank=1)
+    assert machine.told("trackside_process_info") == [
+        ("50", "rank", "python3", USER, "char-model", "id-7", "3", "1", "815")
+    ]
+
+
+def test_a_process_that_a_rank_has_started_bears_its_rank_and_another_ones_only_its_name(machine: Machine) -> None:
+    machine.run(50)
+    machine.run(60, parent=50)
+    machine.run(70, comm="vllm")
+    machine.train(50)
+    machine.use(first=[60, 70, 80])
+    assert machine.processes() == [("50", "rank", "0"), ("60", "rank", "0"), ("70", "other", "")]
+    assert machine.told("trackside_process_info")[-1] == ("70", "other", "vllm", USER, "", "", "", "", "")
+
+
+def test_a_process_with_two_runs_has_one_info_of_the_newest_and_both_are_on_its_gpu(machine: Machine) -> None:
+    machine.run(50)
+    machine.train(50)
+    machine.train(50, run="second", run_id="id-8", rank=1)
+    machine.use(first=[50])
+    assert machine.processes() == [("50", "rank", "1")]
+    assert machine.ranks() == [("0", "0"), ("0", "1")]
+
+
+def test_a_rank_whose_process_is_hidden_has_no_name_and_no_user(machine: Machine) -> None:
+    machine.train(50)
+    assert machine.told("trackside_process_info") == [("50", "rank", "", "", "char-model", "id-7", "0", "0", "815")]
+
+
+def test_a_crowd_on_a_gpu_is_cut_and_the_ranks_are_not(machine: Machine) -> None:
+    crowd = range(1000, 1000 + OTHERS + 9)
+    for pid in crowd:
+        machine.run(pid)
+    machine.run(50)
+    machine.train(50)
+    machine.use(first=[*crowd, 50])
+    assert len(machine.processes()) == OTHERS + 1
+    assert ("50", "rank", "0") in machine.processes()
+
+
+@pytest.mark.parametrize("text", ["", "Name:\tx\n", "Name:\tx\nPPid:\tone\nUid:\t0\n", "\xff\xfe"])
+def test_a_status_that_cannot_be_read_is_no_process(machine: Machine, text: str) -> None:
+    machine.run(70)
+    (machine.proc / "70/status").write_text(text, encoding="latin-1")
+    machine.use(first=[70])
+    assert machine.processes() == []
+
+
+def test_a_user_without_a_name_is_shown_by_number(machine: Machine) -> None:
+    machine.run(70)
+    status = machine.proc / "70/status"
+    status.write_text(status.read_text().replace(f"Uid:\t{UID}", "Uid:\t4242424242"))
+    machine.use(first=[70])
+    assert machine.told("trackside_process_info")[0][3] == "4242424242"
+
+
+def test_a_directory_that_does_not_answer_holds_nobody_up_and_its_name_comes_later(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    found = pwd.getpwuid(UID)
+
+    def slow(_uid: int) -> pwd.struct_passwd:
+        answers.wait()
+        return found
+
+    monkeypatch.setattr(pwd, "getpwuid", slow)
+    machine.run(70)
+    machine.use(first=[70])
+    assert machine.told("trackside_process_info")[0][3] == str(UID)
+    answers.set()
+    eventually(lambda: machine.told("trackside_process_info")[0][3] == USER)
+
+
+def test_without_gpus_and_trainings_there_is_nothing_and_that_is_no_failure(machine: Machine) -> None:
+    assert machine.collector.collect() == []
+    machine.gpus = []
+    assert machine.collector.collect() == []
+    machine.train(50, "0")
+    assert [one.metric.name for one in machine.collector.collect()] == ["trackside_process_info"]
+
+
+def test_it_keeps_the_contract_of_a_collector(machine: Machine) -> None:
+    kept: Collector = machine.collector
+    assert kept.name == "ranks"
+    machine.run(50)
+    machine.train(50, "0")
+    samples = kept.collect()
+    assert {one.metric for one in samples} == set(kept.metrics)
+    assert all(len(one.labels) == len(one.metric.labels) for one in samples)

@@ -1,0 +1,77 @@
+"""Which rank trains on which GPU: a real daemon with simulated GPUs, and real trainings that were given one."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import ROOT, Daemon, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from end_to_end.conftest import Process
+    from end_to_end.prometheus import Prometheus
+
+#: Pushes, and waits to be ended.
+TRAINING = "import sys, trackside; trackside.push(step=1, loss=1.0); sys.stdin.read()"
+THIRD = "GPU-00000000-0000-0000-0000-000000000003"
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    """One daemon for all tests."""
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
+        running = Daemon(Path(directory), "--collector.gpu.simulate=4", "--sample.interval=100ms")
+        yield running
+        running.stop()
+
+
+def rank_info(daemon: Daemon, run: str) -> list[str]:
+    """The series that say which GPUs a run trains on."""
+    return [one for one in daemon.series() if one.startswith("trackside_gpu_rank_info") and f'run="{run}"' in one]
+
+
+@pytest.mark.parametrize(
+    ("name", "environ", "gpu"),
+    [
+        ("index", {"CUDA_VISIBLE_DEVICES": "2"}, 2),
+        ("bus", {"CUDA_VISIBLE_DEVICES": "1,3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "LOCAL_RANK": "1"}, 3),
+        ("uuid", {"CUDA_VISIBLE_DEVICES": THIRD}, 3),
+        ("mig", {"CUDA_VISIBLE_DEVICES": f"MIG-{THIRD}/1/0"}, 3),
+        ("silent", {"LOCAL_RANK": "1"}, 1),
+    ],
+)
+def test_a_rank_is_joined_with_the_gpu_that_its_environment_gives_it(
+    daemon: Daemon, start_training: Callable[..., Process], name: str, environ: dict[str, str], gpu: int
+) -> None:
+    training = start_training(daemon, "-c", TRAINING, TRACKSIDE_RUN_NAME=name, RANK="5", **environ)
+    uuid = f"{THIRD[:-1]}{gpu}"
+    expected = f'trackside_gpu_rank_info{{gpu="{gpu}",rank="5",run="{name}",uuid="{uuid}"}}'
+    assert eventually(lambda: rank_info(daemon, name)) == [expected]
+    [info] = [one for one in daemon.series() if one.startswith("trackside_process_info") and f'run="{name}"' in one]
+    user = pwd.getpwuid(os.getuid()).pw_name
+    assert f'pid="{training.pid}"' in info
+    assert 'role="rank"' in info
+    assert f'user="{user}"' in info
+    training.communicate("", timeout=60)
+    eventually(lambda: not rank_info(daemon, name))
+
+
+def test_the_joins_that_the_page_of_gpus_shows_are_answered(
+    daemon: Daemon, start_training: Callable[..., Process], start_prometheus: Callable[..., Prometheus]
+) -> None:
+    by_rank, by_process = re.findall(r"^trackside_gpu_.* \* .*$", (ROOT / "docs/gpu.md").read_text(), re.MULTILINE)
+    training = start_training(daemon, "-c", TRAINING, TRACKSIDE_RUN_NAME="joined", CUDA_VISIBLE_DEVICES="1")
+    prometheus = start_prometheus(daemon.url)
+    prometheus.shows('trackside_gpu_rank_info{run="joined"}', 1)
+    [joined] = [point for point in prometheus.query(by_rank) if point.labels["run"] == "joined"]
+    assert joined.labels == {"gpu": "1", "rank": "0", "run": "joined", "uuid": f"{THIRD[:-1]}1"}
+    assert 0 < joined.value < 1
+    assert prometheus.query(by_process) == []  # simulated GPUs have no processes
+    training.communicate("", timeout=60)
