@@ -63,6 +63,7 @@ class Prometheus:
         if not self._listening.wait(DEADLINE) or not self.url:
             self.stop()
             pytest.fail("Prometheus did not start: " + "".join(self.log))
+        eventually(lambda: httpx.get(f"{self.url}/-/ready", timeout=DEADLINE).status_code == 200)
 
     def __enter__(self) -> Prometheus:  # noqa: PYI034  Self came with Python 3.11
         return self
