@@ -20,6 +20,8 @@ HERTZ = (0.0, 1e11)
 COUNT = (0.0, 2.0**53)
 """Up to here a float counts exactly. Drivers answer 0xFFFFFFFF or 9.2e18 for what they do not know, or more than 100 %:
 NVIDIA/DCGM#199, dcgm-exporter#418."""
+TRAFFIC = (0.0, 9e18)
+"""Bytes of links, and cycles of all SMs, pass COUNT within days; beyond 9.2e18 there are only sentinels."""
 
 
 class Family(NamedTuple):
@@ -91,9 +93,9 @@ UTILIZATION = (
         "pipe",
     ),
     _gauge("dram_active_ratio", RATIO, f"Device memory bandwidth used over the most that there is, from {GPM}"),
-    _counter("sm_cycles", COUNT, f"Cycles of all SMs since boot, from {GPM}"),
-    _counter("sm_active_cycles", COUNT, f"Cycles in which an SM had a warp since boot, from {GPM}"),
-    _counter("tensor_active_cycles", COUNT, f"Cycles in which the tensor cores worked since boot, from {GPM}"),
+    _counter("sm_cycles", TRAFFIC, f"Cycles of all SMs since boot, from {GPM}"),
+    _counter("sm_active_cycles", TRAFFIC, f"Cycles in which an SM had a warp since boot, from {GPM}"),
+    _counter("tensor_active_cycles", TRAFFIC, f"Cycles in which the tensor cores worked since boot, from {GPM}"),
     _gauge("mma_stall_ratio", RATIO, f"Share of time in which matrix instructions waited, from {FIELD} 297"),
 )
 
@@ -165,8 +167,8 @@ CLOCKS = (
 )
 
 LINKS = (
-    _counter("pcie_transmit_bytes", COUNT, f"Bytes sent over PCIe, from {FIELD} 197"),
-    _counter("pcie_receive_bytes", COUNT, f"Bytes received over PCIe, from {FIELD} 198"),
+    _counter("pcie_transmit_bytes", TRAFFIC, f"Bytes sent over PCIe, from {FIELD} 197"),
+    _counter("pcie_receive_bytes", TRAFFIC, f"Bytes received over PCIe, from {FIELD} 198"),
     _gauge(
         "pcie_transmit_bytes_per_second",
         (0.0, 1e12),
@@ -187,18 +189,18 @@ LINKS = (
     _gauge("pcie_link_max_width_lanes", (1.0, 64.0), "PCIe lanes that there are, from nvmlDeviceGetMaxPcieLinkWidth"),
     _counter("pcie_replays", COUNT, "PCIe packets sent again, from nvmlDeviceGetPcieReplayCounter"),
     _counter("pcie_errors", COUNT, f"PCIe errors, from {FIELD} 169 to 183", "error"),
-    _counter("nvlink_transmit_bytes", COUNT, f"Bytes of data sent over all NVLinks, from {FIELD} 138 or 202"),
-    _counter("nvlink_receive_bytes", COUNT, f"Bytes of data received over all NVLinks, from {FIELD} 139 or 204"),
+    _counter("nvlink_transmit_bytes", TRAFFIC, f"Bytes of data sent over all NVLinks, from {FIELD} 138 or 202"),
+    _counter("nvlink_receive_bytes", TRAFFIC, f"Bytes of data received over all NVLinks, from {FIELD} 139 or 204"),
     _gauge("nvlink_links", (0.0, 64.0), f"NVLinks that the GPU has, from {FIELD} 91"),
     _gauge("nvlink_links_up", (0.0, 64.0), "NVLinks that are up, from nvmlDeviceGetNvLinkState"),
     _counter("nvlink_errors", COUNT, f"NVLink errors over all links, from {FIELD} 38 to 221", "error"),
     _gauge("nvlink_speed_bytes_per_second", (0.0, 1e13), f"Speed of one NVLink, the slowest, from {FIELD} 164"),
     _gauge("nvlink_up", FLAG, "1 while the NVLink is up, from nvmlDeviceGetNvLinkState", "link"),
     _counter(
-        "nvlink_link_transmit_bytes", COUNT, f"Bytes of data sent over the NVLink, from {FIELD} 138 or 202", "link"
+        "nvlink_link_transmit_bytes", TRAFFIC, f"Bytes of data sent over the NVLink, from {FIELD} 138 or 202", "link"
     ),
     _counter(
-        "nvlink_link_receive_bytes", COUNT, f"Bytes of data received over the NVLink, from {FIELD} 139 or 204", "link"
+        "nvlink_link_receive_bytes", TRAFFIC, f"Bytes of data received over the NVLink, from {FIELD} 139 or 204", "link"
     ),
     _gauge("c2c_link_up", FLAG, f"1 while the link to the CPU is up, on Grace superchips, from {FIELD} 171", "link"),
     _counter(
