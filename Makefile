@@ -31,9 +31,10 @@ soak: $(VENV)/.dev system
 
 bench: $(VENV)/.dev $(RIVALS)/.installed
 	@$(MAKE) --no-print-directory system SYSTEM=prometheus-pushgateway
-	$(SAY) 'benchmarks: about fifteen minutes, best on a quiet machine'
+	$(SAY) 'benchmarks: about twenty minutes, best on a quiet machine'
 	@$(BIN)/python -m pytest bench/scrape.py --benchmark-only --benchmark-disable-gc -q --no-header --benchmark-columns=median
-	@PYTHONPATH=tests $(BIN)/python bench/footprint.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/footprint.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/gpu.py
 	@PYTHONPATH=tests $(BIN)/python bench/history.py
 	@PYTHONPATH=tests $(BIN)/python bench/ends.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/push.py
