@@ -51,9 +51,10 @@ format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix --quiet || true
 	@$(BIN)/ruff format
 
-# Debian's own Prometheus, Alertmanager and Chromium, for the end-to-end tests.
+# Debian's own Prometheus, Alertmanager and Chromium, for the end-to-end tests, and a compiler for the fake
+# driver (gcc alone would lack the C headers, which it only recommends).
 .PHONY: system
-SYSTEM := prometheus prometheus-alertmanager chromium
+SYSTEM := prometheus prometheus-alertmanager chromium g++
 system:
 	@missing=$$(for name in $(SYSTEM); do command -v $$name >/dev/null || echo $$name; done); \
 	if [ -z "$$missing" ]; then exit 0; fi; \
