@@ -30,7 +30,7 @@ soak: $(VENV)/.dev system
 	@$(BIN)/python -m pytest --soak
 
 bench: $(VENV)/.dev $(RIVALS)/.installed
-	@$(MAKE) --no-print-directory system SYSTEM=prometheus-pushgateway
+	@$(MAKE) --no-print-directory system SYSTEM='prometheus-pushgateway g++'
 	$(SAY) 'benchmarks: about twenty minutes, best on a quiet machine'
 	@$(BIN)/python -m pytest bench/scrape.py --benchmark-only --benchmark-disable-gc -q --no-header --benchmark-columns=median
 	@PYTHONPATH=tests:. $(BIN)/python bench/footprint.py

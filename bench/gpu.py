@@ -144,17 +144,19 @@ def _cycles(what: str, order: Order, environ: Mapping[str, str]) -> Reading:
 
 
 def _print_calls(reading: Reading) -> None:
-    """Each function, the costliest first."""
+    """Each function, the costliest first; those that are not called in each cycle together."""
     head(f"a call of NVML, {GPUS} GPUs, C fake", "calls a cycle", "mean, µs", "ms of a cycle")
-    for function, seconds in sorted(reading.seconds.items(), key=lambda item: -item[1]):
-        calls = sum(reading.calls[function].values())
-        each = calls / (CYCLES + 1)
-        row(
-            f"`{function}`",
-            f"{each:.3g}",
-            f"{1e6 * seconds / max(1, calls):.1f}",
-            f"{1e3 * seconds / (CYCLES + 1):.3f}",
-        )
+    times = {function: sum(results.values()) for function, results in reading.calls.items()}
+    each = [function for function, called in times.items() if called >= CYCLES]
+    for function in sorted(each, key=lambda function: -reading.seconds[function]):
+        _call(f"`{function}`", times[function], reading.seconds[function])
+    rest = [function for function in times if function not in each]
+    _call("all others, at the start", sum(times[one] for one in rest), sum(reading.seconds[one] for one in rest))
+
+
+def _call(what: str, called: int, seconds: float) -> None:
+    cycles = CYCLES + 1
+    row(what, f"{called / cycles:.3g}", f"{1e6 * seconds / max(1, called):.1f}", f"{1e3 * seconds / cycles:.3f}")
 
 
 if __name__ == "__main__":

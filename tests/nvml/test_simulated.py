@@ -7,9 +7,12 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from trackside_daemon.nvml.families import FAMILIES
+from trackside_daemon.nvml.handle import Nvml, NvmlUnavailable
+from trackside_daemon.nvml.reading import Order, Reading
 from trackside_daemon.nvml.simulated import Start, simulate
 from trackside_daemon.nvml.simulation.boards import BOARDS
 from trackside_daemon.nvml.simulation.troubles import TROUBLES
@@ -267,3 +270,15 @@ def test_what_cannot_be_simulated_is_refused(profile: str, trouble: str, says: s
     with pytest.raises(ValueError, match="simulated") as refused:
         simulate(2, 0.0, profile, [trouble])
     assert str(refused.value) == says
+
+
+def test_a_reading_is_the_same_at_the_other_end_of_the_pipe() -> None:
+    reading = simulate(2, 725.0, "a100", ["xid", "hot:0"])
+    assert msgspec.json.decode(msgspec.json.encode(reading), type=Reading) == reading
+
+
+def test_a_worker_that_is_ordered_what_cannot_be_says_so() -> None:
+    nvml = Nvml(Order(simulate=2, troubles=("cold",)))
+    with pytest.raises(NvmlUnavailable, match="no simulated trouble 'cold'; there are hot, throttled, xid, lost"):
+        nvml.read(patience=30.0)
+    nvml.close()
