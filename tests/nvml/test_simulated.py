@@ -201,6 +201,9 @@ def test_a_trouble_is_the_last_gpus_unless_it_says_whose() -> None:
 def test_a_hot_gpu_is_at_its_threshold_and_slow(profile: str) -> None:
     well, hot = at(1000.0, profile=profile), at(1000.0, "hot", profile=profile)
     assert abs(hot["temperature_celsius", ("gpu",)] - BOARDS[profile].slowdown) < 1
+    if ("thermal_margin_celsius", ("slowdown",)) in hot:
+        assert abs(hot["thermal_margin_celsius", ("slowdown",)]) < 1 < hot["thermal_margin_celsius", ("shutdown",)]
+        assert well["thermal_margin_celsius", ("slowdown",)] > 10
     assert hot["clock_hertz", ("sm",)] < 0.7 * well["clock_hertz", ("sm",)]
     assert hot["clock_limit_active", ("hw_thermal",)] == 1
     assert hot["clock_limit_active", ("hw_power_brake",)] == 0

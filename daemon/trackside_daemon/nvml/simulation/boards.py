@@ -15,7 +15,7 @@ class Board:
         idle: Power without work; *busy* with nothing but work, and *limit* the highest that may be set, *least* the lowest.
         slowdown: Temperature at which the clocks fall; *cool* is that of a GPU without work.
         thresholds: Absolute temperatures by name, as boards before Ada have them.
-        margins: Distances from the slowdown by name, as boards since Ada have them.
+        above: How far the thresholds lie above the slowdown by name; boards since Ada say what is left until each.
         memory_sensor: Whether the memory's temperature is measured.
         gpm: Whether it has what Hopper brought: profiling metrics, the NVLink fabric, recovery actions.
         mig: Whether it can be divided.
@@ -37,7 +37,7 @@ class Board:
     cool: float
     slowdown: float
     thresholds: dict[str, float]
-    margins: dict[str, float]
+    above: dict[str, float]
     memory_sensor: bool
     gpm: bool
     mig: bool
@@ -48,7 +48,8 @@ class Board:
     banks: int
 
 
-T_LIMIT = {"shutdown": -8.0, "slowdown": -2.0, "gpu_max": 0.0}
+ABOVE = {"shutdown": 6.0, "slowdown": 0.0, "memory_max": -2.0, "gpu_max": -2.0}
+"""T.Limits of -8, -2, 0 and 0."""
 
 BOARDS = {
     "h100": Board(
@@ -66,7 +67,7 @@ BOARDS = {
         cool=29.0,
         slowdown=87.0,
         thresholds={},
-        margins=T_LIMIT,
+        above=ABOVE,
         memory_sensor=True,
         gpm=True,
         mig=True,
@@ -91,7 +92,7 @@ BOARDS = {
         cool=28.0,
         slowdown=89.0,
         thresholds={"shutdown": 92.0, "slowdown": 89.0, "memory_max": 95.0, "gpu_max": 85.0},
-        margins={},
+        above={},
         memory_sensor=True,
         gpm=False,
         mig=True,
@@ -116,7 +117,7 @@ BOARDS = {
         cool=31.0,
         slowdown=90.0,
         thresholds={},
-        margins=T_LIMIT,
+        above=ABOVE,
         memory_sensor=False,
         gpm=False,
         mig=False,

@@ -29,7 +29,11 @@ PCIE_ERRORS = (
     *("non_fatal", "fatal", "unsupported_request", "l0_to_recovery"),
 )
 NVLINK_ERRORS = ("crc_flit", "crc_data", "replay", "recovery", "ecc")
-FABRIC_PROBLEMS = ("degraded_bandwidth", "route_recovery", "route_unhealthy", "access_timeout_recovery")
+HOPPER_NVLINK_ERRORS = ("crc",)
+FABRIC_PROBLEMS = (
+    *("registration_failed", "degraded_bandwidth", "route_recovery", "route_unhealthy"),
+    *("access_timeout_recovery", "incorrect_configuration"),
+)
 
 REASONS = (
     *("gpu_idle", "applications_clocks", "sw_power_cap", "hw_slowdown", "sync_boost"),
@@ -94,9 +98,9 @@ def _thermals(gpu: Moment) -> list[Value]:
     if board.memory_sensor:
         found.append(("temperature_celsius", ("memory",), celsius + 6.0))
     found += [("temperature_threshold_celsius", (name,), value) for name, value in board.thresholds.items()]
-    if board.margins:
-        found.append(("thermal_margin_celsius", ("current",), board.slowdown - celsius))
-    found += [("thermal_margin_celsius", (name,), value) for name, value in board.margins.items()]
+    found += [
+        ("thermal_margin_celsius", (name,), board.slowdown + above - celsius) for name, above in board.above.items()
+    ]
     return found
 
 
@@ -140,12 +144,13 @@ def _pcie(gpu: Moment) -> list[Value]:
 def _nvlink(gpu: Moment) -> list[Value]:
     board = gpu.board
     sent = math.floor(board.link_traffic * gpu.worked)
+    errors = (*NVLINK_ERRORS, *(HOPPER_NVLINK_ERRORS if board.gpm else ()))
     return [
         ("nvlink_transmit_bytes_total", (), sent),
         ("nvlink_receive_bytes_total", (), sent),
         ("nvlink_links", (), board.links),
         ("nvlink_links_up", (), board.links),
-        *(("nvlink_errors_total", (error,), 0.0) for error in NVLINK_ERRORS),
+        *(("nvlink_errors_total", (error,), 0.0) for error in errors),
         ("nvlink_speed_bytes_per_second", (), board.link_speed),
     ]
 
