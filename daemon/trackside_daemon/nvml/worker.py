@@ -60,7 +60,7 @@ def _real(order: Order, reading: Callable[[int], None]) -> Callable[[list[int]],
             error="nvidia-ml-py is not installed; pip install 'trackside[daemon]'", absent=True, reason="no_pynvml"
         )
         return lambda _: missing
-    return Driver(pynvml, chosen(order.extra, order.skip), reading).read
+    return Driver(pynvml, chosen(order.extra, order.skip), reading, order.interval).read
 
 
 def _simulation(order: Order) -> Callable[[list[int]], Reading]:
