@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from nvml.fake.library import Scenario, compile_library
 
 from trackside_daemon.nvml.families import FAMILIES
 from trackside_daemon.nvml.handle import Nvml, NvmlUnavailable
@@ -18,6 +19,8 @@ from trackside_daemon.nvml.simulation.boards import BOARDS
 from trackside_daemon.nvml.simulation.troubles import TROUBLES
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from trackside_daemon.nvml.reading import GpuReading
 
 EVERY = (*((board, ()) for board in BOARDS), *(("h100", (f"{trouble}:0",)) for trouble in TROUBLES))
@@ -285,3 +288,18 @@ def test_a_worker_that_is_ordered_what_cannot_be_says_so() -> None:
     with pytest.raises(NvmlUnavailable, match="no simulated trouble 'cold'; there are hot, throttled, xid, lost"):
         nvml.read(patience=30.0)
     nvml.close()
+
+
+@pytest.mark.parametrize(("profile", "board"), [("h100", "h100-busy"), ("a100", "a100")])
+def test_it_has_every_series_that_is_read_of_such_a_board(
+    profile: str, board: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The readers read the fake driver; so names and labels are the same wherever they come from."""
+    environ = {"LD_LIBRARY_PATH": str(compile_library(tmp_path).parent), **Scenario(tmp_path / "board", board).environ}
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    nvml = Nvml(Order())
+    read = {series for _ in range(2) for series in values(nvml.read(patience=30.0).gpus[0])}
+    nvml.close()
+    assert len(read) > 60
+    assert {series for series in read if series[0] not in NOWHERE} <= set(at(1000.0, profile=profile))
