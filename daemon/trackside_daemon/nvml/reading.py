@@ -30,14 +30,6 @@ class Order(msgspec.Struct, omit_defaults=True):
     troubles: tuple[str, ...] = ()
 
 
-class Xid(msgspec.Struct):
-    """An Xid error that the driver reported; *time* is Unix seconds, *uuid* empty when the GPU could not say it."""
-
-    uuid: str
-    number: int
-    time: float
-
-
 class GpuReading(msgspec.Struct):
     """One GPU.
 
@@ -67,7 +59,8 @@ class Reading(msgspec.Struct, omit_defaults=True):
         calls: Calls of NVML since the worker began: by function and result, how many.
         seconds: Time spent in each function since the worker began.
         rejected: Values beyond their bounds since the worker began, by family.
-        xids: Errors since the reading before.
+        xids: Xid errors since the worker began: by uuid and number, how many, and the Unix time of the last.
+        gone: GPUs that were up before and that NVML counts no longer, each with ``up`` 0; `handle.Nvml` says them.
     """
 
     gpus: list[GpuReading] = []
@@ -78,4 +71,5 @@ class Reading(msgspec.Struct, omit_defaults=True):
     calls: dict[str, dict[str, int]] = {}
     seconds: dict[str, float] = {}
     rejected: dict[str, int] = {}
-    xids: list[Xid] = []
+    xids: dict[str, dict[int, tuple[int, float]]] = {}
+    gone: list[GpuReading] = []
