@@ -30,6 +30,8 @@ CLIENT_VARIABLES = frozenset(
     for name in ("RUN_ID", "RUN_NAME", "TAGS", "DISABLED", "ENDPOINT", "SPOOL", "FLUSH_TIMEOUT", "KEY_FILE")
 )
 """What the client owns; set for a whole job, the daemon sees them too."""
+NVML_LOCK = PREFIX + "NVML_LOCK"
+"""Read by the NVML worker alone: see nvml/lock.py."""
 
 _KUBERNETES = re.compile(PREFIX + r"(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)$")
 
@@ -338,7 +340,7 @@ def _python_names(values: dict[Any, Any]) -> dict[str, Any]:
 
 def warn_of_unknown_variables() -> None:
     """Log the ``TRACKSIDE_*`` variables that are nobody's: not the client's, and not what Kubernetes puts there."""
-    known = variables()
+    known = [*variables(), NVML_LOCK]
     unknown = []
     for name in sorted(os.environ):
         if name.startswith(PREFIX) and name not in {*known, *CLIENT_VARIABLES} and not _KUBERNETES.match(name):

@@ -16,15 +16,13 @@ from trackside_daemon.nvml.avoided import Avoided
 from trackside_daemon.nvml.backoff import Backoff
 from trackside_daemon.nvml.child import Child, ChildFailed
 from trackside_daemon.nvml.continued import Continued
+from trackside_daemon.nvml.dialogue import Dialogue
 from trackside_daemon.nvml.reading import Order, Reading
 from trackside_daemon.nvml.roster import Roster
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-INIT_DEADLINE = 60.0
-"""Seconds for a worker's first answer: without persistence mode nvmlInit wakes every GPU up."""
-CYCLE_DEADLINE = 10.0
 FAILED, ABSENT = (1.0, 60.0), (5.0, 60.0)
 """Seconds until the next worker, after the first failure and at most."""
 UNBIND_PAUSE = 60.0
@@ -33,8 +31,6 @@ UNBIND_PAUSE = 60.0
 REASONS = ("timeout", "crash", "exit", "library_mismatch", "gpu_lost", "gpu_unbind", "error", "pause")
 """Why workers are replaced. One that found no driver, no GPU, no pynvml or another daemon is not counted."""
 _OURS = {"lib_rm_version_mismatch": "library_mismatch", "gpu_is_lost": "gpu_lost", "gpu_unbind": "gpu_unbind"}
-
-_decode = msgspec.json.Decoder(Reading).decode
 
 
 class NvmlUnavailable(Exception):  # noqa: N818 - says what is so, as its subclass does
@@ -89,12 +85,7 @@ class Nvml:
         self._lock = threading.Lock()
         self._child: Child | None = None
         self._paused: _Pause | None = None
-        self._calls = 0
-        self._outstanding = False
-        self._asked_in, self._asked_at = 0, 0.0
-        self._asked_without: frozenset[int] = frozenset()
-        self._at: int | None = None
-        self._deadline = INIT_DEADLINE
+        self._dialogue: Dialogue | None = None
         self._trouble: tuple[type[NvmlUnavailable], str] = (NvmlUnavailable, "")
         self._retry_at = float("-inf")
         self._failed, self._absent = Backoff(*FAILED), Backoff(*ABSENT)
@@ -138,9 +129,8 @@ class Nvml:
         """
         with self._lock:
             self._pause(seconds, "paused")
+            self._end("pause")
             child = self._child
-            if child is not None and not child.ending:
-                self._end(child, "pause")
         return child is None or child.ended()
 
     def resume(self) -> None:
@@ -152,30 +142,29 @@ class Nvml:
         """Ends the worker, within four seconds. Call it when no thread reads any more."""
         if self._child is not None:
             self._child.close()
-            self._child = None
+            self._child = self._dialogue = None
 
     def _read(self, until: float) -> Reading:
-        self._calls += 1
-        child = self._living_child()
+        dialogue = self._living_worker()
         try:
-            reading = self._fresh_answer(child, until)
+            reading = dialogue.reading(self.avoided, until)
         except ChildFailed as error:
             raise self._replace(f"the NVML worker failed: {error}", error.reason) from error
         except msgspec.MsgspecError as error:
             raise self._replace(f"the NVML worker failed: {error}", "error") from error
         if reading is None:
-            raise self._late()
+            raise self._late(dialogue)
         if reading.error:
             raise self._refused(reading)
         self._failed.reset()
         self._absent.reset()
-        return self._good(child, reading)
+        return self._good(reading, dialogue.avoided)
 
-    def _living_child(self) -> Child:
+    def _living_worker(self) -> Dialogue:
         """The worker to ask; a new one only when the last is reaped, so that never two hang in one driver."""
         now = self._clock()
         if self._child is not None and self._child.ending and self._child.gone():
-            self._child = None
+            self._child = self._dialogue = None
         if self._paused is not None:
             if now < self._paused.until:
                 raise NvmlPaused(self._paused.text)
@@ -184,65 +173,43 @@ class Nvml:
         if self._child is not None and self._child.ending:
             last = ", which ignores even SIGKILL: it hangs in the kernel" if self._child.stuck else ""
             raise kind(f"{cause}; waiting for the worker, process {self._child.pid}, to end{last}")
-        if self._child is not None:
-            return self._child
+        if self._dialogue is not None:
+            return self._dialogue
         if now < self._retry_at:
             raise kind(cause)
         return self._start()
 
-    def _start(self) -> Child:
+    def _start(self) -> Dialogue:
         try:
             self._child = Child([*self._command, str(os.getpid())], self._clock)
         except OSError as error:
             raise self._replace(f"the NVML worker cannot be started: {error}", "") from error
         self._continued.replaced()
-        self._outstanding, self._deadline = False, INIT_DEADLINE
-        return self._child
+        self._dialogue = Dialogue(self._child, self._clock)
+        return self._dialogue
 
-    def _fresh_answer(self, child: Child, until: float) -> Reading | None:
-        while True:
-            if not self._outstanding:
-                self._ask(child)
-            line = child.answer(until)
-            if line is None:
-                self.skipped += self._asked_in != self._calls
-                return None
-            if line.isdigit():
-                self._at = int(line)
-                continue
-            self._outstanding, self._deadline = False, CYCLE_DEADLINE
-            reading = _decode(line)
-            if reading.error or self._calls - self._asked_in <= 1:
-                return reading
-
-    def _ask(self, child: Child) -> None:
-        now = self._clock()
-        self._asked_without = self._avoided.at(now)
-        child.ask(msgspec.json.encode(sorted(self._asked_without)))
-        self._outstanding, self._asked_in, self._asked_at, self._at = True, self._calls, now, None
-
-    def _good(self, child: Child, reading: Reading) -> Reading:
+    def _good(self, reading: Reading, avoided: frozenset[int]) -> Reading:
         """The reading, as the daemon is to see it. A loss makes handles undefined, so the worker does not outlive it."""
         for gpu in reading.gpus:
-            if gpu.index not in self._asked_without:
+            if gpu.index not in avoided:
                 self._avoided.answered(gpu.index)
         self.last = self._continued.add(self._roster.call(reading))
-        if self._roster.lost(self.last, self._asked_without):
-            self._end(child, "gpu_lost")
+        if self._roster.lost(self.last, avoided):
+            self._end("gpu_lost")
             self._trouble = NvmlUnavailable, "a GPU is lost, and a new NVML worker looks for the others"
         return self.last
 
-    def _late(self) -> NvmlUnavailable:
-        now = self._clock()
-        waited = now - self._asked_at
-        if waited <= self._deadline:
+    def _late(self, dialogue: Dialogue) -> NvmlUnavailable:
+        self.skipped += dialogue.is_old
+        waited = dialogue.waited
+        if waited <= dialogue.deadline:
             return NvmlUnavailable(
-                f"the NVML worker has not answered for {waited:.1f} s; it is replaced after {self._deadline:.0f} s"
+                f"the NVML worker has not answered for {waited:.1f} s; it is replaced after {dialogue.deadline:.0f} s"
             )
         where = ""
-        if self._at is not None:
-            self._avoided.hung(self._at, now)
-            where = f" at GPU {self._at}, which is left alone for a while,"
+        if dialogue.at is not None:
+            self._avoided.hung(dialogue.at, self._clock())
+            where = f" at GPU {dialogue.at}, which is left alone for a while,"
         return self._replace(
             f"the NVML worker hung for {waited:.0f} s{where} and is replaced; look for Xid in dmesg", "timeout"
         )
@@ -262,16 +229,16 @@ class Nvml:
         self, cause: str, reason: str, backoff: Backoff | None = None, kind: type[NvmlUnavailable] = NvmlUnavailable
     ) -> NvmlUnavailable:
         """Ends the worker, says when the next may start, and returns what to raise until then."""
-        if self._child is not None:
-            self._end(self._child, reason)
+        self._end(reason)
         self._trouble = kind, cause
         self._retry_at = self._clock() + (backoff or self._failed).wait()
         return kind(cause)
 
-    def _end(self, child: Child, reason: str) -> None:
-        child.end()
-        if reason:
-            self.restarts[reason] += 1
+    def _end(self, reason: str) -> None:
+        if self._child is not None and not self._child.ending:
+            self._child.end()
+            if reason:
+                self.restarts[reason] += 1
 
     def _pause(self, seconds: float | None, why: str) -> _Pause:
         length = math.inf if seconds is None else seconds
