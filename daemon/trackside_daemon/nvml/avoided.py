@@ -9,7 +9,10 @@ FIRST, LAST = 60.0, 600.0
 
 
 class Avoided:
-    """Indexes of GPUs, each with its own back-off; all times are of one clock that only goes forward."""
+    """Indexes of GPUs, each with its own back-off; all times are of one clock that only goes forward.
+
+    Any thread may call `at`.
+    """
 
     def __init__(self) -> None:
         self._until: dict[int, float] = {}
@@ -26,4 +29,4 @@ class Avoided:
 
     def at(self, now: float) -> frozenset[int]:
         """Those that are not to be asked."""
-        return frozenset(index for index, until in self._until.items() if now < until)
+        return frozenset(index for index, until in self._until.copy().items() if now < until)

@@ -17,7 +17,7 @@ from trackside_daemon.nvml.backoff import Backoff
 from trackside_daemon.nvml.child import Child, ChildFailed
 from trackside_daemon.nvml.continued import Continued
 from trackside_daemon.nvml.dialogue import Dialogue
-from trackside_daemon.nvml.reading import Order, Reading
+from trackside_daemon.nvml.reading import DOWN, Order, Reading
 from trackside_daemon.nvml.roster import Roster
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ class Nvml:
         self._retry_at = float("-inf")
         self._failed, self._absent = Backoff(*FAILED), Backoff(*ABSENT)
         self._avoided, self._continued, self._roster = Avoided(), Continued(), Roster()
+        self._up: set[str] = set()
 
     @property
     def stuck(self) -> bool:
@@ -185,18 +186,22 @@ class Nvml:
         except OSError as error:
             raise self._replace(f"the NVML worker cannot be started: {error}", "") from error
         self._continued.replaced()
+        self._up = set()
         self._dialogue = Dialogue(self._child, self._clock)
         return self._dialogue
 
     def _good(self, reading: Reading, avoided: frozenset[int]) -> Reading:
-        """The reading, as the daemon is to see it. A loss makes handles undefined, so the worker does not outlive it."""
+        """The reading, as the daemon is to see it. A worker does not outlive a loss, after which its handles are undefined."""
         for gpu in reading.gpus:
             if gpu.index not in avoided:
                 self._avoided.answered(gpu.index)
-        self.last = self._continued.add(self._roster.call(reading))
-        if self._roster.lost(self.last, avoided):
+        # The next worker has never seen a GPU up that stays lost, so that one loss costs one worker.
+        up = {gpu.uuid for gpu in reading.gpus if gpu.uuid and gpu.values != DOWN}
+        if self._up - up:
             self._end("gpu_lost")
             self._trouble = NvmlUnavailable, "a GPU is lost, and a new NVML worker looks for the others"
+        self._up = up
+        self.last = self._continued.add(self._roster.call(reading))
         return self.last
 
     def _late(self, dialogue: Dialogue) -> NvmlUnavailable:

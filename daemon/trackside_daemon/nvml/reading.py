@@ -8,6 +8,9 @@ Value = tuple[str, tuple[str, ...], float]
 """A family's short name, such as ``temperature_celsius``; values of its extra labels, such as ``("gpu",)``; and the
 value in the family's base unit."""
 
+DOWN: list[Value] = [("up", (), 0.0)]
+"""All that is said of a GPU that is lost or left alone."""
+
 PERMISSION = "no permission"
 """A refusal that begins so can be cured by whoever runs the daemon."""
 
