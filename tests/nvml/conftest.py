@@ -26,7 +26,8 @@ class FakeLibrary:
         count: GPUs of the machine.
         status: What a function answers instead of success, by its name, or by its name and the GPU's index.
         values: What a function that writes one number writes.
-        functions: What a function does, by its name, beyond those of `FUNCTIONS`; called as they are.
+        functions: What a function does, by its name, beyond those of `FUNCTIONS`; called as they are. It may answer a
+            status of its own.
         names: What the GPUs are called, in bytes as the driver has them.
     """
 
@@ -34,7 +35,7 @@ class FakeLibrary:
         self.count = 2
         self.status: dict[str | tuple[str, int | None], int] = {}
         self.missing: set[str] = set()
-        self.functions: dict[str, Callable[..., None]] = {}
+        self.functions: dict[str, Callable[..., int | None]] = {}
         self.inits = 0
         self.names = b"NVIDIA H100 80GB HBM3"
         self.utilization = (97, 41)
@@ -53,9 +54,7 @@ class FakeLibrary:
         def call(*arguments: Any) -> int:
             index = _index(arguments[0]) if isinstance(arguments[0], pynvml.c_nvmlDevice_t) else None
             status = self.status.get(name, self.status.get((name, index), SUCCESS))
-            if status == SUCCESS:
-                write(self, name, *arguments)
-            return status
+            return status or write(self, name, *arguments) or SUCCESS
 
         return call
 
@@ -105,7 +104,7 @@ def _write_number(fake: FakeLibrary, name: str, handle: Any, *rest: Any) -> None
     rest[-1]._obj.value = fake.values[name]
 
 
-FUNCTIONS: dict[str, Callable[..., None]] = {
+FUNCTIONS: dict[str, Callable[..., int | None]] = {
     "nvmlInitWithFlags": _init,
     "nvmlDeviceGetCount_v2": _count,
     "nvmlDeviceGetHandleByIndex_v2": _handle,
