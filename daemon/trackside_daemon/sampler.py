@@ -145,7 +145,6 @@ class Sampler:
             due = self._next(due)
             self._stopped.wait(due - self._clock())
 
-
     def _next(self, due: float) -> float:
         """When to tick after the tick that was *due*: the first time on its grid that has not passed."""
         passed = math.floor(max(0.0, self._clock() - due) / self.interval)

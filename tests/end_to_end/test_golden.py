@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import pytest
 from processes import DEADLINE, ROOT
@@ -31,6 +31,7 @@ from trackside.wire import (
 from trackside_daemon.collectors.cpu import CpuCollector
 from trackside_daemon.collectors.gpu import GpuCollector
 from trackside_daemon.collectors.memory import MemoryCollector
+from trackside_daemon.collectors.nvml import NvmlCollector
 from trackside_daemon.daemon import BUILD_INFO, RELOADED, RELOADED_AT
 from trackside_daemon.exposition import render
 from trackside_daemon.history.writer import EXCESS, SIZE
@@ -88,6 +89,14 @@ LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
 class Driver:
     """Two GPUs that stand still."""
 
+    skipped, stuck = 0, False
+    restarts: ClassVar = {"timeout": 1, "crash": 0}
+    last = Reading(
+        calls={"nvmlDeviceGetTemperature": {"success": 20, "not_supported": 2}},
+        seconds={"nvmlDeviceGetTemperature": 0.03125},
+        rejected={"trackside_gpu_power_watts": 3},
+    )
+
     def read(self, _patience: float) -> Reading:
         driver = {"driver_version": "580.95.05", "nvml_version": "13.580.95.05", "cuda_version": "13.0"}
         return Reading([_gpu(0, 0.875), _gpu(1, 0.0)], driver)
@@ -133,7 +142,9 @@ def _about_itself() -> Iterator[Batch]:
 
 
 def _sampled() -> list[Batch]:
-    collectors = (CpuCollector(PROC), MemoryCollector(PROC), GpuCollector(cast("Nvml", Driver()), patience=1.0))
+    nvml = cast("Nvml", Driver())
+    gpu = GpuCollector(nvml, patience=1.0)
+    collectors = (CpuCollector(PROC), MemoryCollector(PROC), gpu, NvmlCollector(nvml, gpu, expected=0, sys=None))
     ticks = iter(range(100))
     sampler = Sampler(collectors, lambda _: None, 1.0, clock=lambda: next(ticks) / 64, wall=lambda: NOW.wall)
     return sampler.tick(NOW.monotonic)

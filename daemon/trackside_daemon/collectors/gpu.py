@@ -7,20 +7,18 @@ not; what else identifies a GPU stands on ``trackside_gpu_info``.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
-from trackside_daemon.collectors.presence import Presence
 from trackside_daemon.metric import Metric, Sample
 from trackside_daemon.nvml.families import FAMILIES
-from trackside_daemon.nvml.handle import NvmlAbsent, NvmlLate, NvmlPaused, NvmlUnavailable
-from trackside_daemon.nvml.reading import PERMISSION, Reading
+from trackside_daemon.nvml.handle import NvmlAbsent, NvmlPaused, NvmlUnavailable
+from trackside_daemon.nvml.reading import PERMISSION, GpuReading, Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from trackside_daemon.nvml.handle import Nvml
-    from trackside_daemon.nvml.reading import GpuReading
 
 INFO = Metric(
     "trackside_gpu_info",
@@ -44,6 +42,8 @@ PAGING = (48, 62, 64, 74, 79, 94, 95, 119, 120)
 
 _XIDS, _XID_TIME = (FAMILIES[name].metric for name in ("xid_errors_total", "xid_last_timestamp_seconds"))
 
+_DOWN = ("up", (), 0.0)
+
 log = logging.getLogger("trackside")
 
 
@@ -51,21 +51,20 @@ class Seen(NamedTuple):
     """What the last tick saw; any thread may read it.
 
     Attributes:
-        gpus: Those that were read, and those that should have been and have ``up`` 0.
-        reading: The last one that there was, which the counters are told from; *current* says whether it is of now.
-        error: Why there are no values; empty when there are.
-        paused: The error is that somebody asked for it.
-        absent: It is that there is no driver or no GPU.
-        most: The most GPUs that NVML counted at once, since the start or the last pause.
+        gpus: Those that were read, those that are lost, and those that are gone.
+        visible: How many of them NVML counts; None while it is not asked.
+        most: The most that it has counted, since the start or since the GPUs were last left alone.
+        driver: The versions.
+        error: Why there is no reading now; empty when there is one.
+        absent: The error is that there is no driver or no GPU.
     """
 
     gpus: Sequence[GpuReading] = ()
-    reading: Reading = Reading()
-    current: bool = False
-    error: str = "nothing was read yet"
-    paused: bool = False
-    absent: bool = False
+    visible: int | None = 0
     most: int = 0
+    driver: Mapping[str, str] = {}
+    error: str = "nothing was read yet"
+    absent: bool = False
 
 
 class GpuCollector:
@@ -86,7 +85,7 @@ class GpuCollector:
         self.seen = Seen()
         self._nvml = nvml
         self._patience = patience
-        self._presence = Presence()
+        self._forgetting = False
         self._told: set[tuple[str, str]] = set()
 
     def collect(self) -> list[Sample]:
@@ -94,15 +93,19 @@ class GpuCollector:
 
         Raises:
             NothingToCollect: There is no NVIDIA driver or no GPU, or it is left alone.
-            StillBusy: The worker has not answered yet.
+            StillBusy: The worker is busy with what it was asked before.
             NvmlUnavailable: There is no reading this time.
         """
+        if self._forgetting:
+            self._forgetting, self.seen = False, Seen(error=self.seen.error)
+        skipped = self._nvml.skipped
         try:
             reading = self._nvml.read(self._patience)
         except NvmlUnavailable as error:
-            raise self._without(error) from error
-        gpus = self._presence.complete(reading.gpus)
-        self.seen = Seen(gpus, reading, current=True, error="", most=max(self.seen.most, len(reading.gpus)))
+            self.seen = self._without(error)
+            raise self._failure(error, busy=self._nvml.skipped > skipped) from error
+        gpus, visible = (*reading.gpus, *reading.gone), len(reading.gpus)
+        self.seen = Seen(gpus, visible, max(self.seen.most, visible), reading.driver, error="")
         self._tell_refusals(gpus)
         samples = []
         if reading.driver:
@@ -111,23 +114,34 @@ class GpuCollector:
             samples += _samples(gpu)
         return [*samples, *_xids(gpus, reading)]
 
-    def _without(self, error: NvmlUnavailable) -> Exception:
-        """Remembers that there is no reading, and why; returns what to raise."""
+    def forget(self) -> None:
+        """From now on other GPUs may be there on purpose; for any thread."""
+        self._forgetting = True
+
+    def held(self) -> list[Sample]:
+        """What there is to say of the GPUs that were seen, while this host has no driver or no GPU any more."""
+        seen = self.seen
+        if not seen.absent:
+            return []
+        return [*(sample for gpu in seen.gpus for sample in _samples(gpu)), *_xids(seen.gpus, self._nvml.last)]
+
+    def _without(self, error: NvmlUnavailable) -> Seen:
         seen, text = self.seen, str(error)
-        if isinstance(error, NvmlLate):
-            # What was read last is still on the page for one more tick, so it is still what is so.
-            self.seen = seen._replace(current=seen.current and not seen.error, error=text)
-            return StillBusy(text)
         if isinstance(error, NvmlPaused):
-            self._presence = Presence()
-            self.seen = Seen(reading=seen.reading, error=text, paused=True)
-            return NothingToCollect(text)
+            return Seen(visible=None, driver=seen.driver, error=text)
         absent = isinstance(error, NvmlAbsent)
-        self.seen = Seen(self._presence.complete([]), seen.reading, error=text, absent=absent, most=seen.most)
-        if absent:
+        if not (absent or seen.error):  # what was read last is still on the page
+            return seen._replace(error=text)
+        down = [GpuReading(gpu.index, gpu.uuid, gpu.info, [_DOWN]) for gpu in seen.gpus]
+        return Seen(down, 0, seen.most, seen.driver, text, absent)
+
+    def _failure(self, error: NvmlUnavailable, *, busy: bool) -> Exception:
+        if isinstance(error, NvmlPaused):
+            return NothingToCollect(str(error))
+        if isinstance(error, NvmlAbsent):
             remedy = "or switch the collector off with --no-collector.gpu"
-            return NothingToCollect(f"NVML is not available: {text}, {remedy}")
-        return error
+            return NothingToCollect(f"NVML is not available: {error}, {remedy}")
+        return StillBusy(str(error)) if busy else error
 
     def _tell_refusals(self, gpus: Sequence[GpuReading]) -> None:
         """Log, once for each GPU and name, what whoever runs the daemon can cure."""
@@ -139,32 +153,6 @@ class GpuCollector:
                     cures.setdefault(why, []).append(name)
             for why, names in cures.items():
                 log.warning("GPU %d (%s) refuses %s: %s", gpu.index, gpu.uuid, ", ".join(names), why)
-
-    def held(self) -> list[Sample]:
-        """What there is to say of the GPUs that were seen, while this host has no driver or no GPU any more."""
-        seen = self.seen
-        if not seen.absent:
-            return []
-        return [*(sample for gpu in seen.gpus for sample in _samples(gpu)), *_xids(seen.gpus, seen.reading)]
-
-    def status(self) -> dict[str, Any]:
-        """What ``/api/v1/status`` says of the GPUs and the driver; for any thread."""
-        seen = self.seen
-        return {
-            "gpus": [
-                {
-                    "index": gpu.index,
-                    "uuid": gpu.uuid,
-                    "name": gpu.info.get("name", ""),
-                    "up": seen.current and ("up", (), 1.0) in gpu.values,
-                    "refused": gpu.refusals,
-                }
-                for gpu in seen.gpus
-            ],
-            "driver": seen.reading.driver,
-            "error": seen.error,
-            "absent": seen.absent,
-        }
 
 
 def _samples(gpu: GpuReading) -> list[Sample]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.metric import Metric, Sample
+from trackside_daemon.metric import Metric, Sample, json_number
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +38,9 @@ STUCK = Metric(
     "gauge",
     "1 while that process was told to end and does not, so that no other is started.",
 )
-CALLS = Metric("trackside_nvml_calls_total", "counter", "Calls of NVML, by function and result.", ("function", "result"))
+CALLS = Metric(
+    "trackside_nvml_calls_total", "counter", "Calls of NVML, by function and result.", ("function", "result")
+)
 SECONDS = Metric(
     "trackside_nvml_call_seconds_total", "counter", "Time spent in calls of NVML.", ("function",), "seconds"
 )
@@ -82,17 +84,33 @@ class NvmlCollector:
         """GPUs by who counts them: ``visible``, ``expected`` and ``pci``; what is not known is left out."""
         seen = self._gpu.seen
         found = {"expected": self._expected or seen.most}
-        if not seen.paused:
-            found["visible"] = len(seen.reading.gpus) if seen.current else 0
+        if seen.visible is not None:
+            found["visible"] = seen.visible
         pci = self._on_the_bus()
         return found if pci is None else {**found, "pci": pci}
+
+    def status(self) -> dict[str, Any]:
+        """What ``/api/v1/status`` says of GPUs and driver; for any thread."""
+        seen = self._gpu.seen
+        gpus = [
+            {
+                "index": gpu.index,
+                "uuid": gpu.uuid,
+                "name": gpu.info.get("name", ""),
+                "up": ("up", (), 1.0) in gpu.values,
+                "refused": gpu.refusals,
+            }
+            for gpu in seen.gpus
+        ]
+        about = {"error": seen.error, "absent": seen.absent, "paused_until": until(self._nvml)}
+        return {"gpus": gpus, "nvml": {**seen.driver, **self.counts(), **about}}
 
     def _counts(self) -> list[Sample]:
         metrics = {"visible": VISIBLE, "expected": EXPECTED, "pci": PCI}
         return [Sample(metrics[name], (), count) for name, count in self.counts().items()]
 
     def _counters(self) -> list[Sample]:
-        reading = self._gpu.seen.reading
+        reading = self._nvml.last
         return [
             Sample(STUCK, (), float(self._nvml.stuck)),
             *(Sample(RESTARTS, (reason,), times) for reason, times in self._nvml.restarts.items()),
@@ -113,10 +131,15 @@ class NvmlCollector:
             names = {entry.name for entry in self._devices.iterdir()}
         except OSError:
             return None
-        self._is_gpu = {name: known for name, known in self._is_gpu.items() if name in names}
-        for name in names - self._is_gpu.keys():
-            self._is_gpu[name] = _is_nvidia_gpu(self._devices / name)
+        known, devices = self._is_gpu, self._devices
+        self._is_gpu = {name: known[name] if name in known else _is_nvidia_gpu(devices / name) for name in names}
         return sum(self._is_gpu.values())
+
+
+def until(nvml: Nvml) -> float | str | None:
+    """The end of a pause in Unix seconds, ``inf`` when it has none; None when there is no pause."""
+    end = nvml.paused_until
+    return None if end is None else json_number(end)
 
 
 def _is_nvidia_gpu(device: Path) -> bool:
