@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pynvml
 import pytest
+from workers import Clock, Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 SUCCESS = 0
 
@@ -126,3 +127,17 @@ def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
     monkeypatch.setattr(pynvml, "nvmlLib", fake)
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
     return fake
+
+
+@pytest.fixture
+def worker() -> Iterator[Workers]:
+    """Makes handles whose worker runs a script, and ends them after the test."""
+    workers = Workers(Clock())
+    yield workers
+    workers.close()
+
+
+@pytest.fixture
+def clock(worker: Workers) -> Clock:
+    """What the handles measure time by."""
+    return worker.clock

@@ -126,12 +126,17 @@ class Child:
 
         For another thread than the one that calls the rest.
         """
-        for patience in (GRACE, KILL_GRACE):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(patience)
-                return True
-            self._kill()
-        return False
+        if self._ends_within(GRACE):
+            return True
+        self._kill()
+        return self._ends_within(KILL_GRACE)
+
+    def _ends_within(self, seconds: float) -> bool:
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def _kill(self) -> None:
         self._process.kill()
