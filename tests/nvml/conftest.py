@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pynvml
 import pytest
+from nvml.answers import MEMBERS, Refused
 from workers import Clock, Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SUCCESS = 0
+NOT_SUPPORTED = 3
 
 
 def _index(handle: Any) -> int:
@@ -26,9 +28,12 @@ class FakeLibrary:
     Attributes:
         count: GPUs of the machine.
         status: What a function answers instead of success, by its name, or by its name and the GPU's index.
-        values: What a function that writes one number writes.
-        functions: What a function does, by its name, beyond those of `FUNCTIONS`; called as they are. It may answer a
-            status of its own.
+        values: What a function writes, by its name, or by its name and arguments such as a clock's domain: a number,
+            several as a tuple, bytes, the members of a structure by their names, or a `Refused`.
+        fields: By number and scope, a field's type and value, or a `Refused`; all others are not supported.
+        asked: Of each call for fields, which they were.
+        functions: What a function does, by its name, beyond those of `FUNCTIONS`; called as they are. It may return a
+            status.
         names: What the GPUs are called, in bytes as the driver has them.
     """
 
@@ -40,7 +45,9 @@ class FakeLibrary:
         self.inits = 0
         self.names = b"NVIDIA H100 80GB HBM3"
         self.utilization = (97, 41)
-        self.values = {
+        self.fields: dict[tuple[int, int], tuple[int, float] | Refused] = {}
+        self.asked: list[list[tuple[int, int]]] = []
+        self.values: dict[str | tuple[Any, ...], Any] = {
             "nvmlDeviceGetTemperature": 61,
             "nvmlDeviceGetPowerUsage": 412_500,
             "nvmlDeviceGetEnforcedPowerLimit": 700_000,
@@ -48,14 +55,17 @@ class FakeLibrary:
         }
 
     def __getattr__(self, name: str) -> Callable[..., int]:
-        write = self.functions.get(name) or FUNCTIONS.get(name) or (_write_number if name in self.values else None)
+        known = any(name in (key, key[0]) for key in self.values)
+        write = self.functions.get(name) or FUNCTIONS.get(name) or (_write if known else None)
         if name in self.missing or write is None:
             raise AttributeError(name)
 
         def call(*arguments: Any) -> int:
             index = _index(arguments[0]) if isinstance(arguments[0], pynvml.c_nvmlDevice_t) else None
             status = self.status.get(name, self.status.get((name, index), SUCCESS))
-            return status or write(self, name, *arguments) or SUCCESS
+            if status == SUCCESS:
+                status = write(self, name, *arguments) or SUCCESS
+            return status
 
         return call
 
@@ -101,8 +111,32 @@ def _cuda(fake: FakeLibrary, name: str, out: Any) -> None:
     out._obj.value = 13010
 
 
-def _write_number(fake: FakeLibrary, name: str, handle: Any, *rest: Any) -> None:
-    rest[-1]._obj.value = fake.values[name]
+def _write(fake: FakeLibrary, name: str, handle: Any, *rest: Any) -> int:
+    given = tuple(getattr(one, "value", one) for one in rest if not hasattr(one, "_obj"))
+    value = fake.values.get((name, *given), fake.values.get(name, Refused(NOT_SUPPORTED)))
+    if isinstance(value, Refused):
+        return value
+    if isinstance(value, bytes):
+        rest[0].value = value
+    elif isinstance(value, dict):
+        for member, content in value.items():
+            setattr(rest[-1]._obj, member, content)
+    else:
+        numbers = value if isinstance(value, tuple) else (value,)
+        for out, number in zip(rest[-len(numbers) :], numbers, strict=True):
+            out._obj.value = number
+    return SUCCESS
+
+
+def _fields(fake: FakeLibrary, name: str, handle: Any, count: Any, out: Any) -> None:
+    fake.asked.append([(one.fieldId, one.scopeId) for one in out._obj])
+    for one in out._obj:
+        answer = fake.fields.get((one.fieldId, one.scopeId), Refused(NOT_SUPPORTED))
+        if isinstance(answer, Refused):
+            one.nvmlReturn = answer
+        else:
+            one.valueType, value = answer
+            setattr(one.value, MEMBERS.get(one.valueType, "ullVal"), value)
 
 
 FUNCTIONS: dict[str, Callable[..., int | None]] = {
@@ -114,6 +148,7 @@ FUNCTIONS: dict[str, Callable[..., int | None]] = {
     "nvmlDeviceGetPciInfo_v3": _pci,
     "nvmlDeviceGetUtilizationRates": _utilization,
     "nvmlDeviceGetMemoryInfo_v2": _memory,
+    "nvmlDeviceGetFieldValues": _fields,
     "nvmlSystemGetDriverVersion": _version,
     "nvmlSystemGetNVMLVersion": _version,
     "nvmlSystemGetCudaDriverVersion": _cuda,

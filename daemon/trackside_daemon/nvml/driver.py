@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import time
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.nvml.events import DriverUnbind, GpuEvents
 from trackside_daemon.nvml.gpu import Gpu
 from trackside_daemon.nvml.groups import chosen
+from trackside_daemon.nvml.identity import identity, text
 from trackside_daemon.nvml.library import Library
+from trackside_daemon.nvml.pace import Pace
 from trackside_daemon.nvml.reading import GpuReading, Reading
 
 if TYPE_CHECKING:
@@ -26,6 +30,8 @@ class Driver:
         pynvml: The module.
         groups: What is read of each GPU; None for the default.
         reading: Told the index of a GPU before anything is asked of it, so that a hang can be blamed.
+        interval: Seconds in which a cycle is to be done; where it takes longer, what is optional is left out.
+        clock: Seconds of a clock that only goes forward.
     """
 
     def __init__(
@@ -33,10 +39,14 @@ class Driver:
         pynvml: Any,
         groups: Mapping[str, Group] | None = None,
         reading: Callable[[int], None] = lambda _: None,
+        interval: float = math.inf,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._nvml = Library(pynvml)
         self._groups = chosen() if groups is None else groups
         self._reading = reading
+        self._pace = Pace(interval)
+        self._clock = clock
         self._versions: dict[str, str] | None = None
         self._gpus: dict[str, Gpu] = {}
         self._at: dict[int, str] = {}
@@ -65,7 +75,9 @@ class Driver:
             missing = "NVML sees no GPU: check lspci, or that this container was given one"
             return Reading(error=missing, absent=True, reason="no_gpu")
         self._handles = {}
+        begun = self._clock()
         gpus = [self._gpu(index) if index not in avoid else self._lost(index) for index in range(count)]
+        self._pace.keep(self._clock() - begun, self._gpus.values())
         self._events.watch(self._handles)
         rejected: dict[str, int] = {}
         for gpu in self._gpus.values():
@@ -85,9 +97,9 @@ class Driver:
         self._reading(index)
         try:
             handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-            uuid = self._text(lambda: self._nvml.nvmlDeviceGetUUID(handle))
+            uuid = text(self._nvml, lambda: self._nvml.nvmlDeviceGetUUID(handle))
             if uuid not in self._gpus:
-                self._gpus[uuid] = Gpu(uuid, self._info(handle), self._groups)
+                self._gpus[uuid] = Gpu(uuid, identity(self._nvml, handle), self._groups, self._clock)
             self._at[index] = uuid
             gpu = self._gpus[uuid]
             self._heed_events(gpu)
@@ -109,36 +121,13 @@ class Driver:
             known.refusals.clear()  # when it returns it was reset
         return GpuReading(index, known.uuid if known else "", known.info if known else {}, [("up", (), 0.0)])
 
-    def _info(self, handle: Any) -> dict[str, str]:
-        return {
-            "name": self._text(lambda: self._nvml.nvmlDeviceGetName(handle)),
-            "pci_bus_id": self._text(lambda: self._nvml.nvmlDeviceGetPciInfo(handle).busId),
-            "source": "nvml",
-        }
-
     def _read_versions(self) -> dict[str, str]:
         # The _v2 of the last one would load libcuda.
         return {
-            "driver_version": self._text(self._nvml.nvmlSystemGetDriverVersion),
-            "nvml_version": self._text(self._nvml.nvmlSystemGetNVMLVersion),
-            "cuda_version": self._text(lambda: _cuda_version(self._nvml.nvmlSystemGetCudaDriverVersion())),
+            "driver_version": text(self._nvml, self._nvml.nvmlSystemGetDriverVersion),
+            "nvml_version": text(self._nvml, self._nvml.nvmlSystemGetNVMLVersion),
+            "cuda_version": text(self._nvml, lambda: _cuda_version(self._nvml.nvmlSystemGetCudaDriverVersion())),
         }
-
-    def _text(self, read: Callable[[], str | bytes]) -> str:
-        """What the call says; empty when it refuses, and with U+FFFD where it is not UTF-8.
-
-        Raises:
-            NVMLError_GpuIsLost: The GPU fell off the bus.
-        """
-        try:
-            text = read()
-        except UnicodeDecodeError as error:
-            text = error.object
-        except self._nvml.NVMLError_GpuIsLost:
-            raise
-        except self._nvml.NVMLError:
-            text = ""
-        return text.decode(errors="replace") if isinstance(text, bytes) else text
 
     def _refusal(self, error: Any) -> Reading:
         nvml = self._nvml

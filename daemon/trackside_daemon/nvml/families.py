@@ -18,8 +18,12 @@ BYTES = (0.0, 2.0**50)
 WATTS = (0.0, 3000.0)
 HERTZ = (0.0, 1e11)
 COUNT = (0.0, 2.0**53)
-"""Up to here a float counts exactly. Drivers answer 0xFFFFFFFF or 9.2e18 for what they do not know, or more than 100 %:
-NVIDIA/DCGM#199, dcgm-exporter#418."""
+ERRORS = (0.0, 2.0**32 - 2)
+SECONDS = (0.0, 1e9)
+TRAFFIC = (0.0, 1.8e19)
+"""Traffic passes 2**53 bytes in hours, up to where a float counts exactly. All end below what drivers answer for what they
+do not know, 32 or 64 bits of ones, and below the more than 100 % that they have answered: NVIDIA/DCGM#199,
+dcgm-exporter#418."""
 
 
 class Family(NamedTuple):
@@ -65,7 +69,7 @@ UTILIZATION = (
     _gauge("utilization_ratio", RATIO, f"Share of time in which a kernel ran, from {RATES}"),
     _counter(
         "busy_seconds",
-        COUNT,
+        SECONDS,
         "Time in which a kernel ran, summed over the driver's own samples, from nvmlDeviceGetSamples",
     ),
     _gauge(
@@ -122,14 +126,18 @@ THERMALS = (
     _gauge(
         "thermal_margin_celsius",
         (-150.0, 150.0),
-        f"Degrees that are left until the GPU slows down, from nvmlDeviceGetMarginTemperature, or from {FIELD} 193 to "
-        "196 how far each threshold lies from that",
+        "Degrees that are left until something happens, since Ada, from nvmlDeviceGetMarginTemperature less what "
+        f"{FIELD} 193 to 196 say of the threshold",
         "threshold",
     ),
     _gauge("fan_speed_ratio", (0.0, 2.0), "Intended fan speed; may exceed 1, from nvmlDeviceGetFanSpeed_v2", "fan"),
     _gauge("power_watts", WATTS, f"Power that the GPU draws now, from {FIELD} 186, else nvmlDeviceGetPowerUsage"),
     _gauge("power_average_watts", WATTS, f"Power that the GPU draws, mean of a second, from {FIELD} 185"),
-    _gauge("module_power_watts", WATTS, f"Power of the whole module of a superchip, from {FIELD} 186 of scope module"),
+    _gauge(
+        "module_power_watts",
+        (0.0, 10_000.0),
+        f"Power of the whole module of a superchip, from {FIELD} 186 of scope module",
+    ),
     _counter(
         "energy_joules", (0.0, 1e13), "Energy since the driver was loaded, from nvmlDeviceGetTotalEnergyConsumption"
     ),
@@ -158,15 +166,23 @@ CLOCKS = (
     ),
     _counter(
         "clock_limited_seconds",
-        COUNT,
-        f"Time in which the reason kept the clocks down, from {FIELD} 74 to 79",
+        SECONDS,
+        f"Time in which the reason kept the clocks down, from {FIELD} 74 to 79 and 269 to 271",
         "reason",
     ),
 )
 
 LINKS = (
-    _counter("pcie_transmit_bytes", COUNT, f"Bytes sent over PCIe, from {FIELD} 197"),
-    _counter("pcie_receive_bytes", COUNT, f"Bytes received over PCIe, from {FIELD} 198"),
+    _counter(
+        "pcie_transmit_bytes",
+        TRAFFIC,
+        f"Bytes sent over PCIe, where the counter has more than 32 bits, from {FIELD} 197",
+    ),
+    _counter(
+        "pcie_receive_bytes",
+        TRAFFIC,
+        f"Bytes received over PCIe, where the counter has more than 32 bits, from {FIELD} 198",
+    ),
     _gauge(
         "pcie_transmit_bytes_per_second",
         (0.0, 1e12),
@@ -185,24 +201,28 @@ LINKS = (
     _gauge("pcie_link_max_generation", (1.0, 15.0), "Highest PCIe generation, from nvmlDeviceGetMaxPcieLinkGeneration"),
     _gauge("pcie_link_width_lanes", (1.0, 64.0), "PCIe lanes in use, from nvmlDeviceGetCurrPcieLinkWidth"),
     _gauge("pcie_link_max_width_lanes", (1.0, 64.0), "PCIe lanes that there are, from nvmlDeviceGetMaxPcieLinkWidth"),
-    _counter("pcie_replays", COUNT, "PCIe packets sent again, from nvmlDeviceGetPcieReplayCounter"),
-    _counter("pcie_errors", COUNT, f"PCIe errors, from {FIELD} 169 to 183", "error"),
-    _counter("nvlink_transmit_bytes", COUNT, f"Bytes of data sent over all NVLinks, from {FIELD} 138 or 202"),
-    _counter("nvlink_receive_bytes", COUNT, f"Bytes of data received over all NVLinks, from {FIELD} 139 or 204"),
+    _counter("pcie_replays", ERRORS, "PCIe packets sent again, from nvmlDeviceGetPcieReplayCounter"),
+    _counter("pcie_errors", ERRORS, f"PCIe errors, from {FIELD} 169 to 183", "error"),
+    _counter("nvlink_transmit_bytes", TRAFFIC, f"Bytes of data sent over all NVLinks, from {FIELD} 138 or 202"),
+    _counter("nvlink_receive_bytes", TRAFFIC, f"Bytes of data received over all NVLinks, from {FIELD} 139 or 204"),
     _gauge("nvlink_links", (0.0, 64.0), f"NVLinks that the GPU has, from {FIELD} 91"),
     _gauge("nvlink_links_up", (0.0, 64.0), "NVLinks that are up, from nvmlDeviceGetNvLinkState"),
-    _counter("nvlink_errors", COUNT, f"NVLink errors over all links, from {FIELD} 38 to 221", "error"),
-    _gauge("nvlink_speed_bytes_per_second", (0.0, 1e13), f"Speed of one NVLink, the slowest, from {FIELD} 164"),
+    _counter("nvlink_errors", ERRORS, f"NVLink errors over all links, from {FIELD} 38 to 221", "error"),
+    _gauge(
+        "nvlink_speed_bytes_per_second",
+        (0.0, 1e13),
+        f"Speed of one NVLink, the slowest that is up, from {FIELD} 164, else 90",
+    ),
     _gauge("nvlink_up", FLAG, "1 while the NVLink is up, from nvmlDeviceGetNvLinkState", "link"),
     _counter(
-        "nvlink_link_transmit_bytes", COUNT, f"Bytes of data sent over the NVLink, from {FIELD} 138 or 202", "link"
+        "nvlink_link_transmit_bytes", TRAFFIC, f"Bytes of data sent over the NVLink, from {FIELD} 138 or 202", "link"
     ),
     _counter(
-        "nvlink_link_receive_bytes", COUNT, f"Bytes of data received over the NVLink, from {FIELD} 139 or 204", "link"
+        "nvlink_link_receive_bytes", TRAFFIC, f"Bytes of data received over the NVLink, from {FIELD} 139 or 204", "link"
     ),
     _gauge("c2c_link_up", FLAG, f"1 while the link to the CPU is up, on Grace superchips, from {FIELD} 171", "link"),
     _counter(
-        "c2c_errors", COUNT, f"Errors of the link to the CPU, on Grace superchips, from {FIELD} 231 to 233", "error"
+        "c2c_errors", ERRORS, f"Errors of the link to the CPU, on Grace superchips, from {FIELD} 231 to 233", "error"
     ),
 )
 
@@ -214,13 +234,13 @@ HEALTH = (
     ),
     _counter(
         "ecc_errors",
-        COUNT,
+        ERRORS,
         "ECC errors over the GPU's life: corrected, uncorrected, from nvmlDeviceGetTotalEccErrors",
         "kind",
     ),
     _counter(
         "ecc_volatile_errors",
-        COUNT,
+        ERRORS,
         "ECC errors since the driver was loaded: corrected, uncorrected, from nvmlDeviceGetTotalEccErrors",
         "kind",
     ),
@@ -229,17 +249,17 @@ HEALTH = (
         FLAG,
         "1 when the SRAM has had so many errors that NVIDIA replaces the GPU, from nvmlDeviceGetSramEccErrorStatus",
     ),
-    _counter("remapped_rows", COUNT, f"Rows of memory that were replaced, from {REMAPPED}", "cause"),
+    _counter("remapped_rows", ERRORS, f"Rows of memory that were replaced, from {REMAPPED}", "cause"),
     _gauge("row_remap_pending", FLAG, f"1 when a row is replaced at the next reset, from {REMAPPED}"),
     _gauge("row_remap_failed", FLAG, f"1 when a row could not be replaced, from {REMAPPED}"),
     _gauge(
         "row_remap_banks",
-        COUNT,
+        ERRORS,
         "Banks of memory by how many spare rows they have left, from nvmlDeviceGetRowRemapperHistogram",
         "availability",
     ),
     _counter(
-        "retired_pages", COUNT, "Pages of memory that are no longer used, from nvmlDeviceGetRetiredPages", "cause"
+        "retired_pages", ERRORS, "Pages of memory that are no longer used, from nvmlDeviceGetRetiredPages", "cause"
     ),
     _gauge(
         "retired_pages_pending",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.nvml.families import FAMILIES
 from trackside_daemon.nvml.refusals import Refusals
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from trackside_daemon.nvml.groups import Group
     from trackside_daemon.nvml.library import Library
@@ -22,35 +23,52 @@ class Gpu:
         uuid: As NVML says it.
         info: By the labels of ``trackside_gpu_info``.
         groups: What is to be read.
+        clock: Seconds of a clock that only goes forward.
 
     Attributes:
         rejected: Values beyond their bounds, by family.
+        seconds: What each reader took in the last cycle.
     """
 
-    def __init__(self, uuid: str, info: dict[str, str], groups: Mapping[str, Group]) -> None:
+    def __init__(
+        self,
+        uuid: str,
+        info: dict[str, str],
+        groups: Mapping[str, Group],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.uuid = uuid
         self.info = info
         self.refusals = Refusals()
         self.rejected: dict[str, int] = {}
+        self.seconds: dict[str, float] = {}
+        self._clock = clock
         self._readers = {name: group.make() for name, group in groups.items()}
 
     def read(self, nvml: Library, handle: Any) -> list[Value]:
         """Every value that it measures; one call's refusal costs only that call's families.
 
+        Where two readers give the same series, the first is taken.
+
         Raises:
             NVMLError_GpuIsLost: It fell off the bus.
         """
-        values: list[Value] = []
+        values: dict[tuple[str, tuple[str, ...]], Value] = {}
+        self.seconds = {}
         for name, reader in self._readers.items():
             if name in self.refusals:
                 continue
+            begun = self._clock()
             try:
-                values += reader(nvml, handle, self.refusals)
+                for value in reader(nvml, handle, self.refusals):
+                    values.setdefault(value[:2], value)
             except nvml.NVMLError_GpuIsLost:
                 raise
             except nvml.NVMLError as error:
                 self.refusals.add(name, nvml.result(error.value))
-        return [value for value in values if self._is_plausible(value)]
+            finally:
+                self.seconds[name] = self._clock() - begun
+        return [value for value in values.values() if self._is_plausible(value)]
 
     def _is_plausible(self, value: Value) -> bool:
         family = FAMILIES[value[0]]

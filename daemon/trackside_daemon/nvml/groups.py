@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside_daemon.nvml.readers import basic, gpm
+from trackside_daemon.nvml.readers import basic, clocks, fabric, fields, gpm, health, links, thermal
 from trackside_daemon.nvml.readers.busy import Busy
 from trackside_daemon.nvml.readers.mig import Mig
 from trackside_daemon.nvml.readers.processes import Accounting, Processes, ProcessUtilization
@@ -42,10 +42,31 @@ GROUPS: dict[str, Group] = {
     "gpm": Group(lambda: gpm.Gpm(gpm.RATIOS)),
     "cycles": Group(lambda: gpm.Gpm(gpm.CYCLES), extra=True),
     "memory": _one(basic.memory),
-    "temperature": _one(basic.temperature),
+    "temperature": _one(thermal.temperature),
+    "temperature-threshold": _one(thermal.thresholds),
+    "thermal-margin": _one(thermal.margins),
+    "fan": _one(thermal.fans),
+    "fields": _one(fields.fields),
     "power": _one(basic.power),
     "power-limit": _one(basic.power_limit),
     "energy": _one(basic.energy),
+    "clock": _one(clocks.clocks),
+    "performance-state": _one(clocks.performance_state),
+    "clock-limit": _one(clocks.limits),
+    "pcie": _one(links.pcie),
+    "nvlink": _one(links.nvlink),
+    "c2c": _one(links.c2c),
+    "ecc": _one(health.ecc),
+    "sram": _one(health.sram),
+    "remapped-rows": _one(health.remapped_rows),
+    "row-remap-banks": _one(health.row_remap_banks),
+    "retired-pages": _one(health.retired_pages),
+    "fabric": _one(fabric.fabric),
+    "persistence": _one(health.persistence),
+    "engines": Group(lambda: basic.engines, extra=True),
+    "bar1": Group(lambda: basic.bar1, extra=True),
+    "pcie-throughput": Group(lambda: links.pcie_throughput, extra=True),
+    "links": Group(lambda: links.links, extra=True),
     "processes": Group(Processes),
     "process-utilization": Group(ProcessUtilization),
     "accounting": Group(Accounting, extra=True),

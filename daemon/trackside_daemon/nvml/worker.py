@@ -66,7 +66,7 @@ def _real(order: Order, reading: Callable[[int], None]) -> Callable[[list[int]],
         lock()
     except Locked as error:
         return _saying(Reading(error=str(error), reason="locked"))
-    return Driver(pynvml, chosen(order.extra, order.skip), reading).read
+    return Driver(pynvml, chosen(order.extra, order.skip), reading, order.interval).read
 
 
 def _saying(reading: Reading) -> Callable[[list[int]], Reading]:

@@ -1,10 +1,16 @@
-"""Use, memory, temperature and power of a GPU: readers of one call each."""
+"""Use, memory, power and energy of a GPU: readers of one call or one kind of call each."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.nvml.readers.asking import ask_all
+from trackside_daemon.nvml.readers.fields import POWER
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trackside_daemon.nvml.reading import Value
     from trackside_daemon.nvml.refusals import Refusals
 
@@ -18,8 +24,30 @@ def utilization(nvml: Any, handle: Any, _: Refusals) -> list[Value]:
     ]
 
 
+def engines(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
+    """``nvmlDeviceGetEncoderUtilization`` and its kind, in percent of a sampling period of the driver's choice."""
+
+    def share(read: Callable[[Any], list[int]]) -> float:
+        return read(handle)[0] / 100
+
+    functions = {
+        "encoder": nvml.nvmlDeviceGetEncoderUtilization,
+        "decoder": nvml.nvmlDeviceGetDecoderUtilization,
+        "jpeg": nvml.nvmlDeviceGetJpgUtilization,
+        "ofa": nvml.nvmlDeviceGetOfaUtilization,
+    }
+    return ask_all(
+        nvml,
+        refusals,
+        (("engine_utilization_ratio", (engine,), partial(share, read)) for engine, read in functions.items()),
+    )
+
+
 def memory(nvml: Any, handle: Any, _: Refusals) -> list[Value]:
-    """``nvmlDeviceGetMemoryInfo_v2``, in bytes. The first version counts reserved memory as used."""
+    """``nvmlDeviceGetMemoryInfo_v2``, in bytes. The first version counts reserved memory as used.
+
+    A GPU that shares the host's memory, such as GB10, refuses, and has none of its own.
+    """
     info = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
     return [
         ("memory_bytes", (), info.total),
@@ -29,13 +57,19 @@ def memory(nvml: Any, handle: Any, _: Refusals) -> list[Value]:
     ]
 
 
-def temperature(nvml: Any, handle: Any, _: Refusals) -> list[Value]:
-    """``nvmlDeviceGetTemperature``, in degrees Celsius."""
-    return [("temperature_celsius", ("gpu",), nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))]
+def bar1(nvml: Any, handle: Any, _: Refusals) -> list[Value]:
+    """``nvmlDeviceGetBAR1MemoryInfo``, in bytes."""
+    info = nvml.nvmlDeviceGetBAR1MemoryInfo(handle)
+    return [("bar1_memory_bytes", (), info.bar1Total), ("bar1_memory_used_bytes", (), info.bar1Used)]
 
 
-def power(nvml: Any, handle: Any, _: Refusals) -> list[Value]:
-    """``nvmlDeviceGetPowerUsage``, in milliwatts."""
+def power(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
+    """``nvmlDeviceGetPowerUsage``, in milliwatts, where field 186 is refused.
+
+    It is the mean of a second on Ampere and later, except GA100, and what is drawn now before.
+    """
+    if POWER.name not in refusals and "fields" not in refusals:
+        return []
     return [("power_watts", (), nvml.nvmlDeviceGetPowerUsage(handle) / 1000)]
 
 

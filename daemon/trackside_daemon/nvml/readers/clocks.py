@@ -1,0 +1,84 @@
+"""Clocks of a GPU, and what keeps them down."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.nvml.readers.asking import ask, ask_all
+
+if TYPE_CHECKING:
+    from trackside_daemon.nvml.reading import Value
+    from trackside_daemon.nvml.refusals import Refusals
+
+DOMAINS = ("graphics", "sm", "memory", "video")
+"""As ``NVML_CLOCK_...`` counts them, from 0."""
+
+REASONS = (
+    "gpu_idle",
+    "applications_clocks",
+    "sw_power_cap",
+    "hw_slowdown",
+    "sync_boost",
+    "sw_thermal",
+    "hw_thermal",
+    "hw_power_brake",
+    "display",
+)
+"""By their bits, from the lowest."""
+
+MHZ = 1e6
+
+
+def clocks(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
+    """``nvmlDeviceGetClockInfo`` and ``nvmlDeviceGetMaxClockInfo``, in MHz."""
+
+    def now(domain: int) -> float:
+        return float(nvml.nvmlDeviceGetClockInfo(handle, domain) * MHZ)
+
+    def highest(domain: int) -> float:
+        return float(nvml.nvmlDeviceGetMaxClockInfo(handle, domain) * MHZ)
+
+    return ask_all(
+        nvml,
+        refusals,
+        (
+            (family, (name,), partial(read, domain))
+            for family, read in (("clock_hertz", now), ("clock_max_hertz", highest))
+            for domain, name in enumerate(DOMAINS)
+        ),
+    )
+
+
+def performance_state(nvml: Any, handle: Any, _: Refusals) -> list[Value]:
+    """``nvmlDeviceGetPerformanceState``; absent while the driver does not know it."""
+    state = nvml.nvmlDeviceGetPerformanceState(handle)
+    return [("performance_state", (), state)] if state != nvml.NVML_PSTATE_UNKNOWN else []
+
+
+def limits(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
+    """``nvmlDeviceGetCurrentClocksEventReasons``, of the reasons that this GPU supports.
+
+    Drivers before 535 know both functions only by their old names.
+    """
+    new = ask(nvml, refusals, "nvmlDeviceGetCurrentClocksEventReasons", lambda: _events(nvml, handle))
+    supported, active = new or _throttles(nvml, handle)
+    return [
+        ("clock_limit_active", (reason,), float(bool(active >> bit & 1)))
+        for bit, reason in enumerate(REASONS)
+        if supported >> bit & 1
+    ]
+
+
+def _events(nvml: Any, handle: Any) -> tuple[int, int]:
+    return (
+        nvml.nvmlDeviceGetSupportedClocksEventReasons(handle),
+        nvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
+    )
+
+
+def _throttles(nvml: Any, handle: Any) -> tuple[int, int]:
+    return (
+        nvml.nvmlDeviceGetSupportedClocksThrottleReasons(handle),
+        nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
+    )

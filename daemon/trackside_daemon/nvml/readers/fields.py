@@ -1,0 +1,173 @@
+"""What ``nvmlDeviceGetFieldValues`` answers: many fields in one call, each with its own status."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trackside_daemon.nvml.readers.asking import series
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from trackside_daemon.nvml.reading import Value
+    from trackside_daemon.nvml.refusals import Refusals
+
+ALL_LINKS = 0xFFFFFFFF
+"""The scope in which an NVLink counter is the sum over all links."""
+
+MODULE = 1
+"""The scope in which power is that of the GPU and the CPU beside it."""
+
+WIDE = 2**32
+"""What a counter has to have passed to be believed to have more than 32 bits."""
+
+NARROW = (
+    "its counter has not passed 32 bits, in which it would wrap within 0.1 s of traffic; "
+    "--collector.gpu.extra pcie-throughput measures a rate"
+)
+
+MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+"""Of the union that holds a value, by ``valueType``."""
+
+
+class Field(NamedTuple):
+    """A field and the series that it is.
+
+    Attributes:
+        number: As in ``NVML_FI_DEV_...``, which a driver never changes.
+        labels: Values of the family's extra labels.
+        per: How many of the field's units make one of the family's.
+        scope: A link, `ALL_LINKS` or `MODULE`, for the fields that have scopes.
+        wide: It wraps too fast to be followed if it has 32 bits, as NVML lets it have without saying so: it is refused
+            until it has passed them.
+    """
+
+    number: int
+    family: str
+    labels: tuple[str, ...] = ()
+    per: float = 1
+    scope: int = 0
+    wide: bool = False
+
+    @property
+    def name(self) -> str:
+        """What a refusal calls it: ``power_watts from field 186``."""
+        return f"{series(self.family, self.labels)} from field {self.number}"
+
+
+POWER = Field(186, "power_watts", per=1000)
+CRC_FLIT, CRC_DATA, REPLAY, RECOVERY = (
+    Field(number, "nvlink_errors_total", (error,))
+    for number, error in ((38, "crc_flit"), (45, "crc_data"), (52, "replay"), (59, "recovery"))
+)
+PCIE_ERRORS = {
+    169: "l0_to_recovery",
+    173: "correctable",
+    174: "nak_received",
+    175: "receiver",
+    176: "bad_tlp",
+    177: "nak_sent",
+    178: "bad_dllp",
+    179: "non_fatal",
+    180: "fatal",
+    181: "unsupported_request",
+    182: "lcrc",
+    183: "lane",
+}
+NVLINK5_ERRORS = {
+    206: "malformed",
+    207: "buffer_overrun",
+    208: "receive",
+    209: "remote",
+    210: "general",
+    211: "integrity",
+    212: "discard",
+    214: "recovery_failed",
+    219: "effective",
+    221: "symbol",
+}
+LIMITED = {
+    74: "sw_power_cap",
+    75: "thermal",
+    76: "sync_boost",
+    77: "board_limit",
+    78: "low_utilization",
+    79: "reliability",
+    269: "sw_thermal",
+    270: "hw_thermal",
+    271: "hw_power_brake",
+}
+LIMITS = {187: "min", 188: "max", 189: "default", 192: "requested"}
+
+FIELDS = (
+    POWER,
+    Field(185, "power_average_watts", per=1000),
+    Field(186, "module_power_watts", per=1000, scope=MODULE),
+    *(Field(number, "power_limit_watts", (limit,), per=1000) for number, limit in LIMITS.items()),
+    Field(82, "temperature_celsius", ("memory",)),
+    Field(297, "mma_stall_ratio", per=100),
+    *(Field(number, "clock_limited_seconds_total", (reason,), per=1e9) for number, reason in LIMITED.items()),
+    Field(197, "pcie_transmit_bytes_total", wide=True),
+    Field(198, "pcie_receive_bytes_total", wide=True),
+    *(Field(number, "pcie_errors_total", (error,)) for number, error in PCIE_ERRORS.items()),
+    Field(138, "nvlink_transmit_bytes_total", per=1 / 1024, scope=ALL_LINKS),
+    Field(139, "nvlink_receive_bytes_total", per=1 / 1024, scope=ALL_LINKS),
+    Field(202, "nvlink_transmit_bytes_total", scope=ALL_LINKS),
+    Field(204, "nvlink_receive_bytes_total", scope=ALL_LINKS),
+    *(CRC_FLIT, CRC_DATA, REPLAY, RECOVERY, Field(160, "nvlink_errors_total", ("ecc",))),
+    *(Field(number, "nvlink_errors_total", (error,), scope=ALL_LINKS) for number, error in NVLINK5_ERRORS.items()),
+    Field(230, "recovery_action"),
+)
+"""All that have no reader of their own. Where two are the same series the first that answers is taken."""
+
+
+def fields(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
+    """Those of `FIELDS` that this GPU has, in one call."""
+    return ask_fields(nvml, handle, FIELDS, refusals)
+
+
+def ask_fields(nvml: Any, handle: Any, asked: Iterable[Field], refusals: Refusals) -> list[Value]:
+    """The series that are answered. What is refused is not asked again until its refusal ends.
+
+    Raises:
+        NVMLError: The whole call was refused.
+    """
+    values: dict[tuple[str, tuple[str, ...]], float] = {}
+    for field, number, why in _answers(nvml, handle, [field for field in asked if field.name not in refusals]):
+        if number is None:
+            refusals.add(field.name, why)
+        else:
+            values.setdefault((field.family, field.labels), number / field.per)
+    return [(family, labels, value) for (family, labels), value in values.items()]
+
+
+def ask_links(nvml: Any, handle: Any, field: Field, links: Iterable[int], refusals: Refusals) -> dict[int, float]:
+    """The field of each link that answers; it is refused when none does.
+
+    Raises:
+        NVMLError: The whole call was refused.
+    """
+    if field.name in refusals:
+        return {}
+    answers = list(_answers(nvml, handle, [field._replace(scope=link) for link in links]))
+    values = {one.scope: number / field.per for one, number, _ in answers if number is not None}
+    if answers and not values:
+        refusals.add(field.name, answers[0][2])
+    return values
+
+
+def _answers(nvml: Any, handle: Any, asked: Sequence[Field]) -> Iterator[tuple[Field, float | None, str]]:
+    """Each field with its number, or with None and why there is none."""
+    if not asked:
+        return
+    answers = nvml.nvmlDeviceGetFieldValues(handle, [(field.number, field.scope) for field in asked])
+    for field, answer in zip(asked, answers, strict=True):
+        if answer.nvmlReturn == nvml.NVML_ERROR_GPU_IS_LOST:
+            raise nvml.NVMLError(answer.nvmlReturn)
+        if answer.nvmlReturn:
+            yield field, None, nvml.result(answer.nvmlReturn)
+        elif answer.valueType >= len(MEMBERS):
+            yield field, None, f"the driver answers a type of value, {answer.valueType}, that is newer than this daemon"
+        else:
+            number = getattr(answer.value, MEMBERS[answer.valueType])
+            yield (field, None, NARROW) if field.wide and number < WIDE else (field, number, "")

@@ -1,0 +1,87 @@
+"""Errors of a GPU's memory, what was done about them, and what else says that it is ill."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.nvml.readers.asking import ask_all
+
+if TYPE_CHECKING:
+    from trackside_daemon.nvml.reading import Value
+    from trackside_daemon.nvml.refusals import Refusals
+
+KINDS = ("corrected", "uncorrected")
+"""As ``NVML_MEMORY_ERROR_TYPE_...`` counts them, from 0."""
+
+COUNTERS = ("ecc_volatile_errors_total", "ecc_errors_total")
+"""As ``NVML_VOLATILE_ECC`` and ``NVML_AGGREGATE_ECC`` count them, from 0."""
+
+RETIRED = ("single_bit", "double_bit")
+"""As ``NVML_PAGE_RETIREMENT_CAUSE_...`` counts them, from 0."""
+
+
+def ecc(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
+    """``nvmlDeviceGetTotalEccErrors``. Refused while ECC is off."""
+
+    def errors(kind: int, counter: int) -> float:
+        return float(nvml.nvmlDeviceGetTotalEccErrors(handle, kind, counter))
+
+    return ask_all(
+        nvml,
+        refusals,
+        (
+            (family, (name,), partial(errors, kind, counter))
+            for counter, family in enumerate(COUNTERS)
+            for kind, name in enumerate(KINDS)
+        ),
+    )
+
+
+def sram(nvml: Any, handle: Any, _: Refusals) -> list[Value]:
+    """``nvmlDeviceGetSramEccErrorStatus``; Hopper and later."""
+    status = nvml.c_nvmlEccSramErrorStatus_v1_t()
+    nvml.nvmlDeviceGetSramEccErrorStatus(handle, ctypes.byref(status))
+    return [("sram_threshold_exceeded", (), float(bool(status.bThresholdExceeded)))]
+
+
+def remapped_rows(nvml: Any, handle: Any, _: Refusals) -> list[Value]:
+    """``nvmlDeviceGetRemappedRows``; Ampere and later, refused while MIG is on."""
+    correctable, uncorrectable, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
+    return [
+        ("remapped_rows_total", ("correctable",), correctable),
+        ("remapped_rows_total", ("uncorrectable",), uncorrectable),
+        ("row_remap_pending", (), float(bool(pending))),
+        ("row_remap_failed", (), float(bool(failed))),
+    ]
+
+
+def row_remap_banks(nvml: Any, handle: Any, _: Refusals) -> list[Value]:
+    """``nvmlDeviceGetRowRemapperHistogram``, in banks; Ampere and later."""
+    banks = nvml.nvmlDeviceGetRowRemapperHistogram(handle)
+    return [("row_remap_banks", (left,), getattr(banks, left)) for left in ("max", "high", "partial", "low", "none")]
+
+
+def retired_pages(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
+    """``nvmlDeviceGetRetiredPages`` and ``nvmlDeviceGetRetiredPagesPendingStatus``; before Ampere."""
+
+    def pages(cause: int) -> float:
+        return float(len(nvml.nvmlDeviceGetRetiredPages(handle, cause)))
+
+    def pending() -> float:
+        return float(nvml.nvmlDeviceGetRetiredPagesPendingStatus(handle))
+
+    return ask_all(
+        nvml,
+        refusals,
+        (
+            *(("retired_pages_total", (name,), partial(pages, cause)) for cause, name in enumerate(RETIRED)),
+            ("retired_pages_pending", (), pending),
+        ),
+    )
+
+
+def persistence(nvml: Any, handle: Any, _: Refusals) -> list[Value]:
+    """``nvmlDeviceGetPersistenceMode``."""
+    return [("persistence_mode", (), nvml.nvmlDeviceGetPersistenceMode(handle))]
