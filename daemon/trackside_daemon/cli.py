@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from trackside_daemon import __version__, log
-from trackside_daemon.commands import keys, runs, spool
+from trackside_daemon.commands import doctor, gpu, keys, runs, spool
 from trackside_daemon.config import Config, ConfigError, describe, load, settings, warn_of_unknown_variables
 from trackside_daemon.ingest.endpoint import EndpointError
 from trackside_daemon.ingest.server import PushSocket
@@ -174,6 +174,9 @@ def check_config(
 
 app.add_typer(runs.app)
 app.add_typer(spool.app, name="spool")
+app.command("pause-gpu", epilog="\b\nExample: trackside pause-gpu --for 10m")(gpu.pause)
+app.command("resume-gpu", epilog="\b\nExample: trackside resume-gpu")(gpu.resume)
+app.command("doctor", epilog="\b\nExample: trackside doctor")(doctor.doctor)
 app.command("keys", epilog="\b\nExample: trackside keys /etc/trackside/keys --client gpu7 --client gpu8")(keys.keys)
 
 

@@ -51,6 +51,14 @@ class Says:
         return answer
 
 
+class Busy(Says):
+    """A handle whose worker is busy with what it was asked before."""
+
+    def read(self, _patience: float) -> Reading:
+        self.skipped += 1
+        return super().read(_patience)
+
+
 def collector(*answers: Reading | Exception) -> GpuCollector:
     return GpuCollector(cast("Nvml", Says(answers)), patience=1.0)
 
@@ -137,16 +145,8 @@ def test_a_worker_that_fails_is_a_failure_and_one_that_is_busy_skips_the_tick() 
     failing = collector(NvmlUnavailable("it crashed"))
     with pytest.raises(NvmlUnavailable):
         failing.collect()
-    handle = Says([NvmlUnavailable("no answer for 2 s")])
-    busy, read = GpuCollector(cast("Nvml", handle), patience=1.0), handle.read
-
-    def skip(patience: float) -> Reading:
-        handle.skipped += 1
-        return read(patience)
-
-    handle.read = skip  # type: ignore[method-assign]
     with pytest.raises(StillBusy, match="no answer for 2 s"):
-        busy.collect()
+        GpuCollector(cast("Nvml", Busy([NvmlUnavailable("no answer for 2 s")])), patience=1.0).collect()
 
 
 def test_gpus_that_were_seen_are_held_while_nvml_sees_none_at_all() -> None:
@@ -158,7 +158,7 @@ def test_gpus_that_were_seen_are_held_while_nvml_sees_none_at_all() -> None:
     assert one.held() == []
     with pytest.raises(NothingToCollect):
         one.collect()
-    held = {(sample.metric.name, *sample.labels): sample.value for sample in one.held()}
+    held: dict[tuple[str, ...], object] = {(sample.metric.name, *sample.labels): sample.value for sample in one.held()}
     assert without_xids(held) == {
         ("trackside_gpu_info", "0", "GPU-0", *INFO.values()): 1,
         ("trackside_gpu_up", "0", "GPU-0"): 0.0,
