@@ -8,6 +8,7 @@ from trackside_daemon import daemon, pipeline
 from trackside_daemon.collectors.cpu import CpuCollector
 from trackside_daemon.collectors.gpu import GpuCollector
 from trackside_daemon.collectors.memory import MemoryCollector
+from trackside_daemon.collectors.nvml import NvmlCollector
 from trackside_daemon.config import describe, variables
 from trackside_daemon.history import writer
 from trackside_daemon.ingest import sessions
@@ -103,6 +104,7 @@ def sections() -> dict[str, list[Metric]]:
     return {
         "training": [*dict.fromkeys([*training, *families.KNOWN.values()])],
         "gpu": list(GpuCollector.metrics),
+        "nvml": list(NvmlCollector.metrics),
         "cpu": list(CpuCollector.metrics),
         "memory": list(MemoryCollector.metrics),
         "sampler": list(Sampler.metrics),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -91,6 +92,14 @@ def scenario(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name, value in scenario.environ.items():
         monkeypatch.setenv(name, value)
     return scenario
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_gpu_lock() -> Iterator[None]:
+    """No other worker on this machine keeps those of the tests from the driver, a fake one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACKSIDE_NVML_LOCK", f"trackside-tests-{os.getpid()}")
+        yield
 
 
 @pytest.fixture

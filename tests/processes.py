@@ -125,12 +125,16 @@ class Daemon:
         self._address.set()
 
 
+OURS = {"TRACKSIDE_SPOOL", "TRACKSIDE_NVML_LOCK"}
+"""What a test's daemon shares with nothing else on this machine."""
+
+
 def command(*arguments: str) -> list[str]:
     """The `trackside` command as this Python has it."""
     return [sys.executable, "-m", "trackside_daemon", *arguments]
 
 
 def clean_environ(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This environment without what would lead a daemon or a client elsewhere, but for the test's spool; and *more*."""
-    strange = {name for name in os.environ if name.startswith(("TRACKSIDE_", "SLURM_"))} - {"TRACKSIDE_SPOOL"}
+    """This environment without what would lead a daemon or a client elsewhere, but for `OURS`; and *more*."""
+    strange = {name for name in os.environ if name.startswith(("TRACKSIDE_", "SLURM_"))} - OURS
     return {**{name: value for name, value in os.environ.items() if name not in strange}, **(more or {})}

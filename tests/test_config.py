@@ -13,12 +13,11 @@ from trackside_daemon.config import (
     ConfigError,
     describe,
     load,
-    seconds,
     settings,
-    size_bytes,
     variables,
     warn_of_unknown_variables,
 )
+from trackside_daemon.quantities import seconds, size_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,6 +105,11 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "collector.memory.enabled": ("no", False),
         "collector.gpu.enabled": ("off", False),
         "collector.gpu.simulate": ("3", 3),
+        "collector.gpu.extra": ("links,engines", ("links", "engines")),
+        "collector.gpu.skip": ("processes", ("processes",)),
+        "collector.gpu.expected": ("8", 8),
+        "collector.gpu.profile": ("a100", "a100"),
+        "collector.gpu.trouble": ("hot,lost:3", ("hot", "lost:3")),
         "limits.runs": ("1", 1),
         "limits.keys": ("2", 2),
         "limits.series": ("3", 3),
@@ -219,6 +223,22 @@ def test_what_is_left_empty_has_its_default(file: Callable[[str], Path], text: s
         ("storage: {synchronous: off}", "storage.synchronous: input should be 'normal' or 'full', got False"),
         ("storage: {retention: 1GiB}", "storage.retention: is a section of settings, got '1GiB'"),
         ("storage: {interval: 0}", "storage.interval: input should be greater than or equal to 0.1, got 0"),
+        (
+            "collector: {gpu: {trouble: [hot, cold:1]}}",
+            "collector.gpu.trouble: 'cold:1' is none of hot, throttled, xid, lost, each with :INDEX of the GPU or without",
+        ),
+        (
+            "collector: {gpu: {trouble: 'lost:x'}}",
+            "collector.gpu.trouble: 'lost:x' is none of hot, throttled, xid, lost",
+        ),
+        (
+            "collector: {gpu: {profile: h200}}",
+            "collector.gpu.profile: input should be 'h100', 'a100' or 'l40s', got 'h2",
+        ),
+        (
+            "collector: {gpu: {expected: -1}}",
+            "collector.gpu.expected: input should be greater than or equal to 0, got -",
+        ),
         ("web: {allowed-hosts: 7}", "web.allowed-hosts: input should be a valid tuple, got 7"),
     ],
 )
@@ -269,6 +289,25 @@ def test_what_is_wrong_in_a_variable_is_named_by_the_variable(
 def test_what_is_wrong_in_a_flag_is_named_by_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACKSIDE_LOG__LEVEL", "debug")
     assert refusal(None, {"log": {"level": "loud"}}).startswith("--log.level: input should be 'debug'")
+
+
+@pytest.mark.parametrize("name", ["extra", "skip"])
+def test_a_group_that_is_none_is_named_with_where_it_was_set_and_those_that_there_are(
+    file: Callable[[str], Path], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups, all_ = ("power", "links"), ", all" if name == "extra" else ""
+    says = f"no group 'link'; there are power, links{all_}"
+    path = file(f"collector: {{gpu: {{{name}: [power, link]}}}}")
+    assert refusal(path, None, groups) == f"{path}: collector.gpu.{name}: {says}"
+    assert refusal(None, {"collector": {"gpu": {name: "link"}}}, groups) == f"--collector.gpu.{name}: {says}"
+    monkeypatch.setenv(f"TRACKSIDE_COLLECTOR__GPU__{name.upper()}", "link")
+    assert refusal(None, None, groups) == f"TRACKSIDE_COLLECTOR__GPU__{name.upper()}: {says}"
+
+
+def test_all_extra_groups_may_be_asked_for_at_once_and_not_left_out_at_once() -> None:
+    assert load(None, {"collector": {"gpu": {"extra": "all"}}}, ("power",)).collector.gpu.extra == ("all",)
+    with pytest.raises(ConfigError, match=r"no group 'all'; there are power$"):
+        load(None, {"collector": {"gpu": {"skip": "all"}}}, ("power",))
 
 
 @pytest.mark.parametrize(

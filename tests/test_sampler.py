@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trackside_daemon.collectors.base import NothingToCollect
+from trackside_daemon.collectors.base import NothingToCollect, StillBusy
 from trackside_daemon.metric import Batch, Metric, Sample
-from trackside_daemon.sampler import Sampler, _next_tick
+from trackside_daemon.sampler import Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,9 +130,26 @@ def test_failures_that_take_turns_are_each_logged_once(caplog: pytest.LogCapture
     assert len(messages(caplog)) == 2
 
 
-@pytest.mark.parametrize(("now", "tick"), [(10.0, 11.0), (10.9, 11.0), (11.2, 12.0), (14.5, 15.0), (9.0, 11.0)])
-def test_ticks_stay_on_the_grid_and_missed_ones_are_skipped(now: float, tick: float) -> None:
-    assert _next_tick(10.0, now, 1.0) == tick
+@pytest.mark.parametrize(
+    ("now", "tick", "skipped"), [(10.0, 11.0, 0), (10.9, 11.0, 0), (11.2, 12.0, 1), (14.5, 15.0, 4), (9.0, 11.0, 0)]
+)
+def test_ticks_stay_on_the_grid_and_missed_ones_are_skipped_and_counted(now: float, tick: float, skipped: int) -> None:
+    clock = Clock()
+    sampled = sampler(Collects("a"), Collects("b"), clock=clock)
+    clock.now = now
+    assert sampled._next(10.0) == tick
+    told = about(sampled.tick(tick))
+    assert (told["skipped_total", "a"], told["skipped_total", "b"]) == (skipped, skipped)
+
+
+def test_a_source_that_is_still_busy_skips_its_tick_and_no_other_failure_does() -> None:
+    slow, broken = Collects("slow"), Collects("broken")
+    sampled = sampler(slow, broken)
+    broken.error = OSError("disk on fire")
+    for slow.error in (StillBusy("no answer for 1.2 s"), None, StillBusy("no answer for 1.1 s")):
+        told = about(sampled.tick(100.0))
+    assert (told["skipped_total", "slow"], told["skipped_total", "broken"]) == (2, 0)
+    assert told["success", "slow"] == 0
 
 
 def test_the_thread_ticks_until_it_is_stopped() -> None:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from trackside_daemon import __version__, log
-from trackside_daemon.commands import keys, runs, spool
+from trackside_daemon.commands import doctor, gpu, keys, runs, spool
 from trackside_daemon.config import Config, ConfigError, describe, load, settings, warn_of_unknown_variables
 from trackside_daemon.ingest.endpoint import EndpointError
 from trackside_daemon.ingest.server import PushSocket
+from trackside_daemon.nvml.groups import GROUPS
 from trackside_daemon.signals import hold
 from trackside_daemon.web.address import AddressError, listen
 
@@ -84,7 +85,12 @@ def daemon(
     collector__cpu__enabled: Annotated[bool | None, _switch("collector.cpu")] = None,
     collector__memory__enabled: Annotated[bool | None, _switch("collector.memory")] = None,
     collector__gpu__enabled: Annotated[bool | None, _switch("collector.gpu")] = None,
+    collector__gpu__extra: Annotated[str | None, _option("collector.gpu.extra")] = None,
+    collector__gpu__skip: Annotated[str | None, _option("collector.gpu.skip")] = None,
+    collector__gpu__expected: Annotated[int | None, _option("collector.gpu.expected")] = None,
     collector__gpu__simulate: Annotated[int | None, _option("collector.gpu.simulate")] = None,
+    collector__gpu__profile: Annotated[str | None, _option("collector.gpu.profile")] = None,
+    collector__gpu__trouble: Annotated[str | None, _option("collector.gpu.trouble")] = None,
     storage__path: Annotated[str | None, _option("storage.path")] = None,
     storage__retention__size: Annotated[str | None, _option("storage.retention.size")] = None,
     storage__retention__age: Annotated[str | None, _option("storage.retention.age")] = None,
@@ -102,7 +108,7 @@ def daemon(
     flags = _nested(context.params)
 
     def reload() -> Config:
-        return load(config_file, flags)
+        return load(config_file, flags, GROUPS)
 
     try:
         config = reload()
@@ -143,7 +149,7 @@ def demo(
     from trackside_daemon.demo.supervisor import run
 
     try:
-        config = load()
+        config = load(groups=GROUPS)
     except ConfigError as error:
         _fail(str(error))
     raise typer.Exit(run(config, steps))
@@ -155,7 +161,7 @@ def check_config(
 ) -> None:
     """Say what is wrong with a configuration file, and how to mend it."""
     try:
-        config = load(file)
+        config = load(file, groups=GROUPS)
     except ConfigError as error:
         _fail(str(error))
     for path in settings():
@@ -168,6 +174,9 @@ def check_config(
 
 app.add_typer(runs.app)
 app.add_typer(spool.app, name="spool")
+app.command("pause-gpu", epilog="\b\nExample: trackside pause-gpu --for 10m")(gpu.pause)
+app.command("resume-gpu", epilog="\b\nExample: trackside resume-gpu")(gpu.resume)
+app.command("doctor", epilog="\b\nExample: trackside doctor")(doctor.doctor)
 app.command("keys", epilog="\b\nExample: trackside keys /etc/trackside/keys --client gpu7 --client gpu8")(keys.keys)
 
 

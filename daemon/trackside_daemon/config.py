@@ -10,14 +10,16 @@ import difflib
 import logging
 import os
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic_settings import BaseSettings, EnvSettingsSource, InitSettingsSource, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, InitSettingsSource, SettingsConfigDict
+
+from trackside_daemon.quantities import Bytes, Seconds, Texts, text, troubles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
     from pydantic_settings import PydanticBaseSettingsSource
@@ -28,57 +30,16 @@ CLIENT_VARIABLES = frozenset(
     for name in ("RUN_ID", "RUN_NAME", "TAGS", "DISABLED", "ENDPOINT", "SPOOL", "FLUSH_TIMEOUT", "KEY_FILE")
 )
 """What the client owns; set for a whole job, the daemon sees them too."""
+NVML_LOCK = PREFIX + "NVML_LOCK"
+"""Read by the NVML worker alone: see nvml/lock.py."""
 
 _KUBERNETES = re.compile(PREFIX + r"(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)$")
-LEAST_BYTES = 16 * 1024**2
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 log = logging.getLogger("trackside")
 
 
 class ConfigError(Exception):
     """The configuration cannot be used; the message names where, which setting, and what to write instead."""
-
-
-def seconds(value: object) -> object:
-    """A duration, ``1s``, ``500ms``, ``1h30m`` or a number of seconds, in seconds."""
-    if not isinstance(value, str) or re.fullmatch(r"[\d.]+", value):
-        return value
-    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", value)
-    if not parts or "".join(number + unit for number, unit in parts) != value:
-        raise ValueError(f"{value!r} is not a duration such as 1s, 500ms or 1h30m")
-    return sum(float(number) * _UNITS[unit] for number, unit in parts)
-
-
-def size_bytes(value: object) -> object:
-    """A size, ``10GiB``, ``500MB`` or a number of bytes, in bytes."""
-    if not isinstance(value, str) or value.isdecimal():
-        return value
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT])(i?)B?", value.strip())
-    if found is None:
-        raise ValueError(f"{value!r} is not a size such as 10GiB, 500MB or a number of bytes")
-    number, prefix, binary = found.groups()
-    return round(float(number) * (1024 if binary else 1000) ** (" KMGT".index(prefix.upper())))
-
-
-def bound_bytes(value: int) -> int:
-    """A bound of the history: none, or enough for its WAL, which takes 4 MiB, and some samples."""
-    if 0 < value < LEAST_BYTES:
-        raise ValueError(f"{value} bytes are too few for a history; at least 16MiB, or 0 for no bound")
-    return value
-
-
-def _listed(value: object) -> object:
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-
-
-def _text(value: object) -> object:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-Seconds = Annotated[float, BeforeValidator(seconds), Field(allow_inf_nan=False, le=100 * 365 * 86400)]
-Bytes = Annotated[int, BeforeValidator(size_bytes), AfterValidator(bound_bytes)]
-Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
 
 
 class Section(BaseModel):
@@ -125,7 +86,7 @@ class PushSection(Section):
     ] = ""
     group: Annotated[
         str,
-        BeforeValidator(_text),
+        BeforeValidator(text),
         Field(
             description="Group, by name or number, whose members may push too; for a socket in /run/trackside, it is trackside."
         ),
@@ -187,7 +148,22 @@ class CollectorSection(Section):
 class GpuSection(CollectorSection):
     """The GPU collector."""
 
+    extra: Annotated[
+        Texts, Field(description="Groups of readings beyond the default ones, such as links,engines; or all.")
+    ] = ()
+    skip: Annotated[Texts, Field(description="Groups of readings to leave out, such as processes.")] = ()
+    expected: Annotated[
+        int, Field(ge=0, description="GPUs that should be there; 0 for the most that were seen since the start.")
+    ] = 0
     simulate: Annotated[int, Field(ge=0, le=64, description="Show that many simulated GPUs instead of real ones.")] = 0
+    profile: Annotated[
+        Literal["h100", "a100", "l40s"], Field(description="What the simulated GPUs are: h100, a100 or l40s.")
+    ] = "h100"
+    trouble: Annotated[
+        Texts,
+        AfterValidator(troubles),
+        Field(description="What ails the simulated GPUs: hot, throttled, xid or lost, with :INDEX for another than 0."),
+    ] = ()
 
 
 class CollectorsSection(Section):
@@ -281,21 +257,48 @@ def describe(name: str) -> str:
     return f"{field.description} [default: {shown}]"
 
 
-def load(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Config:
+def load(
+    file: Path | None = None, flags: Mapping[str, Any] | None = None, groups: Collection[str] | None = None
+) -> Config:
     """Read the configuration.
 
     Args:
         file: The YAML file, if there is one.
         flags: What the command line set, nested as the settings are.
+        groups: The groups of readings of a GPU that there are; None when names of them are not to be checked.
 
     Raises:
         ConfigError: In one line, the first thing that is wrong.
     """
     values = _read(file) if file is not None else {}
+    given = _Given(file, values, flags or {})
     try:
-        return Config(**{**(flags or {}), "file": values})
+        config = Config(**{**given.flags, "file": values})
     except ValidationError as error:
-        raise ConfigError(_explain(error, file, values, flags or {})) from None
+        raise ConfigError(_explain(error, given)) from None
+    for name, more in (("extra", ["all"]), ("skip", [])):
+        for one in getattr(config.collector.gpu, name) if groups is not None else ():
+            if one not in (known := [*(groups or ()), *more]):
+                origin = given.origin(("collector", "gpu", name))
+                raise ConfigError(f"{origin}: no group {one!r}; there are {', '.join(known)}")
+    return config
+
+
+class _Given(NamedTuple):
+    """Where settings come from."""
+
+    file: Path | None
+    values: Mapping[str, Any]
+    flags: Mapping[str, Any]
+
+    def origin(self, path: tuple[str, ...]) -> str:
+        """Where a setting was set, as the user wrote it there."""
+        key = _dotted(path)
+        if _holds(self.flags, path):
+            return f"--{key}"
+        if (variable := PREFIX + "__".join(path).upper()) in os.environ:
+            return variable
+        return f"{self.file}: {key}" if _holds(self.values, path) else key
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -337,7 +340,7 @@ def _python_names(values: dict[Any, Any]) -> dict[str, Any]:
 
 def warn_of_unknown_variables() -> None:
     """Log the ``TRACKSIDE_*`` variables that are nobody's: not the client's, and not what Kubernetes puts there."""
-    known = variables()
+    known = [*variables(), NVML_LOCK]
     unknown = []
     for name in sorted(os.environ):
         if name.startswith(PREFIX) and name not in {*known, *CLIENT_VARIABLES} and not _KUBERNETES.match(name):
@@ -347,16 +350,10 @@ def warn_of_unknown_variables() -> None:
         log.warning("%s", ", and ".join(unknown))
 
 
-def _explain(error: ValidationError, file: Path | None, values: Mapping[str, Any], flags: Mapping[str, Any]) -> str:
+def _explain(error: ValidationError, given: _Given) -> str:
     problem = error.errors()[0]
     path = tuple(str(part) for part in problem["loc"] if not isinstance(part, int))
-    key = _dotted(path)
-    if _holds(flags, path):
-        origin = f"--{key}"
-    elif (variable := PREFIX + "__".join(path).upper()) in os.environ:
-        origin = variable
-    else:
-        origin = f"{file}: {key}" if _holds(values, path) else key
+    key, origin = _dotted(path), given.origin(path)
     if problem["type"] == "extra_forbidden":
         names = {_dotted(one[:length]): None for one in settings() for length in range(1, len(one) + 1)}
         near = difflib.get_close_matches(key, names, 1)

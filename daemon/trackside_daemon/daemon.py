@@ -20,6 +20,7 @@ from trackside_daemon.collectors.cpu import CpuCollector
 from trackside_daemon.collectors.gpu import INFO as GPU_INFO
 from trackside_daemon.collectors.gpu import GpuCollector
 from trackside_daemon.collectors.memory import MemoryCollector
+from trackside_daemon.collectors.nvml import NvmlCollector
 from trackside_daemon.config import ConfigError
 from trackside_daemon.history.place import UnreadableError, prepare, writable_directory
 from trackside_daemon.history.recorder import Recorder
@@ -45,6 +46,7 @@ from trackside_daemon.training.verdict import UNKNOWN
 from trackside_daemon.web.address import is_loopback, written
 from trackside_daemon.web.api import values
 from trackside_daemon.web.app import Pages
+from trackside_daemon.web.gpu import GpuPages
 from trackside_daemon.web.guard import Token
 from trackside_daemon.web.history import HistoryPages
 from trackside_daemon.web.server import WebServer
@@ -102,7 +104,10 @@ class Daemon:
         self._reloaded_at, self._reloaded = self._started, True
         self._failed = self._serving = self._ready = False
         self._state = State()
-        self._nvml = Nvml(Order(simulate=config.collector.gpu.simulate))
+        self._nvml = Nvml(order(config))
+        self._gpu = GpuCollector(self._nvml, min(0.25, config.sample.interval / 4))
+        gpu = config.collector.gpu
+        self._counts = NvmlCollector(self._nvml, self._gpu, gpu.expected, None if gpu.simulate else Path("/sys"))
         self._collectors = self._build_collectors()
         self._history = self._open_history()
         self._liveness = Liveness()
@@ -196,13 +201,13 @@ class Daemon:
 
     def _build_collectors(self) -> list[Collector]:
         on = self._config.collector
-        patience = min(0.25, self._config.sample.interval / 4)
-        built: dict[str, Collector] = {
-            "cpu": CpuCollector(),
-            "memory": MemoryCollector(),
-            "gpu": GpuCollector(self._nvml, patience),
-        }
-        return [collector for name, collector in built.items() if getattr(on, name).enabled]
+        built: list[tuple[bool, Collector]] = [
+            (on.cpu.enabled, CpuCollector()),
+            (on.memory.enabled, MemoryCollector()),
+            (on.gpu.enabled, self._gpu),
+            (on.gpu.enabled, self._counts),
+        ]
+        return [collector for enabled, collector in built if enabled]
 
     def _open_history(self) -> Recorder:
         storage = self._config.storage
@@ -245,6 +250,7 @@ class Daemon:
             ready=self._is_ready,
             status=self._status,
             history=HistoryPages(self._state, self._history.database, self._history.writer, self._ingest.ask),
+            gpu=GpuPages(self._nvml, self._gpu.forget),
             reload=self.reload if web.enable_lifecycle else None,
         )
         hosts = (*web.allowed_hosts, self._address, web.listen_address)
@@ -357,6 +363,7 @@ class Daemon:
             "listen_address": self._address,
             "push_endpoints": list(self._push_socket.endpoints),
             "storage_path": str(self._history.database.path.parent),
+            **(self._counts.status() if self._config.collector.gpu.enabled else {"gpus": [], "nvml": None}),
             "metrics": values(self._state, time.monotonic(), *families),
         }
 
@@ -366,6 +373,12 @@ class Daemon:
         name = getattr(problem.thread, "name", "a thread")
         logger.error("%s failed: %r", name, problem.exc_value, exc_info=problem.exc_value)
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def order(config: Config) -> Order:
+    """What the NVML worker is to do."""
+    gpu = config.collector.gpu
+    return Order(config.sample.interval, gpu.extra, gpu.skip, gpu.simulate, gpu.profile, gpu.trouble)
 
 
 def _make_token(path: Path) -> Token:

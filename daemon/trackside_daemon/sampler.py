@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from trackside_daemon.collectors.base import NothingToCollect
+from trackside_daemon.collectors.base import NothingToCollect, StillBusy
 from trackside_daemon.metric import Batch, Metric, Sample
 
 if TYPE_CHECKING:
@@ -35,7 +35,12 @@ LAST_SUCCESS = Metric(
     ("collector",),
     "seconds",
 )
-
+SKIPPED = Metric(
+    "trackside_collector_skipped_total",
+    "counter",
+    "Ticks that the collector left out: its source was still busy with the last one, or the sampler with others.",
+    ("collector",),
+)
 
 MISSES = 2
 """So many failures in a row are news: after one, what was sampled last is still served."""
@@ -52,7 +57,7 @@ class Sampler:
         wall: Unix time, in seconds.
     """
 
-    metrics = (SUCCESS, DURATION, LAST_SUCCESS)
+    metrics = (SUCCESS, DURATION, LAST_SUCCESS, SKIPPED)
 
     def __init__(
         self,
@@ -72,6 +77,7 @@ class Sampler:
         self._last_success: dict[str, float] = {}
         self._failing: dict[str, set[type[Exception]]] = {}
         self._misses: dict[str, int] = {}
+        self._skipped = {collector.name: 0 for collector in self._collectors}
 
     def start(self) -> None:
         """Begins to tick, at once."""
@@ -102,6 +108,7 @@ class Sampler:
                 self._last_success[collector.name] = moment = self._wall()
                 batches.append(Batch(collector.name, samples, complete=True, until=until, time=moment))
         about += (Sample(LAST_SUCCESS, (name,), when) for name, when in self._last_success.items())
+        about += (Sample(SKIPPED, (name,), times) for name, times in self._skipped.items())
         return [*batches, Batch("sampler", about, complete=True, until=until)]
 
     def _collect(self, collector: Collector) -> list[Sample] | None:
@@ -109,6 +116,7 @@ class Sampler:
             samples = collector.collect()
         except Exception as error:  # noqa: BLE001 - whatever one collector does, the others go on
             self._misses[collector.name] = self._misses.get(collector.name, 0) + 1
+            self._skipped[collector.name] += isinstance(error, StillBusy)
             if isinstance(error, NothingToCollect) or self._misses[collector.name] >= MISSES:
                 self._log_failure(collector.name, error)
             return None
@@ -134,10 +142,12 @@ class Sampler:
         due = self._clock()
         while not self._stopped.is_set():
             self._deliver(self.tick(self._clock()))
-            due = _next_tick(due, self._clock(), self.interval)
+            due = self._next(due)
             self._stopped.wait(due - self._clock())
 
-
-def _next_tick(due: float, now: float, interval: float) -> float:
-    """The first time after *now* on the grid of *interval* that *due*, the tick just made, is on."""
-    return due + interval * (math.floor(max(0.0, now - due) / interval) + 1)
+    def _next(self, due: float) -> float:
+        """When to tick after the tick that was *due*: the first time on its grid that has not passed."""
+        passed = math.floor(max(0.0, self._clock() - due) / self.interval)
+        for name in self._skipped:
+            self._skipped[name] += passed
+        return due + self.interval * (passed + 1)

@@ -7,22 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pynvml
 import pytest
+from nvml.answers import MEMBERS, Refused
+from workers import Clock, Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 SUCCESS = 0
 NOT_SUPPORTED = 3
-
-DOUBLE, UINT, ULONG, ULL, SLL, SINT, USHORT = range(7)
-"""Types of a field's value."""
-
-MEMBERS = {DOUBLE: "dVal", UINT: "uiVal", ULONG: "ulVal", SLL: "sllVal", SINT: "siVal", USHORT: "usVal"}
-"""Of the union, by the type; all others are ``ullVal``."""
-
-
-class Refused(int):
-    """A status, where a value is expected."""
 
 
 def _index(handle: Any) -> int:
@@ -170,3 +162,17 @@ def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
     monkeypatch.setattr(pynvml, "nvmlLib", fake)
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
     return fake
+
+
+@pytest.fixture
+def worker() -> Iterator[Workers]:
+    """Makes handles whose worker runs a script, and ends them after the test."""
+    workers = Workers(Clock())
+    yield workers
+    workers.close()
+
+
+@pytest.fixture
+def clock(worker: Workers) -> Clock:
+    """What the handles measure time by."""
+    return worker.clock

@@ -4,33 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from workers import ANSWER, COUNTS, HANGS, LONG, STUBBORN, Unreapable, number, pid, reap, refusal
 
-from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlUnavailable
+from trackside_daemon.nvml.handle import Nvml, NvmlAbsent
 from trackside_daemon.nvml.reading import Order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-LONG = 30.0
-"""Patience for what comes at once, on a machine that is busy with other tests."""
+    from workers import Clock, Workers
 
-ANSWER = 'answer = lambda n: print(\'{"gpus": [], "driver": {"number": "%d"}}\' % n, flush=True)\n'
-COUNTS = ANSWER + "import sys\nfor n, _ in enumerate(sys.stdin, 1): answer(n)"
-HANGS = "import sys\nsys.stdin.read()"
 HANGS_AFTER_ONE = ANSWER + "import sys\nsys.stdin.readline()\nanswer(1)\nsys.stdin.read()"
-STUBBORN = f"""
-import os, signal, sys
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-{ANSWER}
-sys.stdin.readline()
-answer(1)
-while True: signal.pause()
-"""
 #: Holds the second answer back until the test writes to the FIFO that is its argument.
 HELD_BACK = f"""
 {ANSWER}
@@ -39,59 +26,6 @@ for n, _ in enumerate(sys.stdin, 1):
     if n == 2: open(sys.argv[1]).read()
     answer(n)
 """
-
-
-class Clock:
-    """A clock that stands until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def worker(clock: Clock) -> Iterator[Callable[..., Nvml]]:
-    """Makes a handle whose worker runs a script, and ends it after the test."""
-    handles: list[Nvml] = []
-
-    def make(script: str, *arguments: str) -> Nvml:
-        handles.append(Nvml(command=[sys.executable, "-c", script, *arguments], clock=clock))
-        return handles[-1]
-
-    yield make
-    for handle in handles:
-        handle.close()
-
-
-def number(nvml: Nvml, patience: float = LONG) -> str:
-    return nvml.read(patience).driver["number"]
-
-
-def refusal(nvml: Nvml, patience: float = LONG) -> str:
-    with pytest.raises(NvmlUnavailable) as caught:
-        nvml.read(patience)
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
-
-
-def pid(nvml: Nvml) -> int:
-    assert nvml._child is not None
-    return nvml._child.pid
-
-
-def reap(nvml: Nvml) -> None:
-    """Waits until the worker has ended, and leaves its status to the handle."""
-    assert nvml._child is not None
-    if nvml._child._process.returncode is None:
-        os.waitid(os.P_PID, pid(nvml), os.WEXITED | os.WNOWAIT)
 
 
 def test_the_simulated_worker_answers() -> None:
@@ -104,12 +38,12 @@ def test_nothing_is_started_before_the_first_reading() -> None:
     assert Nvml(Order(simulate=1))._child is None
 
 
-def test_one_worker_answers_every_reading(worker: Callable[..., Nvml]) -> None:
+def test_one_worker_answers_every_reading(worker: Workers) -> None:
     nvml = worker(COUNTS)
     assert [number(nvml) for _ in range(3)] == ["1", "2", "3"]
 
 
-def test_an_answer_that_comes_late_is_taken_by_the_next_call(worker: Callable[..., Nvml], tmp_path: Path) -> None:
+def test_an_answer_that_comes_late_is_taken_by_the_next_call(worker: Workers, tmp_path: Path) -> None:
     nvml, release = worker(HELD_BACK, str(tmp_path / "fifo")), tmp_path / "fifo"
     os.mkfifo(release)
     number(nvml)
@@ -118,7 +52,7 @@ def test_an_answer_that_comes_late_is_taken_by_the_next_call(worker: Callable[..
     assert number(nvml) == "2"
 
 
-def test_an_answer_that_missed_two_calls_is_asked_for_again(worker: Callable[..., Nvml], tmp_path: Path) -> None:
+def test_an_answer_that_missed_two_calls_is_asked_for_again(worker: Workers, tmp_path: Path) -> None:
     nvml, release = worker(HELD_BACK, str(tmp_path / "fifo")), tmp_path / "fifo"
     os.mkfifo(release)
     number(nvml)
@@ -128,20 +62,21 @@ def test_an_answer_that_missed_two_calls_is_asked_for_again(worker: Callable[...
     assert number(nvml) == "3"
 
 
-def test_a_worker_that_hangs_is_replaced_after_ten_seconds(worker: Callable[..., Nvml], clock: Clock) -> None:
+def test_a_worker_that_hangs_is_replaced_after_ten_seconds(worker: Workers, clock: Clock) -> None:
     nvml = worker(HANGS_AFTER_ONE)
     number(nvml)
     hung = pid(nvml)
     refusal(nvml, 0.01)
     clock.now += 10.5
     assert "hung for 10 s" in refusal(nvml, 0.01)
+    assert nvml.restarts["timeout"] == 1
     reap(nvml)
     clock.now += 1.5
     assert number(nvml) == "1"
     assert pid(nvml) != hung
 
 
-def test_a_first_answer_has_sixty_seconds(worker: Callable[..., Nvml], clock: Clock) -> None:
+def test_a_first_answer_has_sixty_seconds(worker: Workers, clock: Clock) -> None:
     nvml = worker(HANGS)
     refusal(nvml, 0.01)
     clock.now += 59
@@ -150,9 +85,7 @@ def test_a_first_answer_has_sixty_seconds(worker: Callable[..., Nvml], clock: Cl
     assert "hung for 61 s" in refusal(nvml, 0.01)
 
 
-def test_a_worker_that_ignores_sigterm_is_killed_and_never_stands_beside_another(
-    worker: Callable[..., Nvml], clock: Clock
-) -> None:
+def test_a_worker_that_ignores_sigterm_is_killed_and_never_stands_beside_another(worker: Workers, clock: Clock) -> None:
     nvml = worker(STUBBORN)
     number(nvml)
     refusal(nvml, 0.01)
@@ -169,6 +102,28 @@ def test_a_worker_that_ignores_sigterm_is_killed_and_never_stands_beside_another
     os.kill(pid(nvml), signal.SIGKILL)
 
 
+def test_a_worker_that_sigkill_does_not_end_is_stuck_and_stays_alone(worker: Workers, clock: Clock) -> None:
+    nvml = worker(HANGS)
+    refusal(nvml, 0.01)
+    child = nvml._child
+    assert child is not None
+    process = Unreapable(child._process)
+    child._process = cast("Any", process)
+    for wait, stuck in ((61, False), (5.5, False), (1.5, True), (3600, True)):
+        clock.now += wait
+        text = refusal(nvml, 0.01)
+        assert nvml.stuck is stuck
+    assert "ignores even SIGKILL: it hangs in the kernel" in text
+    assert nvml._child is child
+    assert process.signals[:2] == ["TERM", "KILL"]
+    child._process = process.real
+    process.real.kill()
+    reap(nvml)
+    refusal(nvml, 0.01)
+    assert nvml._child is not child
+    assert not nvml.stuck
+
+
 @pytest.mark.parametrize(
     ("script", "says"),
     [
@@ -182,13 +137,13 @@ def test_a_worker_that_ignores_sigterm_is_killed_and_never_stands_beside_another
         ("raise RuntimeError('first\\nsecond')", "status 1: second"),
     ],
 )
-def test_a_worker_that_fails_is_told_of_in_one_line(worker: Callable[..., Nvml], script: str, says: str) -> None:
+def test_a_worker_that_fails_is_told_of_in_one_line(worker: Workers, script: str, says: str) -> None:
     text = refusal(worker(script))
     assert text.startswith("the NVML worker failed: ")
     assert says in text
 
 
-def test_a_worker_that_speaks_unasked_is_not_believed(worker: Callable[..., Nvml]) -> None:
+def test_a_worker_that_speaks_unasked_is_not_believed(worker: Workers) -> None:
     nvml = worker(ANSWER + "import sys\nfor _ in sys.stdin: print('{}\\n{}', flush=True)")
     nvml.read(LONG)
     assert "spoke without being asked" in refusal(nvml)
@@ -199,14 +154,71 @@ def test_a_command_that_cannot_be_started_is_told_of() -> None:
     assert "cannot be started: [Errno 2] No such file or directory: '/nonexistent/python'" in refusal(nvml)
 
 
-def test_a_noisy_worker_is_never_stopped_by_a_full_pipe(worker: Callable[..., Nvml]) -> None:
+def test_a_noisy_worker_is_never_stopped_by_a_full_pipe(worker: Workers) -> None:
     noisy = "import sys\nfor n, _ in enumerate(sys.stdin, 1): answer(n); sys.stderr.write('x' * 60_000 + '\\n')"
     nvml = worker(ANSWER + noisy)
     assert [number(nvml) for _ in range(4)] == ["1", "2", "3", "4"]
 
 
+def test_calls_that_find_the_worker_busy_with_an_older_request_are_counted(worker: Workers, tmp_path: Path) -> None:
+    nvml, release = worker(HELD_BACK, str(tmp_path / "fifo")), tmp_path / "fifo"
+    os.mkfifo(release)
+    number(nvml)
+    refusal(nvml, 0.01)
+    assert nvml.skipped == 0
+    refusal(nvml, 0.01)
+    refusal(nvml, 0.01)
+    assert nvml.skipped == 2
+    release.write_text("")
+    number(nvml)
+    assert nvml.skipped == 2
+
+
+def _says(reading: str) -> str:
+    return f"import sys; sys.stdin.readline(); print('{reading}', flush=True); sys.stdin.read()"
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("import sys; sys.stdin.readline(); sys.exit(3)", "exit"),
+        ("import os, sys; sys.stdin.readline(); os.kill(os.getpid(), 11)", "crash"),
+        (_says("hello"), "error"),
+        (_says('{"error": "18", "reason": "lib_rm_version_mismatch"}'), "library_mismatch"),
+        (_says('{"error": "15", "reason": "gpu_is_lost"}'), "gpu_lost"),
+        (_says('{"error": "999", "reason": "unknown"}'), "error"),
+        (_says('{"error": "9", "absent": true, "reason": "no_driver"}'), ""),
+        (_says('{"error": "no GPU", "absent": true, "reason": "no_gpu"}'), ""),
+        (_says('{"error": "another daemon", "reason": "locked"}'), ""),
+    ],
+)
+def test_why_a_worker_is_replaced_is_counted_and_that_there_is_nothing_to_read_is_not(
+    worker: Workers, script: str, reason: str
+) -> None:
+    nvml = worker(script)
+    refusal(nvml)
+    refusal(nvml)
+    assert {name: times for name, times in nvml.restarts.items() if times} == ({reason: 1} if reason else {})
+
+
+@pytest.mark.parametrize("reason", ["no_driver", "locked"])
+def test_a_machine_with_nothing_to_read_is_tried_again_after_five_seconds_then_less_often(
+    worker: Workers, clock: Clock, tmp_path: Path, reason: str
+) -> None:
+    starts = tmp_path / "starts"
+    nothing = f'{{"error": "nothing", "absent": {str(reason == "no_driver").lower()}, "reason": "{reason}"}}'
+    nvml = worker(f"import sys\nopen(sys.argv[1], 'a').write('.')\nprint('{nothing}')", str(starts))
+    for times, wait in enumerate((5, 10, 20, 40, 60, 60), 1):
+        refusal(nvml)
+        reap(nvml)
+        clock.now += wait - 0.5
+        refusal(nvml)
+        assert starts.read_text() == "." * times
+        clock.now += 0.6
+
+
 def test_back_off_doubles_to_a_minute_and_ends_with_a_good_reading(
-    worker: Callable[..., Nvml], clock: Clock, tmp_path: Path
+    worker: Workers, clock: Clock, tmp_path: Path
 ) -> None:
     starts = tmp_path / "starts"
     starts.write_text("")
@@ -229,14 +241,14 @@ def test_back_off_doubles_to_a_minute_and_ends_with_a_good_reading(
     assert number(nvml) == "1"
 
 
-def test_a_reading_that_is_an_error_is_held_until_the_next_try(worker: Callable[..., Nvml], clock: Clock) -> None:
+def test_a_reading_that_is_an_error_is_held_until_the_next_try(worker: Workers, clock: Clock) -> None:
     nvml = worker('print(\'{"error": "no driver; install it", "absent": true}\')')
     for _ in range(2):
         with pytest.raises(NvmlAbsent, match="no driver; install it"):
             nvml.read(LONG)
 
 
-def test_an_error_that_comes_late_is_not_lost(worker: Callable[..., Nvml], tmp_path: Path) -> None:
+def test_an_error_that_comes_late_is_not_lost(worker: Workers, tmp_path: Path) -> None:
     release = tmp_path / "fifo"
     os.mkfifo(release)
     script = 'import sys; sys.stdin.readline(); open(sys.argv[1]).read(); print(\'{"error": "mismatch; reboot"}\')'
@@ -257,7 +269,7 @@ def test_close_ends_a_worker_that_listens_to_its_input() -> None:
     assert nvml._child is None
 
 
-def test_close_kills_a_worker_that_listens_to_nothing(worker: Callable[..., Nvml]) -> None:
+def test_close_kills_a_worker_that_listens_to_nothing(worker: Workers) -> None:
     nvml = worker(STUBBORN)
     number(nvml)
     child = nvml._child

@@ -107,6 +107,23 @@ def test_it_dies_with_a_killed_parent_although_its_input_stays_open() -> None:
     os.close(answers)
 
 
+def test_it_does_not_begin_when_its_parent_died_before_it_could_ask_to_die_with_it() -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*SIMULATED, str(dead.pid)], stdin=pipe, stdout=pipe) as process:
+        assert process.wait(30) == 1
+        assert process.stdout is not None
+        assert process.stdout.read() == b""
+
+
+def test_it_begins_when_its_parent_is_there() -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*SIMULATED, str(os.getpid())], stdin=pipe, stdout=pipe) as process:
+        assert len(ask(process).gpus) == 2
+        process.kill()
+
+
 def test_what_a_library_prints_stays_off_the_answers() -> None:
     script = (
         "import os, sys; from trackside_daemon.nvml import worker; "

@@ -13,7 +13,9 @@ from trackside_daemon.collectors.cpu import CPUS
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.history.trimming import Bounds
 from trackside_daemon.metric import Batch, Sample
+from trackside_daemon.nvml.handle import Nvml
 from trackside_daemon.web.app import Pages
+from trackside_daemon.web.gpu import GpuPages
 from trackside_daemon.web.guard import Token
 from trackside_daemon.web.history import HistoryPages
 
@@ -53,6 +55,8 @@ class Site:
         wrong: What a reload finds wrong.
         ready: Whether the first samples are there.
         reloads: How often it was reloaded.
+        nvml: A real handle, which nobody reads from.
+        forgotten: How often the GPUs were to be forgotten.
         history: A real one, on disk.
     """
 
@@ -62,6 +66,8 @@ class Site:
         self.wrong = ""
         self.ready = True
         self.reloads = 0
+        self.nvml = Nvml()
+        self.forgotten = 0
         state.update(Batch("cpu", [Sample(CPUS, (), 4.0)]))
         self.speaking: tuple[frozenset[int], list[Any]] = (frozenset(), [])
         self.history = Recorder(directory, Bounds(0))
@@ -78,6 +84,9 @@ class Site:
             self.history.writer.put(one if isinstance(one, list) else [one])  # type: ignore[list-item]
         self.history.writer.call(lambda _: None).result(60)
 
+    def _forget(self) -> None:
+        self.forgotten += 1
+
     def _reload(self) -> str:
         self.reloads += 1
         return self.wrong
@@ -89,6 +98,7 @@ class Site:
             ready=lambda: self.ready,
             status=lambda: {"version": "1"},
             history=HistoryPages(self.state, self.history.database, self.history.writer, self.ask),
+            gpu=GpuPages(self.nvml, self._forget),
             reload=self._reload if lifecycle else None,
         )
         return Client(pages.app(token=self.token, hosts=hosts, public_read=public_read))

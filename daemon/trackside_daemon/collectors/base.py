@@ -12,6 +12,10 @@ class NothingToCollect(Exception):  # noqa: N818 - not an error: the host does n
     """This host has nothing for the collector to read; the message says what would change that."""
 
 
+class StillBusy(Exception):  # noqa: N818 - it may be well, and only slow
+    """The source has not finished what it was asked last; nothing was collected this time."""
+
+
 class Collector(Protocol):
     """Reads one subject of the host."""
 
@@ -28,6 +32,7 @@ class Collector(Protocol):
 
         Raises:
             NothingToCollect: This host has nothing to read.
+            StillBusy: The source is slower than the ticks.
             Exception: Anything else is a failure: the caller logs it and goes on.
         """
         ...

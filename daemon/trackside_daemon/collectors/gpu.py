@@ -6,23 +6,28 @@ not; what else identifies a GPU stands on ``trackside_gpu_info``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.collectors.base import NothingToCollect
+from trackside_daemon.collectors.base import NothingToCollect, StillBusy
 from trackside_daemon.metric import Metric, Sample
 from trackside_daemon.nvml.families import FAMILIES
-from trackside_daemon.nvml.handle import NvmlAbsent
+from trackside_daemon.nvml.handle import NvmlAbsent, NvmlPaused, NvmlUnavailable
+from trackside_daemon.nvml.reading import PERMISSION, GpuReading, Reading
 
 if TYPE_CHECKING:
-    from trackside_daemon.nvml.handle import Nvml
-    from trackside_daemon.nvml.reading import GpuReading
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from trackside_daemon.nvml.handle import Nvml
 
 INFO = Metric(
     "trackside_gpu_info",
     "info",
-    "What identifies a GPU, from nvmlDeviceGetName and nvmlDeviceGetPciInfo, sampled by the daemon's tick.",
-    ("gpu", "uuid", "name", "pci_bus_id", "source"),
+    "What identifies a GPU, from nvmlDeviceGetName, nvmlDeviceGetPciInfo and their kind, sampled by the daemon's tick.",
+    (
+        *("gpu", "uuid", "name", "pci_bus_id", "serial", "vbios_version", "architecture", "compute_capability"),
+        *("minor", "numa_node", "source"),
+    ),
 )
 DRIVER_INFO = Metric(
     "trackside_nvidia_driver_info",
@@ -31,9 +36,35 @@ DRIVER_INFO = Metric(
     "the daemon's tick.",
     ("driver_version", "nvml_version", "cuda_version"),
 )
-VISIBLE = Metric(
-    "trackside_gpus_visible", "gauge", "GPUs that nvmlDeviceGetCount counts, sampled by the daemon's tick."
-)
+
+PAGING = (48, 62, 64, 74, 79, 94, 95, 119, 120)
+"""Xids that somebody should be woken for. Their counters begin at 0: a first value of 1 is no increase (NVIDIA/NVSentinel#1196)."""
+
+_XIDS, _XID_TIME = (FAMILIES[name].metric for name in ("xid_errors_total", "xid_last_timestamp_seconds"))
+
+_DOWN = ("up", (), 0.0)
+
+log = logging.getLogger("trackside")
+
+
+class Seen(NamedTuple):
+    """What the last tick saw; any thread may read it.
+
+    Attributes:
+        gpus: Those that were read, those that are lost, and those that are gone.
+        visible: How many of them NVML counts; None while it is not asked.
+        most: The most that it has counted, since the start or since the GPUs were last left alone.
+        driver: The versions.
+        error: Why there is no reading now; empty when there is one.
+        absent: The error is that there is no driver or no GPU.
+    """
+
+    gpus: Sequence[GpuReading] = ()
+    visible: int | None = 0
+    most: int = 0
+    driver: Mapping[str, str] = {}
+    error: str = "nothing was read yet"
+    absent: bool = False
 
 
 class GpuCollector:
@@ -42,33 +73,86 @@ class GpuCollector:
     Args:
         nvml: The handle, closed by whoever made it.
         patience: Seconds to wait for a reading.
+
+    Attributes:
+        seen: What the last tick saw.
     """
 
     name = "gpu"
-    metrics = (*(family.metric for family in FAMILIES.values()), INFO, DRIVER_INFO, VISIBLE)
+    metrics = (*(family.metric for family in FAMILIES.values()), INFO, DRIVER_INFO)
 
     def __init__(self, nvml: Nvml, patience: float) -> None:
+        self.seen = Seen()
         self._nvml = nvml
         self._patience = patience
+        self._forgetting = False
+        self._told: set[tuple[str, str]] = set()
 
     def collect(self) -> list[Sample]:
-        """All GPUs of one reading.
+        """All GPUs of one reading, and of those that were seen before and are lost that they are.
 
         Raises:
-            NothingToCollect: There is no NVIDIA driver or no GPU.
+            NothingToCollect: There is no NVIDIA driver or no GPU, or it is left alone.
+            StillBusy: The worker is busy with what it was asked before.
             NvmlUnavailable: There is no reading this time.
         """
+        if self._forgetting:
+            self._forgetting, self.seen = False, Seen(error=self.seen.error)
+        skipped = self._nvml.skipped
         try:
             reading = self._nvml.read(self._patience)
-        except NvmlAbsent as error:
-            remedy = "or switch the collector off with --no-collector.gpu"
-            raise NothingToCollect(f"NVML is not available: {error}, {remedy}") from error
-        samples = [Sample(VISIBLE, (), len(reading.gpus))]
+        except NvmlUnavailable as error:
+            self.seen = self._without(error)
+            raise self._failure(error, busy=self._nvml.skipped > skipped) from error
+        gpus, visible = (*reading.gpus, *reading.gone), len(reading.gpus)
+        self.seen = Seen(gpus, visible, max(self.seen.most, visible), reading.driver, error="")
+        self._tell_refusals(gpus)
+        samples = []
         if reading.driver:
             samples.append(Sample(DRIVER_INFO, tuple(reading.driver.get(label, "") for label in DRIVER_INFO.labels), 1))
-        for gpu in reading.gpus:
+        for gpu in gpus:
             samples += _samples(gpu)
-        return samples
+        return [*samples, *_xids(gpus, reading)]
+
+    def forget(self) -> None:
+        """From now on other GPUs may be there on purpose; for any thread."""
+        self._forgetting = True
+
+    def held(self) -> list[Sample]:
+        """What there is to say of the GPUs that were seen, while this host has no driver or no GPU any more."""
+        seen = self.seen
+        if not seen.absent:
+            return []
+        return [*(sample for gpu in seen.gpus for sample in _samples(gpu)), *_xids(seen.gpus, self._nvml.last)]
+
+    def _without(self, error: NvmlUnavailable) -> Seen:
+        seen, text = self.seen, str(error)
+        if isinstance(error, NvmlPaused):
+            return Seen(visible=None, driver=seen.driver, error=text)
+        absent = isinstance(error, NvmlAbsent)
+        if not (absent or seen.error):  # what was read last is still on the page
+            return seen._replace(error=text)
+        down = [GpuReading(gpu.index, gpu.uuid, gpu.info, [_DOWN]) for gpu in seen.gpus]
+        return Seen(down, 0, seen.most, seen.driver, text, absent)
+
+    def _failure(self, error: NvmlUnavailable, *, busy: bool) -> Exception:
+        if isinstance(error, NvmlPaused):
+            return NothingToCollect(str(error))
+        if isinstance(error, NvmlAbsent):
+            remedy = "or switch the collector off with --no-collector.gpu"
+            return NothingToCollect(f"NVML is not available: {error}, {remedy}")
+        return StillBusy(str(error)) if busy else error
+
+    def _tell_refusals(self, gpus: Sequence[GpuReading]) -> None:
+        """Log, once for each GPU and name, what whoever runs the daemon can cure."""
+        for gpu in gpus:
+            cures: dict[str, list[str]] = {}
+            for name, why in gpu.refusals.items():
+                if why.startswith(PERMISSION) and (gpu.uuid, name) not in self._told:
+                    self._told.add((gpu.uuid, name))
+                    cures.setdefault(why, []).append(name)
+            for why, names in cures.items():
+                log.warning("GPU %d (%s) refuses %s: %s", gpu.index, gpu.uuid, ", ".join(names), why)
 
 
 def _samples(gpu: GpuReading) -> list[Sample]:
@@ -80,3 +164,16 @@ def _samples(gpu: GpuReading) -> list[Sample]:
         if family in FAMILIES  # after an upgrade the worker may be newer than this process
     ]
     return [Sample(INFO, (*identity, *facts), 1), *values]
+
+
+def _xids(gpus: Sequence[GpuReading], reading: Reading) -> Iterator[Sample]:
+    """The Xids of each GPU, also of one that is lost: its last Xid may say why."""
+    indexes = {gpu.uuid: str(gpu.index) for gpu in gpus if gpu.uuid}
+    for uuid in {**indexes, **reading.xids}:
+        identity = (indexes.get(uuid, ""), uuid)
+        counted = reading.xids.get(uuid, {})
+        for xid in {**dict.fromkeys(PAGING), **counted}:
+            times, last = counted.get(xid, (0, 0.0))
+            yield Sample(_XIDS, (*identity, str(xid)), times)
+            if times:
+                yield Sample(_XID_TIME, (*identity, str(xid)), last)

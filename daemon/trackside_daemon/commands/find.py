@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from trackside.discovery import directories, named
@@ -44,6 +44,19 @@ def find(directory: Path | None, url: str) -> Source:
     return FileSource(directory, _warn)
 
 
+def daemon(url: str) -> ApiSource:
+    """The daemon that a command is about: the one that the user named, else the first of this machine that answers.
+
+    Raises:
+        SourceError: There is none, or the user named no address.
+    """
+    if url:
+        return _named(url)
+    for found, _ in _running():
+        return found
+    raise SourceError("no daemon answers here; start one with trackside daemon, or name another with --url=URL", 1)
+
+
 def _named(url: str) -> ApiSource:
     parts = urlsplit(url if "//" in url else f"http://{url}")
     if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -64,25 +77,56 @@ def _running() -> Iterator[tuple[ApiSource, dict[str, Any]]]:
             continue
 
 
-def _addresses() -> Iterator[tuple[str, str]]:
-    """The addresses and tokens that daemons have written beside their sockets."""
+class Note(NamedTuple):
+    """What a daemon has written beside its socket.
+
+    Attributes:
+        file: The one with the address.
+        owner: Its user's id.
+        problem: Why it cannot be read; empty when it can.
+    """
+
+    file: Path
+    owner: int
+    address: str = ""
+    token: str = ""
+    problem: str = ""
+
+
+def noted() -> Iterator[Note]:
+    """The notes of the daemons that this user may trust: its own and the system's."""
     uid = os.getuid()
     own = named(None, os.environ)
     sockets = [Path(own.removeprefix("ipc://"))] if own.startswith("ipc://") else []
     sockets += [directory / "push.sock" for directory in dict.fromkeys(directories(os.environ, uid))]
-    for socket in sockets:
+    for socket in dict.fromkeys(sockets):
         file = socket.with_suffix(".address")
         try:
-            if file.stat().st_uid not in {uid, 0}:
-                continue
-            address = file.read_text(encoding="utf-8").strip()
-            token = socket.with_suffix(".token").read_text(encoding="utf-8").strip()
+            owner = file.stat().st_uid
         except (OSError, ValueError):
             continue
-        for anywhere, here in _ANYWHERE.items():
-            address = address.replace(f"//{anywhere}:", f"//{here}:")
-        if address.startswith("http"):
-            yield address, token
+        if owner in {uid, 0}:
+            yield _read(file, socket.with_suffix(".token"), owner)
+
+
+def _read(file: Path, secret: Path, owner: int) -> Note:
+    try:
+        address = file.read_text(encoding="utf-8").strip()
+        token = secret.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        return Note(file, owner, problem=f"{error.filename}: {(error.strerror or str(error)).lower()}")
+    except ValueError:
+        address = ""
+    for anywhere, here in _ANYWHERE.items():
+        address = address.replace(f"//{anywhere}:", f"//{here}:")
+    if not address.startswith("http"):
+        return Note(file, owner, problem=f"{file}: no address is in it")
+    return Note(file, owner, address, token)
+
+
+def _addresses() -> Iterator[tuple[str, str]]:
+    """The addresses and tokens that daemons have written beside their sockets."""
+    return ((note.address, note.token) for note in noted() if not note.problem)
 
 
 def _same(directory: Path, other: object) -> bool:

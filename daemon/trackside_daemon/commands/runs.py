@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 import typer
 
 from trackside_daemon.commands.table import duration, number, short_moment, shown, table, took
-from trackside_daemon.config import seconds
+from trackside_daemon.quantities import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

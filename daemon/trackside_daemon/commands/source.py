@@ -221,6 +221,10 @@ class ApiSource:
         """What the daemon says of itself."""
         return self._json("status", patience=STATUS_SECONDS)
 
+    def gpu(self, what: str, said: Any) -> dict[str, Any]:
+        """Has the daemon ``pause`` or ``resume`` the GPUs; what it answers."""
+        return self._json(f"gpu/{what}", "POST", json.dumps(said).encode(), {"Content-Type": "application/json"})
+
     def runs(self, wanted: Filter) -> list[dict[str, Any]]:
         """See `Source`."""
         asked = {name: value for name, value in wanted._asdict().items() if value not in ("", None, 0)}

@@ -8,7 +8,10 @@ import select
 import signal
 import subprocess  # noqa: TID251 - the worker is the one process that this room is for
 import time
-from typing import IO, cast
+from typing import IO, TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ANSWER_BYTES = 4 * 1024 * 1024
 """A longer line is not an answer."""
@@ -17,8 +20,20 @@ GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL: a kill inside a driver call can freeze the GPU (dcgm-exporter#84)."""
 
 
+KILL_GRACE = 1.0
+"""Seconds between SIGKILL and calling it stuck: one that hangs in the kernel ignores even that."""
+
+
 class ChildFailed(Exception):  # noqa: N818 - a sentence about the child
-    """The child cannot be asked any more; the message says why, in one line."""
+    """The child cannot be asked any more; the message says why, in one line.
+
+    Attributes:
+        reason: ``crash`` when a signal ended it, ``exit`` when it ended by itself, else ``error``.
+    """
+
+    def __init__(self, text: str, reason: str = "error") -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 class Child:
@@ -26,11 +41,16 @@ class Child:
 
     The kernel ends it with the *thread* that started it (PR_SET_PDEATHSIG), so that thread should live as long.
 
+    Args:
+        command: The program and its arguments.
+        clock: Seconds that the grace after a signal is measured by.
+
     Raises:
         OSError: The command cannot be started.
     """
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)  # noqa: S603 - ours
         self._requests, self._answers, self._complaints = (
@@ -42,6 +62,7 @@ class Child:
         self._received = b""
         self._last_complaint = b""
         self._told_to_end: float | None = None
+        self._killed: float | None = None
 
     @property
     def pid(self) -> int:
@@ -80,20 +101,46 @@ class Child:
         line, _, self._received = self._received.partition(b"\n")
         return line
 
-    def end(self, now: float) -> None:
-        """Tells it to end, by the end of its input and SIGTERM; *now* by the clock of `gone`."""
-        self._told_to_end = now
+    @property
+    def stuck(self) -> bool:
+        """Whether it is still there `KILL_GRACE` after SIGKILL."""
+        return self._killed is not None and self._clock() - self._killed > KILL_GRACE and self._process.poll() is None
+
+    def end(self) -> None:
+        """Tells it to end, by the end of its input and SIGTERM."""
+        self._told_to_end = self._clock()
         self._requests.close()
         self._process.terminate()
 
-    def gone(self, now: float) -> bool:
+    def gone(self) -> bool:
         """Whether it is reaped. SIGKILL follows when it was told to end more than `GRACE` seconds ago."""
         if self._process.poll() is not None:
             self._close_pipes()
             return True
-        if self._told_to_end is not None and now - self._told_to_end > GRACE:
-            self._process.kill()
+        if self._told_to_end is not None and self._clock() - self._told_to_end > GRACE:
+            self._kill()
         return False
+
+    def ended(self) -> bool:
+        """Waits for the end that it was told of, at most `GRACE` and, after SIGKILL, `KILL_GRACE`; whether it is reaped.
+
+        For another thread than the one that calls the rest.
+        """
+        if self._ends_within(GRACE):
+            return True
+        self._kill()
+        return self._ends_within(KILL_GRACE)
+
+    def _ends_within(self, seconds: float) -> bool:
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _kill(self) -> None:
+        self._process.kill()
+        self._killed = self._killed or self._clock()
 
     def close(self) -> None:
         """Ends it within four seconds, or leaves it to the kernel: one in D state ignores even SIGKILL."""
@@ -109,7 +156,7 @@ class Child:
     def _receive(self) -> None:
         chunk = os.read(self._answers.fileno(), 65536)
         if not chunk:
-            raise ChildFailed(self._epitaph())
+            raise self._epitaph()
         self._received += chunk
         if len(self._received) > ANSWER_BYTES:
             raise ChildFailed(f"it wrote {len(self._received)} bytes without the end of a line")
@@ -120,16 +167,17 @@ class Child:
             while chunk := os.read(self._complaints.fileno(), 65536):
                 self._last_complaint = (self._last_complaint + chunk)[-4096:]
 
-    def _epitaph(self) -> str:
+    def _epitaph(self) -> ChildFailed:
         try:
             status = self._process.wait(0.2)
         except subprocess.TimeoutExpired:
-            return "it closed its output"
+            return ChildFailed("it closed its output")
+        reason = "exit" if status >= 0 else "crash"
         end = f"it exited with status {status}" if status >= 0 else f"it was killed: {signal.strsignal(-status)}"
         self._drain_complaints()
         lines = self._last_complaint.decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return f"{end}: {last[:200]}" if last else end
+        return ChildFailed(f"{end}: {last[:200]}" if last else end, reason)
 
     def _close_pipes(self) -> None:
         for end in (self._requests, self._answers, self._complaints):

@@ -6,6 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.nvml.events import DriverUnbind, GpuEvents
 from trackside_daemon.nvml.gpu import Gpu
 from trackside_daemon.nvml.groups import chosen
 from trackside_daemon.nvml.identity import identity, text
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from trackside_daemon.nvml.groups import Group
+
+
+UNBOUND = "the NVIDIA driver is being taken away from a GPU; the worker lets go of all, so that nothing holds that up"
 
 
 class Driver:
@@ -46,6 +50,9 @@ class Driver:
         self._versions: dict[str, str] | None = None
         self._gpus: dict[str, Gpu] = {}
         self._at: dict[int, str] = {}
+        self._handles: dict[str, Any] = {}
+        self._events = GpuEvents(Library(pynvml))
+        self._unbind = DriverUnbind(Library(pynvml))
 
     def read(self, avoid: Collection[int] = ()) -> Reading:
         """Every GPU that NVML counts. The first call initialises NVML, which may take seconds.
@@ -54,24 +61,36 @@ class Driver:
             avoid: Indexes of GPUs that nothing is asked of, since a worker before this one hung there.
         """
         nvml = self._nvml
+        if self._unbind.told.is_set():
+            return Reading(error=UNBOUND, reason="gpu_unbind")
         try:
             if self._versions is None:
                 nvml.nvmlInit()
                 self._versions = self._read_versions()
+                self._unbind.start()
             count = nvml.nvmlDeviceGetCount()
         except nvml.NVMLError as error:
             return self._refusal(error)
         if not count:
             missing = "NVML sees no GPU: check lspci, or that this container was given one"
             return Reading(error=missing, absent=True, reason="no_gpu")
+        self._handles = {}
         begun = self._clock()
         gpus = [self._gpu(index) if index not in avoid else self._lost(index) for index in range(count)]
         self._pace.keep(self._clock() - begun, self._gpus.values())
+        self._events.watch(self._handles)
         rejected: dict[str, int] = {}
         for gpu in self._gpus.values():
             for family, times in gpu.rejected.items():
                 rejected[family] = rejected.get(family, 0) + times
-        return Reading(gpus, self._versions, calls=nvml.calls, seconds=nvml.seconds, rejected=rejected)
+        return Reading(
+            gpus,
+            self._versions,
+            calls=nvml.calls,
+            seconds=nvml.seconds,
+            rejected=rejected,
+            xids=self._events.xids(),
+        )
 
     def _gpu(self, index: int) -> GpuReading:
         # The handle is fetched anew: after a loss a kept one is undefined, and an index may come to mean another GPU.
@@ -83,13 +102,23 @@ class Driver:
                 self._gpus[uuid] = Gpu(uuid, identity(self._nvml, handle), self._groups, self._clock)
             self._at[index] = uuid
             gpu = self._gpus[uuid]
+            self._heed_events(gpu)
             values = [("up", (), 1.0), *gpu.read(self._nvml, handle)]
         except self._nvml.NVMLError:
             return self._lost(index)
+        self._handles[uuid] = handle
         return GpuReading(index, uuid, gpu.info, values, gpu.refusals.told())
+
+    def _heed_events(self, gpu: Gpu) -> None:
+        if self._events.reconfigured(gpu.uuid):
+            gpu.refusals.clear()
+        if gpu.uuid in self._events.refused:
+            gpu.refusals.add("xid", self._events.refused[gpu.uuid])
 
     def _lost(self, index: int) -> GpuReading:
         known = self._gpus.get(self._at.get(index, ""))
+        if known:
+            known.refusals.clear()  # when it returns it was reset
         return GpuReading(index, known.uuid if known else "", known.info if known else {}, [("up", (), 0.0)])
 
     def _read_versions(self) -> dict[str, str]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside_daemon.nvml.readers import basic, clocks, fabric, fields, health, links, thermal
+from trackside_daemon.nvml.readers import basic, clocks, fabric, fields, gpm, health, links, thermal
+from trackside_daemon.nvml.readers.busy import Busy
+from trackside_daemon.nvml.readers.mig import Mig
+from trackside_daemon.nvml.readers.processes import Accounting, Processes, ProcessUtilization
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -33,7 +36,11 @@ def _one(reader: Reader) -> Group:
 
 
 GROUPS: dict[str, Group] = {
+    "mig": Group(Mig),
     "utilization": _one(basic.utilization),
+    "busy": Group(Busy),
+    "gpm": Group(lambda: gpm.Gpm(gpm.RATIOS)),
+    "cycles": Group(lambda: gpm.Gpm(gpm.CYCLES), extra=True),
     "memory": _one(basic.memory),
     "temperature": _one(thermal.temperature),
     "temperature-threshold": _one(thermal.thresholds),
@@ -60,8 +67,11 @@ GROUPS: dict[str, Group] = {
     "bar1": Group(lambda: basic.bar1, extra=True),
     "pcie-throughput": Group(lambda: links.pcie_throughput, extra=True),
     "links": Group(lambda: links.links, extra=True),
+    "processes": Group(Processes),
+    "process-utilization": Group(ProcessUtilization),
+    "accounting": Group(Accounting, extra=True),
 }
-"""In the order in which they are read."""
+"""In the order in which they are read: what MIG makes of the GPU is known before the others are asked."""
 
 
 def chosen(extra: Iterable[str] = (), skip: Iterable[str] = ()) -> dict[str, Group]:

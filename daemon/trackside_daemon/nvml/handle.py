@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import math
+import os
 import sys
+import threading
 import time
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from trackside_daemon.nvml.avoided import Avoided
+from trackside_daemon.nvml.backoff import Backoff
 from trackside_daemon.nvml.child import Child, ChildFailed
-from trackside_daemon.nvml.reading import Order, Reading
+from trackside_daemon.nvml.continued import Continued
+from trackside_daemon.nvml.dialogue import Dialogue
+from trackside_daemon.nvml.reading import DOWN, Order, Reading
+from trackside_daemon.nvml.roster import Roster
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-INIT_DEADLINE = 60.0
-"""Seconds for a worker's first answer: without persistence mode nvmlInit wakes every GPU up."""
-CYCLE_DEADLINE = 10.0
-BACKOFF_FIRST, BACKOFF_LAST = 1.0, 60.0
+FAILED, ABSENT = (1.0, 60.0), (5.0, 60.0)
+"""Seconds until the next worker, after the first failure and at most."""
+UNBIND_PAUSE = 60.0
+"""Seconds for which the device files are left alone when the driver is to let go of a GPU."""
 
-_decode = msgspec.json.Decoder(Reading).decode
+REASONS = ("timeout", "crash", "exit", "library_mismatch", "gpu_lost", "gpu_unbind", "error", "pause")
+"""Why workers are replaced. One that found no driver, no GPU, no pynvml or another daemon is not counted."""
+_OURS = {"lib_rm_version_mismatch": "library_mismatch", "gpu_is_lost": "gpu_lost", "gpu_unbind": "gpu_unbind"}
 
 
 class NvmlUnavailable(Exception):  # noqa: N818 - says what is so, as its subclass does
@@ -30,28 +41,73 @@ class NvmlAbsent(NvmlUnavailable):
     """This host has no NVIDIA driver or no GPU; the message says what would change that."""
 
 
+class NvmlPaused(NvmlAbsent):
+    """Nothing is read until `Nvml.resume`, so that the device files are free; the message says until when."""
+
+
+class _Pause(NamedTuple):
+    """Its end, by the handle's clock and in Unix seconds, and what to raise until then."""
+
+    until: float
+    unix: float
+    text: str
+
+
 class Nvml:
     """Readings of the worker, for one thread that lives as long as they are wanted. Nothing starts before the first.
 
+    `pause`, `resume` and all attributes are for any thread.
+
     Args:
         order: What the worker is to do.
-        command: Started instead of our worker, by tests.
+        command: Started instead of our worker, by tests; this process's id is added to its arguments.
         clock: Seconds that deadlines and back-off are measured by.
+        wall: Unix time, in seconds.
+
+    Attributes:
+        restarts: How many workers were ended or have ended, by `REASONS`.
+        skipped: How many calls of `read` had no answer since the worker was busy with the request of one before.
+        last: The last reading, also while there is none now; before the first, one of nothing.
     """
 
     def __init__(
-        self, order: Order | None = None, command: list[str] | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        order: Order | None = None,
+        command: list[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
+        self.restarts = dict.fromkeys(REASONS, 0)
+        self.skipped = 0
+        self.last = Reading()
         self._command = command or _worker_command(order or Order())
-        self._clock = clock
+        self._clock, self._wall = clock, wall
+        self._lock = threading.Lock()
         self._child: Child | None = None
-        self._calls = 0
-        self._outstanding = False
-        self._asked_in, self._asked_at = 0, 0.0
-        self._deadline = INIT_DEADLINE
+        self._paused: _Pause | None = None
+        self._dialogue: Dialogue | None = None
         self._trouble: tuple[type[NvmlUnavailable], str] = (NvmlUnavailable, "")
         self._retry_at = float("-inf")
-        self._backoff = BACKOFF_FIRST
+        self._failed, self._absent = Backoff(*FAILED), Backoff(*ABSENT)
+        self._avoided, self._continued, self._roster = Avoided(), Continued(), Roster()
+        self._up: set[str] = set()
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a worker is not gone a second after SIGKILL: it hangs in the kernel, and no other is started."""
+        child = self._child
+        return child is not None and child.stuck
+
+    @property
+    def avoided(self) -> frozenset[int]:
+        """Indexes of the GPUs that are not asked, since a worker hung there."""
+        return self._avoided.at(self._clock())
+
+    @property
+    def paused_until(self) -> float | None:
+        """The end of a pause in Unix seconds, infinite without one; None when there is no pause."""
+        pause = self._paused
+        return pause.unix if pause is not None and self._clock() < pause.until else None
 
     def read(self, patience: float) -> Reading:
         """All GPUs as they are now, waited for at most *patience* seconds.
@@ -59,81 +115,145 @@ class Nvml:
         An answer that comes later is taken by the next call; after that it is too old and asked for again.
 
         Raises:
+            NvmlPaused: `pause` was called, or the driver is to let go of a GPU.
             NvmlAbsent: There is nothing to read on this host.
             NvmlUnavailable: The worker is late, or failed and is being replaced.
         """
-        self._calls += 1
-        until = time.monotonic() + patience
-        child = self._living_child()
-        try:
-            reading = self._fresh_answer(child, until)
-        except (ChildFailed, msgspec.MsgspecError) as error:
-            raise self._replace(NvmlUnavailable, f"the NVML worker failed: {error}") from error
-        if reading is None:
-            raise self._late()
-        if reading.error:
-            raise self._replace(NvmlAbsent if reading.absent else NvmlUnavailable, reading.error)
-        self._backoff = BACKOFF_FIRST
-        return reading
+        with self._lock:
+            return self._read(time.monotonic() + patience)
+
+    def pause(self, seconds: float | None = None) -> bool:
+        """Ends the worker and starts none for so many seconds, or until `resume`; waits at most six seconds.
+
+        Returns:
+            Whether the worker is gone and the device files are free; if not, it hangs in the kernel.
+        """
+        with self._lock:
+            self._pause(seconds, "paused")
+            self._end("pause")
+            child = self._child
+        return child is None or child.ended()
+
+    def resume(self) -> None:
+        """Ends a pause; the next `read` starts a worker."""
+        with self._lock:
+            self._paused = None
 
     def close(self) -> None:
         """Ends the worker, within four seconds. Call it when no thread reads any more."""
         if self._child is not None:
             self._child.close()
-            self._child = None
+            self._child = self._dialogue = None
 
-    def _living_child(self) -> Child:
+    def _read(self, until: float) -> Reading:
+        dialogue = self._living_worker()
+        try:
+            reading = dialogue.reading(self.avoided, until)
+        except ChildFailed as error:
+            raise self._replace(f"the NVML worker failed: {error}", error.reason) from error
+        except msgspec.MsgspecError as error:
+            raise self._replace(f"the NVML worker failed: {error}", "error") from error
+        if reading is None:
+            raise self._late(dialogue)
+        if reading.error:
+            raise self._refused(reading)
+        self._failed.reset()
+        self._absent.reset()
+        return self._good(reading, dialogue.avoided)
+
+    def _living_worker(self) -> Dialogue:
         """The worker to ask; a new one only when the last is reaped, so that never two hang in one driver."""
         now = self._clock()
+        if self._child is not None and self._child.ending and self._child.gone():
+            self._child = self._dialogue = None
+        if self._paused is not None:
+            if now < self._paused.until:
+                raise NvmlPaused(self._paused.text)
+            self._paused = None
         kind, cause = self._trouble
         if self._child is not None and self._child.ending:
-            if not self._child.gone(now):
-                raise kind(f"{cause}; waiting for the worker, process {self._child.pid}, to end")
-            self._child = None
-        if self._child is not None:
-            return self._child
+            last = ", which ignores even SIGKILL: it hangs in the kernel" if self._child.stuck else ""
+            raise kind(f"{cause}; waiting for the worker, process {self._child.pid}, to end{last}")
+        if self._dialogue is not None:
+            return self._dialogue
         if now < self._retry_at:
             raise kind(cause)
+        return self._start()
+
+    def _start(self) -> Dialogue:
         try:
-            self._child = Child(self._command)
+            self._child = Child([*self._command, str(os.getpid())], self._clock)
         except OSError as error:
-            raise self._replace(NvmlUnavailable, f"the NVML worker cannot be started: {error}") from error
-        self._outstanding, self._deadline = False, INIT_DEADLINE
-        return self._child
+            raise self._replace(f"the NVML worker cannot be started: {error}", "") from error
+        self._continued.replaced()
+        self._up = set()
+        self._dialogue = Dialogue(self._child, self._clock)
+        return self._dialogue
 
-    def _fresh_answer(self, child: Child, until: float) -> Reading | None:
-        while True:
-            if not self._outstanding:
-                child.ask(b"[]")
-                self._outstanding, self._asked_in, self._asked_at = True, self._calls, self._clock()
-            line = child.answer(until)
-            if line is None:
-                return None
-            if line.isdigit():
-                continue
-            self._outstanding, self._deadline = False, CYCLE_DEADLINE
-            reading = _decode(line)
-            if reading.error or self._calls - self._asked_in <= 1:
-                return reading
+    def _good(self, reading: Reading, avoided: frozenset[int]) -> Reading:
+        """The reading, as the daemon is to see it. A worker does not outlive a loss, after which its handles are undefined."""
+        for gpu in reading.gpus:
+            if gpu.index not in avoided:
+                self._avoided.answered(gpu.index)
+        # The next worker has never seen a GPU up that stays lost, so that one loss costs one worker.
+        up = {gpu.uuid for gpu in reading.gpus if gpu.uuid and gpu.values != DOWN}
+        if self._up - up:
+            self._end("gpu_lost")
+            self._trouble = NvmlUnavailable, "a GPU is lost, and a new NVML worker looks for the others"
+        self._up = up
+        self.last = self._continued.add(self._roster.call(reading))
+        return self.last
 
-    def _late(self) -> NvmlUnavailable:
-        waited = self._clock() - self._asked_at
-        if waited <= self._deadline:
+    def _late(self, dialogue: Dialogue) -> NvmlUnavailable:
+        self.skipped += dialogue.is_old
+        waited = dialogue.waited
+        if waited <= dialogue.deadline:
             return NvmlUnavailable(
-                f"the NVML worker has not answered for {waited:.1f} s; it is replaced after {self._deadline:.0f} s"
+                f"the NVML worker has not answered for {waited:.1f} s; it is replaced after {dialogue.deadline:.0f} s"
             )
-        hung = f"the NVML worker hung for {waited:.0f} s and is replaced; look for Xid in dmesg"
-        return self._replace(NvmlUnavailable, hung)
+        where = ""
+        if dialogue.at is not None:
+            self._avoided.hung(dialogue.at, self._clock())
+            where = f" at GPU {dialogue.at}, which is left alone for a while,"
+        return self._replace(
+            f"the NVML worker hung for {waited:.0f} s{where} and is replaced; look for Xid in dmesg", "timeout"
+        )
 
-    def _replace(self, kind: type[NvmlUnavailable], cause: str) -> NvmlUnavailable:
+    def _refused(self, reading: Reading) -> NvmlUnavailable:
+        """For a reading that is an error, after which its worker ends by itself."""
+        if reading.reason == "locked":
+            return self._replace(reading.error, "", self._absent)
+        if reading.absent:
+            return self._replace(reading.error, "", self._absent, NvmlAbsent)
+        error = self._replace(reading.error, _OURS.get(reading.reason, "error"))
+        if reading.reason != "gpu_unbind":
+            return error
+        return NvmlPaused(self._pause(UNBIND_PAUSE, f"{reading.error}; paused").text)
+
+    def _replace(
+        self, cause: str, reason: str, backoff: Backoff | None = None, kind: type[NvmlUnavailable] = NvmlUnavailable
+    ) -> NvmlUnavailable:
         """Ends the worker, says when the next may start, and returns what to raise until then."""
-        now = self._clock()
-        if self._child is not None:
-            self._child.end(now)
+        self._end(reason)
         self._trouble = kind, cause
-        self._retry_at = now + self._backoff
-        self._backoff = min(2 * self._backoff, BACKOFF_LAST)
+        self._retry_at = self._clock() + (backoff or self._failed).wait()
         return kind(cause)
+
+    def _end(self, reason: str) -> None:
+        if self._child is not None and not self._child.ending:
+            self._child.end()
+            if reason:
+                self.restarts[reason] += 1
+
+    def _pause(self, seconds: float | None, why: str) -> _Pause:
+        length = math.inf if seconds is None else seconds
+        unix = self._wall() + length
+        until = "" if length == math.inf else f" until {datetime.fromtimestamp(unix).astimezone():%H:%M:%S}"
+        text = f"{why}{until}; trackside resume-gpu goes on at once"
+        self._paused = _Pause(self._clock() + length, unix, text)
+        self._trouble, self._retry_at = (NvmlUnavailable, "the pause is over"), float("-inf")
+        self._roster.forget()
+        return self._paused
 
 
 def _worker_command(order: Order) -> list[str]:

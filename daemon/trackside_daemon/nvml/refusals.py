@@ -29,9 +29,13 @@ class Refusals:
 
     Args:
         clock: Seconds of a clock that only goes forward.
+
+    Attributes:
+        cleared: How often all was forgotten. What a reader kept from before the last time is of another GPU.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.cleared = 0
         self._clock = clock
         self._why: dict[str, str] = {}
         self._until: dict[str, float] = {}
@@ -53,6 +57,7 @@ class Refusals:
         return dict(self._why)
 
     def clear(self) -> None:
-        """Ask for everything again: the GPU's mode has changed."""
+        """Ask for everything again: the GPU was lost, or its mode has changed."""
+        self.cleared += 1
         self._why.clear()
         self._until.clear()

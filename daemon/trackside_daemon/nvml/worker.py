@@ -1,8 +1,9 @@
-"""The process that alone talks to NVML: ``python -m trackside_daemon.nvml.worker ORDER``.
+"""The process that alone talks to NVML: ``python -m trackside_daemon.nvml.worker ORDER [PARENT]``.
 
-The order is an `Order` in JSON. A request is a line on stdin, with the indexes of GPUs to leave alone as a JSON list; its
-answer a `Reading` as one line of JSON on stdout, after a line with the index of each GPU that it goes on to. The worker ends with its input, with
-its parent, and after a reading that is an error: what mends it may be another library, and only a new process loads it.
+The order is an `Order` in JSON, the parent the id of the process that reads the answers. A request is a line on stdin,
+with the indexes of GPUs to leave alone as a JSON list; its answer a `Reading` as one line of JSON on stdout, after a line
+with the index of each GPU that it goes on to. The worker ends with its input, with its parent, and after a reading that
+is an error: what mends it may be another library, and only a new process loads it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import msgspec
 
 from trackside_daemon.nvml.driver import Driver
 from trackside_daemon.nvml.groups import chosen
+from trackside_daemon.nvml.lock import Locked, lock
 from trackside_daemon.nvml.reading import Order, Reading
 from trackside_daemon.nvml.simulated import Start, simulate
 
@@ -28,8 +30,10 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> int:
-    """Answers until the input ends (status 0) or there is an error to tell (status 1)."""
+    """Answers until the input ends (status 0), or the parent is gone or there is an error to tell (status 1)."""
     _set_signals()
+    if len(arguments) > 1 and os.getppid() != int(arguments[1]):
+        return 1  # it died before it was ours to die with
     # Only answers may reach the parent's pipe: what vendor code prints goes to stderr.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -56,11 +60,17 @@ def _real(order: Order, reading: Callable[[int], None]) -> Callable[[list[int]],
     try:
         import pynvml
     except ImportError:
-        missing = Reading(
-            error="nvidia-ml-py is not installed; pip install 'trackside[daemon]'", absent=True, reason="no_pynvml"
-        )
-        return lambda _: missing
+        missing = "nvidia-ml-py is not installed; pip install 'trackside[daemon]'"
+        return _saying(Reading(error=missing, absent=True, reason="no_pynvml"))
+    try:
+        lock()
+    except Locked as error:
+        return _saying(Reading(error=str(error), reason="locked"))
     return Driver(pynvml, chosen(order.extra, order.skip), reading, order.interval).read
+
+
+def _saying(reading: Reading) -> Callable[[list[int]], Reading]:
+    return lambda _: reading
 
 
 def _simulation(order: Order) -> Callable[[list[int]], Reading]:

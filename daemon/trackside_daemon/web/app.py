@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from trackside_daemon.state import State
+    from trackside_daemon.web.gpu import GpuPages
     from trackside_daemon.web.history import HistoryPages
 
 STATIC = Path(__file__).parent / "static"
@@ -61,6 +62,7 @@ class Pages:
         status: What ``/api/v1/status`` says beside what is in the state.
         reload: Reads the configuration again, and returns what is wrong with it, or nothing; None when not allowed.
         history: What the API tells of runs.
+        gpu: What it does with the GPUs.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Pages:
         ready: Callable[[], bool],
         status: Callable[[], dict[str, Any]],
         history: HistoryPages,
+        gpu: GpuPages,
         reload: Callable[[], str] | None = None,
     ) -> None:
         self._state = state
@@ -78,7 +81,7 @@ class Pages:
         self._ready = ready
         self._status = status
         self._reload = reload
-        self._history = history
+        self._others = (history, gpu)
         self._own = own_families()
 
     def app(self, *, token: Token, hosts: Collection[str], public_read: bool) -> Starlette:
@@ -138,7 +141,8 @@ class Pages:
 
     def _answer(self, name: str) -> Callable[[Request], Awaitable[Response]]:
         """The method that answers an endpoint of the API."""
-        answer: Callable[[Request], Awaitable[Response]] = getattr(self if hasattr(self, name) else self._history, name)
+        pages = next(one for one in (self, *self._others) if hasattr(one, name))
+        answer: Callable[[Request], Awaitable[Response]] = getattr(pages, name)
         return answer
 
     async def landing(self, _request: Request) -> Response:

@@ -95,7 +95,30 @@ ENDPOINTS = (
         ("name", "id"),
         body="The file: CSV, JSON or JSON lines.",
     ),
-    Endpoint("GET", "/status", "status", "How the daemon does."),
+    Endpoint(
+        "POST",
+        "/gpu/pause",
+        "pause_gpu",
+        "Let go of the GPUs, so that they can be reset or taken away.",
+        description="for is in seconds, or null for no end. Answers when the device files are closed, within seven "
+        "seconds; released is false when the daemon's own worker hangs in the driver, and holders are the processes that "
+        "have the files open, as far as the daemon may look. A second pause counts instead of the first.",
+        body='{"for": 600}',
+    ),
+    Endpoint(
+        "POST",
+        "/gpu/resume",
+        "resume_gpu",
+        "Read the GPUs again.",
+        description="resumed is false when they were not paused.",
+    ),
+    Endpoint(
+        "GET",
+        "/status",
+        "status",
+        "How the daemon does.",
+        description="refused says of each GPU what it does not measure, and why.",
+    ),
     Endpoint("GET", "/openapi.json", "openapi", "This document."),
 )
 """An id may be any text: what has a meaning in a path is percent-encoded in it, a slash as %2F."""

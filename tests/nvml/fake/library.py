@@ -23,14 +23,17 @@ class Scenario:
 
     Args:
         path: The file, which need not exist.
-        board: Of ``tests/nvml/boards``.
+        name: A board of ``tests/nvml/boards``.
         gpus: How many of that board there are.
+
+    Attributes:
+        lines: What follows scope and key, by them; after a change by hand, call `say`.
     """
 
-    def __init__(self, path: Path, board: str = "h100-busy", gpus: int = 1) -> None:
+    def __init__(self, path: Path, name: str = "h100-busy", gpus: int = 1) -> None:
         self.path = path
-        self._lines: dict[tuple[str, str], str] = {}
-        self.say(*_board(board), f"system epoch {time.time()}")
+        self.lines: dict[tuple[str, str], str] = {}
+        self.say(*board(name), f"system epoch {time.time()}")
         self.gpus(gpus)
 
     @property
@@ -40,7 +43,7 @@ class Scenario:
 
     def gpus(self, count: int) -> None:
         """So many GPUs of the board; their UUIDs end in their index."""
-        uuid = self._lines["0", "nvmlDeviceGetUUID"]
+        uuid = self.lines["0", "nvmlDeviceGetUUID"]
         more = (
             f"{index} nvmlDeviceGetUUID {uuid[:-2]}{index:02x}\n"
             f"{index} nvmlDeviceGetPciInfo_v3 00000000:{index + 1:02X}:00.0\n"
@@ -54,19 +57,19 @@ class Scenario:
         for line in "\n".join(texts).splitlines():
             if line and not line.startswith("#"):
                 scope, key, words = [*line.split(" ", 2), ""][:3]
-                self._lines[scope, key] = words
+                self.lines[scope, key] = words
         self._write()
 
     def unsay(self, *names: str) -> None:
         """Lines that go, as ``SCOPE KEY``."""
         for name in names:
             scope, key = name.split(" ")
-            del self._lines[scope, key]
+            del self.lines[scope, key]
         self._write()
 
     def xid(self, gpu: int, number: int) -> None:
         """An Xid error, now."""
-        told = sum(key.startswith("event:") for _, key in self._lines)
+        told = sum(key.startswith("event:") for _, key in self.lines)
         self.say(f"{gpu} event:{told + 1} 8 {number}")
 
     def unload(self) -> None:
@@ -75,11 +78,11 @@ class Scenario:
 
     def _write(self) -> None:
         new = self.path.with_suffix(".new")
-        new.write_text("".join(f"{scope} {key} {words}\n" for (scope, key), words in self._lines.items()))
+        new.write_text("".join(f"{scope} {key} {words}\n" for (scope, key), words in self.lines.items()))
         new.replace(self.path)
 
 
-def _board(name: str) -> list[str]:
+def board(name: str) -> list[str]:
     """The lines of a board; ``like OTHER`` stands for those of another."""
     lines = (BOARDS / f"{name}.txt").read_text().splitlines()
-    return [one for line in lines for one in (_board(line[5:]) if line.startswith("like ") else [line])]
+    return [one for line in lines for one in (board(line[5:]) if line.startswith("like ") else [line])]

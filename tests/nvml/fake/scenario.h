@@ -6,8 +6,8 @@
    more each second since `system epoch`, or a text, or an action:
 
      status N    the function answers N            hang        it never returns
-     crash N     the Nth call of it, and SIGSEGV    deaf        nor listens to SIGTERM while it does not
-     exit N      the Nth call of it, and exit(1)
+     crash N     zeros, SIGSEGV at the Nth call     deaf        nor listens to SIGTERM while it does not
+     exit N      zeros, exit(1) at the Nth call
 
    The key * acts in every function of its scope, and `delay` has the seconds that each of them takes. */
 
@@ -115,7 +115,7 @@ static int act(struct line *line)
     if (!strcmp(action, "deaf") || !strcmp(action, "hang"))
         for (;;)
             pause();
-    return !strcmp(action, "crash") || !strcmp(action, "exit") ? NOT_SUPPORTED : -1;
+    return -1;
 }
 
 static long double number(const char **words)

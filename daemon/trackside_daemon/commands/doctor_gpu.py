@@ -1,0 +1,139 @@
+"""What the doctor says of the NVIDIA driver and the GPUs, from a status of the daemon or one of its own making."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.commands.doctor import Finding
+from trackside_daemon.nvml.reading import PERMISSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+PATIENCE = 30.0
+"""Seconds for a first reading: a driver without persistence mode wakes all GPUs up."""
+
+NAMES = 8
+"""So many of what is not measured are named for each reason."""
+
+SEE = "see dmesg for NVRM and Xid, and whether nvidia-smi works"
+
+
+def look(status: Mapping[str, Any] | None) -> Iterator[Finding]:
+    """The driver, how many GPUs there are, and each of them."""
+    from trackside_daemon.config import ConfigError
+
+    try:
+        found = _own() if status is None else status
+    except ConfigError as error:
+        yield Finding("FAIL", "configuration", str(error))
+        return
+    nvml, gpus = found.get("nvml"), found.get("gpus", [])
+    if nvml is None:
+        yield Finding("ok", "driver", "not asked: the GPU collector is switched off")
+        return
+    yield _driver(nvml, gpus)
+    if not nvml["error"]:
+        yield _count(nvml)
+    if nvml.get("paused_until") is None:
+        yield from _each(gpus)
+
+
+def _own() -> dict[str, Any]:
+    """What a daemon of this user would say, from one reading."""
+    from trackside_daemon.collectors.gpu import GpuCollector
+    from trackside_daemon.collectors.nvml import NvmlCollector
+    from trackside_daemon.config import load
+    from trackside_daemon.daemon import order
+    from trackside_daemon.nvml.groups import GROUPS
+    from trackside_daemon.nvml.handle import Nvml
+
+    config = load(groups=GROUPS)
+    on = config.collector.gpu
+    if not on.enabled:
+        return {"nvml": None}
+    nvml = Nvml(order(config))
+    gpu = GpuCollector(nvml, PATIENCE)
+    try:
+        with suppress(Exception):  # whatever it is, the status says it
+            gpu.collect()
+        return NvmlCollector(nvml, gpu, on.expected, None if on.simulate else Path("/sys")).status()
+    finally:
+        nvml.close()
+
+
+def _driver(nvml: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> Finding:
+    error, pci = nvml["error"], nvml.get("pci")
+    if nvml.get("paused_until") is not None:
+        return Finding("warn", "driver", f"left alone: {_paused(nvml['paused_until'])}")
+    if not error:
+        versions = f"NVIDIA {nvml.get('driver_version')}, CUDA {nvml.get('cuda_version')}"
+        return Finding("ok", "driver", versions if nvml.get("driver_version") else "not asked: the GPUs are simulated")
+    if not nvml["absent"]:
+        return Finding("FAIL", "driver", error)
+    if pci == 0 and not gpus and not nvml.get("expected"):
+        return Finding("ok", "driver", "not needed: there is no NVIDIA GPU on the PCI bus")
+    if pci is None and not gpus and not nvml.get("expected"):
+        return Finding("warn", "driver", error)
+    container = "; in a container, give it the GPUs, as docker run --gpus all does" if pci else ""
+    return Finding("FAIL", "driver", f"{error}{container}")
+
+
+def _paused(until: object) -> str:
+    end = f" {datetime.fromtimestamp(until).astimezone():%H:%M:%S}" if isinstance(until, float) else ""
+    return f"paused until{end or ' further notice'}; trackside resume-gpu goes on at once"
+
+
+def _count(nvml: Mapping[str, Any]) -> Finding:
+    visible, expected, pci = nvml.get("visible", 0), nvml.get("expected", 0), nvml.get("pci")
+    if visible < expected:
+        return Finding("FAIL", "gpus", f"{visible} of {expected} that should be there; {SEE}")
+    if pci is not None and visible < pci:
+        given = "a container may have been given fewer; if this is none"
+        return Finding("warn", "gpus", f"{visible}, but {pci} on the PCI bus: {given}, {SEE}")
+    return Finding("ok", "gpus", f"{visible}, all that should be there")
+
+
+def _each(gpus: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """A line for all that are alike."""
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for gpu in gpus:
+        index, name = gpu["index"], gpu["name"] or "of unknown make"
+        if not gpu["up"]:
+            mend = f"{SEE}, then nvidia-smi --gpu-reset -i {index}, or reboot"
+            yield Finding("FAIL", f"gpu {index}", f"{name} {gpu['uuid']}: does not answer; {mend}")
+            continue
+        alike.setdefault((name, *sorted(gpu["refused"].items())), []).append(index)
+    for (name, *refused), indexes in alike.items():
+        about = f"gpu {_ranges(indexes)}"
+        if not refused:
+            yield Finding("ok", about, f"{name}: measures everything")
+            continue
+        curable = any(why.startswith(PERMISSION) for _, why in refused)
+        yield Finding("warn" if curable else "ok", about, f"{name}: does not measure {_reasons(refused)}")
+
+
+def _reasons(refused: Sequence[tuple[str, str]]) -> str:
+    """What is not measured, by why; what can be cured first."""
+    by_reason: dict[str, list[str]] = {}
+    for name, why in refused:
+        by_reason.setdefault(why, []).append(name)
+    parts = []
+    for why, names in sorted(by_reason.items(), key=lambda one: not one[0].startswith(PERMISSION)):
+        more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+        parts.append(f"{', '.join(names[:NAMES])}{more} ({why})")
+    return "; ".join(parts)
+
+
+def _ranges(indexes: Sequence[int]) -> str:
+    """``0-3, 5`` of 0, 1, 2, 3 and 5."""
+    runs: list[list[int]] = []
+    for index in sorted(indexes):
+        if runs and index == runs[-1][1] + 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -1,0 +1,63 @@
+"""What a setting may hold beside numbers and texts: durations, sizes, lists, what ails a simulated GPU."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_settings import NoDecode
+
+LEAST_BYTES = 16 * 1024**2
+TROUBLES = ("hot", "throttled", "xid", "lost")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def seconds(value: object) -> object:
+    """A duration, ``1s``, ``500ms``, ``1h30m`` or a number of seconds, in seconds."""
+    if not isinstance(value, str) or re.fullmatch(r"[\d.]+", value):
+        return value
+    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", value)
+    if not parts or "".join(number + unit for number, unit in parts) != value:
+        raise ValueError(f"{value!r} is not a duration such as 1s, 500ms or 1h30m")
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+
+
+def size_bytes(value: object) -> object:
+    """A size, ``10GiB``, ``500MB`` or a number of bytes, in bytes."""
+    if not isinstance(value, str) or value.isdecimal():
+        return value
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT])(i?)B?", value.strip())
+    if found is None:
+        raise ValueError(f"{value!r} is not a size such as 10GiB, 500MB or a number of bytes")
+    number, prefix, binary = found.groups()
+    return round(float(number) * (1024 if binary else 1000) ** (" KMGT".index(prefix.upper())))
+
+
+def bound_bytes(value: int) -> int:
+    """A bound of the history: none, or enough for its WAL, which takes 4 MiB, and some samples."""
+    if 0 < value < LEAST_BYTES:
+        raise ValueError(f"{value} bytes are too few for a history; at least 16MiB, or 0 for no bound")
+    return value
+
+
+def troubles(value: tuple[str, ...]) -> tuple[str, ...]:
+    """What may ail a simulated GPU, and which: ``hot``, or ``lost:3``."""
+    for one in value:
+        if not re.fullmatch(rf"({'|'.join(TROUBLES)})(:\d{{1,2}})?", one, re.ASCII):
+            raise ValueError(f"{one!r} is none of {', '.join(TROUBLES)}, each with :INDEX of the GPU or without")
+    return value
+
+
+def _listed(value: object) -> object:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def text(value: object) -> object:
+    """A text that YAML has read as a number."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Seconds = Annotated[float, BeforeValidator(seconds), Field(allow_inf_nan=False, le=100 * 365 * 86400)]
+Bytes = Annotated[int, BeforeValidator(size_bytes), AfterValidator(bound_bytes)]
+Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]

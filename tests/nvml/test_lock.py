@@ -1,0 +1,96 @@
+"""The lock, between processes."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from trackside_daemon.nvml.handle import _worker_command
+from trackside_daemon.nvml.lock import VARIABLE, Locked, lock
+from trackside_daemon.nvml.reading import Order, Reading
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HOLDS = """
+import sys
+from trackside_daemon.nvml.lock import lock
+lock(sys.argv[1])
+print("locked", flush=True)
+sys.stdin.read()
+"""
+WAYS_OUT = "samples the GPUs of this machine already; stop trackside there, or run this daemon with --no-collector.gpu"
+
+
+@pytest.fixture
+def name() -> str:
+    """Of a lock that nobody else has."""
+    return f"trackside-test-{uuid4()}"
+
+
+@pytest.fixture
+def holder(name: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has the lock."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", HOLDS, name], stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"locked\n"
+        yield process
+        process.kill()
+
+
+def answer(order: Order, name: str) -> Reading:
+    """What a worker says that is started beside the holder."""
+    environ = {**os.environ, VARIABLE: name}
+    result = subprocess.run(
+        _worker_command(order), input=b"[]\n", capture_output=True, env=environ, check=False, timeout=30
+    )
+    return msgspec.json.decode(result.stdout.splitlines()[-1], type=Reading)
+
+
+def test_who_comes_second_is_told_who_has_it_and_what_to_do(holder: subprocess.Popen[bytes], name: str) -> None:
+    with pytest.raises(Locked) as caught:
+        lock(name)
+    who = f"process {holder.pid} of user {getpass.getuser()}, started by process {os.getpid()},"
+    assert str(caught.value) == f"{who} {WAYS_OUT}"
+
+
+def test_the_kernel_takes_it_back_from_a_process_that_was_killed(holder: subprocess.Popen[bytes], name: str) -> None:
+    holder.kill()
+    holder.wait()
+    lock(name)
+
+
+def test_a_worker_that_comes_second_says_so_and_loads_no_driver(holder: subprocess.Popen[bytes], name: str) -> None:
+    reading = answer(Order(), name)
+    assert (reading.reason, reading.absent) == ("locked", False)
+    assert f"process {holder.pid} of user" in reading.error
+
+
+def test_a_simulation_needs_no_lock(holder: subprocess.Popen[bytes], name: str) -> None:
+    assert len(answer(Order(simulate=1), name).gpus) == 1
+
+
+def test_many_who_ask_take_nothing_from_the_holder(name: str) -> None:
+    lock(name)
+    for _ in range(100):
+        with pytest.raises(Locked, match=f"process {os.getpid()} of user"):
+            lock(name)
+
+
+def test_a_user_without_a_name_is_a_number(
+    monkeypatch: pytest.MonkeyPatch, holder: subprocess.Popen[bytes], name: str
+) -> None:
+    def nobody(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    with pytest.raises(Locked, match=f"of user {os.getuid()},"):
+        lock(name)

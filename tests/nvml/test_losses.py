@@ -1,0 +1,146 @@
+"""GPUs that hang or fall off the bus: the others go on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from workers import LONG, Machine, pid, reap, refusal
+
+from trackside_daemon.nvml.avoided import Avoided
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from workers import Clock, Workers
+
+ALL = {"GPU-0": True, "GPU-1": True, "GPU-2": True}
+WITHOUT_ONE = {**ALL, "GPU-1": False}
+
+
+@pytest.fixture
+def machine(worker: Workers, tmp_path: Path) -> Machine:
+    """Three GPUs that have been read."""
+    machine = Machine(worker, tmp_path / "ails")
+    assert machine.up() == ALL
+    return machine
+
+
+def test_a_gpu_that_hangs_is_left_alone_and_the_others_go_on(machine: Machine, clock: Clock) -> None:
+    machine.ails(gpu1="hang")
+    machine.hang(1)
+    clock.now += 10.5
+    assert "hung for 10 s at GPU 1, which is left alone for a while, and is replaced" in refusal(machine.nvml, 0.01)
+    assert machine.nvml.avoided == {1}
+    reap(machine.nvml)
+    clock.now += 1.5
+    assert machine.up() == WITHOUT_ONE
+    assert machine.up() == WITHOUT_ONE
+    assert machine.nvml.restarts["timeout"] == 1
+    assert machine.nvml.restarts["gpu_lost"] == 0
+
+
+def test_a_gpu_that_hung_is_tried_again_after_a_minute_by_the_same_worker(machine: Machine, clock: Clock) -> None:
+    _hang_at_one(machine, clock)
+    machine.ails()
+    clock.now += 57
+    assert machine.up() == WITHOUT_ONE
+    kept = pid(machine.nvml)
+    clock.now += 2
+    assert machine.nvml.avoided == frozenset()
+    assert machine.up() == ALL
+    assert pid(machine.nvml) == kept
+
+
+def test_a_gpu_that_hangs_again_is_left_alone_for_longer_until_it_has_answered(machine: Machine, clock: Clock) -> None:
+    _hang_at_one(machine, clock)
+    clock.now += 60
+    _hang_at_one(machine, clock)
+    clock.now += 100
+    assert machine.up() == WITHOUT_ONE
+    machine.ails()
+    clock.now += 20
+    assert machine.up() == ALL
+    _hang_at_one(machine, clock)
+    clock.now += 60
+    assert machine.nvml.avoided == frozenset()
+
+
+def test_a_gpu_is_left_alone_for_ten_minutes_at_most() -> None:
+    avoided = Avoided()
+    for wait in (60, 120, 240, 480, 600, 600):
+        avoided.hung(3, 0.0)
+        assert avoided.at(wait - 1) == {3}
+        assert avoided.at(wait + 1) == frozenset()
+
+
+def test_a_hang_before_any_gpu_is_no_gpus_fault(machine: Machine, clock: Clock) -> None:
+    machine.ails(init="hang")
+    machine.hang(None)
+    clock.now += 10.5
+    assert "hung for 10 s and is replaced" in refusal(machine.nvml, 0.01)
+    assert machine.nvml.avoided == frozenset()
+
+
+def test_a_lost_gpu_costs_one_worker_at_once_and_keeps_its_name(machine: Machine) -> None:
+    before = pid(machine.nvml)
+    machine.ails(gpu1="lost")
+    assert machine.up() == WITHOUT_ONE
+    reap(machine.nvml)
+    assert machine.up() == WITHOUT_ONE
+    after = pid(machine.nvml)
+    assert after != before
+    assert machine.up() == WITHOUT_ONE
+    assert pid(machine.nvml) == after
+    assert machine.nvml.restarts["gpu_lost"] == 1
+
+
+def test_a_gpu_that_came_back_can_be_lost_again(machine: Machine) -> None:
+    for _ in range(2):
+        machine.ails(gpu1="lost")
+        machine.up()
+        reap(machine.nvml)
+        assert machine.up() == WITHOUT_ONE
+        machine.ails()
+        assert machine.up() == ALL
+    assert machine.nvml.restarts["gpu_lost"] == 2
+
+
+def test_a_gpu_that_is_not_counted_any_more_is_told_as_gone(machine: Machine) -> None:
+    machine.ails(gpu2="gone")
+    machine.nvml.read(LONG)
+    reap(machine.nvml)
+    for _ in range(2):
+        reading = machine.nvml.read(LONG)
+        assert [gpu.index for gpu in reading.gpus] == [0, 1]
+        assert [(gpu.uuid, gpu.values) for gpu in reading.gone] == [("GPU-2", [("up", (), 0.0)])]
+    assert machine.nvml.restarts["gpu_lost"] == 1
+    machine.ails()
+    assert machine.up() == ALL
+    assert machine.nvml.last.gone == []
+
+
+def test_a_pause_forgets_who_is_gone(machine: Machine) -> None:
+    machine.nvml.pause()
+    machine.ails(gpu2="gone")
+    machine.nvml.resume()
+    assert machine.nvml.read(LONG).gone == []
+
+
+def test_what_a_worker_counts_goes_on_with_the_next(machine: Machine) -> None:
+    machine.ails(gpu1="lost")
+    machine.nvml.read(LONG)
+    reap(machine.nvml)
+    first = machine.nvml.read(LONG).gpus[0]
+    assert ("busy_seconds_total", (), 10.0) in first.values
+
+
+def _hang_at_one(machine: Machine, clock: Clock) -> None:
+    """Until another worker reads the others."""
+    machine.ails(gpu1="hang")
+    machine.hang(1)
+    clock.now += 10.5
+    refusal(machine.nvml, 0.01)
+    reap(machine.nvml)
+    clock.now += 1.5
+    assert machine.up() == WITHOUT_ONE

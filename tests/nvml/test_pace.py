@@ -1,0 +1,81 @@
+"""A driver that answers more slowly than it is asked, by a clock that readers move."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pynvml
+import pytest
+
+from trackside_daemon.nvml.driver import Driver
+from trackside_daemon.nvml.groups import chosen
+from trackside_daemon.nvml.pace import PATIENCE
+
+if TYPE_CHECKING:
+    from trackside_daemon.nvml.reading import GpuReading
+
+LIMIT = 1.0
+
+
+class Slow:
+    """A clock, and calls that take their time by it."""
+
+    def __init__(self, library: Any) -> None:
+        self.now = 0.0
+        self._library = library
+        self._takes: dict[str, float] = {}
+
+    def __call__(self) -> float:
+        return self.now
+
+    def take(self, function: str, seconds: float) -> None:
+        """From now on the function takes so long, and answers 0."""
+        self._takes[function] = seconds
+        self._library.functions[function] = self._call
+
+    def _call(self, _: Any, name: str, *__: Any) -> None:
+        self.now += self._takes[name]
+
+
+@pytest.fixture
+def slow(library: Any) -> Slow:
+    library.count = 2
+    return Slow(library)
+
+
+def cycles(slow: Slow, count: int, *extra: str) -> list[GpuReading]:
+    driver = Driver(pynvml, chosen(extra), interval=LIMIT, clock=slow)
+    return [driver.read().gpus[1] for _ in range(count)]
+
+
+def test_the_costliest_optional_reader_of_slow_cycles_is_refused_in_words(slow: Slow) -> None:
+    slow.take("nvmlDeviceGetPcieThroughput", 0.2)
+    slow.take("nvmlDeviceGetBAR1MemoryInfo", 0.15)
+    slow.take("nvmlDeviceGetPersistenceMode", 0.3)
+    last = cycles(slow, PATIENCE + 1, "all")[-1]
+    assert last.refusals["pcie-throughput"] == "took 0.80 s of a cycle that is longer than the interval"
+    families = {family for family, _, _ in last.values}
+    assert "pcie_transmit_bytes_per_second" not in families
+    assert {"bar1_memory_bytes", "persistence_mode"} <= families
+
+
+def test_the_next_costliest_follows_when_that_was_not_enough(slow: Slow) -> None:
+    slow.take("nvmlDeviceGetPcieThroughput", 0.2)
+    slow.take("nvmlDeviceGetBAR1MemoryInfo", 0.6)
+    last = cycles(slow, 2 * PATIENCE, "all")[-1]
+    assert "bar1" in last.refusals
+    assert "pcie-throughput" not in last.refusals
+
+
+def test_two_slow_cycles_are_borne(slow: Slow) -> None:
+    driver = Driver(pynvml, chosen(["all"]), interval=LIMIT, clock=slow)
+    for seconds in (0.5, 0.5, 0.1, 0.5, 0.5):
+        slow.take("nvmlDeviceGetPcieThroughput", seconds)
+        gpu = driver.read().gpus[0]
+    assert "pcie-throughput" not in gpu.refusals
+
+
+def test_a_slow_cycle_without_anything_optional_loses_nothing(slow: Slow) -> None:
+    slow.take("nvmlDeviceGetPersistenceMode", 5.0)
+    first, *_, last = cycles(slow, PATIENCE + 2)
+    assert [value[:2] for value in last.values] == [value[:2] for value in first.values]

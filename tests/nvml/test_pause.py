@@ -1,0 +1,144 @@
+"""Pauses of the handle, in which no process of ours has a device file open."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from workers import COUNTS, HANGS, LONG, STUBBORN, WALL, Unreapable, number, pid, reap, refusal
+
+from trackside_daemon.nvml import child as child_module
+from trackside_daemon.nvml.handle import NvmlAbsent, NvmlPaused
+
+if TYPE_CHECKING:
+    from workers import Clock, Workers
+
+    from trackside_daemon.nvml.handle import Nvml
+
+
+def status(nvml: Nvml) -> int | None:
+    """The worker's exit status; None while it is not reaped."""
+    assert nvml._child is not None
+    return nvml._child._process.returncode
+
+
+def test_a_pause_ends_the_worker_and_says_until_when(worker: Workers, clock: Clock) -> None:
+    nvml = worker(COUNTS)
+    number(nvml)
+    assert nvml.pause(60)
+    assert status(nvml) is not None
+    end = WALL + clock.now + 60
+    assert nvml.paused_until == end
+    with pytest.raises(NvmlPaused) as caught:
+        nvml.read(0.01)
+    local = datetime.fromtimestamp(end).astimezone()
+    assert str(caught.value) == f"paused until {local:%H:%M:%S}; trackside resume-gpu goes on at once"
+    assert isinstance(caught.value, NvmlAbsent)
+    assert nvml.restarts["pause"] == 1
+
+
+def test_after_a_pause_a_worker_starts_at_once(worker: Workers) -> None:
+    nvml = worker(COUNTS)
+    number(nvml)
+    nvml.pause(60)
+    nvml.resume()
+    assert nvml.paused_until is None
+    assert number(nvml) == "1"
+
+
+def test_a_pause_ends_by_itself(worker: Workers, clock: Clock) -> None:
+    nvml = worker(COUNTS)
+    nvml.pause(60)
+    clock.now += 59
+    assert "paused until" in refusal(nvml)
+    clock.now += 2
+    assert nvml.paused_until is None
+    assert number(nvml) == "1"
+
+
+def test_a_pause_without_an_end_lasts(worker: Workers, clock: Clock) -> None:
+    nvml = worker(COUNTS)
+    assert nvml.pause()
+    clock.now += 1e9
+    assert nvml.paused_until == math.inf
+    assert refusal(nvml) == "paused; trackside resume-gpu goes on at once"
+    assert nvml.restarts["pause"] == 0
+
+
+def test_a_second_pause_takes_the_place_of_the_first(worker: Workers, clock: Clock) -> None:
+    nvml = worker(COUNTS)
+    nvml.pause()
+    nvml.pause(10)
+    assert nvml.paused_until == WALL + clock.now + 10
+
+
+def test_a_worker_that_hangs_is_ended_by_a_pause_too(worker: Workers) -> None:
+    nvml = worker(HANGS)
+    refusal(nvml, 0.01)
+    assert nvml.pause(60)
+    assert status(nvml) is not None
+    assert "paused until" in refusal(nvml)
+
+
+def test_a_pause_comes_between_the_readings_of_another_thread(worker: Workers) -> None:
+    nvml, has_read, ends = worker(COUNTS), threading.Event(), []
+
+    def read() -> None:
+        try:
+            while True:
+                nvml.read(LONG)
+                has_read.set()
+        except NvmlPaused as error:
+            ends.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert has_read.wait(LONG)
+    assert nvml.pause()
+    reader.join(LONG)
+    assert len(ends) == 1
+
+
+def test_a_pause_kills_a_worker_that_ignores_sigterm(worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_module, "GRACE", 0.1)
+    monkeypatch.setattr(child_module, "KILL_GRACE", 30.0)
+    nvml = worker(STUBBORN)
+    number(nvml)
+    assert nvml.pause()
+    assert status(nvml) == -signal.SIGKILL
+
+
+def test_a_pause_says_that_a_worker_in_the_kernel_keeps_the_device_files(
+    worker: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml = worker(COUNTS)
+    number(nvml)
+    child = nvml._child
+    assert child is not None
+    process = Unreapable(child._process)
+    child._process = cast("Any", process)
+    assert not nvml.pause(60)
+    assert process.signals == ["TERM", "KILL"]
+    nvml.resume()
+    assert f"the pause is over; waiting for the worker, process {pid(nvml)}, to end" in refusal(nvml)
+    child._process = process.real
+    process.real.kill()
+    reap(nvml)
+    assert number(nvml) == "1"
+
+
+def test_a_gpu_that_is_to_be_unbound_is_left_alone_for_a_minute(worker: Workers, clock: Clock) -> None:
+    unbinds = '{"error": "the driver lets go of a GPU", "reason": "gpu_unbind"}'
+    nvml = worker(f"import sys\nsys.stdin.readline()\nprint('{unbinds}', flush=True)")
+    with pytest.raises(NvmlPaused, match=r"the driver lets go of a GPU; paused until .*; trackside resume-gpu"):
+        nvml.read(30.0)
+    assert nvml.paused_until == WALL + clock.now + 60
+    assert nvml.restarts["gpu_unbind"] == 1
+    reap(nvml)
+    clock.now += 61
+    refusal(nvml)
+    assert nvml.restarts["gpu_unbind"] == 2

@@ -1,0 +1,281 @@
+"""What each reader makes of the driver's answers, through the real pynvml: base units, refusals, absence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pynvml
+import pytest
+from nvml.answers import SINT, UINT, ULL, Refused
+
+from trackside_daemon.nvml.driver import Driver
+from trackside_daemon.nvml.groups import chosen
+
+if TYPE_CHECKING:
+    from trackside_daemon.nvml.reading import GpuReading
+
+NOT_SUPPORTED, NO_PERMISSION, GPU_IS_LOST, RESET_REQUIRED = 3, 4, 15, 16
+ABSURD = 0xFFFFFFFF
+OLD = "the driver is older than the function"
+UNSUPPORTED = "this GPU or its mode does not support it"
+
+
+@pytest.fixture(autouse=True)
+def one_gpu(library: Any) -> None:
+    library.count = 1
+
+
+def read(*extra: str) -> GpuReading:
+    return Driver(pynvml, chosen(extra)).read().gpus[0]
+
+
+def of(gpu: GpuReading, start: str) -> dict[str, float]:
+    """The series whose family begins so, with their labels behind a colon."""
+    return {":".join((family, *labels)): value for family, labels, value in gpu.values if family.startswith(start)}
+
+
+def test_engines_are_ratios_and_read_only_when_asked_for(library: Any) -> None:
+    library.values |= {
+        "nvmlDeviceGetEncoderUtilization": (25, 167_000),
+        "nvmlDeviceGetDecoderUtilization": (50, 167_000),
+        "nvmlDeviceGetJpgUtilization": (0, 167_000),
+    }
+    gpu = read("engines")
+    assert of(gpu, "engine_") == {
+        "engine_utilization_ratio:encoder": 0.25,
+        "engine_utilization_ratio:decoder": 0.5,
+        "engine_utilization_ratio:jpeg": 0,
+    }
+    assert gpu.refusals["engine_utilization_ratio{ofa}"] == OLD
+    assert not of(read(), "engine_")
+
+
+def test_bar1_is_in_bytes_and_read_only_when_asked_for(library: Any) -> None:
+    library.values["nvmlDeviceGetBAR1MemoryInfo"] = {"bar1Total": 4096, "bar1Used": 1024}
+    assert of(read("bar1"), "bar1_") == {"bar1_memory_bytes": 4096, "bar1_memory_used_bytes": 1024}
+    assert not of(read(), "bar1_")
+
+
+def test_a_gpu_of_unified_memory_has_no_memory_of_its_own(library: Any) -> None:
+    library.status["nvmlDeviceGetMemoryInfo_v2"] = NOT_SUPPORTED
+    gpu = read()
+    assert set(of(gpu, "memory_")) == {"memory_controller_utilization_ratio"}
+    assert gpu.refusals["memory"] == UNSUPPORTED
+
+
+def test_thresholds_are_told_as_far_as_there_are_any(library: Any) -> None:
+    library.values |= {("nvmlDeviceGetTemperatureThreshold", 0): 96, ("nvmlDeviceGetTemperatureThreshold", 3): 85}
+    assert of(read(), "temperature_threshold") == {
+        "temperature_threshold_celsius:shutdown": 96,
+        "temperature_threshold_celsius:gpu_max": 85,
+    }
+
+
+def test_margins_are_the_degrees_left_until_each_threshold(library: Any) -> None:
+    library.values["nvmlDeviceGetMarginTemperature"] = {"marginTemperature": 45}
+    library.fields |= {(193, 0): (SINT, -8), (194, 0): (SINT, -2), (196, 0): (SINT, 0)}
+    gpu = read()
+    assert of(gpu, "thermal_") == {
+        "thermal_margin_celsius:shutdown": 53,
+        "thermal_margin_celsius:slowdown": 47,
+        "thermal_margin_celsius:gpu_max": 45,
+    }
+    assert gpu.refusals["thermal_margin_celsius{memory_max} from field 195"] == UNSUPPORTED
+
+
+def test_fans_are_ratios_that_may_exceed_one(library: Any) -> None:
+    library.values |= {
+        "nvmlDeviceGetNumFans": 2,
+        ("nvmlDeviceGetFanSpeed_v2", 0): 30,
+        ("nvmlDeviceGetFanSpeed_v2", 1): 104,
+    }
+    assert of(read(), "fan_") == {"fan_speed_ratio:0": 0.3, "fan_speed_ratio:1": 1.04}
+
+
+def test_a_gpu_without_fans_has_no_fan_speed(library: Any) -> None:
+    library.values["nvmlDeviceGetNumFans"] = 0
+    gpu = read()
+    assert not of(gpu, "fan_")
+    assert "fan" not in gpu.refusals
+
+
+def test_power_of_the_driver_older_than_the_field_comes_from_the_function(library: Any) -> None:
+    assert of(read(), "power_watts") == {"power_watts": 412.5}
+
+
+def test_power_comes_from_the_function_where_the_library_knows_no_fields(library: Any) -> None:
+    library.missing.add("nvmlDeviceGetFieldValues")
+    gpu = read()
+    assert of(gpu, "power_watts") == {"power_watts": 412.5}
+    assert gpu.refusals["fields"] == OLD
+
+
+def test_power_of_the_field_costs_no_call_of_the_function(library: Any) -> None:
+    library.fields[186, 0] = (UINT, 398_250)
+    reading = Driver(pynvml).read()
+    assert of(reading.gpus[0], "power_watts") == {"power_watts": 398.25}
+    assert "nvmlDeviceGetPowerUsage" not in reading.calls
+
+
+def test_clocks_are_in_hertz(library: Any) -> None:
+    library.values |= {
+        ("nvmlDeviceGetClockInfo", 0): 1980,
+        ("nvmlDeviceGetClockInfo", 1): 1975,
+        ("nvmlDeviceGetClockInfo", 2): 2619,
+        ("nvmlDeviceGetMaxClockInfo", 1): 1980,
+    }
+    assert of(read(), "clock_") == {
+        "clock_hertz:graphics": 1.98e9,
+        "clock_hertz:sm": 1.975e9,
+        "clock_hertz:memory": 2.619e9,
+        "clock_max_hertz:sm": 1.98e9,
+    }
+
+
+@pytest.mark.parametrize(("state", "told"), [(0, {"performance_state": 0}), (8, {"performance_state": 8}), (32, {})])
+def test_an_unknown_performance_state_is_absent_and_no_fault(library: Any, state: int, told: dict[str, float]) -> None:
+    library.values["nvmlDeviceGetPerformanceState"] = state
+    reading = Driver(pynvml).read()
+    assert of(reading.gpus[0], "performance_state") == told
+    assert not reading.rejected
+
+
+def test_only_reasons_that_the_gpu_supports_are_told(library: Any) -> None:
+    library.values |= {
+        "nvmlDeviceGetSupportedClocksEventReasons": 0x1 | 0x4 | 0x80,
+        "nvmlDeviceGetCurrentClocksEventReasons": 0x4 | 0x20,
+    }
+    assert of(read(), "clock_limit_active") == {
+        "clock_limit_active:gpu_idle": 0,
+        "clock_limit_active:sw_power_cap": 1,
+        "clock_limit_active:hw_power_brake": 0,
+    }
+
+
+def test_reasons_have_older_names_in_older_drivers(library: Any) -> None:
+    library.values |= {
+        "nvmlDeviceGetSupportedClocksThrottleReasons": 0x40,
+        "nvmlDeviceGetCurrentClocksThrottleReasons": 0x40,
+    }
+    assert of(read(), "clock_limit_active") == {"clock_limit_active:hw_thermal": 1}
+
+
+def test_ecc_errors_are_counted_by_kind_for_life_and_since_the_driver(library: Any) -> None:
+    library.values |= {
+        ("nvmlDeviceGetTotalEccErrors", 0, 0): 1,
+        ("nvmlDeviceGetTotalEccErrors", 1, 0): 2,
+        ("nvmlDeviceGetTotalEccErrors", 0, 1): 3,
+        ("nvmlDeviceGetTotalEccErrors", 1, 1): 4,
+    }
+    assert of(read(), "ecc_") == {
+        "ecc_volatile_errors_total:corrected": 1,
+        "ecc_volatile_errors_total:uncorrected": 2,
+        "ecc_errors_total:corrected": 3,
+        "ecc_errors_total:uncorrected": 4,
+    }
+
+
+def test_the_sram_threshold_is_a_flag(library: Any) -> None:
+    library.values["nvmlDeviceGetSramEccErrorStatus"] = {"bThresholdExceeded": 1}
+    assert of(read(), "sram_") == {"sram_threshold_exceeded": 1}
+
+
+def test_remapped_rows_and_their_banks(library: Any) -> None:
+    library.values |= {
+        "nvmlDeviceGetRemappedRows": (3, 1, 1, 0),
+        "nvmlDeviceGetRowRemapperHistogram": {"max": 637, "high": 2, "partial": 1, "low": 0, "none": 0},
+    }
+    gpu = read()
+    assert of(gpu, "remapped_") == {"remapped_rows_total:correctable": 3, "remapped_rows_total:uncorrectable": 1}
+    assert of(gpu, "row_remap_") == {
+        "row_remap_pending": 1,
+        "row_remap_failed": 0,
+        "row_remap_banks:max": 637,
+        "row_remap_banks:high": 2,
+        "row_remap_banks:partial": 1,
+        "row_remap_banks:low": 0,
+        "row_remap_banks:none": 0,
+    }
+
+
+def test_what_mig_refuses_costs_nothing_else(library: Any) -> None:
+    library.values |= {
+        "nvmlDeviceGetRemappedRows": Refused(NOT_SUPPORTED),
+        "nvmlDeviceGetRowRemapperHistogram": {"max": 640},
+    }
+    library.status["nvmlDeviceGetUtilizationRates"] = NOT_SUPPORTED
+    gpu = read()
+    assert {"utilization", "remapped-rows"} <= set(gpu.refusals)
+    assert of(gpu, "row_remap_banks")["row_remap_banks:max"] == 640
+    assert of(gpu, "temperature_celsius") == {"temperature_celsius:gpu": 61}
+
+
+def test_retired_pages_are_counted_by_cause(library: Any) -> None:
+    retired = {0: 2, 1: 0}
+
+    def pages(fake: Any, name: str, handle: Any, cause: Any, *rest: Any) -> None:
+        count, _ = rest
+        count._obj.value = retired[cause.value]
+
+    library.functions["nvmlDeviceGetRetiredPages"] = pages
+    library.values["nvmlDeviceGetRetiredPagesPendingStatus"] = 1
+    assert of(read(), "retired_") == {
+        "retired_pages_total:single_bit": 2,
+        "retired_pages_total:double_bit": 0,
+        "retired_pages_pending": 1,
+    }
+
+
+def test_persistence_is_a_flag(library: Any) -> None:
+    library.values["nvmlDeviceGetPersistenceMode"] = 1
+    assert of(read(), "persistence_") == {"persistence_mode": 1}
+
+
+def test_a_gpu_that_requires_a_reset_keeps_what_it_still_answers(library: Any) -> None:
+    for function in ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetClockInfo"):
+        library.status[function] = RESET_REQUIRED
+    library.fields |= {(230, 0): (UINT, 1), (82, 0): Refused(RESET_REQUIRED)}
+    gpu = read()
+    assert of(gpu, "up") == {"up": 1}
+    assert of(gpu, "temperature_celsius") == {"temperature_celsius:gpu": 61}
+    assert of(gpu, "recovery_action") == {"recovery_action": 1}
+    assert not {"utilization", "memory"} & set(gpu.refusals)
+
+
+@pytest.mark.parametrize(
+    "function", ["nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetClockInfo", "nvmlDeviceGetNvLinkState"]
+)
+def test_a_gpu_that_is_lost_amid_several_questions_is_down(library: Any, function: str) -> None:
+    library.fields[91, 0] = (UINT, 2)
+    library.values[function] = Refused(GPU_IS_LOST)
+    assert of(read(), "") == {"up": 0}
+
+
+def test_a_refused_question_is_not_asked_again(library: Any) -> None:
+    library.values |= {("nvmlDeviceGetClockInfo", domain): 1000 for domain in (0, 1, 2)}
+    driver = Driver(pynvml)
+    driver.read()
+    assert driver.read().calls["nvmlDeviceGetClockInfo"] == {"success": 6, "not_supported": 1}
+
+
+def test_what_a_permission_would_cure_says_so(library: Any) -> None:
+    library.values["nvmlDeviceGetPersistenceMode"] = Refused(NO_PERMISSION)
+    assert read().refusals["persistence"].startswith("no permission; run the daemon as root")
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetPcieReplayCounter", "nvmlDeviceGetCurrPcieLinkGeneration"])
+def test_a_sentinel_of_a_function_is_no_measurement(library: Any, function: str) -> None:
+    library.values[function] = ABSURD
+    reading = Driver(pynvml).read()
+    assert not of(reading.gpus[0], "pcie_")
+    assert sum(reading.rejected.values()) == 1
+
+
+@pytest.mark.parametrize(
+    "field",
+    [(74, 0), (138, 0xFFFFFFFF), (202, 0xFFFFFFFF), (173, 0), (38, 0), (197, 0), (185, 0)],
+)
+def test_a_sentinel_of_a_field_is_no_measurement(library: Any, field: tuple[int, int]) -> None:
+    library.fields[field] = (ULL, 2**64 - 1)
+    reading = Driver(pynvml).read()
+    assert sum(reading.rejected.values()) == 1

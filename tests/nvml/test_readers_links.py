@@ -1,0 +1,202 @@
+"""PCIe, NVLink, the link to a Grace CPU, and the fabric, through the real pynvml."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pynvml
+import pytest
+from nvml.answers import UINT, ULL, Refused
+
+from trackside_daemon.nvml.driver import Driver
+from trackside_daemon.nvml.groups import chosen
+
+if TYPE_CHECKING:
+    from trackside_daemon.nvml.reading import GpuReading
+
+NOT_SUPPORTED, UNKNOWN, MISMATCH = 3, 999, 25
+COMPLETED = 3
+
+
+@pytest.fixture(autouse=True)
+def one_gpu(library: Any) -> None:
+    library.count = 1
+
+
+def read(*extra: str) -> GpuReading:
+    return Driver(pynvml, chosen(extra)).read().gpus[0]
+
+
+def of(gpu: GpuReading, start: str) -> dict[str, float]:
+    """The series whose family begins so, with their labels behind a colon."""
+    return {":".join((family, *labels)): value for family, labels, value in gpu.values if family.startswith(start)}
+
+
+def test_a_pcie_link_is_told_with_the_best_that_it_could_be(library: Any) -> None:
+    library.values |= {
+        "nvmlDeviceGetCurrPcieLinkGeneration": 1,
+        "nvmlDeviceGetMaxPcieLinkGeneration": 5,
+        "nvmlDeviceGetCurrPcieLinkWidth": 8,
+        "nvmlDeviceGetMaxPcieLinkWidth": 16,
+        "nvmlDeviceGetPcieReplayCounter": 4,
+    }
+    assert of(read(), "pcie_") == {
+        "pcie_link_generation": 1,
+        "pcie_link_max_generation": 5,
+        "pcie_link_width_lanes": 8,
+        "pcie_link_max_width_lanes": 16,
+        "pcie_replays_total": 4,
+    }
+
+
+def test_pcie_throughput_is_in_bytes_and_read_only_when_asked_for(library: Any) -> None:
+    library.values |= {("nvmlDeviceGetPcieThroughput", 0): 488, ("nvmlDeviceGetPcieThroughput", 1): 341}
+    assert of(read("pcie-throughput"), "pcie_") == {
+        "pcie_transmit_bytes_per_second": 488_000,
+        "pcie_receive_bytes_per_second": 341_000,
+    }
+    assert not of(read(), "pcie_")
+
+
+def test_nvlinks_are_counted_and_the_slowest_that_is_up_gives_the_speed(library: Any) -> None:
+    library.fields |= {(91, 0): (UINT, 3), (164, 0): (UINT, 26_562), (164, 1): (UINT, 13_281), (164, 2): (UINT, 1)}
+    library.values |= {("nvmlDeviceGetNvLinkState", link): state for link, state in ((0, 1), (1, 1), (2, 0))}
+    assert of(read(), "nvlink_") == {
+        "nvlink_links": 3,
+        "nvlink_links_up": 2,
+        "nvlink_speed_bytes_per_second": 13_281e6,
+    }
+
+
+def test_the_common_speed_stands_in_where_links_do_not_tell_theirs(library: Any) -> None:
+    library.fields |= {(91, 0): (UINT, 1), (90, 0): (UINT, 25_781)}
+    library.values["nvmlDeviceGetNvLinkState"] = 1
+    assert of(read(), "nvlink_speed") == {"nvlink_speed_bytes_per_second": 25_781e6}
+
+
+def test_a_gpu_without_nvlink_has_none_and_nothing_else_of_it(library: Any) -> None:
+    library.fields[91, 0] = (UINT, 0)
+    assert of(read("links"), "nvlink_") == {"nvlink_links": 0}
+
+
+def test_a_gpu_that_does_not_know_nvlink_says_nothing_of_it(library: Any) -> None:
+    gpu = read("links")
+    assert not of(gpu, "nvlink_")
+    assert "nvlink_links from field 91" in gpu.refusals
+
+
+def test_links_that_do_not_tell_their_state_are_not_called_down(library: Any) -> None:
+    library.fields[91, 0] = (UINT, 2)
+    library.values["nvmlDeviceGetNvLinkState"] = Refused(UNKNOWN)
+    assert of(read(), "nvlink_") == {"nvlink_links": 2}
+
+
+def test_errors_of_hopper_are_summed_over_links_where_there_are_no_totals(library: Any) -> None:
+    library.fields |= {(91, 0): (UINT, 2), (161, 0): (ULL, 3), (161, 1): (ULL, 4), (163, 1): (ULL, 1)}
+    assert of(read(), "nvlink_errors") == {"nvlink_errors_total:replay": 7, "nvlink_errors_total:crc": 1}
+
+
+def test_totals_of_errors_are_not_added_to_those_of_links(library: Any) -> None:
+    library.fields |= {(91, 0): (UINT, 1), (52, 0): (ULL, 5), (161, 0): (ULL, 5), (163, 0): (ULL, 1)}
+    assert of(read(), "nvlink_errors") == {"nvlink_errors_total:replay": 5}
+
+
+@pytest.mark.parametrize(("sent", "received", "unit"), [(138, 139, 1024), (202, 204, 1)])
+def test_each_link_tells_its_bytes_when_asked_for(library: Any, sent: int, received: int, unit: int) -> None:
+    library.fields |= {(91, 0): (UINT, 2), (sent, 0): (ULL, 10), (sent, 1): (ULL, 20), (received, 1): (ULL, 30)}
+    library.values |= {("nvmlDeviceGetNvLinkState", 0): 1, ("nvmlDeviceGetNvLinkState", 1): 0}
+    gpu = read("links")
+    assert of(gpu, "nvlink_link_") == {
+        "nvlink_link_transmit_bytes_total:0": 10 * unit,
+        "nvlink_link_transmit_bytes_total:1": 20 * unit,
+        "nvlink_link_receive_bytes_total:1": 30 * unit,
+    }
+    assert of(gpu, "nvlink_up") == {"nvlink_up:0": 1, "nvlink_up:1": 0}
+    assert not of(read(), "nvlink_link_")
+
+
+def test_links_to_a_grace_cpu_tell_their_state_and_errors(library: Any) -> None:
+    library.fields |= {(170, 0): (UINT, 2), (171, 0): (UINT, 1), (171, 1): (UINT, 0)}
+    library.fields |= {(232, 0): (ULL, 2), (232, 1): (ULL, 3)}
+    assert of(read(), "c2c_") == {"c2c_link_up:0": 1, "c2c_link_up:1": 0, "c2c_errors_total:replay": 5}
+
+
+def mask(degraded: int = 2, recovery: int = 2, unhealthy: int = 2, timeout: int = 2, configuration: int = 1) -> int:
+    """A health mask: 1 says that it is so, 2 that it is not, 0 that the GPU cannot tell; a configuration of 1 is right."""
+    return degraded | recovery << 2 | unhealthy << 4 | timeout << 6 | configuration << 8
+
+
+def test_a_healthy_fabric_has_none_of_the_problems(library: Any) -> None:
+    library.values["nvmlDeviceGetGpuFabricInfoV"] = {"state": COMPLETED, "healthMask": mask(), "healthSummary": 1}
+    assert of(read(), "fabric_") == {
+        "fabric_state": 3,
+        "fabric_healthy": 1,
+        "fabric_problem:registration_failed": 0,
+        "fabric_problem:degraded_bandwidth": 0,
+        "fabric_problem:route_recovery": 0,
+        "fabric_problem:route_unhealthy": 0,
+        "fabric_problem:access_timeout_recovery": 0,
+        "fabric_problem:incorrect_configuration": 0,
+    }
+
+
+@pytest.mark.parametrize("summary", [2, 3])
+def test_an_unhealthy_fabric_names_its_problem(library: Any, summary: int) -> None:
+    library.values["nvmlDeviceGetGpuFabricInfoV"] = {
+        "state": COMPLETED,
+        "healthMask": mask(degraded=1, recovery=0, configuration=5),
+        "healthSummary": summary,
+    }
+    told = of(read(), "fabric_")
+    assert told["fabric_healthy"] == 0
+    assert {condition for condition, value in told.items() if condition.startswith("fabric_problem") and value} == {
+        "fabric_problem:degraded_bandwidth",
+        "fabric_problem:incorrect_configuration",
+    }
+    assert "fabric_problem:route_recovery" not in told
+
+
+def test_an_older_driver_tells_health_by_its_mask(library: Any) -> None:
+    def info(fake: Any, name: str, handle: Any, out: Any) -> int:
+        if out._obj.version != pynvml.nvmlGpuFabricInfo_v2:
+            return MISMATCH
+        out._obj.state, out._obj.healthMask = COMPLETED, mask(unhealthy=1)
+        return 0
+
+    library.functions["nvmlDeviceGetGpuFabricInfoV"] = info
+    told = of(read(), "fabric_")
+    assert (told["fabric_healthy"], told["fabric_problem:route_unhealthy"]) == (0, 1)
+
+
+def test_a_version_of_the_question_that_the_driver_does_not_know_is_put_once(library: Any) -> None:
+    def info(fake: Any, name: str, handle: Any, out: Any) -> int:
+        return 0 if out._obj.version == pynvml.nvmlGpuFabricInfo_v2 else MISMATCH
+
+    library.functions["nvmlDeviceGetGpuFabricInfoV"] = info
+    driver = Driver(pynvml)
+    driver.read()
+    assert driver.read().calls["nvmlDeviceGetGpuFabricInfoV"] == {"argument_version_mismatch": 1, "success": 2}
+
+
+def test_a_pynvml_without_the_newer_structure_asks_with_the_older(
+    library: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(pynvml, "c_nvmlGpuFabricInfo_v3_t")
+    library.values["nvmlDeviceGetGpuFabricInfoV"] = {"state": COMPLETED, "healthMask": mask()}
+    assert of(read(), "fabric_healthy") == {"fabric_healthy": 1}
+
+
+def test_a_gpu_that_did_not_join_the_fabric_says_so(library: Any) -> None:
+    library.values["nvmlDeviceGetGpuFabricInfoV"] = {"state": COMPLETED, "status": NOT_SUPPORTED}
+    told = of(read(), "fabric_")
+    assert told["fabric_problem:registration_failed"] == 1
+
+
+def test_a_gpu_without_a_fabric_is_neither_healthy_nor_ill(library: Any) -> None:
+    library.values["nvmlDeviceGetGpuFabricInfoV"] = {"state": 0}
+    assert of(read(), "fabric_") == {"fabric_state": 0}
+
+
+def test_a_fabric_of_which_nothing_is_known_is_not_called_healthy(library: Any) -> None:
+    library.values["nvmlDeviceGetGpuFabricInfoV"] = {"state": COMPLETED}
+    assert "fabric_healthy" not in of(read(), "fabric_")
