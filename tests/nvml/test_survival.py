@@ -206,7 +206,7 @@ def test_an_index_that_means_another_gpu_is_read_under_its_uuid(watch: Watch, sc
     [
         (f"{RATES} 4294967295 0", "trackside_gpu_utilization_ratio"),
         (f"{RATES} 102 0", "trackside_gpu_utilization_ratio"),
-        ("nvmlDeviceGetTemperature:0 255", "trackside_gpu_temperature_celsius"),
+        ("nvmlDeviceGetTemperature 255", "trackside_gpu_temperature_celsius"),
         ("nvmlDeviceGetTotalEnergyConsumption 0xFFFFFFFFFFFFFFFF", "trackside_gpu_energy_joules_total"),
         ("nvmlDeviceGetMemoryInfo_v2 9223372036854775794 1 1 1", "trackside_gpu_memory_bytes"),
     ],

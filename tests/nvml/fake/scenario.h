@@ -1,9 +1,10 @@
 /* What the driver is to say, from the file that $FAKE_NVML_SCENARIO names; read again when another takes its place.
 
    A line is SCOPE KEY WORDS. The scope is a GPU's index, INDEX.SLOT for a MIG device of it, `system` for what belongs
-   to no GPU, or * for every GPU and the system that have no such line of their own. The key is a function's name, with
-   :ARGUMENT where it takes one; what no line names is NOT_SUPPORTED. Words are numbers, of which 100+5 is 100 and 5
-   more each second since `system epoch`, or a text, or an action:
+   to no GPU, or * for every GPU and the system that have no such line of their own. The key is a function's name, or
+   that and :ARGUMENT, or field:ID, field:ID:SCOPE, field:ID:all and field:ID:each, or gpm:ID and gpm:ID:INSTANCE; what
+   no line names is NOT_SUPPORTED. Words are numbers, of which 100+5 is 100 and 5 more each second since `system epoch`
+   (before that of a field stands its type: d u l L s i), or a text, or an action:
 
      status N    the function answers N            hang        it never returns
      crash N     zeros, SIGSEGV at the Nth call     deaf        nor listens to SIGTERM while it does not
