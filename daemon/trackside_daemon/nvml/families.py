@@ -21,9 +21,9 @@ COUNT = (0.0, 2.0**53)
 ERRORS = (0.0, 2.0**32 - 2)
 SECONDS = (0.0, 1e9)
 TRAFFIC = (0.0, 1.8e19)
-"""Traffic passes 2**53 bytes in hours, up to where a float counts exactly. All end below what drivers answer for what they
-do not know, 32 or 64 bits of ones, and below the more than 100 % that they have answered: NVIDIA/DCGM#199,
-dcgm-exporter#418."""
+"""Traffic, and the cycles of all SMs, pass within hours the 2**53 up to which a float counts exactly. All bounds lie below
+what drivers answer for what they do not know, 32 or 64 bits of ones, and below the more than 100 % that they have
+answered: NVIDIA/DCGM#199, dcgm-exporter#418."""
 
 
 class Family(NamedTuple):
@@ -95,9 +95,9 @@ UTILIZATION = (
         "pipe",
     ),
     _gauge("dram_active_ratio", RATIO, f"Device memory bandwidth used over the most that there is, from {GPM}"),
-    _counter("sm_cycles", COUNT, f"Cycles of all SMs since boot, from {GPM}"),
-    _counter("sm_active_cycles", COUNT, f"Cycles in which an SM had a warp since boot, from {GPM}"),
-    _counter("tensor_active_cycles", COUNT, f"Cycles in which the tensor cores worked since boot, from {GPM}"),
+    _counter("sm_cycles", TRAFFIC, f"Cycles of all SMs since boot, from {GPM}"),
+    _counter("sm_active_cycles", TRAFFIC, f"Cycles in which an SM had a warp since boot, from {GPM}"),
+    _counter("tensor_active_cycles", TRAFFIC, f"Cycles in which the tensor cores worked since boot, from {GPM}"),
     _gauge("mma_stall_ratio", RATIO, f"Share of time in which matrix instructions waited, from {FIELD} 297"),
 )
 
