@@ -109,7 +109,7 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "collector.gpu.skip": ("processes", ("processes",)),
         "collector.gpu.expected": ("8", 8),
         "collector.gpu.profile": ("a100", "a100"),
-        "collector.gpu.trouble": ("hot,lost:3", ("hot", "lost:3")),
+        "collector.gpu.trouble": ("hot,lost:2", ("hot", "lost:2")),
         "limits.runs": ("1", 1),
         "limits.keys": ("2", 2),
         "limits.series": ("3", 3),
@@ -302,6 +302,15 @@ def test_a_group_that_is_none_is_named_with_where_it_was_set_and_those_that_ther
     assert refusal(None, {"collector": {"gpu": {name: "link"}}}, groups) == f"--collector.gpu.{name}: {says}"
     monkeypatch.setenv(f"TRACKSIDE_COLLECTOR__GPU__{name.upper()}", "link")
     assert refusal(None, None, groups) == f"TRACKSIDE_COLLECTOR__GPU__{name.upper()}: {says}"
+
+
+@pytest.mark.parametrize("flags", [{"trouble": "hot"}, {"simulate": 2, "trouble": "hot,xid:2"}])
+def test_what_ails_a_gpu_that_is_not_simulated_is_refused(flags: dict[str, Any]) -> None:
+    one = flags["trouble"].rpartition(",")[2]
+    assert refusal(None, {"collector": {"gpu": flags}}) == (
+        f"--collector.gpu.trouble: {one!r} ails a GPU that is not simulated; set collector.gpu.simulate to how many there "
+        "are"
+    )
 
 
 def test_all_extra_groups_may_be_asked_for_at_once_and_not_left_out_at_once() -> None:

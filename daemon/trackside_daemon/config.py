@@ -162,7 +162,9 @@ class GpuSection(CollectorSection):
     trouble: Annotated[
         Texts,
         AfterValidator(troubles),
-        Field(description="What ails the simulated GPUs: hot, throttled, xid or lost, with :INDEX for another than 0."),
+        Field(
+            description="What ails the simulated GPUs: hot, throttled, xid or lost, with :INDEX for another than the last."
+        ),
     ] = ()
 
 
@@ -276,12 +278,24 @@ def load(
         config = Config(**{**given.flags, "file": values})
     except ValidationError as error:
         raise ConfigError(_explain(error, given)) from None
-    for name, more in (("extra", ["all"]), ("skip", [])):
-        for one in getattr(config.collector.gpu, name) if groups is not None else ():
-            if one not in (known := [*(groups or ()), *more]):
+    _check_gpu(config.collector.gpu, given, groups)
+    return config
+
+
+def _check_gpu(gpu: GpuSection, given: _Given, groups: Collection[str] | None) -> None:
+    """That the groups and the simulated GPUs that are named are there."""
+    for name, more in (("extra", ["all"]), ("skip", [])) if groups is not None else ():
+        known = [*(groups or ()), *more]
+        for one in getattr(gpu, name):
+            if one not in known:
                 origin = given.origin(("collector", "gpu", name))
                 raise ConfigError(f"{origin}: no group {one!r}; there are {', '.join(known)}")
-    return config
+    for one in gpu.trouble:
+        if int(one.partition(":")[2] or 0) >= gpu.simulate:
+            origin = given.origin(("collector", "gpu", "trouble"))
+            raise ConfigError(
+                f"{origin}: {one!r} ails a GPU that is not simulated; set collector.gpu.simulate to how many there are"
+            )
 
 
 class _Given(NamedTuple):

@@ -58,7 +58,7 @@ def test_the_real_worker_reads_what_the_scenario_says(nvml: Nvml, scenario: Scen
     assert (second.index, second.uuid) == (1, "GPU-5fd4f087-86f3-1f4a-1e6e-4c8a3b6d9e01")
     assert first.info["name"] == "NVIDIA H100 80GB HBM3"
     assert ("temperature_celsius", ("gpu",), 61) in first.values
-    scenario.say("1 nvmlDeviceGetTemperature:0 40")
+    scenario.say("1 nvmlDeviceGetTemperature 40")
     first, second = nvml.read(LONG).gpus
     assert ("temperature_celsius", ("gpu",), 61) in first.values
     assert ("temperature_celsius", ("gpu",), 40) in second.values

@@ -10,7 +10,7 @@ from nvml.answers import DOUBLE, SINT, SLL, UINT, ULL, ULONG, USHORT, Refused
 
 from trackside_daemon.nvml.families import FAMILIES
 from trackside_daemon.nvml.library import Library
-from trackside_daemon.nvml.readers.fields import ALL_LINKS, FIELDS, MODULE, NARROW, Field, ask_links, fields
+from trackside_daemon.nvml.readers.fields import ALL_LINKS, FIELDS, MODULE, NARROW, UNMEASURED, Field, ask_links, fields
 from trackside_daemon.nvml.readers.links import C2C_ERRORS, C2C_UP, HOPPER_ERRORS, LINK_BYTES, NVLINKS, SPEED
 from trackside_daemon.nvml.readers.thermal import MARGINS
 from trackside_daemon.nvml.refusals import PROBE_SECONDS, Refusals
@@ -92,14 +92,14 @@ def test_each_field_is_in_base_units(
     ("kind", "number"), [(DOUBLE, 61.5), (UINT, 61), (ULONG, 62), (ULL, 63), (SLL, -5), (SINT, -6), (USHORT, 64)]
 )
 def test_a_value_is_read_by_its_type(library: Any, gpu: Gpu, kind: int, number: float) -> None:
-    library.fields[82, 0] = (kind, number)
-    assert gpu.ask() == {"temperature_celsius:memory": number}
+    library.fields[230, 0] = (kind, number)
+    assert gpu.ask() == {"recovery_action": number}
 
 
 def test_a_type_that_is_not_known_yet_is_refused_in_words(library: Any, gpu: Gpu) -> None:
     library.fields[82, 0] = (9, 61)
     assert not gpu.ask()
-    assert "9, that is newer" in gpu.refusals.told()["temperature_celsius{memory} from field 82"]
+    assert "value type 9 is newer" in gpu.refusals.told()["temperature_celsius{memory} from field 82"]
 
 
 def test_all_fields_take_one_call(library: Any, gpu: Gpu) -> None:
@@ -153,6 +153,12 @@ def test_pcie_bytes_that_may_have_32_bits_are_refused_in_words(library: Any, gpu
     library.fields[197, 0] = (kind, number)
     assert not gpu.ask()
     assert gpu.refusals.told()["pcie_transmit_bytes_total from field 197"] == NARROW
+
+
+def test_a_memory_of_0_degrees_was_not_measured(library: Any, gpu: Gpu) -> None:
+    library.fields[82, 0] = (UINT, 0)
+    assert not gpu.ask()
+    assert gpu.refusals.told()["temperature_celsius{memory} from field 82"] == UNMEASURED
 
 
 def test_pcie_bytes_beyond_32_bits_are_told(library: Any, gpu: Gpu) -> None:

@@ -206,7 +206,7 @@ def test_an_index_that_means_another_gpu_is_read_under_its_uuid(watch: Watch, sc
     [
         (f"{RATES} 4294967295 0", "trackside_gpu_utilization_ratio"),
         (f"{RATES} 102 0", "trackside_gpu_utilization_ratio"),
-        ("nvmlDeviceGetTemperature:0 255", "trackside_gpu_temperature_celsius"),
+        ("nvmlDeviceGetTemperature 255", "trackside_gpu_temperature_celsius"),
         ("nvmlDeviceGetTotalEnergyConsumption 0xFFFFFFFFFFFFFFFF", "trackside_gpu_energy_joules_total"),
         ("nvmlDeviceGetMemoryInfo_v2 9223372036854775794 1 1 1", "trackside_gpu_memory_bytes"),
     ],
@@ -281,18 +281,34 @@ def until_events_are_awaited(watch: Watch, scenario: Scenario) -> None:
     eventually(is_told)
 
 
-def test_an_xid_is_counted_at_its_gpu_also_when_that_is_lost_and_its_worker_replaced(
+def test_an_xid_is_counted_once_at_its_gpu_also_by_the_workers_that_follow(watch: Watch, scenario: Scenario) -> None:
+    until_events_are_awaited(watch, scenario)
+    scenario.xid(1, 31)
+    eventually(lambda: 31 in watch.read().xids.get(SECOND, {}))
+    worker = watch.pid
+    scenario.say(f"0 {RATES} exit")
+    assert "exited" in watch.refusal()
+    scenario.unsay(f"0 {RATES}")
+    times, moment = watch.read().xids[SECOND][31]
+    assert watch.pid != worker
+    assert times == 1
+    assert 0 < moment <= time.time()
+
+
+def test_the_xid_that_says_why_a_gpu_is_lost_is_heard_although_it_comes_after_the_loss(
     watch: Watch, scenario: Scenario
 ) -> None:
     until_events_are_awaited(watch, scenario)
-    scenario.xid(1, 79)
     scenario.say("1 * status 15")
-    eventually(lambda: 79 in watch.read().xids.get(SECOND, {}))
-    before = watch.nvml.restarts["gpu_lost"]
-    eventually(lambda: watch.read() and watch.nvml.restarts["gpu_lost"] > before - 1)
-    count, moment = watch.read().xids[SECOND][79]
-    assert count == 1
-    assert 0 < moment <= time.time()
+    assert watch.read().gpus[1].values == [("up", (), 0.0)]
+    scenario.say("0 delay 0.02")
+    scenario.xid(1, 79)
+    watch.read()
+    scenario.unsay("0 delay")
+    reading = watch.read()
+    assert reading.gpus[1].values == [("up", (), 0.0)]
+    assert reading.xids[SECOND][79][0] == 1
+    assert watch.nvml.restarts["gpu_lost"] == 1
 
 
 @pytest.mark.parametrize("status", [6, 21])

@@ -65,7 +65,9 @@ def _daemon() -> Iterator[Finding | dict[str, Any]]:
     answered = False
     for note in noted():
         if note.problem:
-            yield Finding("warn", "daemon", f"{note.problem}; to ask that daemon, run this as {_user(note.owner)}")
+            mine = note.owner == os.getuid()
+            mend = "restart that daemon" if mine else f"to ask that daemon, run this as {_user(note.owner)}"
+            yield Finding("warn", "daemon", f"{note.problem}; {mend}")
             continue
         try:
             status = ApiSource(note.address, note.token).status()
@@ -131,9 +133,8 @@ def _spool(_status: dict[str, Any] | None) -> Iterator[Finding]:
         return
     waiting = len({file.name.partition(".")[0] for place in places for file in place.glob("*.spool")})
     if waiting:
-        yield Finding(
-            "warn", "spool", f"{places[0]}: {waiting} not sent yet; a daemon takes them, or: trackside spool send"
-        )
+        sessions = "1 session waits" if waiting == 1 else f"{waiting} sessions wait"
+        yield Finding("warn", "spool", f"{places[0]}: {sessions} for a daemon; start one, or: trackside spool send")
     else:
         yield Finding("ok", "spool", f"{places[0]}, where nothing waits")
 
@@ -173,7 +174,7 @@ def _unwritable(directory: Path) -> str:
     for one in (directory, *directory.parents):
         try:
             one.stat()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
             return f"{one}: {(error.strerror or str(error)).lower()}"

@@ -110,7 +110,7 @@ def _each(gpus: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     for (name, *refused), indexes in alike.items():
         about = f"gpu {_ranges(indexes)}"
         if not refused:
-            yield Finding("ok", about, f"{name}: measures everything")
+            yield Finding("ok", about, f"{name}: measures all that is asked for")
             continue
         curable = any(why.startswith(PERMISSION) for _, why in refused)
         yield Finding("warn" if curable else "ok", about, f"{name}: does not measure {_reasons(refused)}")

@@ -12,6 +12,8 @@ from trackside_daemon.commands.table import shown
 from trackside_daemon.quantities import seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from trackside_daemon.commands.source import ApiSource
 
 Url = Annotated[
@@ -45,20 +47,26 @@ def pause(
     """
     body = {"for": _length(length)}
     said = _ask(url, "pause", body)
-    end = said["paused_until"]
-    until = "until trackside resume-gpu" if not isinstance(end, float) else f"until {_clock(end)}"
-    holders = ", ".join(shown(f"{one['name']} (pid {one['pid']})") for one in said["holders"])
     if not said["released"]:
-        holding = f": {holders}" if holders else ""
-        _fail(f"paused {until}, but the process that reads the GPUs hangs in the driver{holding}; a reboot ends it", 1)
-    still = f"; the device files are still held by {holders}" if holders else "; the device files are free"
-    typer.echo(f"paused {until}{still}")
+        _fail(paused(said), 1)
+    typer.echo(paused(said))
 
 
 def resume(*, url: Url = "") -> None:
     """Have the daemon read the GPUs again."""
     said = _ask(url, "resume", None)
     typer.echo("resumed" if said["resumed"] else "the GPUs were not paused")
+
+
+def paused(said: Mapping[str, Any]) -> str:
+    """What a daemon answers to a pause, in one line."""
+    end = said["paused_until"]
+    until = f"until {_clock(end)}" if isinstance(end, float) else "until it is ended by trackside resume-gpu"
+    holders = ", ".join(shown(f"{one['name']} (pid {one['pid']})") for one in said["holders"])
+    if not said["released"]:
+        holding = f": {holders}" if holders else ""
+        return f"paused {until}, but the process that reads the GPUs hangs in the driver{holding}; a reboot ends it"
+    return f"paused {until}; the device files are {f'still held by {holders}' if holders else 'free'}"
 
 
 def _length(text: str) -> float | None:

@@ -97,19 +97,23 @@ class GpuEvents:
     def _register(self, events: Any, gpus: dict[str, Any]) -> dict[int | None, str]:
         """Those of *gpus* that tell events: their UUIDs, by the addresses that NVML names them by."""
         nvml = self._nvml
-        wanted = nvml.nvmlEventTypeXidCriticalError | nvml.nvmlEventMigConfigChange
         uuids, refused = {}, {}
         for uuid, handle in gpus.items():
             try:
-                told = nvml.nvmlDeviceGetSupportedEventTypes(handle) & wanted
-                if not told & nvml.nvmlEventTypeXidCriticalError:
-                    raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
-                nvml.nvmlDeviceRegisterEvents(handle, told, events)
+                nvml.nvmlDeviceRegisterEvents(handle, self._types(handle), events)
                 uuids[_address(handle)] = uuid
             except nvml.NVMLError as error:
                 refused[uuid] = nvml.result(error.value)
         self.refused = refused
         return uuids
+
+    def _types(self, handle: Any) -> int:
+        nvml = self._nvml
+        types: int = nvml.nvmlDeviceGetSupportedEventTypes(handle)
+        if not types & nvml.nvmlEventTypeXidCriticalError:
+            raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
+        wanted: int = nvml.nvmlEventTypeXidCriticalError | nvml.nvmlEventMigConfigChange
+        return types & wanted
 
     def _wait(self, events: Any, uuids: dict[int | None, str]) -> None:
         nvml = self._nvml

@@ -21,9 +21,9 @@ COUNT = (0.0, 2.0**53)
 ERRORS = (0.0, 2.0**32 - 2)
 SECONDS = (0.0, 1e9)
 TRAFFIC = (0.0, 1.8e19)
-"""Traffic passes 2**53 bytes in hours, up to where a float counts exactly. All end below what drivers answer for what they
-do not know, 32 or 64 bits of ones, and below the more than 100 % that they have answered: NVIDIA/DCGM#199,
-dcgm-exporter#418."""
+"""Traffic, and the cycles of all SMs, pass within hours the 2**53 up to which a float counts exactly. All bounds lie below
+what drivers answer for what they do not know, 32 or 64 bits of ones, and below the more than 100 % that they have
+answered: NVIDIA/DCGM#199, dcgm-exporter#418."""
 
 
 class Family(NamedTuple):

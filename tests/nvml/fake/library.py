@@ -67,6 +67,15 @@ class Scenario:
             del self.lines[scope, key]
         self._write()
 
+    def advance(self, key: str, seconds: int) -> None:
+        """The samples of a board, which are of one moment, become so many seconds younger than the board has them."""
+        words = self.lines.get(("*", key), "status").split(" ")
+        at = [place for place, word in enumerate(words) if word.startswith("17600")]
+        for place in at:
+            words[place] = f"{1_760_000_000 + seconds}000000"
+        if at:
+            self.say(f"* {key} {' '.join(words)}")
+
     def xid(self, gpu: int, number: int) -> None:
         """An Xid error, now."""
         told = sum(key.startswith("event:") for _, key in self.lines)

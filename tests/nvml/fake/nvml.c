@@ -38,6 +38,8 @@ static int ask(Device device, const char *function, const char *argument, const 
     if (status < 0 && *argument)
         status = act(find(table, scope, function));
     line = find(table, scope, key);
+    if (!line && *argument)
+        line = find(table, scope, function);
     if (status < 0)
         status = act(line);
     if (status >= 0)
@@ -265,6 +267,9 @@ int nvmlDeviceGetFieldValues(Device device, int count, Field *fields)
         char argument[32];
         snprintf(argument, sizeof argument, field->scope ? "%u:%s" : "%u", field->id, text(field->scope));
         field->status = ask(device, "field", argument, &words);
+        snprintf(argument, sizeof argument, "%u:each", field->id);
+        if (field->status == NOT_SUPPORTED && field->scope != UINT32_MAX)
+            field->status = ask(device, "field", argument, &words);
         field->time = NOW;
         if (field->status)
             continue;

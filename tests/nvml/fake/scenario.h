@@ -1,9 +1,10 @@
 /* What the driver is to say, from the file that $FAKE_NVML_SCENARIO names; read again when another takes its place.
 
    A line is SCOPE KEY WORDS. The scope is a GPU's index, INDEX.SLOT for a MIG device of it, `system` for what belongs
-   to no GPU, or * for every GPU and the system that have no such line of their own. The key is a function's name, with
-   :ARGUMENT where it takes one; what no line names is NOT_SUPPORTED. Words are numbers, of which 100+5 is 100 and 5
-   more each second since `system epoch`, or a text, or an action:
+   to no GPU, or * for every GPU and the system that have no such line of their own. The key is a function's name, or
+   that and :ARGUMENT, or field:ID, field:ID:SCOPE, field:ID:all and field:ID:each, or gpm:ID and gpm:ID:INSTANCE; what
+   no line names is NOT_SUPPORTED. Words are numbers, of which 100+5 is 100 and 5 more each second since `system epoch`
+   (before that of a field stands its type: d u l L s i), or a text, or an action:
 
      status N    the function answers N            hang        it never returns
      crash N     zeros, SIGSEGV at the Nth call     deaf        nor listens to SIGTERM while it does not
@@ -99,7 +100,6 @@ static struct table *current(void)
 /* Does what the line says, where that is an action: the status to answer then, and otherwise -1. */
 static int act(struct line *line)
 {
-    sigset_t all;
     char action[8];
     unsigned number = 1;
     if (!line || sscanf(line->words, "%7s %u", action, &number) < 1)
@@ -110,8 +110,8 @@ static int act(struct line *line)
         kill(getpid(), SIGSEGV);
     if (!strcmp(action, "exit") && ++line->calls >= number)
         exit(1);
-    if (!strcmp(action, "deaf") && !sigfillset(&all))
-        pthread_sigmask(SIG_BLOCK, &all, NULL);
+    if (!strcmp(action, "deaf"))
+        signal(SIGTERM, SIG_IGN);
     if (!strcmp(action, "deaf") || !strcmp(action, "hang"))
         for (;;)
             pause();

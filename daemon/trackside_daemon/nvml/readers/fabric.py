@@ -23,8 +23,8 @@ CONDITIONS = {
 
 def fabric(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
     """``nvmlDeviceGetGpuFabricInfoV``, of version 3, or 2 where the driver is older; Hopper and later with NVSwitch."""
-    info = ask(nvml, refusals, "version 3 of nvmlDeviceGetGpuFabricInfoV", lambda: _info(nvml, handle, 3))
-    info = info or _info(nvml, handle, 2)
+    info = ask(nvml, refusals, "version 3 of nvmlDeviceGetGpuFabricInfoV", lambda: _info(nvml, handle, "_v3"))
+    info = info or _info(nvml, handle, "V")
     values: list[Value] = [("fabric_state", (), info.state)]
     if info.state != nvml.NVML_GPU_FABRIC_STATE_COMPLETED:
         return values
@@ -39,8 +39,9 @@ def fabric(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
     return values
 
 
-def _info(nvml: Any, handle: Any, version: int) -> Any:
-    make = getattr(nvml, f"c_nvmlGpuFabricInfo_v{version}_t")
+def _info(nvml: Any, handle: Any, version: str) -> Any:
+    """What is told in the structure ``c_nvmlGpuFabricInfo{version}_t``, of which older pynvml have only that of V."""
+    make = getattr(nvml, f"c_nvmlGpuFabricInfo{version}_t")
     if make is None:
         raise nvml.NVMLError(nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
     info = make()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.nvml.readers.asking import series
@@ -18,15 +19,13 @@ ALL_LINKS = 0xFFFFFFFF
 MODULE = 1
 """The scope in which power is that of the GPU and the CPU beside it."""
 
-WIDE = 2**32
-"""What a counter has to have passed to be believed to have more than 32 bits."""
-
 NARROW = (
     "its counter has not passed 32 bits, in which it would wrap within 0.1 s of traffic; "
     "--collector.gpu.extra pcie-throughput measures a rate"
 )
+UNMEASURED = "the driver answers 0 degrees, which no memory has"
 
-MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+MEMBERS = dict(enumerate(("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")))
 """Of the union that holds a value, by ``valueType``."""
 
 
@@ -38,8 +37,8 @@ class Field(NamedTuple):
         labels: Values of the family's extra labels.
         per: How many of the field's units make one of the family's.
         scope: A link, `ALL_LINKS` or `MODULE`, for the fields that have scopes.
-        wide: It wraps too fast to be followed if it has 32 bits, as NVML lets it have without saying so: it is refused
-            until it has passed them.
+        least: While it is lower it is refused, with the words of *why*. NVML does not say whether the counters of PCIe
+            have 32 or 64 bits. Of 32 they wrap faster than they can be followed, so they have to pass those first.
     """
 
     number: int
@@ -47,7 +46,8 @@ class Field(NamedTuple):
     labels: tuple[str, ...] = ()
     per: float = 1
     scope: int = 0
-    wide: bool = False
+    least: float = -math.inf
+    why: str = ""
 
     @property
     def name(self) -> str:
@@ -56,10 +56,7 @@ class Field(NamedTuple):
 
 
 POWER = Field(186, "power_watts", per=1000)
-CRC_FLIT, CRC_DATA, REPLAY, RECOVERY = (
-    Field(number, "nvlink_errors_total", (error,))
-    for number, error in ((38, "crc_flit"), (45, "crc_data"), (52, "replay"), (59, "recovery"))
-)
+REPLAY = Field(52, "nvlink_errors_total", ("replay",))
 PCIE_ERRORS = {
     169: "l0_to_recovery",
     173: "correctable",
@@ -74,6 +71,7 @@ PCIE_ERRORS = {
     182: "lcrc",
     183: "lane",
 }
+NVLINK_ERRORS = {38: "crc_flit", 45: "crc_data", 59: "recovery", 160: "ecc"}
 NVLINK5_ERRORS = {
     206: "malformed",
     207: "buffer_overrun",
@@ -104,17 +102,18 @@ FIELDS = (
     Field(185, "power_average_watts", per=1000),
     Field(186, "module_power_watts", per=1000, scope=MODULE),
     *(Field(number, "power_limit_watts", (limit,), per=1000) for number, limit in LIMITS.items()),
-    Field(82, "temperature_celsius", ("memory",)),
+    Field(82, "temperature_celsius", ("memory",), least=1, why=UNMEASURED),
     Field(297, "mma_stall_ratio", per=100),
     *(Field(number, "clock_limited_seconds_total", (reason,), per=1e9) for number, reason in LIMITED.items()),
-    Field(197, "pcie_transmit_bytes_total", wide=True),
-    Field(198, "pcie_receive_bytes_total", wide=True),
+    Field(197, "pcie_transmit_bytes_total", least=2**32, why=NARROW),
+    Field(198, "pcie_receive_bytes_total", least=2**32, why=NARROW),
     *(Field(number, "pcie_errors_total", (error,)) for number, error in PCIE_ERRORS.items()),
     Field(138, "nvlink_transmit_bytes_total", per=1 / 1024, scope=ALL_LINKS),
     Field(139, "nvlink_receive_bytes_total", per=1 / 1024, scope=ALL_LINKS),
     Field(202, "nvlink_transmit_bytes_total", scope=ALL_LINKS),
     Field(204, "nvlink_receive_bytes_total", scope=ALL_LINKS),
-    *(CRC_FLIT, CRC_DATA, REPLAY, RECOVERY, Field(160, "nvlink_errors_total", ("ecc",))),
+    REPLAY,
+    *(Field(number, "nvlink_errors_total", (error,)) for number, error in NVLINK_ERRORS.items()),
     *(Field(number, "nvlink_errors_total", (error,), scope=ALL_LINKS) for number, error in NVLINK5_ERRORS.items()),
     Field(230, "recovery_action"),
 )
@@ -162,12 +161,15 @@ def _answers(nvml: Any, handle: Any, asked: Sequence[Field]) -> Iterator[tuple[F
         return
     answers = nvml.nvmlDeviceGetFieldValues(handle, [(field.number, field.scope) for field in asked])
     for field, answer in zip(asked, answers, strict=True):
-        if answer.nvmlReturn == nvml.NVML_ERROR_GPU_IS_LOST:
-            raise nvml.NVMLError(answer.nvmlReturn)
-        if answer.nvmlReturn:
-            yield field, None, nvml.result(answer.nvmlReturn)
-        elif answer.valueType >= len(MEMBERS):
-            yield field, None, f"the driver answers a type of value, {answer.valueType}, that is newer than this daemon"
+        status, kind = answer.nvmlReturn, answer.valueType
+        if status == nvml.NVML_ERROR_GPU_IS_LOST:
+            raise nvml.NVMLError(status)
+        number = getattr(answer.value, MEMBERS.get(kind, ""), None)
+        if status:
+            yield field, None, nvml.result(status)
+        elif number is None:
+            yield field, None, f"value type {kind} is newer than this daemon and its pynvml; upgrade them"
+        elif number < field.least:
+            yield field, None, field.why
         else:
-            number = getattr(answer.value, MEMBERS[answer.valueType])
-            yield (field, None, NARROW) if field.wide and number < WIDE else (field, number, "")
+            yield field, number, ""

@@ -66,7 +66,7 @@ class Gpm:
 
     def __call__(self, nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
         """``nvmlGpmSampleGet`` and ``nvmlGpmMetricsGet``, in percent, or in cycles since boot."""
-        return self._window.read(nvml, lambda sample: nvml.nvmlGpmSampleGet(handle, sample), self._quantities, refusals)
+        return self._window.read(nvml, partial(nvml.nvmlGpmSampleGet, handle), self._quantities, refusals)
 
 
 class Window:

@@ -18,12 +18,12 @@ PID_LIMIT = 2**22
 """The kernel gives no higher one; a namespace may have a pid_max of its own, below that of the host."""
 
 
-def highest(proc: Path = PROC) -> int:
+def highest(proc: Path) -> int:
     """The highest process id that the driver, which tells those of the host, can tell."""
     return int((proc / "sys/kernel/pid_max").read_text()) if sees_host(proc) else PID_LIMIT
 
 
-def sees_host(proc: Path = PROC) -> bool:
+def sees_host(proc: Path) -> bool:
     """Whether process ids mean here what they mean to the driver; in a container mostly not."""
     return (proc / "self/ns/pid").stat().st_ino == HOST_NAMESPACE
 
@@ -55,9 +55,9 @@ class Pids:
         return 0 < pid <= self._limit and (not self._checked or exists(pid))
 
 
-def of_this_host() -> Pids:
+def of_this_host(proc: Path = PROC) -> Pids:
     """By what this process sees of the host; in a container nothing is known to be absent."""
     try:
-        return Pids(highest(), checked=sees_host())
+        return Pids(highest(proc), checked=sees_host(proc))
     except (OSError, ValueError):
         return Pids(PID_LIMIT, checked=False)

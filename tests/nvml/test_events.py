@@ -1,0 +1,352 @@
+"""What the driver reports by itself: Xid errors, MIG changes, and that it goes."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pynvml
+import pytest
+
+from trackside_daemon.nvml.driver import Driver
+from trackside_daemon.nvml.events import BACKOFF_LAST, DriverUnbind, GpuEvents
+from trackside_daemon.nvml.library import Library
+from trackside_daemon.nvml.reading import Reading
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SUCCESS, NOT_SUPPORTED, TIMEOUT, GPU_IS_LOST, UNKNOWN = 0, 3, 10, 15, 999
+XID, MIG_CHANGE, CLOCK = 0x8, 0x100, 0x10
+NOON = 1_700_000_000.0
+PATIENCE = 20
+"""Seconds after which a thread that does not come is a failure."""
+
+
+class Reports:
+    """The driver's events: a wait lasts until the test says what it ends with.
+
+    Attributes:
+        registered: By set, the GPUs and the types.
+        open: Sets that are not freed.
+    """
+
+    def __init__(self, library: Any) -> None:
+        self.types = XID | MIG_CHANGE | CLOCK
+        self.registered: dict[int, list[tuple[int, int]]] = {}
+        self.open: list[int] = []
+        self._ends: queue.Queue[int | tuple[int, int, int]] = queue.Queue()
+        self._waits = threading.Semaphore(0)
+        library.functions |= {
+            "nvmlEventSetCreate": self.create,
+            "nvmlEventSetFree": self.free,
+            "nvmlDeviceGetSupportedEventTypes": self.supported,
+            "nvmlDeviceRegisterEvents": self.register,
+            "nvmlEventSetWait_v2": self.wait,
+        }
+
+    def create(self, *call: Any) -> None:
+        pynvml.cast(call[-1], pynvml.POINTER(pynvml.c_void_p))[0] = len(self.registered) + 1
+        self.open.append(len(self.registered) + 1)
+        self.registered[self.open[-1]] = []
+
+    def free(self, *call: Any) -> None:
+        self.open.remove(address(call[-1]))
+
+    def supported(self, *call: Any) -> None:
+        call[-1]._obj.value = self.types
+
+    def register(self, *call: Any) -> None:
+        *_, handle, types, events = call
+        self.registered[address(events)].append((address(handle) - 1, types.value))
+
+    def wait(self, *call: Any) -> int:
+        *_, out, _ = call
+        self._waits.release()
+        end = self._ends.get()
+        if isinstance(end, int):
+            return end
+        gpu, kind, number = end
+        out._obj.device = pynvml.cast(gpu + 1, pynvml.c_nvmlDevice_t)
+        out._obj.eventType, out._obj.eventData = kind, number
+        return SUCCESS
+
+    def awaited(self) -> None:
+        """Returns when somebody waits."""
+        assert self._waits.acquire(timeout=PATIENCE)
+
+    def end(self, *ends: int | tuple[int, int, int]) -> None:
+        """Ends a wait with a status, or an event of a GPU, and returns when the next one has begun."""
+        for end in ends:
+            self._ends.put(end)
+            self.awaited()
+
+    def last(self, end: int) -> None:
+        """Ends a wait that none follows."""
+        self._ends.put(end)
+
+
+def address(handle: Any) -> int:
+    return pynvml.cast(handle, pynvml.c_void_p).value or 0
+
+
+def handles(*indexes: int) -> dict[str, Any]:
+    return {f"GPU-{index}": pynvml.nvmlDeviceGetHandleByIndex(index) for index in indexes}
+
+
+@pytest.fixture
+def reports(library: Any) -> Reports:
+    return Reports(library)
+
+
+@pytest.fixture
+def events(reports: Reports) -> Iterator[GpuEvents]:
+    times = iter(range(1000))
+    events = GpuEvents(Library(pynvml), lambda: NOON + next(times))
+    yield events
+    finish(events, reports)
+
+
+@pytest.fixture
+def driver(library: Any, reports: Reports) -> Iterator[Driver]:
+    driver = Driver(pynvml)
+    yield driver
+    finish(driver._events, reports)
+
+
+def finish(events: GpuEvents, reports: Reports) -> None:
+    thread = events._thread
+    events.watch({})
+    if thread is not None:
+        reports.last(TIMEOUT)
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert reports.open == []
+
+
+def test_each_gpu_is_registered_for_xid_errors_and_mig_changes(events: GpuEvents, reports: Reports) -> None:
+    events.watch(handles(0, 1))
+    reports.awaited()
+    assert reports.registered == {1: [(0, XID | MIG_CHANGE), (1, XID | MIG_CHANGE)]}
+
+
+def test_xid_errors_are_counted_by_gpu_and_number_with_the_time_of_the_last(
+    events: GpuEvents, reports: Reports
+) -> None:
+    events.watch(handles(0, 1))
+    reports.awaited()
+    reports.end((0, XID, 79), (1, XID, 31), TIMEOUT, (0, XID, 79), (0, XID, 63))
+    assert events.xids() == {"GPU-0": {79: (2, NOON + 2), 63: (1, NOON + 3)}, "GPU-1": {31: (1, NOON + 1)}}
+
+
+def test_an_error_of_a_gpu_that_nvml_does_not_name_is_counted_without_a_uuid(
+    events: GpuEvents, reports: Reports
+) -> None:
+    events.watch(handles(0))
+    reports.awaited()
+    reports.end((7, XID, 79))
+    assert events.xids() == {"": {79: (1, NOON)}}
+
+
+def test_a_change_of_mig_devices_is_told_once(events: GpuEvents, reports: Reports) -> None:
+    events.watch(handles(0, 1))
+    reports.awaited()
+    reports.end((1, MIG_CHANGE, 0))
+    assert [events.reconfigured(uuid) for uuid in ("GPU-0", "GPU-1", "GPU-1")] == [False, True, False]
+    assert events.xids() == {}
+
+
+def test_the_same_gpus_are_registered_once(events: GpuEvents, reports: Reports) -> None:
+    events.watch(handles(0, 1))
+    reports.awaited()
+    events.watch(handles(0, 1))
+    reports.end(TIMEOUT)
+    assert len(reports.registered) == 1
+
+
+def test_other_gpus_are_registered_anew_and_counts_stay(events: GpuEvents, reports: Reports) -> None:
+    events.watch(handles(0))
+    reports.awaited()
+    reports.end((0, XID, 79))
+    events.watch(handles(0, 1))
+    reports.end((0, XID, 79), TIMEOUT)
+    assert [gpu for gpu, _ in reports.registered[2]] == [0, 1]
+    assert reports.open == [2]
+    reports.end((1, XID, 79))
+    assert {uuid: numbers[79][0] for uuid, numbers in events.xids().items()} == {"GPU-0": 2, "GPU-1": 1}
+
+
+class Pauses(threading.Event):
+    """Remembers how long it was waited for, and does not last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.seconds.append(timeout)
+        return self.is_set()
+
+
+@pytest.mark.parametrize("status", [GPU_IS_LOST, UNKNOWN])
+def test_a_wait_that_fails_at_once_is_repeated_more_and_more_seldom(
+    events: GpuEvents, reports: Reports, status: int
+) -> None:
+    pauses = events._others_wanted = Pauses()
+    events.watch(handles(0))
+    reports.awaited()
+    reports.end(*[status] * 8)
+    assert pauses.seconds == [1, 2, 4, 8, 16, 32, BACKOFF_LAST, BACKOFF_LAST]
+    reports.end(TIMEOUT, status)
+    assert pauses.seconds[-1] == 1
+
+
+def test_a_lost_gpu_is_left_out_as_soon_as_that_is_wanted(events: GpuEvents, reports: Reports) -> None:
+    events.watch(handles(0, 1))
+    reports.awaited()
+    events.watch(handles(1))
+    reports.end(GPU_IS_LOST)
+    assert [gpu for gpu, _ in reports.registered[2]] == [1]
+
+
+def ended(events: GpuEvents) -> None:
+    """Returns when the thread has ended."""
+    thread = events._thread
+    if thread is not None:
+        thread.join(PATIENCE)
+    assert events._thread is None
+
+
+def test_without_events_the_thread_ends_and_says_why(library: Any, events: GpuEvents) -> None:
+    library.missing.add("nvmlEventSetCreate")
+    events.watch(handles(0, 1))
+    ended(events)
+    assert events.refused == {"GPU-0": "function_not_found", "GPU-1": "function_not_found"}
+
+
+def test_when_no_gpu_tells_xid_errors_the_thread_ends(events: GpuEvents, reports: Reports) -> None:
+    reports.types = CLOCK
+    events.watch(handles(0))
+    ended(events)
+    assert events.refused == {"GPU-0": "not_supported"}
+    assert reports.registered == {1: []}
+
+
+def test_after_the_thread_has_ended_another_gpu_is_watched(events: GpuEvents, reports: Reports) -> None:
+    reports.types = 0
+    events.watch(handles(0))
+    ended(events)
+    reports.types = XID
+    events.watch(handles(0, 1))
+    reports.awaited()
+    assert events.refused == {}
+
+
+def test_a_gpu_that_tells_none_does_not_keep_the_others_from_it(
+    library: Any, events: GpuEvents, reports: Reports
+) -> None:
+    library.status["nvmlDeviceRegisterEvents", 0] = NOT_SUPPORTED
+    events.watch(handles(0, 1))
+    reports.awaited()
+    reports.end((1, XID, 48))
+    assert events.refused == {"GPU-0": "not_supported"}
+    assert list(events.xids()) == ["GPU-1"]
+
+
+def test_a_reading_has_the_counts_since_the_worker_began(driver: Driver, reports: Reports) -> None:
+    assert driver.read().xids == {}
+    reports.awaited()
+    reports.end((1, XID, 79))
+    first, second = driver.read(), driver.read()
+    assert first.xids == second.xids
+    assert first.xids["GPU-1"][79][0] == 1
+
+
+def test_the_pipe_keeps_the_numbers_of_xid_errors() -> None:
+    reading = Reading(xids={"GPU-1": {79: (1, NOON)}})
+    assert msgspec.json.decode(msgspec.json.encode(reading), type=Reading) == reading
+
+
+def test_waits_are_not_among_the_calls(driver: Driver, reports: Reports) -> None:
+    driver.read()
+    reports.awaited()
+    reports.end(TIMEOUT)
+    assert "nvmlEventSetWait_v2" not in driver.read().calls
+
+
+def test_a_gpu_that_tells_no_xid_errors_says_why(driver: Driver, reports: Reports) -> None:
+    reports.types = 0
+    driver.read()
+    ended(driver._events)
+    assert "does not support" in driver.read().gpus[0].refusals["xid"]
+
+
+def test_a_gpu_whose_mig_devices_changed_is_asked_for_everything_again(
+    library: Any, driver: Driver, reports: Reports
+) -> None:
+    library.status["nvmlDeviceGetPowerUsage"] = NOT_SUPPORTED
+    driver.read()
+    reports.awaited()
+    del library.status["nvmlDeviceGetPowerUsage"]
+    reports.end((1, MIG_CHANGE, 0))
+    first, second = driver.read().gpus
+    assert "power" in first.refusals
+    assert "power" not in second.refusals
+
+
+class Unbinds:
+    """The driver's events of the whole machine: a wait lasts until the test ends it."""
+
+    def __init__(self, library: Any) -> None:
+        self.types = 0
+        self.ends: queue.Queue[int] = queue.Queue()
+        library.functions |= {
+            "nvmlSystemEventSetCreate": self.create,
+            "nvmlSystemRegisterEvents": self.register,
+            "nvmlSystemEventSetWait": self.wait,
+        }
+
+    def create(self, *call: Any) -> None:
+        call[-1]._obj.set = pynvml.cast(1, pynvml.c_nvmlSystemEventSet_t)
+
+    def register(self, *call: Any) -> None:
+        self.types = call[-1]._obj.eventTypes
+
+    def wait(self, *call: Any) -> int:
+        request = call[-1]._obj
+        status = self.ends.get()
+        if status == SUCCESS:
+            request.data[0].eventType, request.numEvent = self.types, 1
+        return status
+
+
+def test_when_the_driver_is_taken_away_the_next_reading_lets_go_of_it(library: Any) -> None:
+    unbinds, driver = Unbinds(library), Driver(pynvml)
+    assert driver.read().error == ""
+    unbinds.ends.put(TIMEOUT)
+    unbinds.ends.put(SUCCESS)
+    assert driver._unbind.told.wait(PATIENCE)
+    reading = driver.read()
+    assert unbinds.types == pynvml.nvmlSystemEventTypeGpuDriverUnbind
+    assert reading.reason == "gpu_unbind"
+    assert "lets go" in reading.error
+    assert not reading.absent
+
+
+@pytest.mark.parametrize("status", [NOT_SUPPORTED, UNKNOWN])
+def test_a_driver_that_does_not_tell_that_it_goes_is_not_asked_again(library: Any, status: int) -> None:
+    Unbinds(library).ends.put(status)
+    unbind = DriverUnbind(Library(pynvml))
+    unbind.start()
+    unbind._thread.join(PATIENCE)
+    assert not unbind._thread.is_alive()
+    assert not unbind.told.is_set()
+
+
+def test_an_older_driver_is_read_as_ever(library: Any) -> None:
+    driver = Driver(pynvml)
+    driver.read()
+    driver._unbind._thread.join(PATIENCE)
+    assert driver.read().error == ""

@@ -1,0 +1,249 @@
+"""GPM: windows between two samples, and metrics that are refused one by one."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+import pynvml
+import pytest
+
+from trackside_daemon.nvml.driver import Driver
+from trackside_daemon.nvml.library import Library
+from trackside_daemon.nvml.readers import gpm
+from trackside_daemon.nvml.refusals import Refusals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trackside_daemon.nvml.reading import Value
+
+NOT_SUPPORTED, GPU_IS_LOST, VERSION_MISMATCH = 3, 15, 25
+UNITS = 50.0
+"""What each metric grows by between two samples, in its own unit."""
+
+
+class Monitor:
+    """The counters of a GPU: a sample holds the number of the moment at which it was taken.
+
+    Attributes:
+        taken: Moments by the address of a sample.
+        windows: The moments of the two samples of each question.
+        refused: Status by metric.
+    """
+
+    def __init__(self, library: Any) -> None:
+        self.allocated = 0
+        self.moments = 0
+        self.freed: list[int] = []
+        self.taken: dict[int, int] = {}
+        self.windows: list[tuple[int, int]] = []
+        self.asked: list[list[int]] = []
+        self.refused: dict[int, int] = {}
+        library.functions |= {
+            "nvmlGpmSampleAlloc": self.allocate,
+            "nvmlGpmSampleFree": self.free,
+            "nvmlGpmSampleGet": self.take,
+            "nvmlGpmMetricsGet": self.measure,
+        }
+
+    def allocate(self, _: Any, __: str, out: Any) -> None:
+        self.allocated += 1
+        out._obj.contents = pynvml.struct_c_nvmlGpmSample_t()
+
+    def free(self, _: Any, __: str, sample: Any) -> None:
+        self.freed.append(address(sample))
+
+    def take(self, _: Any, __: str, ___: Any, sample: Any) -> None:
+        self.moments += 1
+        self.taken[address(sample)] = self.moments
+
+    def measure(self, _: Any, __: str, out: Any) -> None:
+        request = out._obj
+        assert request.version == pynvml.NVML_GPM_METRICS_GET_VERSION
+        self.windows.append((self.taken[address(request.sample1)], self.taken[address(request.sample2)]))
+        metrics = request.metrics[: request.numMetrics]
+        self.asked.append([metric.metricId for metric in metrics])
+        for metric in metrics:
+            metric.nvmlReturn = self.refused.get(metric.metricId, 0)
+            metric.value = UNITS
+
+
+def address(sample: Any) -> int:
+    return pynvml.cast(sample, pynvml.c_void_p).value or 0
+
+
+class Clock:
+    """Seconds, set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def monitor(library: Any) -> Iterator[Monitor]:
+    yield Monitor(library)
+    gc.collect()  # what is left frees its samples while the fake still stands
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def read(monitor: Monitor, clock: Clock) -> Callable[..., list[Value]]:
+    """One GPU's reader: called with the seconds since the cycle before."""
+    nvml, reader, refusals = Library(pynvml), gpm.Gpm(gpm.RATIOS, clock), Refusals(clock)
+
+    def read(seconds: float = 1.0, of: Refusals = refusals) -> list[Value]:
+        clock.now += seconds
+        return reader(nvml, pynvml.nvmlDeviceGetHandleByIndex(0), of)
+
+    return read
+
+
+def test_the_first_cycle_has_only_one_sample_and_says_nothing(read: Any, monitor: Monitor) -> None:
+    assert read() == []
+    assert monitor.windows == []
+
+
+def test_each_cycle_is_measured_from_the_one_before_with_two_samples_allocated_once(
+    read: Any, monitor: Monitor
+) -> None:
+    for _ in range(4):
+        read()
+    assert monitor.windows == [(1, 2), (2, 3), (3, 4)]
+    assert monitor.allocated == 2
+
+
+def test_percent_become_ratios_and_pipes_have_names(read: Any) -> None:
+    read()
+    values = {(family, *labels): value for family, labels, value in read()}
+    assert values["sm_active_ratio",] == 0.5
+    assert {labels[1] for labels in values if labels[0] == "pipe_active_ratio"} == {
+        *("hmma", "imma", "dfma", "dmma", "fp64", "fp32", "fp16", "integer")
+    }
+    assert len(values) == 13
+
+
+def test_samples_less_than_a_tenth_of_a_second_apart_are_not_taken(read: Any, monitor: Monitor) -> None:
+    read()
+    assert read(0.05) == []
+    assert len(read(0.06)) == 13
+    assert monitor.windows == [(1, 2)]
+
+
+def test_a_sample_of_minutes_ago_is_only_replaced(read: Any, monitor: Monitor) -> None:
+    read()
+    assert read(181) == []
+    assert len(read()) == 13
+    assert monitor.windows == [(2, 3)]
+
+
+def test_a_sample_from_before_the_gpu_changed_is_not_used(read: Any, monitor: Monitor) -> None:
+    refusals = Refusals()
+    read(of=refusals)
+    refusals.clear()
+    assert read(of=refusals) == []
+    read(of=refusals)
+    assert monitor.windows == [(2, 3)]
+
+
+def test_a_sample_that_failed_is_never_the_first_of_a_window(read: Any, monitor: Monitor, library: Any) -> None:
+    read()
+    library.status["nvmlGpmSampleGet"] = 999
+    with pytest.raises(pynvml.NVMLError):
+        read()
+    del library.status["nvmlGpmSampleGet"]
+    assert read() == []
+    read()
+    assert monitor.windows == [(2, 3)]
+
+
+def test_a_metric_that_is_refused_costs_no_other_and_is_not_asked_again(read: Any, monitor: Monitor) -> None:
+    refusals = Refusals()
+    monitor.refused = {5: NOT_SUPPORTED, 8: VERSION_MISMATCH}
+    read(of=refusals)
+    assert len(read(of=refusals)) == 11
+    read(of=refusals)
+    assert set(refusals.told()) == {"tensor_active_ratio", "pipe_active_ratio{dmma}"}
+    assert [len(asked) for asked in monitor.asked] == [13, 11]
+
+
+def test_when_all_metrics_are_refused_nothing_is_asked(read: Any, monitor: Monitor) -> None:
+    refusals = Refusals()
+    monitor.refused = dict.fromkeys(range(1, 14), NOT_SUPPORTED)
+    for _ in range(3):
+        assert read(of=refusals) == []
+    assert len(monitor.windows) == 1
+
+
+def test_a_gpu_that_is_lost_between_the_samples_is_lost(read: Any, monitor: Monitor) -> None:
+    monitor.refused = {2: GPU_IS_LOST}
+    read()
+    with pytest.raises(pynvml.NVMLError) as lost:
+        read()
+    assert lost.value.value == GPU_IS_LOST
+
+
+def test_cycles_are_counted_as_they_are(monitor: Monitor, clock: Clock) -> None:
+    reader, refusals = gpm.Gpm(gpm.CYCLES, clock), Refusals(clock)
+    reader(Library(pynvml), pynvml.nvmlDeviceGetHandleByIndex(0), refusals)
+    clock.now += 1
+    assert reader(Library(pynvml), pynvml.nvmlDeviceGetHandleByIndex(0), refusals) == [
+        ("sm_cycles_total", (), UNITS),
+        ("sm_active_cycles_total", (), UNITS),
+        ("tensor_active_cycles_total", (), UNITS),
+    ]
+    assert monitor.asked == [[248, 249, 250]]
+
+
+def test_samples_are_freed_with_their_reader(monitor: Monitor, clock: Clock) -> None:
+    reader = gpm.Gpm(gpm.RATIOS, clock)
+    reader(Library(pynvml), pynvml.nvmlDeviceGetHandleByIndex(0), Refusals())
+    taken = set(monitor.taken)
+    assert not monitor.freed
+    del reader
+    gc.collect()
+    assert len(monitor.freed) == 2
+    assert taken < set(monitor.freed)
+
+
+def test_a_sample_that_cannot_be_freed_fails_nobody(library: Any, monitor: Monitor, clock: Clock) -> None:
+    reader = gpm.Gpm(gpm.RATIOS, clock)
+    reader(Library(pynvml), pynvml.nvmlDeviceGetHandleByIndex(0), Refusals())
+    library.status["nvmlGpmSampleFree"] = GPU_IS_LOST
+    del reader
+    assert not monitor.freed
+
+
+@pytest.mark.parametrize("status", [NOT_SUPPORTED, VERSION_MISMATCH])
+def test_a_gpu_before_hopper_refuses_its_first_sample_and_is_asked_once(
+    library: Any, monitor: Monitor, status: int
+) -> None:
+    library.status["nvmlGpmSampleGet"] = status
+    driver = Driver(pynvml)
+    driver.read()
+    reading = driver.read()
+    assert "gpm" in reading.gpus[0].refusals
+    assert sum(reading.calls["nvmlGpmSampleGet"].values()) == len(reading.gpus)
+
+
+def test_after_a_loss_the_sample_from_before_it_is_not_used(
+    library: Any, monitor: Monitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpm, "SHORTEST", 0.0)
+    driver = Driver(pynvml)
+    library.count = 1
+    driver.read()
+    library.status["nvmlDeviceGetUUID"] = GPU_IS_LOST
+    driver.read()
+    del library.status["nvmlDeviceGetUUID"]
+    driver.read()
+    assert monitor.windows == []
+    driver.read()
+    assert monitor.windows == [(2, 3)]

@@ -1,0 +1,179 @@
+"""`trackside doctor`: each thing that can be wrong is named with what mends it."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from processes import DEADLINE, clean_environ, command, eventually
+
+from trackside_daemon.commands.doctor_gpu import _ranges, look
+from trackside_daemon.nvml.refusals import WHY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from processes import Daemon
+
+SEE = "see dmesg for NVRM and Xid, and whether nvidia-smi works"
+DRIVER = {"driver_version": "580.95", "nvml_version": "13.580.95", "cuda_version": "13.0"}
+WELL = {**DRIVER, "visible": 2, "expected": 2, "pci": 2, "error": "", "absent": False, "paused_until": None}
+NO_DRIVER = "libnvidia-ml.so.1 not found; install the NVIDIA driver"
+
+
+def gpu(
+    index: int, refused: dict[str, str] | None = None, *, up: bool = True, name: str = "NVIDIA H100"
+) -> dict[str, Any]:
+    return {"index": index, "uuid": f"GPU-{index}", "name": name, "up": up, "refused": refused or {}}
+
+
+def said(nvml: dict[str, Any] | None, *gpus: dict[str, Any]) -> list[str]:
+    return [f"{one.level} {one.about}: {one.text}" for one in look({"nvml": nvml, "gpus": list(gpus)})]
+
+
+def run(place: Path, **environ: str) -> tuple[int, list[str]]:
+    """What the doctor says in a machine whose one daemon is that of the directory, and no error."""
+    given = {"TRACKSIDE_ENDPOINT": f"ipc://{place}/push.sock", "TRACKSIDE_COLLECTOR__GPU__SIMULATE": "2", **environ}
+    done = subprocess.run(
+        command("doctor"), env=clean_environ(given), capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    assert done.stderr == ""
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_all_is_well_beside_a_daemon(start_daemon: Callable[..., Daemon], place: Path, spool: Path) -> None:
+    daemon = start_daemon("--collector.gpu.simulate=3", "--sample.interval=100ms")
+    eventually(lambda: daemon.api("status").json()["gpus"])
+    status, lines = run(place, TRACKSIDE_COLLECTOR__GPU__SIMULATE="0")
+    assert status == 0
+    assert [line.partition(":")[0] for line in lines] == [
+        *("ok   daemon", "ok   push", "ok   spool", "ok   storage", "ok   driver", "ok   gpus", "ok   gpu 0-2"),
+    ]
+    assert lines[0].endswith(f" serves {daemon.url}")
+    assert f"push to {daemon.endpoint}" in lines[1]
+    assert str(spool) in lines[2]
+    assert str(daemon.history) in lines[3]
+
+
+def test_without_a_daemon_the_driver_is_asked_and_nothing_fails(place: Path) -> None:
+    (place / "history").mkdir()
+    status, lines = run(place, TRACKSIDE_STORAGE__PATH=str(place / "history"))
+    assert status == 0
+    assert [line.partition(":")[0] for line in lines] == [
+        *("warn daemon", "warn push", "ok   spool", "ok   storage", "ok   driver", "ok   gpus", "ok   gpu 0-1"),
+    ]
+    assert lines[0].endswith("answers; start one with: trackside daemon")
+    assert lines[1].endswith(f"looked at ipc://{place}/push.sock (absent)")
+
+
+def test_what_a_killed_daemon_has_left_is_told_and_a_hanging_one_fails(place: Path) -> None:
+    (place / "push.token").write_text("secret\n")
+    (place / "push.address").write_text("http://127.0.0.1:9\n")
+    status, lines = run(place)
+    assert (status, lines[0]) == (
+        0,
+        f"warn daemon: a daemon that was killed has left {place}/push.address; start one with: trackside daemon",
+    )
+    (place / "push.address").write_text("no address\n")
+    assert run(place)[1][0].startswith(f"warn daemon: {place}/push.address: no address is in it; restart that daemon")
+
+
+def test_a_daemon_that_a_training_does_not_find_fails_with_the_endpoint_to_set(
+    start_daemon: Callable[..., Daemon], place: Path
+) -> None:
+    daemon = start_daemon("--no-collector.gpu")
+    (place / "other").mkdir()
+    for name in ("push.token", "push.address"):
+        (place / "other" / name).write_text((place / name).read_text())
+    status, lines = run(place / "other")
+    assert status == 1
+    assert lines[1].startswith("FAIL push: trainings of ")
+    assert lines[1].endswith(f"; set TRACKSIDE_ENDPOINT={daemon.endpoint}")
+    assert lines[-1] == "ok   driver: not asked: the GPU collector is switched off"
+
+
+def test_a_spool_that_waits_is_told_and_one_that_cannot_be_written_fails(place: Path, spool: Path) -> None:
+    spool.mkdir()
+    for number in (1, 2):
+        (spool / f"{'a' * 32}.{number:016d}.spool").touch()
+    assert f"warn spool: {spool}: 1 session waits for a daemon; start one, or: trackside spool send" in run(place)[1]
+    (place / "file").touch()
+    status, lines = run(place, TRACKSIDE_SPOOL=str(place / "file" / "spool"))
+    assert status == 1
+    assert (
+        f"FAIL spool: {place}/file: not a directory; make it writable, or set TRACKSIDE_SPOOL to another directory"
+    ) in lines
+
+
+def test_a_history_that_cannot_be_written_fails(place: Path) -> None:
+    status, lines = run(place, TRACKSIDE_STORAGE__PATH=str(place / "missing"))
+    assert status == 1
+    assert any(
+        line.startswith(f"FAIL storage: {place}/missing: no such directory; make it with mkdir") for line in lines
+    )
+
+
+def test_a_configuration_that_is_wrong_fails(place: Path) -> None:
+    status, lines = run(place, TRACKSIDE_COLLECTOR__GPU__EXTRA="nothing")
+    assert status == 1
+    assert lines[-1].startswith("FAIL configuration: TRACKSIDE_COLLECTOR__GPU__EXTRA: no group 'nothing'; there are ")
+
+
+def test_a_machine_without_a_gpu_needs_no_driver() -> None:
+    absent = {"visible": 0, "expected": 0, "error": NO_DRIVER, "absent": True, "paused_until": None}
+    assert said({**absent, "pci": 0}) == ["ok driver: not needed: there is no NVIDIA GPU on the PCI bus"]
+    assert said(absent) == [f"warn driver: {NO_DRIVER}"]
+    assert said({**absent, "pci": 8}) == [
+        f"FAIL driver: {NO_DRIVER}; in a container, give it the GPUs, as docker run --gpus all does"
+    ]
+    assert said({**absent, "pci": 0, "expected": 8}) == [f"FAIL driver: {NO_DRIVER}"]
+
+
+def test_a_driver_that_does_not_answer_fails_with_its_own_remedy() -> None:
+    hung = "the NVML worker hung for 10 s and is replaced; look for Xid in dmesg"
+    assert said({**WELL, "error": hung}) == [f"FAIL driver: {hung}"]
+
+
+def test_gpus_that_are_missing_fail_and_those_that_a_container_was_not_given_may_be_so() -> None:
+    assert said({**WELL, "visible": 7, "expected": 8}, gpu(0))[1] == f"FAIL gpus: 7 of 8 that should be there; {SEE}"
+    assert said({**WELL, "pci": 8}, gpu(0))[1] == (
+        f"warn gpus: 2, but 8 on the PCI bus: a container may have been given fewer; if this is none, {SEE}"
+    )
+
+
+def test_gpus_that_are_alike_share_a_line_and_one_that_is_lost_has_its_own() -> None:
+    gpus = [gpu(0), gpu(1), gpu(2, up=False), gpu(3), gpu(4, name="NVIDIA T4")]
+    assert said({**WELL, "visible": 5, "expected": 5, "pci": 5}, *gpus) == [
+        "ok driver: NVIDIA 580.95, CUDA 13.0",
+        "ok gpus: 5, all that should be there",
+        f"FAIL gpu 2: NVIDIA H100 GPU-2: does not answer; {SEE}, then nvidia-smi --gpu-reset -i 2, or reboot",
+        "ok gpu 0-1, 3: NVIDIA H100: measures all that is asked for",
+        "ok gpu 4: NVIDIA T4: measures all that is asked for",
+    ]
+
+
+def test_what_a_gpu_does_not_measure_is_told_by_why_and_first_what_can_be_cured() -> None:
+    lacks, denied = WHY["not_supported"], WHY["no_permission"]
+    many = {f"family-{number}": lacks for number in range(10)}
+    assert said(WELL, gpu(0, {"energy": lacks, "fan-speed": lacks, "accounting": denied}), gpu(1, many))[2:] == [
+        f"warn gpu 0: NVIDIA H100: does not measure accounting ({denied}); energy, fan-speed ({lacks})",
+        "ok gpu 1: NVIDIA H100: does not measure " + ", ".join(list(many)[:8]) + f" and 2 more ({lacks})",
+    ]
+
+
+@pytest.mark.parametrize(("until", "shown"), [("inf", "further notice"), (1.7e9, "")])
+def test_gpus_that_are_left_alone_are_told_with_how_to_go_on(until: Any, shown: str) -> None:
+    (line,) = said({"expected": 0, "error": "paused", "absent": True, "paused_until": until})
+    assert line.startswith(f"warn driver: left alone: paused until {shown}")
+    assert line.endswith("; trackside resume-gpu goes on at once")
+
+
+def test_indexes_are_told_in_ranges() -> None:
+    assert [_ranges(indexes) for indexes in ([0], [1, 0], [0, 1, 2, 5, 7, 6])] == ["0", "0-1", "0-2, 5-7"]
+
+
+def test_a_note_that_cannot_be_read_is_told_with_the_reason(place: Path) -> None:
+    (place / "push.address").mkdir()
+    assert run(place)[1][0] == f"warn daemon: {place}/push.address: is a directory; restart that daemon"
