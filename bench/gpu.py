@@ -20,6 +20,7 @@ from nvml.fake.library import Scenario, compile_library
 from processes import Daemon
 
 from trackside_daemon.nvml.handle import Nvml
+from trackside_daemon.nvml.lock import VARIABLE
 from trackside_daemon.nvml.reading import Order
 
 if TYPE_CHECKING:
@@ -82,7 +83,8 @@ def _driver(directory: Path) -> dict[str, str] | None:
     scenario = Scenario(directory / "scenario", BOARD, GPUS)
     # The fake waits for events by looking at its file a hundred times a second; a driver waits for an interrupt.
     scenario.unsay("* nvmlDeviceGetSupportedEventTypes")
-    return {"LD_LIBRARY_PATH": str(library.parent), **scenario.environ}
+    # A lock of its own, for another daemon may sample this machine's GPUs.
+    return {"LD_LIBRARY_PATH": str(library.parent), VARIABLE: "trackside-bench", **scenario.environ}
 
 
 def _running(what: str, order: Order, environ: Mapping[str, str]) -> Cost:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import msgspec
 import pytest
-from nvml.fake.library import Scenario, compile_library
+from nvml.fake.library import Scenario
 
+from trackside_daemon import quantities
+from trackside_daemon.config import GpuSection
 from trackside_daemon.nvml.families import FAMILIES
 from trackside_daemon.nvml.handle import Nvml, NvmlUnavailable
 from trackside_daemon.nvml.reading import Order, Reading
@@ -292,10 +294,10 @@ def test_a_worker_that_is_ordered_what_cannot_be_says_so() -> None:
 
 @pytest.mark.parametrize(("profile", "board"), [("h100", "h100-busy"), ("a100", "a100")])
 def test_it_has_every_series_that_is_read_of_such_a_board(
-    profile: str, board: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    profile: str, board: str, nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The readers read the fake driver; so names and labels are the same wherever they come from."""
-    environ = {"LD_LIBRARY_PATH": str(compile_library(tmp_path).parent), **Scenario(tmp_path / "board", board).environ}
+    environ = {"LD_LIBRARY_PATH": str(nvml_library.parent), **Scenario(tmp_path / "board", board).environ}
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     nvml = Nvml(Order())
@@ -303,3 +305,8 @@ def test_it_has_every_series_that_is_read_of_such_a_board(
     nvml.close()
     assert len(read) > 60
     assert {series for series in read if series[0] not in NOWHERE} <= set(at(1000.0, profile=profile))
+
+
+def test_the_settings_offer_what_can_be_simulated() -> None:
+    assert quantities.TROUBLES == TROUBLES
+    assert get_args(GpuSection.model_fields["profile"].annotation) == tuple(BOARDS)
