@@ -156,6 +156,7 @@ def test_a_driver_that_is_unloaded_leaves_its_gpus_at_0_and_comes_back(
     page = watched.series()
     assert page["trackside_gpus_visible"] == 0
     assert page["trackside_gpus_expected"] == 2
+    assert of_gpus(watched, "up") == {"0": 0, "1": 0}
     scenario.say()
     eventually(lambda: everything_is_well(watched))
     assert watched.series()[STEPS] > page[STEPS]
