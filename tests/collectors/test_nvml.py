@@ -155,9 +155,19 @@ def test_the_worker_and_its_calls_are_told_also_when_there_is_no_reading() -> No
 def test_the_status_says_of_each_gpu_what_it_refuses_and_why(sys: Path) -> None:
     house = House(sys)
     refusals = {"energy": "this GPU or its mode does not support it"}
-    house.tick(Reading([GpuReading(0, "GPU-0", {"name": "NVIDIA H100"}, UP, refusals)], DRIVER))
+    clocks: list[Value] = [("clock_hertz", (domain,), 1e9) for domain in ("sm", "memory")]
+    house.tick(Reading([GpuReading(0, "GPU-0", {"name": "NVIDIA H100"}, [*clocks, *UP], refusals)], DRIVER))
     assert house.nvml.status() == {
-        "gpus": [{"index": 0, "uuid": "GPU-0", "name": "NVIDIA H100", "up": True, "refused": refusals}],
+        "gpus": [
+            {
+                "index": 0,
+                "uuid": "GPU-0",
+                "name": "NVIDIA H100",
+                "up": True,
+                "measured": ["clock_hertz", "up"],
+                "refused": refusals,
+            }
+        ],
         "nvml": {
             **DRIVER,
             "visible": 1,
