@@ -133,7 +133,8 @@ def test_a_machine_without_a_gpu_needs_no_driver() -> None:
 
 def test_a_driver_that_does_not_answer_fails_with_its_own_remedy() -> None:
     hung = "the NVML worker hung for 10 s and is replaced; look for Xid in dmesg"
-    assert said({**WELL, "error": hung}) == [f"FAIL driver: {hung}"]
+    assert said({**WELL, "error": hung}, gpu(0, up=False)) == [f"FAIL driver: {hung}"]
+    assert said({**WELL, "error": hung}, gpu(0)) == [f"warn driver: {hung}"], "it has answered a moment ago"
 
 
 def test_gpus_that_are_missing_fail_and_those_that_a_container_was_not_given_may_be_so() -> None:
@@ -148,7 +149,7 @@ def test_gpus_that_are_alike_share_a_line_and_one_that_is_lost_has_its_own() -> 
     assert said({**WELL, "visible": 5, "expected": 5, "pci": 5}, *gpus) == [
         "ok driver: NVIDIA 580.95, CUDA 13.0",
         "ok gpus: 5, all that should be there",
-        f"FAIL gpu 2: NVIDIA H100 GPU-2: does not answer; {SEE}, then nvidia-smi --gpu-reset -i 2, or reboot",
+        f"FAIL gpu 2: NVIDIA H100 GPU-2: does not answer; {SEE}; reset it with nvidia-smi --gpu-reset, or reboot",
         "ok gpu 0-1, 3: NVIDIA H100: measures all that is asked for",
         "ok gpu 4: NVIDIA T4: measures all that is asked for",
     ]
@@ -156,11 +157,23 @@ def test_gpus_that_are_alike_share_a_line_and_one_that_is_lost_has_its_own() -> 
 
 def test_what_a_gpu_does_not_measure_is_told_by_why_and_first_what_can_be_cured() -> None:
     lacks, denied = WHY["not_supported"], WHY["no_permission"]
-    many = {f"family-{number}": lacks for number in range(10)}
+    many = {f"family-{number:02}": lacks for number in range(14)}
     assert said(WELL, gpu(0, {"energy": lacks, "fan-speed": lacks, "accounting": denied}), gpu(1, many))[2:] == [
         f"warn gpu 0: NVIDIA H100: does not measure accounting ({denied}); energy, fan-speed ({lacks})",
-        "ok gpu 1: NVIDIA H100: does not measure " + ", ".join(list(many)[:8]) + f" and 2 more ({lacks})",
+        "ok gpu 1: NVIDIA H100: does not measure " + ", ".join(list(many)[:12]) + f" and 2 more ({lacks})",
     ]
+
+
+def test_what_is_measured_in_another_way_or_in_part_is_not_missed() -> None:
+    refused = {
+        "nvlink_errors_total{symbol} from field 221": "no",
+        "power_watts from field 186": "no",
+        "pcie_errors_total{fatal} from field 180": "no",
+        "pcie_errors_total{lane} from field 183": "no",
+        "version 3 of nvmlDeviceGetGpuFabricInfoV": "no",
+    }
+    measures = {**gpu(0, refused), "measured": ["up", "power_watts", "nvlink_errors_total"]}
+    assert said(WELL, measures)[2:] == ["ok gpu 0: NVIDIA H100: does not measure pcie_errors_total (no)"]
 
 
 @pytest.mark.parametrize(("until", "shown"), [("inf", "further notice"), (1.7e9, "")])

@@ -217,7 +217,7 @@ class Daemon:
             Bounds(storage.retention.size, storage.retention.age),
             synchronous=storage.synchronous,
             interval=storage.interval,
-            machine=[one.name for one in self._collectors],
+            machine=[one.name for one in self._collectors if one is not self._counts],  # whose calls are many
             acknowledge=lambda receipt: self._ingest.acknowledge(receipt),  # noqa: PLW0108  made later
             renounce=lambda session: self._ingest.renounce(session),  # noqa: PLW0108  the same
             hardware=self._hardware,

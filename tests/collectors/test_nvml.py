@@ -104,6 +104,16 @@ def test_none_is_visible_at_once_when_there_is_no_driver_any_more_and_what_was_s
     assert (found["gpus_visible",], found["gpu_up", "0", "GPU-0"], found["gpu_up", "1", "GPU-1"]) == (0, 0.0, 0.0)
 
 
+def test_what_was_seen_is_not_up_while_nvml_does_not_answer() -> None:
+    house, late = House(), NvmlUnavailable("the NVML worker hung")
+    house.tick(TWO)
+    assert ("gpu_up", "0", "GPU-0") not in house.tick(late)
+    for _ in range(2):
+        found = house.tick(late)
+        assert (found["gpu_up", "0", "GPU-0"], found["gpu_up", "1", "GPU-1"]) == (0.0, 0.0)
+    assert ("gpu_up", "0", "GPU-0") not in house.tick(TWO)
+
+
 def test_nobody_says_how_many_are_visible_nor_that_any_is_missing_while_they_are_left_alone() -> None:
     house = House()
     assert [house.gpus(answer) for answer in (TWO, NvmlPaused("paused"))] == [(2, 2), (None, 0)]
@@ -155,9 +165,19 @@ def test_the_worker_and_its_calls_are_told_also_when_there_is_no_reading() -> No
 def test_the_status_says_of_each_gpu_what_it_refuses_and_why(sys: Path) -> None:
     house = House(sys)
     refusals = {"energy": "this GPU or its mode does not support it"}
-    house.tick(Reading([GpuReading(0, "GPU-0", {"name": "NVIDIA H100"}, UP, refusals)], DRIVER))
+    clocks: list[Value] = [("clock_hertz", (domain,), 1e9) for domain in ("sm", "memory")]
+    house.tick(Reading([GpuReading(0, "GPU-0", {"name": "NVIDIA H100"}, [*clocks, *UP], refusals)], DRIVER))
     assert house.nvml.status() == {
-        "gpus": [{"index": 0, "uuid": "GPU-0", "name": "NVIDIA H100", "up": True, "refused": refusals}],
+        "gpus": [
+            {
+                "index": 0,
+                "uuid": "GPU-0",
+                "name": "NVIDIA H100",
+                "up": True,
+                "measured": ["clock_hertz", "up"],
+                "refused": refusals,
+            }
+        ],
         "nvml": {
             **DRIVER,
             "visible": 1,

@@ -100,6 +100,7 @@ def test_while_a_gpu_hangs_nothing_old_is_served_all_else_goes_on_and_the_other_
 ) -> None:
     scenario.say(f"1 {RATES} hang")
     eventually(lambda: not of_gpus(watched, "utilization_ratio"))
+    eventually(lambda: of_gpus(watched, "up") == {"0": 0, "1": 0})
     scenario.say("0 nvmlDeviceGetTemperature 40")
     steps, seconds = [], []
 
@@ -156,6 +157,7 @@ def test_a_driver_that_is_unloaded_leaves_its_gpus_at_0_and_comes_back(
     page = watched.series()
     assert page["trackside_gpus_visible"] == 0
     assert page["trackside_gpus_expected"] == 2
+    assert of_gpus(watched, "up") == {"0": 0, "1": 0}
     scenario.say()
     eventually(lambda: everything_is_well(watched))
     assert watched.series()[STEPS] > page[STEPS]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from nvml.fake.library import Scenario
 from nvml.watching import LONG, Watch
 
 from trackside_daemon.nvml.handle import NvmlUnavailable
@@ -15,6 +14,8 @@ from trackside_daemon.nvml.reading import Order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from nvml.fake.library import Scenario
 
 #: Counters, samples and processes as they are while a training runs.
 LIVELY = (
@@ -44,7 +45,6 @@ def held(process: int) -> Held:
     )
 
 
-@pytest.mark.timeout(1200)
 def test_a_worker_stays_as_large_as_it_was(scenario: Scenario, count: Callable[[int, int], int]) -> None:
     scenario.gpus(8)
     scenario.say(*LIVELY)
@@ -63,7 +63,6 @@ def test_a_worker_stays_as_large_as_it_was(scenario: Scenario, count: Callable[[
     watch.nvml.close()
 
 
-@pytest.mark.timeout(1200)
 def test_workers_that_die_one_after_another_leave_nothing_in_their_parent(
     scenario: Scenario, count: Callable[[int, int], int]
 ) -> None:

@@ -63,7 +63,7 @@ def test_an_initialisation_that_hangs_has_a_minute(watch: Watch, scenario: Scena
     assert watch.nvml.restarts["timeout"] == 1
 
 
-@pytest.mark.parametrize("status", [15, 999])
+@pytest.mark.parametrize("status", [4, 15, 999])
 def test_a_gpu_that_is_lost_is_held_at_0_while_the_other_goes_on_until_it_returns(
     watch: Watch, scenario: Scenario, status: int
 ) -> None:
@@ -87,6 +87,15 @@ def test_a_driver_that_is_unloaded_and_loaded_again_is_followed(watch: Watch, sc
         watch.nvml.read(LONG)
     scenario.say()
     assert_both_are_up(watch.read())
+
+
+def test_a_library_that_has_lost_its_footing_is_replaced(watch: Watch, scenario: Scenario) -> None:
+    watch.read()
+    scenario.say("* * status 1")
+    assert "NVML answers error 1" in watch.refusal()
+    scenario.unsay("* *")
+    assert_both_are_up(watch.read())
+    assert watch.nvml.restarts["error"] == 1
 
 
 @pytest.mark.parametrize("manner", ["hang", "deaf"])
@@ -228,6 +237,16 @@ def test_a_counter_of_the_driver_that_goes_back_is_told_as_it_is(watch: Watch, s
     assert values(watch.read().gpus[0])["energy_joules_total"] == 9
     scenario.say("0 nvmlDeviceGetTotalEnergyConsumption 1000")
     assert values(watch.read().gpus[0])["energy_joules_total"] == 1
+
+
+def test_a_counter_of_bytes_that_would_wrap_unseen_is_refused_until_it_has_passed_32_bits(
+    watch: Watch, scenario: Scenario
+) -> None:
+    scenario.say("0 field:197 u 4294967295", "1 field:197 L 4294967297")
+    narrow, wide = watch.read().gpus
+    assert "pcie_transmit_bytes_total" not in values(narrow)
+    assert any("32 bits" in why for why in narrow.refusals.values())
+    assert values(wide)["pcie_transmit_bytes_total"] == 4294967297
 
 
 def test_a_pause_frees_the_device_files_until_it_is_over(watch: Watch, scenario: Scenario, tmp_path: Path) -> None:

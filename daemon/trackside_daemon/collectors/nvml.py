@@ -98,6 +98,7 @@ class NvmlCollector:
                 "uuid": gpu.uuid,
                 "name": gpu.info.get("name", ""),
                 "up": ("up", (), 1.0) in gpu.values,
+                "measured": sorted({family for family, _, _ in gpu.values}),
                 "refused": gpu.refusals,
             }
             for gpu in seen.gpus

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
 PATIENCE = 30.0
 """Seconds for a first reading: a driver without persistence mode wakes all GPUs up."""
 
-NAMES = 8
+NAMES = 12
 """So many of what is not measured are named for each reason."""
+
+_PART = re.compile(r"([\w-]+)(\{.*\})?( from field \d+)?")
+"""A group, or a family with a label's value, or with the field that it would be read from."""
 
 SEE = "see dmesg for NVRM and Xid, and whether nvidia-smi works"
 
@@ -38,7 +42,6 @@ def look(status: Mapping[str, Any] | None) -> Iterator[Finding]:
     yield _driver(nvml, gpus)
     if not nvml["error"]:
         yield _count(nvml)
-    if nvml.get("paused_until") is None:
         yield from _each(gpus)
 
 
@@ -73,7 +76,8 @@ def _driver(nvml: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> Findi
         versions = f"NVIDIA {nvml.get('driver_version')}, CUDA {nvml.get('cuda_version')}"
         return Finding("ok", "driver", versions if nvml.get("driver_version") else "not asked: the GPUs are simulated")
     if not nvml["absent"]:
-        return Finding("FAIL", "driver", error)
+        late = any(gpu["up"] for gpu in gpus)  # it has answered a moment ago
+        return Finding("warn" if late else "FAIL", "driver", error)
     if pci == 0 and not gpus and not nvml.get("expected"):
         return Finding("ok", "driver", "not needed: there is no NVIDIA GPU on the PCI bus")
     if pci is None and not gpus and not nvml.get("expected"):
@@ -103,10 +107,10 @@ def _each(gpus: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     for gpu in gpus:
         index, name = gpu["index"], gpu["name"] or "of unknown make"
         if not gpu["up"]:
-            mend = f"{SEE}, then nvidia-smi --gpu-reset -i {index}, or reboot"
+            mend = f"{SEE}; reset it with nvidia-smi --gpu-reset, or reboot"
             yield Finding("FAIL", f"gpu {index}", f"{name} {gpu['uuid']}: does not answer; {mend}")
             continue
-        alike.setdefault((name, *sorted(gpu["refused"].items())), []).append(index)
+        alike.setdefault((name, *_lacks(gpu)), []).append(index)
     for (name, *refused), indexes in alike.items():
         about = f"gpu {_ranges(indexes)}"
         if not refused:
@@ -114,6 +118,16 @@ def _each(gpus: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
             continue
         curable = any(why.startswith(PERMISSION) for _, why in refused)
         yield Finding("warn" if curable else "ok", about, f"{name}: does not measure {_reasons(refused)}")
+
+
+def _lacks(gpu: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What is not measured at all, and why: a family that refuses a label, or one of two ways to read it, is no loss."""
+    found: dict[str, str] = {}
+    for name, why in gpu["refused"].items():
+        part = _PART.fullmatch(name)
+        if part is not None and part[1] not in gpu.get("measured", ()):
+            found.setdefault(part[1], why)
+    return sorted(found.items())
 
 
 def _reasons(refused: Sequence[tuple[str, str]]) -> str:

@@ -117,7 +117,7 @@ ENDPOINTS = (
         "/status",
         "status",
         "How the daemon does.",
-        description="refused says of each GPU what it does not measure, and why.",
+        description="measured are a GPU's families without trackside_gpu_; refused says what it does not answer, and why.",
     ),
     Endpoint("GET", "/openapi.json", "openapi", "This document."),
 )
