@@ -30,10 +30,11 @@ soak: $(VENV)/.dev system
 	@$(BIN)/python -m pytest --soak
 
 bench: $(VENV)/.dev $(RIVALS)/.installed
-	@$(MAKE) --no-print-directory system SYSTEM=prometheus-pushgateway
-	$(SAY) 'benchmarks: about fifteen minutes, best on a quiet machine'
+	@$(MAKE) --no-print-directory system SYSTEM='prometheus-pushgateway g++'
+	$(SAY) 'benchmarks: about twenty minutes, best on a quiet machine'
 	@$(BIN)/python -m pytest bench/scrape.py --benchmark-only --benchmark-disable-gc -q --no-header --benchmark-columns=median
-	@PYTHONPATH=tests $(BIN)/python bench/footprint.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/footprint.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/gpu.py
 	@PYTHONPATH=tests $(BIN)/python bench/history.py
 	@PYTHONPATH=tests $(BIN)/python bench/ends.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/push.py
@@ -50,9 +51,10 @@ format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix --quiet || true
 	@$(BIN)/ruff format
 
-# Debian's own Prometheus, Alertmanager and Chromium, for the end-to-end tests.
+# Debian's own Prometheus, Alertmanager and Chromium, for the end-to-end tests, and a compiler for the fake
+# driver (gcc alone would lack the C headers, which it only recommends).
 .PHONY: system
-SYSTEM := prometheus prometheus-alertmanager chromium
+SYSTEM := prometheus prometheus-alertmanager chromium g++
 system:
 	@missing=$$(for name in $(SYSTEM); do command -v $$name >/dev/null || echo $$name; done); \
 	if [ -z "$$missing" ]; then exit 0; fi; \

@@ -11,6 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench.cost import child, cpu, memory
 from processes import Daemon, clean_environ, command
 
 SECONDS = 60
@@ -49,8 +50,8 @@ def _print_running() -> None:
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         daemon = Daemon(Path(directory), f"--collector.gpu.simulate={GPUS}")
         time.sleep(3.0)  # the start's own work is over
-        pids = {"daemon": daemon.process.pid, "NVML worker, simulating": _child(daemon.process.pid)}
-        before, begun = {name: _cpu(pid) for name, pid in pids.items()}, time.monotonic()
+        pids = {"daemon": daemon.process.pid, "NVML worker, simulating": child(daemon.process.pid)}
+        before, begun = {name: cpu(pid) for name, pid in pids.items()}, time.monotonic()
         for _ in range(SECONDS // 15):
             time.sleep(15.0)
             daemon.get("/metrics")
@@ -59,10 +60,10 @@ def _print_running() -> None:
             f"| running, host and {GPUS} simulated GPUs at 1 s, a scrape each 15 s | CPU, % of a core | RSS, MiB | PSS, MiB |"
         )
         print("|---|---:|---:|---:|")
-        rows = {name: ((_cpu(pid) - before[name]) / took * 100, *_memory(pid)) for name, pid in pids.items()}
+        rows = {name: ((cpu(pid) - before[name]) / took * 100, *memory(pid)) for name, pid in pids.items()}
         rows["together"] = tuple(map(sum, zip(*rows.values(), strict=True)))  # type: ignore[assignment]
-        for name, (cpu, rss, pss) in rows.items():
-            print(f"| {name} | {cpu:.2f} | {rss:.1f} | {pss:.1f} |")
+        for name, (share, rss, pss) in rows.items():
+            print(f"| {name} | {share:.2f} | {rss:.1f} | {pss:.1f} |")
         real = rows["daemon"][1] + _import("pynvml")[1] + rows["NVML worker, simulating"][1]
         print(
             f"\nWith pynvml in the worker, as on a machine with GPUs but without the driver's own memory: {real:.1f} MiB RSS.\n"
@@ -106,27 +107,6 @@ def _import(name: str) -> tuple[float, float]:
 def _run(script: str, *arguments: str) -> str:
     done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True)
     return done.stdout
-
-
-def _child(pid: int) -> int:
-    """The daemon's only child; the thread that started it is not the main one."""
-    children = [
-        word for task in Path(f"/proc/{pid}/task").iterdir() for word in (task / "children").read_text().split()
-    ]
-    return int(children[0])
-
-
-def _cpu(pid: int) -> float:
-    """User and system seconds (/proc/PID/stat, fields 14 and 15)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _memory(pid: int) -> tuple[float, float]:
-    """RSS and PSS, in MiB (/proc/PID/smaps_rollup)."""
-    lines = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
-    sizes = {fields[0]: int(fields[1]) / 1024 for fields in lines}
-    return sizes["Rss:"], sizes["Pss:"]
 
 
 if __name__ == "__main__":

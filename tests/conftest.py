@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from nvml.fake.library import Scenario, compile_library
 from processes import Daemon
 
 if TYPE_CHECKING:
@@ -75,6 +76,22 @@ def spool(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where whatever the test starts spools, and nothing else does."""
     monkeypatch.setenv("TRACKSIDE_SPOOL", str(place / "spool"))
     return place / "spool"
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The fake ``libnvidia-ml.so.1``."""
+    return compile_library(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def scenario(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:
+    """What the driver says to every worker that the test starts: two busy H100 at first."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_library.parent))
+    scenario = Scenario(tmp_path / "scenario", gpus=2)
+    for name, value in scenario.environ.items():
+        monkeypatch.setenv(name, value)
+    return scenario
 
 
 @pytest.fixture(scope="session", autouse=True)

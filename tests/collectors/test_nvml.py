@@ -104,6 +104,16 @@ def test_none_is_visible_at_once_when_there_is_no_driver_any_more_and_what_was_s
     assert (found["gpus_visible",], found["gpu_up", "0", "GPU-0"], found["gpu_up", "1", "GPU-1"]) == (0, 0.0, 0.0)
 
 
+def test_what_was_seen_is_not_up_while_nvml_does_not_answer() -> None:
+    house, late = House(), NvmlUnavailable("the NVML worker hung")
+    house.tick(TWO)
+    assert ("gpu_up", "0", "GPU-0") not in house.tick(late)
+    for _ in range(2):
+        found = house.tick(late)
+        assert (found["gpu_up", "0", "GPU-0"], found["gpu_up", "1", "GPU-1"]) == (0.0, 0.0)
+    assert ("gpu_up", "0", "GPU-0") not in house.tick(TWO)
+
+
 def test_nobody_says_how_many_are_visible_nor_that_any_is_missing_while_they_are_left_alone() -> None:
     house = House()
     assert [house.gpus(answer) for answer in (TWO, NvmlPaused("paused"))] == [(2, 2), (None, 0)]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-import re
-import subprocess
 import sys
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import pytest
-from processes import DEADLINE, ROOT
+from pages import Page, promtool
+from processes import ROOT
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
@@ -74,20 +73,6 @@ VALUES = (
     {"loss": 2.25, "accuracy": 0.5, "lr": 3e-4, "grad_norm": 1.5, "epoch": 1, "eval/loss": 2.5, 'a "b"\\\n': -1e-9},
     {"loss": math.nan, "accuracy": 0.25, "lr": 3e-4, "grad_norm": math.inf, "epoch": 1, "eval/loss": 1e22},
 )
-
-RESERVED = re.compile(
-    "job|instance|node|pod|namespace|container|service|type|cluster|region|zone|env|environment|datacenter|dc|owner|"
-    "customer|quantile|alertname|exported_.*|__.*"
-)
-"""Labels that are the scraper's, or mean something to Prometheus."""
-
-NOT_BASE_UNITS = re.compile(
-    "percent|percentage|pct|kib|mib|gib|kb|mb|gb|bits|hz|khz|mhz|ghz|megahertz|ms|us|milliseconds|minutes|hours|mw|"
-    "milliwatts|kilowatts|mj|millijoules|fahrenheit|kelvin"
-)
-HEAD = re.compile(r"# (HELP|TYPE) (\S+) (.+)")
-LINE = re.compile(r"(?P<name>[a-z_0-9]+)(\{(?P<labels>.*)\})? (?P<value>\S+)")
-LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
 
 
 class Driver:
@@ -226,7 +211,7 @@ def test_the_golden_file_has_every_family_that_the_daemon_knows_but_what_a_gpu_m
             for value in vars(module).values():
                 values = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
                 known |= {one.name for one in values if isinstance(one, Metric)}
-    assert {name for kind, name, _ in heads() if kind == "TYPE"} - measured == known - measured
+    assert set(Page((GOLDEN / "metrics.txt").read_text()).kinds) - measured == known - measured
 
 
 def test_both_golden_files_say_the_same_to_a_parser_that_is_not_ours() -> None:
@@ -241,11 +226,7 @@ def test_both_golden_files_say_the_same_to_a_parser_that_is_not_ours() -> None:
         for families in parsed
     )
     assert text == openmetrics
-    assert len(text) == len(lines())
-
-
-def test_promtool_finds_nothing_in_the_golden_file() -> None:
-    assert promtool((GOLDEN / "metrics.txt").read_text()) == ""
+    assert len(text) == len(Page(pages[0]).series)
 
 
 def test_promtool_finds_nothing_in_a_live_page(
@@ -259,70 +240,8 @@ def test_promtool_finds_nothing_in_a_live_page(
     assert promtool(page) == ""
 
 
-def promtool(page: str) -> str:
-    """What promtool has to say."""
-    check = subprocess.run(
-        ["promtool", "check", "metrics"], input=page, capture_output=True, text=True, timeout=DEADLINE, check=False
-    )
-    said = check.stdout + check.stderr
-    return said if check.returncode == 0 else f"exit status {check.returncode}: {said}"
-
-
-def test_every_family_has_one_help_and_one_type_and_then_its_series() -> None:
-    assert [(kind, name) for kind, name, _ in heads()] == [
-        (kind, name) for _, name, _ in heads()[::2] for kind in ("HELP", "TYPE")
-    ]
-    families = [name for kind, name, _ in heads() if kind == "TYPE"]
-    assert len(set(families)) == len(families)
-    current = ""
-    for line in golden():
-        if (head := HEAD.fullmatch(line)) is not None:
-            current = head[2]
-        else:
-            assert line.startswith(current)
-
-
-def test_every_help_is_a_sentence() -> None:
-    for kind, name, text in heads():
-        if kind == "HELP":
-            assert text.endswith("."), name
-            assert len(text.split()) > 2, name
-
-
-def test_names_are_in_base_units_and_end_as_their_type_asks() -> None:
-    for kind, name, of in heads():
-        if kind == "TYPE":
-            assert re.fullmatch(r"trackside(_[a-z0-9]+)+", name)
-            assert not any(map(NOT_BASE_UNITS.fullmatch, name.split("_"))), name
-            assert name.endswith("_total") == (of == "counter"), name
-            assert not name.endswith(("_count", "_sum", "_bucket", "_created")), name
-
-
-def test_no_label_is_the_scrapers() -> None:
-    for line in lines():
-        names = [name for name, _ in LABEL.findall(line["labels"] or "")]
-        assert not any(map(RESERVED.fullmatch, names)), line[0]
-        assert ("le" in names) == line["name"].endswith("_bucket"), line[0]
-
-
 def test_nothing_is_nan_but_what_was_pushed_so() -> None:
-    assert [(line["name"], line["labels"]) for line in lines() if line["value"] == "NaN"] == [
-        ("trackside_training_loss", 'rank="1",run="char-model"')
+    page = Page((GOLDEN / "metrics.txt").read_text())
+    assert [(one.name, one.labels) for one in page.series if math.isnan(one.value)] == [
+        ("trackside_training_loss", {"rank": "1", "run": "char-model"})
     ]
-
-
-def golden() -> list[str]:
-    return (GOLDEN / "metrics.txt").read_text().splitlines()
-
-
-def heads() -> list[tuple[str, str, str]]:
-    """Kind, name and text of every HELP and TYPE."""
-    found = (HEAD.fullmatch(line) for line in golden())
-    return [(one[1], one[2], one[3]) for one in found if one is not None]
-
-
-def lines() -> list[re.Match[str]]:
-    """The series."""
-    found = [LINE.fullmatch(line) for line in golden() if not line.startswith("#")]
-    assert None not in found
-    return [one for one in found if one is not None]

@@ -1,25 +1,95 @@
-"""Simulated GPUs are plausible, and the same whoever asks."""
+"""Simulated GPUs are plausible, the same whoever asks, and have every default family that their board would."""
 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+import math
+from collections import defaultdict
+from typing import TYPE_CHECKING, get_args
 
+import msgspec
 import pytest
+from nvml.fake.library import Scenario
 
+from trackside_daemon import quantities
+from trackside_daemon.config import GpuSection
 from trackside_daemon.nvml.families import FAMILIES
-from trackside_daemon.nvml.simulated import simulate
+from trackside_daemon.nvml.handle import Nvml, NvmlUnavailable
+from trackside_daemon.nvml.reading import Order, Reading
+from trackside_daemon.nvml.simulated import Start, simulate
+from trackside_daemon.nvml.simulation.boards import BOARDS
+from trackside_daemon.nvml.simulation.troubles import TROUBLES
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from trackside_daemon.nvml.reading import GpuReading
 
+EVERY = (*((board, ()) for board in BOARDS), *(("h100", (f"{trouble}:0",)) for trouble in TROUBLES))
+"""All boards, and all troubles of one."""
 
-def values(gpu: GpuReading) -> dict[str, float]:
-    return {family: value for family, _, value in gpu.values}
+EXTRA = {
+    "engine_utilization_ratio": "group engines",
+    "sm_cycles_total": "group cycles",
+    "sm_active_cycles_total": "group cycles",
+    "tensor_active_cycles_total": "group cycles",
+    "bar1_memory_bytes": "group bar1",
+    "bar1_memory_used_bytes": "group bar1",
+    "pcie_transmit_bytes_per_second": "group pcie-throughput",
+    "pcie_receive_bytes_per_second": "group pcie-throughput",
+    "nvlink_up": "group links",
+    "nvlink_link_transmit_bytes_total": "group links",
+    "nvlink_link_receive_bytes_total": "group links",
+    "process_max_memory_bytes": "group accounting",
+}
+NOWHERE = {
+    "mma_stall_ratio": "no board is known to answer it",
+    "fan_speed_ratio": "the chassis cools them",
+    "module_power_watts": "superchips",
+    "c2c_link_up": "superchips",
+    "c2c_errors_total": "superchips",
+    "retired_pages_total": "boards before Ampere",
+    "retired_pages_pending": "boards before Ampere",
+    "process_memory_bytes": "there is no process",
+    "process_sm_utilization_ratio": "there is no process",
+    "process_memory_utilization_ratio": "there is no process",
+    "xid_errors_total": "told beside the values",
+    "xid_last_timestamp_seconds": "told beside the values",
+    **dict.fromkeys((family for family in FAMILIES if family.startswith("mig_") and family != "mig_mode"), "no MIG"),
+}
+HOPPER = {
+    *("graphics_engine_active_ratio", "sm_active_ratio", "sm_occupancy_ratio", "tensor_active_ratio"),
+    *("pipe_active_ratio", "dram_active_ratio", "sram_threshold_exceeded", "recovery_action"),
+    *("fabric_state", "fabric_healthy", "fabric_problem"),
+}
+NVLINK = {family for family in FAMILIES if family.startswith("nvlink_")}
+ABSENT = {
+    "h100": {"temperature_threshold_celsius"},
+    "a100": {"thermal_margin_celsius", *HOPPER},
+    "l40s": {"temperature_threshold_celsius", "mig_mode", *HOPPER, *NVLINK},
+}
+"""What a board does not have."""
+
+Values = dict[tuple[str, tuple[str, ...]], float]
 
 
-def test_the_same_moment_gives_the_same_reading() -> None:
-    assert simulate(8, 1234.5) == simulate(8, 1234.5)
+def values(gpu: GpuReading) -> Values:
+    return {(family, labels): value for family, labels, value in gpu.values}
+
+
+def at(now: float, *troubles: str, profile: str = "h100") -> Values:
+    """Of a single GPU."""
+    return values(simulate(1, now, profile, troubles).gpus[0])
+
+
+def plain(gpu: Values) -> dict[str, float]:
+    """Of families without labels of their own."""
+    return {family: value for (family, labels), value in gpu.items() if not labels}
+
+
+@pytest.mark.parametrize(("profile", "troubles"), EVERY)
+def test_the_same_moment_gives_the_same_reading(profile: str, troubles: tuple[str, ...]) -> None:
+    assert simulate(8, 1234.5, profile, troubles) == simulate(8, 1234.5, profile, troubles)
 
 
 def test_two_gpus_differ() -> None:
@@ -28,27 +98,215 @@ def test_two_gpus_differ() -> None:
         "GPU-00000000-0000-0000-0000-000000000000",
         "GPU-00000000-0000-0000-0000-000000000001",
     )
-    assert values(first)["utilization_ratio"] != values(second)["utilization_ratio"]
+    assert plain(values(first))["utilization_ratio"] != plain(values(second))["utilization_ratio"]
 
 
-@pytest.mark.parametrize("now", [0.0, 17.3, 3600.0, 1e6])
-def test_every_value_is_one_that_a_card_could_have(now: float) -> None:
-    for gpu in simulate(8, now).gpus:
-        for family, value in values(gpu).items():
+@pytest.mark.parametrize("profile", BOARDS)
+def test_a_board_has_every_default_family_that_it_can_have(profile: str) -> None:
+    expected = set(FAMILIES) - set(EXTRA) - set(NOWHERE) - ABSENT[profile]
+    assert {family for family, _ in at(1000.0, profile=profile)} == expected
+
+
+def test_every_family_has_as_many_labels_as_its_metric_and_no_series_comes_twice() -> None:
+    for profile in BOARDS:
+        gpu = simulate(1, 1000.0, profile).gpus[0]
+        assert len(gpu.values) == len(values(gpu))
+        for family, labels, _ in gpu.values:
+            assert len(labels) == len(FAMILIES[family].metric.labels) - 2, family
+
+
+@pytest.mark.parametrize("profile", BOARDS)
+def test_info_says_that_it_is_simulated(profile: str) -> None:
+    for index, gpu in enumerate(simulate(8, 0.0, profile).gpus):
+        assert gpu.info["source"] == "simulated"
+        assert gpu.info["name"].startswith("Simulated ")
+        assert gpu.info["minor"] == str(index)
+        assert gpu.info["numa_node"] == str(index // 4)
+
+
+@pytest.mark.parametrize("now", [0.0, 17.3, 3600.0, 1e6, 3e7])
+@pytest.mark.parametrize(("profile", "troubles"), EVERY)
+def test_every_value_is_one_that_a_card_could_have(profile: str, troubles: tuple[str, ...], now: float) -> None:
+    for gpu in simulate(8, now, profile, troubles).gpus:
+        for family, _, value in gpu.values:
             assert FAMILIES[family].low <= value <= FAMILIES[family].high, family
-        parts = [values(gpu)[f"memory_{part}_bytes"] for part in ("used", "free", "reserved")]
-        assert sum(parts) == values(gpu)["memory_bytes"]
+        there = values(gpu)
+        if not there["up", ()]:
+            continue
+        used, free, reserved = (there[f"memory_{part}_bytes", ()] for part in ("used", "free", "reserved"))
+        assert used + free + reserved == there["memory_bytes", ()]
+        assert there["power_watts", ()] <= there["power_limit_watts", ("enforced",)]
+        for domain in ("graphics", "sm", "memory", "video"):
+            assert 0 < there["clock_hertz", (domain,)] <= there["clock_max_hertz", (domain,)]
 
 
-def test_energy_grows_as_fast_as_power_says() -> None:
-    before, middle, after = (values(simulate(1, now).gpus[0]) for now in (99.5, 100.0, 100.5))
-    assert after["energy_joules_total"] - before["energy_joules_total"] == pytest.approx(
-        middle["power_watts"], rel=0.01
-    )
+def test_what_works_inside_the_gpu_works_for_less_time_than_the_whole() -> None:
+    for now in range(200):
+        gpu = plain(at(float(now)))
+        assert gpu["tensor_active_ratio"] < gpu["sm_active_ratio"] < gpu["utilization_ratio"]
+        assert gpu["sm_occupancy_ratio"] < gpu["sm_active_ratio"]
+
+
+@pytest.mark.parametrize("trouble", [(), ("hot",), ("throttled",)])
+@pytest.mark.parametrize("profile", BOARDS)
+def test_every_counter_grows_as_fast_as_its_gauge_says(profile: str, trouble: tuple[str, ...]) -> None:
+    """Simpson's rule over half a second, which is near enough for what changes in 4 s and more."""
+    early, middle, late = (at(now, *trouble, profile=profile) for now in (99.5, 99.75, 100.0))
+
+    def integral(gauge: str, labels: tuple[str, ...] = ()) -> float:
+        return (early[gauge, labels] + 4 * middle[gauge, labels] + late[gauge, labels]) / 12
+
+    def grown(counter: str, labels: tuple[str, ...] = ()) -> float:
+        return late[counter, labels] - early[counter, labels]
+
+    assert grown("energy_joules_total") == pytest.approx(integral("power_watts"), rel=1e-5)
+    assert grown("busy_seconds_total") == pytest.approx(integral("utilization_ratio"), rel=1e-5)
+    for reason in ("sw_power_cap", "sw_thermal", "hw_thermal", "hw_power_brake", "sync_boost"):
+        active = integral("clock_limit_active", (reason,))
+        assert grown("clock_limited_seconds_total", (reason,)) == pytest.approx(active)
+    for traffic in ("pcie_receive_bytes_total", *(["nvlink_transmit_bytes_total"] if profile != "l40s" else [])):
+        assert grown(traffic) / grown("busy_seconds_total") == pytest.approx(
+            late[traffic, ()] / late["busy_seconds_total", ()], rel=1e-6
+        )
+
+
+def test_the_average_power_is_the_energy_of_the_second_before() -> None:
+    before, now = plain(at(99.0)), plain(at(100.0))
+    assert now["power_average_watts"] == pytest.approx(now["energy_joules_total"] - before["energy_joules_total"])
+
+
+@pytest.mark.parametrize(("profile", "troubles"), EVERY)
+def test_no_counter_goes_back(profile: str, troubles: tuple[str, ...]) -> None:
+    history: dict[tuple[str, tuple[str, ...]], list[float]] = defaultdict(list)
+    for second in range(600):
+        for series, value in at(float(second), *troubles, profile=profile).items():
+            if FAMILIES[series[0]].metric.kind == "counter":
+                history[series].append(value)
+    for series, counts in history.items():
+        assert counts == sorted(counts), series
 
 
 def test_values_move_smoothly_from_second_to_second() -> None:
-    readings = [values(simulate(1, float(second)).gpus[0]) for second in range(200)]
-    for before, after in itertools.pairwise(readings):
-        assert abs(after["utilization_ratio"] - before["utilization_ratio"]) < 0.06
-        assert abs(after["temperature_celsius"] - before["temperature_celsius"]) < 3
+    for before, after in itertools.pairwise(at(float(second)) for second in range(200)):
+        moved = {series: abs(after[series] - before[series]) for series in after}
+        assert moved["utilization_ratio", ()] < 0.06
+        assert moved["temperature_celsius", ("gpu",)] < 3
+        assert moved["power_watts", ()] < 35
+
+
+def test_a_trouble_is_the_last_gpus_unless_it_says_whose() -> None:
+    hottest = [
+        max(range(4), key=lambda index: values(gpus[index])["temperature_celsius", ("gpu",)])
+        for gpus in (simulate(4, 50.0, "h100", [trouble]).gpus for trouble in ("hot", "hot:1"))
+    ]
+    assert hottest == [3, 1]
+
+
+@pytest.mark.parametrize("profile", BOARDS)
+def test_a_hot_gpu_is_at_its_threshold_and_slow(profile: str) -> None:
+    well, hot = at(1000.0, profile=profile), at(1000.0, "hot", profile=profile)
+    assert abs(hot["temperature_celsius", ("gpu",)] - BOARDS[profile].slowdown) < 1
+    if ("thermal_margin_celsius", ("slowdown",)) in hot:
+        assert abs(hot["thermal_margin_celsius", ("slowdown",)]) < 1 < hot["thermal_margin_celsius", ("shutdown",)]
+        assert well["thermal_margin_celsius", ("slowdown",)] > 10
+    assert hot["clock_hertz", ("sm",)] < 0.7 * well["clock_hertz", ("sm",)]
+    assert hot["clock_limit_active", ("hw_thermal",)] == 1
+    assert hot["clock_limit_active", ("hw_power_brake",)] == 0
+    assert hot["clock_limited_seconds_total", ("hw_thermal",)] == 1000.0
+
+
+def test_a_throttled_gpu_draws_less_and_is_slow() -> None:
+    well, throttled = at(1000.0), at(1000.0, "throttled")
+    assert throttled["power_watts", ()] < 0.7 * well["power_watts", ()]
+    assert throttled["clock_hertz", ("sm",)] < 0.5 * well["clock_hertz", ("sm",)]
+    assert throttled["clock_hertz", ("memory",)] == well["clock_hertz", ("memory",)]
+    for reason in ("sw_power_cap", "hw_power_brake"):
+        assert throttled["clock_limit_active", (reason,)] == 1
+        assert throttled["clock_limited_seconds_total", (reason,)] == 1000.0
+
+
+def test_a_gpu_without_trouble_is_limited_by_nothing() -> None:
+    well = at(1000.0)
+    assert not any(value for (family, _), value in well.items() if family.startswith("clock_limit"))
+    assert not any(value for (family, _), value in well.items() if "errors" in family)
+    assert simulate(8, 1000.0).xids == {}
+
+
+def test_an_xid_comes_each_minute_and_the_gpu_stays() -> None:
+    start = Start(begun=600.0, epoch=1_700_000_000.0)
+    uuid = simulate(2, 0.0).gpus[1].uuid
+
+    def reading(now: float) -> dict[str, dict[int, tuple[int, float]]]:
+        return simulate(2, now, "h100", ["xid"], start).xids
+
+    assert reading(659.0) == {}
+    assert reading(660.0) == {uuid: {94: (1, 1_700_000_660.0)}}
+    assert reading(725.0) == {uuid: {94: (2, 1_700_000_720.0)}}
+    ill = values(simulate(2, 725.0, "h100", ["xid"], start).gpus[1])
+    assert ill["up", ()] == 1
+    assert ill["ecc_volatile_errors_total", ("uncorrected",)] == 12
+    assert ill["row_remap_pending", ()] == 1
+    assert ill["recovery_action", ()] == 1
+
+
+def test_a_lost_gpu_returns_every_four_minutes_and_the_others_stay() -> None:
+    for now, up in ((10.0, True), (119.9, True), (120.0, False), (239.9, False), (240.0, True)):
+        other, lost = simulate(2, now, "h100", ["lost"]).gpus
+        assert len(other.values) > 60
+        assert (len(lost.values) > 60) is up
+        assert lost.values[0] == ("up", (), float(up))
+        assert lost.info["name"] == other.info["name"]
+
+
+def test_troubles_come_together() -> None:
+    both = at(10.0, "hot", "throttled", "xid")
+    assert both["clock_limit_active", ("hw_thermal",)] == both["clock_limit_active", ("sw_power_cap",)] == 1
+    assert math.isclose(both["clock_hertz", ("sm",)], at(10.0, "throttled")["clock_hertz", ("sm",)])
+
+
+@pytest.mark.parametrize(
+    ("profile", "trouble", "says"),
+    [
+        ("h200", "hot", "no simulated profile 'h200'; there are h100, a100, l40s"),
+        ("h100", "cold", "no simulated trouble 'cold'; there are hot, throttled, xid, lost"),
+        ("h100", "hot:2", "trouble 'hot:2' is of a GPU that is not simulated; give an index from 0 to 1"),
+        ("h100", "hot:x", "trouble 'hot:x' is of a GPU that is not simulated; give an index from 0 to 1"),
+        ("h100", "hot:-1", "trouble 'hot:-1' is of a GPU that is not simulated; give an index from 0 to 1"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(profile: str, trouble: str, says: str) -> None:
+    with pytest.raises(ValueError, match="simulated") as refused:
+        simulate(2, 0.0, profile, [trouble])
+    assert str(refused.value) == says
+
+
+def test_a_reading_is_the_same_at_the_other_end_of_the_pipe() -> None:
+    reading = simulate(2, 725.0, "a100", ["xid", "hot:0"])
+    assert msgspec.json.decode(msgspec.json.encode(reading), type=Reading) == reading
+
+
+def test_a_worker_that_is_ordered_what_cannot_be_says_so() -> None:
+    nvml = Nvml(Order(simulate=2, troubles=("cold",)))
+    with pytest.raises(NvmlUnavailable, match="no simulated trouble 'cold'; there are hot, throttled, xid, lost"):
+        nvml.read(patience=30.0)
+    nvml.close()
+
+
+@pytest.mark.parametrize(("profile", "board"), [("h100", "h100-busy"), ("a100", "a100")])
+def test_it_has_every_series_that_is_read_of_such_a_board(
+    profile: str, board: str, nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The readers read the fake driver; so names and labels are the same wherever they come from."""
+    environ = {"LD_LIBRARY_PATH": str(nvml_library.parent), **Scenario(tmp_path / "board", board).environ}
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    nvml = Nvml(Order())
+    read = {series for _ in range(2) for series in values(nvml.read(patience=30.0).gpus[0])}
+    nvml.close()
+    assert len(read) > 60
+    assert {series for series in read if series[0] not in NOWHERE} <= set(at(1000.0, profile=profile))
+
+
+def test_the_settings_offer_what_can_be_simulated() -> None:
+    assert quantities.TROUBLES == TROUBLES
+    assert get_args(GpuSection.model_fields["profile"].annotation) == tuple(BOARDS)

@@ -119,9 +119,9 @@ class GpuCollector:
         self._forgetting = True
 
     def held(self) -> list[Sample]:
-        """What there is to say of the GPUs that were seen, while this host has no driver or no GPU any more."""
+        """What there is to say of the GPUs that were seen, while NVML does not answer, or there is no driver any more."""
         seen = self.seen
-        if not seen.absent:
+        if seen.visible != 0 or not seen.error:
             return []
         return [*(sample for gpu in seen.gpus for sample in _samples(gpu)), *_xids(seen.gpus, self._nvml.last)]
 

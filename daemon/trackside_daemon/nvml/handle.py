@@ -91,6 +91,7 @@ class Nvml:
         self._failed, self._absent = Backoff(*FAILED), Backoff(*ABSENT)
         self._avoided, self._continued, self._roster = Avoided(), Continued(), Roster()
         self._up: set[str] = set()
+        self._has_lost = False
 
     @property
     def stuck(self) -> bool:
@@ -186,20 +187,21 @@ class Nvml:
         except OSError as error:
             raise self._replace(f"the NVML worker cannot be started: {error}", "") from error
         self._continued.replaced()
-        self._up = set()
+        self._up, self._has_lost = set(), False
         self._dialogue = Dialogue(self._child, self._clock)
         return self._dialogue
 
     def _good(self, reading: Reading, avoided: frozenset[int]) -> Reading:
-        """The reading, as the daemon is to see it. A worker does not outlive a loss, after which its handles are undefined."""
+        """The reading, as the daemon is to see it. After a loss a worker's handles are undefined: it reads only once more."""
         for gpu in reading.gpus:
             if gpu.index not in avoided:
                 self._avoided.answered(gpu.index)
         # The next worker has never seen a GPU up that stays lost, so that one loss costs one worker.
         up = {gpu.uuid for gpu in reading.gpus if gpu.uuid and gpu.values != DOWN}
-        if self._up - up:
+        if self._has_lost:  # in the reading before: its Xid may have come between the two
             self._end("gpu_lost")
             self._trouble = NvmlUnavailable, "a GPU is lost, and a new NVML worker looks for the others"
+        self._has_lost = bool(self._up - up)
         self._up = up
         self.last = self._continued.add(self._roster.call(reading))
         return self.last

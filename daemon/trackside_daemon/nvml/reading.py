@@ -62,7 +62,8 @@ class Reading(msgspec.Struct, omit_defaults=True):
         calls: Calls of NVML since the worker began: by function and result, how many.
         seconds: Time spent in each function since the worker began.
         rejected: Values beyond their bounds since the worker began, by family.
-        xids: Xid errors since the worker began: by uuid and number, how many, and the Unix time of the last.
+        xids: Xid errors since the worker began: by UUID, which is empty where the GPU could not say it, and by Xid, how
+            many, and the Unix time of the last.
         gone: GPUs that were up before and that NVML counts no longer, each with ``up`` 0; `handle.Nvml` says them.
     """
 

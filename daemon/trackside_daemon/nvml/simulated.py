@@ -2,62 +2,83 @@
 
 from __future__ import annotations
 
-import math
+from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.nvml.reading import GpuReading, Reading, Value
+from trackside_daemon.nvml.reading import GpuReading, Reading
+from trackside_daemon.nvml.simulation.boards import BOARDS
+from trackside_daemon.nvml.simulation.moment import Moment
+from trackside_daemon.nvml.simulation.troubles import XID, XID_SECONDS, assigned, is_lost, xids
+from trackside_daemon.nvml.simulation.values import values
 
-MEMORY = 80 * 1024**3
-RESERVED = 600 * 1024**2
-POWER_LIMIT = 700.0
-IDLE_POWER, BUSY_POWER = 95.0, 640.0
-THERMAL_LAG = 15.0
-"""Seconds by which the temperature follows the power."""
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
-BUSY = 0.88
-#: What makes the utilisation waver around BUSY: amplitude (their sum keeps it below 1) and period in seconds.
-WAVES = ((0.06, 90.0), (0.04, 17.0), (0.015, 4.1))
-
-
-def simulate(count: int, now: float) -> Reading:
-    """*count* GPUs like an H100 80GB under training, at *now* seconds of a clock that only goes forward."""
-    return Reading([_gpu(index, now) for index in range(count)])
+    from trackside_daemon.nvml.reading import Value
+    from trackside_daemon.nvml.simulation.boards import Board
 
 
-def _gpu(index: int, now: float) -> GpuReading:
-    info = {
-        "name": "Simulated H100 80GB HBM3",
+class Start(NamedTuple):
+    """When a worker began, at *begun* of the clock; Xid errors count from there. *epoch* is the Unix time of the clock's 0."""
+
+    begun: float
+    epoch: float
+
+
+BOOT = Start(0.0, 0.0)
+
+
+def simulate(
+    count: int,
+    now: float,
+    profile: str = "h100",
+    troubles: Iterable[str] = (),
+    start: Start = BOOT,
+) -> Reading:
+    """GPUs under training at a moment.
+
+    Args:
+        count: How many.
+        now: Seconds of a clock that only goes forward.
+        profile: Which board they are: a name of `BOARDS`.
+        troubles: What ails them, as in `assigned`.
+        start: When the worker began.
+
+    Raises:
+        ValueError: There is no such profile, trouble or GPU.
+    """
+    if profile not in BOARDS:
+        raise ValueError(f"no simulated profile {profile!r}; there are {', '.join(BOARDS)}")
+    board = BOARDS[profile]
+    all_ails = assigned(troubles, count)
+    errors = {}
+    for index, ails in enumerate(all_ails):
+        happened = xids(ails, now)
+        if happened > xids(ails, start.begun):
+            errors[_uuid(index)] = {XID: (happened - xids(ails, start.begun), start.epoch + happened * XID_SECONDS)}
+    gpus = [
+        GpuReading(index, _uuid(index), _info(board, index, count), _values(Moment(board, index, now, ails)))
+        for index, ails in enumerate(all_ails)
+    ]
+    return Reading(gpus, xids=errors)
+
+
+def _uuid(index: int) -> str:
+    return f"GPU-00000000-0000-0000-0000-{index:012x}"
+
+
+def _info(board: Board, index: int, count: int) -> dict[str, str]:
+    return {
+        "name": board.name,
         "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
+        "serial": "",
+        "vbios_version": board.vbios,
+        "architecture": board.architecture,
+        "compute_capability": board.compute_capability,
+        "minor": str(index),
+        "numa_node": str(2 * index // count),
         "source": "simulated",
     }
-    return GpuReading(index, f"GPU-00000000-0000-0000-0000-{index:012x}", info, _values(index, now))
 
 
-def _values(index: int, now: float) -> list[Value]:
-    busy = _utilization(index, now)
-    used = round(MEMORY * (0.72 + 0.05 * math.sin(now / 40 + index)))
-    return [
-        ("up", (), 1.0),
-        ("utilization_ratio", (), busy),
-        ("memory_controller_utilization_ratio", (), 0.55 * busy),
-        ("memory_bytes", (), MEMORY),
-        ("memory_used_bytes", (), used),
-        ("memory_free_bytes", (), MEMORY - RESERVED - used),
-        ("memory_reserved_bytes", (), RESERVED),
-        ("temperature_celsius", ("gpu",), 29.0 + 38.0 * _utilization(index, now - THERMAL_LAG) + index % 4),
-        ("power_watts", (), IDLE_POWER + (BUSY_POWER - IDLE_POWER) * busy),
-        ("power_limit_watts", ("enforced",), POWER_LIMIT),
-        ("energy_joules_total", (), IDLE_POWER * now + (BUSY_POWER - IDLE_POWER) * _busy_seconds(index, now)),
-    ]
-
-
-def _utilization(index: int, now: float) -> float:
-    return BUSY + sum(size * math.sin(math.tau * now / period + index) for size, period in WAVES)
-
-
-def _busy_seconds(index: int, now: float) -> float:
-    """The integral of `_utilization` from 0 to *now*, so that the energy's rate is the power."""
-    waves = (
-        size * period / math.tau * (math.cos(index) - math.cos(math.tau * now / period + index))
-        for size, period in WAVES
-    )
-    return BUSY * now + sum(waves)
+def _values(gpu: Moment) -> list[Value]:
+    return [("up", (), 0.0)] if is_lost(gpu.ails, gpu.now) else values(gpu)

@@ -21,7 +21,7 @@ from trackside_daemon.nvml.driver import Driver
 from trackside_daemon.nvml.groups import chosen
 from trackside_daemon.nvml.lock import Locked, lock
 from trackside_daemon.nvml.reading import Order, Reading
-from trackside_daemon.nvml.simulated import simulate
+from trackside_daemon.nvml.simulated import Start, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +75,15 @@ def _saying(reading: Reading) -> Callable[[list[int]], Reading]:
 
 def _simulation(order: Order) -> Callable[[list[int]], Reading]:
     # The monotonic clock counts from boot, as a driver's energy counter does, and goes on when a worker is replaced.
-    return lambda _: simulate(order.simulate, time.monotonic())
+    start = Start(time.monotonic(), time.time() - time.monotonic())
+
+    def read(_: list[int]) -> Reading:
+        try:
+            return simulate(order.simulate, time.monotonic(), order.profile, order.troubles, start)
+        except ValueError as error:
+            return Reading(error=str(error), reason="bad_order")
+
+    return read
 
 
 def _set_signals() -> None:

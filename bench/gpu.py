@@ -1,0 +1,167 @@
+"""What eight GPUs cost at 1 s: the daemon and its worker, a cycle, and each call of NVML; run by ``make bench``.
+
+Once with simulated GPUs, and once with a driver of our own, compiled here, under the real worker and the real pynvml:
+what a call takes there is what Python takes, and a real driver's time comes on top.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from bench.cost import child, cpu, memory
+from bench.table import UNAVAILABLE, head, machine, row, verdict
+from nvml.fake.library import Scenario, compile_library
+from processes import Daemon
+
+from trackside_daemon.nvml.handle import Nvml
+from trackside_daemon.nvml.lock import VARIABLE
+from trackside_daemon.nvml.reading import Order
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trackside_daemon.nvml.reading import Reading
+
+GPUS = 8
+BOARD = "h100-busy"
+SECONDS = 60
+CYCLES = 240
+PAUSE = 0.25
+"""Seconds between two of them; 100 ms is what GPM needs."""
+
+CPU_LIMIT, RSS_LIMIT = 1.0, 95.0
+"""Percent of a core, and MiB; daemon and worker together."""
+
+DCGM_MEMORY = 484
+"""MiB: the median working set of dcgm-exporter on 12 nodes of 8 GPUs, as published (pytorch/ci-infra#1011); 467 to 479 on
+nodes of fewer."""
+
+PATIENCE = 60.0
+
+
+class Cost(NamedTuple):
+    """CPU in percent of a core; RSS and PSS in MiB."""
+
+    cpu: float
+    rss: float
+    pss: float
+
+    def __add__(self, other: Cost) -> Cost:  # type: ignore[override]
+        return Cost(self.cpu + other.cpu, self.rss + other.rss, self.pss + other.pss)
+
+
+def main() -> None:
+    """Print the tables."""
+    machine()
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
+        environ = _driver(Path(directory))
+        head(f"{GPUS} GPUs at 1 s, default families, a scrape each 15 s", "CPU, % of a core", "RSS, MiB", "PSS, MiB")
+        costs = [_running("simulated", Order(simulate=GPUS), {})]
+        if environ is not None:
+            costs.append(_running("C fake", Order(), environ))
+        row("dcgm-exporter on nodes of 8 GPUs, the median as published", UNAVAILABLE, f"{DCGM_MEMORY}", UNAVAILABLE)
+        _limits(costs)
+        head(f"a cycle of the worker, {GPUS} GPUs", "median, ms", "p99, ms")
+        _cycles("simulated", Order(simulate=GPUS), {})
+        if environ is not None:
+            _print_calls(_cycles("C fake", Order(), environ))
+
+
+def _driver(directory: Path) -> dict[str, str] | None:
+    """The variables that lead a worker to the C fake; None where there is no compiler."""
+    try:
+        library = compile_library(directory)
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"\nThe C fake cannot be compiled: {error}; the tables go without it.")
+        return None
+    scenario = Scenario(directory / "scenario", BOARD, GPUS)
+    # The fake waits for events by looking at its file a hundred times a second; a driver waits for an interrupt.
+    scenario.unsay("* nvmlDeviceGetSupportedEventTypes")
+    # A lock of its own, for another daemon may sample this machine's GPUs.
+    return {"LD_LIBRARY_PATH": str(library.parent), VARIABLE: "trackside-bench", **scenario.environ}
+
+
+def _running(what: str, order: Order, environ: Mapping[str, str]) -> Cost:
+    """A daemon and its worker for a minute; what both cost."""
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
+        daemon = Daemon(Path(directory), f"--collector.gpu.simulate={order.simulate}", environ=environ)
+        time.sleep(3.0)  # the start's own work is over
+        pids = {"daemon": daemon.process.pid, "worker": child(daemon.process.pid)}
+        before, begun = {name: cpu(pid) for name, pid in pids.items()}, time.monotonic()
+        for _ in range(SECONDS // 15):
+            time.sleep(15.0)
+            page = daemon.get("/metrics").text
+        took = time.monotonic() - begun
+        costs = {name: Cost((cpu(pid) - before[name]) / took * 100, *memory(pid)) for name, pid in pids.items()}
+        daemon.stop()
+    up = page.count("\ntrackside_gpu_up{")
+    assert up == GPUS, f"{up} GPUs on the page"
+    series = sum(line.startswith("trackside_gpu_") for line in page.splitlines())
+    for name, cost in costs.items():
+        _cost(f"{what}: {name}", cost)
+    together = costs["daemon"] + costs["worker"]
+    _cost(f"{what}: together, {series} series of GPUs", together)
+    return together
+
+
+def _cost(what: str, cost: Cost) -> None:
+    row(what, f"{cost.cpu:.2f}", f"{cost.rss:.1f}", f"{cost.pss:.1f}")
+
+
+def _limits(costs: list[Cost]) -> None:
+    head("limit, daemon and worker together", "measured", "wanted", "")
+    for what, cost in zip(("simulated", "C fake"), [*costs, None][:2], strict=True):
+        verdict(
+            f"{what}: CPU",
+            f"{cost.cpu:.2f} %" if cost else "no compiler here",
+            f"< {CPU_LIMIT:g} % of a core",
+            met=cost.cpu < CPU_LIMIT if cost else None,
+        )
+        verdict(
+            f"{what}: RSS",
+            f"{cost.rss:.1f} MiB" if cost else "no compiler here",
+            f"<= {RSS_LIMIT:g} MiB",
+            met=cost.rss <= RSS_LIMIT if cost else None,
+        )
+
+
+def _cycles(what: str, order: Order, environ: Mapping[str, str]) -> Reading:
+    """A worker of its own, asked again and again; its last answer."""
+    os.environ |= environ
+    nvml = Nvml(order)
+    reading = nvml.read(PATIENCE)
+    took = []
+    for _ in range(CYCLES):
+        time.sleep(PAUSE)
+        begun = time.perf_counter()
+        reading = nvml.read(PATIENCE)
+        took.append(1000 * (time.perf_counter() - begun))
+    nvml.close()
+    row(what, f"{statistics.median(took):.2f}", f"{statistics.quantiles(took, n=100)[98]:.2f}")
+    return reading
+
+
+def _print_calls(reading: Reading) -> None:
+    """Each function, the costliest first; those that are not called in each cycle together."""
+    head(f"a call of NVML, {GPUS} GPUs, C fake", "calls a cycle", "mean, µs", "ms of a cycle")
+    times = {function: sum(results.values()) for function, results in reading.calls.items()}
+    each = [function for function, called in times.items() if called >= CYCLES]
+    for function in sorted(each, key=lambda function: -reading.seconds[function]):
+        _call(f"`{function}`", times[function], reading.seconds[function])
+    rest = [function for function in times if function not in each]
+    _call("all others, at the start", sum(times[one] for one in rest), sum(reading.seconds[one] for one in rest))
+
+
+def _call(what: str, called: int, seconds: float) -> None:
+    cycles = CYCLES + 1
+    row(what, f"{called / cycles:.3g}", f"{1e6 * seconds / max(1, called):.1f}", f"{1e3 * seconds / cycles:.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""What a simulated GPU measures: every default family that its board has, each counter the integral of its gauge."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from trackside_daemon.nvml.simulation.troubles import xids
+
+if TYPE_CHECKING:
+    from trackside_daemon.nvml.reading import Value
+    from trackside_daemon.nvml.simulation.moment import Moment
+
+#: Shares of the utilisation: a training in half precision, whose matrices keep the tensor cores busy half of the time.
+GPM = {
+    "graphics_engine_active_ratio": 0.99,
+    "sm_active_ratio": 0.84,
+    "sm_occupancy_ratio": 0.31,
+    "tensor_active_ratio": 0.47,
+    "dram_active_ratio": 0.42,
+}
+PIPES = {"integer": 0.08, "dfma": 0.0, "hmma": 0.46, "dmma": 0.0, "imma": 0.0, "fp64": 0.0, "fp32": 0.12, "fp16": 0.03}
+CONTROLLER = 0.55
+PCIE_TRANSMIT, PCIE_RECEIVE = 0.4e9, 1.6e9
+"""Bytes a second at full use: batches come in, and little goes out."""
+
+PCIE_ERRORS = (
+    *("correctable", "bad_tlp", "bad_dllp", "receiver", "nak_sent", "nak_received", "lcrc", "lane"),
+    *("non_fatal", "fatal", "unsupported_request", "l0_to_recovery"),
+)
+NVLINK_ERRORS = ("crc_flit", "crc_data", "replay", "recovery", "ecc")
+HOPPER_NVLINK_ERRORS = ("crc",)
+FABRIC_PROBLEMS = (
+    *("registration_failed", "degraded_bandwidth", "route_recovery", "route_unhealthy"),
+    *("access_timeout_recovery", "incorrect_configuration"),
+)
+
+REASONS = (
+    *("gpu_idle", "applications_clocks", "sw_power_cap", "hw_slowdown", "sync_boost"),
+    *("sw_thermal", "hw_thermal", "hw_power_brake", "display"),
+)
+COUNTED = (
+    *("sw_power_cap", "thermal", "sync_boost", "board_limit", "low_utilization", "reliability"),
+    *("sw_thermal", "hw_thermal", "hw_power_brake"),
+)
+#: Reasons by the trouble that gives them, those that are 1 and those that are counted; the two have not all names in common.
+GIVEN = {
+    "hot": {"hw_slowdown", "sw_thermal", "hw_thermal", "thermal"},
+    "throttled": {"hw_slowdown", "sw_power_cap", "hw_power_brake"},
+}
+
+
+def values(gpu: Moment) -> list[Value]:
+    """All of them, in the order of the table of families."""
+    return [
+        ("up", (), 1.0),
+        *_utilization(gpu),
+        *_memory(gpu),
+        *_thermals(gpu),
+        *_power(gpu),
+        *_clocks(gpu),
+        *_pcie(gpu),
+        *(_nvlink(gpu) if gpu.board.links else ()),
+        *_health(gpu),
+        *(_fabric(gpu) if gpu.board.gpm else ()),
+        # Whatever trains here is not on a GPU that does not exist: there is no process to name.
+        ("processes", (), 0.0),
+        *([("mig_mode", (), 0.0)] if gpu.board.mig else ()),
+    ]
+
+
+def _utilization(gpu: Moment) -> list[Value]:
+    found: list[Value] = [
+        ("utilization_ratio", (), gpu.busy),
+        ("busy_seconds_total", (), gpu.worked),
+        ("memory_controller_utilization_ratio", (), CONTROLLER * gpu.busy),
+    ]
+    if gpu.board.gpm:
+        found += [(family, (), share * gpu.busy) for family, share in GPM.items()]
+        found += [("pipe_active_ratio", (pipe,), share * gpu.busy) for pipe, share in PIPES.items()]
+    return found
+
+
+def _memory(gpu: Moment) -> list[Value]:
+    size, reserved = gpu.board.memory, gpu.board.reserved
+    used = round(size * (0.72 + 0.05 * math.sin(gpu.now / 40 + gpu.index)))
+    return [
+        ("memory_bytes", (), size),
+        ("memory_used_bytes", (), used),
+        ("memory_free_bytes", (), size - reserved - used),
+        ("memory_reserved_bytes", (), reserved),
+    ]
+
+
+def _thermals(gpu: Moment) -> list[Value]:
+    board, celsius = gpu.board, gpu.temperature
+    found: list[Value] = [("temperature_celsius", ("gpu",), celsius)]
+    if board.memory_sensor:
+        found.append(("temperature_celsius", ("memory",), celsius + 6.0))
+    found += [("temperature_threshold_celsius", (name,), value) for name, value in board.thresholds.items()]
+    found += [
+        ("thermal_margin_celsius", (name,), board.slowdown + above - celsius) for name, above in board.above.items()
+    ]
+    return found
+
+
+def _power(gpu: Moment) -> list[Value]:
+    board = gpu.board
+    limits = {"enforced": board.limit, "min": board.least, "max": board.limit}
+    limits |= {"default": board.limit, "requested": board.limit}
+    return [
+        ("power_watts", (), gpu.power),
+        ("power_average_watts", (), gpu.average_power),
+        ("energy_joules_total", (), gpu.energy),
+        *(("power_limit_watts", (limit,), watts) for limit, watts in limits.items()),
+    ]
+
+
+def _clocks(gpu: Moment) -> list[Value]:
+    given = set().union(*(reasons for trouble, reasons in GIVEN.items() if trouble in gpu.ails))
+    return [
+        *(("clock_hertz", (domain,), gpu.clock(domain)) for domain in gpu.board.clocks),
+        *(("clock_max_hertz", (domain,), 1e6 * highest) for domain, highest in gpu.board.clocks.items()),
+        ("performance_state", (), 0.0),
+        *(("clock_limit_active", (reason,), float(reason in given)) for reason in REASONS),
+        *(("clock_limited_seconds_total", (reason,), gpu.now if reason in given else 0.0) for reason in COUNTED),
+    ]
+
+
+def _pcie(gpu: Moment) -> list[Value]:
+    generation = gpu.board.pcie_generation
+    return [
+        ("pcie_transmit_bytes_total", (), math.floor(PCIE_TRANSMIT * gpu.worked)),
+        ("pcie_receive_bytes_total", (), math.floor(PCIE_RECEIVE * gpu.worked)),
+        ("pcie_link_generation", (), generation),
+        ("pcie_link_max_generation", (), generation),
+        ("pcie_link_width_lanes", (), 16.0),
+        ("pcie_link_max_width_lanes", (), 16.0),
+        ("pcie_replays_total", (), 0.0),
+        *(("pcie_errors_total", (error,), 0.0) for error in PCIE_ERRORS),
+    ]
+
+
+def _nvlink(gpu: Moment) -> list[Value]:
+    board = gpu.board
+    sent = math.floor(board.link_traffic * gpu.worked)
+    errors = (*NVLINK_ERRORS, *(HOPPER_NVLINK_ERRORS if board.gpm else ()))
+    return [
+        ("nvlink_transmit_bytes_total", (), sent),
+        ("nvlink_receive_bytes_total", (), sent),
+        ("nvlink_links", (), board.links),
+        ("nvlink_links_up", (), board.links),
+        *(("nvlink_errors_total", (error,), 0.0) for error in errors),
+        ("nvlink_speed_bytes_per_second", (), board.link_speed),
+    ]
+
+
+def _health(gpu: Moment) -> list[Value]:
+    uncorrected = float(xids(gpu.ails, gpu.now))
+    found: list[Value] = [
+        (family, (kind,), count)
+        for family in ("ecc_errors_total", "ecc_volatile_errors_total")
+        for kind, count in (("corrected", 0.0), ("uncorrected", uncorrected))
+    ]
+    found += [("remapped_rows_total", (cause,), 0.0) for cause in ("correctable", "uncorrectable")]
+    found += [
+        ("row_remap_pending", (), float(uncorrected > 0)),
+        ("row_remap_failed", (), 0.0),
+        *(
+            ("row_remap_banks", (spare,), gpu.board.banks if spare == "max" else 0.0)
+            for spare in ("max", "high", "partial", "low", "none")
+        ),
+        ("persistence_mode", (), 1.0),
+    ]
+    return found
+
+
+def _fabric(gpu: Moment) -> list[Value]:
+    return [
+        ("sram_threshold_exceeded", (), 0.0),
+        ("recovery_action", (), float(xids(gpu.ails, gpu.now) > 0)),
+        ("fabric_state", (), 3.0),
+        ("fabric_healthy", (), 1.0),
+        *(("fabric_problem", (condition,), 0.0) for condition in FABRIC_PROBLEMS),
+    ]

@@ -1,0 +1,237 @@
+"""The whole daemon over a driver that fails: host and training go on, no old value is served, and the GPUs come back.
+
+What each failure does to the worker and the handle is in tests/nvml/test_survival.py; here is what a scrape sees of it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import Daemon, clean_environ, command, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from end_to_end.conftest import Process
+    from nvml.fake.library import Scenario
+
+RATES = "nvmlDeviceGetUtilizationRates"
+TRAINING = """
+import itertools, time, trackside
+for step in itertools.count(1):
+    trackside.push(step=step, loss=1 / step)
+    time.sleep(0.02)
+"""
+STEPS = 'trackside_training_steps_total{rank="0",run="beside"}'
+CPU = "trackside_host_cpu_seconds_total"
+
+
+def of_gpus(daemon: Daemon, family: str) -> dict[str, float]:
+    """The values of a family that has no labels of its own, by GPU."""
+    start = f'trackside_gpu_{family}{{gpu="'
+    series = daemon.series().items()
+    return {name.removeprefix(start).partition('"')[0]: value for name, value in series if name.startswith(start)}
+
+
+def children(process: int) -> list[int]:
+    """What the process has started and not reaped."""
+    tasks = Path(f"/proc/{process}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def worker(daemon: Daemon) -> int:
+    [child] = eventually(lambda: children(daemon.process.pid))
+    return child
+
+
+def is_there(process: int) -> bool:
+    """Whether it runs; one that nobody has reaped yet does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def everything_is_well(daemon: Daemon) -> bool:
+    return of_gpus(daemon, "utilization_ratio") == {"0": 0.98, "1": 0.98}
+
+
+@pytest.fixture
+def watched(scenario: Scenario, start_daemon: Callable[..., Daemon]) -> Daemon:
+    """A daemon that reads two GPUs."""
+    daemon = start_daemon("--sample.interval=250ms")
+    eventually(lambda: everything_is_well(daemon))
+    return daemon
+
+
+@pytest.fixture
+def training(watched: Daemon, start_training: Callable[..., Process]) -> Process:
+    """One that pushes a step every 20 ms to that daemon, as long as the test lasts."""
+    process = start_training(watched, "-c", TRAINING, TRACKSIDE_RUN_NAME="beside")
+    eventually(lambda: STEPS in watched.series())
+    return process
+
+
+def test_a_machine_without_a_driver_is_watched_at_once_and_its_gpus_when_there_is_one(
+    nvml_library: Path, scenario: Scenario, start_daemon: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    libraries = tmp_path / "libraries"
+    libraries.mkdir()
+    daemon = start_daemon("--sample.interval=250ms", environ={"LD_LIBRARY_PATH": str(libraries)})
+    success = 'trackside_collector_success{collector="gpu"}'
+    page = eventually(lambda: (series := daemon.series()).get(success) == 0 and series)
+    assert page
+    assert page["trackside_gpus_visible"] == 0
+    assert any(name.startswith(CPU) for name in page)
+    assert not any(name.startswith("trackside_gpu_") for name in page)
+    shutil.copy(nvml_library, libraries)
+    eventually(lambda: everything_is_well(daemon))
+    assert daemon.series()[success] == 1
+    assert daemon.series()["trackside_gpus_visible"] == 2
+
+
+def test_while_a_gpu_hangs_nothing_old_is_served_all_else_goes_on_and_the_other_returns(
+    watched: Daemon, training: Process, scenario: Scenario
+) -> None:
+    scenario.say(f"1 {RATES} hang")
+    eventually(lambda: not of_gpus(watched, "utilization_ratio"))
+    eventually(lambda: of_gpus(watched, "up") == {"0": 0, "1": 0})
+    scenario.say("0 nvmlDeviceGetTemperature 40")
+    steps, seconds = [], []
+
+    def is_back() -> bool:
+        page = watched.series()
+        steps.append(page[STEPS])
+        seconds.append(sum(value for name, value in page.items() if name.startswith(CPU)))
+        temperatures = {value for name, value in page.items() if "gpu_temperature_celsius" in name and "gpu=" in name}
+        assert 61 not in temperatures
+        assert watched.get("/-/healthy").status_code == 200
+        return of_gpus(watched, "utilization_ratio") == {"0": 0.98}
+
+    eventually(is_back)
+    assert of_gpus(watched, "up") == {"0": 1, "1": 0}
+    assert watched.series()['trackside_nvml_worker_restarts_total{reason="timeout"}'] == 1
+    assert steps == sorted(steps)
+    assert seconds == sorted(seconds)
+    assert steps[-1] > steps[0] + 50
+    assert len(set(seconds)) > 10
+    assert training.poll() is None
+
+
+def test_a_gpu_that_is_lost_is_at_0_and_says_why_until_it_returns(watched: Daemon, scenario: Scenario) -> None:
+    def xids(number: int, gpu: int) -> float | None:
+        start = f'trackside_gpu_xid_errors_total{{gpu="{gpu}",'
+        series = watched.series().items()
+        return next((value for name, value in series if name.startswith(start) and f'xid="{number}"' in name), None)
+
+    def events_are_awaited() -> bool:
+        scenario.xid(0, 1)
+        return bool(xids(1, 0))
+
+    assert xids(79, 1) == 0
+    eventually(events_are_awaited)
+    scenario.xid(1, 79)
+    scenario.say("1 * status 15")
+    eventually(lambda: of_gpus(watched, "up") == {"0": 1, "1": 0})
+    eventually(lambda: xids(79, 1) == 1)
+    eventually(lambda: watched.series()['trackside_nvml_worker_restarts_total{reason="gpu_lost"}'] == 1)
+    eventually(lambda: of_gpus(watched, "utilization_ratio") == {"0": 0.98})
+    assert of_gpus(watched, "up") == {"0": 1, "1": 0}
+    assert watched.series()["trackside_gpus_visible"] == 2
+    scenario.unsay("1 *")
+    eventually(lambda: everything_is_well(watched))
+    assert xids(79, 1) == 1
+
+
+def test_a_driver_that_is_unloaded_leaves_its_gpus_at_0_and_comes_back(
+    watched: Daemon, training: Process, scenario: Scenario
+) -> None:
+    scenario.unload()
+    eventually(lambda: of_gpus(watched, "up") == {"0": 0, "1": 0})
+    eventually(lambda: not of_gpus(watched, "utilization_ratio"))
+    page = watched.series()
+    assert page["trackside_gpus_visible"] == 0
+    assert page["trackside_gpus_expected"] == 2
+    assert of_gpus(watched, "up") == {"0": 0, "1": 0}
+    scenario.say()
+    eventually(lambda: everything_is_well(watched))
+    assert watched.series()[STEPS] > page[STEPS]
+
+
+@pytest.mark.parametrize("manner", ["crash", "exit"])
+def test_a_library_that_takes_its_process_along_does_not_take_the_daemon(
+    watched: Daemon, training: Process, scenario: Scenario, manner: str
+) -> None:
+    before = watched.series()[STEPS]
+    scenario.say(f"0 {RATES} {manner}")
+    restarts = f'trackside_nvml_worker_restarts_total{{reason="{manner}"}}'
+    eventually(lambda: watched.series()[restarts])
+    eventually(lambda: not of_gpus(watched, "utilization_ratio"))
+    assert watched.series()['trackside_collector_success{collector="cpu"}'] == 1
+    scenario.unsay(f"0 {RATES}")
+    eventually(lambda: everything_is_well(watched))
+    assert watched.series()[STEPS] > before
+    assert watched.process.poll() is None
+
+
+def test_pause_gpu_frees_the_device_files_and_resume_gpu_goes_on(
+    scenario: Scenario, start_daemon: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    devices = [tmp_path / f"nvidia{index}" for index in range(2)]
+    for device in devices:
+        device.touch()
+    scenario.say(f"system device-files {tmp_path}")
+    daemon = start_daemon("--sample.interval=250ms")
+    eventually(lambda: everything_is_well(daemon))
+    first = worker(daemon)
+    assert opened(first) >= set(devices)
+
+    assert "the device files are free" in trackside(daemon, "pause-gpu")
+    assert not is_there(first)
+    assert children(daemon.process.pid) == []
+    eventually(lambda: not of_gpus(daemon, "utilization_ratio"))
+    assert any(name.startswith(CPU) for name in daemon.series())
+    assert trackside(daemon, "resume-gpu") == "resumed\n"
+    eventually(lambda: everything_is_well(daemon))
+    assert opened(worker(daemon)) >= set(devices)
+
+
+def opened(process: int) -> set[Path]:
+    return {entry.readlink() for entry in Path(f"/proc/{process}/fd").iterdir()}
+
+
+def trackside(daemon: Daemon, *arguments: str) -> str:
+    """What the command prints."""
+    token = (daemon.directory / "push.token").read_text().strip()
+    url = f"{daemon.url}/#token={token}"
+    return subprocess.run(
+        command(*arguments, "--url", url), env=clean_environ(), capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+
+
+def test_a_worker_dies_with_its_killed_daemon_although_it_hangs_in_the_driver(
+    watched: Daemon, scenario: Scenario
+) -> None:
+    process = worker(watched)
+    scenario.say(f"1 {RATES} hang")
+    eventually(lambda: not of_gpus(watched, "utilization_ratio"))
+    watched.process.send_signal(signal.SIGKILL)
+    eventually(lambda: not is_there(process))
+
+
+def test_a_second_daemon_leaves_the_gpus_to_the_first_until_that_ends(
+    watched: Daemon, start_daemon: Callable[..., Daemon], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    place = tmp_path_factory.mktemp("second")
+    second = start_daemon("--sample.interval=250ms", directory=place)
+    says = f"process {worker(watched)} of user"
+    eventually(lambda: any(says in line and "samples the GPUs of this machine already" in line for line in second.log))
+    assert everything_is_well(watched)
+    assert not of_gpus(second, "utilization_ratio")
+    watched.stop()
+    eventually(lambda: everything_is_well(second))

@@ -1,0 +1,86 @@
+"""Thousands of cycles of the real worker, and hundreds of workers, leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from nvml.watching import LONG, Watch
+
+from trackside_daemon.nvml.handle import NvmlUnavailable
+from trackside_daemon.nvml.reading import Order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvml.fake.library import Scenario
+
+#: Counters, samples and processes as they are while a training runs.
+LIVELY = (
+    "* nvmlDeviceGetTotalEnergyConsumption 7654321987+650000",
+    "* nvmlDeviceGetSamples:1 1760000000000000+1000000 200000 98",
+    "* nvmlDeviceGetProcessUtilization 1 1760000000000000+1000000 96 60",
+    "* field:197 L 98765432109876+1000000000",
+    "* field:138:all L 9876543210+50000000",
+)
+SLACK = 2 * 1024**2
+"""Bytes: what an allocator may keep; a leak of 1 KiB a cycle would be five times as much at the full count."""
+
+
+class Held(NamedTuple):
+    """What a process has of the machine."""
+
+    memory: int
+    files: int
+    threads: int
+
+
+def held(process: int) -> Held:
+    place = Path(f"/proc/{process}")
+    pages = int((place / "statm").read_text().split()[1])
+    return Held(
+        pages * os.sysconf("SC_PAGE_SIZE"), len([*(place / "fd").iterdir()]), len([*(place / "task").iterdir()])
+    )
+
+
+def test_a_worker_stays_as_large_as_it_was(scenario: Scenario, count: Callable[[int, int], int]) -> None:
+    scenario.gpus(8)
+    scenario.say(*LIVELY)
+    watch = Watch(Order(extra=("all",)))
+    cycles = count(300, 10_000)
+    for _ in range(cycles // 3):
+        watch.read()
+    worker, before = watch.pid, held(watch.pid)
+    for _ in range(cycles):
+        reading = watch.nvml.read(LONG)
+    after = held(worker)
+    assert watch.pid == worker
+    assert len(reading.gpus) == 8
+    assert (after.files, after.threads) == (before.files, before.threads)
+    assert after.memory - before.memory < SLACK
+    watch.nvml.close()
+
+
+def test_workers_that_die_one_after_another_leave_nothing_in_their_parent(
+    scenario: Scenario, count: Callable[[int, int], int]
+) -> None:
+    scenario.say("0 nvmlDeviceGetUtilizationRates exit 2")
+    watch = Watch()
+
+    def lose_a_worker() -> None:
+        watch.read()
+        with pytest.raises(NvmlUnavailable):
+            watch.nvml.read(LONG)
+
+    lose_a_worker()
+    before = held(os.getpid())
+    workers = count(5, 200)
+    for _ in range(workers):
+        lose_a_worker()
+    after = held(os.getpid())
+    assert watch.nvml.restarts["exit"] == workers + 1
+    assert (after.files, after.threads) == (before.files, before.threads)
+    assert after.memory - before.memory < SLACK
+    watch.nvml.close()

@@ -1,0 +1,363 @@
+"""What the driver does to the real worker, row by row of the survival table, and what the handle makes of it."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from nvml.fake.library import board
+from nvml.watching import LONG, Watch, values
+from processes import eventually
+
+from trackside_daemon.nvml.handle import NvmlAbsent, NvmlPaused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nvml.fake.library import Scenario
+
+    from trackside_daemon.nvml.reading import Reading
+
+RATES = "nvmlDeviceGetUtilizationRates"
+FIRST, SECOND = (f"GPU-5fd4f087-86f3-1f4a-1e6e-4c8a3b6d9e0{index}" for index in range(2))
+
+
+@pytest.fixture
+def watch(scenario: Scenario) -> Iterator[Watch]:
+    """A worker that meets the fake driver with two GPUs."""
+    watch = Watch()
+    yield watch
+    watch.nvml.close()
+
+
+def assert_both_are_up(reading: Reading) -> None:
+    assert [values(gpu).get("utilization_ratio") for gpu in reading.gpus] == [0.98, 0.98]
+
+
+def test_a_driver_that_is_not_loaded_is_found_when_it_is(watch: Watch, scenario: Scenario) -> None:
+    scenario.unload()
+    with pytest.raises(NvmlAbsent, match="the NVIDIA kernel module is not loaded; run modprobe nvidia, or reboot"):
+        watch.nvml.read(LONG)
+    scenario.say()
+    assert_both_are_up(watch.read())
+
+
+def test_a_machine_whose_gpus_are_gone_says_so_and_finds_them_again(watch: Watch, scenario: Scenario) -> None:
+    scenario.gpus(0)
+    with pytest.raises(NvmlAbsent, match="NVML sees no GPU"):
+        watch.nvml.read(LONG)
+    scenario.gpus(2)
+    assert_both_are_up(watch.read())
+
+
+def test_an_initialisation_that_hangs_has_a_minute(watch: Watch, scenario: Scenario) -> None:
+    scenario.say("system nvmlInitWithFlags hang")
+    assert "replaced after 60 s" in watch.refusal(0.05)
+    watch.ahead += 61
+    assert "hung for 61 s" in watch.refusal(0.05)
+    scenario.unsay("system nvmlInitWithFlags")
+    assert_both_are_up(watch.read())
+    assert watch.nvml.restarts["timeout"] == 1
+
+
+@pytest.mark.parametrize("status", [4, 15, 999])
+def test_a_gpu_that_is_lost_is_held_at_0_while_the_other_goes_on_until_it_returns(
+    watch: Watch, scenario: Scenario, status: int
+) -> None:
+    before = watch.read().gpus[1]
+    worker = watch.pid
+    scenario.say(f"1 * status {status}")
+    for _ in range(3):
+        healthy, lost = watch.read().gpus
+        assert values(healthy)["utilization_ratio"] == 0.98
+        assert (lost.uuid, lost.info, lost.values) == (before.uuid, before.info, [("up", (), 0.0)])
+    assert watch.pid != worker
+    assert watch.nvml.restarts["gpu_lost"] == 1
+    scenario.unsay("1 *")
+    assert_both_are_up(watch.read())
+
+
+def test_a_driver_that_is_unloaded_and_loaded_again_is_followed(watch: Watch, scenario: Scenario) -> None:
+    watch.read()
+    scenario.unload()
+    with pytest.raises(NvmlAbsent):
+        watch.nvml.read(LONG)
+    scenario.say()
+    assert_both_are_up(watch.read())
+
+
+def test_a_library_that_has_lost_its_footing_is_replaced(watch: Watch, scenario: Scenario) -> None:
+    watch.read()
+    scenario.say("* * status 1")
+    assert "NVML answers error 1" in watch.refusal()
+    scenario.unsay("* *")
+    assert_both_are_up(watch.read())
+    assert watch.nvml.restarts["error"] == 1
+
+
+@pytest.mark.parametrize("manner", ["hang", "deaf"])
+def test_a_gpu_that_hangs_costs_a_worker_and_is_left_alone_while_the_other_goes_on(
+    watch: Watch, scenario: Scenario, manner: str
+) -> None:
+    watch.read()
+    worker = watch.pid
+    scenario.say(f"1 {RATES} {manner}")
+    watch.until_it_stands_at(1)
+    watch.ahead += 11
+    assert "at GPU 1, which is left alone for a while, and is replaced" in watch.refusal(0.05)
+    healthy, hung = watch.read().gpus
+    assert values(healthy)["utilization_ratio"] == 0.98
+    assert hung.values == [("up", (), 0.0)]
+    assert not Path(f"/proc/{worker}").exists()
+    assert watch.nvml.restarts["timeout"] == 1
+
+    scenario.unsay(f"1 {RATES}")
+    watch.ahead += 60
+    assert_both_are_up(watch.read())
+
+
+def test_a_driver_that_is_slow_is_waited_for_and_the_ticks_between_are_counted(
+    watch: Watch, scenario: Scenario
+) -> None:
+    watch.read()
+    worker = watch.pid
+    scenario.say("0 delay 0.02")
+    while not watch.nvml.skipped:
+        watch.refusal(0.01)
+    assert_both_are_up(watch.read())
+    assert watch.pid == worker
+
+
+def test_after_an_upgrade_of_the_driver_a_new_process_loads_the_new_library(watch: Watch, scenario: Scenario) -> None:
+    assert watch.read().driver["driver_version"] == "580.95.05"
+    scenario.say("system nvmlSystemGetDriverVersion 590.48.01")
+    assert "the driver was upgraded under a running kernel module" in watch.refusal()
+    reading = watch.read()
+    assert reading.driver["driver_version"] == "590.48.01"
+    assert_both_are_up(reading)
+    assert watch.nvml.restarts["library_mismatch"] == 1
+
+
+@pytest.mark.parametrize("call", [1, 3])
+@pytest.mark.parametrize(
+    ("manner", "says"), [("crash", "it was killed: Segmentation fault"), ("exit", "it exited with status 1")]
+)
+def test_a_library_that_takes_its_process_along_costs_a_worker(
+    watch: Watch, scenario: Scenario, manner: str, says: str, call: int
+) -> None:
+    watch.read()
+    scenario.say(f"0 {RATES} {manner} {call}")
+    for _ in range(call - 1):
+        watch.nvml.read(LONG)
+    text = watch.refusal()
+    assert says in text
+    scenario.unsay(f"0 {RATES}")
+    assert_both_are_up(watch.read())
+    assert watch.nvml.restarts[manner] == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        (3, "this GPU or its mode does not support it"),
+        (4, "no permission"),
+        (13, "the driver is older than the function"),
+        (25, "the driver is older than the question"),
+        (26, "the driver no longer answers it"),
+    ],
+)
+def test_what_a_gpu_refuses_is_absent_there_and_told_and_not_asked_again(
+    watch: Watch, scenario: Scenario, status: int, why: str
+) -> None:
+    scenario.say(f"1 {RATES} status {status}")
+    for _ in range(3):
+        able, refuses = watch.read().gpus
+    assert values(able)["utilization_ratio"] == 0.98
+    assert "utilization_ratio" not in values(refuses)
+    assert values(refuses)["temperature_celsius:gpu"] == 61
+    assert refuses.refusals["utilization"].startswith(why)
+    calls = watch.nvml.last.calls[RATES]
+    assert sum(times for result, times in calls.items() if result != "success") == 1
+
+
+def test_a_gpu_that_needs_a_reset_still_tells_its_temperature(watch: Watch, scenario: Scenario) -> None:
+    scenario.say(f"1 {RATES} status 16", "1 nvmlDeviceGetMemoryInfo_v2 status 16", "1 field:230 u 1")
+    healthy, sick = watch.read().gpus
+    assert values(healthy)["utilization_ratio"] == 0.98
+    assert values(sick)["temperature_celsius:gpu"] == 61
+    assert not {"utilization_ratio", "memory_used_bytes"} & values(sick).keys()
+    scenario.say(f"1 {RATES} 98 61")
+    assert_both_are_up(watch.read())
+
+
+def test_gpus_that_come_and_go_are_followed(watch: Watch, scenario: Scenario) -> None:
+    first, second = watch.read().gpus
+    scenario.gpus(3)
+    assert [gpu.index for gpu in watch.read().gpus] == [0, 1, 2]
+    scenario.gpus(1)
+    reading = watch.read()
+    assert [gpu.uuid for gpu in reading.gpus] == [first.uuid]
+    assert [(gpu.index, gpu.values) for gpu in reading.gone] == [(1, [("up", (), 0.0)]), (2, [("up", (), 0.0)])]
+    assert reading.gone[0].uuid == second.uuid
+
+
+def test_an_index_that_means_another_gpu_is_read_under_its_uuid(watch: Watch, scenario: Scenario) -> None:
+    first, second = watch.read().gpus
+    scenario.say(f"0 nvmlDeviceGetUUID {second.uuid}", f"1 nvmlDeviceGetUUID {first.uuid}")
+    assert [gpu.uuid for gpu in watch.read().gpus] == [second.uuid, first.uuid]
+
+
+@pytest.mark.parametrize(
+    ("line", "family"),
+    [
+        (f"{RATES} 4294967295 0", "trackside_gpu_utilization_ratio"),
+        (f"{RATES} 102 0", "trackside_gpu_utilization_ratio"),
+        ("nvmlDeviceGetTemperature 255", "trackside_gpu_temperature_celsius"),
+        ("nvmlDeviceGetTotalEnergyConsumption 0xFFFFFFFFFFFFFFFF", "trackside_gpu_energy_joules_total"),
+        ("nvmlDeviceGetMemoryInfo_v2 9223372036854775794 1 1 1", "trackside_gpu_memory_bytes"),
+    ],
+)
+def test_a_value_that_cannot_be_is_left_out_and_counted(
+    watch: Watch, scenario: Scenario, line: str, family: str
+) -> None:
+    scenario.say(f"1 {line}")
+    able, absurd = watch.read().gpus
+    missing = values(able).keys() - values(absurd).keys()
+    assert [name.partition(":")[0] for name in missing] == [family.removeprefix("trackside_gpu_")]
+    assert watch.nvml.last.rejected == {family: 1}
+    watch.read()
+    assert watch.nvml.last.rejected == {family: 2}
+
+
+def test_a_counter_of_the_driver_that_goes_back_is_told_as_it_is(watch: Watch, scenario: Scenario) -> None:
+    scenario.say("0 nvmlDeviceGetTotalEnergyConsumption 9000")
+    assert values(watch.read().gpus[0])["energy_joules_total"] == 9
+    scenario.say("0 nvmlDeviceGetTotalEnergyConsumption 1000")
+    assert values(watch.read().gpus[0])["energy_joules_total"] == 1
+
+
+def test_a_counter_of_bytes_that_would_wrap_unseen_is_refused_until_it_has_passed_32_bits(
+    watch: Watch, scenario: Scenario
+) -> None:
+    scenario.say("0 field:197 u 4294967295", "1 field:197 L 4294967297")
+    narrow, wide = watch.read().gpus
+    assert "pcie_transmit_bytes_total" not in values(narrow)
+    assert any("32 bits" in why for why in narrow.refusals.values())
+    assert values(wide)["pcie_transmit_bytes_total"] == 4294967297
+
+
+def test_a_pause_frees_the_device_files_until_it_is_over(watch: Watch, scenario: Scenario, tmp_path: Path) -> None:
+    for index in range(2):
+        (tmp_path / f"nvidia{index}").touch()
+    scenario.say(f"system device-files {tmp_path}")
+    watch.read()
+    assert opened(watch.pid, tmp_path) == {"nvidia0", "nvidia1"}
+    worker = watch.pid
+    assert watch.nvml.pause(60)
+    assert not Path(f"/proc/{worker}").exists()
+    with pytest.raises(NvmlPaused, match="trackside resume-gpu goes on at once"):
+        watch.nvml.read(LONG)
+    watch.ahead += 61
+    assert_both_are_up(watch.read())
+    assert opened(watch.pid, tmp_path) == {"nvidia0", "nvidia1"}
+
+
+def test_a_driver_that_is_to_let_go_of_a_gpu_is_left_alone_by_itself(watch: Watch, scenario: Scenario) -> None:
+    scenario.say("system nvmlSystemEventSetCreate 1")
+    watch.read()
+    numbers = count(1)
+
+    def is_told() -> bool:
+        scenario.say(f"system system-event:{next(numbers)} 1 0")
+        try:
+            watch.nvml.read(LONG)
+        except NvmlPaused:
+            return True
+        return False
+
+    eventually(is_told)
+    assert watch.nvml.restarts["gpu_unbind"] == 1
+    watch.ahead += 61
+    assert_both_are_up(watch.read())
+
+
+def opened(process: int, directory: Path) -> set[str]:
+    """Files of the directory that the process has open."""
+    links = (entry.readlink() for entry in Path(f"/proc/{process}/fd").iterdir())
+    return {link.name for link in links if link.parent == directory and link.name.startswith("nvidia")}
+
+
+def until_events_are_awaited(watch: Watch, scenario: Scenario) -> None:
+    """Nothing from before the worker awaits them is ever told, so there are some until one is."""
+
+    def is_told() -> bool:
+        scenario.xid(0, 1)
+        return 1 in watch.read().xids.get(FIRST, {})
+
+    eventually(is_told)
+
+
+def test_an_xid_is_counted_once_at_its_gpu_also_by_the_workers_that_follow(watch: Watch, scenario: Scenario) -> None:
+    until_events_are_awaited(watch, scenario)
+    scenario.xid(1, 31)
+    eventually(lambda: 31 in watch.read().xids.get(SECOND, {}))
+    worker = watch.pid
+    scenario.say(f"0 {RATES} exit")
+    assert "exited" in watch.refusal()
+    scenario.unsay(f"0 {RATES}")
+    times, moment = watch.read().xids[SECOND][31]
+    assert watch.pid != worker
+    assert times == 1
+    assert 0 < moment <= time.time()
+
+
+def test_the_xid_that_says_why_a_gpu_is_lost_is_heard_although_it_comes_after_the_loss(
+    watch: Watch, scenario: Scenario
+) -> None:
+    until_events_are_awaited(watch, scenario)
+    scenario.say("1 * status 15")
+    assert watch.read().gpus[1].values == [("up", (), 0.0)]
+    scenario.say("0 delay 0.02")
+    scenario.xid(1, 79)
+    watch.read()
+    scenario.unsay("0 delay")
+    reading = watch.read()
+    assert reading.gpus[1].values == [("up", (), 0.0)]
+    assert reading.xids[SECOND][79][0] == 1
+    assert watch.nvml.restarts["gpu_lost"] == 1
+
+
+@pytest.mark.parametrize("status", [6, 21])
+def test_no_samples_is_no_failure(watch: Watch, scenario: Scenario, status: int) -> None:
+    functions = ("nvmlDeviceGetProcessUtilization", "nvmlDeviceGetSamples")
+    scenario.say(*(f"* {function} status {status}" for function in functions))
+    for _ in range(3):
+        reading = watch.read()
+    assert_both_are_up(reading)
+    assert not {"busy", "process-utilization"} & reading.gpus[0].refusals.keys()
+    assert all(watch.nvml.last.calls[function].keys() != {"success"} for function in functions)
+
+
+def test_a_gpu_that_is_divided_by_mig_and_made_whole_again_is_followed(watch: Watch, scenario: Scenario) -> None:
+    whole = dict(scenario.lines)
+    assert values(watch.read().gpus[0])["mig_mode"] == 0
+    scenario.say(*board("h100-mig"))
+    divided = values(watch.read().gpus[0])
+    assert divided["mig_mode"] == 1
+    assert "utilization_ratio" not in divided
+    assert len([name for name in divided if name.startswith("mig_info:")]) == 2
+
+    scenario.unsay(*(f"0.2 {key}" for scope, key in [*scenario.lines] if scope == "0.2"))
+    scenario.say("0.0 nvmlDeviceGetUUID MIG-other", "0.0 nvmlDeviceGetGpuInstanceId 1")
+    assert {name for name in values(watch.read().gpus[0]) if name.startswith("mig_info:")} == {
+        "mig_info:MIG-other:1:0:3g.40gb"
+    }
+
+    scenario.lines.clear()
+    scenario.lines.update(whole)
+    scenario.say()
+    assert_both_are_up(watch.read())
+    assert not any(name.startswith("mig_info") for name in values(watch.read().gpus[0]))
