@@ -10,7 +10,17 @@ from nvml.answers import DOUBLE, SINT, SLL, UINT, ULL, ULONG, USHORT, Refused
 
 from trackside_daemon.nvml.families import FAMILIES
 from trackside_daemon.nvml.library import Library
-from trackside_daemon.nvml.readers.fields import ALL_LINKS, FIELDS, MODULE, NARROW, UNMEASURED, Field, ask_links, fields
+from trackside_daemon.nvml.readers.fields import (
+    ALL_LINKS,
+    FIELDS,
+    MODULE,
+    NARROW,
+    UNMEASURED,
+    Field,
+    ask_links,
+    fields,
+    slow_fields,
+)
 from trackside_daemon.nvml.readers.links import C2C_ERRORS, C2C_UP, HOPPER_ERRORS, LINK_BYTES, NVLINKS, SPEED
 from trackside_daemon.nvml.readers.thermal import MARGINS
 from trackside_daemon.nvml.refusals import PROBE_SECONDS, Refusals
@@ -42,7 +52,8 @@ class Gpu:
 
     def ask(self) -> dict[str, float]:
         """All series that fields answer, with their labels behind a colon."""
-        values = fields(self.nvml, self.handle, self.refusals)
+        asked = (self.nvml, self.handle, self.refusals)
+        values = [*fields(*asked), *slow_fields(*asked)]
         return {":".join((family, *labels)): value for family, labels, value in values}
 
     def ask_links(self, field: Field, links: int) -> dict[int, float]:
@@ -102,9 +113,9 @@ def test_a_type_that_is_not_known_yet_is_refused_in_words(library: Any, gpu: Gpu
     assert "value type 9 is newer" in gpu.refusals.told()["temperature_celsius{memory} from field 82"]
 
 
-def test_all_fields_take_one_call(library: Any, gpu: Gpu) -> None:
+def test_all_fields_take_one_call_and_those_that_change_seldom_another(library: Any, gpu: Gpu) -> None:
     gpu.ask()
-    assert [len(asked) for asked in library.asked] == [len(FIELDS)]
+    assert [len(asked) for asked in library.asked] == [len(FIELDS), len(SLOW_FIELDS)]
 
 
 def test_a_refused_field_is_left_out_until_it_is_probed_again(library: Any, gpu: Gpu, clock: Clock) -> None:
@@ -113,14 +124,15 @@ def test_a_refused_field_is_left_out_until_it_is_probed_again(library: Any, gpu:
     gpu.ask()
     clock.now += PROBE_SECONDS + 1
     gpu.ask()
-    assert library.asked[1] == [(82, 0)]
-    assert len(library.asked[2]) == len(FIELDS)
+    assert library.asked[2] == [(82, 0)]
+    assert len(library.asked[3]) == len(FIELDS)
 
 
 def test_nothing_is_called_when_every_field_is_refused(library: Any, gpu: Gpu) -> None:
     gpu.ask()
+    before = len(library.asked)
     gpu.ask()
-    assert len(library.asked) == 1
+    assert len(library.asked) == before
 
 
 def test_a_field_that_failed_once_is_asked_again(library: Any, gpu: Gpu) -> None:

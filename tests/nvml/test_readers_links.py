@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pynvml
@@ -9,7 +10,7 @@ import pytest
 from nvml.answers import UINT, ULL, Refused
 
 from trackside_daemon.nvml.driver import Driver
-from trackside_daemon.nvml.groups import chosen
+from trackside_daemon.nvml.groups import SLOW_SECONDS, chosen
 
 if TYPE_CHECKING:
     from trackside_daemon.nvml.reading import GpuReading
@@ -173,7 +174,8 @@ def test_a_version_of_the_question_that_the_driver_does_not_know_is_put_once(lib
         return 0 if out._obj.version == pynvml.nvmlGpuFabricInfo_v2 else MISMATCH
 
     library.functions["nvmlDeviceGetGpuFabricInfoV"] = info
-    driver = Driver(pynvml)
+    seconds = itertools.count(step=SLOW_SECONDS)
+    driver = Driver(pynvml, clock=lambda: next(seconds))
     driver.read()
     assert driver.read().calls["nvmlDeviceGetGpuFabricInfoV"] == {"argument_version_mismatch": 1, "success": 2}
 

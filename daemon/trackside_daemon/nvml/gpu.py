@@ -43,7 +43,9 @@ class Gpu:
         self.rejected: dict[str, int] = {}
         self.seconds: dict[str, float] = {}
         self._clock = clock
-        self._readers = {name: group.make() for name, group in groups.items()}
+        self._readers = {name: (group.make(), group.every) for name, group in groups.items()}
+        self._kept: dict[str, tuple[float, list[Value]]] = {}
+        self._cleared = 0
 
     def read(self, nvml: Library, handle: Any) -> list[Value]:
         """Every value that it measures; one call's refusal costs only that call's families.
@@ -55,20 +57,37 @@ class Gpu:
         """
         values: dict[tuple[str, tuple[str, ...]], Value] = {}
         self.seconds = {}
-        for name, reader in self._readers.items():
+        if self._cleared != self.refusals.cleared:
+            self._cleared = self.refusals.cleared
+            self._kept.clear()
+        for name in self._readers:
             if name in self.refusals:
+                self._kept.pop(name, None)
                 continue
-            begun = self._clock()
             try:
-                for value in reader(nvml, handle, self.refusals):
+                for value in self._ask(name, nvml, handle):
                     values.setdefault(value[:2], value)
             except nvml.NVMLError_GpuIsLost:
+                self._kept.clear()
                 raise
             except nvml.NVMLError as error:
                 self.refusals.add(name, nvml.result(error.value))
-            finally:
-                self.seconds[name] = self._clock() - begun
-        return [value for value in values.values() if self._is_plausible(value)]
+        return list(values.values())
+
+    def _ask(self, name: str, nvml: Library, handle: Any) -> list[Value]:
+        """What a reader gives; of one that is read seldom, what it gave last until its time has come."""
+        reader, every = self._readers[name]
+        begun = self._clock()
+        due, values = self._kept.get(name, (begun, []))
+        if begun < due:
+            return values
+        try:
+            values = [value for value in reader(nvml, handle, self.refusals) if self._is_plausible(value)]
+        finally:
+            self.seconds[name] = self._clock() - begun
+        if every:
+            self._kept[name] = begun + every, values
+        return values
 
     def _is_plausible(self, value: Value) -> bool:
         family = FAMILIES[value[0]]

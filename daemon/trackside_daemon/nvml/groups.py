@@ -24,15 +24,25 @@ class Group(NamedTuple):
     Attributes:
         make: Gives one for a GPU, which it belongs to from then on.
         extra: It is read only where it is asked for.
+        every: Seconds for which what it gave is told again; 0 to read it in each cycle.
     """
 
     make: Callable[[], Reader]
     extra: bool = False
+    every: float = 0.0
 
 
 def _one(reader: Reader) -> Group:
     """A reader that remembers nothing, so that one does for all GPUs."""
     return Group(lambda: reader)
+
+
+SLOW_SECONDS = 10.0
+
+
+def _slow(reader: Reader) -> Group:
+    """The same, of what changes seldom: limits, links, errors, health."""
+    return Group(lambda: reader, every=SLOW_SECONDS)
 
 
 GROUPS: dict[str, Group] = {
@@ -43,26 +53,27 @@ GROUPS: dict[str, Group] = {
     "cycles": Group(lambda: gpm.Gpm(gpm.CYCLES), extra=True),
     "memory": _one(basic.memory),
     "temperature": _one(thermal.temperature),
-    "temperature-threshold": _one(thermal.thresholds),
-    "thermal-margin": _one(thermal.margins),
+    "temperature-threshold": _slow(thermal.thresholds),
+    "thermal-margin": _slow(thermal.margins),
     "fan": _one(thermal.fans),
     "fields": _one(fields.fields),
+    "slow-fields": _slow(fields.slow_fields),
     "power": _one(basic.power),
-    "power-limit": _one(basic.power_limit),
+    "power-limit": _slow(basic.power_limit),
     "energy": _one(basic.energy),
     "clock": _one(clocks.clocks),
     "performance-state": _one(clocks.performance_state),
     "clock-limit": _one(clocks.limits),
-    "pcie": _one(links.pcie),
-    "nvlink": _one(links.nvlink),
-    "c2c": _one(links.c2c),
-    "ecc": _one(health.ecc),
-    "sram": _one(health.sram),
-    "remapped-rows": _one(health.remapped_rows),
-    "row-remap-banks": _one(health.row_remap_banks),
-    "retired-pages": _one(health.retired_pages),
-    "fabric": _one(fabric.fabric),
-    "persistence": _one(health.persistence),
+    "pcie": _slow(links.pcie),
+    "nvlink": _slow(links.nvlink),
+    "c2c": _slow(links.c2c),
+    "ecc": _slow(health.ecc),
+    "sram": _slow(health.sram),
+    "remapped-rows": _slow(health.remapped_rows),
+    "row-remap-banks": _slow(health.row_remap_banks),
+    "retired-pages": _slow(health.retired_pages),
+    "fabric": _slow(fabric.fabric),
+    "persistence": _slow(health.persistence),
     "processes": Group(Processes),
     "process-utilization": Group(ProcessUtilization),
     "engines": Group(lambda: basic.engines, extra=True),

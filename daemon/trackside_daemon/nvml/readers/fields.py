@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.nvml.readers.asking import series
 
@@ -29,7 +30,8 @@ MEMBERS = dict(enumerate(("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal",
 """Of the union that holds a value, by ``valueType``."""
 
 
-class Field(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Field:
     """A field and the series that it is.
 
     Attributes:
@@ -39,6 +41,7 @@ class Field(NamedTuple):
         scope: A link, `ALL_LINKS` or `MODULE`, for the fields that have scopes.
         least: While it is lower it is refused, with the words of *why*. NVML does not say whether the counters of PCIe
             have 32 or 64 bits. Of 32 they wrap faster than they can be followed, so they have to pass those first.
+        name: What a refusal calls it: ``power_watts from field 186``.
     """
 
     number: int
@@ -48,11 +51,10 @@ class Field(NamedTuple):
     scope: int = 0
     least: float = -math.inf
     why: str = ""
+    name: str = dataclasses.field(init=False)
 
-    @property
-    def name(self) -> str:
-        """What a refusal calls it: ``power_watts from field 186``."""
-        return f"{series(self.family, self.labels)} from field {self.number}"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", f"{series(self.family, self.labels)} from field {self.number}")
 
 
 POWER = Field(186, "power_watts", per=1000)
@@ -101,28 +103,37 @@ FIELDS = (
     POWER,
     Field(185, "power_average_watts", per=1000),
     Field(186, "module_power_watts", per=1000, scope=MODULE),
-    *(Field(number, "power_limit_watts", (limit,), per=1000) for number, limit in LIMITS.items()),
     Field(82, "temperature_celsius", ("memory",), least=1, why=UNMEASURED),
     Field(297, "mma_stall_ratio", per=100),
     *(Field(number, "clock_limited_seconds_total", (reason,), per=1e9) for number, reason in LIMITED.items()),
     Field(197, "pcie_transmit_bytes_total", least=2**32, why=NARROW),
     Field(198, "pcie_receive_bytes_total", least=2**32, why=NARROW),
-    *(Field(number, "pcie_errors_total", (error,)) for number, error in PCIE_ERRORS.items()),
     Field(138, "nvlink_transmit_bytes_total", per=1 / 1024, scope=ALL_LINKS),
     Field(139, "nvlink_receive_bytes_total", per=1 / 1024, scope=ALL_LINKS),
     Field(202, "nvlink_transmit_bytes_total", scope=ALL_LINKS),
     Field(204, "nvlink_receive_bytes_total", scope=ALL_LINKS),
-    REPLAY,
-    *(Field(number, "nvlink_errors_total", (error,)) for number, error in NVLINK_ERRORS.items()),
-    *(Field(number, "nvlink_errors_total", (error,), scope=ALL_LINKS) for number, error in NVLINK5_ERRORS.items()),
     Field(230, "recovery_action"),
 )
 """All that have no reader of their own. Where two are the same series the first that answers is taken."""
+
+SLOW_FIELDS = (
+    *(Field(number, "power_limit_watts", (limit,), per=1000) for number, limit in LIMITS.items()),
+    *(Field(number, "pcie_errors_total", (error,)) for number, error in PCIE_ERRORS.items()),
+    REPLAY,
+    *(Field(number, "nvlink_errors_total", (error,)) for number, error in NVLINK_ERRORS.items()),
+    *(Field(number, "nvlink_errors_total", (error,), scope=ALL_LINKS) for number, error in NVLINK5_ERRORS.items()),
+)
+"""Those of them that change seldom."""
 
 
 def fields(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
     """Those of `FIELDS` that this GPU has, in one call."""
     return ask_fields(nvml, handle, FIELDS, refusals)
+
+
+def slow_fields(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
+    """Those of `SLOW_FIELDS` that this GPU has, in one call."""
+    return ask_fields(nvml, handle, SLOW_FIELDS, refusals)
 
 
 def ask_fields(nvml: Any, handle: Any, asked: Iterable[Field], refusals: Refusals) -> list[Value]:
@@ -148,7 +159,7 @@ def ask_links(nvml: Any, handle: Any, field: Field, links: Iterable[int], refusa
     """
     if field.name in refusals:
         return {}
-    answers = list(_answers(nvml, handle, [field._replace(scope=link) for link in links]))
+    answers = list(_answers(nvml, handle, [dataclasses.replace(field, scope=link) for link in links]))
     values = {one.scope: number / field.per for one, number, _ in answers if number is not None}
     if answers and not values:
         refusals.add(field.name, answers[0][2])

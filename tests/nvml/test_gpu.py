@@ -1,0 +1,81 @@
+"""One GPU over many cycles: what is read in each, and what is told again meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pynvml
+import pytest
+
+from trackside_daemon.nvml.gpu import Gpu
+from trackside_daemon.nvml.groups import SLOW_SECONDS, chosen
+from trackside_daemon.nvml.library import Library
+
+FAST, SLOW = "nvmlDeviceGetPowerUsage", "nvmlDeviceGetPersistenceMode"
+GPU_IS_LOST, TIMEOUT = 15, 10
+
+
+class Watched:
+    """The first GPU, at a moment that the test sets."""
+
+    def __init__(self, library: Any) -> None:
+        self.now = 100.0
+        self.nvml = Library(pynvml)
+        self.gpu = Gpu("GPU-0", {}, chosen(), lambda: self.now)
+        self._handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        library.values[SLOW] = 1
+
+    def read(self) -> float | None:
+        """Whether persistence mode is on; None when that is not told."""
+        values = {family: value for family, _, value in self.gpu.read(self.nvml, self._handle)}
+        return values.get("persistence_mode")
+
+    def calls(self, function: str) -> int:
+        return sum(self.nvml.calls[function].values())
+
+
+@pytest.fixture
+def watched(library: Any) -> Watched:
+    return Watched(library)
+
+
+def test_what_changes_seldom_is_told_in_each_cycle_and_read_in_few(watched: Watched, library: Any) -> None:
+    assert [watched.read() for _ in range(3)] == [1, 1, 1]
+    assert (watched.calls(FAST), watched.calls(SLOW)) == (3, 1)
+    library.values[SLOW] = 0
+    watched.now += SLOW_SECONDS
+    assert watched.read() == 0
+
+
+def test_what_could_not_be_read_again_is_not_told_and_is_tried_in_the_next_cycle(
+    watched: Watched, library: Any
+) -> None:
+    watched.read()
+    library.status[SLOW] = TIMEOUT
+    watched.now += SLOW_SECONDS
+    assert watched.read() is None
+    del library.status[SLOW]
+    assert watched.read() == 1
+
+
+def test_after_a_loss_nothing_from_before_it_is_told(watched: Watched, library: Any) -> None:
+    watched.read()
+    library.status[FAST] = GPU_IS_LOST
+    with pytest.raises(pynvml.NVMLError_GpuIsLost):
+        watched.read()
+    del library.status[FAST]
+    library.values[SLOW] = 0
+    assert watched.read() == 0
+
+
+def test_when_the_mode_of_the_gpu_changes_all_is_read_anew(watched: Watched, library: Any) -> None:
+    watched.read()
+    library.values[SLOW] = 0
+    watched.gpu.refusals.clear()
+    assert watched.read() == 0
+
+
+def test_a_value_that_cannot_be_is_counted_once_each_time_it_is_read(watched: Watched, library: Any) -> None:
+    library.values[SLOW] = 7
+    assert [watched.read() for _ in range(3)] == [None] * 3
+    assert watched.gpu.rejected == {"trackside_gpu_persistence_mode": 1}
