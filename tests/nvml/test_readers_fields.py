@@ -15,6 +15,7 @@ from trackside_daemon.nvml.readers.fields import (
     FIELDS,
     MODULE,
     NARROW,
+    SLOW_FIELDS,
     UNMEASURED,
     Field,
     ask_links,
