@@ -232,6 +232,14 @@ def test_a_value_that_cannot_be_is_left_out_and_counted(
     assert watch.nvml.last.rejected == {family: 2}
 
 
+@pytest.mark.parametrize("how_many", ["field:91 u", "nvmlDeviceGetNumFans", "nvmlDeviceGetMaxMigDeviceCount"])
+def test_a_number_of_parts_that_cannot_be_does_not_keep_the_worker_busy(
+    watch: Watch, scenario: Scenario, how_many: str
+) -> None:
+    scenario.say("1 nvmlDeviceGetMigMode 1 1", f"1 {how_many} 4294967295")
+    assert_both_are_up(watch.nvml.read(LONG))
+
+
 def test_a_counter_of_the_driver_that_goes_back_is_told_as_it_is(watch: Watch, scenario: Scenario) -> None:
     scenario.say("0 nvmlDeviceGetTotalEnergyConsumption 9000")
     assert values(watch.read().gpus[0])["energy_joules_total"] == 9
