@@ -20,7 +20,7 @@ VISIBLE = Metric(
 EXPECTED = Metric(
     "trackside_gpus_expected",
     "gauge",
-    "GPUs that should be there: collector.gpu.expected, else the most that were seen since the daemon began.",
+    "GPUs that should be there: collector.gpu.expected, else the most that were seen since it began or since a pause.",
 )
 PCI = Metric(
     "trackside_gpus_pci",
