@@ -124,7 +124,7 @@ def test_a_driver_that_is_slow_is_waited_for_and_the_ticks_between_are_counted(
 ) -> None:
     watch.read()
     worker = watch.pid
-    scenario.say("0 delay 0.02")
+    scenario.say("0 delay 0.005")
     while not watch.nvml.skipped:
         watch.refusal(0.01)
     assert_both_are_up(watch.read())
@@ -328,7 +328,7 @@ def test_the_xid_that_says_why_a_gpu_is_lost_is_heard_although_it_comes_after_th
     until_events_are_awaited(watch, scenario)
     scenario.say("1 * status 15")
     assert watch.read().gpus[1].values == [("up", (), 0.0)]
-    scenario.say("0 delay 0.02")
+    scenario.say("0 delay 0.005")
     scenario.xid(1, 79)
     watch.read()
     scenario.unsay("0 delay")
