@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from nvml.fake.library import board
 from nvml.watching import LONG, Watch
 
 from trackside_daemon.nvml.handle import NvmlUnavailable
@@ -27,6 +28,10 @@ LIVELY = (
 )
 SLACK = 2 * 1024**2
 """Bytes: what an allocator may keep; a leak of 1 KiB a cycle would be five times as much at the full count."""
+
+
+STATUSES = (999, 2, 1, 3, 4, 6, 7, 9, 10, 13, 16, 18, 19, 20, 21, 25, 26, 27, 29, 31)
+"""Of ``nvmlReturn_t``, but for a lost GPU."""
 
 
 class Held(NamedTuple):
@@ -83,4 +88,21 @@ def test_workers_that_die_one_after_another_leave_nothing_in_their_parent(
     assert watch.nvml.restarts["exit"] == workers + 1
     assert (after.files, after.threads) == (before.files, before.threads)
     assert after.memory - before.memory < SLACK
+    watch.nvml.close()
+
+
+def test_no_answer_of_any_function_takes_the_worker_or_the_other_gpu_along(
+    scenario: Scenario, count: Callable[[int, int], int]
+) -> None:
+    scenario.say(*board("h100-mig"))
+    watch = Watch(Order(extra=("all",)))
+    keys = {key for scope, key in scenario.lines if scope in ("*", "0.0") and key != "nvmlDeviceGetUUID"}
+    watch.read()
+    for status in STATUSES[: count(2, len(STATUSES))]:
+        for key in sorted(keys):
+            scenario.say(f"1 {key} status {status}")
+            healthy, _ = watch.nvml.read(LONG).gpus
+            assert healthy.values[0] == ("up", (), 1.0), (key, status)
+            scenario.unsay(f"1 {key}")
+    assert not any(watch.nvml.restarts.values())
     watch.nvml.close()

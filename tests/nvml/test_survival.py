@@ -124,7 +124,7 @@ def test_a_driver_that_is_slow_is_waited_for_and_the_ticks_between_are_counted(
 ) -> None:
     watch.read()
     worker = watch.pid
-    scenario.say("0 delay 0.02")
+    scenario.say("0 delay 0.005")
     while not watch.nvml.skipped:
         watch.refusal(0.01)
     assert_both_are_up(watch.read())
@@ -232,6 +232,14 @@ def test_a_value_that_cannot_be_is_left_out_and_counted(
     assert watch.nvml.last.rejected == {family: 2}
 
 
+@pytest.mark.parametrize("how_many", ["field:91 u", "nvmlDeviceGetNumFans", "nvmlDeviceGetMaxMigDeviceCount"])
+def test_a_number_of_parts_that_cannot_be_does_not_keep_the_worker_busy(
+    watch: Watch, scenario: Scenario, how_many: str
+) -> None:
+    scenario.say("1 nvmlDeviceGetMigMode 1 1", f"1 {how_many} 4294967295")
+    assert_both_are_up(watch.nvml.read(LONG))
+
+
 def test_a_counter_of_the_driver_that_goes_back_is_told_as_it_is(watch: Watch, scenario: Scenario) -> None:
     scenario.say("0 nvmlDeviceGetTotalEnergyConsumption 9000")
     assert values(watch.read().gpus[0])["energy_joules_total"] == 9
@@ -320,7 +328,7 @@ def test_the_xid_that_says_why_a_gpu_is_lost_is_heard_although_it_comes_after_th
     until_events_are_awaited(watch, scenario)
     scenario.say("1 * status 15")
     assert watch.read().gpus[1].values == [("up", (), 0.0)]
-    scenario.say("0 delay 0.02")
+    scenario.say("0 delay 0.005")
     scenario.xid(1, 79)
     watch.read()
     scenario.unsay("0 delay")

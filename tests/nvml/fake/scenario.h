@@ -77,13 +77,19 @@ static struct table *read_table(FILE *file)
     return table;
 }
 
-/* The table of now, or NULL where there is no such file. */
+/* The table of now, or NULL where there is no such file. It is not looked for more often than each tenth of a
+   millisecond, so that a benchmark measures our calls and not that. */
 static struct table *current(void)
 {
+    static __thread double looked;
     const char *path = getenv("FAKE_NVML_SCENARIO");
     struct stat file;
+    double moment = now();
+    if (newest && moment - looked < 1e-4)
+        return newest;
     if (!path || stat(path, &file))
         return NULL;
+    looked = moment;
     pthread_mutex_lock(&reading);
     if (!newest || newest->file.st_ino != file.st_ino || newest->file.st_mtim.tv_nsec != file.st_mtim.tv_nsec
         || newest->file.st_mtim.tv_sec != file.st_mtim.tv_sec) {

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
+MOST = 64
+"""More links, fans or MIG devices than any GPU has. Each is asked for, and a driver that does not know how many there are
+may say 0xFFFFFFFF."""
+
 
 def series(family: str, labels: Iterable[str] = ()) -> str:
     """What a refusal calls it: ``clock_hertz{video}``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.readers.asking import ask, ask_all, series
+from trackside_daemon.nvml.readers.asking import MOST, ask, ask_all, series
 from trackside_daemon.nvml.readers.fields import REPLAY, Field, ask_fields, ask_links
 
 if TYPE_CHECKING:
@@ -118,8 +118,11 @@ def c2c(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
 
 
 def _count(nvml: Any, handle: Any, field: Field, refusals: Refusals) -> int | None:
-    answered = ask_fields(nvml, handle, (field,), refusals)
-    return int(answered[0][2]) if answered else None
+    for _, _, count in ask_fields(nvml, handle, (field,), refusals):
+        if count <= MOST:
+            return int(count)
+        refusals.add(field.name, f"the driver says {count:.0f}, more than any GPU has")
+    return None
 
 
 def _states(nvml: Any, handle: Any, count: int, refusals: Refusals) -> dict[int, float]:

@@ -6,7 +6,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside_daemon.nvml.readers.asking import ask
+from trackside_daemon.nvml.readers.asking import MOST, ask
 from trackside_daemon.nvml.readers.gpm import Quantity, Window
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Mig:
 def handles(nvml: Any, handle: Any) -> list[Any]:
     """``nvmlDeviceGetMigDeviceHandleByIndex``: the MIG devices of a GPU; places may be empty, without MIG all are."""
     found = []
-    for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+    for index in range(min(nvml.nvmlDeviceGetMaxMigDeviceCount(handle), MOST)):
         try:
             found.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))
         except nvml.NVMLError_NotFound:

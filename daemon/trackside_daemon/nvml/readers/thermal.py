@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.readers.asking import ask_all
+from trackside_daemon.nvml.readers.asking import MOST, ask_all
 from trackside_daemon.nvml.readers.fields import Field, ask_fields
 
 if TYPE_CHECKING:
@@ -55,5 +55,5 @@ def fans(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
     def speed(fan: int) -> float:
         return float(nvml.nvmlDeviceGetFanSpeed_v2(handle, fan) / 100)
 
-    count = nvml.nvmlDeviceGetNumFans(handle)
+    count = min(nvml.nvmlDeviceGetNumFans(handle), MOST)
     return ask_all(nvml, refusals, (("fan_speed_ratio", (str(fan),), partial(speed, fan)) for fan in range(count)))
