@@ -119,6 +119,16 @@ def test_nothing_to_collect_is_no_warning(caplog: pytest.LogCaptureFixture) -> N
     assert about(batches)["success", "gpu"] == 0
 
 
+def test_what_there_is_nothing_of_is_gone_at_once_and_what_failed_is_not() -> None:
+    collector = Collects("gpu")
+    sampled = sampler(collector)
+    collector.error = OSError("late")
+    assert [batch.source for batch in sampled.tick(100.0)] == ["sampler"]
+    collector.error = NothingToCollect("no driver")
+    gone = sampled.tick(101.0)[0]
+    assert (gone.source, gone.samples, gone.complete) == ("gpu", [], True)
+
+
 def test_failures_that_take_turns_are_each_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     collector = Collects("gpu")
     sampled = sampler(collector)

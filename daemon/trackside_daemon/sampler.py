@@ -93,7 +93,8 @@ class Sampler:
         """Runs every collector at *now*, in seconds of the monotonic clock.
 
         Returns:
-            A batch of each collector that succeeded, and one of the sampler about all of them.
+            A batch of each collector that succeeded, an empty one of each that had nothing to collect, and one of the
+            sampler about all of them.
         """
         until = now + 2 * self.interval + 0.5
         batches: list[Batch] = []
@@ -101,17 +102,20 @@ class Sampler:
         for collector in self._collectors:
             label = (collector.name,)
             begun = self._clock()
-            samples = self._collect(collector)
+            samples, success = self._collect(collector)
             about.append(Sample(DURATION, label, self._clock() - begun))
-            about.append(Sample(SUCCESS, label, float(samples is not None)))
+            about.append(Sample(SUCCESS, label, float(success)))
+            moment = self._wall()
+            if success:
+                self._last_success[collector.name] = moment
             if samples is not None:
-                self._last_success[collector.name] = moment = self._wall()
                 batches.append(Batch(collector.name, samples, complete=True, until=until, time=moment))
         about += (Sample(LAST_SUCCESS, (name,), when) for name, when in self._last_success.items())
         about += (Sample(SKIPPED, (name,), times) for name, times in self._skipped.items())
         return [*batches, Batch("sampler", about, complete=True, until=until)]
 
-    def _collect(self, collector: Collector) -> list[Sample] | None:
+    def _collect(self, collector: Collector) -> tuple[list[Sample] | None, bool]:
+        """What there is to say, None when that is not known this time; and whether it was collected."""
         try:
             samples = collector.collect()
         except Exception as error:  # noqa: BLE001 - whatever one collector does, the others go on
@@ -119,11 +123,11 @@ class Sampler:
             self._skipped[collector.name] += isinstance(error, StillBusy)
             if isinstance(error, NothingToCollect) or self._misses[collector.name] >= MISSES:
                 self._log_failure(collector.name, error)
-            return None
+            return ([] if isinstance(error, NothingToCollect) else None), False
         self._misses.pop(collector.name, None)
         if self._failing.pop(collector.name, None):
             _log.info("collector %s works again", collector.name)
-        return samples
+        return samples, True
 
     def _log_failure(self, name: str, error: Exception) -> None:
         """Once for each kind of failure, until the collector works again."""

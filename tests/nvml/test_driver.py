@@ -109,6 +109,13 @@ def test_a_name_that_is_not_utf8_is_kept_as_far_as_it_can_be_read(library: Any) 
     assert Driver(pynvml).read().gpus[0].info["name"] == "NVIDIA \ufffd100"
 
 
+def test_a_gpu_that_cannot_be_told_from_others_is_down(library: Any) -> None:
+    library.status["nvmlDeviceGetUUID", 0] = NO_PERMISSION
+    first, second = Driver(pynvml).read().gpus
+    assert (first.uuid, first.values) == ("", [("up", (), 0.0)])
+    assert values(second)["up"] == 1
+
+
 def test_a_name_that_the_driver_refuses_is_empty(library: Any) -> None:
     library.status["nvmlDeviceGetName"] = NO_PERMISSION
     assert Driver(pynvml).read().gpus[0].info["name"] == ""

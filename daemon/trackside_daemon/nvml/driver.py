@@ -98,6 +98,8 @@ class Driver:
         try:
             handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
             uuid = text(self._nvml, lambda: self._nvml.nvmlDeviceGetUUID(handle))
+            if not uuid:
+                return self._lost(index)
             if uuid not in self._gpus:
                 self._gpus[uuid] = Gpu(uuid, identity(self._nvml, handle), self._groups, self._clock)
             self._at[index] = uuid

@@ -22,12 +22,12 @@ SHORTEST, LONGEST = 0.1, 180.0
 
 
 class Quantity(NamedTuple):
-    """A number of ``nvmlGpmMetricId_t``, and the family that it becomes, in units of *scale*."""
+    """A number of ``nvmlGpmMetricId_t``, and the family that it becomes, *per* of its units in one."""
 
     number: int
     family: str
     labels: tuple[str, ...] = ()
-    scale: float = 0.01
+    per: float = 100
 
     @property
     def name(self) -> str:
@@ -51,9 +51,9 @@ RATIOS = (
     Quantity(4, "pipe_active_ratio", ("integer",)),
 )
 CYCLES = (
-    Quantity(248, "sm_cycles_total", scale=1),
-    Quantity(249, "sm_active_cycles_total", scale=1),
-    Quantity(250, "tensor_active_cycles_total", scale=1),
+    Quantity(248, "sm_cycles_total", per=1),
+    Quantity(249, "sm_active_cycles_total", per=1),
+    Quantity(250, "tensor_active_cycles_total", per=1),
 )
 
 
@@ -131,5 +131,5 @@ def _measured(nvml: Any, samples: list[Any], quantities: Sequence[Quantity], ref
         if metric.nvmlReturn:
             refusals.add(quantity.name, nvml.result(metric.nvmlReturn))
         else:
-            values.append((quantity.family, quantity.labels, metric.value * quantity.scale))
+            values.append((quantity.family, quantity.labels, metric.value / quantity.per))
     return values
