@@ -62,6 +62,7 @@ GROUPS: dict[str, Group] = {
     "power-limit": _slow(basic.power_limit),
     "energy": _one(basic.energy),
     "clock": _one(clocks.clocks),
+    "clock-max": _slow(clocks.highest),
     "performance-state": _one(clocks.performance_state),
     "clock-limit": _one(clocks.limits),
     "pcie": _slow(links.pcie),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from trackside_daemon.nvml.readers.asking import ask, ask_all
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trackside_daemon.nvml.reading import Value
     from trackside_daemon.nvml.refusals import Refusals
 
@@ -31,23 +33,13 @@ MHZ = 1e6
 
 
 def clocks(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
-    """``nvmlDeviceGetClockInfo`` and ``nvmlDeviceGetMaxClockInfo``, in MHz."""
+    """``nvmlDeviceGetClockInfo``, in MHz."""
+    return _by_domain("clock_hertz", nvml.nvmlDeviceGetClockInfo, nvml, handle, refusals)
 
-    def now(domain: int) -> float:
-        return float(nvml.nvmlDeviceGetClockInfo(handle, domain) * MHZ)
 
-    def highest(domain: int) -> float:
-        return float(nvml.nvmlDeviceGetMaxClockInfo(handle, domain) * MHZ)
-
-    return ask_all(
-        nvml,
-        refusals,
-        (
-            (family, (name,), partial(read, domain))
-            for family, read in (("clock_hertz", now), ("clock_max_hertz", highest))
-            for domain, name in enumerate(DOMAINS)
-        ),
-    )
+def highest(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
+    """``nvmlDeviceGetMaxClockInfo``, in MHz."""
+    return _by_domain("clock_max_hertz", nvml.nvmlDeviceGetMaxClockInfo, nvml, handle, refusals)
 
 
 def performance_state(nvml: Any, handle: Any, _: Refusals) -> list[Value]:
@@ -68,6 +60,11 @@ def limits(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
         for bit, reason in enumerate(REASONS)
         if supported >> bit & 1
     ]
+
+
+def _by_domain(family: str, read: Callable[[Any, int], int], nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
+    questions = ((family, (name,), partial(read, handle, domain)) for domain, name in enumerate(DOMAINS))
+    return [(family, labels, megahertz * MHZ) for _, labels, megahertz in ask_all(nvml, refusals, questions)]
 
 
 def _events(nvml: Any, handle: Any) -> tuple[int, int]:
