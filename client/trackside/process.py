@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import sys
 import threading
-from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -80,10 +79,13 @@ class Process:
         self._exiting = True
         timeout = flush_timeout()
         deadline = monotonic() + timeout
-        with suppress(KeyboardInterrupt):
-            for run in list(self.runs):
-                left = max(0.0, deadline - timeout / 4 - monotonic())
+        hurried = False
+        for run in list(self.runs):
+            left = 0.0 if hurried else max(0.0, deadline - timeout / 4 - monotonic())
+            try:
                 run._end(*self.outcome, provisional=True, timeout=left)  # noqa: SLF001
+            except KeyboardInterrupt:
+                hurried = True
         for sender in self._senders.values():
             sender.stop(max(0.2, deadline - monotonic()))
         self._senders = {}
