@@ -21,6 +21,7 @@ import sys
 import threading
 import weakref
 from collections import deque
+from contextlib import suppress
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -70,6 +71,11 @@ class Cuda:
         with self._torch.inference_mode(mode=False):  # a tensor of inference mode cannot be written outside of it
             return self._torch.empty(SLOTS, dtype=self._torch.int64, device="cpu", pin_memory=True)
 
+    def uuid(self, device: Any) -> str:
+        """Of a device that has been used, as NVML has it; empty before PyTorch 2.5, which does not tell."""
+        uuid = getattr(self._torch.cuda.get_device_properties(device), "uuid", "")
+        return f"GPU-{uuid}" if uuid else ""
+
     def slot(self, memory: Any, number: int, dtype: Any) -> Any:
         """One slot of such memory, as a tensor of one number."""
         with self._torch.inference_mode(mode=False):
@@ -92,6 +98,7 @@ class DeviceScalars:
     Args:
         hand_over: Called with what arrived of one push: monotonic nanoseconds, tag, numbers by key.
         lose: Called with a number of values that will not arrive.
+        meet: Called once a thread with the UUID of each device.
         cuda: Where they come from.
     """
 
@@ -99,9 +106,10 @@ class DeviceScalars:
         self,
         hand_over: Callable[[int, Any, dict[str, float]], None],
         lose: Callable[[int], None],
+        meet: Callable[[str], None] = lambda _: None,
         cuda: Cuda | None = None,
     ) -> None:
-        self._hand_over, self._lose = hand_over, lose
+        self._hand_over, self._lose, self._meet = hand_over, lose, meet
         self._cuda = Cuda() if cuda is None else cuda
         self._rings: dict[int, dict[Any, _Ring]] = {}
         _living.add(self)
@@ -162,6 +170,9 @@ class DeviceScalars:
         if device not in rings:
             threading.current_thread()  # from now on `threading.enumerate` knows of it, whoever has started it
             rings[device] = _Ring(self._cuda, device)
+            with suppress(Exception):  # a device that has failed raises anything
+                if uuid := self._cuda.uuid(device):
+                    self._meet(uuid)
         return rings[device]
 
     def _collect(self, ring: _Ring) -> None:

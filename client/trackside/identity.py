@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.git import commit
-from trackside.gpus import given, in_use
+from trackside.gpus import given
 from trackside.packing import writable
 from trackside.wire import Identity
 
@@ -64,7 +64,7 @@ def identify(
         pid=os.getpid(),
         start=_start_time(proc, "self"),  # by its pid /proc may have another, if it is of another pid namespace
         boot=boot_id(proc),
-        gpus=in_use() or given(environ, local_rank),
+        gpus=given(environ, local_rank),
         job_id=job,
         git_commit=commit(sys.argv[0] if sys.argv else ""),
         framework=framework(),

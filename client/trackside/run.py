@@ -253,7 +253,7 @@ class Run:
         deferred = Deferred(step, (*kept, *scalars))
         if self._device is None:
             with self._lock:
-                self._device = self._device or DeviceScalars(self._arrived, self._lose)
+                self._device = self._device or DeviceScalars(self._arrived, self._lose, self._session.gpus.append)
         for key, reason in self._device.defer(pushed_at, deferred, scalars).items():
             self._refuse(1, key, f"{_shown(key)}: {reason}")
         return deferred

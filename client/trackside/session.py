@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from trackside.about import about
 from trackside.columns import Columns, parts
-from trackside.gpus import in_use
 from trackside.outbox import Outbox, Pending
 from trackside.phases import Mark
 from trackside.spool import Spool
@@ -35,15 +34,12 @@ HEAVY = 16
 """A push of more values than this is bounded by its values, the others by their rows."""
 
 
-LOOKS = 10
-"""With so many batches it is looked which GPUs are in use: a run may be opened, and pushed to, before any is."""
-
 SAID = 64
 """A batch brings at most so many events and alerts."""
 
 
 class Session(Outbox):
-    """Owned by the sender thread, but for `rows`, to which a push appends, and `refused`, to which it adds.
+    """Owned by the sender thread, but for `rows` and `gpus`, to which a push appends, and `refused`, to which it adds.
 
     Args:
         identity: Which run and which process of it this is.
@@ -57,6 +53,7 @@ class Session(Outbox):
         refused: Values that a push could not hand over: no numbers, or no room.
         overrun: Pushes that were dropped to make room for newer ones.
         heavy_in: Values of heavy rows (`HEAVY`) that pushes have appended; `heavy_out` of those that were drained.
+        gpus: UUIDs of those that pushed values have come from, to which a push adds.
         warnings: What people are to be told once, by what it is about.
     """
 
@@ -82,7 +79,8 @@ class Session(Outbox):
         self._number = 0
         self._refused_counted = self._overrun_counted = 0
         self._said = (0, 0)
-        self._looks = LOOKS
+        self.gpus: list[str] = []
+        self._gpus_told = 0
 
     @property
     def totals(self) -> Totals:  # type: ignore[override]  # the tally's, which makes it anew never
@@ -146,13 +144,12 @@ class Session(Outbox):
         if batch.rows or self._events or self._alerts or self._said != (self.totals.pushes, self.totals.dropped):
             self._close(batch, clock)
         self.settle(clock)
-        if self._looks and batch.rows:
-            self._looks -= 1
-            self._look()
+        if len(self.gpus) > self._gpus_told:
+            self._tell_gpus()
 
     def end(self, clock: Clock, status: str, cause: str, *, provisional: bool) -> None:
         """Say the end as the last numbered message. What is pushed later is not sent."""
-        self._looks = 0
+        self._gpus_told = len(self.gpus)  # no other hello, for which the bye would wait
         self.drain(clock)
         self._tally.reckon(clock.monotonic)
         bye = Bye(clock, self.totals, status, cause, provisional)
@@ -194,12 +191,10 @@ class Session(Outbox):
             said.step = self._tally.step
             self._alerts.append(said)
 
-    def _look(self) -> None:
+    def _tell_gpus(self) -> None:
         """Greet again when GPUs are in use that the hello did not know of."""
-        gpus = in_use()
-        if not gpus:
-            return
-        self._looks = 0
+        self._gpus_told = len(self.gpus)
+        gpus = tuple(dict.fromkeys(self.gpus))
         if gpus != self.identity.gpus:
             self.identity = replace(self.identity, gpus=gpus)
             self.greeted, self.asked_at = False, -math.inf

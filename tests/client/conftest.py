@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -58,20 +57,3 @@ def start_router(place: Path) -> Iterator[Callable[[], Router]]:
 def router(start_router: Callable[[], Router]) -> Router:
     """One test daemon."""
     return start_router()
-
-
-@pytest.fixture
-def start_cuda(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, int]], None]:
-    """Makes it so that PyTorch is imported and has so many bytes on the GPUs with these UUIDs."""
-
-    def start(reserved: dict[str, int]) -> None:
-        uuids = list(reserved)
-        cuda = SimpleNamespace(
-            is_initialized=lambda: True,
-            device_count=lambda: len(uuids),
-            memory_reserved=lambda index: reserved[uuids[index]],
-            get_device_properties=lambda index: SimpleNamespace(uuid=uuids[index]),
-        )
-        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-
-    return start

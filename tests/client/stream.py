@@ -46,6 +46,7 @@ class Stream(Cuda):
     Attributes:
         capturing: Whether it is being captured.
         memories: How often pinned memory was allocated.
+        uuids: Of its devices by their types; None when asking for one raises.
         events: All that were made.
     """
 
@@ -53,6 +54,7 @@ class Stream(Cuda):
         super().__init__()
         self.capturing = False
         self.memories = 0
+        self.uuids: dict[str, str] | None = {"cpu": "GPU-aa"}
         self.events: list[Event] = []
         self._work: deque[Callable[[], object]] = deque()
 
@@ -63,6 +65,11 @@ class Stream(Cuda):
         self.memories += 1
         with torch.inference_mode(mode=False):
             return torch.zeros(SLOTS, dtype=torch.int64)
+
+    def uuid(self, device: torch.device) -> str:
+        if self.uuids is None:
+            raise RuntimeError("the device has failed")
+        return self.uuids.get(device.type, "")
 
     def copy(self, slot: torch.Tensor, value: torch.Tensor) -> None:
         self._work.append(lambda: Cuda.copy(self, slot, value))

@@ -30,11 +30,12 @@ COMPILED = "it is pushed inside a compiled function, where nothing can be read"
 
 
 class Arrivals(list[tuple[int, Any, dict[str, float]]]):
-    """What was handed over, and how many values were lost."""
+    """What was handed over, how many values were lost, and which GPUs they came from."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lost = 0
+        self.gpus: list[str] = []
 
     def take(self, pushed_at: int, tag: Any, values: dict[str, float]) -> None:
         self.append((pushed_at, tag, values))
@@ -55,7 +56,7 @@ def arrivals() -> Arrivals:
 
 @pytest.fixture
 def scalars(stream: Stream, arrivals: Arrivals) -> DeviceScalars:
-    return DeviceScalars(arrivals.take, arrivals.lose, stream)
+    return DeviceScalars(arrivals.take, arrivals.lose, arrivals.gpus.append, stream)
 
 
 @pytest.fixture
@@ -123,6 +124,24 @@ def test_values_are_handed_over_when_they_have_arrived_oldest_first(
         (10, "tag 1", {"loss": 1.5, "norm": 2.0}),
         (20, "tag 2", {"loss": 2.5, "norm": 2.0}),
     ]
+
+
+def test_the_gpu_that_values_come_from_is_told_once(scalars: DeviceScalars, arrivals: Arrivals) -> None:
+    for step in range(3):
+        scalars.defer(step, None, {"loss": on_device(0.5)})
+    assert arrivals.gpus == ["GPU-aa"]
+
+
+@pytest.mark.parametrize("uuids", [{}, None], ids=["too old to tell", "failed"])
+def test_a_device_that_does_not_tell_its_name_gives_its_values_all_the_same(
+    scalars: DeviceScalars, arrivals: Arrivals, stream: Stream, uuids: dict[str, str] | None
+) -> None:
+    stream.uuids = uuids
+    assert scalars.defer(0, None, {"loss": on_device(0.5)}) == {}
+    stream.advance()
+    scalars.poll()
+    assert [values for _, _, values in arrivals] == [{"loss": 0.5}]
+    assert arrivals.gpus == []
 
 
 @pytest.mark.parametrize(

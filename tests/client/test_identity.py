@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -134,28 +133,6 @@ def test_an_index_that_follows_the_bus_says_so_and_a_uuid_is_as_it_is() -> None:
     assert identify(environ={**by_bus, "CUDA_VISIBLE_DEVICES": "3"}).gpus == ("PCI-3",)
     assert identify(environ={**by_bus, "CUDA_VISIBLE_DEVICES": "GPU-aa"}).gpus == ("GPU-aa",)
     assert identify(environ={"CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_VISIBLE_DEVICES": "3"}).gpus == ("3",)
-
-
-def test_the_gpus_that_hold_pytorchs_memory_count_before_the_environment(start_cuda: Callable[..., Any]) -> None:
-    start_cuda({"aa": 0, "bb": 512})
-    assert identify(environ={"CUDA_VISIBLE_DEVICES": "0,1"}).gpus == ("GPU-bb",)
-
-
-@pytest.mark.parametrize(
-    "cuda",
-    [
-        {"is_initialized": lambda: False},
-        {"is_initialized": lambda: True, "device_count": lambda: 1, "memory_reserved": lambda _: 0},
-        {"is_initialized": lambda: 1 / 0},
-        {},
-    ],
-    ids=["before CUDA", "without memory", "that fails", "half imported"],
-)
-def test_a_pytorch_that_cannot_tell_leaves_it_to_the_environment(
-    monkeypatch: pytest.MonkeyPatch, cuda: dict[str, Any]
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(**cuda)))
-    assert identify(environ={"CUDA_VISIBLE_DEVICES": "GPU-aa"}).gpus == ("GPU-aa",)
 
 
 def test_the_framework_is_the_one_that_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:

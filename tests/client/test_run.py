@@ -42,6 +42,9 @@ class Scalar:
     def __init__(self, value: object) -> None:
         self._value = value
 
+    def __repr__(self) -> str:
+        return f"Scalar({self._value!r})"
+
     def __float__(self) -> float:
         if isinstance(self._value, Exception):
             raise self._value

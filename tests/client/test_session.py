@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from client.messages import (
@@ -24,7 +24,7 @@ from client.messages import (
 from trackside.about import about
 from trackside.columns import BATCH_BYTES, BATCH_ROWS, ROW_KEYS
 from trackside.outbox import PENDING_BYTES, WINDOW
-from trackside.session import KEY_BYTES, LOOKS, Session
+from trackside.session import KEY_BYTES, Session
 from trackside.wire import (
     MESSAGE_BYTES,
     Beat,
@@ -37,9 +37,6 @@ from trackside.wire import (
     decode_body,
     open_envelope,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 INF = float("inf")
 
@@ -430,34 +427,29 @@ def test_a_full_memory_and_no_news_drops_nothing_more() -> None:
     assert (session.totals.dropped, session.size, len(session.pending)) == before
 
 
-def test_the_gpus_that_a_step_has_used_are_told_by_another_hello(start_cuda: Callable[..., Any]) -> None:
+def test_gpus_that_values_have_come_from_are_told_by_another_hello() -> None:
     session = a_session()
     session.greeted = True
     session.asked_at = 5.0
-    start_cuda({"aa": 0, "bb": 512})
     session.drain(CLOCK)
     assert session.greeted
-    push(session, {"loss": 1.0}, 1)
+    session.gpus += ["GPU-bb", "GPU-bb", "GPU-aa"]
     session.drain(CLOCK)
     assert (session.greeted, session.asked_at) == (False, -INF)
-    assert decode_body("hello", session.hello(CLOCK)[2]).identity.gpus == ("GPU-bb",)
+    assert decode_body("hello", session.hello(CLOCK)[2]).identity.gpus == ("GPU-bb", "GPU-aa")
 
 
-def test_gpus_that_the_hello_has_told_are_not_told_again(start_cuda: Callable[..., Any]) -> None:
+def test_gpus_that_the_hello_has_told_are_not_told_again() -> None:
     session = Session(Identity("run", "name", gpus=("GPU-aa",)))
     session.greeted = True
-    start_cuda({"aa": 512})
-    push(session, {"loss": 1.0}, 1)
+    session.gpus.append("GPU-aa")
     session.drain(CLOCK)
     assert session.greeted
 
 
-def test_after_some_batches_nobody_looks_for_gpus_any_more(start_cuda: Callable[..., Any]) -> None:
+def test_at_the_end_nobody_waits_for_another_hello() -> None:
     session = a_session()
-    for step in range(LOOKS):
-        push(session, {"loss": 1.0}, step)
-        session.drain(CLOCK)
-    start_cuda({"aa": 512})
-    push(session, {"loss": 1.0}, LOOKS)
-    session.drain(CLOCK)
-    assert session.identity.gpus == ()
+    session.greeted = True
+    session.gpus.append("GPU-aa")
+    session.end(CLOCK, "finished", "", provisional=False)
+    assert session.greeted
