@@ -19,7 +19,7 @@ from bench.table import UNAVAILABLE, head, machine, row, verdict
 from nvml.fake.library import Scenario, compile_library
 from processes import Daemon
 
-from trackside_daemon.nvml.handle import Nvml
+from trackside_daemon.nvml.handle import Nvml, NvmlUnavailable
 from trackside_daemon.nvml.lock import VARIABLE
 from trackside_daemon.nvml.reading import Order
 
@@ -70,7 +70,25 @@ def main() -> None:
         head(f"a cycle of the worker, {GPUS} GPUs", "median, ms", "p99, ms")
         _cycles("simulated", Order(simulate=GPUS), {})
         if environ is not None:
-            _print_calls(_cycles("C fake", Order(), environ))
+            _print_calls("C fake", _cycles("C fake", Order(), environ))
+
+    if _has_driver():
+        head("this machine's own GPUs at 1 s", "CPU, % of a core", "RSS, MiB", "PSS, MiB")
+        _running("NVIDIA's driver", Order(), {}, None)
+        head("a cycle of the worker", "median, ms", "p99, ms")
+        _print_calls("NVIDIA's driver", _cycles("NVIDIA's driver", Order(), {}))
+
+
+def _has_driver() -> bool:
+    nvml = Nvml(Order())
+    try:
+        nvml.read(PATIENCE)
+    except NvmlUnavailable as error:
+        print(f"\nNo GPU of this machine's own: {error}.")
+        return False
+    finally:
+        nvml.close()
+    return True
 
 
 def _driver(directory: Path) -> dict[str, str] | None:
@@ -84,30 +102,37 @@ def _driver(directory: Path) -> dict[str, str] | None:
     # The fake waits for events by looking at its file a hundred times a second; a driver waits for an interrupt.
     scenario.unsay("* nvmlDeviceGetSupportedEventTypes")
     # A lock of its own, for another daemon may sample this machine's GPUs.
-    return {"LD_LIBRARY_PATH": str(library.parent), VARIABLE: "trackside-bench", **scenario.environ}
+    return {"LD_LIBRARY_PATH": str(library.parent), VARIABLE: f"trackside-bench-{os.getpid()}", **scenario.environ}
 
 
-def _running(what: str, order: Order, environ: Mapping[str, str]) -> Cost:
+def _running(what: str, order: Order, environ: Mapping[str, str], gpus: int | None = GPUS) -> Cost:
     """A daemon and its worker for a minute; what both cost."""
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         daemon = Daemon(Path(directory), f"--collector.gpu.simulate={order.simulate}", environ=environ)
-        time.sleep(3.0)  # the start's own work is over
-        pids = {"daemon": daemon.process.pid, "worker": child(daemon.process.pid)}
-        before, begun = {name: cpu(pid) for name, pid in pids.items()}, time.monotonic()
-        for _ in range(SECONDS // 15):
-            time.sleep(15.0)
-            page = daemon.get("/metrics").text
-        took = time.monotonic() - begun
-        costs = {name: Cost((cpu(pid) - before[name]) / took * 100, *memory(pid)) for name, pid in pids.items()}
-        daemon.stop()
+        try:
+            costs, page = _costs(daemon)
+        finally:
+            daemon.stop()
     up = page.count("\ntrackside_gpu_up{")
-    assert up == GPUS, f"{up} GPUs on the page"
+    assert gpus in {None, up}, f"{up} GPUs on the page"
     series = sum(line.startswith("trackside_gpu_") for line in page.splitlines())
     for name, cost in costs.items():
         _cost(f"{what}: {name}", cost)
     together = costs["daemon"] + costs["worker"]
     _cost(f"{what}: together, {series} series of GPUs", together)
     return together
+
+
+def _costs(daemon: Daemon) -> tuple[dict[str, Cost], str]:
+    """What the daemon and its worker cost, and the last page."""
+    time.sleep(3.0)  # the start's own work is over
+    pids = {"daemon": daemon.process.pid, "worker": child(daemon.process.pid)}
+    before, begun = {name: cpu(pid) for name, pid in pids.items()}, time.monotonic()
+    for _ in range(SECONDS // 15):
+        time.sleep(15.0)
+        page = daemon.get("/metrics").text
+    took = time.monotonic() - begun
+    return {name: Cost((cpu(pid) - before[name]) / took * 100, *memory(pid)) for name, pid in pids.items()}, page
 
 
 def _cost(what: str, cost: Cost) -> None:
@@ -147,9 +172,9 @@ def _cycles(what: str, order: Order, environ: Mapping[str, str]) -> Reading:
     return reading
 
 
-def _print_calls(reading: Reading) -> None:
+def _print_calls(what: str, reading: Reading) -> None:
     """Each function, the costliest first; those that are not called in each cycle together."""
-    head(f"a call of NVML, {GPUS} GPUs, C fake", "calls a cycle", "mean, µs", "ms of a cycle")
+    head(f"a call of NVML, {len(reading.gpus)} GPUs, {what}", "calls a cycle", "mean, µs", "ms of a cycle")
     times = {function: sum(results.values()) for function, results in reading.calls.items()}
     each = [function for function, called in times.items() if called >= CYCLES]
     for function in sorted(each, key=lambda function: -reading.seconds[function]):

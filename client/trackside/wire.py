@@ -93,7 +93,8 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
         pid: As this process sees itself; ``start`` is its start time in clock ticks since boot (/proc/self/stat,
             field 22; 0 where there is no /proc).
         boot: The machine's boot id (/proc/sys/kernel/random/boot_id).
-        gpus: Used, or given: UUIDs, also cut and of MIG devices, or indexes as CUDA counts; ``PCI-0`` when by the bus.
+        gpus: Used, or given: UUIDs, also cut and of MIG devices, or indexes as CUDA counts; ``PCI-0`` when by the bus;
+            ``none`` when it was given none.
     """
 
     run: str
