@@ -13,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from unittest.mock import patch
 
 from bench.cost import child, cpu, memory
 from bench.table import UNAVAILABLE, head, machine, row, verdict
@@ -158,16 +159,16 @@ def _limits(costs: list[Cost]) -> None:
 
 def _cycles(what: str, order: Order, environ: Mapping[str, str]) -> Reading:
     """A worker of its own, asked again and again; its last answer."""
-    os.environ |= environ
-    nvml = Nvml(order)
-    reading = nvml.read(PATIENCE)
-    took = []
-    for _ in range(CYCLES):
-        time.sleep(PAUSE)
-        begun = time.perf_counter()
+    with patch.dict(os.environ, environ):
+        nvml = Nvml(order)
         reading = nvml.read(PATIENCE)
-        took.append(1000 * (time.perf_counter() - begun))
-    nvml.close()
+        took = []
+        for _ in range(CYCLES):
+            time.sleep(PAUSE)
+            begun = time.perf_counter()
+            reading = nvml.read(PATIENCE)
+            took.append(1000 * (time.perf_counter() - begun))
+        nvml.close()
     row(what, f"{statistics.median(took):.2f}", f"{statistics.quantiles(took, n=100)[98]:.2f}")
     return reading
 
