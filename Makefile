@@ -22,8 +22,8 @@ demo: $(VENV)/.demo
 	@$(BIN)/trackside demo
 
 test: $(VENV)/.dev system check
-	$(SAY) 'tests'
-	@$(BIN)/python -m pytest
+	$(SAY) 'tests, two files at a time'
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 soak: $(VENV)/.dev system
 	$(SAY) 'tests at full counts'
