@@ -1,0 +1,67 @@
+"""The log's word for what befalls GPUs: which were found, lost and seen again, and their Xid errors."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from trackside_daemon.nvml.reading import GpuReading, Reading
+
+log = logging.getLogger("trackside")
+
+
+class Chronicle:
+    """Logs each change once, from reading to reading."""
+
+    def __init__(self) -> None:
+        self._up: dict[str, bool] | None = None
+        self._xids: dict[tuple[str, int], int] = {}
+
+    def forget(self) -> None:
+        """Other GPUs may be there now; they are told of anew."""
+        self._up = None
+
+    def tell(self, gpus: Sequence[GpuReading], reading: Reading) -> None:
+        """Log what has changed.
+
+        Args:
+            gpus: Those that were read, and those that are gone.
+            reading: Brings the driver's version, and the counts of Xid errors since the daemon began.
+        """
+        self._tell_xids(gpus, reading)
+        up = {gpu.uuid: bool(gpu.values) and gpu.values[0] != ("up", (), 0.0) for gpu in gpus}
+        if self._up is None:
+            _tell_found(gpus, reading)
+            self._up = dict.fromkeys(up, True)
+        for gpu in gpus:
+            if self._up.get(gpu.uuid, True) and not up[gpu.uuid]:
+                why = gpu.refusals.get("up", "it does not answer; see dmesg for NVRM and Xid")
+                log.warning("%s is lost: %s", _name(gpu), why)
+            elif up[gpu.uuid] and not self._up.get(gpu.uuid, False):
+                log.info("%s answers%s", _name(gpu), " again" if gpu.uuid in self._up else "")
+        self._up |= up
+
+    def _tell_xids(self, gpus: Iterable[GpuReading], reading: Reading) -> None:
+        names = {gpu.uuid: _name(gpu) for gpu in gpus}
+        for uuid, counted in reading.xids.items():
+            for number, (times, _) in counted.items():
+                if times > self._xids.get((uuid, number), 0):
+                    log.warning("%s: Xid %d, %d since this daemon began", names.get(uuid, "a GPU"), number, times)
+                self._xids[uuid, number] = times
+
+
+def _tell_found(gpus: Sequence[GpuReading], reading: Reading) -> None:
+    kinds = Counter(gpu.info.get("name") or "unknown GPU" for gpu in gpus)
+    found = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
+    if any(gpu.info.get("source") == "simulated" for gpu in gpus):
+        log.warning("these GPUs are simulated, and none is read: %s", found)
+    else:
+        log.info("reads %s, driver %s", found, reading.driver.get("driver_version") or "of unknown version")
+
+
+def _name(gpu: GpuReading) -> str:
+    return f"GPU {gpu.index} ({gpu.info.get('name') or 'unknown'}, {gpu.uuid or 'without a UUID'})"
