@@ -54,6 +54,10 @@ class SourceError(Exception):
         self.status = status
 
 
+class TokenError(SourceError):
+    """The daemon wants a token, or another one."""
+
+
 class Export(NamedTuple):
     """A run on its way: its bytes, and how many samples they have; None when nobody has counted."""
 
@@ -334,4 +338,5 @@ def _refused(url: str, error: HTTPError, remedy: str) -> SourceError:
         message = f"{url}: {error.code} {error.reason}"
     if error.code == 401:
         message = f"{url}: {message}{remedy and f'; {remedy}'}"
-    return SourceError(" ".join(str(message).split()), 2 if error.code < 500 else 1)
+    kind = TokenError if error.code == 401 else SourceError
+    return kind(" ".join(str(message).split()), 2 if error.code < 500 else 1)
