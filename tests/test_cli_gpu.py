@@ -130,13 +130,25 @@ def test_who_holds_on_to_the_device_files_is_named() -> None:
 @pytest.mark.parametrize(
     ("end", "told"),
     [
-        (None, "the pause is over already"),
-        ("inf", "paused until it is ended by trackside resume-gpu"),
-        (datetime(2001, 9, 9, 12, 30).astimezone().timestamp(), "paused until 2001-09-09 12:30:00"),
+        (
+            None,
+            "the pause is over already, and the daemon reads the GPUs again; a longer --for keeps their device files free",
+        ),
+        ("inf", "paused until it is ended by trackside resume-gpu; the device files are free"),
+        (
+            datetime(2001, 9, 9, 12, 30).astimezone().timestamp(),
+            "paused until 2001-09-09 12:30:00; the device files are free",
+        ),
     ],
 )
 def test_a_pause_is_over_or_has_an_end_or_none(end: float | str | None, told: str) -> None:
-    assert paused({"released": True, "paused_until": end, "holders": []}) == f"{told}; the device files are free"
+    assert paused({"released": True, "paused_until": end, "holders": []}) == told
+
+
+def test_a_pause_that_is_over_while_its_worker_hangs_is_told_as_that() -> None:
+    assert paused({"released": False, "paused_until": None, "holders": []}) == (
+        "the pause is over already, but the process that reads the GPUs hangs in the driver; a reboot ends it"
+    )
 
 
 def test_a_worker_that_does_not_end_is_told_with_what_ends_it() -> None:
