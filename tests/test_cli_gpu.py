@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import subprocess
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pytest
 from processes import DEADLINE, clean_environ, command, eventually
 
+from trackside_daemon.commands.find import noted
 from trackside_daemon.commands.gpu import paused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from processes import Daemon
 
@@ -86,11 +89,65 @@ def test_without_a_daemon_it_says_so(name: str) -> None:
     assert complaints == f"trackside: {nobody}: the daemon cannot be asked: connection refused\n"
 
 
+@pytest.mark.parametrize(
+    "url", ["http://[::1", "[::1", "http://127.0.0.1:99999", "127.0.0.1:port", "ftp://x", "http://"]
+)
+def test_an_address_that_is_none_is_one_line(url: str) -> None:
+    assert run("ipc:///nowhere/push.sock", "pause-gpu", f"--url={url}") == (
+        *(2, ""),
+        f"trackside: --url: {url!r} is not an address such as http://127.0.0.1:21790\n",
+    )
+
+
+@pytest.mark.parametrize("url", ["http://a..b", "http://127.0.0.1:9/\u00e9", "http://127.0.0.1:9/a b"])
+def test_an_address_that_no_request_can_be_sent_to_is_one_line(url: str) -> None:
+    status, printed, complaints = run("ipc:///nowhere/push.sock", "pause-gpu", f"--url={url}")
+    assert (status, printed, complaints.count("\n")) == (1, "", 1)
+    assert complaints.startswith(f"trackside: {url}: the daemon cannot be asked: ")
+
+
+@pytest.mark.parametrize("endpoint", ["ipc://", "ipc:///", "ipc://.", "ipc://..", "ipc:///nowhere/"])
+def test_an_endpoint_that_is_no_socket_leads_to_no_daemon(endpoint: str) -> None:
+    assert run(endpoint, "resume-gpu", "--url=http://127.0.0.1:9")[2].startswith("trackside: http://127.0.0.1:9: the")
+
+
+@pytest.mark.parametrize("address", ["http://[::1", "http://127.0.0.1:99999", "httpd", "ftp://127.0.0.1:9", ""])
+def test_what_is_no_address_is_taken_for_no_daemons(place: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKSIDE_ENDPOINT", f"ipc://{place}/push.sock")
+    (place / "push.token").write_text("secret\n")
+    (place / "push.address").write_text(address)
+    assert next(noted()).problem == f"{place}/push.address: no address is in it"
+
+
 def test_who_holds_on_to_the_device_files_is_named() -> None:
     holder = {"pid": 4711, "name": "python\n"}
     until = "until it is ended by trackside resume-gpu"
     assert paused({"released": True, "paused_until": "inf", "holders": [holder, {"pid": 12, "name": "nvtop"}]}) == (
         f"paused {until}; the device files are still held by python\\n (pid 4711), nvtop (pid 12)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        (
+            None,
+            "the pause is over already, and the daemon reads the GPUs again; a longer --for keeps their device files free",
+        ),
+        ("inf", "paused until it is ended by trackside resume-gpu; the device files are free"),
+        (
+            datetime(2001, 9, 9, 12, 30).astimezone().timestamp(),
+            "paused until 2001-09-09 12:30:00; the device files are free",
+        ),
+    ],
+)
+def test_a_pause_is_over_or_has_an_end_or_none(end: float | str | None, told: str) -> None:
+    assert paused({"released": True, "paused_until": end, "holders": []}) == told
+
+
+def test_a_pause_that_is_over_while_its_worker_hangs_is_told_as_that() -> None:
+    assert paused({"released": False, "paused_until": None, "holders": []}) == (
+        "the pause is over already, but the process that reads the GPUs hangs in the driver; a reboot ends it"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -225,7 +226,7 @@ def test_what_is_left_empty_has_its_default(file: Callable[[str], Path], text: s
         ("storage: {retention: 1GiB}", "storage.retention: is a section of settings, got '1GiB'"),
         ("storage: {interval: 0}", "storage.interval: input should be greater than or equal to 0.1, got 0"),
         (
-            "collector: {gpu: {trouble: [hot, cold:1]}}",
+            "collector: {gpu: {trouble: ['cold:1', hot]}}",
             "collector.gpu.trouble: 'cold:1' is none of hot, throttled, xid, lost, each with :INDEX of the GPU or without",
         ),
         (
@@ -240,7 +241,7 @@ def test_what_is_left_empty_has_its_default(file: Callable[[str], Path], text: s
             "collector: {gpu: {expected: -1}}",
             "collector.gpu.expected: input should be greater than or equal to 0, got -",
         ),
-        ("web: {allowed-hosts: 7}", "web.allowed-hosts: input should be a valid tuple, got 7"),
+        ("collector: {gpu: {extra: 5}}", "collector.gpu.extra: should be a list such as links,engines, got 5"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named_with_file_key_and_remedy(
@@ -305,13 +306,25 @@ def test_a_group_that_is_none_is_named_with_where_it_was_set_and_those_that_ther
     assert refusal(None, None, groups) == f"TRACKSIDE_COLLECTOR__GPU__{name.upper()}: {says}"
 
 
-@pytest.mark.parametrize("flags", [{"trouble": "hot"}, {"simulate": 2, "trouble": "hot,xid:2"}])
-def test_what_ails_a_gpu_that_is_not_simulated_is_refused(flags: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("flags", "mend"),
+    [
+        ({"trouble": "hot"}, "set collector.gpu.simulate to how many there are"),
+        ({"simulate": 2, "trouble": "hot,lost:2"}, "give an index from 0 to 1"),
+    ],
+)
+def test_what_ails_a_gpu_that_is_not_simulated_is_refused(flags: dict[str, Any], mend: str) -> None:
     one = flags["trouble"].rpartition(",")[2]
     assert refusal(None, {"collector": {"gpu": flags}}) == (
-        f"--collector.gpu.trouble: {one!r} ails a GPU that is not simulated; set collector.gpu.simulate to how many there "
-        "are"
+        f"--collector.gpu.trouble: {one!r} ails a GPU that is not simulated; {mend}"
     )
+
+
+def test_each_setting_that_is_a_list_has_an_example(file: Callable[[str], Path]) -> None:
+    lists = [".".join(path) for path in settings() if isinstance(reduce(getattr, path, load()), tuple)]
+    assert "collector.gpu.extra" in lists
+    for name in lists:
+        assert "should be a list such as " in refusal(file(f"{name}: 7"))
 
 
 def test_all_extra_groups_may_be_asked_for_at_once_and_not_left_out_at_once() -> None:

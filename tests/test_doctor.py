@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from processes import DEADLINE, clean_environ, command, eventually
 
+from trackside_daemon import __version__
+from trackside_daemon.commands.doctor import _about, _spool, _storage
 from trackside_daemon.commands.doctor_gpu import _ranges, look
 from trackside_daemon.nvml.refusals import WHY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from nvml.fake.library import Scenario
     from processes import Daemon
+
+    from trackside_daemon.commands.doctor import Finding
 
 SEE = "see dmesg for NVRM and Xid, and whether nvidia-smi works"
 DRIVER = {"driver_version": "580.95", "nvml_version": "13.580.95", "cuda_version": "13.0"}
@@ -30,7 +37,11 @@ def gpu(
 
 
 def said(nvml: dict[str, Any] | None, *gpus: dict[str, Any]) -> list[str]:
-    return [f"{one.level} {one.about}: {one.text}" for one in look({"nvml": nvml, "gpus": list(gpus)})]
+    return seen({"version": __version__, "nvml": nvml, "gpus": list(gpus)})
+
+
+def seen(status: dict[str, Any], look: Callable[[dict[str, Any]], Iterator[Finding]] = look) -> list[str]:
+    return [f"{one.level} {one.about}: {one.text}" for one in look(status)]
 
 
 def run(place: Path, **environ: str) -> tuple[int, list[str]]:
@@ -76,8 +87,7 @@ def test_what_a_killed_daemon_has_left_is_told_and_a_hanging_one_fails(place: Pa
         0,
         f"warn daemon: a daemon that was killed has left {place}/push.address; start one with: trackside daemon",
     )
-    (place / "push.address").write_text("no address\n")
-    assert run(place)[1][0].startswith(f"warn daemon: {place}/push.address: no address is in it; restart that daemon")
+    assert lines[1].startswith("warn push: "), "once is enough"
 
 
 def test_a_daemon_that_a_training_does_not_find_fails_with_the_endpoint_to_set(
@@ -189,4 +199,117 @@ def test_indexes_are_told_in_ranges() -> None:
 
 def test_a_note_that_cannot_be_read_is_told_with_the_reason(place: Path) -> None:
     (place / "push.address").mkdir()
-    assert run(place)[1][0] == f"warn daemon: {place}/push.address: is a directory; restart that daemon"
+    status, lines = run(place)
+    assert (status, lines[0]) == (1, f"FAIL daemon: {place}/push.address: is a directory; restart that daemon")
+    assert lines[1].startswith("warn push: "), "nobody is told to start one"
+
+
+@pytest.mark.parametrize("address", ["no address", "http://[::1", "http://127.0.0.1:99999"])
+def test_an_address_that_is_none_fails(place: Path, address: str) -> None:
+    (place / "push.token").write_text("secret\n")
+    (place / "push.address").write_text(address)
+    status, lines = run(place)
+    problem = f"{place}/push.address: no address is in it"
+    assert (status, lines[0]) == (1, f"FAIL daemon: {problem}; restart that daemon")
+
+
+def test_a_daemon_whose_token_is_stale_or_gone_fails_and_the_gpus_that_it_samples_are_left_to_it(
+    start_daemon: Callable[..., Daemon], place: Path, scenario: Scenario
+) -> None:
+    daemon = start_daemon("--sample.interval=100ms", environ=scenario.environ)
+    eventually(lambda: daemon.api("status").json()["gpus"])
+    token, real = place / "push.token", {"TRACKSIDE_COLLECTOR__GPU__SIMULATE": "0"}
+    token.write_text("stale\n")
+    status, lines = run(place, **real)
+    told = f"FAIL daemon: {daemon.url} does not take the token in {token}; restart that daemon"
+    assert (status, lines[0]) == (1, told)
+    assert [line.partition(":")[0] for line in lines[1:]] == ["ok   push", "ok   spool", "ok   storage", "warn driver"]
+    assert lines[-1].startswith("warn driver: not asked: process ")
+    assert lines[-1].endswith(
+        " samples the GPUs of this machine already; run this as its user, beside its daemon, for more"
+    )
+    token.unlink()
+    status, lines = run(place, **real)
+    assert (status, lines[0]) == (1, f"FAIL daemon: {token}: no such file or directory; restart that daemon")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "why"),
+    [
+        ("foo", "neither ipc://PATH nor tcp://HOST:PORT"),
+        ("tcp://127.0.0.1:99999", "neither ipc://PATH nor tcp://HOST:PORT"),
+        ("ipc://", "not a socket"),
+        ("ipc:///etc/passwd", "not a socket"),
+    ],
+)
+def test_an_endpoint_that_can_be_none_fails(place: Path, endpoint: str, why: str) -> None:
+    status, lines = run(place, TRACKSIDE_ENDPOINT=endpoint)
+    assert status == 1
+    assert f"FAIL push: trainings find no daemon at {endpoint} ({why}), and spool; mend that, or set " in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("free", "levels"), [(1e6, ("FAIL", "FAIL")), (10e6, ("warn", "FAIL")), (200e6, ("warn",) * 2)]
+)
+def test_a_disk_that_is_full_fails_and_one_that_soon_is_warns(
+    place: Path, spool: Path, free: float, levels: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(place)._replace(free=int(free))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    (spooled,), (stored,) = seen({}, _spool), seen({"storage_path": str(place)}, _storage)
+    assert spooled == (
+        f"{levels[0]} spool: {spool} has {free / 1e6:.0f} MB left; make room, or set TRACKSIDE_SPOOL to another directory"
+    )
+    assert stored.startswith(f"{levels[1]} storage: {place} has {free / 1e6:.0f} MB left")
+    assert stored.endswith("; make room, or name another directory with --storage.path=DIR")
+
+
+def test_what_this_user_cannot_look_at_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that is too long, which even root cannot look at."""
+    hidden = place / ("x" * 300) / "history"
+    assert seen({"storage_path": str(hidden)}, _storage) == [
+        f"warn storage: {hidden}: file name too long; to look there, run this as the daemon's user"
+    ]
+    monkeypatch.setenv("TRACKSIDE_SPOOL", str(hidden))
+    assert seen({}, _spool) == [
+        f"FAIL spool: {hidden}: file name too long; make it writable, or set TRACKSIDE_SPOOL to another directory"
+    ]
+
+
+def test_a_disk_whose_room_nobody_knows_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: Path) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle", str(place))
+
+    monkeypatch.setattr(shutil, "disk_usage", broken)
+    assert seen({"storage_path": str(place)}, _storage)[0].startswith(f"warn storage: {place}: stale file handle; to ")
+
+
+OTHER = "warn driver: not told: the daemon is another version of trackside; restart it"
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        ({}, OTHER),
+        ({"version": "0", "nvml": None}, OTHER),
+        ({"version": __version__}, "Object missing required field `nvml`"),
+        ({"version": __version__, "nvml": {"error": ""}}, "Object missing required field `absent` - at `$.nvml`"),
+        ({"version": __version__, "nvml": WELL, "gpus": None}, "Expected `array`, got `null` - at `$.gpus`"),
+        (
+            {"version": __version__, "nvml": WELL, "gpus": [{}]},
+            "Object missing required field `index` - at `$.gpus[0]`",
+        ),
+    ],
+)
+def test_a_daemon_of_another_version_or_shape_is_told_and_never_that_gpus_are_off(
+    status: dict[str, Any], told: str
+) -> None:
+    shape = f"warn driver: the daemon tells of it in another way ({told}); restart it"
+    assert seen(status) == [told if told == OTHER else shape]
+
+
+def test_of_a_daemon_of_another_version_nothing_else_is_looked_at() -> None:
+    said = [one.text for one in _about("http://x", {"version": "0", "metrics": None})]
+    assert said == [f"http://x is trackside 0, and this {__version__}; restart the daemon"]
+    said = [one.text for one in _about("http://x", {})]
+    assert said == [f"http://x is of another version, and this {__version__}; restart the daemon"]

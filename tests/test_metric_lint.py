@@ -18,8 +18,8 @@ from trackside_daemon.metric import Batch, Metric
 from trackside_daemon.nvml.families import FAMILIES, Family
 from trackside_daemon.nvml.simulated import simulate
 from trackside_daemon.nvml.simulation.boards import BOARDS
-from trackside_daemon.nvml.simulation.troubles import TROUBLES
 from trackside_daemon.state import State
+from trackside_daemon.troubles import TROUBLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

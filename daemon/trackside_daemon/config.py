@@ -13,10 +13,11 @@ import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, InitSettingsSource, SettingsConfigDict
 
-from trackside_daemon.quantities import Bytes, Seconds, Texts, text, troubles
+from trackside_daemon.quantities import Bytes, Seconds, Texts, text
+from trackside_daemon.troubles import assigned
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -33,6 +34,13 @@ CLIENT_VARIABLES = frozenset(
 NVML_LOCK = PREFIX + "NVML_LOCK"
 """Read by the NVML worker alone: see nvml/lock.py."""
 
+_LISTS = {
+    "web.allowed-hosts": "node1,node1.cluster",
+    "push.endpoint": "ipc:///run/trackside/push.sock",
+    "collector.gpu.extra": "links,engines",
+    "collector.gpu.skip": "processes,clock",
+    "collector.gpu.trouble": "hot,lost:2",
+}
 _KUBERNETES = re.compile(PREFIX + r"(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)$")
 
 log = logging.getLogger("trackside")
@@ -75,7 +83,7 @@ class PushSection(Section):
     endpoint: Annotated[
         Texts,
         Field(
-            description="Where to take pushes, ipc://PATH or tcp://HOST:PORT; may be repeated. Beyond this machine with push.keys only."
+            description="Where to take pushes, ipc://PATH or tcp://HOST:PORT; may be repeated. Beyond this machine with push.keys only.",
         ),
     ] = ()
     keys: Annotated[
@@ -161,9 +169,8 @@ class GpuSection(CollectorSection):
     ] = "h100"
     trouble: Annotated[
         Texts,
-        AfterValidator(troubles),
         Field(
-            description="What ails the simulated GPUs: hot, throttled, xid or lost, with :INDEX for another than the last."
+            description="What ails the simulated GPUs: hot, throttled, xid or lost, with :INDEX for another than the last.",
         ),
     ] = ()
 
@@ -291,12 +298,10 @@ def _check_gpu(gpu: GpuSection, given: _Given, groups: Collection[str] | None) -
             if one not in known:
                 origin = given.origin(("collector", "gpu", name))
                 raise ConfigError(f"{origin}: no group {one!r}; there are {', '.join(known)}")
-    for one in gpu.trouble:
-        if int(one.partition(":")[2] or 0) >= gpu.simulate:
-            origin = given.origin(("collector", "gpu", "trouble"))
-            raise ConfigError(
-                f"{origin}: {one!r} ails a GPU that is not simulated; set collector.gpu.simulate to how many there are"
-            )
+    try:
+        assigned(gpu.trouble, gpu.simulate)
+    except ValueError as error:
+        raise ConfigError(f"{given.origin(('collector', 'gpu', 'trouble'))}: {error}") from None
 
 
 class _Given(NamedTuple):
@@ -375,6 +380,8 @@ def _explain(error: ValidationError, given: _Given) -> str:
         return f"{origin}: no such setting" + (f"; did you mean {near[0]}?" if near else "")
     if problem["type"] == "value_error":
         return f"{origin}: {problem['msg'].removeprefix('Value error, ')}"
+    if problem["type"] == "tuple_type":
+        return f"{origin}: should be a list such as {_LISTS[key]}, got {problem['input']!r:.80}"
     if problem["type"] == "model_type":
         return f"{origin}: is a section of settings, got {problem['input']!r:.80}"
     return f"{origin}: {problem['msg'][0].lower()}{problem['msg'][1:]}, got {problem['input']!r:.80}"

@@ -1,4 +1,4 @@
-"""What a setting may hold beside numbers and texts: durations, sizes, lists, what ails a simulated GPU."""
+"""What a setting may hold beside numbers and texts: durations, sizes, lists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
 LEAST_BYTES = 16 * 1024**2
-TROUBLES = ("hot", "throttled", "xid", "lost")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -38,14 +37,6 @@ def bound_bytes(value: int) -> int:
     """A bound of the history: none, or enough for its WAL, which takes 4 MiB, and some samples."""
     if 0 < value < LEAST_BYTES:
         raise ValueError(f"{value} bytes are too few for a history; at least 16MiB, or 0 for no bound")
-    return value
-
-
-def troubles(value: tuple[str, ...]) -> tuple[str, ...]:
-    """What may ail a simulated GPU, and which: ``hot``, or ``lost:3``."""
-    for one in value:
-        if not re.fullmatch(rf"({'|'.join(TROUBLES)})(:\d{{1,2}})?", one, re.ASCII):
-            raise ValueError(f"{one!r} is none of {', '.join(TROUBLES)}, each with :INDEX of the GPU or without")
     return value
 
 

@@ -333,6 +333,7 @@ def test_a_run_is_pinned_and_let_go(site: Site, api: Callable[[str], Any]) -> No
         assert answer.json() == {"pinned": pinned}
         assert api("runs/id-1")["pinned"] is pinned
     assert refused(site, "runs/id-1/pin", "POST", content=b"yes")[0] == 400
+    assert refused(site, "runs/id-1/pin", "POST", content=b'{"\xff": true}')[0] == 400
     assert refused(site, "runs/nope/pin", "POST", json={"pinned": True})[0] == 404
 
 

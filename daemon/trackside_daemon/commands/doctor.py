@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import shutil
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -12,20 +14,27 @@ import typer
 
 from trackside import discovery
 from trackside.place import spool_directories
+from trackside.spool import SEGMENT_BYTES, SPOOL_BYTES
 from trackside_daemon import __version__
 from trackside_daemon.commands.table import shown
+from trackside_daemon.quantities import LEAST_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from trackside_daemon.commands.find import Note
 
 LEAST_FREE = 1024**3
 """Bytes; with less on its disk the history will soon be full."""
 
 
+Level = Literal["ok", "warn", "FAIL"]
+
+
 class Finding(NamedTuple):
     """One line: *text* has the remedy, unless all is well."""
 
-    level: Literal["ok", "warn", "FAIL"]
+    level: Level
     about: str
     text: str
 
@@ -60,17 +69,20 @@ def _say(finding: Finding) -> bool:
 def _daemon() -> Iterator[Finding | dict[str, Any]]:
     """What there is to say of daemons, and the status of the first that answers."""
     from trackside_daemon.commands.find import noted
-    from trackside_daemon.commands.source import ApiSource, SourceError
+    from trackside_daemon.commands.source import ApiSource, SourceError, TokenError
 
-    answered = False
+    answered = seen = False
     for note in noted():
+        seen = True
         if note.problem:
-            mine = note.owner == os.getuid()
-            mend = "restart that daemon" if mine else f"to ask that daemon, run this as {_user(note.owner)}"
-            yield Finding("warn", "daemon", f"{note.problem}; {mend}")
+            yield _unreadable(note)
             continue
         try:
             status = ApiSource(note.address, note.token).status()
+        except TokenError:
+            secret = note.file.with_suffix(".token")
+            yield Finding("FAIL", "daemon", f"{note.address} does not take the token in {secret}; restart that daemon")
+            continue
         except SourceError as error:
             left = f"a daemon that was killed has left {note.file}; start one with: trackside daemon"
             refused = "refused" in str(error)
@@ -80,17 +92,25 @@ def _daemon() -> Iterator[Finding | dict[str, Any]]:
             yield from _about(note.address, status)
             yield status
         answered = True
-    if not answered:
+    if not seen:
         yield Finding("warn", "daemon", "none of this user or the system answers; start one with: trackside daemon")
+
+
+def _unreadable(note: Note) -> Finding:
+    """Without address and token no command reaches the daemon; only of another user's is that as it should be."""
+    if note.owner == os.getuid():
+        return Finding("FAIL", "daemon", f"{note.problem}; restart that daemon")
+    return Finding("warn", "daemon", f"{note.problem}; to ask that daemon, run this as {_user(note.owner)}")
 
 
 def _about(address: str, status: dict[str, Any]) -> Iterator[Finding]:
     version = status.get("version", "")
-    if version == __version__:
-        yield Finding("ok", "daemon", f"trackside {version} serves {address}")
-    else:
-        yield Finding("warn", "daemon", f"{address} is trackside {version}, and this {__version__}; restart the daemon")
-    metrics = status.get("metrics", {})
+    if version != __version__:
+        other = f"trackside {version}" if version else "of another version"
+        yield Finding("warn", "daemon", f"{address} is {other}, and this {__version__}; restart the daemon")
+        return
+    yield Finding("ok", "daemon", f"trackside {version} serves {address}")
+    metrics = status.get("metrics") or {}
     failing = [
         name
         for name, success in metrics.get("trackside_collector_success", {}).items()
@@ -109,6 +129,11 @@ def _push(status: dict[str, Any] | None) -> Iterator[Finding]:
         yield Finding("ok", "push", f"trainings of {_user(os.getuid())} push to {found}")
         return
     where = ", ".join(failures)
+    named = discovery.named(None, os.environ)
+    if status is None and named and not discovery.advice(named, failures):
+        text = f"trainings find no daemon at {where}, and spool; mend that, or set TRACKSIDE_ENDPOINT to another"
+        yield Finding("FAIL", "push", text)
+        return
     if status is None:
         yield Finding("warn", "push", f"trainings find no daemon, and spool: looked at {where}")
         return
@@ -127,9 +152,18 @@ def _spool(_status: dict[str, Any] | None) -> Iterator[Finding]:
     except LookupError as error:
         yield Finding("FAIL", "spool", f"{error}; set TRACKSIDE_SPOOL to a directory")
         return
-    problem = _unwritable(places[0])
-    if problem:
-        yield Finding("FAIL", "spool", f"{problem}; make it writable, or set TRACKSIDE_SPOOL to another directory")
+    mend = "or set TRACKSIDE_SPOOL to another directory"
+    try:
+        room = _room(places[0])
+    except OSError as error:
+        yield Finding("FAIL", "spool", f"{_why(error)}; make it writable, {mend}")
+        return
+    if room.closed:
+        yield Finding("FAIL", "spool", f"{room.closed}; make it writable, {mend}")
+        return
+    if room.free < SPOOL_BYTES:
+        level: Level = "FAIL" if room.free < SEGMENT_BYTES else "warn"
+        yield Finding(level, "spool", f"{places[0]} has {room.free / 1e6:.0f} MB left; make room, {mend}")
         return
     waiting = len({file.name.partition(".")[0] for place in places for file in place.glob("*.spool")})
     if waiting:
@@ -141,47 +175,83 @@ def _spool(_status: dict[str, Any] | None) -> Iterator[Finding]:
 
 def _storage(status: dict[str, Any] | None) -> Iterator[Finding]:
     """Whether the history can be written."""
-    from trackside_daemon.commands.find import VARIABLE
     from trackside_daemon.history import place
 
+    stored = str((status or {}).get("storage_path") or "")
+    another = f"name another directory with {place.OPTION}=DIR"
     try:
-        named = os.environ.get(VARIABLE, "")
-        directory = Path(
-            status["storage_path"] if status else named or place.default_directory(os.environ, os.getuid())
-        )
-        if status is None and (named or directory.exists()):
-            place.writable_directory(directory, place.OPTION)
+        directory = Path(stored) if stored else _own_history()
+        room = _room(directory)
     except place.HistoryError as error:
         yield Finding("FAIL", "storage", str(error))
         return
-    if status is None and (problem := _unwritable(directory)):
-        yield Finding("FAIL", "storage", f"{problem}; name another directory with {place.OPTION}=DIR")
+    except OSError as error:
+        hidden = Finding("warn", "storage", f"{_why(error)}; to look there, run this as the daemon's user")
+        yield hidden if stored else Finding("FAIL", "storage", f"{_why(error)}; {another}")
         return
-    there = next(one for one in (directory, *directory.parents) if one.exists())
-    free = shutil.disk_usage(there).free
-    if kind := place.network_file_system(there):
+    if room.closed and not stored:
+        yield Finding("FAIL", "storage", f"{room.closed}; {another}")
+    elif room.free < LEAST_BYTES:
+        few = f"{directory} has {room.free / 1e6:.0f} MB left, too few to write"
+        yield Finding("FAIL", "storage", f"{few}; make room, or {another}")
+    elif kind := place.network_file_system(room.place):
         yield Finding("warn", "storage", f"{directory} is on {kind}; a local {place.OPTION}=DIR is faster and safer")
-    elif free < LEAST_FREE:
-        yield Finding(
-            "warn", "storage", f"{directory} has {free / 1e6:.0f} MB left; make room, or name {place.OPTION}=DIR"
-        )
+    elif room.free < LEAST_FREE:
+        yield Finding("warn", "storage", f"{directory} has {room.free / 1e6:.0f} MB left; make room, or {another}")
     else:
-        yield Finding("ok", "storage", f"{directory}, {free / 1e9:.0f} GB free")
+        yield Finding("ok", "storage", f"{directory}, {room.free / 1e9:.0f} GB free")
 
 
-def _unwritable(directory: Path) -> str:
-    """Why this user cannot write there, or make it; empty when it can."""
+def _own_history() -> Path:
+    """Where a daemon of this user would write; one that was named has to be there.
+
+    Raises:
+        HistoryError: It could not.
+    """
+    from trackside_daemon.commands.find import VARIABLE
+    from trackside_daemon.history import place
+
+    if named := os.environ.get(VARIABLE):
+        return place.writable_directory(Path(named), place.OPTION)
+    return place.default_directory(os.environ, os.getuid())
+
+
+class _Room(NamedTuple):
+    """What a directory has, or the nearest above it that is there, the *place*.
+
+    Attributes:
+        place: That one.
+        free: Bytes.
+        closed: Why this user may not write there; empty when it may.
+    """
+
+    place: Path
+    free: int
+    closed: str
+
+
+def _room(directory: Path) -> _Room:
+    """What there is for who would write there.
+
+    Raises:
+        OSError: This user cannot look there, or no directory can be made there.
+    """
     for one in (directory, *directory.parents):
         try:
-            one.stat()
+            mode = one.stat().st_mode
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except OSError as error:
-            return f"{one}: {(error.strerror or str(error)).lower()}"
-        if not one.is_dir():
-            return f"{one}: not a directory"
-        return "" if os.access(one, os.W_OK | os.X_OK) else f"{one}: {_user(os.getuid())} may not write there"
-    return f"{directory}: no such directory"
+        if not stat.S_ISDIR(mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(one))
+        open_ = os.access(one, os.W_OK | os.X_OK)
+        return _Room(
+            one, shutil.disk_usage(one).free, "" if open_ else f"{one}: {_user(os.getuid())} may not write there"
+        )
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
+
+
+def _why(error: OSError) -> str:
+    return f"{error.filename}: {(error.strerror or str(error)).lower()}"
 
 
 def _user(uid: int) -> str:

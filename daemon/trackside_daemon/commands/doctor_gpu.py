@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from trackside_daemon import __version__
 from trackside_daemon.commands.doctor import Finding
+from trackside_daemon.nvml.handle import NvmlLocked
+from trackside_daemon.nvml.lock import WAY_OUT
 from trackside_daemon.nvml.reading import PERMISSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from trackside_daemon.collectors.gpu import GpuCollector
 
 PATIENCE = 30.0
 """Seconds for a first reading: a driver without persistence mode wakes all GPUs up."""
@@ -26,27 +32,74 @@ _PART = re.compile(r"([\w-]+)(\{.*\})?( from field \d+)?")
 SEE = "see dmesg for NVRM and Xid, and whether nvidia-smi works"
 
 
+class _Gpu(msgspec.Struct):
+    """One, as ``/api/v1/status`` tells of it."""
+
+    index: int
+    uuid: str
+    name: str
+    up: bool
+    refused: dict[str, str]
+    measured: tuple[str, ...] = ()
+
+
+class _Nvml(msgspec.Struct):
+    """The driver, as ``/api/v1/status`` tells of it."""
+
+    error: str
+    absent: bool
+    paused_until: float | str | None
+    visible: int = 0
+    expected: int = 0
+    pci: int | None = None
+    driver_version: str = ""
+    cuda_version: str = ""
+
+
+class _Told(msgspec.Struct):
+    """What a status has of GPUs; no driver where the collector is switched off."""
+
+    nvml: _Nvml | None
+    gpus: tuple[_Gpu, ...] = ()
+
+
 def look(status: Mapping[str, Any] | None) -> Iterator[Finding]:
     """The driver, how many GPUs there are, and each of them."""
     from trackside_daemon.config import ConfigError
 
+    if status is not None and status.get("version") != __version__:
+        yield Finding("warn", "driver", "not told: the daemon is another version of trackside; restart it")
+        return
     try:
-        found = _own() if status is None else status
+        told = msgspec.convert(_own() if status is None else status, _Told)
     except ConfigError as error:
         yield Finding("FAIL", "configuration", str(error))
-        return
-    nvml, gpus = found.get("nvml"), found.get("gpus", [])
-    if nvml is None:
+    except NvmlLocked as error:
+        holder = str(error).removesuffix(f"; {WAY_OUT}")
+        yield Finding("warn", "driver", f"not asked: {holder}; run this as its user, beside its daemon, for more")
+    except msgspec.ValidationError as error:
+        yield Finding("warn", "driver", f"the daemon tells of it in another way ({error}); restart it")
+    else:
+        yield from _all(told)
+
+
+def _all(told: _Told) -> Iterator[Finding]:
+    if told.nvml is None:
         yield Finding("ok", "driver", "not asked: the GPU collector is switched off")
         return
-    yield _driver(nvml, gpus)
-    if not nvml["error"]:
-        yield _count(nvml)
-        yield from _each(gpus)
+    yield _driver(told.nvml, told.gpus)
+    if not told.nvml.error:
+        yield _count(told.nvml)
+        yield from _each(told.gpus)
 
 
 def _own() -> dict[str, Any]:
-    """What a daemon of this user would say, from one reading."""
+    """What a daemon of this user would say, from one reading.
+
+    Raises:
+        ConfigError: The configuration cannot be used.
+        NvmlLocked: Another process samples the GPUs.
+    """
     from trackside_daemon.collectors.gpu import GpuCollector
     from trackside_daemon.collectors.nvml import NvmlCollector
     from trackside_daemon.config import load
@@ -61,38 +114,46 @@ def _own() -> dict[str, Any]:
     nvml = Nvml(order(config))
     gpu = GpuCollector(nvml, PATIENCE)
     try:
-        with suppress(Exception):  # whatever it is, the status says it
-            gpu.collect()
+        _read(gpu)
         return NvmlCollector(nvml, gpu, on.expected, None if on.simulate else Path("/sys")).status()
     finally:
         nvml.close()
 
 
-def _driver(nvml: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> Finding:
-    error, pci = nvml["error"], nvml.get("pci")
-    if nvml.get("paused_until") is not None:
-        return Finding("warn", "driver", f"left alone: {_paused(nvml['paused_until'])}")
+def _read(gpu: GpuCollector) -> None:
+    try:
+        gpu.collect()
+    except NvmlLocked:
+        raise
+    except Exception:  # noqa: BLE001, S110  whatever it is, the status says it
+        pass
+
+
+def _driver(nvml: _Nvml, gpus: Sequence[_Gpu]) -> Finding:
+    error, pci = nvml.error, nvml.pci
+    if nvml.paused_until is not None:
+        return Finding("warn", "driver", f"left alone: {_paused(nvml.paused_until)}")
     if not error:
-        versions = f"NVIDIA {nvml.get('driver_version')}, CUDA {nvml.get('cuda_version')}"
-        return Finding("ok", "driver", versions if nvml.get("driver_version") else "not asked: the GPUs are simulated")
-    if not nvml["absent"]:
-        late = any(gpu["up"] for gpu in gpus)  # it has answered a moment ago
+        versions = f"NVIDIA {nvml.driver_version}, CUDA {nvml.cuda_version}"
+        return Finding("ok", "driver", versions if nvml.driver_version else "not asked: the GPUs are simulated")
+    if not nvml.absent:
+        late = any(gpu.up for gpu in gpus)  # it has answered a moment ago
         return Finding("warn" if late else "FAIL", "driver", error)
-    if pci == 0 and not gpus and not nvml.get("expected"):
+    if pci == 0 and not gpus and not nvml.expected:
         return Finding("ok", "driver", "not needed: there is no NVIDIA GPU on the PCI bus")
-    if pci is None and not gpus and not nvml.get("expected"):
+    if pci is None and not gpus and not nvml.expected:
         return Finding("warn", "driver", error)
     container = "; in a container, give it the GPUs, as docker run --gpus all does" if pci else ""
     return Finding("FAIL", "driver", f"{error}{container}")
 
 
-def _paused(until: object) -> str:
+def _paused(until: float | str) -> str:
     end = f" {datetime.fromtimestamp(until).astimezone():%H:%M:%S}" if isinstance(until, float) else ""
     return f"paused until{end or ' further notice'}; trackside resume-gpu goes on at once"
 
 
-def _count(nvml: Mapping[str, Any]) -> Finding:
-    visible, expected, pci = nvml.get("visible", 0), nvml.get("expected", 0), nvml.get("pci")
+def _count(nvml: _Nvml) -> Finding:
+    visible, expected, pci = nvml.visible, nvml.expected, nvml.pci
     if visible < expected:
         return Finding("FAIL", "gpus", f"{visible} of {expected} that should be there; {SEE}")
     if pci is not None and visible < pci:
@@ -101,14 +162,14 @@ def _count(nvml: Mapping[str, Any]) -> Finding:
     return Finding("ok", "gpus", f"{visible}, all that should be there")
 
 
-def _each(gpus: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+def _each(gpus: Sequence[_Gpu]) -> Iterator[Finding]:
     """A line for all that are alike."""
     alike: dict[tuple[Any, ...], list[int]] = {}
     for gpu in gpus:
-        index, name = gpu["index"], gpu["name"] or "of unknown make"
-        if not gpu["up"]:
+        index, name = gpu.index, gpu.name or "of unknown make"
+        if not gpu.up:
             mend = f"{SEE}; reset it with nvidia-smi --gpu-reset, or reboot"
-            yield Finding("FAIL", f"gpu {index}", f"{name} {gpu['uuid']}: does not answer; {mend}")
+            yield Finding("FAIL", f"gpu {index}", f"{name} {gpu.uuid}: does not answer; {mend}")
             continue
         alike.setdefault((name, *_lacks(gpu)), []).append(index)
     for (name, *refused), indexes in alike.items():
@@ -120,12 +181,12 @@ def _each(gpus: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
         yield Finding("warn" if curable else "ok", about, f"{name}: does not measure {_reasons(refused)}")
 
 
-def _lacks(gpu: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _lacks(gpu: _Gpu) -> list[tuple[str, str]]:
     """What is not measured at all, and why: a family that refuses a label, or one of two ways to read it, is no loss."""
     found: dict[str, str] = {}
-    for name, why in gpu["refused"].items():
+    for name, why in gpu.refused.items():
         part = _PART.fullmatch(name)
-        if part is not None and part[1] not in gpu.get("measured", ()):
+        if part is not None and part[1] not in gpu.measured:
             found.setdefault(part[1], why)
     return sorted(found.items())
 

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from trackside.discovery import directories, named
 from trackside_daemon.commands.source import ApiSource, FileSource, Source, SourceError
@@ -58,13 +58,25 @@ def daemon(url: str) -> ApiSource:
 
 
 def _named(url: str) -> ApiSource:
-    parts = urlsplit(url if "//" in url else f"http://{url}")
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    parts = _split(url if "//" in url else f"http://{url}")
+    if parts is None:
         raise SourceError(f"--url: {url!r} is not an address such as http://127.0.0.1:21790")
     address = f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
     token = parts.fragment.partition("token=")[2]
     own = dict(_addresses())
-    return ApiSource(address, token or own.get(address, ""))
+    return ApiSource(
+        address, token or own.get(address, ""), "--url also takes the link that the daemon prints, with #token=…"
+    )
+
+
+def _split(url: str) -> SplitResult | None:
+    """The parts of an address of HTTP; None of what is none."""
+    try:
+        parts = urlsplit(url)
+        fit = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:
+        return None
+    return parts if fit else None
 
 
 def _running() -> Iterator[tuple[ApiSource, dict[str, Any]]]:
@@ -100,10 +112,10 @@ def noted() -> Iterator[Note]:
     sockets = [Path(own.removeprefix("ipc://"))] if own.startswith("ipc://") else []
     sockets += [directory / "push.sock" for directory in dict.fromkeys(directories(os.environ, uid))]
     for socket in dict.fromkeys(sockets):
-        file = socket.with_suffix(".address")
         try:
+            file = socket.with_suffix(".address")
             owner = file.stat().st_uid
-        except (OSError, ValueError):
+        except (OSError, ValueError):  # ValueError: an endpoint without a name, or with a NUL
             continue
         if owner in {uid, 0}:
             yield _read(file, socket.with_suffix(".token"), owner)
@@ -119,7 +131,7 @@ def _read(file: Path, secret: Path, owner: int) -> Note:
         address = ""
     for anywhere, here in _ANYWHERE.items():
         address = address.replace(f"//{anywhere}:", f"//{here}:")
-    if not address.startswith("http"):
+    if _split(address) is None:
         return Note(file, owner, problem=f"{file}: no address is in it")
     return Note(file, owner, address, token)
 

@@ -61,12 +61,15 @@ def resume(*, url: Url = "") -> None:
 def paused(said: Mapping[str, Any]) -> str:
     """What a daemon answers to a pause, in one line."""
     end = said["paused_until"]
-    until = f"until {_clock(end)}" if isinstance(end, float) else "until it is ended by trackside resume-gpu"
+    until = _clock(end) if isinstance(end, float) else "it is ended by trackside resume-gpu"
+    state = "the pause is over already" if end is None else f"paused until {until}"
     holders = ", ".join(shown(f"{one['name']} (pid {one['pid']})") for one in said["holders"])
     if not said["released"]:
         holding = f": {holders}" if holders else ""
-        return f"paused {until}, but the process that reads the GPUs hangs in the driver{holding}; a reboot ends it"
-    return f"paused {until}; the device files are {f'still held by {holders}' if holders else 'free'}"
+        return f"{state}, but the process that reads the GPUs hangs in the driver{holding}; a reboot ends it"
+    if end is None:
+        return f"{state}, and the daemon reads the GPUs again; a longer --for keeps their device files free"
+    return f"{state}; the device files are {f'still held by {holders}' if holders else 'free'}"
 
 
 def _length(text: str) -> float | None:

@@ -54,6 +54,10 @@ class SourceError(Exception):
         self.status = status
 
 
+class TokenError(SourceError):
+    """The daemon wants a token, or another one."""
+
+
 class Export(NamedTuple):
     """A run on its way: its bytes, and how many samples they have; None when nobody has counted."""
 
@@ -209,12 +213,14 @@ class ApiSource:
     Args:
         url: ``http://HOST:PORT``.
         token: Opens its API; empty for one that needs none.
+        remedy: Of a token that is missing or wrong.
     """
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, remedy: str = "") -> None:
         self.live = True
         self.url = url.rstrip("/")
         self._token = token
+        self._remedy = remedy
         self._open = build_opener(ProxyHandler({})).open
 
     def status(self) -> dict[str, Any]:
@@ -303,11 +309,11 @@ class ApiSource:
             answer: HTTPResponse = self._open(request, timeout=patience)
         except HTTPError as error:
             with error:
-                raise _refused(self.url, error) from error
+                raise _refused(self.url, error, self._remedy) from error
         except URLError as error:
             reason = getattr(error.reason, "strerror", None) or error.reason
             raise SourceError(f"{self.url}: the daemon cannot be asked: {str(reason).lower()}", 1) from error
-        except (OSError, HTTPException) as error:
+        except (OSError, HTTPException, ValueError) as error:  # ValueError: what cannot be part of a request
             raise SourceError(f"{self.url}: the daemon cannot be asked: {str(error) or 'it hung up'}", 1) from error
         return answer
 
@@ -324,12 +330,13 @@ class ApiSource:
             ) from error
 
 
-def _refused(url: str, error: HTTPError) -> SourceError:
+def _refused(url: str, error: HTTPError, remedy: str) -> SourceError:
     """What the daemon says, in one line."""
     try:
         message = json.loads(error.read(CHUNK_BYTES))["error"]["message"]
     except (ValueError, KeyError, TypeError, OSError, HTTPException):
         message = f"{url}: {error.code} {error.reason}"
     if error.code == 401:
-        message = f"{url}: {message}; --url also takes the link that the daemon prints, with #token=…"
-    return SourceError(" ".join(str(message).split()), 2 if error.code < 500 else 1)
+        message = f"{url}: {message}{remedy and f'; {remedy}'}"
+    kind = TokenError if error.code == 401 else SourceError
+    return kind(" ".join(str(message).split()), 2 if error.code < 500 else 1)

@@ -45,6 +45,10 @@ class NvmlPaused(NvmlAbsent):
     """Nothing is read until `Nvml.resume`, so that the device files are free; the message says until when."""
 
 
+class NvmlLocked(NvmlUnavailable):
+    """Another process samples the GPUs of this machine; the message says which."""
+
+
 class _Pause(NamedTuple):
     """Its end, by the handle's clock and in Unix seconds, and what to raise until then."""
 
@@ -224,7 +228,7 @@ class Nvml:
     def _refused(self, reading: Reading) -> NvmlUnavailable:
         """For a reading that is an error, after which its worker ends by itself."""
         if reading.reason == "locked":
-            return self._replace(reading.error, "", self._absent)
+            return self._replace(reading.error, "", self._absent, NvmlLocked)
         if reading.absent:
             return self._replace(reading.error, "", self._absent, NvmlAbsent)
         error = self._replace(reading.error, _OURS.get(reading.reason, "error"))

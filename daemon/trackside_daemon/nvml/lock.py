@@ -16,6 +16,7 @@ from pathlib import Path
 VARIABLE = "TRACKSIDE_NVML_LOCK"
 """Names another lock, for a daemon that is given other GPUs of the same machine."""
 NAME = "trackside-nvml"
+WAY_OUT = "stop trackside there, or run this daemon with --no-collector.gpu"
 
 
 class Locked(Exception):  # noqa: N818 - says who has it
@@ -40,8 +41,7 @@ def lock(name: str = "") -> None:
         mine.close()
         if error.errno != errno.EADDRINUSE:
             raise
-        way_out = "stop trackside there, or run this daemon with --no-collector.gpu"
-        raise Locked(f"{_holder(address)} samples the GPUs of this machine already; {way_out}") from error
+        raise Locked(f"{_holder(address)} samples the GPUs of this machine already; {WAY_OUT}") from error
     # Nobody is ever accepted: whoever connects reads the holder's credentials and leaves.
     mine.listen(socket.SOMAXCONN)
     mine.detach()

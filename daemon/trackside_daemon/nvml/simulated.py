@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside_daemon.nvml.reading import GpuReading, Reading
 from trackside_daemon.nvml.simulation.boards import BOARDS
 from trackside_daemon.nvml.simulation.moment import Moment
-from trackside_daemon.nvml.simulation.troubles import XID, XID_SECONDS, assigned, is_lost, xids
+from trackside_daemon.nvml.simulation.troubles import XID, XID_SECONDS, is_lost, xids
 from trackside_daemon.nvml.simulation.values import values
+from trackside_daemon.troubles import assigned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

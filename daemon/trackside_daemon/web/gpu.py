@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -53,21 +53,20 @@ class GpuPages:
     async def resume_gpu(self, _request: Request) -> Response:
         """Read the GPUs again."""
         was = self._nvml.paused_until is not None
-        self._nvml.resume()
+        await run_in_threadpool(self._nvml.resume)
         return JSONResponse({"resumed": was})
+
+
+class _Pause(msgspec.Struct, forbid_unknown_fields=True):
+    """What is asked for; None for no end."""
+
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=LONGEST)] | None = msgspec.field(default=None, name="for")
 
 
 def _seconds(body: bytes) -> float | None:
     """How long, of ``{"for": 600}``; None for no end, which an empty body is too."""
     try:
-        said: Any = msgspec.json.decode(body) if body.strip() else {}
-        seconds = said.get("for")
-    except (ValueError, AttributeError):
-        raise HTTPException(400, 'the body is {"for": SECONDS}, or {"for": null} for no end') from None
-    if seconds is None:
-        return None
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= LONGEST:
-        raise HTTPException(
-            400, f"for: {str(seconds)[:60]!r} is no number of seconds from 0 to {LONGEST:.0f}, nor null"
-        )
-    return float(seconds)
+        return msgspec.json.decode(body.strip() or b"{}", type=_Pause).seconds
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        wanted = f'{{"for": SECONDS}}, {LONGEST:.0f} at most, or {{"for": null}} for no end'
+        raise HTTPException(400, f"the body is {wanted} ({str(error)[:200]})") from None

@@ -165,7 +165,7 @@ class HistoryPages:
         """Keep a run whatever the bounds are, or no longer: ``{"pinned": true}``."""
         try:
             pinned = _decode(await request.body(), type=dict[str, bool])["pinned"]
-        except (msgspec.MsgspecError, KeyError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, KeyError):
             raise HTTPException(400, 'the body is {"pinned": true} or {"pinned": false}') from None
         uid = await self._read(lambda connection: _resolve(connection, request))
         await self._change(lambda store: changing.pin(store, uid, pinned=pinned))
