@@ -34,6 +34,7 @@ from trackside_daemon.ingest.spools import Spools
 from trackside_daemon.ingest.watch import Watch
 from trackside_daemon.metric import Batch, Metric, Sample
 from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlUnavailable
+from trackside_daemon.nvml.readers.pids import PROC, sees_host
 from trackside_daemon.nvml.reading import Order
 from trackside_daemon.pipeline import FAILURES, Pipeline
 from trackside_daemon.sampler import DURATION, LAST_SUCCESS, SUCCESS, Sampler
@@ -207,9 +208,14 @@ class Daemon:
             (on.memory.enabled, MemoryCollector()),
             (on.gpu.enabled, self._gpu),
             (on.gpu.enabled, self._counts),
-            (on.ranks.enabled, RanksCollector(lambda: self._gpu.seen.gpus, lambda: self._runs.members)),
+            (on.ranks.enabled, self._build_ranks()),
         ]
         return [collector for enabled, collector in built if enabled]
+
+    def _build_ranks(self) -> RanksCollector:
+        host_pids, others = sees_host(PROC), self._config.collector.ranks.others
+        gpus, members = (lambda: self._gpu.seen.gpus), (lambda: self._runs.members)
+        return RanksCollector(gpus, members, host_pids=host_pids, others=others)
 
     def _open_history(self) -> Recorder:
         storage = self._config.storage
