@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import pwd
 import threading
+from typing import TYPE_CHECKING
 
 import pytest
 from processes import eventually
 
 from trackside_daemon.collectors.users import AGAIN_SECONDS, Users
 from trackside_daemon.user import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 UID = os.getuid()
 USER = pwd.getpwuid(UID).pw_name
@@ -42,10 +46,11 @@ class Directory:
 
 
 @pytest.fixture
-def directory(monkeypatch: pytest.MonkeyPatch) -> Directory:
+def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Directory]:
     made = Directory()
     monkeypatch.setattr(pwd, "getpwuid", made)
-    return made
+    yield made
+    made.answers.set()
 
 
 def test_a_user_is_a_number_until_the_name_is_there(directory: Directory) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from queue import SimpleQueue
+from collections import deque
 from typing import TYPE_CHECKING
 
 from trackside_daemon.user import name_of
@@ -27,8 +27,9 @@ class Users:
         self._clock = clock
         self._names: dict[int, str] = {}
         self._asked: dict[int, float] = {}
-        self._wanted: SimpleQueue[int] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._wanted: deque[int] = deque()
+        self._lock = threading.Lock()
+        self._asking = False
 
     def name(self, uid: int) -> str:
         """The user's name; the number where there is none, or none yet."""
@@ -37,14 +38,24 @@ class Users:
         now = self._clock()
         if now - self._asked.get(uid, float("-inf")) >= AGAIN_SECONDS:
             self._asked[uid] = now
-            self._wanted.put(uid)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._answer, name="trackside-users", daemon=True)
-                self._thread.start()
+            self._want(uid)
         return str(uid)
 
-    def _answer(self) -> None:
+    def _want(self, uid: int) -> None:
+        with self._lock:
+            self._wanted.append(uid)
+            if self._asking:
+                return
+            self._asking = True
+        threading.Thread(target=self._ask, name="trackside-users", daemon=True).start()
+
+    def _ask(self) -> None:
+        """Until nobody is wanted any more."""
         while True:
-            uid = self._wanted.get()
+            with self._lock:
+                if not self._wanted:
+                    self._asking = False
+                    return
+                uid = self._wanted.popleft()
             if found := name_of(uid):
                 self._names[uid] = found
