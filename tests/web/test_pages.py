@@ -97,10 +97,8 @@ def test_an_unknown_path_of_the_api_is_a_404_too(site: Any) -> None:
 
 
 def test_the_same_name_on_other_pages_takes_no_endpoint_away(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for pages in (Pages, GpuPages):
-        monkeypatch.setattr(pages, "runs", pages, raising=False)
-    for pages in (HistoryPages, GpuPages):
-        monkeypatch.setattr(pages, "status", pages, raising=False)
+    for pages, name in ((Pages, "runs"), (GpuPages, "runs"), (HistoryPages, "status"), (GpuPages, "status")):
+        monkeypatch.setattr(pages, name, pages, raising=False)
     client = site.client()
     assert client.get("/api/v1/runs", headers=site.key).json() == {"runs": []}
     assert client.get("/api/v1/status", headers=site.key).json() == {"version": "1"}
