@@ -171,12 +171,9 @@ class GpuSection(CollectorSection):
 class RanksSection(CollectorSection):
     """The collector of ranks and processes."""
 
-    others: Annotated[
-        bool,
-        Field(
-            description="Whether processes on the GPUs that are no rank's are shown, by name and user, to all who can read /metrics."
-        ),
-    ] = True
+    others: Annotated[bool, Field(description="Show processes on the GPUs that are no rank's, by name and user.")] = (
+        True
+    )
 
 
 class CollectorsSection(Section):

@@ -34,7 +34,6 @@ from trackside_daemon.ingest.spools import Spools
 from trackside_daemon.ingest.watch import Watch
 from trackside_daemon.metric import Batch, Metric, Sample
 from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlUnavailable
-from trackside_daemon.nvml.readers.pids import PROC, sees_host
 from trackside_daemon.nvml.reading import Order
 from trackside_daemon.pipeline import FAILURES, Pipeline
 from trackside_daemon.sampler import DURATION, LAST_SUCCESS, SUCCESS, Sampler
@@ -72,7 +71,6 @@ RELOADED_AT = Metric(
 )
 GPU_START_SECONDS = 60.0
 PATIENCE_SECONDS = 0.25
-"""So long a tick waits for the GPUs at most, and a quarter of its interval."""
 RETURN_SECONDS = 60.0
 """A run of a daemon before this one that has not come back by then is lost, unless its process lives here."""
 
@@ -205,25 +203,21 @@ class Daemon:
         return wrong
 
     def _sample_every(self, seconds: float) -> None:
-        """From the next tick on; the worker's pace and the wait for it follow."""
+        """From the next tick on. The worker's pace follows, and the wait for it, a quarter of that at most."""
         self._sampler.interval = self._nvml.interval = seconds
         self._gpu.patience = min(PATIENCE_SECONDS, seconds / 4)
 
     def _build_collectors(self) -> list[Collector]:
         on = self._config.collector
+        ranks = RanksCollector(lambda: self._gpu.seen.gpus, lambda: self._runs.members, others=on.ranks.others)
         built: list[tuple[bool, Collector]] = [
             (on.cpu.enabled, CpuCollector()),
             (on.memory.enabled, MemoryCollector()),
             (on.gpu.enabled, self._gpu),
             (on.gpu.enabled, self._counts),
-            (on.ranks.enabled, self._build_ranks()),
+            (on.ranks.enabled, ranks),
         ]
         return [collector for enabled, collector in built if enabled]
-
-    def _build_ranks(self) -> RanksCollector:
-        host_pids, others = sees_host(PROC), self._config.collector.ranks.others
-        gpus, members = (lambda: self._gpu.seen.gpus), (lambda: self._runs.members)
-        return RanksCollector(gpus, members, host_pids=host_pids, others=others)
 
     def _open_history(self) -> Recorder:
         storage = self._config.storage

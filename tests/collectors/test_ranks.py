@@ -44,7 +44,8 @@ class Machine:
 
     def collects(self, *, host_pids: bool = True, **more: Any) -> RanksCollector:
         """A collector that has seen nothing yet."""
-        return RanksCollector(lambda: self.gpus, lambda: self.members, host_pids=host_pids, proc=self.proc, **more)
+        more = {**more, "proc": self.proc, "host_pids": lambda _: host_pids}
+        return RanksCollector(lambda: self.gpus, lambda: self.members, **more)
 
     def run(
         self, pid: int, parent: int = 1, *, comm: str = "python3", inner: int = 0, cgroup: str = "", began: int = 99

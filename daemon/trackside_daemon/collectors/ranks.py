@@ -12,7 +12,6 @@ GPUs is shown on the one of its local rank.
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.collectors.claims import by_index, by_uuid
@@ -20,9 +19,11 @@ from trackside_daemon.collectors.names import Life, Names
 from trackside_daemon.collectors.status import Processes
 from trackside_daemon.collectors.users import Users
 from trackside_daemon.metric import Metric, Sample
+from trackside_daemon.nvml.readers.pids import PROC, sees_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from trackside_daemon.member import Member
     from trackside_daemon.nvml.reading import GpuReading
@@ -65,9 +66,9 @@ class RanksCollector:
     Args:
         gpus: As they were read last.
         members: The processes of this machine that train.
-        host_pids: Whether NVML's pids mean here what they mean to the driver.
         others: Whether processes that are no rank's are told too.
         proc: Where procfs is mounted.
+        host_pids: Says of that whether NVML's pids mean here what they mean to the driver.
     """
 
     name = "ranks"
@@ -78,13 +79,13 @@ class RanksCollector:
         gpus: Callable[[], Sequence[GpuReading]],
         members: Callable[[], Sequence[Member]],
         *,
-        host_pids: bool,
         others: bool = True,
-        proc: Path = Path("/proc"),
+        proc: Path = PROC,
+        host_pids: Callable[[Path], bool] = sees_host,
     ) -> None:
         self._gpus = gpus
         self._members = members
-        self._host_pids = host_pids
+        self._host_pids = host_pids(proc)
         self._others = others
         self._proc = proc
         self._users = Users()
