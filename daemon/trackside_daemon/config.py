@@ -171,9 +171,7 @@ class GpuSection(CollectorSection):
 class RanksSection(CollectorSection):
     """The collector of ranks and processes."""
 
-    others: Annotated[bool, Field(description="Show processes on the GPUs that are no rank's, by name and user.")] = (
-        True
-    )
+    others: Annotated[bool, Field(description="Show others' processes on the GPUs, by name and user.")] = True
 
 
 class CollectorsSection(Section):
