@@ -175,13 +175,19 @@ class GpuSection(CollectorSection):
     ] = ()
 
 
+class RanksSection(CollectorSection):
+    """The collector of ranks and processes."""
+
+    others: Annotated[bool, Field(description="Show others' processes on the GPUs, by name and user.")] = True
+
+
 class CollectorsSection(Section):
     """The collectors, by name."""
 
     cpu: CollectorSection = CollectorSection()
     memory: CollectorSection = CollectorSection()
     gpu: GpuSection = GpuSection()
-    ranks: CollectorSection = CollectorSection()
+    ranks: RanksSection = RanksSection()
 
 
 class LimitsSection(Section):
