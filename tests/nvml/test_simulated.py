@@ -12,12 +12,12 @@ import msgspec
 import pytest
 from nvml.fake.library import Scenario
 
-from trackside_daemon.config import GpuSection
 from trackside_daemon.nvml.families import FAMILIES
 from trackside_daemon.nvml.handle import Nvml, NvmlUnavailable
 from trackside_daemon.nvml.reading import Order, Reading
 from trackside_daemon.nvml.simulated import Start, simulate
 from trackside_daemon.nvml.simulation.boards import BOARDS
+from trackside_daemon.sections import GpuSection
 from trackside_daemon.troubles import TROUBLES
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import pwd
 import shutil
 import stat
 from pathlib import Path
@@ -18,6 +17,7 @@ from trackside.spool import SEGMENT_BYTES, SPOOL_BYTES
 from trackside_daemon import __version__
 from trackside_daemon.commands.table import shown
 from trackside_daemon.quantities import LEAST_BYTES
+from trackside_daemon.user import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -255,7 +255,4 @@ def _why(error: OSError) -> str:
 
 
 def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
+    return name_of(uid) or f"uid {uid}"
