@@ -54,6 +54,16 @@ def run(place: Path, **environ: str) -> tuple[int, list[str]]:
     return done.returncode, done.stdout.splitlines()
 
 
+@pytest.mark.parametrize(("grave", "level"), [(True, "FAIL"), (False, "warn")])
+def test_a_gpu_that_answers_and_is_sick_is_named(grave: bool, level: str) -> None:
+    hot = {"what": "its clocks are kept down by hw_thermal", "grave": False}
+    sick = {**gpu(1), "ailments": [*([{"what": "Xid 94, 2 since the daemon began", "grave": True}] * grave), hot]}
+    lines = said(WELL, gpu(0), sick)
+    why = "Xid 94, 2 since the daemon began; " * grave
+    assert f"{level} gpu 1: NVIDIA H100 GPU-1: {why}its clocks are kept down by hw_thermal" in lines
+    assert "ok gpu 0-1: NVIDIA H100: measures all that is asked for" in lines
+
+
 def test_all_is_well_beside_a_daemon(start_daemon: Callable[..., Daemon], place: Path, spool: Path) -> None:
     daemon = start_daemon("--collector.gpu.simulate=3", "--sample.interval=100ms")
     eventually(lambda: daemon.api("status").json()["gpus"])

@@ -32,6 +32,13 @@ _PART = re.compile(r"([\w-]+)(\{.*\})?( from field \d+)?")
 SEE = "see dmesg for NVRM and Xid, and whether nvidia-smi works"
 
 
+class _Ailment(msgspec.Struct):
+    """Of a GPU that answers; *grave* when it does not pass by itself."""
+
+    what: str
+    grave: bool
+
+
 class _Gpu(msgspec.Struct):
     """One, as ``/api/v1/status`` tells of it."""
 
@@ -41,6 +48,7 @@ class _Gpu(msgspec.Struct):
     up: bool
     refused: dict[str, str]
     measured: tuple[str, ...] = ()
+    ailments: tuple[_Ailment, ...] = ()
 
 
 class _Nvml(msgspec.Struct):
@@ -171,6 +179,9 @@ def _each(gpus: Sequence[_Gpu]) -> Iterator[Finding]:
             mend = f"{SEE}; reset it with nvidia-smi --gpu-reset, or reboot"
             yield Finding("FAIL", f"gpu {index}", f"{name} {gpu.uuid}: does not answer; {mend}")
             continue
+        if gpu.ailments:
+            level = "FAIL" if any(one.grave for one in gpu.ailments) else "warn"
+            yield Finding(level, f"gpu {index}", f"{name} {gpu.uuid}: {'; '.join(one.what for one in gpu.ailments)}")
         alike.setdefault((name, *_lacks(gpu)), []).append(index)
     for (name, *refused), indexes in alike.items():
         about = f"gpu {_ranges(indexes)}"
