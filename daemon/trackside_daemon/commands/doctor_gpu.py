@@ -180,8 +180,9 @@ def _each(gpus: Sequence[_Gpu]) -> Iterator[Finding]:
             yield Finding("FAIL", f"gpu {index}", f"{name} {gpu.uuid}: does not answer; {mend}")
             continue
         if gpu.ailments:
-            level = "FAIL" if any(one.grave for one in gpu.ailments) else "warn"
-            yield Finding(level, f"gpu {index}", f"{name} {gpu.uuid}: {'; '.join(one.what for one in gpu.ailments)}")
+            what = "; ".join(one.what for one in gpu.ailments)
+            grave = any(one.grave for one in gpu.ailments)
+            yield Finding("FAIL" if grave else "warn", f"gpu {index}", f"{name} {gpu.uuid}: {what}")
         alike.setdefault((name, *_lacks(gpu)), []).append(index)
     for (name, *refused), indexes in alike.items():
         about = f"gpu {_ranges(indexes)}"
