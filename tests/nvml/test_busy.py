@@ -169,3 +169,11 @@ def test_a_gpu_without_samples_has_no_busy_seconds(library: Any, ring: Ring) -> 
     gpu = Driver(pynvml).read().gpus[0]
     assert "busy_seconds_total" not in {family for family, _, _ in gpu.values}
     assert "busy" in gpu.refusals
+
+
+def test_a_type_that_is_not_known_yet_is_refused_in_words_and_the_rest_goes_on(library: Any, ring: Ring) -> None:
+    ring.add(0)
+    ring.kind, ring.member = 9, "ullVal"
+    gpu = Driver(pynvml).read().gpus[0]
+    assert "value type 9 is newer" in gpu.refusals["busy"]
+    assert ("utilization_ratio", (), 0.97) in gpu.values

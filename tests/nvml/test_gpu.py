@@ -7,6 +7,7 @@ from typing import Any
 import pynvml
 import pytest
 
+from trackside_daemon.nvml.driver import Driver
 from trackside_daemon.nvml.gpu import Gpu
 from trackside_daemon.nvml.groups import SLOW_SECONDS, chosen
 from trackside_daemon.nvml.library import Library
@@ -79,3 +80,24 @@ def test_a_value_that_cannot_be_is_counted_once_each_time_it_is_read(watched: Wa
     library.values[SLOW] = 7
     assert [watched.read() for _ in range(3)] == [None] * 3
     assert watched.gpu.rejected == {"trackside_gpu_persistence_mode": 1}
+
+
+def breaks(*_: Any) -> None:
+    raise RuntimeError("not what\nthis daemon knows")
+
+
+def test_a_reader_that_fails_in_a_way_of_its_own_costs_only_its_families(library: Any) -> None:
+    library.functions[FAST] = breaks
+    first, second = Driver(pynvml).read().gpus
+    assert first.refusals["power"] == "it failed: RuntimeError: not what this daemon knows"
+    for gpu in (first, second):
+        families = {family for family, _, _ in gpu.values}
+        assert "power_watts" not in families
+        assert "energy_joules_total" in families
+
+
+def test_a_name_that_cannot_be_read_costs_only_the_name(library: Any) -> None:
+    library.functions["nvmlDeviceGetName"] = breaks
+    gpu = Driver(pynvml).read().gpus[0]
+    assert gpu.info["name"] == ""
+    assert gpu.info["pci_bus_id"]

@@ -72,6 +72,10 @@ class Gpu:
                 raise
             except nvml.NVMLError as error:
                 self.refusals.add(name, nvml.result(error.value))
+            # What a newer driver answers may break a reader in ways that nobody foresaw; the other readers go on, and
+            # so do the other GPUs.
+            except Exception as error:  # noqa: BLE001
+                self.refusals.add(name, f"it failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
         return list(values.values())
 
     def _ask(self, name: str, nvml: Library, handle: Any) -> list[Value]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.nvml.readers.fields import MEMBERS, newer
 from trackside_daemon.nvml.readers.seen import Seen
 
 if TYPE_CHECKING:
@@ -13,9 +14,6 @@ if TYPE_CHECKING:
 LONGEST_GAP = 2_000_000
 """Microseconds. The driver samples once a second or more often; between samples farther apart some were overwritten, and
 what the GPU did then is not known."""
-
-MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""The members of ``nvmlValue_t`` by ``nvmlValueType_t``."""
 
 
 class Busy:
@@ -30,7 +28,10 @@ class Busy:
 
         def ask(since: int) -> list[tuple[int, float]]:
             kind, samples = nvml.nvmlDeviceGetSamples(handle, nvml.NVML_GPU_UTILIZATION_SAMPLES, since)
-            return [(sample.timeStamp, getattr(sample.sampleValue, MEMBERS[kind])) for sample in samples]
+            member = MEMBERS.get(kind)
+            if member is None:
+                raise ValueError(newer(kind))
+            return [(sample.timeStamp, float(getattr(sample.sampleValue, member))) for sample in samples]
 
         last = self._seen.last
         for stamp, percent in self._seen.new(nvml, ask):

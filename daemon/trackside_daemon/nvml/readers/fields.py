@@ -136,6 +136,11 @@ def slow_fields(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
     return ask_fields(nvml, handle, SLOW_FIELDS, refusals)
 
 
+def newer(kind: int) -> str:
+    """Why a value of a type that `MEMBERS` does not know is not told."""
+    return f"value type {kind} is newer than this daemon and its pynvml; upgrade them"
+
+
 def ask_fields(nvml: Any, handle: Any, asked: Iterable[Field], refusals: Refusals) -> list[Value]:
     """The series that are answered. What is refused is not asked again until its refusal ends.
 
@@ -179,7 +184,7 @@ def _answers(nvml: Any, handle: Any, asked: Sequence[Field]) -> Iterator[tuple[F
         if status:
             yield field, None, nvml.result(status)
         elif number is None:
-            yield field, None, f"value type {kind} is newer than this daemon and its pynvml; upgrade them"
+            yield field, None, newer(kind)
         elif number < field.least:
             yield field, None, field.why
         else:
