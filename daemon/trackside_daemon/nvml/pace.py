@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 PATIENCE = 3
 """So many cycles in a row may be longer than the interval."""
 
-OPTIONAL = {name for name, group in GROUPS.items() if group.extra} | {"processes", "mig"}
+OPTIONAL = {name for name, group in GROUPS.items() if group.extra} | {
+    *("processes", "process-utilization", "row-remap-banks"),
+}
+"""What MIG makes of the GPU is not: what the other readers tell would be of another layout."""
 
 
 class Pace:
@@ -29,7 +32,7 @@ class Pace:
         self._late = 0
 
     def keep(self, seconds: float, gpus: Collection[Gpu]) -> None:
-        """A cycle over the *gpus* took so long: after too many of those their costliest optional reader is refused."""
+        """A cycle in which the *gpus* were read took so long: after too many of those their costliest optional reader is refused."""
         self._late = self._late + 1 if seconds > self._interval else 0
         if self._late < PATIENCE:
             return

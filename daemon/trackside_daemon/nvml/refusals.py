@@ -24,6 +24,11 @@ WHY = {
 """The results that another call would give again. All others may pass, and are asked again in the next cycle."""
 
 
+def lasts(result: str) -> bool:
+    """Whether another call would give the *result* again: a word of `WHY`, or a reason of ours, in words."""
+    return " " in result or result in WHY
+
+
 class Refusals:
     """Of one GPU.
 
@@ -42,7 +47,7 @@ class Refusals:
 
     def add(self, name: str, result: str) -> None:
         """A reader, or a family, was refused with a *result* of `Library.result`; or for a reason of ours, in words."""
-        if " " in result or result in WHY:
+        if lasts(result):
             self._why[name] = WHY.get(result, result)
             self._until[name] = self._clock() + PROBE_SECONDS
 
@@ -52,9 +57,14 @@ class Refusals:
             del self._until[name], self._why[name]
         return name in self._until
 
+    def lift(self, name: str) -> None:
+        """It is refused no longer."""
+        self._why.pop(name, None)
+        self._until.pop(name, None)
+
     def told(self) -> dict[str, str]:
         """Why, by name."""
-        return dict(self._why)
+        return {name: why for name, why in list(self._why.items()) if name in self}
 
     def clear(self) -> None:
         """Ask for everything again: the GPU was lost, or its mode has changed."""
