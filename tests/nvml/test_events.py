@@ -11,7 +11,7 @@ import pynvml
 import pytest
 
 from trackside_daemon.nvml.driver import Driver
-from trackside_daemon.nvml.events import BACKOFF_LAST, DriverUnbind, GpuEvents
+from trackside_daemon.nvml.events import BACKOFF_LAST, LINGER, DriverUnbind, GpuEvents
 from trackside_daemon.nvml.library import Library
 from trackside_daemon.nvml.reading import Reading
 from trackside_daemon.nvml.refusals import PROBE_SECONDS
@@ -423,11 +423,18 @@ def test_one_gpu_that_cannot_be_watched_now_is_taken_in_with_the_others_later(
     assert [gpu for gpu, _ in reports.registered[2]] == [0, 1]
 
 
-def test_another_gpu_is_watched_although_events_never_cease(events: GpuEvents, reports: Reports) -> None:
+def test_another_gpu_is_watched_although_events_never_cease(
+    reports: Reports, retried: tuple[GpuEvents, Seconds]
+) -> None:
+    events, seconds = retried
     events.watch(handles(0))
     reports.awaited()
     events.watch(handles(0, 1))
+    reports.end((0, XID, 13), (0, XID, 13))
+    assert len(reports.registered) == 1
+    seconds.now += LINGER
     reports.end((0, XID, 13))
+    assert events.xids()["GPU-0"][13][0] == 3
     assert [gpu for gpu, _ in reports.registered[2]] == [0, 1]
 
 

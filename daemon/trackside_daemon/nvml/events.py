@@ -28,6 +28,10 @@ BACKOFF_FIRST, BACKOFF_LAST = 1.0, 60.0
 """Seconds after a wait that failed, as it does at once when a GPU of the set is lost, and after a GPU that did not let
 itself be watched for a reason that may pass."""
 
+LINGER = 5.0
+"""Seconds for which events that follow one another are heard before other GPUs are watched: the one that says why a GPU is
+lost comes after the loss."""
+
 
 class GpuEvents:
     """Xid errors, and changes of what MIG makes of a GPU; from `watch` on, nothing from before.
@@ -145,17 +149,22 @@ class GpuEvents:
     def _wait(self, events: Any, uuids: dict[int | None, str]) -> None:
         nvml = self._nvml
         pauses = Backoff(BACKOFF_FIRST, BACKOFF_LAST)
-        # Also after an event: where one follows another, other GPUs would never be watched.
-        while not self._others_wanted.is_set():
+        leave_at = math.inf
+        while self._monotonic() < leave_at:
             try:
                 event = nvml.nvmlEventSetWait_v2(events, WAIT_MS)
             except nvml.NVMLError_Timeout:
                 pauses.reset()
+                if self._others_wanted.is_set():
+                    return
             except nvml.NVMLError:
-                self._others_wanted.wait(pauses.wait())
+                if self._others_wanted.wait(pauses.wait()):
+                    return
             else:
                 pauses.reset()
                 self._note(event, uuids.get(_address(event.device), ""))
+            if self._others_wanted.is_set():
+                leave_at = min(leave_at, self._monotonic() + LINGER)
 
     def _note(self, event: Any, uuid: str) -> None:
         with self._lock:
