@@ -56,6 +56,28 @@ def test_bar1_is_in_bytes_and_read_only_when_asked_for(library: Any) -> None:
     assert not of(read(), "bar1_")
 
 
+def test_a_driver_without_the_second_version_tells_memory_by_the_first(library: Any) -> None:
+    library.missing.add("nvmlDeviceGetMemoryInfo_v2")
+    library.values["nvmlDeviceGetMemoryInfo"] = {"total": 80_000, "free": 19_000, "used": 61_000}
+    driver = Driver(pynvml)
+    driver.read()
+    reading = driver.read()
+    assert of(reading.gpus[0], "memory_") == {
+        "memory_controller_utilization_ratio": 0.41,
+        "memory_bytes": 80_000,
+        "memory_used_bytes": 61_000,
+        "memory_free_bytes": 19_000,
+    }
+    assert reading.gpus[0].refusals["memory_reserved_bytes"] == OLD
+    assert reading.calls["nvmlDeviceGetMemoryInfo"] == {"function_not_found": 1, "success": 2}
+
+
+def test_a_memory_that_cannot_be_told_now_is_not_told_by_the_first_version(library: Any) -> None:
+    library.status["nvmlDeviceGetMemoryInfo_v2"] = RESET_REQUIRED
+    library.values["nvmlDeviceGetMemoryInfo"] = {"total": 80_000, "free": 19_000, "used": 61_000}
+    assert set(of(read(), "memory_")) == {"memory_controller_utilization_ratio"}
+
+
 def test_a_gpu_of_unified_memory_has_no_memory_of_its_own(library: Any) -> None:
     library.status["nvmlDeviceGetMemoryInfo_v2"] = NOT_SUPPORTED
     gpu = read()

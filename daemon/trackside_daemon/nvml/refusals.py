@@ -37,10 +37,15 @@ class Refusals:
 
     Attributes:
         cleared: How often all was forgotten. What a reader kept from before the last time is of another GPU.
+        chosen: Where a series comes from that could come from several places, by its name, until all is forgotten: what
+            two places count differs, so that a counter that changed between them would jump.
+        links: Of which links a series is the sum, by its name, for the same reason.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.cleared = 0
+        self.chosen: dict[str, str] = {}
+        self.links: dict[str, tuple[int, ...]] = {}
         self._clock = clock
         self._why: dict[str, str] = {}
         self._until: dict[str, float] = {}
@@ -69,5 +74,7 @@ class Refusals:
     def clear(self) -> None:
         """Ask for everything again: the GPU was lost, or its mode has changed."""
         self.cleared += 1
+        self.chosen.clear()
+        self.links.clear()
         self._why.clear()
         self._until.clear()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from trackside_daemon.nvml.identity import text
 from trackside_daemon.nvml.readers.asking import MOST, ask
+from trackside_daemon.nvml.readers.basic import memory_info
 from trackside_daemon.nvml.readers.gpm import Quantity, Window
 
 if TYPE_CHECKING:
@@ -123,13 +124,8 @@ def _device(nvml: Any, mig: Any) -> Device:
 
 
 def _memory(nvml: Any, device: Device, refusals: Refusals) -> list[Value]:
-    """``nvmlDeviceGetMemoryInfo_v2``, in bytes."""
-    info = ask(
-        nvml,
-        refusals,
-        "mig_memory_bytes",
-        lambda: nvml.nvmlDeviceGetMemoryInfo(device.handle, version=nvml.nvmlMemory_v2),
-    )
+    """What `memory_info` says of a device, in bytes."""
+    info = _asked(nvml, refusals, "mig_memory_bytes", lambda: memory_info(nvml, device.handle, refusals))
     if info is None:
         return []
     return [
