@@ -9,6 +9,7 @@ import pytest
 from nvml.answers import SINT, UINT, ULL, Refused
 
 from trackside_daemon.nvml.driver import Driver
+from trackside_daemon.nvml.families import FAMILIES
 from trackside_daemon.nvml.groups import chosen
 
 if TYPE_CHECKING:
@@ -301,3 +302,26 @@ def test_a_sentinel_of_a_field_is_no_measurement(library: Any, field: tuple[int,
     library.fields[field] = (ULL, 2**64 - 1)
     reading = Driver(pynvml).read()
     assert sum(reading.rejected.values()) == 1
+
+
+ABSURD_VALUES = [
+    ("temperature_threshold_celsius", 255.0),
+    ("temperature_celsius", 255.0),
+    ("power_watts", 4_294_967.295),
+    ("power_limit_watts", 4_294_967.295),
+    ("utilization_ratio", 1.01),
+    ("sm_active_ratio", 42_949_672.95),
+    ("memory_bytes", 2.0**64 - 1),
+    ("clock_hertz", 4_294_967_295e6),
+    ("energy_joules_total", (2**64 - 1) / 1000),
+    ("clock_limited_seconds_total", (2**64 - 1) / 1e9),
+    ("pcie_link_generation", 4_294_967_295.0),
+    ("nvlink_errors_total", 2.0**64 - 1),
+    ("ecc_errors_total", 4_294_967_295.0),
+    ("nvlink_transmit_bytes_total", 2.0**64 - 1),
+]
+
+
+@pytest.mark.parametrize(("family", "value"), ABSURD_VALUES)
+def test_what_drivers_say_for_what_they_do_not_know_is_beyond_the_bounds(family: str, value: float) -> None:
+    assert not FAMILIES[family].low <= value <= FAMILIES[family].high
