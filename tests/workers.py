@@ -46,7 +46,7 @@ def gpu(index, what, avoid):
 for request in sys.stdin:
     ails = json.load(open(sys.argv[1]))
     if "init" in ails: sys.stdin.read()
-    avoid = json.loads(request)
+    avoid = json.loads(request)["avoid"]
     there = [index for index in range(3) if ails.get(str(index)) != "gone"]
     gpus = [gpu(index, ails.get(str(index), ""), avoid) for index in there]
     print(json.dumps({"gpus": gpus}), flush=True)

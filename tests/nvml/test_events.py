@@ -1,4 +1,4 @@
-"""What the driver reports by itself: Xid errors, MIG changes, and that it goes."""
+"""What the driver reports of GPUs by itself: Xid errors and MIG changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pynvml
 import pytest
 
 from trackside_daemon.nvml.driver import Driver
-from trackside_daemon.nvml.events import BACKOFF_LAST, LINGER, DriverUnbind, GpuEvents
+from trackside_daemon.nvml.events import BACKOFF_LAST, LINGER, GpuEvents
 from trackside_daemon.nvml.library import Library
 from trackside_daemon.nvml.reading import Reading
 from trackside_daemon.nvml.refusals import PROBE_SECONDS
@@ -313,62 +313,6 @@ def test_a_gpu_whose_mig_devices_changed_is_asked_for_everything_again(
     first, second = driver.read().gpus
     assert "power" in first.refusals
     assert "power" not in second.refusals
-
-
-class Unbinds:
-    """The driver's events of the whole machine: a wait lasts until the test ends it."""
-
-    def __init__(self, library: Any) -> None:
-        self.types = 0
-        self.ends: queue.Queue[int] = queue.Queue()
-        library.functions |= {
-            "nvmlSystemEventSetCreate": self.create,
-            "nvmlSystemRegisterEvents": self.register,
-            "nvmlSystemEventSetWait": self.wait,
-        }
-
-    def create(self, *call: Any) -> None:
-        call[-1]._obj.set = pynvml.cast(1, pynvml.c_nvmlSystemEventSet_t)
-
-    def register(self, *call: Any) -> None:
-        self.types = call[-1]._obj.eventTypes
-
-    def wait(self, *call: Any) -> int:
-        request = call[-1]._obj
-        status = self.ends.get()
-        if status == SUCCESS:
-            request.data[0].eventType, request.numEvent = self.types, 1
-        return status
-
-
-def test_when_the_driver_is_taken_away_the_next_reading_lets_go_of_it(library: Any) -> None:
-    unbinds, driver = Unbinds(library), Driver(pynvml)
-    assert driver.read().error == ""
-    unbinds.ends.put(TIMEOUT)
-    unbinds.ends.put(SUCCESS)
-    assert driver._unbind.told.wait(PATIENCE)
-    reading = driver.read()
-    assert unbinds.types == pynvml.nvmlSystemEventTypeGpuDriverUnbind
-    assert reading.reason == "gpu_unbind"
-    assert "lets go" in reading.error
-    assert not reading.absent
-
-
-@pytest.mark.parametrize("status", [NOT_SUPPORTED, UNKNOWN])
-def test_a_driver_that_does_not_tell_that_it_goes_is_not_asked_again(library: Any, status: int) -> None:
-    Unbinds(library).ends.put(status)
-    unbind = DriverUnbind(Library(pynvml))
-    unbind.start()
-    unbind._thread.join(PATIENCE)
-    assert not unbind._thread.is_alive()
-    assert not unbind.told.is_set()
-
-
-def test_an_older_driver_is_read_as_ever(library: Any) -> None:
-    driver = Driver(pynvml)
-    driver.read()
-    driver._unbind._thread.join(PATIENCE)
-    assert driver.read().error == ""
 
 
 def test_a_gpu_that_cannot_be_watched_now_is_asked_again_more_and_more_seldom(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.readers.fields import Field
     from trackside_daemon.nvml.readers.gpm import Quantity
 
-FIELDS = {
+FIELDS: dict[str, str | tuple[str, ...]] = {
     "power_watts": "POWER_INSTANT",
     "power_average_watts": "POWER_AVERAGE",
     "module_power_watts": "POWER_INSTANT",

@@ -38,7 +38,6 @@ class Driver:
         pynvml: The module.
         groups: What is read of each GPU; None for the default.
         reading: Told the index of a GPU before anything is asked of it, so that a hang can be blamed.
-        interval: Seconds in which a cycle is to be done; where it takes longer, what is optional is left out.
         clock: Seconds of a clock that only goes forward.
     """
 
@@ -47,13 +46,12 @@ class Driver:
         pynvml: Any,
         groups: Mapping[str, Group] | None = None,
         reading: Callable[[int], None] = lambda _: None,
-        interval: float = math.inf,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._nvml = Library(pynvml)
         self._groups = chosen() if groups is None else groups
         self._reading = reading
-        self._pace = Pace(interval)
+        self._pace = Pace()
         self._clock = clock
         self._versions: dict[str, str] | None = None
         self._gpus: dict[str, Gpu] = {}
@@ -62,32 +60,29 @@ class Driver:
         self._events = GpuEvents(Library(pynvml))
         self._unbind = DriverUnbind(Library(pynvml))
 
-    def read(self, avoid: Collection[int] = ()) -> Reading:
+    def read(self, avoid: Collection[int] = (), interval: float = math.inf) -> Reading:
         """Every GPU that NVML counts. The first call initialises NVML, which may take seconds.
 
         Args:
             avoid: Indexes of GPUs that nothing is asked of, since a worker before this one hung there.
+            interval: Seconds in which this is to be done; where it takes longer, what is optional is left out.
         """
         nvml = self._nvml
         if self._unbind.told.is_set():
             return Reading(error=UNBOUND, reason="gpu_unbind")
         try:
-            if self._versions is None:
-                nvml.nvmlInit()
-                self._versions = self._read_versions()
-                self._unbind.start()
-            count = nvml.nvmlDeviceGetCount()
+            count = self._count()
         except nvml.NVMLError as error:
             return self._refusal(error)
         if not count:
             missing = "NVML sees no GPU: check lspci, or that this container was given one"
             return Reading(error=missing, absent=True, reason="no_gpu")
-        gpus, hidden = self._all(count, avoid)
+        gpus, hidden = self._all(count, avoid, interval)
         if not gpus:
             return self._refusal(nvml.NVMLError(nvml.NVML_ERROR_NO_PERMISSION))
         return Reading(
             gpus,
-            self._versions,
+            self._versions or {},
             calls=nvml.calls,
             seconds=nvml.seconds,
             rejected=self._rejected(),
@@ -95,7 +90,15 @@ class Driver:
             hidden=hidden,
         )
 
-    def _all(self, count: int, avoid: Collection[int]) -> tuple[list[GpuReading], list[GpuReading]]:
+    def _count(self) -> int:
+        if self._versions is None:
+            self._nvml.nvmlInit()
+            self._versions = self._read_versions()
+            self._unbind.start()
+        count: int = self._nvml.nvmlDeviceGetCount()
+        return count
+
+    def _all(self, count: int, avoid: Collection[int], interval: float) -> tuple[list[GpuReading], list[GpuReading]]:
         """The GPUs that NVML counts, and of those the ones that may not be opened here, as in a container of its own."""
         begun = self._clock()
         self._handles = {}
@@ -105,7 +108,7 @@ class Driver:
                 gpus.append(self._lost(index, AVOIDED) if index in avoid else self._gpu(index))
             except self._nvml.NVMLError_NoPermission:
                 hidden.append(GpuReading(index, "", {}, [], {"nvmlDeviceGetHandleByIndex": HIDDEN}))
-        self._pace.keep(self._clock() - begun, [self._gpus[uuid] for uuid in self._handles])
+        self._pace.keep(self._clock() - begun, interval, [self._gpus[uuid] for uuid in self._handles])
         self._events.watch(self._handles)
         return gpus, hidden
 
