@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.nvml.readers.fields import MEMBERS, newer
@@ -34,19 +35,11 @@ class Busy:
         The driver keeps about 100 samples, of 17 s where it is quick. Where some were overwritten before they were read,
         a sum would be too low, so that there is none until a cycle has missed nothing.
         """
-
-        def ask(since: int) -> list[tuple[int, float]]:
-            kind, samples = nvml.nvmlDeviceGetSamples(handle, nvml.NVML_GPU_UTILIZATION_SAMPLES, since)
-            member = MEMBERS.get(kind)
-            if member is None:
-                raise ValueError(newer(kind))
-            return [(sample.timeStamp, float(getattr(sample.sampleValue, member))) for sample in samples]
-
         if self._era != refusals.cleared:
             self._era, self._seen = refusals.cleared, Seen()
         last = self._seen.last
         seconds = 0.0
-        samples = self._seen.new(nvml, ask)
+        samples = self._seen.new(nvml, partial(_percents, nvml, handle))
         for stamp, percent in samples:
             if stamp - last > LONGEST_GAP:
                 refusals.add("busy", LOST)
@@ -58,3 +51,11 @@ class Busy:
         self._has_lost = self._has_lost and not samples
         self._seconds += seconds
         return [] if self._has_lost else [("busy_seconds_total", (), self._seconds)]
+
+
+def _percents(nvml: Any, handle: Any, since: int) -> list[tuple[int, float]]:
+    kind, samples = nvml.nvmlDeviceGetSamples(handle, nvml.NVML_GPU_UTILIZATION_SAMPLES, since)
+    member = MEMBERS.get(kind)
+    if member is None:
+        raise ValueError(newer(kind))
+    return [(sample.timeStamp, float(getattr(sample.sampleValue, member))) for sample in samples]
