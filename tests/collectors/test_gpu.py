@@ -212,3 +212,25 @@ def test_what_the_daemon_may_not_read_is_logged_once_with_the_cure(caplog: pytes
 def test_it_keeps_the_contract_of_a_collector() -> None:
     kept: Collector = collector(Reading())
     assert kept.name == "gpu"
+
+
+def test_the_xids_that_page_are_not_called_zero_where_nobody_hears_them() -> None:
+    reading = Reading(
+        [GpuReading(0, "GPU-0", INFO, UP, {"xid": WHY["not_supported"]}), GpuReading(1, "GPU-1", INFO, UP)],
+        xids={"GPU-0": {13: (1, 1.7e9)}},
+    )
+    found = series(collector(reading))
+    counted = {name[2:] for name in found if name[0] == "trackside_gpu_xid_errors_total"}
+    assert counted == {("GPU-0", "13"), *(("GPU-1", str(xid)) for xid in PAGING)}
+
+
+def test_gpus_that_may_not_be_opened_are_no_gpus_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    why = {"nvmlDeviceGetHandleByIndex": "no permission to open it"}
+    hidden = [GpuReading(index, "", {}, [], why) for index in (0, 2)]
+    one = collector(Reading([GpuReading(1, "GPU-1", INFO, UP)], hidden=hidden))
+    for _ in range(2):
+        assert {name[1] for name in without_xids(series(one))} == {"1"}
+    assert one.seen.visible == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        f"GPU {index} () refuses nvmlDeviceGetHandleByIndex: no permission to open it" for index in (0, 2)
+    ]

@@ -1,4 +1,4 @@
-"""What the page says of six boards: the fake driver, the real worker, word for word.
+"""What the page says of seven boards: the fake driver, the real worker, word for word.
 
 `pytest --update-golden` rewrites the files, and the diff is reviewed.
 """
@@ -31,7 +31,7 @@ LONG = 30.0
 MOST_SERIES = 150
 """Of one GPU, the MIG devices included."""
 
-HAS_GPM = {"h100-busy", "h100-idle", "h100-mig"}
+HAS_GPM = {"b200", "h100-busy", "h100-idle", "h100-mig"}
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_the_page_of_a_board_is_the_golden_file(
 
 def test_there_is_a_golden_file_for_each_board() -> None:
     assert sorted(path.stem for path in GOLDEN.glob("*.txt")) == NAMES
-    assert len(NAMES) == 6
+    assert len(NAMES) == 7
 
 
 @pytest.mark.parametrize("board", NAMES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pynvml
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 SUCCESS = 0
 NOT_SUPPORTED = 3
+PATIENCE = 20
+"""Seconds after which a thread that does not end is a failure."""
 
 
 def _index(handle: Any) -> int:
@@ -156,12 +159,16 @@ FUNCTIONS: dict[str, Callable[..., int | None]] = {
 
 
 @pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
-    """A machine with two GPUs that answer everything."""
+def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLibrary]:
+    """A machine with two GPUs that answer everything; no thread that waits for its events outlives it."""
     fake = FakeLibrary()
     monkeypatch.setattr(pynvml, "nvmlLib", fake)
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-    return fake
+    yield fake
+    for thread in threading.enumerate():
+        if thread.name in {"gpu events", "driver unbind"}:
+            thread.join(PATIENCE)
+            assert not thread.is_alive(), thread.name
 
 
 @pytest.fixture

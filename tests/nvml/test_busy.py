@@ -67,13 +67,18 @@ def ring(library: Any) -> Ring:
 
 
 @pytest.fixture
-def busy(ring: Ring) -> Callable[[], float]:
+def refusals() -> Refusals:
+    return Refusals()
+
+
+@pytest.fixture
+def busy(ring: Ring, refusals: Refusals) -> Callable[[], float | None]:
     nvml, reader = Library(pynvml), Busy()
 
-    def read() -> float:
-        ((family, labels, value),) = reader(nvml, pynvml.nvmlDeviceGetHandleByIndex(0), Refusals())
-        assert (family, labels) == ("busy_seconds_total", ())
-        return value
+    def read() -> float | None:
+        values = reader(nvml, pynvml.nvmlDeviceGetHandleByIndex(0), refusals)
+        assert {value[:2] for value in values} <= {("busy_seconds_total", ())}
+        return values[0][2] if values else None
 
     return read
 
@@ -110,12 +115,50 @@ def test_no_new_samples_change_nothing(ring: Ring, busy: Any, status: int) -> No
     assert [busy(), busy()] == [0.5, 0.5]
 
 
-def test_time_whose_samples_were_overwritten_is_not_invented(ring: Ring, busy: Any) -> None:
+def test_time_whose_samples_were_overwritten_is_neither_invented_nor_left_out_in_silence(
+    ring: Ring, busy: Any, refusals: Refusals
+) -> None:
+    ring.add(100)
+    busy()
+    ring.add(100, 100)
+    assert busy() == 1.0
+    ring.add(100, apart=30_000_000)
+    ring.add(100)
+    assert busy() is None
+    assert "shorter --sample.interval" in refusals.told()["busy"]
+
+
+def test_after_a_loss_busy_seconds_are_told_again_when_a_cycle_has_missed_nothing(ring: Ring, busy: Any) -> None:
     ring.add(100)
     busy()
     ring.add(100, apart=30_000_000)
-    ring.add(100, 100)
-    assert busy() == pytest.approx(1.0)
+    assert [busy(), busy()] == [None, None]
+    ring.add(100, apart=30_000_000)
+    assert [busy(), busy()] == [None, None]
+    ring.add(100)
+    assert busy() == 0.5
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(1, True), (10, True), (20, False), (60, False)])
+def test_at_long_intervals_there_are_no_busy_seconds_rather_than_too_few(
+    ring: Ring, busy: Any, seconds: int, told: bool
+) -> None:
+    ring.add(*[100] * 100, apart=1_000_000 // 6)
+    busy()
+    for cycle in range(1, 4):
+        ring.add(*[100] * (6 * seconds), apart=1_000_000 // 6)
+        ring.samples = ring.samples[-100:]
+        assert busy() == (pytest.approx(cycle * seconds, rel=1e-3) if told else None)
+
+
+def test_what_a_gpu_did_before_it_was_lost_is_no_gap(ring: Ring, busy: Any, refusals: Refusals) -> None:
+    ring.add(100)
+    busy()
+    refusals.clear()
+    ring.add(100, apart=30_000_000)
+    assert busy() == 0
+    ring.add(100)
+    assert busy() == 0.5
 
 
 @pytest.mark.parametrize("admitted", [True, False])
@@ -169,3 +212,11 @@ def test_a_gpu_without_samples_has_no_busy_seconds(library: Any, ring: Ring) -> 
     gpu = Driver(pynvml).read().gpus[0]
     assert "busy_seconds_total" not in {family for family, _, _ in gpu.values}
     assert "busy" in gpu.refusals
+
+
+def test_a_type_that_is_not_known_yet_is_refused_in_words_and_the_rest_goes_on(library: Any, ring: Ring) -> None:
+    ring.add(0)
+    ring.kind, ring.member = 9, "ullVal"
+    gpu = Driver(pynvml).read().gpus[0]
+    assert "value type 9 is newer" in gpu.refusals["busy"]
+    assert ("utilization_ratio", (), 0.97) in gpu.values

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pynvml
 import pytest
+from nvml.conftest import FUNCTIONS
 
 from trackside_daemon.nvml.driver import Driver
 
 if TYPE_CHECKING:
     from trackside_daemon.nvml.reading import GpuReading
 
-NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, GPU_IS_LOST, MISMATCH = 3, 4, 9, 15, 18
+NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, GPU_IS_LOST, MISMATCH, UNKNOWN = 3, 4, 9, 15, 18, 999
 ABSURD = 0xFFFFFFFF
 
 
@@ -161,3 +162,45 @@ def test_a_driver_without_gpus_is_absent(library: Any) -> None:
     reading = Driver(pynvml).read()
     assert reading.absent
     assert "sees no GPU" in reading.error
+
+
+def test_a_gpu_that_may_not_be_opened_is_left_out_and_named_with_the_reason(library: Any) -> None:
+    def handle(fake: Any, name: str, index: Any, out: Any) -> int:
+        return NO_PERMISSION if index.value == 0 else FUNCTIONS[name](fake, name, index, out) or 0
+
+    library.functions["nvmlDeviceGetHandleByIndex_v2"] = handle
+    reading = Driver(pynvml).read()
+    assert [(gpu.index, gpu.uuid, values(gpu)["up"]) for gpu in reading.gpus] == [(1, "GPU-1", 1)]
+    assert [(gpu.index, gpu.values) for gpu in reading.hidden] == [(0, [])]
+    assert reading.hidden[0].refusals["nvmlDeviceGetHandleByIndex"].startswith("no permission to open it")
+
+
+def test_gpus_none_of_which_may_be_opened_are_an_error(library: Any) -> None:
+    library.status["nvmlDeviceGetHandleByIndex_v2"] = NO_PERMISSION
+    reading = Driver(pynvml).read()
+    assert reading.reason == "no_permission"
+    assert "/dev/nvidia" in reading.error
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetTemperature"])
+def test_a_lost_gpu_says_why(library: Any, function: str) -> None:
+    library.status[function] = GPU_IS_LOST
+    why = Driver(pynvml).read().gpus[0].refusals
+    assert why == {"up": "gpu_is_lost: it does not answer; see dmesg for NVRM and Xid"}
+
+
+def test_a_gpu_that_is_left_alone_or_has_no_name_says_why(library: Any) -> None:
+    library.status["nvmlDeviceGetUUID", 1] = NO_PERMISSION
+    first, second = Driver(pynvml).read(avoid=[0]).gpus
+    assert "hung" in first.refusals["up"]
+    assert "UUID" in second.refusals["up"]
+
+
+def test_a_name_that_the_driver_did_not_know_at_first_is_asked_for_until_it_does(library: Any) -> None:
+    driver = Driver(pynvml)
+    library.status["nvmlDeviceGetName"] = UNKNOWN
+    assert driver.read().gpus[0].info["name"] == ""
+    del library.status["nvmlDeviceGetName"]
+    assert [driver.read().gpus[0].info["name"] for _ in range(2)] == ["NVIDIA H100 80GB HBM3"] * 2
+    library.names = b"another"
+    assert driver.read().gpus[0].info["name"] == "NVIDIA H100 80GB HBM3"

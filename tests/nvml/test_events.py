@@ -1,4 +1,4 @@
-"""What the driver reports by itself: Xid errors, MIG changes, and that it goes."""
+"""What the driver reports of GPUs by itself: Xid errors and MIG changes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pynvml
 import pytest
 
 from trackside_daemon.nvml.driver import Driver
-from trackside_daemon.nvml.events import BACKOFF_LAST, DriverUnbind, GpuEvents
+from trackside_daemon.nvml.events import BACKOFF_LAST, LINGER, GpuEvents
 from trackside_daemon.nvml.library import Library
 from trackside_daemon.nvml.reading import Reading
+from trackside_daemon.nvml.refusals import PROBE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,6 +107,24 @@ def events(reports: Reports) -> Iterator[GpuEvents]:
     times = iter(range(1000))
     events = GpuEvents(Library(pynvml), lambda: NOON + next(times))
     yield events
+    finish(events, reports)
+
+
+class Seconds:
+    """A clock that stands until it is moved."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def retried(reports: Reports) -> Iterator[tuple[GpuEvents, Seconds]]:
+    """Events, and the clock by which a refused GPU is asked again."""
+    seconds = Seconds()
+    events = GpuEvents(Library(pynvml), monotonic=seconds)
+    yield events, seconds
     finish(events, reports)
 
 
@@ -296,57 +315,79 @@ def test_a_gpu_whose_mig_devices_changed_is_asked_for_everything_again(
     assert "power" not in second.refusals
 
 
-class Unbinds:
-    """The driver's events of the whole machine: a wait lasts until the test ends it."""
-
-    def __init__(self, library: Any) -> None:
-        self.types = 0
-        self.ends: queue.Queue[int] = queue.Queue()
-        library.functions |= {
-            "nvmlSystemEventSetCreate": self.create,
-            "nvmlSystemRegisterEvents": self.register,
-            "nvmlSystemEventSetWait": self.wait,
-        }
-
-    def create(self, *call: Any) -> None:
-        call[-1]._obj.set = pynvml.cast(1, pynvml.c_nvmlSystemEventSet_t)
-
-    def register(self, *call: Any) -> None:
-        self.types = call[-1]._obj.eventTypes
-
-    def wait(self, *call: Any) -> int:
-        request = call[-1]._obj
-        status = self.ends.get()
-        if status == SUCCESS:
-            request.data[0].eventType, request.numEvent = self.types, 1
-        return status
+def test_a_gpu_that_cannot_be_watched_now_is_asked_again_more_and_more_seldom(
+    library: Any, reports: Reports, retried: tuple[GpuEvents, Seconds]
+) -> None:
+    events, seconds = retried
+    library.status["nvmlEventSetCreate"] = UNKNOWN
+    for wait in (1, 2, 4, 8, 16, 32, 60, 60):
+        events.watch(handles(0))
+        ended(events)
+        assert events.refused == {"GPU-0": "unknown"}
+        seconds.now += wait - 0.5
+        events.watch(handles(0))
+        assert events._thread is None
+        seconds.now += 0.5
+    del library.status["nvmlEventSetCreate"]
+    events.watch(handles(0))
+    reports.awaited()
+    assert events.refused == {}
+    assert [gpu for gpu, _ in reports.registered[1]] == [0]
 
 
-def test_when_the_driver_is_taken_away_the_next_reading_lets_go_of_it(library: Any) -> None:
-    unbinds, driver = Unbinds(library), Driver(pynvml)
-    assert driver.read().error == ""
-    unbinds.ends.put(TIMEOUT)
-    unbinds.ends.put(SUCCESS)
-    assert driver._unbind.told.wait(PATIENCE)
-    reading = driver.read()
-    assert unbinds.types == pynvml.nvmlSystemEventTypeGpuDriverUnbind
-    assert reading.reason == "gpu_unbind"
-    assert "lets go" in reading.error
-    assert not reading.absent
+def test_a_gpu_that_tells_no_events_is_asked_again_after_a_while(
+    reports: Reports, retried: tuple[GpuEvents, Seconds]
+) -> None:
+    events, seconds = retried
+    reports.types = CLOCK
+    events.watch(handles(0))
+    ended(events)
+    reports.types = XID
+    seconds.now += PROBE_SECONDS - 1
+    events.watch(handles(0))
+    assert events._thread is None
+    seconds.now += 1
+    events.watch(handles(0))
+    reports.awaited()
+    assert events.refused == {}
 
 
-@pytest.mark.parametrize("status", [NOT_SUPPORTED, UNKNOWN])
-def test_a_driver_that_does_not_tell_that_it_goes_is_not_asked_again(library: Any, status: int) -> None:
-    Unbinds(library).ends.put(status)
-    unbind = DriverUnbind(Library(pynvml))
-    unbind.start()
-    unbind._thread.join(PATIENCE)
-    assert not unbind._thread.is_alive()
-    assert not unbind.told.is_set()
+def test_one_gpu_that_cannot_be_watched_now_is_taken_in_with_the_others_later(
+    library: Any, reports: Reports, retried: tuple[GpuEvents, Seconds]
+) -> None:
+    events, seconds = retried
+    library.status["nvmlDeviceRegisterEvents", 0] = UNKNOWN
+    events.watch(handles(0, 1))
+    reports.awaited()
+    assert events.refused == {"GPU-0": "unknown"}
+    del library.status["nvmlDeviceRegisterEvents", 0]
+    seconds.now += 1
+    events.watch(handles(0, 1))
+    reports.end(TIMEOUT)
+    assert [gpu for gpu, _ in reports.registered[2]] == [0, 1]
 
 
-def test_an_older_driver_is_read_as_ever(library: Any) -> None:
-    driver = Driver(pynvml)
+def test_another_gpu_is_watched_although_events_never_cease(
+    reports: Reports, retried: tuple[GpuEvents, Seconds]
+) -> None:
+    events, seconds = retried
+    events.watch(handles(0))
+    reports.awaited()
+    events.watch(handles(0, 1))
+    reports.end((0, XID, 13), (0, XID, 13))
+    assert len(reports.registered) == 1
+    seconds.now += LINGER
+    reports.end((0, XID, 13))
+    assert events.xids()["GPU-0"][13][0] == 3
+    assert [gpu for gpu, _ in reports.registered[2]] == [0, 1]
+
+
+def test_a_refusal_to_tell_xid_errors_is_told_and_lifted(library: Any, driver: Driver, reports: Reports) -> None:
+    library.status["nvmlDeviceRegisterEvents", 0] = UNKNOWN
     driver.read()
-    driver._unbind._thread.join(PATIENCE)
-    assert driver.read().error == ""
+    reports.awaited()
+    told = driver.read().gpus
+    assert told[0].refusals["xid"] == "the driver answers unknown when it is asked for events; it is asked again"
+    assert "xid" not in told[1].refusals
+    driver._events.refused = {}
+    assert "xid" not in driver.read().gpus[0].refusals

@@ -9,6 +9,7 @@ import pynvml
 import pytest
 
 from trackside_daemon.nvml.driver import Driver
+from trackside_daemon.nvml.groups import chosen
 from trackside_daemon.nvml.library import Library
 from trackside_daemon.nvml.readers import gpm
 from trackside_daemon.nvml.refusals import Refusals
@@ -247,3 +248,16 @@ def test_after_a_loss_the_sample_from_before_it_is_not_used(
     assert monitor.windows == []
     driver.read()
     assert monitor.windows == [(2, 3)]
+
+
+def test_pcie_is_measured_in_bytes_a_second_where_gpm_is_read_by_default(monitor: Monitor, clock: Clock) -> None:
+    reader, refusals = chosen()["gpm"].make(), Refusals(clock)
+    reader._window._clock = clock  # type: ignore[attr-defined]
+    for _ in range(2):
+        clock.now += 1
+        values = reader(Library(pynvml), pynvml.nvmlDeviceGetHandleByIndex(0), refusals)
+    told = {family: value for family, _, value in values if family.startswith("pcie_")}
+    assert told == {
+        "pcie_transmit_bytes_per_second": UNITS * 1024 * 1024,
+        "pcie_receive_bytes_per_second": UNITS * 1024 * 1024,
+    }

@@ -6,13 +6,16 @@ from typing import Any
 
 import pynvml
 import pytest
+from nvml.conftest import FUNCTIONS
 
+from trackside_daemon.nvml.driver import Driver
 from trackside_daemon.nvml.gpu import Gpu
 from trackside_daemon.nvml.groups import SLOW_SECONDS, chosen
 from trackside_daemon.nvml.library import Library
 
 FAST, SLOW = "nvmlDeviceGetPowerUsage", "nvmlDeviceGetPersistenceMode"
-GPU_IS_LOST, TIMEOUT = 15, 10
+NOT_SUPPORTED, TIMEOUT, GPU_IS_LOST, UNKNOWN = 3, 10, 15, 999
+WHO = {"nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID"}
 
 
 class Watched:
@@ -79,3 +82,57 @@ def test_a_value_that_cannot_be_is_counted_once_each_time_it_is_read(watched: Wa
     library.values[SLOW] = 7
     assert [watched.read() for _ in range(3)] == [None] * 3
     assert watched.gpu.rejected == {"trackside_gpu_persistence_mode": 1}
+
+
+def breaks(*_: Any) -> None:
+    raise RuntimeError("not what\nthis daemon knows")
+
+
+def test_a_reader_that_fails_in_a_way_of_its_own_costs_only_its_families(library: Any) -> None:
+    library.functions[FAST] = breaks
+    first, second = Driver(pynvml).read().gpus
+    assert first.refusals["power"] == "it failed: RuntimeError: not what this daemon knows"
+    for gpu in (first, second):
+        families = {family for family, _, _ in gpu.values}
+        assert "power_watts" not in families
+        assert "energy_joules_total" in families
+
+
+def test_a_name_that_cannot_be_read_costs_only_the_name(library: Any) -> None:
+    library.functions["nvmlDeviceGetName"] = breaks
+    gpu = Driver(pynvml).read().gpus[0]
+    assert gpu.info["name"] == ""
+    assert gpu.info["pci_bus_id"]
+
+
+def answers_nothing(library: Any, index: int) -> None:
+    """Everything that it is asked but who it is ends with an error that says nothing."""
+    for function in (*library.values, *FUNCTIONS, "nvmlDeviceGetSamples"):
+        if function.startswith("nvmlDeviceGet") and function not in WHO:
+            library.status[function, index] = UNKNOWN
+
+
+def test_a_gpu_that_answers_nothing_but_who_it_is_is_lost_and_says_why(library: Any) -> None:
+    driver = Driver(pynvml)
+    driver.read()
+    answers_nothing(library, 0)
+    first, second = driver.read().gpus
+    assert (first.uuid, first.values) == ("GPU-0", [("up", (), 0.0)])
+    assert first.refusals == {"up": "unknown: it does not answer; see dmesg for NVRM and Xid"}
+    assert len(second.values) == 11
+    library.status.clear()
+    assert len(driver.read().gpus[0].values) == 11
+
+
+def test_a_gpu_that_answers_one_thing_is_up(library: Any) -> None:
+    answers_nothing(library, 0)
+    del library.status["nvmlDeviceGetUtilizationRates", 0]
+    values = {family: value for family, _, value in Driver(pynvml).read().gpus[0].values}
+    assert values == {"up": 1, "utilization_ratio": 0.97, "memory_controller_utilization_ratio": 0.41}
+
+
+def test_a_gpu_that_supports_nothing_is_up(library: Any) -> None:
+    for function in (*library.values, *FUNCTIONS):
+        if function.startswith("nvmlDeviceGet") and function not in WHO:
+            library.status[function] = NOT_SUPPORTED
+    assert Driver(pynvml).read().gpus[0].values == [("up", (), 1.0)]

@@ -253,3 +253,35 @@ def test_samples_of_an_instance_that_is_gone_are_freed(read: Any, library: Any, 
     read()
     gc.collect()
     assert len(freed) == 2
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetGpuInstanceId"])
+def test_devices_that_are_just_being_made_are_back_in_the_cycle_after(
+    read: Any, library: Any, board: Board, refusals: Refusals, function: str
+) -> None:
+    board.slots = {0: Slot("MIG-a", 1), 1: Slot("MIG-b", 2)}
+    devices = by_family(read(), "mig_info")
+    assert len(devices) == 2
+    library.status[function] = INVALID_ARGUMENT
+    assert read() == [("mig_mode", (), 1.0)]
+    assert not refusals.told()
+    del library.status[function]
+    assert by_family(read(), "mig_info") == devices
+
+
+def test_a_device_whose_name_is_not_utf8_is_described_by_its_attributes(read: Any, library: Any, board: Board) -> None:
+    board.slots = {0: Slot("MIG-a", 1)}
+    broken = board.text
+
+    def name(fake: Any, function: str, handle: Any, out: Any, size: Any) -> int:
+        status = broken(fake, function, handle, out, size)
+        out.value = b"\xff\xfe H100"
+        return status
+
+    library.functions["nvmlDeviceGetName"] = name
+    assert set(by_family(read(), "mig_info")) == {("MIG-a", "1", "0", "2g.20gb")}
+
+
+def test_a_device_that_does_not_say_which_it_is_is_left_out(read: Any, library: Any, board: Board) -> None:
+    board.slots = {0: Slot("", 1), 1: Slot("MIG-b", 2)}
+    assert {labels[0] for labels in by_family(read(), "mig_info")} == {"MIG-b"}

@@ -8,13 +8,16 @@ import pynvml
 import pytest
 
 from trackside_daemon.nvml.driver import Driver
+from trackside_daemon.nvml.gpu import Gpu
 from trackside_daemon.nvml.groups import chosen
-from trackside_daemon.nvml.pace import PATIENCE
+from trackside_daemon.nvml.library import Library
+from trackside_daemon.nvml.pace import PATIENCE, Pace
 
 if TYPE_CHECKING:
     from trackside_daemon.nvml.reading import GpuReading
 
 LIMIT = 1.0
+NOT_SUPPORTED = 3
 
 
 class Slow:
@@ -88,3 +91,51 @@ def test_a_slow_cycle_without_anything_optional_loses_nothing(slow: Slow) -> Non
     slow.take("nvmlDeviceGetPersistenceMode", 5.0)
     first, *_, last = cycles(slow, PATIENCE + 2)
     assert [value[:2] for value in last.values] == [value[:2] for value in first.values]
+
+
+def test_what_mig_makes_of_the_gpu_is_told_however_slow_it_is(slow: Slow) -> None:
+    slow.take("nvmlDeviceGetMigMode", 5.0)
+    last = cycles(slow, 2 * PATIENCE)[-1]
+    assert "mig" not in last.refusals
+    assert ("mig_mode", (), 0) in last.values
+
+
+@pytest.mark.parametrize(
+    ("function", "group"),
+    [
+        ("nvmlDeviceGetComputeRunningProcesses_v3", "processes"),
+        ("nvmlDeviceGetProcessUtilization", "process-utilization"),
+        ("nvmlDeviceGetRowRemapperHistogram", "row-remap-banks"),
+    ],
+)
+def test_these_can_be_done_without(slow: Slow, function: str, group: str) -> None:
+    slow.take(function, 0.1)
+    slow.take("nvmlDeviceGetPersistenceMode", 20.0)
+    pace, nvml = Pace(), Library(pynvml)
+    gpu = Gpu("GPU-0", {}, chosen(), slow)
+    gpu.read(nvml, pynvml.nvmlDeviceGetHandleByIndex(0))
+    for _ in range(PATIENCE):
+        pace.keep(LIMIT + 0.1, LIMIT, [gpu])
+    assert group in gpu.refusals
+
+
+def test_after_one_reader_was_given_up_the_cycles_are_counted_anew(slow: Slow) -> None:
+    slow.take("nvmlDeviceGetPcieThroughput", 0.3)
+    slow.take("nvmlDeviceGetBAR1MemoryInfo", 0.7)
+    last = cycles(slow, 2 * PATIENCE, "all")[-1]
+    assert "bar1" in last.refusals
+    assert "pcie-throughput" not in last.refusals
+    last = cycles(slow, 2 * PATIENCE + 1, "all")[-1]
+    assert "pcie-throughput" in last.refusals
+
+
+def test_a_gpu_that_is_not_read_costs_nothing(slow: Slow, library: Any) -> None:
+    slow.take("nvmlDeviceGetPcieThroughput", 3.0)
+    slow.take("nvmlDeviceGetBAR1MemoryInfo", 1.2)
+    library.status["nvmlDeviceGetPcieThroughput", 1] = NOT_SUPPORTED
+    driver = Driver(pynvml, chosen(["all"]), clock=slow)
+    driver.read(interval=LIMIT)
+    for _ in range(PATIENCE - 1):
+        driver.read(avoid=[0], interval=LIMIT)
+    second = driver.read(avoid=[0], interval=LIMIT).gpus[1]
+    assert "bar1" in second.refusals

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.nvml.reading import Value
 
-SUCCESS, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INSUFFICIENT_SIZE = 0, 3, 4, 6, 7
+SUCCESS, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INSUFFICIENT_SIZE = 0, 2, 3, 4, 6, 7
 NOWHERE = 0xFFFFFFFF
 """The instance of a process on a GPU without MIG."""
 UNKNOWN = 2**64 - 1
@@ -133,6 +133,24 @@ def test_where_the_gpu_tells_only_root_its_mig_devices_are_asked(read: Any, libr
         ("process_memory_bytes", ("100",), 100),
         ("process_memory_bytes", ("102",), 100),
     ]
+
+
+@pytest.mark.parametrize("status", [INVALID_ARGUMENT, NOT_FOUND])
+def test_a_mig_device_that_is_destroyed_while_it_is_asked_costs_only_its_own_processes(
+    read: Any, library: Any, refusals: Refusals, status: int
+) -> None:
+    def compute(_: Any, name: str, handle: Any, *rest: Any) -> int:
+        address = pynvml.cast(handle, pynvml.c_void_p).value
+        refused = {1: NO_PERMISSION, 100: status}
+        return refused.get(address) or lists((address, 100, address, 0))(_, name, handle, *rest)
+
+    def device(_: Any, name: str, handle: Any, index: Any, out: Any) -> None:
+        pynvml.cast(out, pynvml.POINTER(pynvml.c_void_p))[0] = 100 + index.value
+
+    library.values["nvmlDeviceGetMaxMigDeviceCount"] = 2
+    library.functions |= {COMPUTE: compute, "nvmlDeviceGetMigDeviceHandleByIndex": device}
+    assert read() == [("processes", (), 1), ("process_memory_bytes", ("101",), 100)]
+    assert "processes" not in refusals
 
 
 def test_without_mig_a_list_for_root_is_refused(library: Any) -> None:

@@ -9,6 +9,7 @@ import pytest
 from nvml.answers import SINT, UINT, ULL, Refused
 
 from trackside_daemon.nvml.driver import Driver
+from trackside_daemon.nvml.families import FAMILIES
 from trackside_daemon.nvml.groups import chosen
 
 if TYPE_CHECKING:
@@ -54,6 +55,28 @@ def test_bar1_is_in_bytes_and_read_only_when_asked_for(library: Any) -> None:
     library.values["nvmlDeviceGetBAR1MemoryInfo"] = {"bar1Total": 4096, "bar1Used": 1024}
     assert of(read("bar1"), "bar1_") == {"bar1_memory_bytes": 4096, "bar1_memory_used_bytes": 1024}
     assert not of(read(), "bar1_")
+
+
+def test_a_driver_without_the_second_version_tells_memory_by_the_first(library: Any) -> None:
+    library.missing.add("nvmlDeviceGetMemoryInfo_v2")
+    library.values["nvmlDeviceGetMemoryInfo"] = {"total": 80_000, "free": 19_000, "used": 61_000}
+    driver = Driver(pynvml)
+    driver.read()
+    reading = driver.read()
+    assert of(reading.gpus[0], "memory_") == {
+        "memory_controller_utilization_ratio": 0.41,
+        "memory_bytes": 80_000,
+        "memory_used_bytes": 61_000,
+        "memory_free_bytes": 19_000,
+    }
+    assert reading.gpus[0].refusals["memory_reserved_bytes"] == OLD
+    assert reading.calls["nvmlDeviceGetMemoryInfo"] == {"function_not_found": 1, "success": 2}
+
+
+def test_a_memory_that_cannot_be_told_now_is_not_told_by_the_first_version(library: Any) -> None:
+    library.status["nvmlDeviceGetMemoryInfo_v2"] = RESET_REQUIRED
+    library.values["nvmlDeviceGetMemoryInfo"] = {"total": 80_000, "free": 19_000, "used": 61_000}
+    assert set(of(read(), "memory_")) == {"memory_controller_utilization_ratio"}
 
 
 def test_a_gpu_of_unified_memory_has_no_memory_of_its_own(library: Any) -> None:
@@ -279,3 +302,26 @@ def test_a_sentinel_of_a_field_is_no_measurement(library: Any, field: tuple[int,
     library.fields[field] = (ULL, 2**64 - 1)
     reading = Driver(pynvml).read()
     assert sum(reading.rejected.values()) == 1
+
+
+ABSURD_VALUES = [
+    ("temperature_threshold_celsius", 255.0),
+    ("temperature_celsius", 255.0),
+    ("power_watts", 4_294_967.295),
+    ("power_limit_watts", 4_294_967.295),
+    ("utilization_ratio", 1.01),
+    ("sm_active_ratio", 42_949_672.95),
+    ("memory_bytes", 2.0**64 - 1),
+    ("clock_hertz", 4_294_967_295e6),
+    ("energy_joules_total", (2**64 - 1) / 1000),
+    ("clock_limited_seconds_total", (2**64 - 1) / 1e9),
+    ("pcie_link_generation", 4_294_967_295.0),
+    ("nvlink_errors_total", 2.0**64 - 1),
+    ("ecc_errors_total", 4_294_967_295.0),
+    ("nvlink_transmit_bytes_total", 2.0**64 - 1),
+]
+
+
+@pytest.mark.parametrize(("family", "value"), ABSURD_VALUES)
+def test_what_drivers_say_for_what_they_do_not_know_is_beyond_the_bounds(family: str, value: float) -> None:
+    assert not FAMILIES[family].low <= value <= FAMILIES[family].high

@@ -11,11 +11,12 @@ from nvml.answers import UINT, ULL, Refused
 
 from trackside_daemon.nvml.driver import Driver
 from trackside_daemon.nvml.groups import SLOW_SECONDS, chosen
+from trackside_daemon.nvml.readers.fields import ALL_LINKS
 
 if TYPE_CHECKING:
     from trackside_daemon.nvml.reading import GpuReading
 
-NOT_SUPPORTED, UNKNOWN, MISMATCH = 3, 999, 25
+INVALID_ARGUMENT, NOT_SUPPORTED, MISMATCH, UNKNOWN = 2, 3, 25, 999
 COMPLETED = 3
 
 
@@ -92,6 +93,91 @@ def test_links_that_do_not_tell_their_state_are_not_called_down(library: Any) ->
     assert of(read(), "nvlink_") == {"nvlink_links": 2}
 
 
+class Clock:
+    """Seconds that go on by what makes each reader be asked in each cycle."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += SLOW_SECONDS
+        return self.now
+
+
+def each_cycle(library: Any, start: str, *changes: tuple[tuple[int, int], Any], extra: str = "") -> list[Any]:
+    """The series that begin so in a cycle before any change and in one after each; a change is of a field."""
+    driver = Driver(pynvml, chosen([extra]), clock=Clock())
+    told = [of(driver.read().gpus[0], start)]
+    for field, answer in changes:
+        library.fields[field] = answer
+        told.append(of(driver.read().gpus[0], start))
+    return told
+
+
+def test_a_sum_over_links_is_not_told_in_a_cycle_in_which_one_does_not_answer(library: Any) -> None:
+    library.fields |= {(91, 0): (UINT, 4), **{(161, link): (ULL, 100) for link in range(4)}}
+    crashed, back = ((161, 2), Refused(UNKNOWN)), ((161, 2), (ULL, 101))
+    assert each_cycle(library, "nvlink_errors", crashed, back) == [
+        {"nvlink_errors_total:replay": 400},
+        {},
+        {"nvlink_errors_total:replay": 401},
+    ]
+
+
+def test_a_sum_waits_for_a_link_that_does_not_answer_at_first(library: Any) -> None:
+    library.fields |= {(91, 0): (UINT, 2), (161, 0): (ULL, 1), (161, 1): Refused(UNKNOWN)}
+    assert each_cycle(library, "nvlink_errors", ((161, 1), (ULL, 2))) == [{}, {"nvlink_errors_total:replay": 3}]
+
+
+def test_a_link_that_does_not_know_the_field_at_first_is_never_part_of_the_sum(library: Any) -> None:
+    library.fields |= {(91, 0): (UINT, 2), (161, 0): (ULL, 1)}
+    assert each_cycle(library, "nvlink_errors", ((161, 1), (ULL, 9))) == [{"nvlink_errors_total:replay": 1}] * 2
+
+
+def test_a_link_that_knows_the_field_no_longer_has_the_sum_refused(library: Any) -> None:
+    library.fields |= {(91, 0): (UINT, 2), (161, 0): (ULL, 1), (161, 1): (ULL, 1)}
+    driver = Driver(pynvml, clock=Clock())
+    driver.read()
+    library.fields[161, 1] = Refused(NOT_SUPPORTED)
+    gpu = driver.read().gpus[0]
+    assert not of(gpu, "nvlink_errors")
+    assert "does not support" in gpu.refusals["nvlink_errors_total{replay} from field 161"]
+
+
+@pytest.mark.parametrize("status", [INVALID_ARGUMENT, NOT_SUPPORTED, UNKNOWN])
+def test_a_total_of_errors_is_not_replaced_by_the_sum_over_links(library: Any, status: int) -> None:
+    library.fields |= {(91, 0): (UINT, 1), (52, 0): (ULL, 5), (161, 0): (ULL, 700)}
+    assert each_cycle(library, "nvlink_errors", ((52, 0), Refused(status))) == [{"nvlink_errors_total:replay": 5}, {}]
+
+
+@pytest.mark.parametrize("status", [INVALID_ARGUMENT, NOT_SUPPORTED, UNKNOWN])
+@pytest.mark.parametrize(
+    ("start", "extra", "links"), [("nvlink_transmit", "", ALL_LINKS), ("nvlink_link_t", "links", 0)]
+)
+def test_bytes_come_from_one_field_only(library: Any, status: int, start: str, extra: str, links: int) -> None:
+    library.fields |= {(91, 0): (UINT, 1), (138, links): (ULL, 1), (202, links): (ULL, 5000)}
+    (first, *_), *others = (
+        list(told.values()) for told in each_cycle(library, start, ((138, links), Refused(status)), extra=extra)
+    )
+    assert (first, others) == (1024, [[]])
+
+
+def test_errors_of_64_bits_may_be_more_than_32_bits_hold(library: Any) -> None:
+    library.fields |= {(221, ALL_LINKS): (ULL, 5_000_000_000), (219, ALL_LINKS): (ULL, 2**32 - 1)}
+    assert of(read(), "nvlink_errors") == {
+        "nvlink_errors_total:symbol": 5_000_000_000,
+        "nvlink_errors_total:effective": 2**32 - 1,
+    }
+
+
+@pytest.mark.parametrize(("kind", "number"), [(UINT, 2**32 - 1), (ULL, 2**64 - 1)])
+def test_errors_that_the_driver_does_not_know_are_no_errors(library: Any, kind: int, number: int) -> None:
+    library.fields |= {(91, 0): (UINT, 2), (161, 0): (kind, 3), (161, 1): (kind, number), (38, 0): (kind, number)}
+    reading = Driver(pynvml).read()
+    assert not of(reading.gpus[0], "nvlink_errors")
+    assert reading.rejected == {"trackside_gpu_nvlink_errors_total": 2}
+
+
 def test_errors_of_hopper_are_summed_over_links_where_there_are_no_totals(library: Any) -> None:
     library.fields |= {(91, 0): (UINT, 2), (161, 0): (ULL, 3), (161, 1): (ULL, 4), (163, 1): (ULL, 1)}
     assert of(read(), "nvlink_errors") == {"nvlink_errors_total:replay": 7, "nvlink_errors_total:crc": 1}
@@ -99,7 +185,7 @@ def test_errors_of_hopper_are_summed_over_links_where_there_are_no_totals(librar
 
 def test_totals_of_errors_are_not_added_to_those_of_links(library: Any) -> None:
     library.fields |= {(91, 0): (UINT, 1), (52, 0): (ULL, 5), (161, 0): (ULL, 5), (163, 0): (ULL, 1)}
-    assert of(read(), "nvlink_errors") == {"nvlink_errors_total:replay": 5}
+    assert of(read(), "nvlink_errors") == {"nvlink_errors_total:replay": 5, "nvlink_errors_total:crc": 1}
 
 
 @pytest.mark.parametrize(("sent", "received", "unit"), [(138, 139, 1024), (202, 204, 1)])

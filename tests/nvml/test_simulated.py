@@ -35,8 +35,6 @@ EXTRA = {
     "tensor_active_cycles_total": "group cycles",
     "bar1_memory_bytes": "group bar1",
     "bar1_memory_used_bytes": "group bar1",
-    "pcie_transmit_bytes_per_second": "group pcie-throughput",
-    "pcie_receive_bytes_per_second": "group pcie-throughput",
     "nvlink_up": "group links",
     "nvlink_link_transmit_bytes_total": "group links",
     "nvlink_link_receive_bytes_total": "group links",
@@ -61,6 +59,7 @@ HOPPER = {
     *("graphics_engine_active_ratio", "sm_active_ratio", "sm_occupancy_ratio", "tensor_active_ratio"),
     *("pipe_active_ratio", "dram_active_ratio", "sram_threshold_exceeded", "recovery_action"),
     *("fabric_state", "fabric_healthy", "fabric_problem"),
+    *("pcie_transmit_bytes_per_second", "pcie_receive_bytes_per_second"),
 }
 NVLINK = {family for family in FAMILIES if family.startswith("nvlink_")}
 ABSENT = {

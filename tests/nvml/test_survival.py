@@ -63,7 +63,7 @@ def test_an_initialisation_that_hangs_has_a_minute(watch: Watch, scenario: Scena
     assert watch.nvml.restarts["timeout"] == 1
 
 
-@pytest.mark.parametrize("status", [4, 15, 999])
+@pytest.mark.parametrize("status", [15, 16, 999])
 def test_a_gpu_that_is_lost_is_held_at_0_while_the_other_goes_on_until_it_returns(
     watch: Watch, scenario: Scenario, status: int
 ) -> None:
@@ -76,6 +76,17 @@ def test_a_gpu_that_is_lost_is_held_at_0_while_the_other_goes_on_until_it_return
         assert (lost.uuid, lost.info, lost.values) == (before.uuid, before.info, [("up", (), 0.0)])
     assert watch.pid != worker
     assert watch.nvml.restarts["gpu_lost"] == 1
+    scenario.unsay("1 *")
+    assert_both_are_up(watch.read())
+
+
+def test_a_gpu_that_may_not_be_opened_any_more_is_gone_until_it_may(watch: Watch, scenario: Scenario) -> None:
+    before = watch.read().gpus[1]
+    scenario.say("1 * status 4")
+    for _ in range(2):
+        reading = watch.read()
+        assert [gpu.index for gpu in reading.gpus] == [0]
+        assert [(gpu.uuid, gpu.values) for gpu in reading.gone] == [(before.uuid, [("up", (), 0.0)])]
     scenario.unsay("1 *")
     assert_both_are_up(watch.read())
 
@@ -250,7 +261,7 @@ def test_a_counter_of_the_driver_that_goes_back_is_told_as_it_is(watch: Watch, s
 def test_a_counter_of_bytes_that_would_wrap_unseen_is_refused_until_it_has_passed_32_bits(
     watch: Watch, scenario: Scenario
 ) -> None:
-    scenario.say("0 field:197 u 4294967295", "1 field:197 L 4294967297")
+    scenario.say("0 field:197 u 4294967294", "1 field:197 L 4294967297")
     narrow, wide = watch.read().gpus
     assert "pcie_transmit_bytes_total" not in values(narrow)
     assert any("32 bits" in why for why in narrow.refusals.values())

@@ -106,7 +106,7 @@ class GpuCollector:
             raise self._failure(error, busy=self._nvml.skipped > skipped) from error
         gpus, visible = (*reading.gpus, *reading.gone), len(reading.gpus)
         self.seen = Seen(gpus, visible, max(self.seen.most, visible), reading.driver, error="")
-        self._tell_refusals(gpus)
+        self._tell_refusals([*gpus, *reading.hidden])
         samples = []
         if reading.driver:
             samples.append(Sample(DRIVER_INFO, tuple(reading.driver.get(label, "") for label in DRIVER_INFO.labels), 1))
@@ -148,8 +148,9 @@ class GpuCollector:
         for gpu in gpus:
             cures: dict[str, list[str]] = {}
             for name, why in gpu.refusals.items():
-                if why.startswith(PERMISSION) and (gpu.uuid, name) not in self._told:
-                    self._told.add((gpu.uuid, name))
+                one = (gpu.uuid or str(gpu.index), name)
+                if why.startswith(PERMISSION) and one not in self._told:
+                    self._told.add(one)
                     cures.setdefault(why, []).append(name)
             for why, names in cures.items():
                 log.warning("GPU %d (%s) refuses %s: %s", gpu.index, gpu.uuid, ", ".join(names), why)
@@ -169,10 +170,11 @@ def _samples(gpu: GpuReading) -> list[Sample]:
 def _xids(gpus: Sequence[GpuReading], reading: Reading) -> Iterator[Sample]:
     """The Xids of each GPU, also of one that is lost: its last Xid may say why."""
     indexes = {gpu.uuid: str(gpu.index) for gpu in gpus if gpu.uuid}
+    unheard = {gpu.uuid for gpu in gpus if "xid" in gpu.refusals}
     for uuid in {**indexes, **reading.xids}:
         identity = (indexes.get(uuid, ""), uuid)
         counted = reading.xids.get(uuid, {})
-        for xid in {**dict.fromkeys(PAGING), **counted}:
+        for xid in {**({} if uuid in unheard else dict.fromkeys(PAGING)), **counted}:
             times, last = counted.get(xid, (0, 0.0))
             yield Sample(_XIDS, (*identity, str(xid)), times)
             if times:

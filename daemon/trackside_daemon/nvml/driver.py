@@ -12,13 +12,21 @@ from trackside_daemon.nvml.groups import chosen
 from trackside_daemon.nvml.identity import identity, text
 from trackside_daemon.nvml.library import Library
 from trackside_daemon.nvml.pace import Pace
-from trackside_daemon.nvml.reading import GpuReading, Reading
+from trackside_daemon.nvml.reading import DOWN, PERMISSION, GpuReading, Reading
+from trackside_daemon.nvml.refusals import lasts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from trackside_daemon.nvml.groups import Group
 
+
+AVOIDED = "a worker hung here, so it is left alone for a while"
+UNNAMED = "the driver does not say its UUID; see dmesg for NVRM and Xid"
+SILENT = "it does not answer; see dmesg for NVRM and Xid"
+"""Why a GPU is not up."""
+
+HIDDEN = f"{PERMISSION} to open it, as where a container was not given it; it is left out"
 
 UNBOUND = "the NVIDIA driver is being taken away from a GPU; the worker lets go of all, so that nothing holds that up"
 
@@ -63,64 +71,102 @@ class Driver:
         if self._unbind.told.is_set():
             return Reading(error=UNBOUND, reason="gpu_unbind")
         try:
-            if self._versions is None:
-                nvml.nvmlInit()
-                self._versions = self._read_versions()
-                self._unbind.start()
-            count = nvml.nvmlDeviceGetCount()
+            count = self._count()
         except nvml.NVMLError as error:
             return self._refusal(error)
         if not count:
             missing = "NVML sees no GPU: check lspci, or that this container was given one"
             return Reading(error=missing, absent=True, reason="no_gpu")
-        begun = self._clock()
-        self._handles = {}
-        gpus = [self._gpu(index) if index not in avoid else self._lost(index) for index in range(count)]
-        self._pace.keep(self._clock() - begun, interval, self._gpus.values())
-        self._events.watch(self._handles)
-        rejected: dict[str, int] = {}
-        for gpu in self._gpus.values():
-            for family, times in gpu.rejected.items():
-                rejected[family] = rejected.get(family, 0) + times
+        gpus, hidden = self._all(count, avoid, interval)
+        if not gpus:
+            return self._refusal(nvml.NVMLError(nvml.NVML_ERROR_NO_PERMISSION))
         return Reading(
             gpus,
-            self._versions,
+            self._versions or {},
             calls=nvml.calls,
             seconds=nvml.seconds,
-            rejected=rejected,
+            rejected=self._rejected(),
             xids=self._events.xids(),
+            hidden=hidden,
         )
 
+    def _count(self) -> int:
+        if self._versions is None:
+            self._nvml.nvmlInit()
+            self._versions = self._read_versions()
+            self._unbind.start()
+        count: int = self._nvml.nvmlDeviceGetCount()
+        return count
+
+    def _all(self, count: int, avoid: Collection[int], interval: float) -> tuple[list[GpuReading], list[GpuReading]]:
+        """The GPUs that NVML counts, and of those the ones that may not be opened here, as in a container of its own."""
+        begun = self._clock()
+        self._handles = {}
+        gpus, hidden = [], []
+        for index in range(count):
+            try:
+                gpus.append(self._lost(index, AVOIDED) if index in avoid else self._gpu(index))
+            except self._nvml.NVMLError_NoPermission:
+                hidden.append(GpuReading(index, "", {}, [], {"nvmlDeviceGetHandleByIndex": HIDDEN}))
+        self._pace.keep(self._clock() - begun, interval, [self._gpus[uuid] for uuid in self._handles])
+        self._events.watch(self._handles)
+        return gpus, hidden
+
     def _gpu(self, index: int) -> GpuReading:
+        """What is read of it, or that it is lost.
+
+        Raises:
+            NVMLError_NoPermission: It may not be opened here.
+        """
         # The handle is fetched anew: after a loss a kept one is undefined, and an index may come to mean another GPU.
         self._reading(index)
         try:
             handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
             uuid = text(self._nvml, lambda: self._nvml.nvmlDeviceGetUUID(handle))
             if not uuid:
-                return self._lost(index)
-            if uuid not in self._gpus:
-                self._gpus[uuid] = Gpu(uuid, identity(self._nvml, handle), self._groups, self._clock)
+                return self._lost(index, UNNAMED)
+            gpu = self._known(uuid, handle)
             self._at[index] = uuid
-            gpu = self._gpus[uuid]
             self._heed_events(gpu)
             values = [("up", (), 1.0), *gpu.read(self._nvml, handle)]
-        except self._nvml.NVMLError:
-            return self._lost(index)
+        except self._nvml.NVMLError_NoPermission:
+            raise
+        except self._nvml.NVMLError as error:
+            return self._lost(index, f"{self._nvml.result(error.value)}: {SILENT}")
         self._handles[uuid] = handle
         return GpuReading(index, uuid, gpu.info, values, gpu.refusals.told())
+
+    def _known(self, uuid: str, handle: Any) -> Gpu:
+        gpu = self._gpus.get(uuid)
+        if gpu is None:
+            gpu = self._gpus[uuid] = Gpu(uuid, identity(self._nvml, handle), self._groups, self._clock)
+        elif not gpu.info["name"]:  # the driver was not ready to say it
+            gpu.info = identity(self._nvml, handle)
+        return gpu
 
     def _heed_events(self, gpu: Gpu) -> None:
         if self._events.reconfigured(gpu.uuid):
             gpu.refusals.clear()
-        if gpu.uuid in self._events.refused:
-            gpu.refusals.add("xid", self._events.refused[gpu.uuid])
+        refused = self._events.refused.get(gpu.uuid)
+        if refused is None:
+            gpu.refusals.lift("xid")
+        else:
+            passing = f"the driver answers {refused} when it is asked for events; it is asked again"
+            gpu.refusals.add("xid", refused if lasts(refused) else passing)
 
-    def _lost(self, index: int) -> GpuReading:
+    def _lost(self, index: int, why: str) -> GpuReading:
         known = self._gpus.get(self._at.get(index, ""))
         if known:
             known.refusals.clear()  # when it returns it was reset
-        return GpuReading(index, known.uuid if known else "", known.info if known else {}, [("up", (), 0.0)])
+        uuid, info = (known.uuid, known.info) if known else ("", {})
+        return GpuReading(index, uuid, info, DOWN, {"up": why})
+
+    def _rejected(self) -> dict[str, int]:
+        rejected: dict[str, int] = {}
+        for gpu in self._gpus.values():
+            for family, times in gpu.rejected.items():
+                rejected[family] = rejected.get(family, 0) + times
+        return rejected
 
     def _read_versions(self) -> dict[str, str]:
         # The _v2 of the last one would load libcuda.

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import threading
 import time
 from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.nvml.backoff import Backoff
+from trackside_daemon.nvml.refusals import PROBE_SECONDS, lasts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,7 +25,12 @@ if TYPE_CHECKING:
 
 WAIT_MS = 1000
 BACKOFF_FIRST, BACKOFF_LAST = 1.0, 60.0
-"""Seconds after a wait that failed, as it does at once when a GPU of the set is lost."""
+"""Seconds after a wait that failed, as it does at once when a GPU of the set is lost, and after a GPU that did not let
+itself be watched for a reason that may pass."""
+
+LINGER = 5.0
+"""Seconds for which events that follow one another are heard before other GPUs are watched: the one that says why a GPU is
+lost comes after the loss."""
 
 
 class GpuEvents:
@@ -30,15 +39,23 @@ class GpuEvents:
     Args:
         nvml: The library.
         clock: Unix seconds.
+        monotonic: Seconds of a clock that only goes forward.
 
     Attributes:
         refused: Why a GPU tells none, in a word of `Library.result`, by UUID.
     """
 
-    def __init__(self, nvml: Library, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        nvml: Library,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.refused: dict[str, str] = {}
         self._nvml = nvml
-        self._clock = clock
+        self._clock, self._monotonic = clock, monotonic
+        self._patience = Backoff(BACKOFF_FIRST, BACKOFF_LAST)
+        self._again_at = math.inf
         self._lock = threading.Lock()
         self._xids: Xids = {}
         self._reconfigured: set[str] = set()
@@ -47,13 +64,16 @@ class GpuEvents:
         self._thread: threading.Thread | None = None
 
     def watch(self, gpus: Mapping[str, Any]) -> None:
-        """Waits for events of these GPUs, given by UUID, and of no others; *gpus* are handles of this cycle."""
-        if gpus.keys() == self._gpus.keys():
-            return
+        """Waits for events of these GPUs, given by UUID, and of no others; *gpus* are handles of this cycle.
+
+        Those that refuse are asked again after a while: `PROBE_SECONDS`, or less where the reason may pass.
+        """
         with self._lock:
-            self._gpus = dict(gpus)
+            if gpus.keys() == self._gpus.keys() and self._monotonic() < self._again_at:
+                return
+            self._gpus, self._again_at = dict(gpus), math.inf
             self._others_wanted.set()
-            if self._thread is None:
+            if gpus and self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="gpu events", daemon=True)
                 self._thread.start()
 
@@ -86,7 +106,7 @@ class GpuEvents:
         try:
             events = nvml.nvmlEventSetCreate()
         except nvml.NVMLError as error:
-            self.refused = dict.fromkeys(gpus, nvml.result(error.value))
+            self._refuse(dict.fromkeys(gpus, nvml.result(error.value)))
             return
         uuids = self._register(events, gpus)
         if uuids:
@@ -104,8 +124,19 @@ class GpuEvents:
                 uuids[_address(handle)] = uuid
             except nvml.NVMLError as error:
                 refused[uuid] = nvml.result(error.value)
-        self.refused = refused
+        self._refuse(refused)
         return uuids
+
+    def _refuse(self, refused: dict[str, str]) -> None:
+        """Says which GPUs are not watched, and when they are asked again, unless others are wanted by then."""
+        passing = not all(lasts(result) for result in refused.values())
+        if not passing:
+            self._patience.reset()
+        wait = self._patience.wait() if passing else PROBE_SECONDS
+        with self._lock:
+            self.refused = refused
+            if refused and not self._others_wanted.is_set():
+                self._again_at = self._monotonic() + wait
 
     def _types(self, handle: Any) -> int:
         nvml = self._nvml
@@ -117,21 +148,23 @@ class GpuEvents:
 
     def _wait(self, events: Any, uuids: dict[int | None, str]) -> None:
         nvml = self._nvml
-        pause = BACKOFF_FIRST
-        while True:
+        pauses = Backoff(BACKOFF_FIRST, BACKOFF_LAST)
+        leave_at = math.inf
+        while self._monotonic() < leave_at:
             try:
                 event = nvml.nvmlEventSetWait_v2(events, WAIT_MS)
             except nvml.NVMLError_Timeout:
-                pause = BACKOFF_FIRST
+                pauses.reset()
                 if self._others_wanted.is_set():
                     return
             except nvml.NVMLError:
-                if self._others_wanted.wait(pause):
+                if self._others_wanted.wait(pauses.wait()):
                     return
-                pause = min(2 * pause, BACKOFF_LAST)
             else:
-                pause = BACKOFF_FIRST
+                pauses.reset()
                 self._note(event, uuids.get(_address(event.device), ""))
+            if self._others_wanted.is_set():
+                leave_at = min(leave_at, self._monotonic() + LINGER)
 
     def _note(self, event: Any, uuid: str) -> None:
         with self._lock:

@@ -103,7 +103,7 @@ UTILIZATION = (
 
 MEMORIES = (
     _gauge("memory_bytes", BYTES, f"Size of the device memory, from {MEMORY}"),
-    _gauge("memory_used_bytes", BYTES, f"Device memory in use, without the reserved, from {MEMORY}"),
+    _gauge("memory_used_bytes", BYTES, f"Device memory in use, without the reserved where that is told, from {MEMORY}"),
     _gauge("memory_free_bytes", BYTES, f"Device memory that can be allocated, from {MEMORY}"),
     _gauge("memory_reserved_bytes", BYTES, f"Device memory that the driver keeps, from {MEMORY}"),
     _gauge("bar1_memory_bytes", BYTES, "Size of BAR1, from nvmlDeviceGetBAR1MemoryInfo"),
@@ -202,12 +202,12 @@ LINKS = (
     _gauge("pcie_link_width_lanes", (1.0, 64.0), "PCIe lanes in use, from nvmlDeviceGetCurrPcieLinkWidth"),
     _gauge("pcie_link_max_width_lanes", (1.0, 64.0), "PCIe lanes that there are, from nvmlDeviceGetMaxPcieLinkWidth"),
     _counter("pcie_replays", ERRORS, "PCIe packets sent again, from nvmlDeviceGetPcieReplayCounter"),
-    _counter("pcie_errors", ERRORS, f"PCIe errors, from {FIELD} 169 to 183", "error"),
+    _counter("pcie_errors", COUNT, f"PCIe errors, from {FIELD} 169 to 183", "error"),
     _counter("nvlink_transmit_bytes", TRAFFIC, f"Bytes of data sent over all NVLinks, from {FIELD} 138 or 202"),
     _counter("nvlink_receive_bytes", TRAFFIC, f"Bytes of data received over all NVLinks, from {FIELD} 139 or 204"),
     _gauge("nvlink_links", (0.0, 64.0), f"NVLinks that the GPU has, from {FIELD} 91"),
     _gauge("nvlink_links_up", (0.0, 64.0), "NVLinks that are up, from nvmlDeviceGetNvLinkState"),
-    _counter("nvlink_errors", ERRORS, f"NVLink errors over all links, from {FIELD} 38 to 221", "error"),
+    _counter("nvlink_errors", COUNT, f"NVLink errors over all links, from {FIELD} 38 to 221", "error"),
     _gauge(
         "nvlink_speed_bytes_per_second",
         (0.0, 1e13),
@@ -222,7 +222,7 @@ LINKS = (
     ),
     _gauge("c2c_link_up", FLAG, f"1 while the link to the CPU is up, on Grace superchips, from {FIELD} 171", "link"),
     _counter(
-        "c2c_errors", ERRORS, f"Errors of the link to the CPU, on Grace superchips, from {FIELD} 231 to 233", "error"
+        "c2c_errors", COUNT, f"Errors of the link to the CPU, on Grace superchips, from {FIELD} 231 to 233", "error"
     ),
 )
 

@@ -46,6 +46,7 @@ class Gpu:
         self._readers = {name: (group.make(), group.every) for name, group in groups.items()}
         self._kept: dict[str, tuple[float, list[Value]]] = {}
         self._cleared = 0
+        self._answered, self._unknown = False, None
 
     def read(self, nvml: Library, handle: Any) -> list[Value]:
         """Every value that it measures; one call's refusal costs only that call's families.
@@ -54,25 +55,47 @@ class Gpu:
 
         Raises:
             NVMLError_GpuIsLost: It fell off the bus.
+            NVMLError_Unknown: Nothing that it was asked was answered, and that was the reason.
         """
-        values: dict[tuple[str, tuple[str, ...]], Value] = {}
-        self.seconds = {}
         if self._cleared != self.refusals.cleared:
             self._cleared = self.refusals.cleared
             self._kept.clear()
-        for name in self._readers:
-            if name in self.refusals:
-                self._kept.pop(name, None)
-                continue
-            try:
-                for value in self._ask(name, nvml, handle):
+        self.seconds = {}
+        self._answered, self._unknown = False, None
+        values: dict[tuple[str, tuple[str, ...]], Value] = {}
+        try:
+            for name in self._readers:
+                for value in self._values(name, nvml, handle):
                     values.setdefault(value[:2], value)
-            except nvml.NVMLError_GpuIsLost:
-                self._kept.clear()
-                raise
-            except nvml.NVMLError as error:
-                self.refusals.add(name, nvml.result(error.value))
+            if self._unknown and not self._answered:
+                raise self._unknown
+        except nvml.NVMLError:
+            self._kept.clear()
+            raise
         return list(values.values())
+
+    def _values(self, name: str, nvml: Library, handle: Any) -> list[Value]:
+        """What a reader gives; nothing where it is refused.
+
+        Raises:
+            NVMLError_GpuIsLost: The GPU fell off the bus.
+        """
+        if name in self.refusals:
+            self._kept.pop(name, None)
+            return []
+        try:
+            return self._ask(name, nvml, handle)
+        except nvml.NVMLError_GpuIsLost:
+            raise
+        except nvml.NVMLError as error:
+            self.refusals.add(name, nvml.result(error.value))
+            if error.value == nvml.NVML_ERROR_UNKNOWN:
+                self._unknown = error
+        # What a newer driver answers may break a reader in ways that nobody foresaw; the other readers go on, and so do
+        # the other GPUs.
+        except Exception as error:  # noqa: BLE001
+            self.refusals.add(name, f"it failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+        return []
 
     def _ask(self, name: str, nvml: Library, handle: Any) -> list[Value]:
         """What a reader gives; of one that is read seldom, what it gave last until its time has come."""
@@ -85,6 +108,7 @@ class Gpu:
             values = [value for value in reader(nvml, handle, self.refusals) if self._is_plausible(value)]
         finally:
             self.seconds[name] = self._clock() - begun
+        self._answered = self._answered or bool(values)
         if every:
             self._kept[name] = begun + every, values
         return values

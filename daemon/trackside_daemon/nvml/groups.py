@@ -49,7 +49,7 @@ GROUPS: dict[str, Group] = {
     "mig": Group(Mig),
     "utilization": _one(basic.utilization),
     "busy": Group(Busy),
-    "gpm": Group(lambda: gpm.Gpm(gpm.RATIOS)),
+    "gpm": Group(lambda: gpm.Gpm((*gpm.RATIOS, *gpm.RATES))),
     "cycles": Group(lambda: gpm.Gpm(gpm.CYCLES), extra=True),
     "memory": _one(basic.memory),
     "temperature": _one(thermal.temperature),

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 PATIENCE = 3
 """So many cycles in a row may be longer than the interval."""
 
-OPTIONAL = {name for name, group in GROUPS.items() if group.extra} | {"processes", "mig"}
+OPTIONAL = {name for name, group in GROUPS.items() if group.extra} | {
+    *("processes", "process-utilization", "row-remap-banks"),
+}
+"""What MIG makes of the GPU is not: what the other readers tell would be of another layout."""
 
 
 class Pace:
@@ -24,7 +27,7 @@ class Pace:
         self._late = 0
 
     def keep(self, seconds: float, interval: float, gpus: Collection[Gpu]) -> None:
-        """A cycle over the *gpus* took so many *seconds*, and the next is due after so many: its *interval*.
+        """A cycle in which the *gpus* were read took so many *seconds*, and the next is due after so many: its *interval*.
 
         When too many in a row took longer than that, the costliest optional reader of the GPUs is refused.
         """

@@ -51,7 +51,7 @@ class GpuReading(msgspec.Struct):
         uuid: As NVML says it; empty when the GPU was lost or left out before it could be asked.
         info: By the labels of ``trackside_gpu_info``; ``source`` is ``nvml`` or ``simulated``.
         values: What this GPU measures; what it does not is absent. A GPU that is lost has ``up`` 0 and nothing else.
-        refusals: Why it does not measure what is absent, by reader or family.
+        refusals: Why it does not measure what is absent, by reader or family; ``up`` says why a GPU is lost.
     """
 
     index: int
@@ -74,6 +74,7 @@ class Reading(msgspec.Struct, omit_defaults=True):
         rejected: Values beyond their bounds since the worker began, by family.
         xids: Xid errors since the worker began: by UUID, which is empty where the GPU could not say it, and by Xid, how
             many, and the Unix time of the last.
+        hidden: GPUs that NVML counts and that may not be opened here, each with nothing but the reason.
         gone: GPUs that were up before and that NVML counts no longer, each with ``up`` 0; `handle.Nvml` says them.
     """
 
@@ -86,4 +87,5 @@ class Reading(msgspec.Struct, omit_defaults=True):
     seconds: dict[str, float] = {}
     rejected: dict[str, int] = {}
     xids: dict[str, dict[int, tuple[int, float]]] = {}
+    hidden: list[GpuReading] = []
     gone: list[GpuReading] = []

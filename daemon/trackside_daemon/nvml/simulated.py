@@ -51,16 +51,21 @@ def simulate(
         raise ValueError(f"no simulated profile {profile!r}; there are {', '.join(BOARDS)}")
     board = BOARDS[profile]
     all_ails = assigned(troubles, count)
-    errors = {}
-    for index, ails in enumerate(all_ails):
-        happened = xids(ails, now)
-        if happened > xids(ails, start.begun):
-            errors[_uuid(index)] = {XID: (happened - xids(ails, start.begun), start.epoch + happened * XID_SECONDS)}
     gpus = [
         GpuReading(index, _uuid(index), _info(board, index, count), _values(Moment(board, index, now, ails)))
         for index, ails in enumerate(all_ails)
     ]
-    return Reading(gpus, xids=errors)
+    return Reading(gpus, xids=_xids(all_ails, now, start))
+
+
+def _xids(all_ails: list[frozenset[str]], now: float, start: Start) -> dict[str, dict[int, tuple[int, float]]]:
+    """As in `Reading`, since the worker began."""
+    errors = {}
+    for index, ails in enumerate(all_ails):
+        happened, before = xids(ails, now), xids(ails, start.begun)
+        if happened > before:
+            errors[_uuid(index)] = {XID: (happened - before, start.epoch + happened * XID_SECONDS)}
+    return errors
 
 
 def _uuid(index: int) -> str:

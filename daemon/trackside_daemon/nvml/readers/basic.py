@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.reading import Value
     from trackside_daemon.nvml.refusals import Refusals
 
+RESERVED = "memory_reserved_bytes"
+
 
 def utilization(nvml: Any, handle: Any, _: Refusals) -> list[Value]:
     """``nvmlDeviceGetUtilizationRates``, in percent of the driver's last sample period (1/6 s to 1 s)."""
@@ -43,18 +45,32 @@ def engines(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
     )
 
 
-def memory(nvml: Any, handle: Any, _: Refusals) -> list[Value]:
-    """``nvmlDeviceGetMemoryInfo_v2``, in bytes. The first version counts reserved memory as used.
-
-    A GPU that shares the host's memory, such as GB10, refuses, and has none of its own.
-    """
-    info = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+def memory(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
+    """What `memory_info` says, in bytes. A GPU that shares the host's memory, such as GB10, refuses, and has none."""
+    info = memory_info(nvml, handle, refusals)
+    reserved: list[Value] = [("memory_reserved_bytes", (), info.reserved)] if hasattr(info, "reserved") else []
     return [
         ("memory_bytes", (), info.total),
         ("memory_used_bytes", (), info.used),
         ("memory_free_bytes", (), info.free),
-        ("memory_reserved_bytes", (), info.reserved),
+        *reserved,
     ]
+
+
+def memory_info(nvml: Any, handle: Any, refusals: Refusals) -> Any:
+    """``nvmlDeviceGetMemoryInfo_v2``; where the driver is older, before 510, the first version.
+
+    That says nothing of reserved memory, and some drivers count it there as used.
+
+    Raises:
+        NVMLError: The GPU refuses.
+    """
+    if RESERVED not in refusals:
+        try:
+            return nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+        except (nvml.NVMLError_FunctionNotFound, nvml.NVMLError_ArgumentVersionMismatch) as error:
+            refusals.add(RESERVED, nvml.result(error.value))
+    return nvml.nvmlDeviceGetMemoryInfo(handle)
 
 
 def bar1(nvml: Any, handle: Any, _: Refusals) -> list[Value]:

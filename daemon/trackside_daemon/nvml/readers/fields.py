@@ -6,7 +6,9 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.nvml.identity import UNKNOWN
 from trackside_daemon.nvml.readers.asking import series
+from trackside_daemon.nvml.refusals import lasts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -41,6 +43,7 @@ class Field:
         scope: A link, `ALL_LINKS` or `MODULE`, for the fields that have scopes.
         least: While it is lower it is refused, with the words of *why*. NVML does not say whether the counters of PCIe
             have 32 or 64 bits. Of 32 they wrap faster than they can be followed, so they have to pass those first.
+        series: The family with its labels.
         name: What a refusal calls it: ``power_watts from field 186``.
     """
 
@@ -51,14 +54,15 @@ class Field:
     scope: int = 0
     least: float = -math.inf
     why: str = ""
+    series: str = dataclasses.field(init=False)
     name: str = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", f"{series(self.family, self.labels)} from field {self.number}")
+        object.__setattr__(self, "series", series(self.family, self.labels))
+        object.__setattr__(self, "name", f"{self.series} from field {self.number}")
 
 
 POWER = Field(186, "power_watts", per=1000)
-REPLAY = Field(52, "nvlink_errors_total", ("replay",))
 PCIE_ERRORS = {
     169: "l0_to_recovery",
     173: "correctable",
@@ -73,7 +77,7 @@ PCIE_ERRORS = {
     182: "lcrc",
     183: "lane",
 }
-NVLINK_ERRORS = {38: "crc_flit", 45: "crc_data", 59: "recovery", 160: "ecc"}
+NVLINK_ERRORS = {38: "crc_flit", 45: "crc_data", 52: "replay", 59: "recovery", 160: "ecc"}
 NVLINK5_ERRORS = {
     206: "malformed",
     207: "buffer_overrun",
@@ -114,12 +118,12 @@ FIELDS = (
     Field(204, "nvlink_receive_bytes_total", scope=ALL_LINKS),
     Field(230, "recovery_action"),
 )
-"""All that have no reader of their own. Where two are the same series the first that answers is taken."""
+"""All that have no reader of their own. Where two are the same series the first that answers is taken, and no other
+later: in a cycle in which it does not answer there is no such series."""
 
 SLOW_FIELDS = (
     *(Field(number, "power_limit_watts", (limit,), per=1000) for number, limit in LIMITS.items()),
     *(Field(number, "pcie_errors_total", (error,)) for number, error in PCIE_ERRORS.items()),
-    REPLAY,
     *(Field(number, "nvlink_errors_total", (error,)) for number, error in NVLINK_ERRORS.items()),
     *(Field(number, "nvlink_errors_total", (error,), scope=ALL_LINKS) for number, error in NVLINK5_ERRORS.items()),
 )
@@ -136,19 +140,34 @@ def slow_fields(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
     return ask_fields(nvml, handle, SLOW_FIELDS, refusals)
 
 
+def newer(kind: int) -> str:
+    """Why a value of a type that `MEMBERS` does not know is not told."""
+    return f"value type {kind} is newer than this daemon and its pynvml; upgrade them"
+
+
 def ask_fields(nvml: Any, handle: Any, asked: Iterable[Field], refusals: Refusals) -> list[Value]:
     """The series that are answered. What is refused is not asked again until its refusal ends.
 
     Raises:
         NVMLError: The whole call was refused.
     """
-    values: dict[tuple[str, tuple[str, ...]], float] = {}
-    for field, number, why in _answers(nvml, handle, [field for field in asked if field.name not in refusals]):
+    values: list[Value] = []
+    for field, number, why in _answers(nvml, handle, [field for field in asked if is_asked(field, refusals)]):
         if number is None:
             refusals.add(field.name, why)
-        else:
-            values.setdefault((field.family, field.labels), number / field.per)
-    return [(family, labels, value) for (family, labels), value in values.items()]
+        elif is_taken(field, refusals):
+            values.append((field.family, field.labels, number / field.per))
+    return values
+
+
+def is_asked(field: Field, refusals: Refusals) -> bool:
+    """Whether the field is neither refused nor another than the one that its series comes from."""
+    return field.name not in refusals and refusals.chosen.get(field.series, field.name) == field.name
+
+
+def is_taken(field: Field, refusals: Refusals) -> bool:
+    """Whether its series comes from the field, which has answered: from the first that did."""
+    return refusals.chosen.setdefault(field.series, field.name) == field.name
 
 
 def ask_links(nvml: Any, handle: Any, field: Field, links: Iterable[int], refusals: Refusals) -> dict[int, float]:
@@ -157,7 +176,7 @@ def ask_links(nvml: Any, handle: Any, field: Field, links: Iterable[int], refusa
     Raises:
         NVMLError: The whole call was refused.
     """
-    if field.name in refusals:
+    if not is_asked(field, refusals):
         return {}
     answers = list(_answers(nvml, handle, [dataclasses.replace(field, scope=link) for link in links]))
     values = {one.scope: number / field.per for one, number, _ in answers if number is not None}
@@ -166,8 +185,35 @@ def ask_links(nvml: Any, handle: Any, field: Field, links: Iterable[int], refusa
     return values
 
 
+def ask_sum(nvml: Any, handle: Any, field: Field, count: int, refusals: Refusals) -> list[Value]:
+    """The field over all of *count* links that know it; nothing while one of those does not answer, as it would fall.
+
+    Raises:
+        NVMLError: The whole call was refused.
+    """
+    if not is_asked(field, refusals):
+        return []
+    known = refusals.links.get(field.name)
+    answers = list(_answers(nvml, handle, [dataclasses.replace(field, scope=link) for link in known or range(count)]))
+    values = {one.scope: number / field.per for one, number, _ in answers if number is not None}
+    refused = [why for _, number, why in answers if number is None]
+    settled = all(lasts(why) for why in refused)
+    if settled and values and not known:
+        refusals.links[field.name] = tuple(values)  # the other links do not have it
+    elif refused:
+        lasting = next(filter(lasts, refused), None)
+        if lasting and (known or settled):
+            refusals.links.pop(field.name, None)
+            refusals.add(field.name, lasting)
+        return []
+    return [(field.family, field.labels, sum(values.values()))] if is_taken(field, refusals) else []
+
+
 def _answers(nvml: Any, handle: Any, asked: Sequence[Field]) -> Iterator[tuple[Field, float | None, str]]:
-    """Each field with its number, or with None and why there is none."""
+    """Each field with its number, or with None and why there is none.
+
+    A number of 32 bits that the driver does not know is infinite, which is beyond the bounds of every family.
+    """
     if not asked:
         return
     answers = nvml.nvmlDeviceGetFieldValues(handle, [(field.number, field.scope) for field in asked])
@@ -176,10 +222,12 @@ def _answers(nvml: Any, handle: Any, asked: Sequence[Field]) -> Iterator[tuple[F
         if status == nvml.NVML_ERROR_GPU_IS_LOST:
             raise nvml.NVMLError(status)
         number = getattr(answer.value, MEMBERS.get(kind, ""), None)
+        if kind == nvml.NVML_VALUE_TYPE_UNSIGNED_INT and number == UNKNOWN:
+            number = math.inf  # of 64 bits it may be a count
         if status:
             yield field, None, nvml.result(status)
         elif number is None:
-            yield field, None, f"value type {kind} is newer than this daemon and its pynvml; upgrade them"
+            yield field, None, newer(kind)
         elif number < field.least:
             yield field, None, field.why
         else:

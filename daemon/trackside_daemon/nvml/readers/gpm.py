@@ -21,6 +21,9 @@ SHORTEST, LONGEST = 0.1, 180.0
 """Seconds between two samples: NVML wants a tenth at least, and a mean of minutes says nothing about now."""
 
 
+MEBIBYTE = 2**20
+
+
 class Quantity(NamedTuple):
     """A number of ``nvmlGpmMetricId_t``, and the family that it becomes, *per* of its units in one."""
 
@@ -50,6 +53,10 @@ RATIOS = (
     Quantity(13, "pipe_active_ratio", ("fp16",)),
     Quantity(4, "pipe_active_ratio", ("integer",)),
 )
+RATES = (
+    Quantity(20, "pcie_transmit_bytes_per_second", per=1 / MEBIBYTE),
+    Quantity(21, "pcie_receive_bytes_per_second", per=1 / MEBIBYTE),
+)
 CYCLES = (
     Quantity(248, "sm_cycles_total", per=1),
     Quantity(249, "sm_active_cycles_total", per=1),
@@ -65,7 +72,7 @@ class Gpm:
         self._window = Window(clock)
 
     def __call__(self, nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
-        """``nvmlGpmSampleGet`` and ``nvmlGpmMetricsGet``, in percent, or in cycles since boot."""
+        """``nvmlGpmSampleGet`` and ``nvmlGpmMetricsGet``, in percent, in MiB/s, or in cycles since boot."""
         return self._window.read(nvml, partial(nvml.nvmlGpmSampleGet, handle), self._quantities, refusals)
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.nvml.readers.asking import MOST, ask, ask_all, series
-from trackside_daemon.nvml.readers.fields import REPLAY, Field, ask_fields, ask_links
+from trackside_daemon.nvml.readers.fields import Field, ask_fields, ask_links, ask_sum, is_taken
 
 if TYPE_CHECKING:
     from trackside_daemon.nvml.reading import Value
@@ -72,6 +72,7 @@ def pcie_throughput(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
 def nvlink(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
     """How many NVLinks there are, how many are up, how fast the slowest of those is, and Hopper's errors.
 
+    Those are of the links' data layer: its CRC errors, and its replays and recoveries where `FIELDS` has no totals.
     ``nvmlDeviceGetNvLinkState`` of each link; the speed in MB/s. Bytes and the errors of others are in `FIELDS`.
     """
     count = _count(nvml, handle, NVLINKS, refusals)
@@ -87,9 +88,7 @@ def nvlink(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
         speeds = [speed for _, _, speed in ask_fields(nvml, handle, (COMMON_SPEED,), refusals)]
     if speeds:
         values.append((SPEED.family, (), min(speeds) * MB))
-    if REPLAY.name in refusals:
-        values += _sums(nvml, handle, HOPPER_ERRORS, count, refusals)
-    return values
+    return values + _sums(nvml, handle, HOPPER_ERRORS, count, refusals)
 
 
 def links(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
@@ -101,9 +100,10 @@ def links(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
         ("nvlink_up", (str(link),), state) for link, state in _states(nvml, handle, count, refusals).items()
     ]
     for old, new in LINK_BYTES:
-        carried = ask_links(nvml, handle, old, range(count), refusals)
-        carried = carried or ask_links(nvml, handle, new, range(count), refusals)
-        values += [(old.family, (str(link),), value) for link, value in carried.items()]
+        for field in (old, new):
+            carried = ask_links(nvml, handle, field, range(count), refusals)
+            if carried and is_taken(field, refusals):
+                values += [(field.family, (str(link),), value) for link, value in carried.items()]
     return values
 
 
@@ -121,7 +121,7 @@ def _count(nvml: Any, handle: Any, field: Field, refusals: Refusals) -> int | No
     for _, _, count in ask_fields(nvml, handle, (field,), refusals):
         if count <= MOST:
             return int(count)
-        refusals.add(field.name, f"the driver says {count:.0f}, more than any GPU has")
+        refusals.add(field.name, "the driver says more than any GPU has")
     return None
 
 
@@ -136,6 +136,5 @@ def _states(nvml: Any, handle: Any, count: int, refusals: Refusals) -> dict[int,
 
 
 def _sums(nvml: Any, handle: Any, fields: tuple[Field, ...], count: int, refusals: Refusals) -> list[Value]:
-    """Each field over all links that answer it."""
-    answers = ((field, ask_links(nvml, handle, field, range(count), refusals)) for field in fields)
-    return [(field.family, field.labels, sum(each.values())) for field, each in answers if each]
+    """Each field over all links."""
+    return [value for field in fields for value in ask_sum(nvml, handle, field, count, refusals)]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from trackside_daemon.nvml.identity import text
 from trackside_daemon.nvml.readers.asking import MOST, ask
+from trackside_daemon.nvml.readers.basic import memory_info
 from trackside_daemon.nvml.readers.gpm import Quantity, Window
 
 if TYPE_CHECKING:
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
     from trackside_daemon.nvml.reading import Value
     from trackside_daemon.nvml.refusals import Refusals
+
+Answer = TypeVar("Answer")
 
 RATIOS = (
     Quantity(1, "mig_graphics_engine_active_ratio"),
@@ -71,7 +75,7 @@ class Mig:
         values: list[Value] = []
         for instance, window in self._windows.items():
             take = partial(nvml.nvmlGpmMigSampleGet, handle, instance)
-            activity = ask(nvml, refusals, SAMPLE, partial(window.read, nvml, take, RATIOS, refusals)) or []
+            activity = _asked(nvml, refusals, SAMPLE, partial(window.read, nvml, take, RATIOS, refusals)) or []
             uuids = [device.uuid for device in devices if device.gpu_instance == instance]
             values += [(family, (uuid,), value) for uuid in uuids for family, _, value in activity]
         return values
@@ -81,38 +85,47 @@ def handles(nvml: Any, handle: Any) -> list[Any]:
     """``nvmlDeviceGetMigDeviceHandleByIndex``: the MIG devices of a GPU; places may be empty, without MIG all are."""
     found = []
     for index in range(min(nvml.nvmlDeviceGetMaxMigDeviceCount(handle), MOST)):
-        try:
-            found.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))
-        except nvml.NVMLError_NotFound:
-            continue
+        device = present(nvml, partial(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index))
+        if device is not None:
+            found.append(device)
     return found
 
 
+def present(nvml: Any, question: Callable[[], Answer]) -> Answer | None:
+    """The answer; None where the MIG device or its instance is not there, or is just being made or destroyed.
+
+    Raises:
+        NVMLError: The driver refuses for another reason.
+    """
+    try:
+        return question()
+    except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):
+        return None
+
+
+def _asked(nvml: Any, refusals: Refusals, name: str, question: Callable[[], Answer]) -> Answer | None:
+    """The same, of a question that may be refused for good."""
+    return ask(nvml, refusals, name, lambda: present(nvml, question))
+
+
 def _described(nvml: Any, handle: Any, refusals: Refusals) -> list[Device]:
-    """The devices, without those that are destroyed while they are asked."""
-    described = (ask(nvml, refusals, "mig_info", partial(_device, nvml, mig)) for mig in handles(nvml, handle))
-    return [device for device in described if device]
+    """The devices, without those that are destroyed while they are asked, and those that do not say which they are."""
+    described = (_asked(nvml, refusals, "mig_info", partial(_device, nvml, mig)) for mig in handles(nvml, handle))
+    return [device for device in described if device and device.uuid]
 
 
 def _device(nvml: Any, mig: Any) -> Device:
-    name = nvml.nvmlDeviceGetName(mig)
-    name = name.decode(errors="replace") if isinstance(name, bytes) else name
-    _, _, profile = name.partition(" MIG ")
+    _, _, profile = text(nvml, lambda: nvml.nvmlDeviceGetName(mig)).partition(" MIG ")
     if not profile:
         attributes = nvml.nvmlDeviceGetAttributes_v2(mig)
         profile = f"{attributes.gpuInstanceSliceCount}g.{round(attributes.memorySizeMB / 1024)}gb"
     instances = nvml.nvmlDeviceGetGpuInstanceId(mig), nvml.nvmlDeviceGetComputeInstanceId(mig)
-    return Device(mig, nvml.nvmlDeviceGetUUID(mig), *instances, profile)
+    return Device(mig, text(nvml, lambda: nvml.nvmlDeviceGetUUID(mig)), *instances, profile)
 
 
 def _memory(nvml: Any, device: Device, refusals: Refusals) -> list[Value]:
-    """``nvmlDeviceGetMemoryInfo_v2``, in bytes."""
-    info = ask(
-        nvml,
-        refusals,
-        "mig_memory_bytes",
-        lambda: nvml.nvmlDeviceGetMemoryInfo(device.handle, version=nvml.nvmlMemory_v2),
-    )
+    """What `memory_info` says of a device, in bytes."""
+    info = _asked(nvml, refusals, "mig_memory_bytes", lambda: memory_info(nvml, device.handle, refusals))
     if info is None:
         return []
     return [

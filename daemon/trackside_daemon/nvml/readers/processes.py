@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.nvml.readers import mig
@@ -107,7 +108,7 @@ def _told(nvml: Any, handle: Any, tell: Callable[[Any], list[Any]]) -> list[Any]
         devices = mig.handles(nvml, handle)
         if not devices:
             raise
-        return [process for device in devices for process in tell(device)]
+        return [process for device in devices for process in mig.present(nvml, partial(tell, device)) or ()]
 
 
 def _memory(processes: list[Any]) -> dict[int, int | None]:

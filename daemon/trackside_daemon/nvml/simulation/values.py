@@ -132,12 +132,20 @@ def _pcie(gpu: Moment) -> list[Value]:
     return [
         ("pcie_transmit_bytes_total", (), math.floor(PCIE_TRANSMIT * gpu.worked)),
         ("pcie_receive_bytes_total", (), math.floor(PCIE_RECEIVE * gpu.worked)),
+        *(_pcie_rates(gpu) if gpu.board.gpm else ()),
         ("pcie_link_generation", (), generation),
         ("pcie_link_max_generation", (), generation),
         ("pcie_link_width_lanes", (), 16.0),
         ("pcie_link_max_width_lanes", (), 16.0),
         ("pcie_replays_total", (), 0.0),
         *(("pcie_errors_total", (error,), 0.0) for error in PCIE_ERRORS),
+    ]
+
+
+def _pcie_rates(gpu: Moment) -> list[Value]:
+    return [
+        ("pcie_transmit_bytes_per_second", (), PCIE_TRANSMIT * gpu.busy),
+        ("pcie_receive_bytes_per_second", (), PCIE_RECEIVE * gpu.busy),
     ]
 
 

@@ -1,0 +1,73 @@
+"""That the driver is taken away, which it reports by itself."""
+
+from __future__ import annotations
+
+import queue
+from typing import Any
+
+import pynvml
+import pytest
+
+from trackside_daemon.nvml.driver import Driver
+from trackside_daemon.nvml.events import DriverUnbind
+from trackside_daemon.nvml.library import Library
+
+SUCCESS, NOT_SUPPORTED, TIMEOUT, UNKNOWN = 0, 3, 10, 999
+PATIENCE = 20
+"""Seconds after which a thread that does not come is a failure."""
+
+
+class Unbinds:
+    """The driver's events of the whole machine: a wait lasts until the test ends it."""
+
+    def __init__(self, library: Any) -> None:
+        self.types = 0
+        self.ends: queue.Queue[int] = queue.Queue()
+        library.functions |= {
+            "nvmlSystemEventSetCreate": self.create,
+            "nvmlSystemRegisterEvents": self.register,
+            "nvmlSystemEventSetWait": self.wait,
+        }
+
+    def create(self, *call: Any) -> None:
+        call[-1]._obj.set = pynvml.cast(1, pynvml.c_nvmlSystemEventSet_t)
+
+    def register(self, *call: Any) -> None:
+        self.types = call[-1]._obj.eventTypes
+
+    def wait(self, *call: Any) -> int:
+        request = call[-1]._obj
+        status = self.ends.get()
+        if status == SUCCESS:
+            request.data[0].eventType, request.numEvent = self.types, 1
+        return status
+
+
+def test_when_the_driver_is_taken_away_the_next_reading_lets_go_of_it(library: Any) -> None:
+    unbinds, driver = Unbinds(library), Driver(pynvml)
+    assert driver.read().error == ""
+    unbinds.ends.put(TIMEOUT)
+    unbinds.ends.put(SUCCESS)
+    assert driver._unbind.told.wait(PATIENCE)
+    reading = driver.read()
+    assert unbinds.types == pynvml.nvmlSystemEventTypeGpuDriverUnbind
+    assert reading.reason == "gpu_unbind"
+    assert "lets go" in reading.error
+    assert not reading.absent
+
+
+@pytest.mark.parametrize("status", [NOT_SUPPORTED, UNKNOWN])
+def test_a_driver_that_does_not_tell_that_it_goes_is_not_asked_again(library: Any, status: int) -> None:
+    Unbinds(library).ends.put(status)
+    unbind = DriverUnbind(Library(pynvml))
+    unbind.start()
+    unbind._thread.join(PATIENCE)
+    assert not unbind._thread.is_alive()
+    assert not unbind.told.is_set()
+
+
+def test_an_older_driver_is_read_as_ever(library: Any) -> None:
+    driver = Driver(pynvml)
+    driver.read()
+    driver._unbind._thread.join(PATIENCE)
+    assert driver.read().error == ""
