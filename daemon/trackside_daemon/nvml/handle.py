@@ -17,7 +17,8 @@ from trackside_daemon.nvml.backoff import Backoff
 from trackside_daemon.nvml.child import Child, ChildFailed
 from trackside_daemon.nvml.continued import Continued
 from trackside_daemon.nvml.dialogue import Dialogue
-from trackside_daemon.nvml.reading import DOWN, Order, Reading
+from trackside_daemon.nvml.losses import Losses
+from trackside_daemon.nvml.reading import Order, Reading
 from trackside_daemon.nvml.roster import Roster
 
 if TYPE_CHECKING:
@@ -89,9 +90,8 @@ class Nvml:
         self._trouble: tuple[type[NvmlUnavailable], str] = (NvmlUnavailable, "")
         self._retry_at = float("-inf")
         self._failed, self._absent = Backoff(*FAILED), Backoff(*ABSENT)
-        self._avoided, self._continued, self._roster = Avoided(), Continued(), Roster()
-        self._up: set[str] = set()
-        self._has_lost = False
+        self._avoided, self._losses, self._roster = Avoided(), Losses(), Roster()
+        self._continued = Continued()
 
     @property
     def stuck(self) -> bool:
@@ -136,9 +136,10 @@ class Nvml:
         return child is None or child.ended()
 
     def resume(self) -> None:
-        """Ends a pause; the next `read` starts a worker."""
+        """Ends a pause; the next `read` starts a worker, which asks every GPU."""
         with self._lock:
             self._paused = None
+            self._avoided, self._losses = Avoided(), Losses()
 
     def close(self) -> None:
         """Ends the worker, within four seconds. Call it when no thread reads any more."""
@@ -158,9 +159,9 @@ class Nvml:
             raise self._late(dialogue)
         if reading.error:
             raise self._refused(reading)
-        self._failed.reset()
-        self._absent.reset()
-        return self._good(reading, dialogue.avoided)
+        if not self._avoided.read(reading.gpus, dialogue.avoided):
+            return self._read(until)
+        return self._good(reading)
 
     def _living_worker(self) -> Dialogue:
         """The worker to ask; a new one only when the last is reaped, so that never two hang in one driver."""
@@ -187,22 +188,17 @@ class Nvml:
         except OSError as error:
             raise self._replace(f"the NVML worker cannot be started: {error}", "") from error
         self._continued.replaced()
-        self._up, self._has_lost = set(), False
+        self._losses.replaced()
         self._dialogue = Dialogue(self._child, self._clock)
         return self._dialogue
 
-    def _good(self, reading: Reading, avoided: frozenset[int]) -> Reading:
-        """The reading, as the daemon is to see it. After a loss a worker's handles are undefined: it reads only once more."""
-        for gpu in reading.gpus:
-            if gpu.index not in avoided:
-                self._avoided.answered(gpu.index)
-        # The next worker has never seen a GPU up that stays lost, so that one loss costs one worker.
-        up = {gpu.uuid for gpu in reading.gpus if gpu.uuid and gpu.values != DOWN}
-        if self._has_lost:  # in the reading before: its Xid may have come between the two
+    def _good(self, reading: Reading) -> Reading:
+        """The reading, as the daemon is to see it."""
+        self._failed.reset()
+        self._absent.reset()
+        if self._losses.cost(reading.gpus, self._clock()):
             self._end("gpu_lost")
             self._trouble = NvmlUnavailable, "a GPU is lost, and a new NVML worker looks for the others"
-        self._has_lost = bool(self._up - up)
-        self._up = up
         self.last = self._continued.add(self._roster.call(reading))
         return self.last
 
@@ -254,7 +250,7 @@ class Nvml:
         text = f"{why}{until}; trackside resume-gpu goes on at once"
         self._paused = _Pause(self._clock() + length, unix, text)
         self._trouble, self._retry_at = (NvmlUnavailable, "the pause is over"), float("-inf")
-        self._roster.forget()
+        self._avoided, self._losses, self._roster = Avoided(), Losses(), Roster()
         return self._paused
 
 
