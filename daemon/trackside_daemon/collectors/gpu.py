@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
 from trackside_daemon.metric import Metric, Sample
 from trackside_daemon.nvml.families import FAMILIES
-from trackside_daemon.nvml.handle import NvmlAbsent, NvmlPaused, NvmlUnavailable
-from trackside_daemon.nvml.reading import PERMISSION, GpuReading, Reading
+from trackside_daemon.nvml.handle import NvmlAbsent, NvmlDown, NvmlLocked, NvmlPaused, NvmlUnavailable
+from trackside_daemon.nvml.reading import DOWN, PERMISSION, GpuReading, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from trackside_daemon.nvml.handle import Nvml
+    from trackside_daemon.nvml.reading import Value
 
 INFO = Metric(
     "trackside_gpu_info",
@@ -42,8 +43,6 @@ PAGING = (48, 62, 64, 74, 79, 94, 95, 119, 120)
 
 _XIDS, _XID_TIME = (FAMILIES[name].metric for name in ("xid_errors_total", "xid_last_timestamp_seconds"))
 
-_DOWN = ("up", (), 0.0)
-
 log = logging.getLogger("trackside")
 
 
@@ -51,8 +50,9 @@ class Seen(NamedTuple):
     """What the last tick saw; any thread may read it.
 
     Attributes:
-        gpus: Those that were read, those that are lost, and those that are gone.
-        visible: How many of them NVML counts; None while it is not asked.
+        gpus: Those that were read, those that are lost, and those that are gone; one of which nothing is known now has
+            no values.
+        visible: How many of them NVML counts; 0 when it refuses or hangs, None while nobody knows.
         most: The most that it has counted, since the start or since the GPUs were last left alone.
         driver: The versions.
         error: Why there is no reading now; empty when there is one.
@@ -60,7 +60,7 @@ class Seen(NamedTuple):
     """
 
     gpus: Sequence[GpuReading] = ()
-    visible: int | None = 0
+    visible: int | None = None
     most: int = 0
     driver: Mapping[str, str] = {}
     error: str = "nothing was read yet"
@@ -121,19 +121,22 @@ class GpuCollector:
     def held(self) -> list[Sample]:
         """What there is to say of the GPUs that were seen, while NVML does not answer, or there is no driver any more."""
         seen = self.seen
-        if seen.visible != 0 or not seen.error:
+        if seen.visible or not seen.error or not seen.gpus:
             return []
-        return [*(sample for gpu in seen.gpus for sample in _samples(gpu)), *_xids(seen.gpus, self._nvml.last)]
+        known = [sample for gpu in seen.gpus if gpu.values for sample in _samples(gpu)]
+        return [*known, *_xids(seen.gpus, self._nvml.last)]
 
     def _without(self, error: NvmlUnavailable) -> Seen:
         seen, text = self.seen, str(error)
         if isinstance(error, NvmlPaused):
-            return Seen(visible=None, driver=seen.driver, error=text)
-        absent = isinstance(error, NvmlAbsent)
-        if not (absent or seen.error):  # what was read last is still on the page
+            return Seen(driver=seen.driver, error=text)
+        if isinstance(error, NvmlLocked):
+            return Seen(most=seen.most, driver=seen.driver, error=text)
+        if isinstance(error, NvmlDown) or seen.visible == 0:
+            return Seen(_all(seen.gpus, DOWN), 0, seen.most, seen.driver, text, isinstance(error, NvmlAbsent))
+        if not seen.error:  # what was read last is still on the page
             return seen._replace(error=text)
-        down = [GpuReading(gpu.index, gpu.uuid, gpu.info, [_DOWN]) for gpu in seen.gpus]
-        return Seen(down, 0, seen.most, seen.driver, text, absent)
+        return seen._replace(gpus=_all(seen.gpus, []), visible=None, error=text)
 
     def _failure(self, error: NvmlUnavailable, *, busy: bool) -> Exception:
         if isinstance(error, NvmlPaused):
@@ -153,6 +156,11 @@ class GpuCollector:
                     cures.setdefault(why, []).append(name)
             for why, names in cures.items():
                 log.warning("GPU %d (%s) refuses %s: %s", gpu.index, gpu.uuid, ", ".join(names), why)
+
+
+def _all(gpus: Sequence[GpuReading], values: list[Value]) -> list[GpuReading]:
+    """With those values, but for those that were down already."""
+    return [gpu if gpu.values == DOWN else GpuReading(gpu.index, gpu.uuid, gpu.info, values) for gpu in gpus]
 
 
 def _samples(gpu: GpuReading) -> list[Sample]:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 FAILED, ABSENT = (1.0, 60.0), (5.0, 60.0)
 """Seconds until the next worker, after the first failure and at most."""
+SILENCE = 60.0
+"""Seconds without a reading, whatever kept it away, after which NVML is down."""
 UNBIND_PAUSE = 60.0
 """Seconds for which the device files are left alone when the driver is to let go of a GPU."""
 
@@ -38,7 +40,15 @@ class NvmlUnavailable(Exception):  # noqa: N818 - says what is so, as its subcla
     """There is no reading now; the message is one line with the cause."""
 
 
-class NvmlAbsent(NvmlUnavailable):
+class NvmlLocked(NvmlUnavailable):
+    """The GPUs are left to another daemon; the message says to which."""
+
+
+class NvmlDown(NvmlUnavailable):
+    """NVML refused to begin, or has been silent for too long: no GPU is up as far as anybody can tell."""
+
+
+class NvmlAbsent(NvmlDown):
     """This host has no NVIDIA driver or no GPU; the message says what would change that."""
 
 
@@ -89,6 +99,8 @@ class Nvml:
         self._dialogue: Dialogue | None = None
         self._trouble: tuple[type[NvmlUnavailable], str] = (NvmlUnavailable, "")
         self._retry_at = float("-inf")
+        self._silent_since: float | None = None
+        self._has_begun = False
         self._failed, self._absent = Backoff(*FAILED), Backoff(*ABSENT)
         self._avoided, self._losses, self._roster = Avoided(), Losses(), Roster()
         self._continued = Continued()
@@ -118,10 +130,17 @@ class Nvml:
         Raises:
             NvmlPaused: `pause` was called, or the driver is to let go of a GPU.
             NvmlAbsent: There is nothing to read on this host.
-            NvmlUnavailable: The worker is late, or failed and is being replaced.
+            NvmlDown: NVML refuses or hangs.
+            NvmlLocked: Another daemon reads the GPUs.
+            NvmlUnavailable: The worker is late, or is being replaced, and the GPUs may be well.
         """
         with self._lock:
-            return self._read(time.monotonic() + patience)
+            try:
+                return self._read(time.monotonic() + patience)
+            except NvmlUnavailable as error:
+                if type(error) is NvmlUnavailable and self._is_silent():
+                    raise NvmlDown(str(error)) from error
+                raise
 
     def pause(self, seconds: float | None = None) -> bool:
         """Ends the worker and starts none for so many seconds, or until `resume`; waits at most six seconds.
@@ -138,7 +157,7 @@ class Nvml:
     def resume(self) -> None:
         """Ends a pause; the next `read` starts a worker, which asks every GPU."""
         with self._lock:
-            self._paused = None
+            self._paused = self._silent_since = None
             self._avoided, self._losses = Avoided(), Losses()
 
     def close(self) -> None:
@@ -189,11 +208,13 @@ class Nvml:
             raise self._replace(f"the NVML worker cannot be started: {error}", "") from error
         self._continued.replaced()
         self._losses.replaced()
+        self._has_begun = False
         self._dialogue = Dialogue(self._child, self._clock)
         return self._dialogue
 
     def _good(self, reading: Reading) -> Reading:
         """The reading, as the daemon is to see it."""
+        self._has_begun, self._silent_since = True, None
         self._failed.reset()
         self._absent.reset()
         if self._losses.cost(reading.gpus, self._clock()):
@@ -201,6 +222,13 @@ class Nvml:
             self._trouble = NvmlUnavailable, "a GPU is lost, and a new NVML worker looks for the others"
         self.last = self._continued.add(self._roster.call(reading))
         return self.last
+
+    def _is_silent(self) -> bool:
+        """Whether for too long, from the first call without a reading on."""
+        now = self._clock()
+        if self._silent_since is None:
+            self._silent_since = now
+        return now - self._silent_since > SILENCE
 
     def _late(self, dialogue: Dialogue) -> NvmlUnavailable:
         self.skipped += dialogue.is_old
@@ -213,17 +241,19 @@ class Nvml:
         if dialogue.at is not None:
             self._avoided.hung(dialogue.at, self._clock())
             where = f" at GPU {dialogue.at}, which is left alone for a while,"
-        return self._replace(
-            f"the NVML worker hung for {waited:.0f} s{where} and is replaced; look for Xid in dmesg", "timeout"
-        )
+        cause = f"the NVML worker hung for {waited:.0f} s{where} and is replaced; look for Xid in dmesg"
+        return self._replace(cause, "timeout", kind=NvmlDown)
 
     def _refused(self, reading: Reading) -> NvmlUnavailable:
         """For a reading that is an error, after which its worker ends by itself."""
         if reading.reason == "locked":
-            return self._replace(reading.error, "", self._absent)
+            self._silent_since = None
+            return self._replace(reading.error, "", self._absent, NvmlLocked)
         if reading.absent:
             return self._replace(reading.error, "", self._absent, NvmlAbsent)
-        error = self._replace(reading.error, _OURS.get(reading.reason, "error"))
+        # One that has begun may have lost its footing, and not the driver: the next one says.
+        kind = NvmlUnavailable if self._has_begun else NvmlDown
+        error = self._replace(reading.error, _OURS.get(reading.reason, "error"), kind=kind)
         if reading.reason != "gpu_unbind":
             return error
         return NvmlPaused(self._pause(UNBIND_PAUSE, f"{reading.error}; paused").text)
@@ -250,6 +280,7 @@ class Nvml:
         text = f"{why}{until}; trackside resume-gpu goes on at once"
         self._paused = _Pause(self._clock() + length, unix, text)
         self._trouble, self._retry_at = (NvmlUnavailable, "the pause is over"), float("-inf")
+        self._silent_since = None
         self._avoided, self._losses, self._roster = Avoided(), Losses(), Roster()
         return self._paused
 
