@@ -105,6 +105,7 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "collector.memory.enabled": ("no", False),
         "collector.gpu.enabled": ("off", False),
         "collector.ranks.enabled": ("false", False),
+        "collector.ranks.others": ("false", False),
         "collector.gpu.simulate": ("3", 3),
         "collector.gpu.extra": ("links,engines", ("links", "engines")),
         "collector.gpu.skip": ("processes", ("processes",)),

@@ -47,7 +47,7 @@ def gpu(index, card, what, avoid):
 for request in sys.stdin:
     ails = json.load(open(sys.argv[1]))
     if "init" in ails: sys.stdin.read()
-    avoid = json.loads(request)
+    avoid = json.loads(request)["avoid"]
     there = [card for card in range(3) if ails.get(str(card)) != "gone"]
     gpus = [gpu(index, card, ails.get(str(card), ""), avoid) for index, card in enumerate(there)]
     print(json.dumps({"gpus": gpus}), flush=True)

@@ -49,6 +49,10 @@ def _switch(name: str) -> Any:
     )
 
 
+def _either(name: str) -> Any:
+    return typer.Option(f"--{name}/--no-{name}", help=describe(name), show_default=False)
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"trackside {__version__}")
@@ -92,6 +96,7 @@ def daemon(
     collector__gpu__profile: Annotated[str | None, _option("collector.gpu.profile")] = None,
     collector__gpu__trouble: Annotated[str | None, _option("collector.gpu.trouble")] = None,
     collector__ranks__enabled: Annotated[bool | None, _switch("collector.ranks")] = None,
+    collector__ranks__others: Annotated[bool | None, _either("collector.ranks.others")] = None,
     storage__path: Annotated[str | None, _option("storage.path")] = None,
     storage__retention__size: Annotated[str | None, _option("storage.retention.size")] = None,
     storage__retention__age: Annotated[str | None, _option("storage.retention.age")] = None,

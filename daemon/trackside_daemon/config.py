@@ -168,13 +168,24 @@ class GpuSection(CollectorSection):
     ] = ()
 
 
+class RanksSection(CollectorSection):
+    """The collector of ranks and processes."""
+
+    others: Annotated[
+        bool,
+        Field(
+            description="Whether processes on the GPUs that are no rank's are shown, by name and user, to all who can read /metrics."
+        ),
+    ] = True
+
+
 class CollectorsSection(Section):
     """The collectors, by name."""
 
     cpu: CollectorSection = CollectorSection()
     memory: CollectorSection = CollectorSection()
     gpu: GpuSection = GpuSection()
-    ranks: CollectorSection = CollectorSection()
+    ranks: RanksSection = RanksSection()
 
 
 class LimitsSection(Section):

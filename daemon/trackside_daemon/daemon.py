@@ -34,6 +34,7 @@ from trackside_daemon.ingest.spools import Spools
 from trackside_daemon.ingest.watch import Watch
 from trackside_daemon.metric import Batch, Metric, Sample
 from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlUnavailable
+from trackside_daemon.nvml.readers.pids import PROC, sees_host
 from trackside_daemon.nvml.reading import Order
 from trackside_daemon.pipeline import FAILURES, Pipeline
 from trackside_daemon.sampler import DURATION, LAST_SUCCESS, SUCCESS, Sampler
@@ -70,6 +71,8 @@ RELOADED_AT = Metric(
     "trackside_config_last_reload_success_timestamp_seconds", "gauge", "Unix time of the last good load.", (), "seconds"
 )
 GPU_START_SECONDS = 60.0
+PATIENCE_SECONDS = 0.25
+"""So long a tick waits for the GPUs at most, and a quarter of its interval."""
 RETURN_SECONDS = 60.0
 """A run of a daemon before this one that has not come back by then is lost, unless its process lives here."""
 
@@ -106,7 +109,7 @@ class Daemon:
         self._failed = self._serving = self._ready = False
         self._state = State()
         self._nvml = Nvml(order(config))
-        self._gpu = GpuCollector(self._nvml, min(0.25, config.sample.interval / 4))
+        self._gpu = GpuCollector(self._nvml, PATIENCE_SECONDS)
         gpu = config.collector.gpu
         self._counts = NvmlCollector(self._nvml, self._gpu, gpu.expected, None if gpu.simulate else Path("/sys"))
         self._collectors = self._build_collectors()
@@ -130,6 +133,7 @@ class Daemon:
             watch=watch,
         )
         self._sampler = Sampler(self._collectors, self._pipeline.tick, config.sample.interval)
+        self._sample_every(config.sample.interval)
         self._ended = threading.Event()
         self._forgetting = threading.Thread(target=self._forget, name="trackside-forget", daemon=True)
         self._token = _make_token(push_socket.token)
@@ -193,12 +197,17 @@ class Daemon:
             self._runs.linger = new.run.linger
             self._history.writer.bound(Bounds(new.storage.retention.size, new.storage.retention.age))
             self._history.interval = new.storage.interval
-            self._sampler.interval = new.sample.interval
+            self._sample_every(new.sample.interval)
             self._reloaded_at = time.time()
             logger.info("configuration reloaded")
         self._reloaded = not wrong
         self._pipeline.tick([self._own()])
         return wrong
+
+    def _sample_every(self, seconds: float) -> None:
+        """From the next tick on; the worker's pace and the wait for it follow."""
+        self._sampler.interval = self._nvml.interval = seconds
+        self._gpu.patience = min(PATIENCE_SECONDS, seconds / 4)
 
     def _build_collectors(self) -> list[Collector]:
         on = self._config.collector
@@ -207,9 +216,14 @@ class Daemon:
             (on.memory.enabled, MemoryCollector()),
             (on.gpu.enabled, self._gpu),
             (on.gpu.enabled, self._counts),
-            (on.ranks.enabled, RanksCollector(lambda: self._gpu.seen.gpus, lambda: self._runs.members)),
+            (on.ranks.enabled, self._build_ranks()),
         ]
         return [collector for enabled, collector in built if enabled]
+
+    def _build_ranks(self) -> RanksCollector:
+        host_pids, others = sees_host(PROC), self._config.collector.ranks.others
+        gpus, members = (lambda: self._gpu.seen.gpus), (lambda: self._runs.members)
+        return RanksCollector(gpus, members, host_pids=host_pids, others=others)
 
     def _open_history(self) -> Recorder:
         storage = self._config.storage
@@ -380,7 +394,7 @@ class Daemon:
 def order(config: Config) -> Order:
     """What the NVML worker is to do."""
     gpu = config.collector.gpu
-    return Order(config.sample.interval, gpu.extra, gpu.skip, gpu.simulate, gpu.profile, gpu.trouble)
+    return Order(gpu.extra, gpu.skip, gpu.simulate, gpu.profile, gpu.trouble)
 
 
 def _make_token(path: Path) -> Token:

@@ -42,8 +42,10 @@ class Says:
         self.answers = list(answers)
         self.skipped = 0
         self.last = Reading()
+        self.patience = 0.0
 
-    def read(self, _patience: float) -> Reading:
+    def read(self, patience: float) -> Reading:
+        self.patience = patience
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -54,9 +56,9 @@ class Says:
 class Busy(Says):
     """A handle whose worker is busy with what it was asked before."""
 
-    def read(self, _patience: float) -> Reading:
+    def read(self, patience: float) -> Reading:
         self.skipped += 1
-        return super().read(_patience)
+        return super().read(patience)
 
 
 def collector(*answers: Reading | Exception) -> GpuCollector:
@@ -69,6 +71,16 @@ def series(one: GpuCollector) -> dict[tuple[str, ...], object]:
 
 def without_xids(found: dict[tuple[str, ...], object]) -> dict[tuple[str, ...], object]:
     return {name: value for name, value in found.items() if "xid" not in name[0]}
+
+
+def test_how_long_it_waits_may_change() -> None:
+    handle = Says([Reading()])
+    one = GpuCollector(cast("Nvml", handle), patience=0.25)
+    one.collect()
+    assert handle.patience == 0.25
+    one.patience = 0.025
+    one.collect()
+    assert handle.patience == 0.025
 
 
 def test_a_value_carries_the_gpu_its_uuid_and_its_own_labels() -> None:

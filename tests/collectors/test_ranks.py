@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +12,7 @@ from processes import eventually
 from trackside_daemon.collectors.ranks import OTHERS, RanksCollector
 from trackside_daemon.collectors.status import GENERATIONS
 from trackside_daemon.member import Member
-from trackside_daemon.nvml.reading import GpuReading
+from trackside_daemon.nvml.reading import DOWN, GpuReading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,17 +39,24 @@ class Machine:
         self.proc = proc
         self.gpus = [gpu(0, FIRST), gpu(1, SECOND)]
         self.members: tuple[Member, ...] = ()
-        self.collector = RanksCollector(lambda: self.gpus, lambda: self.members, proc)
+        self.collector = self.collects()
         (proc / "self").mkdir()
 
-    def run(self, pid: int, parent: int = 1, *, comm: str = "python3", inner: int = 0, cgroup: str = "") -> None:
-        """A process, which has the pid *inner* in a namespace of its own, if that is given."""
+    def collects(self, *, host_pids: bool = True, **more: Any) -> RanksCollector:
+        """A collector that has seen nothing yet."""
+        return RanksCollector(lambda: self.gpus, lambda: self.members, host_pids=host_pids, proc=self.proc, **more)
+
+    def run(
+        self, pid: int, parent: int = 1, *, comm: str = "python3", inner: int = 0, cgroup: str = "", began: int = 99
+    ) -> None:
+        """A process, which has the pid *inner* in a namespace of its own, if that is given; or what it has become."""
         place = self.proc / str(pid)
-        place.mkdir()
+        place.mkdir(exist_ok=True)
         pids = f"{pid}\t{inner}" if inner else str(pid)
         text = f"Name:\t{comm}\nPid:\t{pid}\nPPid:\t{parent}\nUid:\t{UID}\t{UID}\t{UID}\t{UID}\nNSpid:\t{pids}\n"
         (place / "status").write_text(text)
         (place / "cgroup").write_text(cgroup)
+        (place / "stat").write_text(f"{pid} ({comm}) S {parent} {'0 ' * 17}{began} 0")
 
     def train(self, pid: int, *gpus: str, rank: int = 0, **more: Any) -> None:
         """A process trains, and says that of its GPUs."""
@@ -75,9 +81,14 @@ class Machine:
 
 
 def gpu(index: int, uuid: str, *pids: int, name: str = "NVIDIA H100", migs: Sequence[str] = ()) -> GpuReading:
-    values: list[Value] = [("process_memory_bytes", (str(pid),), 2.0**30) for pid in pids]
+    values: list[Value] = [("up", (), 1.0), ("processes", (), len(pids))]
+    values += [("process_memory_bytes", (str(pid),), 2.0**30) for pid in pids]
     values += [("mig_info", (mig, "1", "0", "1g.10gb"), 1.0) for mig in migs]
     return GpuReading(index, uuid, {"name": name, "source": "nvml"}, values)
+
+
+def lost(index: int, uuid: str) -> GpuReading:
+    return GpuReading(index, uuid, {"name": "NVIDIA H100", "source": "nvml"}, DOWN)
 
 
 @pytest.fixture
@@ -105,7 +116,6 @@ def test_a_process_whose_memory_nvml_does_not_tell_is_found_by_what_it_does(mach
     machine.run(50)
     machine.train(50)
     machine.gpus[1].values.append(("process_sm_utilization_ratio", ("50",), 0.9))
-    machine.gpus[1].values.append(("processes", (), 1.0))
     assert machine.ranks() == [("1", "0")]
 
 
@@ -218,12 +228,50 @@ def test_a_rank_stays_on_its_gpu_while_that_is_lost_and_goes_with_its_process(ma
     machine.train(50)
     machine.use(second=[50])
     assert machine.ranks() == [("1", "0")]
-    machine.use()
+    machine.gpus[1] = lost(1, SECOND)
     assert machine.ranks() == [("1", "0")]
     machine.members = ()
     assert machine.ranks() == []
     machine.train(50)
     assert machine.ranks() == []
+
+
+def test_a_rank_on_two_gpus_stays_on_the_one_that_is_lost(machine: Machine) -> None:
+    machine.run(50)
+    machine.train(50)
+    machine.use(first=[50], second=[50])
+    assert machine.ranks() == [("0", "0"), ("1", "0")]
+    machine.gpus[1] = lost(1, SECOND)
+    assert machine.ranks() == [("0", "0"), ("1", "0")]
+    machine.use(first=[50])
+    assert machine.ranks() == [("0", "0")]
+
+
+def test_a_rank_stays_on_a_gpu_that_no_longer_tells_who_is_there(machine: Machine) -> None:
+    machine.run(50)
+    machine.train(50)
+    machine.use(second=[50])
+    assert machine.ranks() == [("1", "0")]
+    machine.gpus[1].values[:] = [("up", (), 1.0)]
+    assert machine.ranks() == [("1", "0")]
+
+
+def test_where_pids_are_not_the_hosts_a_rank_is_where_it_says_and_nobody_is_told_beside_it(machine: Machine) -> None:
+    machine.collector = machine.collects(host_pids=False)
+    machine.run(50)
+    machine.run(60)
+    machine.train(50, FIRST)
+    machine.use(second=[50, 60])
+    assert machine.ranks() == [("0", "0")]
+    assert machine.processes() == [("50", "rank", "0")]
+
+
+def test_the_first_process_of_a_container_is_a_rank_with_those_that_it_has_started(machine: Machine) -> None:
+    machine.run(1, parent=0)
+    machine.run(60)
+    machine.train(1)
+    machine.use(second=[60])
+    assert machine.ranks() == [("1", "0")]
 
 
 def test_a_rank_that_has_moved_is_where_it_is_now(machine: Machine) -> None:
@@ -257,9 +305,8 @@ def test_a_real_gpu_is_given_to_nobody_who_does_not_say_so(machine: Machine) -> 
 def test_each_rank_has_a_process_info_with_its_run_and_its_user(machine: Machine) -> None:
     machine.run(50)
     machine.train(50, rank=3, local_rank=1)
-    assert machine.told("trackside_process_info") == [
-        ("50", "rank", "python3", USER, "char-model", "id-7", "3", "1", "815")
-    ]
+    expected = ("50", "rank", "python3", USER, "char-model", "id-7", "3", "1", "815")
+    eventually(lambda: machine.told("trackside_process_info") == [expected])
 
 
 def test_a_process_that_a_rank_has_started_bears_its_rank_and_another_ones_only_its_name(machine: Machine) -> None:
@@ -269,7 +316,27 @@ def test_a_process_that_a_rank_has_started_bears_its_rank_and_another_ones_only_
     machine.train(50)
     machine.use(first=[60, 70, 80])
     assert machine.processes() == [("50", "rank", "0"), ("60", "rank", "0"), ("70", "other", "")]
-    assert machine.told("trackside_process_info")[-1] == ("70", "other", "vllm", USER, "", "", "", "", "")
+    expected = ("70", "other", "vllm", USER, "", "", "", "", "")
+    eventually(lambda: machine.told("trackside_process_info")[-1] == expected)
+
+
+def test_other_processes_are_left_out_when_that_is_asked_for(machine: Machine) -> None:
+    machine.collector = machine.collects(others=False)
+    machine.run(50)
+    machine.run(60, parent=50)
+    machine.run(70)
+    machine.train(50)
+    machine.use(first=[60, 70])
+    assert machine.processes() == [("50", "rank", "0"), ("60", "rank", "0")]
+
+
+def test_a_process_that_renames_itself_keeps_the_name_that_it_was_seen_with(machine: Machine) -> None:
+    machine.use(first=[70])
+    for name in ("vllm", "vllm: step 1", ") S 1 ("):
+        machine.run(70, comm=name)
+        assert machine.told("trackside_process_info")[0][2] == "vllm"
+    machine.run(70, comm="another", began=100)
+    assert machine.told("trackside_process_info")[0][2] == "another"
 
 
 def test_a_process_with_two_runs_has_one_info_of_the_newest_and_both_are_on_its_gpu(machine: Machine) -> None:
@@ -297,6 +364,25 @@ def test_a_crowd_on_a_gpu_is_cut_and_the_ranks_are_not(machine: Machine) -> None
     assert ("50", "rank", "0") in machine.processes()
 
 
+def test_what_ranks_have_started_comes_before_a_crowd_whose_cut_is_told_once(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    crowd = range(1000, 1000 + OTHERS)
+    for pid in crowd:
+        machine.run(pid)
+    machine.run(50)
+    machine.run(2000, parent=50)
+    machine.train(50)
+    machine.use(first=crowd)
+    assert len(machine.processes()) == OTHERS + 1
+    assert not caplog.records
+    machine.use(first=crowd, second=[2000])
+    for _ in range(2):
+        assert ("2000", "rank", "0") in machine.processes()
+    [said] = [record.getMessage() for record in caplog.records]
+    assert said.startswith(f"{OTHERS + 1} processes beside the ranks are on the GPUs, and trackside_process_info shows")
+
+
 @pytest.mark.parametrize("text", ["", "Name:\tx\n", "Name:\tx\nPPid:\tone\nUid:\t0\n", "\xff\xfe"])
 def test_a_status_that_cannot_be_read_is_no_process(machine: Machine, text: str) -> None:
     machine.run(70)
@@ -311,24 +397,6 @@ def test_a_user_without_a_name_is_shown_by_number(machine: Machine) -> None:
     status.write_text(status.read_text().replace(f"Uid:\t{UID}", "Uid:\t4242424242"))
     machine.use(first=[70])
     assert machine.told("trackside_process_info")[0][3] == "4242424242"
-
-
-def test_a_directory_that_does_not_answer_holds_nobody_up_and_its_name_comes_later(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers = threading.Event()
-    found = pwd.getpwuid(UID)
-
-    def slow(_uid: int) -> pwd.struct_passwd:
-        answers.wait()
-        return found
-
-    monkeypatch.setattr(pwd, "getpwuid", slow)
-    machine.run(70)
-    machine.use(first=[70])
-    assert machine.told("trackside_process_info")[0][3] == str(UID)
-    answers.set()
-    eventually(lambda: machine.told("trackside_process_info")[0][3] == USER)
 
 
 def test_without_gpus_and_trainings_there_is_nothing_and_that_is_no_failure(machine: Machine) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 import pytest
 from pages import Page, promtool
-from processes import ROOT
+from processes import ROOT, eventually
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
@@ -135,7 +135,8 @@ def _sampled() -> list[Batch]:
     gpu = GpuCollector(nvml, patience=1.0)
     counts = NvmlCollector(nvml, gpu, expected=0, sys=SYS)
     member = Member("char-model", "launch-10.0.0.1-29500-4711-99", 0, 0, "815", 4711, ("0",))
-    ranks = RanksCollector(lambda: gpu.seen.gpus, lambda: (member,), PROC)
+    ranks = RanksCollector(lambda: gpu.seen.gpus, lambda: (member,), host_pids=True, proc=PROC)
+    eventually(lambda: "root" in ranks.collect()[-1].labels)
     collectors = (CpuCollector(PROC), MemoryCollector(PROC), gpu, counts, ranks)
     ticks = iter(range(100))
     sampler = Sampler(collectors, lambda _: None, 1.0, clock=lambda: next(ticks) / 64, wall=lambda: NOW.wall)

@@ -239,3 +239,16 @@ def test_a_second_daemon_leaves_the_gpus_to_the_first_until_that_ends(
     assert not of_gpus(second, "utilization_ratio")
     watched.stop()
     eventually(lambda: everything_is_well(second))
+
+
+def test_after_a_reload_a_driver_is_slow_by_the_new_interval(
+    scenario: Scenario, start_daemon: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    file = tmp_path / "trackside.yml"
+    file.write_text("sample: {interval: 3s}\n")
+    daemon = start_daemon(f"--config.file={file}")
+    eventually(lambda: everything_is_well(daemon))
+    file.write_text("sample: {interval: 500ms}\n")
+    scenario.say("0 delay 0.01")
+    daemon.process.send_signal(signal.SIGHUP)
+    eventually(lambda: "than the interval" in daemon.api("status").text)

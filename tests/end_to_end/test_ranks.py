@@ -1,4 +1,4 @@
-"""Which rank trains on which GPU: a real daemon with simulated GPUs, and real trainings that were given one."""
+"""Which rank trains on which GPU: a real daemon with GPUs that are not, and real trainings that were given one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import ROOT, Daemon, eventually
 
+from trackside_daemon.nvml.readers.pids import PROC, sees_host
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from end_to_end.conftest import Process
     from end_to_end.prometheus import Prometheus
+    from nvml.fake.library import Scenario
 
 #: Pushes, and waits to be ended.
 TRAINING = "import sys, trackside; trackside.push(step=1, loss=1.0); sys.stdin.read()"
+GIB = 1024**3
 THIRD = "GPU-00000000-0000-0000-0000-000000000003"
 
 
@@ -35,6 +39,11 @@ def daemon() -> Iterator[Daemon]:
 def rank_info(daemon: Daemon, run: str) -> list[str]:
     """The series that say which GPUs a run trains on."""
     return [one for one in daemon.series() if one.startswith("trackside_gpu_rank_info") and f'run="{run}"' in one]
+
+
+def process_info(daemon: Daemon, run: str) -> list[str]:
+    """The series that say which processes a run has."""
+    return [one for one in daemon.series() if one.startswith("trackside_process_info") and f'run="{run}"' in one]
 
 
 @pytest.mark.parametrize(
@@ -54,24 +63,35 @@ def test_a_rank_is_joined_with_the_gpu_that_its_environment_gives_it(
     uuid = f"{THIRD[:-1]}{gpu}"
     expected = f'trackside_gpu_rank_info{{gpu="{gpu}",rank="5",run="{name}",uuid="{uuid}"}}'
     assert eventually(lambda: rank_info(daemon, name)) == [expected]
-    [info] = [one for one in daemon.series() if one.startswith("trackside_process_info") and f'run="{name}"' in one]
     user = pwd.getpwuid(os.getuid()).pw_name
+    [info] = eventually(lambda: [one for one in process_info(daemon, name) if f'user="{user}"' in one])
     assert f'pid="{training.pid}"' in info
     assert 'role="rank"' in info
-    assert f'user="{user}"' in info
     training.communicate("", timeout=60)
     eventually(lambda: not rank_info(daemon, name))
 
 
 def test_the_joins_that_the_page_of_gpus_shows_are_answered(
-    daemon: Daemon, start_training: Callable[..., Process], start_prometheus: Callable[..., Prometheus]
+    scenario: Scenario,
+    start_daemon: Callable[..., Daemon],
+    start_training: Callable[..., Process],
+    start_prometheus: Callable[..., Prometheus],
 ) -> None:
     by_rank, by_process = re.findall(r"^trackside_gpu_.* \* .*$", (ROOT / "docs/gpu.md").read_text(), re.MULTILINE)
-    training = start_training(daemon, "-c", TRAINING, TRACKSIDE_RUN_NAME="joined", CUDA_VISIBLE_DEVICES="1")
+    daemon = start_daemon("--sample.interval=250ms")
+    training = start_training(daemon, "-c", TRAINING, TRACKSIDE_RUN_NAME="joined", CUDA_VISIBLE_DEVICES="0")
+    scenario.say(f"1 nvmlDeviceGetComputeRunningProcesses_v3 {training.pid} {GIB}")
+    gpu = "1" if sees_host(PROC) else "0"  # tests in a container go by what the training says
     prometheus = start_prometheus(daemon.url)
-    prometheus.shows('trackside_gpu_rank_info{run="joined"}', 1)
+    user = pwd.getpwuid(os.getuid()).pw_name
+    prometheus.shows(f'trackside_process_info{{run="joined",user="{user}"}}', 1)
+    prometheus.shows(f'trackside_gpu_process_memory_bytes{{pid="{training.pid}"}}', GIB)
+    prometheus.shows(f'trackside_gpu_rank_info{{run="joined",gpu="{gpu}"}}', 1)
     [joined] = [point for point in prometheus.query(by_rank) if point.labels["run"] == "joined"]
-    assert joined.labels == {"gpu": "1", "rank": "0", "run": "joined", "uuid": f"{THIRD[:-1]}1"}
-    assert 0 < joined.value < 1
-    assert prometheus.query(by_process) == []  # simulated GPUs have no processes
+    assert joined.labels == {"gpu": gpu, "rank": "0", "run": "joined", "uuid": joined.labels["uuid"]}
+    assert joined.value == 0.98
+    [process] = [point for point in prometheus.query(by_process) if point.labels["pid"] == str(training.pid)]
+    whose = {name: process.labels[name] for name in ("gpu", "run", "rank", "user")}
+    assert whose == {"gpu": "1", "run": "joined", "rank": "0", "user": user}
+    assert process.value == GIB
     training.communicate("", timeout=60)

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
     from workers import Clock, Workers
 
+TELLS_INTERVAL = """
+import json, sys
+for request in sys.stdin:
+    print(json.dumps({"gpus": [], "driver": {"number": str(json.loads(request)["interval"])}}), flush=True)
+"""
 HANGS_AFTER_ONE = ANSWER + "import sys\nsys.stdin.readline()\nanswer(1)\nsys.stdin.read()"
 #: Holds the second answer back until the test writes to the FIFO that is its argument.
 HELD_BACK = f"""
@@ -50,6 +55,14 @@ def test_nothing_is_started_before_the_first_reading() -> None:
 def test_one_worker_answers_every_reading(worker: Workers) -> None:
     nvml = worker(COUNTS)
     assert [number(nvml) for _ in range(3)] == ["1", "2", "3"]
+
+
+def test_each_request_says_how_long_it_is_until_the_next(worker: Workers) -> None:
+    nvml = worker(TELLS_INTERVAL)
+    nvml.interval = 2.5
+    assert number(nvml) == "2.5"
+    nvml.interval = 0.1
+    assert number(nvml) == "0.1"
 
 
 def test_an_answer_that_comes_late_is_taken_by_the_next_call(worker: Workers, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def answer(order: Order, name: str) -> Reading:
     """What a worker says that is started beside the holder."""
     environ = {**os.environ, VARIABLE: name}
     result = subprocess.run(
-        _worker_command(order), input=b"[]\n", capture_output=True, env=environ, check=False, timeout=30
+        _worker_command(order), input=b"{}\n", capture_output=True, env=environ, check=False, timeout=30
     )
     return msgspec.json.decode(result.stdout.splitlines()[-1], type=Reading)
 

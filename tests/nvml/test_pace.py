@@ -44,8 +44,8 @@ def slow(library: Any) -> Slow:
 
 
 def cycles(slow: Slow, count: int, *extra: str) -> list[GpuReading]:
-    driver = Driver(pynvml, chosen(extra), interval=LIMIT, clock=slow)
-    return [driver.read().gpus[1] for _ in range(count)]
+    driver = Driver(pynvml, chosen(extra), clock=slow)
+    return [driver.read(interval=LIMIT).gpus[1] for _ in range(count)]
 
 
 def test_the_costliest_optional_reader_of_slow_cycles_is_refused_in_words(slow: Slow) -> None:
@@ -68,11 +68,20 @@ def test_the_next_costliest_follows_when_that_was_not_enough(slow: Slow) -> None
 
 
 def test_two_slow_cycles_are_borne(slow: Slow) -> None:
-    driver = Driver(pynvml, chosen(["all"]), interval=LIMIT, clock=slow)
+    driver = Driver(pynvml, chosen(["all"]), clock=slow)
     for seconds in (0.5, 0.5, 0.1, 0.5, 0.5):
         slow.take("nvmlDeviceGetPcieThroughput", seconds)
-        gpu = driver.read().gpus[0]
+        gpu = driver.read(interval=LIMIT).gpus[0]
     assert "pcie-throughput" not in gpu.refusals
+
+
+def test_a_cycle_is_slow_by_the_interval_that_it_is_asked_with(slow: Slow) -> None:
+    driver = Driver(pynvml, chosen(["all"]), clock=slow)
+    slow.take("nvmlDeviceGetPcieThroughput", 0.5)
+    for interval, refused in ((5.0, False), (LIMIT, True)):
+        for _ in range(PATIENCE + 1):
+            gpu = driver.read(interval=interval).gpus[0]
+        assert ("pcie-throughput" in gpu.refusals) == refused
 
 
 def test_a_slow_cycle_without_anything_optional_loses_nothing(slow: Slow) -> None:

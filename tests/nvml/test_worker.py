@@ -50,7 +50,7 @@ def worker() -> Iterator[subprocess.Popen[bytes]]:
 def ask(process: subprocess.Popen[bytes]) -> Reading:
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write(b"[]\n")
+    process.stdin.write(b"{}\n")
     process.stdin.flush()
     return msgspec.json.decode(process.stdout.readline(), type=Reading)
 
@@ -98,7 +98,7 @@ def test_it_dies_with_a_killed_parent_although_its_input_stays_open() -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, close_fds=False) as parent:
         for end in theirs:
             os.close(end)
-        os.write(requests, b"[]\n")
+        os.write(requests, b"{}\n")
         assert b"gpus" in os.read(answers, 65536)
         parent.kill()
         assert select.select([answers], [], [], 10)[0]
@@ -141,7 +141,7 @@ def test_a_simulation_does_not_load_pynvml() -> None:
         "sys.exit(status or 'pynvml' in sys.modules)"
     )
     result = subprocess.run(
-        [sys.executable, "-c", script, ONE], input=b"[]\n", capture_output=True, check=False, timeout=30
+        [sys.executable, "-c", script, ONE], input=b"{}\n", capture_output=True, check=False, timeout=30
     )
     assert result.returncode == 0, result.stderr
 

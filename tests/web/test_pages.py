@@ -10,7 +10,9 @@ from speech import Speaker
 
 from trackside_daemon.collectors.memory import MemoryCollector
 from trackside_daemon.metric import Batch
-from trackside_daemon.web.app import SECURITY
+from trackside_daemon.web.app import SECURITY, Pages
+from trackside_daemon.web.gpu import GpuPages
+from trackside_daemon.web.history import HistoryPages
 
 
 @pytest.fixture
@@ -92,6 +94,14 @@ def test_an_unknown_path_is_a_404(client: Any, path: str) -> None:
 
 def test_an_unknown_path_of_the_api_is_a_404_too(site: Any) -> None:
     assert problem(site.client().get("/api/v1/nothing", headers=site.key), 404)[0] == "not_found"
+
+
+def test_the_same_name_on_other_pages_takes_no_endpoint_away(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for pages, name in ((Pages, "runs"), (GpuPages, "runs"), (HistoryPages, "status"), (GpuPages, "status")):
+        monkeypatch.setattr(pages, name, pages, raising=False)
+    client = site.client()
+    assert client.get("/api/v1/runs", headers=site.key).json() == {"runs": []}
+    assert client.get("/api/v1/status", headers=site.key).json() == {"version": "1"}
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/-/healthy", "/-/ready", "/"])

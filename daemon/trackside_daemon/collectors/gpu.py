@@ -72,7 +72,7 @@ class GpuCollector:
 
     Args:
         nvml: The handle, closed by whoever made it.
-        patience: Seconds to wait for a reading.
+        patience: Seconds to wait for a reading; it may be set while the collector runs.
 
     Attributes:
         seen: What the last tick saw.
@@ -84,7 +84,7 @@ class GpuCollector:
     def __init__(self, nvml: Nvml, patience: float) -> None:
         self.seen = Seen()
         self._nvml = nvml
-        self._patience = patience
+        self.patience = patience
         self._forgetting = False
         self._told: set[tuple[str, str]] = set()
 
@@ -100,7 +100,7 @@ class GpuCollector:
             self._forgetting, self.seen = False, Seen(error=self.seen.error)
         skipped = self._nvml.skipped
         try:
-            reading = self._nvml.read(self._patience)
+            reading = self._nvml.read(self.patience)
         except NvmlUnavailable as error:
             self.seen = self._without(error)
             raise self._failure(error, busy=self._nvml.skipped > skipped) from error

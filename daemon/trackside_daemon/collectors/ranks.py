@@ -1,8 +1,9 @@
 """Which rank trains on which GPU, and whose the processes are that NVML lists.
 
 NVML tells the processes on a GPU by pid, and the connection of a training's client tells its pid, so that each rank is
-found where it is, also by the processes that it has started. Where that finds nothing (CUDA is not initialised yet,
-NVML's pids are another namespace's), what the client says of its GPUs counts: see `trackside_daemon.collectors.claims`.
+found where it is, also by the processes that it has started. Where that finds nothing, since CUDA is not initialised
+yet, what the client says of its GPUs counts: see `trackside_daemon.collectors.claims`. Only that counts in a container
+that does not see the host's pids: there NVML's may be those of others.
 
 Simulated GPUs have no processes and belong to nobody. So that dashboards can be seen, a rank that says nothing of its
 GPUs is shown on the one of its local rank.
@@ -10,11 +11,12 @@ GPUs is shown on the one of its local rank.
 
 from __future__ import annotations
 
-from itertools import islice
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.collectors.claims import by_index, by_uuid
+from trackside_daemon.collectors.names import Life, Names
 from trackside_daemon.collectors.status import Processes
 from trackside_daemon.collectors.users import Users
 from trackside_daemon.metric import Metric, Sample
@@ -22,7 +24,6 @@ from trackside_daemon.metric import Metric, Sample
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from trackside_daemon.collectors.status import Status
     from trackside_daemon.member import Member
     from trackside_daemon.nvml.reading import GpuReading
 
@@ -42,10 +43,12 @@ PROCESS_INFO = Metric(
 )
 
 OTHERS = 256
-"""So many processes at most that are no rank's; a machine's GPUs have a few."""
+"""So many processes at most beside the ranks themselves, first those that they have started; a machine has a few."""
 
 _NOBODY = ("", "", "", "", "")
 """Run, run id, rank, local rank and job of a process that is no rank's."""
+
+log = logging.getLogger("trackside")
 
 
 class _Rank(NamedTuple):
@@ -62,6 +65,8 @@ class RanksCollector:
     Args:
         gpus: As they were read last.
         members: The processes of this machine that train.
+        host_pids: Whether NVML's pids mean here what they mean to the driver.
+        others: Whether processes that are no rank's are told too.
         proc: Where procfs is mounted.
     """
 
@@ -72,20 +77,28 @@ class RanksCollector:
         self,
         gpus: Callable[[], Sequence[GpuReading]],
         members: Callable[[], Sequence[Member]],
+        *,
+        host_pids: bool,
+        others: bool = True,
         proc: Path = Path("/proc"),
     ) -> None:
         self._gpus = gpus
         self._members = members
+        self._host_pids = host_pids
+        self._others = others
         self._proc = proc
         self._users = Users()
+        self._names = Names()
+        self._told = False
         self._held: dict[_Rank, set[str]] = {}
 
     def collect(self) -> list[Sample]:
         """A sample for each rank on a GPU, and one for each process; none when nobody trains and no GPU is used."""
+        self._names.begin()
         gpus, members = self._gpus(), self._members()
         processes = Processes(self._proc)
         ranks = {member.pid for member in members if member.pid}
-        listed = [(pid, gpu.uuid) for gpu in gpus for pid in sorted(_pids(gpu))]
+        listed = [(pid, gpu.uuid) for gpu in gpus for pid in sorted(_pids(gpu))] if self._host_pids else []
         elders = {pid: processes.elder(pid, ranks) for pid, _ in listed}
         seen: dict[int, set[str]] = {}
         for pid, uuid in listed:
@@ -99,13 +112,14 @@ class RanksCollector:
         seen: Mapping[int, set[str]],
         processes: Processes,
     ) -> list[Sample]:
-        """Where the ranks are. One that was *seen* on a GPU stays there while it lives, also when the GPU is lost."""
+        """Where the ranks are. One that was *seen* on a GPU stays there while it lives and NVML does not list who is there."""
+        told = {gpu.uuid for gpu in gpus if any(family == "processes" for family, _, _ in gpu.values)}
         held: dict[_Rank, set[str]] = {}
         samples: dict[tuple[str, ...], Sample] = {}
         for member in members:
             key = _Rank(member.run_id, member.rank, member.pid)
-            uuids = seen.get(member.pid) if member.pid else None
-            if uuids := uuids or self._held.get(key):
+            now = seen.get(member.pid, set()) if member.pid else set()
+            if uuids := now | (self._held.get(key, set()) - told):
                 held[key] = uuids
             on = [gpu for gpu in gpus if gpu.uuid in uuids] if uuids else _claimed(member, gpus, processes)
             for gpu in on:
@@ -120,19 +134,33 @@ class RanksCollector:
         """Each process once; of several runs in one process the newest."""
         by_pid = {member.pid: member for member in members if member.pid}
         for pid, member in by_pid.items():
-            yield self._process(pid, processes.get(pid), member)
-        strange = ((pid, processes.get(pid)) for pid in elders if pid not in by_pid)
-        known = ((pid, status) for pid, status in strange if status is not None)
-        for pid, status in islice(known, OTHERS):
-            yield self._process(pid, status, by_pid.get(elders[pid]))
+            yield self._process(pid, processes, member)
+        listed = [pid for pid in elders if pid not in by_pid and (self._others or elders[pid])]
+        known = sorted((pid for pid in listed if processes.get(pid)), key=lambda pid: not elders[pid])
+        self._tell_cut(len(known))
+        for pid in known[:OTHERS]:
+            yield self._process(pid, processes, by_pid.get(elders[pid]))
 
-    def _process(self, pid: int, status: Status | None, member: Member | None) -> Sample:
-        who = ("", "") if status is None else (status.comm, self._users.name(status.uid))
+    def _process(self, pid: int, processes: Processes, member: Member | None) -> Sample:
+        status, who = processes.get(pid), ("", "")
+        if status is not None:
+            name = self._names.first(Life(pid, processes.started(pid)), status.comm)
+            who = (name, self._users.name(status.uid))
         role, whose = "other", _NOBODY
         if member is not None:
             numbers = (str(member.rank), str(member.local_rank))
             role, whose = "rank", (member.run, member.run_id, *numbers, member.job_id)
         return Sample(PROCESS_INFO, (str(pid), role, *who, *whose), 1)
+
+    def _tell_cut(self, count: int) -> None:
+        """Log, once, that there are more processes than are shown."""
+        if count > OTHERS and not self._told:
+            self._told = True
+            log.warning(
+                "%d processes beside the ranks are on the GPUs, and %s shows %d of them; --no-collector.ranks.others "
+                "leaves those out that no rank has started",
+                *(count, PROCESS_INFO.name, OTHERS),
+            )
 
 
 def _pids(gpu: GpuReading) -> set[int]:

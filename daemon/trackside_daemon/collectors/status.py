@@ -42,13 +42,21 @@ class Processes:
             self._known[pid] = _status(self._proc / str(pid) / "status")
         return self._known[pid]
 
+    def started(self, pid: int) -> int:
+        """When it began, from /proc/PID/stat in ticks since boot, which tells it from another of its pid; 0 when hidden."""
+        try:
+            # The name before it, in parentheses, may contain anything.
+            return int((self._proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[19])
+        except (OSError, ValueError, IndexError):
+            return 0
+
     def elder(self, pid: int, among: Collection[int]) -> int:
         """The nearest *among* these that the process is, or descends from; 0 for none."""
         for _ in range(GENERATIONS):
             if pid in among:
                 return pid
             status = self.get(pid)
-            if status is None or status.parent <= 1:
+            if status is None or not status.parent:
                 break
             pid = status.parent
         return 0

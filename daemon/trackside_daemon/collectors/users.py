@@ -2,29 +2,60 @@
 
 from __future__ import annotations
 
-import pwd
 import threading
-from contextlib import suppress
+import time
+from collections import deque
+from typing import TYPE_CHECKING
 
-PATIENCE_SECONDS = 0.05
-"""What /etc/passwd knows is there by then; what a server knows may come later, and is shown from then on."""
+from trackside_daemon.user import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+AGAIN_SECONDS = 300.0
+"""Until a user is asked for once more who had no name: the server may have been away."""
 
 
 class Users:
-    """Looks each user up once, in a thread that nobody has to wait for."""
+    """Looks users up, one after another, in a thread that nobody waits for.
 
-    def __init__(self) -> None:
+    Args:
+        clock: Seconds of a clock that only goes forward.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._names: dict[int, str] = {}
+        self._asked: dict[int, float] = {}
+        self._wanted: deque[int] = deque()
+        self._lock = threading.Lock()
+        self._asking = False
 
     def name(self, uid: int) -> str:
         """The user's name; the number where there is none, or none yet."""
-        if uid not in self._names:
-            self._names[uid] = str(uid)
-            asking = threading.Thread(target=self._ask, args=(uid,), name="trackside-user", daemon=True)
-            asking.start()
-            asking.join(PATIENCE_SECONDS)
-        return self._names[uid]
+        if uid in self._names:
+            return self._names[uid]
+        now = self._clock()
+        if now - self._asked.get(uid, float("-inf")) >= AGAIN_SECONDS:
+            self._asked[uid] = now
+            self._want(uid)
+        return str(uid)
 
-    def _ask(self, uid: int) -> None:
-        with suppress(KeyError):
-            self._names[uid] = pwd.getpwuid(uid).pw_name
+    def _want(self, uid: int) -> None:
+        with self._lock:
+            self._wanted.append(uid)
+            if self._asking:
+                return
+            self._asking = True
+        threading.Thread(target=self._ask, name="trackside-users", daemon=True).start()
+
+    def _ask(self) -> None:
+        """Until nobody is wanted any more."""
+        while True:
+            with self._lock:
+                if not self._wanted:
+                    self._asking = False
+                    return
+                uid = self._wanted.popleft()
+            if found := name_of(uid):
+                self._names[uid] = found

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trackside_daemon.nvml.reading import Reading
+from trackside_daemon.nvml.reading import Reading, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,11 +52,12 @@ class Dialogue:
         """Whether the last request was made by a call of `reading` before the last."""
         return self._asked_in != self._calls
 
-    def reading(self, avoid: frozenset[int], until: float) -> Reading | None:
+    def reading(self, avoid: frozenset[int], interval: float, until: float) -> Reading | None:
         """An answer to this call's request or to that of the call before, waited for until *until* of `time.monotonic`.
 
         Args:
             avoid: Indexes of GPUs that a new request leaves alone.
+            interval: Seconds that a new request says until the next.
             until: An answer that comes later is taken by the next call; after that it is too old, and asked for again.
 
         Raises:
@@ -66,7 +67,7 @@ class Dialogue:
         self._calls += 1
         while True:
             if not self._outstanding:
-                self._ask(avoid)
+                self._ask(avoid, interval)
             line = self._child.answer(until)
             if line is None:
                 return None
@@ -78,7 +79,7 @@ class Dialogue:
             if reading.error or self._calls - self._asked_in <= 1:
                 return reading
 
-    def _ask(self, avoid: frozenset[int]) -> None:
-        self._child.ask(msgspec.json.encode(sorted(avoid)))
+    def _ask(self, avoid: frozenset[int], interval: float) -> None:
+        self._child.ask(msgspec.json.encode(Request(sorted(avoid), interval)))
         self.avoided, self.at = avoid, None
         self._outstanding, self._asked_in, self._asked_at = True, self._calls, self._clock()

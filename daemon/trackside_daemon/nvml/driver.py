@@ -30,7 +30,6 @@ class Driver:
         pynvml: The module.
         groups: What is read of each GPU; None for the default.
         reading: Told the index of a GPU before anything is asked of it, so that a hang can be blamed.
-        interval: Seconds in which a cycle is to be done; where it takes longer, what is optional is left out.
         clock: Seconds of a clock that only goes forward.
     """
 
@@ -39,13 +38,12 @@ class Driver:
         pynvml: Any,
         groups: Mapping[str, Group] | None = None,
         reading: Callable[[int], None] = lambda _: None,
-        interval: float = math.inf,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._nvml = Library(pynvml)
         self._groups = chosen() if groups is None else groups
         self._reading = reading
-        self._pace = Pace(interval)
+        self._pace = Pace()
         self._clock = clock
         self._versions: dict[str, str] | None = None
         self._gpus: dict[str, Gpu] = {}
@@ -54,11 +52,12 @@ class Driver:
         self._events = GpuEvents(Library(pynvml))
         self._unbind = DriverUnbind(Library(pynvml))
 
-    def read(self, avoid: Collection[int] = ()) -> Reading:
+    def read(self, avoid: Collection[int] = (), interval: float = math.inf) -> Reading:
         """Every GPU that NVML counts. The first call initialises NVML, which may take seconds.
 
         Args:
             avoid: Indexes of GPUs that nothing is asked of, since a worker before this one hung there.
+            interval: Seconds in which this is to be done; where it takes longer, what is optional is left out.
         """
         nvml = self._nvml
         if self._unbind.told.is_set():
@@ -77,7 +76,7 @@ class Driver:
         begun = self._clock()
         self._handles = {}
         gpus = [self._gpu(index) if index not in avoid else self._lost(index) for index in range(count)]
-        self._pace.keep(self._clock() - begun, self._gpus.values())
+        self._pace.keep(self._clock() - begun, interval, self._gpus.values())
         self._events.watch(self._handles)
         rejected: dict[str, int] = {}
         for gpu in self._gpus.values():

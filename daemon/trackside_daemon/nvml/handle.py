@@ -76,6 +76,7 @@ class Nvml:
         wall: Unix time, in seconds.
 
     Attributes:
+        interval: Seconds between two calls of `read`, as the worker is told; it may be set while it runs.
         restarts: How many workers were ended or have ended, by `REASONS`.
         skipped: How many calls of `read` had no answer since the worker was busy with the request of one before.
         last: The last reading, also while there is none now; before the first, one of nothing.
@@ -88,6 +89,7 @@ class Nvml:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
+        self.interval = 1.0
         self.restarts = dict.fromkeys(REASONS, 0)
         self.skipped = 0
         self.last = Reading()
@@ -169,7 +171,7 @@ class Nvml:
     def _read(self, until: float) -> Reading:
         dialogue = self._living_worker()
         try:
-            reading = dialogue.reading(self.avoided, until)
+            reading = dialogue.reading(self.avoided, self.interval, until)
         except ChildFailed as error:
             raise self._replace(f"the NVML worker failed: {error}", error.reason) from error
         except msgspec.MsgspecError as error:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
-import pwd
 import socket
 import struct
 from pathlib import Path
+
+from trackside_daemon.user import name_of
 
 VARIABLE = "TRACKSIDE_NVML_LOCK"
 """Names another lock, for a daemon that is given other GPUs of the same machine."""
@@ -59,14 +60,7 @@ def _holder(address: str) -> str:
     pid, uid, _ = struct.unpack("3i", credentials)
     if not pid:
         return "a process of another container"
-    return f"process {pid} of user {_user(uid)}{_parent(pid)}"
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    return f"process {pid} of user {name_of(uid) or uid}{_parent(pid)}"
 
 
 def _parent(pid: int) -> str:

@@ -18,19 +18,17 @@ OPTIONAL = {name for name, group in GROUPS.items() if group.extra} | {"processes
 
 
 class Pace:
-    """Counts the cycles that took longer than the interval.
+    """Counts the cycles that took longer than the interval."""
 
-    Args:
-        interval: Seconds from one cycle to the next.
-    """
-
-    def __init__(self, interval: float) -> None:
-        self._interval = interval
+    def __init__(self) -> None:
         self._late = 0
 
-    def keep(self, seconds: float, gpus: Collection[Gpu]) -> None:
-        """A cycle over the *gpus* took so long: after too many of those their costliest optional reader is refused."""
-        self._late = self._late + 1 if seconds > self._interval else 0
+    def keep(self, seconds: float, interval: float, gpus: Collection[Gpu]) -> None:
+        """A cycle over the *gpus* took so many *seconds*, and the next is due after so many: its *interval*.
+
+        When too many in a row took longer than that, the costliest optional reader of the GPUs is refused.
+        """
+        self._late = self._late + 1 if seconds > interval else 0
         if self._late < PATIENCE:
             return
         self._late = 0

@@ -19,18 +19,28 @@ class Order(msgspec.Struct, omit_defaults=True):
     """What a worker is to do, as its one argument in JSON.
 
     Attributes:
-        interval: Seconds between two requests.
         extra: Groups that are read beyond the default, or ``all``; *skip* those that are not.
         simulate: How many GPUs to simulate; 0 asks the driver.
         profile: What the simulated ones are, and *troubles* what ails them.
     """
 
-    interval: float = 1.0
     extra: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     simulate: int = 0
     profile: str = "h100"
     troubles: tuple[str, ...] = ()
+
+
+class Request(msgspec.Struct):
+    """What a worker is asked, as one line of JSON.
+
+    Attributes:
+        avoid: Indexes of GPUs to leave alone, since a worker hung there.
+        interval: Seconds until the next request, in which a cycle is to be done.
+    """
+
+    avoid: list[int] = []
+    interval: float = 1.0
 
 
 class GpuReading(msgspec.Struct):

@@ -1,8 +1,8 @@
 """The process that alone talks to NVML: ``python -m trackside_daemon.nvml.worker ORDER [PARENT]``.
 
-The order is an `Order` in JSON, the parent the id of the process that reads the answers. A request is a line on stdin,
-with the indexes of GPUs to leave alone as a JSON list; its answer a `Reading` as one line of JSON on stdout, after a line
-with the index of each GPU that it goes on to. The worker ends with its input, with its parent, and after a reading that
+The order is an `Order` in JSON, the parent the id of the process that reads the answers. A request is a `Request` as one
+line of JSON on stdin; its answer a `Reading` as one line of JSON on stdout, after a line with the index of each GPU that
+it goes on to. The worker ends with its input, with its parent, and after a reading that
 is an error: what mends it may be another library, and only a new process loads it.
 """
 
@@ -20,7 +20,7 @@ import msgspec
 from trackside_daemon.nvml.driver import Driver
 from trackside_daemon.nvml.groups import chosen
 from trackside_daemon.nvml.lock import Locked, lock
-from trackside_daemon.nvml.reading import Order, Reading
+from trackside_daemon.nvml.reading import Order, Reading, Request
 from trackside_daemon.nvml.simulated import Start, simulate
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     order = msgspec.json.decode(arguments[0], type=Order)
     read = _simulation(order) if order.simulate else _real(order, reading)
     for request in sys.stdin.buffer:
-        answer = read(_avoid(request))
+        answer = read(_decode(request))
         answers.write(msgspec.json.encode(answer) + b"\n")
         answers.flush()
         if answer.error:
@@ -53,10 +53,10 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-_avoid = msgspec.json.Decoder(list[int]).decode
+_decode = msgspec.json.Decoder(Request).decode
 
 
-def _real(order: Order, reading: Callable[[int], None]) -> Callable[[list[int]], Reading]:
+def _real(order: Order, reading: Callable[[int], None]) -> Callable[[Request], Reading]:
     try:
         import pynvml
     except ImportError:
@@ -66,18 +66,19 @@ def _real(order: Order, reading: Callable[[int], None]) -> Callable[[list[int]],
         lock()
     except Locked as error:
         return _saying(Reading(error=str(error), reason="locked"))
-    return Driver(pynvml, chosen(order.extra, order.skip), reading, order.interval).read
+    driver = Driver(pynvml, chosen(order.extra, order.skip), reading)
+    return lambda request: driver.read(request.avoid, request.interval)
 
 
-def _saying(reading: Reading) -> Callable[[list[int]], Reading]:
+def _saying(reading: Reading) -> Callable[[Request], Reading]:
     return lambda _: reading
 
 
-def _simulation(order: Order) -> Callable[[list[int]], Reading]:
+def _simulation(order: Order) -> Callable[[Request], Reading]:
     # The monotonic clock counts from boot, as a driver's energy counter does, and goes on when a worker is replaced.
     start = Start(time.monotonic(), time.time() - time.monotonic())
 
-    def read(_: list[int]) -> Reading:
+    def read(_: Request) -> Reading:
         try:
             return simulate(order.simulate, time.monotonic(), order.profile, order.troubles, start)
         except ValueError as error:

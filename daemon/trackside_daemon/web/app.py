@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from trackside_daemon.state import State
     from trackside_daemon.web.gpu import GpuPages
     from trackside_daemon.web.history import HistoryPages
+    from trackside_daemon.web.openapi import Endpoint
 
 STATIC = Path(__file__).parent / "static"
 _REASONS = {
@@ -81,7 +82,7 @@ class Pages:
         self._ready = ready
         self._status = status
         self._reload = reload
-        self._others = (history, gpu)
+        self._pages = {"daemon": self, "history": history, "gpu": gpu}
         self._own = own_families()
 
     def app(self, *, token: Token, hosts: Collection[str], public_read: bool) -> Starlette:
@@ -91,7 +92,7 @@ class Pages:
             Route("/-/healthy", self.healthy),
             Route("/-/ready", self.ready),
             Route("/-/reload", self.reload, methods=["POST", "PUT"]),
-            *(_ApiRoute(f"/api/v1{one.path}", self._answer(one.handler), methods=[one.method]) for one in ENDPOINTS),
+            *(_ApiRoute(f"/api/v1{one.path}", self._answer(one), methods=[one.method]) for one in ENDPOINTS),
             Route("/", self.landing),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
@@ -139,10 +140,9 @@ class Pages:
         """``/api/v1/openapi.json``."""
         return JSONResponse(document(__version__))
 
-    def _answer(self, name: str) -> Callable[[Request], Awaitable[Response]]:
+    def _answer(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         """The method that answers an endpoint of the API."""
-        pages = next(one for one in (self, *self._others) if hasattr(one, name))
-        answer: Callable[[Request], Awaitable[Response]] = getattr(pages, name)
+        answer: Callable[[Request], Awaitable[Response]] = getattr(self._pages[endpoint.pages], endpoint.handler)
         return answer
 
     async def landing(self, _request: Request) -> Response:

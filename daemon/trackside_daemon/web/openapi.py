@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 _PARAMETERS = {
     "id": (
@@ -43,6 +43,7 @@ class Endpoint(NamedTuple):
     Attributes:
         handler: The name of the method that answers.
         body: What a request has in its body; empty for nothing.
+        pages: Whose method it is: of the pages of the history, of the GPUs, or of the daemon itself.
     """
 
     method: str
@@ -52,6 +53,7 @@ class Endpoint(NamedTuple):
     parameters: tuple[str, ...] = ()
     description: str = ""
     body: str = ""
+    pages: Literal["history", "gpu", "daemon"] = "history"
 
 
 ENDPOINTS = (
@@ -104,6 +106,7 @@ ENDPOINTS = (
         "seconds; released is false when the daemon's own worker hangs in the driver, and holders are the processes that "
         "have the files open, as far as the daemon may look. A second pause counts instead of the first.",
         body='{"for": 600}',
+        pages="gpu",
     ),
     Endpoint(
         "POST",
@@ -111,6 +114,7 @@ ENDPOINTS = (
         "resume_gpu",
         "Read the GPUs again.",
         description="resumed is false when they were not paused.",
+        pages="gpu",
     ),
     Endpoint(
         "GET",
@@ -118,8 +122,9 @@ ENDPOINTS = (
         "status",
         "How the daemon does.",
         description="measured are a GPU's families without trackside_gpu_; refused says what it does not answer, and why.",
+        pages="daemon",
     ),
-    Endpoint("GET", "/openapi.json", "openapi", "This document."),
+    Endpoint("GET", "/openapi.json", "openapi", "This document.", pages="daemon"),
 )
 """An id may be any text: what has a meaning in a path is percent-encoded in it, a slash as %2F."""
 

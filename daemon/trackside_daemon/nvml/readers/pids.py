@@ -25,7 +25,10 @@ def highest(proc: Path) -> int:
 
 def sees_host(proc: Path) -> bool:
     """Whether process ids mean here what they mean to the driver; in a container mostly not."""
-    return (proc / "self/ns/pid").stat().st_ino == HOST_NAMESPACE
+    try:
+        return (proc / "self/ns/pid").stat().st_ino == HOST_NAMESPACE
+    except OSError:
+        return False
 
 
 def exists(pid: int) -> bool:
