@@ -71,8 +71,8 @@ RELOADED_AT = Metric(
     "trackside_config_last_reload_success_timestamp_seconds", "gauge", "Unix time of the last good load.", (), "seconds"
 )
 GPU_START_SECONDS = 60.0
-PATIENCE_SECONDS = 0.25
-"""So long a tick waits for the GPUs at most, and a quarter of its interval."""
+PATIENCE_SECONDS = 2.0
+"""So long a tick waits for the GPUs at most, and a quarter of its interval: the collectors after them wait too."""
 RETURN_SECONDS = 60.0
 """A run of a daemon before this one that has not come back by then is lost, unless its process lives here."""
 

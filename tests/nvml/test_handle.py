@@ -24,15 +24,6 @@ for request in sys.stdin:
     print(json.dumps({"gpus": [], "driver": {"number": str(json.loads(request)["interval"])}}), flush=True)
 """
 HANGS_AFTER_ONE = ANSWER + "import sys\nsys.stdin.readline()\nanswer(1)\nsys.stdin.read()"
-#: Holds the second answer back until the test writes to the FIFO that is its argument.
-HELD_BACK = f"""
-{ANSWER}
-import sys
-for n, _ in enumerate(sys.stdin, 1):
-    if n == 2: open(sys.argv[1]).read()
-    answer(n)
-"""
-
 #: Waits for the FIFO that is its argument, and is kept out.
 LOCKED = """
 import sys
@@ -63,25 +54,6 @@ def test_each_request_says_how_long_it_is_until_the_next(worker: Workers) -> Non
     assert number(nvml) == "2.5"
     nvml.interval = 0.1
     assert number(nvml) == "0.1"
-
-
-def test_an_answer_that_comes_late_is_taken_by_the_next_call(worker: Workers, tmp_path: Path) -> None:
-    nvml, release = worker(HELD_BACK, str(tmp_path / "fifo")), tmp_path / "fifo"
-    os.mkfifo(release)
-    number(nvml)
-    assert "has not answered for 0.0 s; it is replaced after 10 s" in refusal(nvml, 0.01)
-    release.write_text("")
-    assert number(nvml) == "2"
-
-
-def test_an_answer_that_missed_two_calls_is_asked_for_again(worker: Workers, tmp_path: Path) -> None:
-    nvml, release = worker(HELD_BACK, str(tmp_path / "fifo")), tmp_path / "fifo"
-    os.mkfifo(release)
-    number(nvml)
-    refusal(nvml, 0.01)
-    refusal(nvml, 0.01)
-    release.write_text("")
-    assert number(nvml) == "3"
 
 
 def test_a_worker_that_hangs_is_replaced_after_ten_seconds(worker: Workers, clock: Clock) -> None:
@@ -180,20 +152,6 @@ def test_a_noisy_worker_is_never_stopped_by_a_full_pipe(worker: Workers) -> None
     noisy = "import sys\nfor n, _ in enumerate(sys.stdin, 1): answer(n); sys.stderr.write('x' * 60_000 + '\\n')"
     nvml = worker(ANSWER + noisy)
     assert [number(nvml) for _ in range(4)] == ["1", "2", "3", "4"]
-
-
-def test_calls_that_find_the_worker_busy_with_an_older_request_are_counted(worker: Workers, tmp_path: Path) -> None:
-    nvml, release = worker(HELD_BACK, str(tmp_path / "fifo")), tmp_path / "fifo"
-    os.mkfifo(release)
-    number(nvml)
-    refusal(nvml, 0.01)
-    assert nvml.skipped == 0
-    refusal(nvml, 0.01)
-    refusal(nvml, 0.01)
-    assert nvml.skipped == 2
-    release.write_text("")
-    number(nvml)
-    assert nvml.skipped == 2
 
 
 def _why(nvml: Nvml, patience: float = LONG) -> NvmlUnavailable:

@@ -39,8 +39,10 @@ class Avoided:
 
         Returns:
             Whether it can be used: False when indexes were left alone that mean other GPUs by now, which are all
-            forgotten.
+            forgotten, or that were forgotten since the request.
         """
+        if not asked_without <= self._until.keys():
+            return False
         uuids = [gpu.uuid for gpu in gpus]
         if self._uuids and not _same(uuids, self._uuids):
             self._uuids = [] if asked_without else uuids

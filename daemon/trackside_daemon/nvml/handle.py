@@ -127,7 +127,8 @@ class Nvml:
     def read(self, patience: float) -> Reading:
         """All GPUs as they are now, waited for at most *patience* seconds.
 
-        An answer that comes later is taken by the next call; after that it is too old and asked for again.
+        An answer that comes later is taken by the next call, if a newer one does not come in time there and it is not too
+        old: see `Dialogue.reading`.
 
         Raises:
             NvmlPaused: `pause` was called, or the driver is to let go of a GPU.
@@ -145,7 +146,7 @@ class Nvml:
                 raise
 
     def pause(self, seconds: float | None = None) -> bool:
-        """Ends the worker and starts none for so many seconds, or until `resume`; waits at most six seconds.
+        """Ends the worker and starts none for so many seconds, or until `resume`; waits at most eight seconds.
 
         Returns:
             Whether the worker is gone and the device files are free; if not, it hangs in the kernel.
@@ -171,18 +172,18 @@ class Nvml:
     def _read(self, until: float) -> Reading:
         dialogue = self._living_worker()
         try:
-            reading = dialogue.reading(self.avoided, self.interval, until)
+            answer = dialogue.reading(self.avoided, self.interval, until)
         except ChildFailed as error:
             raise self._replace(f"the NVML worker failed: {error}", error.reason) from error
         except msgspec.MsgspecError as error:
             raise self._replace(f"the NVML worker failed: {error}", "error") from error
-        if reading is None:
+        if answer is None:
             raise self._late(dialogue)
-        if reading.error:
-            raise self._refused(reading)
-        if not self._avoided.read(reading.gpus, dialogue.avoided):
+        if answer.reading.error:
+            raise self._refused(answer.reading)
+        if not self._avoided.read(answer.reading.gpus, answer.avoided):
             return self._read(until)
-        return self._good(reading)
+        return self._good(answer.reading)
 
     def _living_worker(self) -> Dialogue:
         """The worker to ask; a new one only when the last is reaped, so that never two hang in one driver."""
@@ -234,16 +235,20 @@ class Nvml:
 
     def _late(self, dialogue: Dialogue) -> NvmlUnavailable:
         self.skipped += dialogue.is_old
-        waited = dialogue.waited
-        if waited <= dialogue.deadline:
-            return NvmlUnavailable(
-                f"the NVML worker has not answered for {waited:.1f} s; it is replaced after {dialogue.deadline:.0f} s"
+        silent, waited = dialogue.silent, dialogue.waited
+        if silent > dialogue.deadline:
+            where = ""
+            if dialogue.at is not None:
+                self._avoided.hung(dialogue.at, self._clock())
+                where = f" at GPU {dialogue.at}, which is left alone for a while,"
+            cause = f"the NVML worker hung for {silent:.0f} s{where} and is replaced; look for Xid in dmesg"
+        elif waited > dialogue.longest:
+            cause = (
+                f"the NVML worker read GPUs for {waited:.0f} s without an end and is replaced; look for Xid in dmesg"
             )
-        where = ""
-        if dialogue.at is not None:
-            self._avoided.hung(dialogue.at, self._clock())
-            where = f" at GPU {dialogue.at}, which is left alone for a while,"
-        cause = f"the NVML worker hung for {waited:.0f} s{where} and is replaced; look for Xid in dmesg"
+        else:
+            deadline = f"it is replaced after {dialogue.deadline:.0f} s"
+            return NvmlUnavailable(f"the NVML worker has not answered for {silent:.1f} s; {deadline}")
         return self._replace(cause, "timeout", kind=NvmlDown)
 
     def _refused(self, reading: Reading) -> NvmlUnavailable:

@@ -74,6 +74,7 @@ class Reading(msgspec.Struct, omit_defaults=True):
         rejected: Values beyond their bounds since the worker began, by family.
         xids: Xid errors since the worker began: by UUID, which is empty where the GPU could not say it, and by Xid, how
             many, and the Unix time of the last.
+        measured: When the cycle ended, by `time.monotonic`, which is one clock for all processes of a machine.
         gone: GPUs that were up before and that NVML counts no longer, each with ``up`` 0; `handle.Nvml` says them.
     """
 
@@ -86,4 +87,5 @@ class Reading(msgspec.Struct, omit_defaults=True):
     seconds: dict[str, float] = {}
     rejected: dict[str, int] = {}
     xids: dict[str, dict[int, tuple[int, float]]] = {}
+    measured: float = 0.0
     gone: list[GpuReading] = []
