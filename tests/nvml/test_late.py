@@ -136,4 +136,4 @@ def _go_on(nvml: Nvml, steps: IO[str]) -> None:
     """To the next GPU."""
     steps.write("\n")
     _await_answer(nvml)
-    assert "has not answered for 0.0 s" in refusal(nvml, 0.01)
+    assert "it is replaced after 10 s at one GPU" in refusal(nvml, 0.01)

@@ -100,7 +100,8 @@ class Dialogue:
             answer = Answer(_decode(line), self._avoided)
             if answer.reading.error or not self.is_old:
                 return answer
-            if time.monotonic() - answer.reading.measured <= max(INTERVALS * interval, AGE):
+            now = time.monotonic()
+            if now - (answer.reading.measured or now) <= max(INTERVALS * interval, AGE):
                 late = answer
 
     def _ask(self, avoid: frozenset[int], interval: float) -> None:

@@ -127,8 +127,7 @@ class Nvml:
     def read(self, patience: float) -> Reading:
         """All GPUs as they are now, waited for at most *patience* seconds.
 
-        An answer that comes later is taken by the next call, if a newer one does not come in time there and it is not too
-        old: see `Dialogue.reading`.
+        An answer that comes later is for the next call, where no newer one comes in time: see `Dialogue.reading`.
 
         Raises:
             NvmlPaused: `pause` was called, or the driver is to let go of a GPU.
@@ -247,8 +246,8 @@ class Nvml:
                 f"the NVML worker read GPUs for {waited:.0f} s without an end and is replaced; look for Xid in dmesg"
             )
         else:
-            deadline = f"it is replaced after {dialogue.deadline:.0f} s"
-            return NvmlUnavailable(f"the NVML worker has not answered for {silent:.1f} s; {deadline}")
+            deadline = f"it is replaced after {dialogue.deadline:.0f} s{'' if dialogue.at is None else ' at one GPU'}"
+            return NvmlUnavailable(f"the NVML worker has not answered for {waited:.1f} s; {deadline}")
         return self._replace(cause, "timeout", kind=NvmlDown)
 
     def _refused(self, reading: Reading) -> NvmlUnavailable:

@@ -74,7 +74,8 @@ class Reading(msgspec.Struct, omit_defaults=True):
         rejected: Values beyond their bounds since the worker began, by family.
         xids: Xid errors since the worker began: by UUID, which is empty where the GPU could not say it, and by Xid, how
             many, and the Unix time of the last.
-        measured: When the cycle ended, by `time.monotonic`, which is one clock for all processes of a machine.
+        measured: When the cycle ended, by `time.monotonic`, which is one clock for all processes of a machine; 0 when not
+            said.
         gone: GPUs that were up before and that NVML counts no longer, each with ``up`` 0; `handle.Nvml` says them.
     """
 
