@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from trackside_daemon.collectors.base import Collector, NothingToCollect, StillBusy
-from trackside_daemon.collectors.gpu import PAGING, GpuCollector
+from trackside_daemon.collectors.gpu import PAGING, GpuCollector, patience
 from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlPaused, NvmlUnavailable
 from trackside_daemon.nvml.reading import GpuReading, Reading
 from trackside_daemon.nvml.refusals import WHY
@@ -81,6 +81,11 @@ def test_how_long_it_waits_may_change() -> None:
     one.patience = 0.025
     one.collect()
     assert handle.patience == 0.025
+
+
+@pytest.mark.parametrize(("interval", "seconds"), [(0.1, 0.025), (1, 0.25), (6, 1.5), (60, 2)])
+def test_a_tick_waits_for_a_quarter_of_its_interval_and_never_long(interval: float, seconds: float) -> None:
+    assert patience(interval) == seconds
 
 
 def test_a_value_carries_the_gpu_its_uuid_and_its_own_labels() -> None:

@@ -251,10 +251,14 @@ def test_nvml_is_down_when_it_hangs_past_its_deadline(worker: Workers, clock: Cl
         assert type(_why(nvml, 0.01)) is kind
 
 
-def test_nvml_is_down_when_no_worker_has_given_a_reading_for_a_minute(worker: Workers, clock: Clock) -> None:
+@pytest.mark.parametrize(("interval", "silence"), [(1, 60), (60, 120)])
+def test_nvml_is_down_when_no_worker_has_given_a_reading_for_a_minute(
+    worker: Workers, clock: Clock, interval: int, silence: int
+) -> None:
     nvml = worker("raise SystemExit(3)")
+    nvml.interval = interval
     assert type(_why(nvml)) is NvmlUnavailable
-    clock.now += 59
+    clock.now += silence - 1
     assert type(_why(nvml)) is NvmlUnavailable
     clock.now += 2
     assert type(_why(nvml)) is NvmlDown

@@ -158,6 +158,11 @@ class GpuCollector:
                 log.warning("GPU %d (%s) refuses %s: %s", gpu.index, gpu.uuid, ", ".join(names), why)
 
 
+def patience(interval: float) -> float:
+    """Seconds that a tick waits for the GPUs: the collectors after them wait too, and whoever stops the daemon."""
+    return min(interval / 4, 2.0)
+
+
 def _all(gpus: Sequence[GpuReading], values: list[Value]) -> list[GpuReading]:
     """With those values, but for those that were down already."""
     return [gpu if gpu.values == DOWN else GpuReading(gpu.index, gpu.uuid, gpu.info, values) for gpu in gpus]

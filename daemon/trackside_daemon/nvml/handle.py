@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FAILED, ABSENT = (1.0, 60.0), (5.0, 60.0)
 """Seconds until the next worker, after the first failure and at most."""
 SILENCE = 60.0
-"""Seconds without a reading, whatever kept it away, after which NVML is down."""
+"""Seconds without a reading, whatever kept it away, after which NVML is down, and at least two intervals."""
 UNBIND_PAUSE = 60.0
 """Seconds for which the device files are left alone when the driver is to let go of a GPU."""
 
@@ -230,7 +230,7 @@ class Nvml:
         now = self._clock()
         if self._silent_since is None:
             self._silent_since = now
-        return now - self._silent_since > SILENCE
+        return now - self._silent_since > max(SILENCE, 2 * self.interval)
 
     def _late(self, dialogue: Dialogue) -> NvmlUnavailable:
         self.skipped += dialogue.is_old
