@@ -31,15 +31,16 @@ sys.stdin.readline()
 answer(1)
 while True: signal.pause()
 """
-#: Has three GPUs. What ails them stands in the file that is its argument: hang, lost, gone, by index.
+#: Has three cards. What ails them stands in the file that is its argument: hang, lost, gone, by number. An index is a
+#: card's place among those that are there.
 GPUS = """
 import json, sys
 known = {}
-def gpu(index, what, avoid):
+def gpu(index, card, what, avoid):
     if index not in avoid:
         print(index, flush=True)
         if what == "hang": sys.stdin.read()
-        if not what: known[index] = "GPU-%d" % index
+        if not what: known[index] = "GPU-%d" % card
     up = not what and index not in avoid
     values = [["up", [], 1.0], ["busy_seconds_total", [], 5.0]] if up else [["up", [], 0.0]]
     return {"index": index, "uuid": known.get(index, ""), "info": {}, "values": values}
@@ -47,8 +48,8 @@ for request in sys.stdin:
     ails = json.load(open(sys.argv[1]))
     if "init" in ails: sys.stdin.read()
     avoid = json.loads(request)["avoid"]
-    there = [index for index in range(3) if ails.get(str(index)) != "gone"]
-    gpus = [gpu(index, ails.get(str(index), ""), avoid) for index in there]
+    there = [card for card in range(3) if ails.get(str(card)) != "gone"]
+    gpus = [gpu(index, card, ails.get(str(card), ""), avoid) for index, card in enumerate(there)]
     print(json.dumps({"gpus": gpus}), flush=True)
 """
 

@@ -93,8 +93,7 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
         pid: As this process sees itself; ``start`` is its start time in clock ticks since boot (/proc/self/stat,
             field 22; 0 where there is no /proc).
         boot: The machine's boot id (/proc/sys/kernel/random/boot_id).
-        gpus: Used, or given: UUIDs, also cut and of MIG devices, or indexes as CUDA counts; ``PCI-0`` when by the bus;
-            ``none`` when it was given none.
+        gpus: Used, or given: UUIDs, also cut or of MIG devices, indexes as CUDA's or, by the bus, ``PCI-0``, or ``none``.
     """
 
     run: str

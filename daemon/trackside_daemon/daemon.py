@@ -16,9 +16,10 @@ import psutil
 
 from trackside.identity import boot_id
 from trackside_daemon import __version__, log
+from trackside_daemon.collectors.chronicle import Chronicle
 from trackside_daemon.collectors.cpu import CpuCollector
 from trackside_daemon.collectors.gpu import INFO as GPU_INFO
-from trackside_daemon.collectors.gpu import GpuCollector
+from trackside_daemon.collectors.gpu import GpuCollector, patience
 from trackside_daemon.collectors.memory import MemoryCollector
 from trackside_daemon.collectors.nvml import NvmlCollector
 from trackside_daemon.collectors.ranks import RanksCollector
@@ -70,7 +71,6 @@ RELOADED_AT = Metric(
     "trackside_config_last_reload_success_timestamp_seconds", "gauge", "Unix time of the last good load.", (), "seconds"
 )
 GPU_START_SECONDS = 60.0
-PATIENCE_SECONDS = 0.25
 RETURN_SECONDS = 60.0
 """A run of a daemon before this one that has not come back by then is lost, unless its process lives here."""
 
@@ -107,7 +107,7 @@ class Daemon:
         self._failed = self._serving = self._ready = False
         self._state = State()
         self._nvml = Nvml(order(config))
-        self._gpu = GpuCollector(self._nvml, PATIENCE_SECONDS)
+        self._gpu = GpuCollector(self._nvml, patience(config.sample.interval), Chronicle())
         gpu = config.collector.gpu
         self._counts = NvmlCollector(self._nvml, self._gpu, gpu.expected, None if gpu.simulate else Path("/sys"))
         self._collectors = self._build_collectors()
@@ -205,7 +205,7 @@ class Daemon:
     def _sample_every(self, seconds: float) -> None:
         """From the next tick on. The worker's pace follows, and the wait for it, a quarter of that at most."""
         self._sampler.interval = self._nvml.interval = seconds
-        self._gpu.patience = min(PATIENCE_SECONDS, seconds / 4)
+        self._gpu.patience = patience(seconds)
 
     def _build_collectors(self) -> list[Collector]:
         on = self._config.collector

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from trackside_daemon.collectors.ailments import PAGING
 from trackside_daemon.collectors.base import Collector, NothingToCollect, StillBusy
-from trackside_daemon.collectors.gpu import PAGING, GpuCollector
+from trackside_daemon.collectors.chronicle import Chronicle
+from trackside_daemon.collectors.gpu import GpuCollector, patience
 from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlPaused, NvmlUnavailable
 from trackside_daemon.nvml.reading import GpuReading, Reading
 from trackside_daemon.nvml.refusals import WHY
@@ -62,7 +64,7 @@ class Busy(Says):
 
 
 def collector(*answers: Reading | Exception) -> GpuCollector:
-    return GpuCollector(cast("Nvml", Says(answers)), patience=1.0)
+    return GpuCollector(cast("Nvml", Says(answers)), patience=1.0, chronicle=Chronicle())
 
 
 def series(one: GpuCollector) -> dict[tuple[str, ...], object]:
@@ -81,6 +83,11 @@ def test_how_long_it_waits_may_change() -> None:
     one.patience = 0.025
     one.collect()
     assert handle.patience == 0.025
+
+
+@pytest.mark.parametrize(("interval", "seconds"), [(0.1, 0.025), (1, 0.25), (6, 1.5), (60, 2)])
+def test_a_tick_waits_for_a_quarter_of_its_interval_and_never_long(interval: float, seconds: float) -> None:
+    assert patience(interval) == seconds
 
 
 def test_a_value_carries_the_gpu_its_uuid_and_its_own_labels() -> None:
@@ -203,9 +210,9 @@ def test_what_the_daemon_may_not_read_is_logged_once_with_the_cure(caplog: pytes
     with caplog.at_level(logging.INFO, "trackside"):
         for _ in range(3):
             one.collect()
-    assert caplog.messages == [
-        "GPU 0 (GPU-0) refuses accounting: no permission; run the daemon as root or with CAP_SYS_ADMIN",
-        "GPU 0 (GPU-0) refuses xids: no permission; run the daemon as root or with CAP_SYS_ADMIN",
+    assert [text for text in caplog.messages if "refuses" in text] == [
+        "GPU 0 (NVIDIA H100, GPU-0) refuses accounting: no permission; run the daemon as root or with CAP_SYS_ADMIN",
+        "GPU 0 (NVIDIA H100, GPU-0) refuses xids: no permission; run the daemon as root or with CAP_SYS_ADMIN",
     ]
 
 
@@ -232,5 +239,6 @@ def test_gpus_that_may_not_be_opened_are_no_gpus_and_logged_once(caplog: pytest.
         assert {name[1] for name in without_xids(series(one))} == {"1"}
     assert one.seen.visible == 1
     assert [record.getMessage() for record in caplog.records] == [
-        f"GPU {index} () refuses nvmlDeviceGetHandleByIndex: no permission to open it" for index in (0, 2)
+        f"GPU {index} (unknown, without a UUID) refuses nvmlDeviceGetHandleByIndex: no permission to open it"
+        for index in (0, 2)
     ]

@@ -11,8 +11,8 @@ import pytest
 from trackside_daemon.collectors.base import Collector, NothingToCollect
 from trackside_daemon.collectors.gpu import GpuCollector
 from trackside_daemon.collectors.nvml import NvmlCollector
-from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlPaused, NvmlUnavailable
-from trackside_daemon.nvml.reading import GpuReading, Reading
+from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlDown, NvmlLocked, NvmlPaused, NvmlUnavailable
+from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,9 +92,19 @@ def test_as_many_are_expected_as_were_configured() -> None:
     assert [house.gpus(answer) for answer in (NvmlAbsent("no driver"), TWO)] == [(0, 8), (2, 8)]
 
 
-def test_none_is_visible_when_nvml_does_not_answer_a_second_time() -> None:
+def test_nobody_says_how_many_are_visible_when_a_worker_does_not_answer_a_second_time() -> None:
     house, late = House(), NvmlUnavailable("no answer for 1 s")
-    assert [house.gpus(answer) for answer in (late, TWO, late, late, TWO)] == [(0, 0), (2, 2), (2, 2), (0, 2), (2, 2)]
+    said = [house.gpus(answer) for answer in (late, TWO, late, late, TWO)]
+    assert said == [(None, 0), (2, 2), (2, 2), (None, 2), (2, 2)]
+
+
+def test_nobody_says_how_many_are_visible_to_a_daemon_that_leaves_them_to_another(sys: Path) -> None:
+    house = House(sys)
+    locked = NvmlLocked("process 7 samples the GPUs of this machine already")
+    assert [house.gpus(answer) for answer in (locked, NvmlUnavailable("it starts"), locked)] == [(None, 0)] * 3
+    assert house.tick(locked)["gpus_pci",] == 2
+    assert [house.gpus(answer) for answer in (TWO, locked)] == [(2, 2), (None, 2)]
+    assert house.nvml.status()["gpus"] == []
 
 
 def test_none_is_visible_at_once_when_there_is_no_driver_any_more_and_what_was_seen_is_not_up() -> None:
@@ -104,14 +114,27 @@ def test_none_is_visible_at_once_when_there_is_no_driver_any_more_and_what_was_s
     assert (found["gpus_visible",], found["gpu_up", "0", "GPU-0"], found["gpu_up", "1", "GPU-1"]) == (0, 0.0, 0.0)
 
 
-def test_what_was_seen_is_not_up_while_nvml_does_not_answer() -> None:
-    house, late = House(), NvmlUnavailable("the NVML worker hung")
+def test_what_was_seen_is_not_up_from_when_nvml_is_down_until_there_is_a_reading() -> None:
+    house = House()
     house.tick(TWO)
-    assert ("gpu_up", "0", "GPU-0") not in house.tick(late)
-    for _ in range(2):
-        found = house.tick(late)
+    for answer in (NvmlDown("the NVML worker hung"), NvmlUnavailable("it starts"), NvmlUnavailable("it starts")):
+        found = house.tick(answer)
         assert (found["gpu_up", "0", "GPU-0"], found["gpu_up", "1", "GPU-1"]) == (0.0, 0.0)
+        assert found["gpus_visible",] == 0
     assert ("gpu_up", "0", "GPU-0") not in house.tick(TWO)
+
+
+def test_while_a_worker_is_replaced_only_those_that_were_down_already_are_told_as_down() -> None:
+    house, replaced = House(), NvmlUnavailable("a GPU is lost, and a new NVML worker looks for the others")
+    lost = GpuReading(1, "GPU-1", {}, DOWN, {"up": "it fell off the bus"})
+    house.tick(Reading([TWO.gpus[0], lost], xids={"GPU-0": {13: (2, 1.7e9)}}))
+    house.tick(replaced)
+    for _ in range(3):
+        found = house.tick(replaced)
+        assert {name[2]: value for name, value in found.items() if name[0] == "gpu_up"} == {"GPU-1": 0.0}
+        assert found["gpu_xid_errors_total", "0", "GPU-0", "13"] == 2
+    said = house.nvml.status()["gpus"]
+    assert [(gpu["up"], gpu["refused"]) for gpu in said] == [(None, {}), (False, {"up": "it fell off the bus"})]
 
 
 def test_nobody_says_how_many_are_visible_nor_that_any_is_missing_while_they_are_left_alone() -> None:

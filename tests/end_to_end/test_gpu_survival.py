@@ -88,9 +88,9 @@ def test_a_machine_without_a_driver_is_watched_at_once_and_its_gpus_when_there_i
     libraries.mkdir()
     daemon = start_daemon("--sample.interval=250ms", environ={"LD_LIBRARY_PATH": str(libraries)})
     success = 'trackside_collector_success{collector="gpu"}'
-    page = eventually(lambda: (series := daemon.series()).get(success) == 0 and series)
+    page = eventually(lambda: (series := daemon.series()).get("trackside_gpus_visible") == 0 and series)
     assert page
-    assert page["trackside_gpus_visible"] == 0
+    assert page[success] == 0
     assert any(name.startswith(CPU) for name in page)
     assert not any(name.startswith("trackside_gpu_") for name in page)
     shutil.copy(nvml_library, libraries)
@@ -104,19 +104,28 @@ def test_while_a_gpu_hangs_nothing_old_is_served_all_else_goes_on_and_the_other_
 ) -> None:
     scenario.say(f"1 {RATES} hang")
     eventually(lambda: not of_gpus(watched, "utilization_ratio"))
-    eventually(lambda: of_gpus(watched, "up") == {"0": 0, "1": 0})
     scenario.say("0 nvmlDeviceGetTemperature 40")
     steps, seconds = [], []
 
-    def is_back() -> bool:
+    def look() -> None:
         page = watched.series()
         steps.append(page[STEPS])
         seconds.append(sum(value for name, value in page.items() if name.startswith(CPU)))
         temperatures = {value for name, value in page.items() if "gpu_temperature_celsius" in name and "gpu=" in name}
         assert 61 not in temperatures
         assert watched.get("/-/healthy").status_code == 200
+
+    def is_down() -> bool:
+        look()
+        up = of_gpus(watched, "up")
+        assert up in ({}, {"0": 0, "1": 0}), "nobody knows before the deadline"
+        return bool(up)
+
+    def is_back() -> bool:
+        look()
         return of_gpus(watched, "utilization_ratio") == {"0": 0.98}
 
+    eventually(is_down)
     eventually(is_back)
     assert of_gpus(watched, "up") == {"0": 1, "1": 0}
     assert watched.series()['trackside_nvml_worker_restarts_total{reason="timeout"}'] == 1
@@ -150,6 +159,25 @@ def test_a_gpu_that_is_lost_is_at_0_and_says_why_until_it_returns(watched: Daemo
     scenario.unsay("1 *")
     eventually(lambda: everything_is_well(watched))
     assert xids(79, 1) == 1
+
+
+def test_while_a_worker_is_replaced_for_a_lost_gpu_no_other_is_told_as_down(
+    watched: Daemon, scenario: Scenario
+) -> None:
+    restarts, downs = 'trackside_nvml_worker_restarts_total{reason="gpu_lost"}', []
+
+    def look() -> dict[str, float]:
+        downs.append({gpu for gpu, value in of_gpus(watched, "up").items() if not value})
+        return watched.series()
+
+    scenario.say("1 * status 15", "system nvmlInitWithFlags hang")
+    eventually(lambda: look()[restarts] == 1)
+    eventually(lambda: not of_gpus(watched, "utilization_ratio") and look())
+    assert of_gpus(watched, "up") == {"1": 0}
+    assert "trackside_gpus_visible" not in look()
+    scenario.unsay("system nvmlInitWithFlags")
+    assert {"1"} in downs
+    assert all(down <= {"1"} for down in downs)
 
 
 def test_a_driver_that_is_unloaded_leaves_its_gpus_at_0_and_comes_back(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from workers import ANSWER, COUNTS, HANGS, LONG, STUBBORN, Unreapable, number, pid, reap, refusal
 
-from trackside_daemon.nvml.handle import Nvml, NvmlAbsent
+from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlDown, NvmlLocked, NvmlUnavailable
 from trackside_daemon.nvml.reading import Order
 
 if TYPE_CHECKING:
@@ -23,13 +24,12 @@ for request in sys.stdin:
     print(json.dumps({"gpus": [], "driver": {"number": str(json.loads(request)["interval"])}}), flush=True)
 """
 HANGS_AFTER_ONE = ANSWER + "import sys\nsys.stdin.readline()\nanswer(1)\nsys.stdin.read()"
-#: Holds the second answer back until the test writes to the FIFO that is its argument.
-HELD_BACK = f"""
-{ANSWER}
+#: Waits for the FIFO that is its argument, and is kept out.
+LOCKED = """
 import sys
-for n, _ in enumerate(sys.stdin, 1):
-    if n == 2: open(sys.argv[1]).read()
-    answer(n)
+sys.stdin.readline()
+open(sys.argv[1]).read()
+print('{"error": "another daemon", "reason": "locked"}', flush=True)
 """
 
 
@@ -54,25 +54,6 @@ def test_each_request_says_how_long_it_is_until_the_next(worker: Workers) -> Non
     assert number(nvml) == "2.5"
     nvml.interval = 0.1
     assert number(nvml) == "0.1"
-
-
-def test_an_answer_that_comes_late_is_taken_by_the_next_call(worker: Workers, tmp_path: Path) -> None:
-    nvml, release = worker(HELD_BACK, str(tmp_path / "fifo")), tmp_path / "fifo"
-    os.mkfifo(release)
-    number(nvml)
-    assert "has not answered for 0.0 s; it is replaced after 10 s" in refusal(nvml, 0.01)
-    release.write_text("")
-    assert number(nvml) == "2"
-
-
-def test_an_answer_that_missed_two_calls_is_asked_for_again(worker: Workers, tmp_path: Path) -> None:
-    nvml, release = worker(HELD_BACK, str(tmp_path / "fifo")), tmp_path / "fifo"
-    os.mkfifo(release)
-    number(nvml)
-    refusal(nvml, 0.01)
-    refusal(nvml, 0.01)
-    release.write_text("")
-    assert number(nvml) == "3"
 
 
 def test_a_worker_that_hangs_is_replaced_after_ten_seconds(worker: Workers, clock: Clock) -> None:
@@ -173,18 +154,10 @@ def test_a_noisy_worker_is_never_stopped_by_a_full_pipe(worker: Workers) -> None
     assert [number(nvml) for _ in range(4)] == ["1", "2", "3", "4"]
 
 
-def test_calls_that_find_the_worker_busy_with_an_older_request_are_counted(worker: Workers, tmp_path: Path) -> None:
-    nvml, release = worker(HELD_BACK, str(tmp_path / "fifo")), tmp_path / "fifo"
-    os.mkfifo(release)
-    number(nvml)
-    refusal(nvml, 0.01)
-    assert nvml.skipped == 0
-    refusal(nvml, 0.01)
-    refusal(nvml, 0.01)
-    assert nvml.skipped == 2
-    release.write_text("")
-    number(nvml)
-    assert nvml.skipped == 2
+def _why(nvml: Nvml, patience: float = LONG) -> NvmlUnavailable:
+    with pytest.raises(NvmlUnavailable) as caught:
+        nvml.read(patience)
+    return caught.value
 
 
 def _says(reading: str) -> str:
@@ -252,6 +225,54 @@ def test_back_off_doubles_to_a_minute_and_ends_with_a_good_reading(
     reap(nvml)
     clock.now += 1.1
     assert number(nvml) == "1"
+
+
+def test_nvml_is_down_when_it_refuses_to_begin_and_not_when_a_worker_that_has_begun_fails(
+    worker: Workers, clock: Clock
+) -> None:
+    refuses = """print('{"error": "999", "reason": "unknown"}', flush=True)"""
+    for nvml, kind in (
+        (worker(f"import sys; sys.stdin.readline(); {refuses}"), NvmlDown),
+        (
+            worker(f"{ANSWER}import sys; sys.stdin.readline(); answer(1); sys.stdin.readline(); {refuses}"),
+            NvmlUnavailable,
+        ),
+    ):
+        with suppress(NvmlUnavailable):
+            nvml.read(LONG)
+        assert type(_why(nvml)) is kind
+
+
+def test_nvml_is_down_when_it_hangs_past_its_deadline(worker: Workers, clock: Clock) -> None:
+    nvml = worker(HANGS_AFTER_ONE)
+    number(nvml)
+    for ahead, kind in ((0, NvmlUnavailable), (9, NvmlUnavailable), (2, NvmlDown)):
+        clock.now += ahead
+        assert type(_why(nvml, 0.01)) is kind
+
+
+@pytest.mark.parametrize(("interval", "silence"), [(1, 60), (60, 120)])
+def test_nvml_is_down_when_no_worker_has_given_a_reading_for_a_minute(
+    worker: Workers, clock: Clock, interval: int, silence: int
+) -> None:
+    nvml = worker("raise SystemExit(3)")
+    nvml.interval = interval
+    assert type(_why(nvml)) is NvmlUnavailable
+    clock.now += silence - 1
+    assert type(_why(nvml)) is NvmlUnavailable
+    clock.now += 2
+    assert type(_why(nvml)) is NvmlDown
+
+
+def test_gpus_that_are_left_to_another_daemon_are_never_down(worker: Workers, clock: Clock, tmp_path: Path) -> None:
+    nvml, release = worker(LOCKED, str(tmp_path / "fifo")), tmp_path / "fifo"
+    os.mkfifo(release)
+    for _ in range(3):
+        assert type(_why(nvml, 0.01)) is NvmlUnavailable
+        release.write_text("")
+        assert type(_why(nvml)) is NvmlLocked
+        reap(nvml)
+        clock.now += 100
 
 
 def test_a_reading_that_is_an_error_is_held_until_the_next_try(worker: Workers, clock: Clock) -> None:

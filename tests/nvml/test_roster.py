@@ -49,8 +49,8 @@ def test_a_gpu_that_is_up_without_a_name_is_nobody() -> None:
     assert call(roster, down(0)) == ([down(0)], [])
 
 
-def test_who_is_forgotten_is_not_gone() -> None:
+def test_why_a_gpu_cannot_say_its_name_is_told_beside_the_name_that_it_had() -> None:
     roster = Roster()
     call(roster, up(0, "A"), up(1, "B"))
-    roster.forget()
-    assert call(roster, up(0, "A")) == ([up(0, "A")], [])
+    why = {"up": "it is lost"}
+    assert call(roster, up(0, "A"), GpuReading(1, "", {}, DOWN, why))[0][1] == GpuReading(1, "B", INFO, DOWN, why)

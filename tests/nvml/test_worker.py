@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -59,6 +60,11 @@ def test_each_request_is_answered_by_one_line(worker: subprocess.Popen[bytes]) -
     first, second = ask(worker), ask(worker)
     assert [gpu.index for gpu in first.gpus] == [0, 1]
     assert first != second
+
+
+def test_it_says_when_it_measured_by_a_clock_that_its_parent_has_too(worker: subprocess.Popen[bytes]) -> None:
+    asked = time.monotonic()
+    assert asked <= ask(worker).measured <= time.monotonic()
 
 
 def test_it_ends_with_its_input(worker: subprocess.Popen[bytes]) -> None:

@@ -1,10 +1,12 @@
-"""The log's word for what befalls GPUs: which were found, lost and seen again, and their Xid errors."""
+"""The log's word for what befalls GPUs: which were found, lost and seen again, their Xid errors, and what can be cured."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
 from typing import TYPE_CHECKING
+
+from trackside_daemon.nvml.reading import DOWN, PERMISSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,6 +22,7 @@ class Chronicle:
     def __init__(self) -> None:
         self._up: dict[str, bool] | None = None
         self._xids: dict[tuple[str, int], int] = {}
+        self._refused: set[tuple[str, str]] = set()
 
     def forget(self) -> None:
         """Other GPUs may be there now; they are told of anew."""
@@ -30,10 +33,11 @@ class Chronicle:
 
         Args:
             gpus: Those that were read, and those that are gone.
-            reading: Brings the driver's version, and the counts of Xid errors since the daemon began.
+            reading: Brings the driver's version, those that may not be opened, and the counts of Xid errors since the
+                daemon began.
         """
         self._tell_xids(gpus, reading)
-        up = {gpu.uuid: bool(gpu.values) and gpu.values[0] != ("up", (), 0.0) for gpu in gpus}
+        up = {gpu.uuid: gpu.values != DOWN for gpu in gpus}
         if self._up is None:
             _tell_found(gpus, reading)
             self._up = dict.fromkeys(up, True)
@@ -44,6 +48,19 @@ class Chronicle:
             elif up[gpu.uuid] and not self._up.get(gpu.uuid, False):
                 log.info("%s answers%s", _name(gpu), " again" if gpu.uuid in self._up else "")
         self._up |= up
+        self._tell_refusals([*gpus, *reading.hidden])
+
+    def _tell_refusals(self, gpus: Iterable[GpuReading]) -> None:
+        """Once for each GPU and name, what whoever runs the daemon can cure."""
+        for gpu in gpus:
+            cures: dict[str, list[str]] = {}
+            for name, why in gpu.refusals.items():
+                one = (gpu.uuid or str(gpu.index), name)
+                if why.startswith(PERMISSION) and one not in self._refused:
+                    self._refused.add(one)
+                    cures.setdefault(why, []).append(name)
+            for why, names in cures.items():
+                log.warning("%s refuses %s: %s", _name(gpu), ", ".join(names), why)
 
     def _tell_xids(self, gpus: Iterable[GpuReading], reading: Reading) -> None:
         names = {gpu.uuid: _name(gpu) for gpu in gpus}

@@ -6,19 +6,21 @@ not; what else identifies a GPU stands on ``trackside_gpu_info``.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside_daemon.collectors.ailments import PAGING
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
 from trackside_daemon.metric import Metric, Sample
 from trackside_daemon.nvml.families import FAMILIES
-from trackside_daemon.nvml.handle import NvmlAbsent, NvmlPaused, NvmlUnavailable
-from trackside_daemon.nvml.reading import PERMISSION, GpuReading, Reading
+from trackside_daemon.nvml.handle import NvmlAbsent, NvmlDown, NvmlLocked, NvmlPaused, NvmlUnavailable
+from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from trackside_daemon.collectors.chronicle import Chronicle
     from trackside_daemon.nvml.handle import Nvml
+    from trackside_daemon.nvml.reading import Value
 
 INFO = Metric(
     "trackside_gpu_info",
@@ -37,22 +39,16 @@ DRIVER_INFO = Metric(
     ("driver_version", "nvml_version", "cuda_version"),
 )
 
-PAGING = (48, 62, 64, 74, 79, 94, 95, 119, 120)
-"""Xids that somebody should be woken for. Their counters begin at 0: a first value of 1 is no increase (NVIDIA/NVSentinel#1196)."""
-
 _XIDS, _XID_TIME = (FAMILIES[name].metric for name in ("xid_errors_total", "xid_last_timestamp_seconds"))
-
-_DOWN = ("up", (), 0.0)
-
-log = logging.getLogger("trackside")
 
 
 class Seen(NamedTuple):
     """What the last tick saw; any thread may read it.
 
     Attributes:
-        gpus: Those that were read, those that are lost, and those that are gone.
-        visible: How many of them NVML counts; None while it is not asked.
+        gpus: Those that were read, those that are lost, and those that are gone; one of which nothing is known now has
+            no values.
+        visible: How many of them NVML counts; 0 when it refuses or hangs, None while nobody knows.
         most: The most that it has counted, since the start or since the GPUs were last left alone.
         driver: The versions.
         error: Why there is no reading now; empty when there is one.
@@ -60,7 +56,7 @@ class Seen(NamedTuple):
     """
 
     gpus: Sequence[GpuReading] = ()
-    visible: int | None = 0
+    visible: int | None = None
     most: int = 0
     driver: Mapping[str, str] = {}
     error: str = "nothing was read yet"
@@ -73,6 +69,7 @@ class GpuCollector:
     Args:
         nvml: The handle, closed by whoever made it.
         patience: Seconds to wait for a reading; it may be set while the collector runs.
+        chronicle: Logs what befalls the GPUs; None to log nothing.
 
     Attributes:
         seen: What the last tick saw.
@@ -81,12 +78,12 @@ class GpuCollector:
     name = "gpu"
     metrics = (*(family.metric for family in FAMILIES.values()), INFO, DRIVER_INFO)
 
-    def __init__(self, nvml: Nvml, patience: float) -> None:
+    def __init__(self, nvml: Nvml, patience: float, chronicle: Chronicle | None = None) -> None:
         self.seen = Seen()
         self._nvml = nvml
         self.patience = patience
         self._forgetting = False
-        self._told: set[tuple[str, str]] = set()
+        self._chronicle = chronicle
 
     def collect(self) -> list[Sample]:
         """All GPUs of one reading, and of those that were seen before and are lost that they are.
@@ -98,6 +95,8 @@ class GpuCollector:
         """
         if self._forgetting:
             self._forgetting, self.seen = False, Seen(error=self.seen.error)
+            if self._chronicle is not None:
+                self._chronicle.forget()
         skipped = self._nvml.skipped
         try:
             reading = self._nvml.read(self.patience)
@@ -106,7 +105,8 @@ class GpuCollector:
             raise self._failure(error, busy=self._nvml.skipped > skipped) from error
         gpus, visible = (*reading.gpus, *reading.gone), len(reading.gpus)
         self.seen = Seen(gpus, visible, max(self.seen.most, visible), reading.driver, error="")
-        self._tell_refusals([*gpus, *reading.hidden])
+        if self._chronicle is not None:
+            self._chronicle.tell(gpus, reading)
         samples = []
         if reading.driver:
             samples.append(Sample(DRIVER_INFO, tuple(reading.driver.get(label, "") for label in DRIVER_INFO.labels), 1))
@@ -121,19 +121,22 @@ class GpuCollector:
     def held(self) -> list[Sample]:
         """What there is to say of the GPUs that were seen, while NVML does not answer, or there is no driver any more."""
         seen = self.seen
-        if seen.visible != 0 or not seen.error:
+        if seen.visible or not seen.error or not seen.gpus:
             return []
-        return [*(sample for gpu in seen.gpus for sample in _samples(gpu)), *_xids(seen.gpus, self._nvml.last)]
+        known = [sample for gpu in seen.gpus if gpu.values for sample in _samples(gpu)]
+        return [*known, *_xids(seen.gpus, self._nvml.last)]
 
     def _without(self, error: NvmlUnavailable) -> Seen:
         seen, text = self.seen, str(error)
         if isinstance(error, NvmlPaused):
-            return Seen(visible=None, driver=seen.driver, error=text)
-        absent = isinstance(error, NvmlAbsent)
-        if not (absent or seen.error):  # what was read last is still on the page
+            return Seen(driver=seen.driver, error=text)
+        if isinstance(error, NvmlLocked):
+            return Seen(most=seen.most, driver=seen.driver, error=text)
+        if isinstance(error, NvmlDown) or seen.visible == 0:
+            return Seen(_all(seen.gpus, DOWN), 0, seen.most, seen.driver, text, isinstance(error, NvmlAbsent))
+        if not seen.error:  # what was read last is still on the page
             return seen._replace(error=text)
-        down = [GpuReading(gpu.index, gpu.uuid, gpu.info, [_DOWN]) for gpu in seen.gpus]
-        return Seen(down, 0, seen.most, seen.driver, text, absent)
+        return seen._replace(gpus=_all(seen.gpus, []), visible=None, error=text)
 
     def _failure(self, error: NvmlUnavailable, *, busy: bool) -> Exception:
         if isinstance(error, NvmlPaused):
@@ -143,17 +146,15 @@ class GpuCollector:
             return NothingToCollect(f"NVML is not available: {error}, {remedy}")
         return StillBusy(str(error)) if busy else error
 
-    def _tell_refusals(self, gpus: Sequence[GpuReading]) -> None:
-        """Log, once for each GPU and name, what whoever runs the daemon can cure."""
-        for gpu in gpus:
-            cures: dict[str, list[str]] = {}
-            for name, why in gpu.refusals.items():
-                one = (gpu.uuid or str(gpu.index), name)
-                if why.startswith(PERMISSION) and one not in self._told:
-                    self._told.add(one)
-                    cures.setdefault(why, []).append(name)
-            for why, names in cures.items():
-                log.warning("GPU %d (%s) refuses %s: %s", gpu.index, gpu.uuid, ", ".join(names), why)
+
+def patience(interval: float) -> float:
+    """Seconds that a tick waits for the GPUs: the collectors after them wait too, and whoever stops the daemon."""
+    return min(interval / 4, 2.0)
+
+
+def _all(gpus: Sequence[GpuReading], values: list[Value]) -> list[GpuReading]:
+    """With those values, but for those that were down already."""
+    return [gpu if gpu.values == DOWN else GpuReading(gpu.index, gpu.uuid, gpu.info, values) for gpu in gpus]
 
 
 def _samples(gpu: GpuReading) -> list[Sample]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.collectors.ailments import ailments
 from trackside_daemon.metric import Metric, Sample, json_number
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 VISIBLE = Metric(
     "trackside_gpus_visible",
     "gauge",
-    "GPUs that nvmlDeviceGetCount counts, 0 while NVML does not answer, sampled by the daemon's tick.",
+    "GPUs that nvmlDeviceGetCount counts, 0 when NVML refuses or hangs, absent while nobody asks it, sampled by the "
+    "daemon's tick.",
 )
 EXPECTED = Metric(
     "trackside_gpus_expected",
@@ -77,7 +79,7 @@ class NvmlCollector:
         self._is_gpu: dict[str, bool] = {}
 
     def collect(self) -> list[Sample]:
-        """Counts and counters; while the GPUs are gone, that they are not up."""
+        """Counts and counters; while the GPUs are not read, which of them are not up."""
         return [*self._counts(), *self._counters(), *self._gpu.held()]
 
     def counts(self) -> dict[str, int]:
@@ -90,16 +92,17 @@ class NvmlCollector:
         return found if pci is None else {**found, "pci": pci}
 
     def status(self) -> dict[str, Any]:
-        """What ``/api/v1/status`` says of GPUs and driver; for any thread."""
-        seen = self._gpu.seen
+        """What ``/api/v1/status`` says of GPUs and driver, ``up`` being None while nobody knows; for any thread."""
+        seen, xids = self._gpu.seen, self._nvml.last.xids
         gpus = [
             {
                 "index": gpu.index,
                 "uuid": gpu.uuid,
                 "name": gpu.info.get("name", ""),
-                "up": ("up", (), 1.0) in gpu.values,
+                "up": ("up", (), 1.0) in gpu.values if gpu.values else None,
                 "measured": sorted({family for family, _, _ in gpu.values}),
                 "refused": gpu.refusals,
+                "ailments": [one._asdict() for one in ailments(gpu, xids.get(gpu.uuid, {}))],
             }
             for gpu in seen.gpus
         ]

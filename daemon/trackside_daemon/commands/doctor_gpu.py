@@ -45,7 +45,7 @@ class _Gpu(msgspec.Struct):
     index: int
     uuid: str
     name: str
-    up: bool
+    up: bool | None
     refused: dict[str, str]
     measured: tuple[str, ...] = ()
     ailments: tuple[_Ailment, ...] = ()
@@ -175,6 +175,8 @@ def _each(gpus: Sequence[_Gpu]) -> Iterator[Finding]:
     alike: dict[tuple[Any, ...], list[int]] = {}
     for gpu in gpus:
         index, name = gpu.index, gpu.name or "of unknown make"
+        if gpu.up is None:  # the driver's line says why nobody knows
+            continue
         if not gpu.up:
             mend = f"{SEE}; reset it with nvidia-smi --gpu-reset, or reboot"
             yield Finding("FAIL", f"gpu {index}", f"{name} {gpu.uuid}: does not answer; {mend}")

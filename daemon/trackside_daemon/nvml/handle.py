@@ -17,7 +17,8 @@ from trackside_daemon.nvml.backoff import Backoff
 from trackside_daemon.nvml.child import Child, ChildFailed
 from trackside_daemon.nvml.continued import Continued
 from trackside_daemon.nvml.dialogue import Dialogue
-from trackside_daemon.nvml.reading import DOWN, Order, Reading
+from trackside_daemon.nvml.losses import Losses
+from trackside_daemon.nvml.reading import Order, Reading
 from trackside_daemon.nvml.roster import Roster
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 FAILED, ABSENT = (1.0, 60.0), (5.0, 60.0)
 """Seconds until the next worker, after the first failure and at most."""
+SILENCE = 60.0
+"""Seconds without a reading, whatever kept it away, after which NVML is down, and at least two intervals."""
 UNBIND_PAUSE = 60.0
 """Seconds for which the device files are left alone when the driver is to let go of a GPU."""
 
@@ -37,16 +40,20 @@ class NvmlUnavailable(Exception):  # noqa: N818 - says what is so, as its subcla
     """There is no reading now; the message is one line with the cause."""
 
 
-class NvmlAbsent(NvmlUnavailable):
+class NvmlLocked(NvmlUnavailable):
+    """The GPUs are left to another daemon; the message says to which."""
+
+
+class NvmlDown(NvmlUnavailable):
+    """NVML refused to begin, or has been silent for too long: no GPU is up as far as anybody can tell."""
+
+
+class NvmlAbsent(NvmlDown):
     """This host has no NVIDIA driver or no GPU; the message says what would change that."""
 
 
 class NvmlPaused(NvmlAbsent):
     """Nothing is read until `Nvml.resume`, so that the device files are free; the message says until when."""
-
-
-class NvmlLocked(NvmlUnavailable):
-    """Another process samples the GPUs of this machine; the message says which."""
 
 
 class _Pause(NamedTuple):
@@ -94,10 +101,11 @@ class Nvml:
         self._dialogue: Dialogue | None = None
         self._trouble: tuple[type[NvmlUnavailable], str] = (NvmlUnavailable, "")
         self._retry_at = float("-inf")
+        self._silent_since: float | None = None
+        self._has_begun = False
         self._failed, self._absent = Backoff(*FAILED), Backoff(*ABSENT)
-        self._avoided, self._continued, self._roster = Avoided(), Continued(), Roster()
-        self._up: set[str] = set()
-        self._has_lost = False
+        self._avoided, self._losses, self._roster = Avoided(), Losses(), Roster()
+        self._continued = Continued()
 
     @property
     def stuck(self) -> bool:
@@ -119,18 +127,25 @@ class Nvml:
     def read(self, patience: float) -> Reading:
         """All GPUs as they are now, waited for at most *patience* seconds.
 
-        An answer that comes later is taken by the next call; after that it is too old and asked for again.
+        An answer that comes later is for the next call, where no newer one comes in time: see `Dialogue.reading`.
 
         Raises:
             NvmlPaused: `pause` was called, or the driver is to let go of a GPU.
             NvmlAbsent: There is nothing to read on this host.
-            NvmlUnavailable: The worker is late, or failed and is being replaced.
+            NvmlDown: NVML refuses or hangs.
+            NvmlLocked: Another daemon reads the GPUs.
+            NvmlUnavailable: The worker is late, or is being replaced, and the GPUs may be well.
         """
         with self._lock:
-            return self._read(time.monotonic() + patience)
+            try:
+                return self._read(time.monotonic() + patience)
+            except NvmlUnavailable as error:
+                if type(error) is NvmlUnavailable and self._is_silent():
+                    raise NvmlDown(str(error)) from error
+                raise
 
     def pause(self, seconds: float | None = None) -> bool:
-        """Ends the worker and starts none for so many seconds, or until `resume`; waits at most six seconds.
+        """Ends the worker and starts none for so many seconds, or until `resume`; waits at most eight seconds.
 
         Returns:
             Whether the worker is gone and the device files are free; if not, it hangs in the kernel.
@@ -142,9 +157,10 @@ class Nvml:
         return child is None or child.ended()
 
     def resume(self) -> None:
-        """Ends a pause; the next `read` starts a worker."""
+        """Ends a pause; the next `read` starts a worker, which asks every GPU."""
         with self._lock:
-            self._paused = None
+            self._paused = self._silent_since = None
+            self._avoided, self._losses = Avoided(), Losses()
 
     def close(self) -> None:
         """Ends the worker, within four seconds. Call it when no thread reads any more."""
@@ -155,18 +171,18 @@ class Nvml:
     def _read(self, until: float) -> Reading:
         dialogue = self._living_worker()
         try:
-            reading = dialogue.reading(self.avoided, self.interval, until)
+            answer = dialogue.reading(self.avoided, self.interval, until)
         except ChildFailed as error:
             raise self._replace(f"the NVML worker failed: {error}", error.reason) from error
         except msgspec.MsgspecError as error:
             raise self._replace(f"the NVML worker failed: {error}", "error") from error
-        if reading is None:
+        if answer is None:
             raise self._late(dialogue)
-        if reading.error:
-            raise self._refused(reading)
-        self._failed.reset()
-        self._absent.reset()
-        return self._good(reading, dialogue.avoided)
+        if answer.reading.error:
+            raise self._refused(answer.reading)
+        if not self._avoided.read(answer.reading.gpus, answer.avoided):
+            return self._read(until)
+        return self._good(answer.reading)
 
     def _living_worker(self) -> Dialogue:
         """The worker to ask; a new one only when the last is reaped, so that never two hang in one driver."""
@@ -193,47 +209,57 @@ class Nvml:
         except OSError as error:
             raise self._replace(f"the NVML worker cannot be started: {error}", "") from error
         self._continued.replaced()
-        self._up, self._has_lost = set(), False
+        self._losses.replaced()
+        self._has_begun = False
         self._dialogue = Dialogue(self._child, self._clock)
         return self._dialogue
 
-    def _good(self, reading: Reading, avoided: frozenset[int]) -> Reading:
-        """The reading, as the daemon is to see it. After a loss a worker's handles are undefined: it reads only once more."""
-        for gpu in reading.gpus:
-            if gpu.index not in avoided:
-                self._avoided.answered(gpu.index)
-        # The next worker has never seen a GPU up that stays lost, so that one loss costs one worker.
-        up = {gpu.uuid for gpu in reading.gpus if gpu.uuid and gpu.values != DOWN}
-        if self._has_lost:  # in the reading before: its Xid may have come between the two
+    def _good(self, reading: Reading) -> Reading:
+        """The reading, as the daemon is to see it."""
+        self._has_begun, self._silent_since = True, None
+        self._failed.reset()
+        self._absent.reset()
+        if self._losses.cost(reading.gpus, self._clock()):
             self._end("gpu_lost")
             self._trouble = NvmlUnavailable, "a GPU is lost, and a new NVML worker looks for the others"
-        self._has_lost = bool(self._up - up)
-        self._up = up
         self.last = self._continued.add(self._roster.call(reading))
         return self.last
 
+    def _is_silent(self) -> bool:
+        """Whether for too long, from the first call without a reading on."""
+        now = self._clock()
+        if self._silent_since is None:
+            self._silent_since = now
+        return now - self._silent_since > max(SILENCE, 2 * self.interval)
+
     def _late(self, dialogue: Dialogue) -> NvmlUnavailable:
         self.skipped += dialogue.is_old
-        waited = dialogue.waited
-        if waited <= dialogue.deadline:
-            return NvmlUnavailable(
-                f"the NVML worker has not answered for {waited:.1f} s; it is replaced after {dialogue.deadline:.0f} s"
+        silent, waited = dialogue.silent, dialogue.waited
+        if silent > dialogue.deadline:
+            where = ""
+            if dialogue.at is not None:
+                self._avoided.hung(dialogue.at, self._clock())
+                where = f" at GPU {dialogue.at}, which is left alone for a while,"
+            cause = f"the NVML worker hung for {silent:.0f} s{where} and is replaced; look for Xid in dmesg"
+        elif waited > dialogue.longest:
+            cause = (
+                f"the NVML worker read GPUs for {waited:.0f} s without an end and is replaced; look for Xid in dmesg"
             )
-        where = ""
-        if dialogue.at is not None:
-            self._avoided.hung(dialogue.at, self._clock())
-            where = f" at GPU {dialogue.at}, which is left alone for a while,"
-        return self._replace(
-            f"the NVML worker hung for {waited:.0f} s{where} and is replaced; look for Xid in dmesg", "timeout"
-        )
+        else:
+            deadline = f"it is replaced after {dialogue.deadline:.0f} s{'' if dialogue.at is None else ' at one GPU'}"
+            return NvmlUnavailable(f"the NVML worker has not answered for {waited:.1f} s; {deadline}")
+        return self._replace(cause, "timeout", kind=NvmlDown)
 
     def _refused(self, reading: Reading) -> NvmlUnavailable:
         """For a reading that is an error, after which its worker ends by itself."""
         if reading.reason == "locked":
+            self._silent_since = None
             return self._replace(reading.error, "", self._absent, NvmlLocked)
         if reading.absent:
             return self._replace(reading.error, "", self._absent, NvmlAbsent)
-        error = self._replace(reading.error, _OURS.get(reading.reason, "error"))
+        # One that has begun may have lost its footing, and not the driver: the next one says.
+        kind = NvmlUnavailable if self._has_begun else NvmlDown
+        error = self._replace(reading.error, _OURS.get(reading.reason, "error"), kind=kind)
         if reading.reason != "gpu_unbind":
             return error
         return NvmlPaused(self._pause(UNBIND_PAUSE, f"{reading.error}; paused").text)
@@ -260,7 +286,8 @@ class Nvml:
         text = f"{why}{until}; trackside resume-gpu goes on at once"
         self._paused = _Pause(self._clock() + length, unix, text)
         self._trouble, self._retry_at = (NvmlUnavailable, "the pause is over"), float("-inf")
-        self._roster.forget()
+        self._silent_since = None
+        self._avoided, self._losses, self._roster = Avoided(), Losses(), Roster()
         return self._paused
 
 

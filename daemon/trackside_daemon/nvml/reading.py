@@ -75,6 +75,8 @@ class Reading(msgspec.Struct, omit_defaults=True):
         xids: Xid errors since the worker began: by UUID, which is empty where the GPU could not say it, and by Xid, how
             many, and the Unix time of the last.
         hidden: GPUs that NVML counts and that may not be opened here, each with nothing but the reason.
+        measured: When the cycle ended, by `time.monotonic`, which is one clock for all processes of a machine; 0 when not
+            said.
         gone: GPUs that were up before and that NVML counts no longer, each with ``up`` 0; `handle.Nvml` says them.
     """
 
@@ -88,4 +90,5 @@ class Reading(msgspec.Struct, omit_defaults=True):
     rejected: dict[str, int] = {}
     xids: dict[str, dict[int, tuple[int, float]]] = {}
     hidden: list[GpuReading] = []
+    measured: float = 0.0
     gone: list[GpuReading] = []

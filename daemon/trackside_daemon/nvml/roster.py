@@ -8,7 +8,7 @@ from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading
 
 
 class Roster:
-    """Every GPU that was up since the daemon began, or since `forget`."""
+    """Every GPU that was up since this began."""
 
     def __init__(self) -> None:
         self._seen: dict[str, GpuReading] = {}
@@ -17,7 +17,7 @@ class Roster:
         """The reading, in which a lost GPU that its worker never saw up has its uuid again, and which says who is gone."""
         present = {gpu.uuid for gpu in reading.gpus}
         at = {gpu.index: gpu for uuid, gpu in self._seen.items() if uuid not in present}
-        gpus = [at.get(gpu.index, gpu) if not gpu.uuid and gpu.values == DOWN else gpu for gpu in reading.gpus]
+        gpus = [_named(gpu, at[gpu.index]) if _is_nameless(gpu) and gpu.index in at else gpu for gpu in reading.gpus]
         self._seen |= {
             gpu.uuid: GpuReading(gpu.index, gpu.uuid, gpu.info, DOWN) for gpu in gpus if gpu.uuid and gpu.values != DOWN
         }
@@ -25,6 +25,10 @@ class Roster:
         gone = [gpu for uuid, gpu in self._seen.items() if uuid not in present]
         return msgspec.structs.replace(reading, gpus=gpus, gone=gone)
 
-    def forget(self) -> None:
-        """From now on other GPUs may be there on purpose."""
-        self._seen.clear()
+
+def _is_nameless(gpu: GpuReading) -> bool:
+    return not gpu.uuid and gpu.values == DOWN
+
+
+def _named(gpu: GpuReading, known: GpuReading) -> GpuReading:
+    return msgspec.structs.replace(known, refusals=gpu.refusals)

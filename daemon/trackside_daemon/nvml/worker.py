@@ -46,6 +46,7 @@ def main(arguments: list[str]) -> int:
     read = _simulation(order) if order.simulate else _real(order, reading)
     for request in sys.stdin.buffer:
         answer = read(_decode(request))
+        answer.measured = time.monotonic()
         answers.write(msgspec.json.encode(answer) + b"\n")
         answers.flush()
         if answer.error:
