@@ -34,7 +34,9 @@ def test_what_was_found_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_that_gpus_are_simulated_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    assert told(caplog, [gpu(0, source="simulated")]) == ["these GPUs are simulated, and none is read: 1 x NVIDIA H100"]
+    assert told(caplog, [gpu(0, source="simulated")]) == [
+        "these GPUs are simulated, and real ones are not read: 1 x NVIDIA H100"
+    ]
     assert caplog.records[0].levelname == "WARNING"
 
 

@@ -199,6 +199,7 @@ def test_the_status_says_of_each_gpu_what_it_refuses_and_why(sys: Path) -> None:
                 "up": True,
                 "measured": ["clock_hertz", "up"],
                 "refused": refusals,
+                "ailments": [],
             }
         ],
         "nvml": {

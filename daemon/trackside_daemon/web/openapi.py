@@ -121,7 +121,7 @@ ENDPOINTS = (
         "/status",
         "status",
         "How the daemon does.",
-        description="measured are a GPU's families without trackside_gpu_; refused says what it does not answer, and why.",
+        description="measured are a GPU's families without trackside_gpu_; refused says what it does not answer, and why; ailments what is wrong with it.",
         pages="daemon",
     ),
     Endpoint("GET", "/openapi.json", "openapi", "This document.", pages="daemon"),
