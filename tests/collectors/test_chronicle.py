@@ -33,11 +33,8 @@ def test_what_was_found_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     assert told(caplog, [gpu(0), gpu(1)], [gpu(0), gpu(1)]) == [FOUND]
 
 
-def test_that_gpus_are_simulated_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    assert told(caplog, [gpu(0, source="simulated")]) == [
-        "these GPUs are simulated, and real ones are not read: 1 x NVIDIA H100"
-    ]
-    assert caplog.records[0].levelname == "WARNING"
+def test_simulated_gpus_are_not_taken_for_real_ones(caplog: pytest.LogCaptureFixture) -> None:
+    assert told(caplog, [gpu(0, source="simulated")]) == ["simulates 1 x NVIDIA H100, and reads no real GPU"]
 
 
 def test_a_loss_and_a_return_are_told_once_each(caplog: pytest.LogCaptureFixture) -> None:

@@ -75,7 +75,7 @@ def _tell_found(gpus: Sequence[GpuReading], reading: Reading) -> None:
     kinds = Counter(gpu.info.get("name") or "unknown GPU" for gpu in gpus)
     found = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
     if any(gpu.info.get("source") == "simulated" for gpu in gpus):
-        log.warning("these GPUs are simulated, and real ones are not read: %s", found)
+        log.info("simulates %s, and reads no real GPU", found)
     else:
         log.info("reads %s, driver %s", found, reading.driver.get("driver_version") or "of unknown version")
 
