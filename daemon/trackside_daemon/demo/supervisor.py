@@ -6,12 +6,12 @@ import os
 import re
 import signal
 import sys
-import threading
 import time
 import urllib.request
-from contextlib import closing
+from contextlib import closing, suppress
 from ipaddress import ip_address
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.error import URLError
@@ -33,6 +33,30 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatev
 Numbers = dict[str, float]
 
 
+class _Stop:
+    """Set by a signal. A handler that sets a `threading.Event` hangs when it cuts into a wait for it."""
+
+    def __init__(self) -> None:
+        self._set = False
+        self._told: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        """From now on."""
+        self._set = True
+        self._told.put(None)
+
+    def is_set(self) -> bool:
+        """Whether it is."""
+        return self._set
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until it is set, at most so long; whether it is."""
+        if not self._set:
+            with suppress(Empty):
+                self._told.get(timeout=seconds)
+        return self._set
+
+
 def run(config: Config, steps: int | None) -> int:
     """Run until the training ends or Ctrl-C.
 
@@ -43,7 +67,7 @@ def run(config: Config, steps: int | None) -> int:
     Returns:
         The exit status: 0 when stopped as asked, the daemon's when it cannot start, else the training's.
     """
-    stopped = threading.Event()
+    stopped = _Stop()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
     try:
@@ -66,7 +90,7 @@ def run(config: Config, steps: int | None) -> int:
     return 1 if status < 0 else status  # a signal that nobody here sent
 
 
-def _run(config: Config, address: str, steps: int | None, children: list[Child], stopped: threading.Event) -> int:
+def _run(config: Config, address: str, steps: int | None, children: list[Child], stopped: _Stop) -> int:
     """Train and report until the training ends; whoever ends first, the last word is a summary."""
     daemon = children[0]
     if not _is_ready(address, daemon, stopped):
@@ -102,7 +126,7 @@ def _free_address(wanted: str) -> tuple[str, str]:
     return listens, f"127.0.0.1:{port}" if ip_address(host).is_unspecified else listens
 
 
-def _is_ready(address: str, daemon: Child, stopped: threading.Event) -> bool:
+def _is_ready(address: str, daemon: Child, stopped: _Stop) -> bool:
     deadline = time.monotonic() + READY_SECONDS
     while daemon.status is None and time.monotonic() < deadline:
         if _get(address, "/-/ready") is not None:
