@@ -44,6 +44,11 @@ class History:
         self.writer.put(list(records))
         self.writer.call(lambda _: None).result(60)
 
+    def packed(self) -> None:
+        """Wait until all is in blocks: a run's last step and loss in a list are told from them."""
+        while self.writer.call(lambda store: bool(store.due)).result(60):
+            pass
+
     def take(self, data: bytes, file: str = "run.csv", **options: Any) -> Imported:
         """Import a file of these bytes."""
         return write(self.writer, Reading(io.BytesIO(data), file, **options))

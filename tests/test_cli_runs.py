@@ -111,6 +111,7 @@ def here(tmp_path: Path) -> Place:
     place = Place(tmp_path)
     with history(place.history) as one:
         fill(one)
+        one.packed()
     return place
 
 
