@@ -23,6 +23,7 @@ class Chronicle:
         self._up: dict[str, bool] | None = None
         self._xids: dict[tuple[str, int], int] = {}
         self._refused: set[tuple[str, str]] = set()
+        self._last: dict[tuple[int, str], dict[str, str]] = {}
 
     def forget(self) -> None:
         """Other GPUs may be there now; they are told of anew."""
@@ -53,6 +54,9 @@ class Chronicle:
     def _tell_refusals(self, gpus: Iterable[GpuReading]) -> None:
         """Once for each GPU and name, what whoever runs the daemon can cure."""
         for gpu in gpus:
+            if self._last.get((gpu.index, gpu.uuid)) == gpu.refusals:
+                continue
+            self._last[gpu.index, gpu.uuid] = gpu.refusals
             cures: dict[str, list[str]] = {}
             for name, why in gpu.refusals.items():
                 one = (gpu.uuid or str(gpu.index), name)

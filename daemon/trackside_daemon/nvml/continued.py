@@ -47,14 +47,15 @@ class Continued:
         return self._total
 
     def _continue(self, gpu: GpuReading) -> GpuReading:
-        if not any(value[0] in MADE for value in gpu.values):
+        places = [place for place, value in enumerate(gpu.values) if value[0] in MADE]
+        if not places:
             return gpu
-        return msgspec.structs.replace(gpu, values=[self._continued(gpu.uuid, value) for value in gpu.values])
+        values = gpu.values.copy()
+        for place in places:
+            values[place] = self._continued(gpu.uuid, *values[place])
+        return msgspec.structs.replace(gpu, values=values)
 
-    def _continued(self, uuid: str, value: Value) -> Value:
-        family, labels, number = value
-        if family not in MADE:
-            return value
+    def _continued(self, uuid: str, family: str, labels: tuple[str, ...], number: float) -> Value:
         key = (uuid, family, labels)
         self._made[key] = self._made_before.get(key, 0.0) + number
         return family, labels, self._made[key]
