@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nvml.fake.library import Scenario
     from processes import Daemon
 
-    from trackside_daemon.commands.doctor import Finding
+    from trackside_daemon.commands.finding import Finding
 
 SEE = "see dmesg for NVRM and Xid, and whether nvidia-smi works"
 DRIVER = {"driver_version": "580.95", "nvml_version": "13.580.95", "cuda_version": "13.0"}

@@ -7,7 +7,7 @@ import os
 import shutil
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
@@ -15,6 +15,7 @@ from trackside import discovery
 from trackside.place import spool_directories
 from trackside.spool import SEGMENT_BYTES, SPOOL_BYTES
 from trackside_daemon import __version__
+from trackside_daemon.commands.finding import Finding
 from trackside_daemon.commands.table import shown
 from trackside_daemon.quantities import LEAST_BYTES
 from trackside_daemon.user import name_of
@@ -26,17 +27,6 @@ if TYPE_CHECKING:
 
 LEAST_FREE = 1024**3
 """Bytes; with less on its disk the history will soon be full."""
-
-
-Level = Literal["ok", "warn", "FAIL"]
-
-
-class Finding(NamedTuple):
-    """One line: *text* has the remedy, unless all is well."""
-
-    level: Level
-    about: str
-    text: str
 
 
 def doctor() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trackside_daemon import __version__
-from trackside_daemon.commands.doctor import Finding
+from trackside_daemon.commands.finding import Finding
 from trackside_daemon.nvml.handle import NvmlLocked
 from trackside_daemon.nvml.lock import WAY_OUT
 from trackside_daemon.nvml.reading import PERMISSION

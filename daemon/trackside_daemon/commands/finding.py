@@ -1,0 +1,15 @@
+"""What the doctor says of one thing."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Level = Literal["ok", "warn", "FAIL"]
+
+
+class Finding(NamedTuple):
+    """One line: *text* has the remedy, unless all is well."""
+
+    level: Level
+    about: str
+    text: str
