@@ -15,7 +15,7 @@ from trackside import discovery
 from trackside.place import spool_directories
 from trackside.spool import SEGMENT_BYTES, SPOOL_BYTES
 from trackside_daemon import __version__
-from trackside_daemon.commands.finding import Finding
+from trackside_daemon.commands.finding import Finding, Level
 from trackside_daemon.commands.table import shown
 from trackside_daemon.quantities import LEAST_BYTES
 from trackside_daemon.user import name_of
