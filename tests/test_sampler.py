@@ -162,6 +162,16 @@ def test_a_source_that_is_still_busy_skips_its_tick_and_no_other_failure_does() 
     assert told["success", "slow"] == 0
 
 
+def test_a_source_that_stays_busy_is_told_once_and_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    slow = Collects("slow")
+    slow.error = StillBusy("no answer for 1.2 s")
+    sampled = sampler(slow)
+    with caplog.at_level(logging.INFO, "trackside"):
+        for _ in range(3):
+            sampled.tick(100.0)
+    assert messages(caplog) == [("INFO", "collector slow is still busy: no answer for 1.2 s")]
+
+
 def test_the_thread_ticks_until_it_is_stopped() -> None:
     delivered: queue.Queue[list[Batch]] = queue.Queue()
     sampled = Sampler([Collects("a")], delivered.put, 0.01)

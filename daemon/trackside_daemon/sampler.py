@@ -138,6 +138,8 @@ class Sampler:
         text = " ".join(str(error).split())
         if isinstance(error, NothingToCollect):
             _log.info("collector %s has nothing to collect: %s", name, text)
+        elif isinstance(error, StillBusy):
+            _log.info("collector %s is still busy: %s", name, text)
         else:
             _log.warning("collector %s fails: %s: %s", name, type(error).__name__, text)
             _log.debug("collector %s fails", name, exc_info=error)

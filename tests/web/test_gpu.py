@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import threading
 import time
 from typing import Any
@@ -33,6 +35,18 @@ def test_a_second_pause_counts_instead_of_the_first_and_a_second_resume_changes_
     ask(site, "pause")
     assert ask(site, "pause", json={"for": 10.5}).json()["paused_until"] < time.time() + 60
     assert [ask(site, "resume").json()["resumed"] for _ in range(2)] == [True, False]
+
+
+def test_each_pause_and_what_ends_it_is_logged(site: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "trackside"):
+        for path, body in (("pause", b'{"for": 600}'), ("pause", b""), ("resume", b""), ("resume", b"")):
+            ask(site, path, content=body)
+    first, *rest = [record.getMessage() for record in caplog.records if "GPUs" in record.getMessage()]
+    assert re.fullmatch(r"the GPUs are left alone as asked, until \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", first)
+    assert rest == [
+        "the GPUs are left alone as asked, until trackside resume-gpu",
+        "the GPUs are read again, as asked",
+    ]
 
 
 @pytest.mark.parametrize(

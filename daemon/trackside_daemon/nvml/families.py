@@ -310,12 +310,27 @@ MIG = (
     _gauge(
         "mig_graphics_engine_active_ratio",
         RATIO,
-        "As of the GPU, of its instance, from nvmlGpmMigSampleGet",
+        "Share of time in which the MIG device had any work, as of its GPU instance, from nvmlGpmMigSampleGet",
         "mig_uuid",
     ),
-    _gauge("mig_sm_active_ratio", RATIO, "As of the GPU, of its instance, from nvmlGpmMigSampleGet", "mig_uuid"),
-    _gauge("mig_sm_occupancy_ratio", RATIO, "As of the GPU, of its instance, from nvmlGpmMigSampleGet", "mig_uuid"),
-    _gauge("mig_tensor_active_ratio", RATIO, "As of the GPU, of its instance, from nvmlGpmMigSampleGet", "mig_uuid"),
+    _gauge(
+        "mig_sm_active_ratio",
+        RATIO,
+        "Share of time in which an SM of the MIG device had a warp, over all its SMs, as of its GPU instance, from nvmlGpmMigSampleGet",
+        "mig_uuid",
+    ),
+    _gauge(
+        "mig_sm_occupancy_ratio",
+        RATIO,
+        "Warps on the SMs of the MIG device over the most that they can have, as of its GPU instance, from nvmlGpmMigSampleGet",
+        "mig_uuid",
+    ),
+    _gauge(
+        "mig_tensor_active_ratio",
+        RATIO,
+        "Share of time in which the tensor cores of the MIG device worked, as of its GPU instance, from nvmlGpmMigSampleGet",
+        "mig_uuid",
+    ),
 )
 
 FAMILIES = {

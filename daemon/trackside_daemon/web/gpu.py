@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from datetime import datetime, timezone
+from math import isinf
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from trackside_daemon.nvml.handle import Nvml
+
+log = logging.getLogger("trackside")
 
 LONGEST = 366 * 86400.0
 """Seconds; who wants more wants no end."""
@@ -40,6 +45,7 @@ class GpuPages:
         """Close the driver's device files; answers when they are, or who holds on."""
         seconds = _seconds(await request.body())
         released = await run_in_threadpool(self._nvml.pause, seconds)
+        log.info("the GPUs are left alone as asked, %s", _end(self._nvml.paused_until))
         self._forget()
         holding = await run_in_threadpool(holders)
         return JSONResponse(
@@ -54,7 +60,16 @@ class GpuPages:
         """Read the GPUs again."""
         was = self._nvml.paused_until is not None
         await run_in_threadpool(self._nvml.resume)
+        if was:
+            log.info("the GPUs are read again, as asked")
         return JSONResponse({"resumed": was})
+
+
+def _end(paused_until: float | None) -> str:
+    """In words, in UTC as the log's own times."""
+    if paused_until is None or isinf(paused_until):
+        return "until trackside resume-gpu" if paused_until else "for a moment"
+    return f"until {datetime.fromtimestamp(paused_until, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
 
 
 class _Pause(msgspec.Struct, forbid_unknown_fields=True):
