@@ -62,7 +62,7 @@ def identify(
         local_world=place.local_world or 1,
         host=writable(os.uname().nodename),
         pid=os.getpid(),
-        start=_start_time(proc, "self"),  # by its pid /proc may have another, if it is of another pid namespace
+        start=start_time(proc, "self"),  # by its pid /proc may have another, if it is of another pid namespace
         boot=boot_id(proc),
         gpus=given(environ, local_rank),
         job_id=job,
@@ -194,7 +194,7 @@ def _launcher(environ: Mapping[str, str], proc: Path, rank: int) -> str:
     processes = sys.modules.get("multiprocessing.process")
     number = () if processes is None else processes.current_process()._identity  # noqa: SLF001
     first = f"-{number[-1] - rank}" if number else ""
-    return f"launch-{boot_id(proc)[:8] or 'local'}-{parent}-{_start_time(proc, parent)}{first}"
+    return f"launch-{boot_id(proc)[:8] or 'local'}-{parent}-{start_time(proc, parent)}{first}"
 
 
 def _script(job: str) -> str:
@@ -204,10 +204,19 @@ def _script(job: str) -> str:
     return f"{stem}-{job}" if job else stem
 
 
-def _start_time(proc: Path, pid: int | str) -> int:
+def stat(proc: Path, pid: int | str) -> list[bytes]:
+    """/proc/PID/stat from field 3 on; bytes, since the process's name before them may be any.
+
+    Raises:
+        OSError: The process is gone, or hidden.
+    """
+    return (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+
+
+def start_time(proc: Path, pid: int | str) -> int:
     """Clock ticks from boot to the process's start: /proc/PID/stat, field 22; 0 where it cannot be read."""
     try:
-        return int((proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[19])
+        return int(stat(proc, pid)[19])
     except (OSError, ValueError, IndexError):
         return 0
 

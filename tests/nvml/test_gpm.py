@@ -17,6 +17,8 @@ from trackside_daemon.nvml.refusals import Refusals
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from workers import Clock
+
     from trackside_daemon.nvml.reading import Value
 
 NOT_SUPPORTED, GPU_IS_LOST, VERSION_MISMATCH = 3, 15, 25
@@ -74,25 +76,10 @@ def address(sample: Any) -> int:
     return pynvml.cast(sample, pynvml.c_void_p).value or 0
 
 
-class Clock:
-    """Seconds, set by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def monitor(library: Any) -> Iterator[Monitor]:
     yield Monitor(library)
     gc.collect()  # what is left frees its samples while the fake still stands
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

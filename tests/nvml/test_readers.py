@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pynvml
 import pytest
 from nvml.answers import SINT, UINT, ULL, Refused
+from nvml.first import of, read
 
 from trackside_daemon.nvml.driver import Driver
 from trackside_daemon.nvml.families import FAMILIES
-from trackside_daemon.nvml.groups import chosen
-
-if TYPE_CHECKING:
-    from trackside_daemon.nvml.reading import GpuReading
 
 NOT_SUPPORTED, NO_PERMISSION, GPU_IS_LOST, RESET_REQUIRED = 3, 4, 15, 16
 ABSURD = 0xFFFFFFFF
@@ -24,15 +21,6 @@ UNSUPPORTED = "this GPU or its mode does not support it"
 @pytest.fixture(autouse=True)
 def one_gpu(library: Any) -> None:
     library.count = 1
-
-
-def read(*extra: str) -> GpuReading:
-    return Driver(pynvml, chosen(extra)).read().gpus[0]
-
-
-def of(gpu: GpuReading, start: str) -> dict[str, float]:
-    """The series whose family begins so, with their labels behind a colon."""
-    return {":".join((family, *labels)): value for family, labels, value in gpu.values if family.startswith(start)}
 
 
 def test_engines_are_ratios_and_read_only_when_asked_for(library: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pynvml
 import pytest
@@ -26,21 +26,10 @@ from trackside_daemon.nvml.readers.links import C2C_ERRORS, C2C_UP, HOPPER_ERROR
 from trackside_daemon.nvml.readers.thermal import MARGINS
 from trackside_daemon.nvml.refusals import PROBE_SECONDS, Refusals
 
+if TYPE_CHECKING:
+    from workers import Clock
+
 NOT_SUPPORTED, NO_PERMISSION, INVALID_ARGUMENT, GPU_IS_LOST, RESET_REQUIRED = 3, 4, 2, 15, 16
-
-
-class Clock:
-    """A clock that stands until it is moved."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 class Gpu:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pynvml
 import pytest
 from nvml.answers import UINT, ULL, Refused
+from nvml.first import of, read
 
 from trackside_daemon.nvml.driver import Driver
 from trackside_daemon.nvml.groups import SLOW_SECONDS, chosen
 from trackside_daemon.nvml.readers.fields import ALL_LINKS
-
-if TYPE_CHECKING:
-    from trackside_daemon.nvml.reading import GpuReading
 
 INVALID_ARGUMENT, NOT_SUPPORTED, MISMATCH, UNKNOWN = 2, 3, 25, 999
 COMPLETED = 3
@@ -23,15 +21,6 @@ COMPLETED = 3
 @pytest.fixture(autouse=True)
 def one_gpu(library: Any) -> None:
     library.count = 1
-
-
-def read(*extra: str) -> GpuReading:
-    return Driver(pynvml, chosen(extra)).read().gpus[0]
-
-
-def of(gpu: GpuReading, start: str) -> dict[str, float]:
-    """The series whose family begins so, with their labels behind a colon."""
-    return {":".join((family, *labels)): value for family, labels, value in gpu.values if family.startswith(start)}
 
 
 def test_a_pcie_link_is_told_with_the_best_that_it_could_be(library: Any) -> None:

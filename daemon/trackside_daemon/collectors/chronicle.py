@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from trackside_daemon.nvml.reading import DOWN, PERMISSION
+from trackside_daemon.nvml.reading import DOWN, PERMISSION, SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,7 +44,7 @@ class Chronicle:
             self._up = dict.fromkeys(up, True)
         for gpu in gpus:
             if self._up.get(gpu.uuid, True) and not up[gpu.uuid]:
-                why = gpu.refusals.get("up", "it does not answer; see dmesg for NVRM and Xid")
+                why = gpu.refusals.get("up", SILENT)
                 log.warning("%s is lost: %s", _name(gpu), why)
             elif up[gpu.uuid] and not self._up.get(gpu.uuid, False):
                 log.info("%s answers%s", _name(gpu), " again" if gpu.uuid in self._up else "")

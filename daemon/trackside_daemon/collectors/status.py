@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside.identity import start_time
+
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
@@ -43,12 +45,8 @@ class Processes:
         return self._known[pid]
 
     def started(self, pid: int) -> int:
-        """When it began, from /proc/PID/stat in ticks since boot, which tells it from another of its pid; 0 when hidden."""
-        try:
-            # The name before it, in parentheses, may contain anything.
-            return int((self._proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[19])
-        except (OSError, ValueError, IndexError):
-            return 0
+        """When it began, in ticks since boot, which tells it from another of its pid; 0 when hidden."""
+        return start_time(self._proc, pid)
 
     def elder(self, pid: int, among: Collection[int]) -> int:
         """The nearest *among* these that the process is, or descends from; 0 for none."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import msgspec
 
 from trackside_daemon import __version__
 from trackside_daemon.commands.finding import Finding
+from trackside_daemon.commands.gpu import clock
 from trackside_daemon.nvml.handle import NvmlLocked
 from trackside_daemon.nvml.lock import WAY_OUT
 from trackside_daemon.nvml.reading import PERMISSION
@@ -156,8 +156,8 @@ def _driver(nvml: _Nvml, gpus: Sequence[_Gpu]) -> Finding:
 
 
 def _paused(until: float | str) -> str:
-    end = f" {datetime.fromtimestamp(until).astimezone():%H:%M:%S}" if isinstance(until, float) else ""
-    return f"paused until{end or ' further notice'}; trackside resume-gpu goes on at once"
+    end = clock(until) if isinstance(until, float) else "further notice"
+    return f"paused until {end}; trackside resume-gpu goes on at once"
 
 
 def _count(nvml: _Nvml) -> Finding:

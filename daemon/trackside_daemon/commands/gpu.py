@@ -61,7 +61,7 @@ def resume(*, url: Url = "") -> None:
 def paused(said: Mapping[str, Any]) -> str:
     """What a daemon answers to a pause, in one line."""
     end = said["paused_until"]
-    until = _clock(end) if isinstance(end, float) else "it is ended by trackside resume-gpu"
+    until = clock(end) if isinstance(end, float) else "it is ended by trackside resume-gpu"
     state = "the pause is over already" if end is None else f"paused until {until}"
     holders = ", ".join(shown(f"{one['name']} (pid {one['pid']})") for one in said["holders"])
     if not said["released"]:
@@ -99,7 +99,7 @@ def _daemon(url: str) -> ApiSource:
     return daemon(url)
 
 
-def _clock(moment: float) -> str:
+def clock(moment: float) -> str:
     """A time of today, or with its date."""
     then = datetime.fromtimestamp(moment).astimezone()
     today = datetime.fromtimestamp(time.time()).astimezone().date()

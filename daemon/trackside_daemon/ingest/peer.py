@@ -9,6 +9,8 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trackside.identity import stat
+
 if TYPE_CHECKING:
     from trackside.wire import Identity
 
@@ -68,7 +70,7 @@ class Peer:
         """/proc/PID/stat, field 52, which is 0 too for who may not know it: just those may not read the link."""
         place = self._proc / str(self.pid)
         try:
-            fields = _stat(place)
+            fields = stat(self._proc, self.pid)
             if fields[0] != b"Z" or int(fields[19]) != self.start:
                 return None
             (place / "ns" / "pid").readlink()
@@ -94,7 +96,7 @@ def find_peer(descriptor: int, identity: Identity, proc: Path = Path("/proc")) -
             pidfd = _pidfd(connection, pid)
     except OSError:
         return None
-    if pid > 0 and _is(proc / str(pid), identity):  # looked at with the pidfd in hand, so that it is of the same one
+    if pid > 0 and _is(proc, pid, identity):  # looked at with the pidfd in hand, so that it is of the same one
         return Peer(pid, uid, identity.start, pidfd, proc)
     os.close(pidfd)
     return None
@@ -117,17 +119,12 @@ def _pidfd(connection: socket.socket, pid: int) -> int:
         return os.pidfd_open(pid)
 
 
-def _is(place: Path, identity: Identity) -> bool:
+def _is(proc: Path, pid: int, identity: Identity) -> bool:
     """Whether it is the process that *identity* is of: its start (stat, field 22) and innermost pid (status, NSpid)."""
     try:
-        start = int(_stat(place)[19])
-        status = (place / "status").read_bytes().splitlines()
+        start = int(stat(proc, pid)[19])
+        status = (proc / str(pid) / "status").read_bytes().splitlines()
     except OSError:
         return False
-    pids = next((line.split() for line in status if line.startswith(b"NSpid:")), [b"", place.name.encode()])
+    pids = next((line.split() for line in status if line.startswith(b"NSpid:")), [b"", str(pid).encode()])
     return start == identity.start and int(pids[-1]) == identity.pid
-
-
-def _stat(place: Path) -> list[bytes]:
-    """/proc/PID/stat from field 3 on; bytes, since a process's name may be any."""
-    return (place / "stat").read_bytes().rpartition(b")")[2].split()

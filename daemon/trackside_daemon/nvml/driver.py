@@ -12,7 +12,7 @@ from trackside_daemon.nvml.groups import chosen
 from trackside_daemon.nvml.identity import identity, text
 from trackside_daemon.nvml.library import Library
 from trackside_daemon.nvml.pace import Pace
-from trackside_daemon.nvml.reading import DOWN, PERMISSION, GpuReading, Reading
+from trackside_daemon.nvml.reading import DOWN, PERMISSION, SILENT, GpuReading, Reading
 from trackside_daemon.nvml.refusals import lasts
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 AVOIDED = "a worker hung here, so it is left alone for a while"
 UNNAMED = "the driver does not say its UUID; see dmesg for NVRM and Xid"
-SILENT = "it does not answer; see dmesg for NVRM and Xid"
 """Why a GPU is not up."""
 
 HIDDEN = f"{PERMISSION} to open it, as where a container was not given it; it is left out"

@@ -11,6 +11,9 @@ value in the family's base unit."""
 DOWN: list[Value] = [("up", (), 0.0)]
 """All that is said of a GPU that is lost or left alone."""
 
+SILENT = "it does not answer; see dmesg for NVRM and Xid"
+"""Why a GPU is not up, where nothing more is known."""
+
 PERMISSION = "no permission"
 """A refusal that begins so can be cured by whoever runs the daemon."""
 

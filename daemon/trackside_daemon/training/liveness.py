@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trackside.identity import boot_id
+from trackside.identity import boot_id, stat
 
 if TYPE_CHECKING:
     from trackside.wire import Identity
@@ -44,10 +44,9 @@ class Liveness:
         if identity.boot != self._boot or not identity.start:
             return None
         try:
-            line = (self._proc / str(identity.pid) / "stat").read_bytes()  # bytes, since a process's name may be any
+            fields = stat(self._proc, identity.pid)
         except (FileNotFoundError, ProcessLookupError):
             return True
         except OSError:  # hidden from this user
             return None
-        fields = line.rpartition(b")")[2].split()
         return int(fields[19]) != identity.start or fields[0] in {b"Z", b"X"}
