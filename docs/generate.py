@@ -5,11 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 from trackside_daemon import daemon, pipeline
+from trackside_daemon.collectors.cgroup import CgroupCollector
 from trackside_daemon.collectors.cpu import CpuCollector
+from trackside_daemon.collectors.disk import DiskCollector
+from trackside_daemon.collectors.filesystem import FilesystemCollector
 from trackside_daemon.collectors.gpu import GpuCollector
+from trackside_daemon.collectors.infiniband import InfinibandCollector
+from trackside_daemon.collectors.load import LoadCollector
 from trackside_daemon.collectors.memory import MemoryCollector
+from trackside_daemon.collectors.network import NetworkCollector
 from trackside_daemon.collectors.nvml import NvmlCollector
+from trackside_daemon.collectors.pressure import PressureCollector
+from trackside_daemon.collectors.process import ProcessCollector
 from trackside_daemon.collectors.ranks import RanksCollector
+from trackside_daemon.collectors.thermal import ThermalCollector
+from trackside_daemon.collectors.time import TimeCollector
+from trackside_daemon.collectors.vmstat import VmstatCollector
 from trackside_daemon.config import describe, variables
 from trackside_daemon.history import writer
 from trackside_daemon.ingest import sessions
@@ -18,6 +29,11 @@ from trackside_daemon.sampler import Sampler
 from trackside_daemon.training import families
 
 DOCS = Path(__file__).parent
+HOST = (
+    *(CpuCollector, LoadCollector, MemoryCollector, VmstatCollector, PressureCollector, DiskCollector),
+    *(FilesystemCollector, NetworkCollector, InfinibandCollector, CgroupCollector, ProcessCollector, TimeCollector),
+    ThermalCollector,
+)
 METRICS = """# Metrics
 
 Every family that the daemon exports, generated from the definitions in the code. Base units throughout; ratios are 0 to
@@ -50,8 +66,8 @@ in the history:
 After a script's end Python and CUDA may take seconds to be torn down, and can crash there: the page says `finished` when
 the process is gone, or after 30 s.
 
-`/metrics?collect[]=NAME` and `?exclude[]=NAME` choose by the names of the sections below; `process` is what
-prometheus_client says of the daemon itself (`process_*`, `python_*`).
+`/metrics?collect[]=NAME` and `?exclude[]=NAME` choose by the names of the sections below; to `trackside` belongs what
+prometheus_client says of the daemon's own process too (`process_*`, `python_*`).
 """
 CONFIGURATION = """# Configuration
 
@@ -107,8 +123,7 @@ def sections() -> dict[str, list[Metric]]:
         "gpu": list(GpuCollector.metrics),
         "nvml": list(NvmlCollector.metrics),
         "ranks": list(RanksCollector.metrics),
-        "cpu": list(CpuCollector.metrics),
-        "memory": list(MemoryCollector.metrics),
+        **{one.name: list(one.metrics) for one in HOST},
         "sampler": list(Sampler.metrics),
         "ingest": [*ingest, families.SERIES_REJECTED],
         "pipeline": [pipeline.FAILURES],
@@ -121,9 +136,12 @@ def metrics_page() -> str:
     """docs/metrics.md."""
     parts = [METRICS]
     for name, members in sections().items():
-        parts.append(f"\n## {name}\n\n| family | type | labels | what it is |\n|---|---|---|---|\n")
+        parts.append(
+            f"\n## {name}\n\n| family | type | labels | unit | what it is, and where it comes from |\n|---|---|---|---|---|\n"
+        )
         parts += [
-            f"| `{one.name}` | {one.kind} | {', '.join(f'`{label}`' for label in one.labels)} | {one.help} |\n"
+            f"| `{one.name}` | {one.kind} | {', '.join(f'`{label}`' for label in one.labels)} "
+            f"| {one.unit.replace('_', ' ')} | {one.help} |\n"
             for one in sorted(members, key=lambda one: one.name)
         ]
     return "".join(parts)

@@ -93,7 +93,7 @@ class Driver:
 
 def pages() -> dict[str, str]:
     """The golden ones, and those of simulated GPUs, by name."""
-    found = {str(path.relative_to(GOLDEN)): path.read_text() for path in GOLDEN.rglob("*") if path.is_file()}
+    found = {str(path.relative_to(GOLDEN)): path.read_text() for path in GOLDEN.rglob("*.txt")}
     for kind in SIMULATED:
         state = State()
         state.update(Batch("gpu", GpuCollector(cast("Nvml", Driver(kind)), patience=1.0).collect()))

@@ -165,6 +165,7 @@ class About(msgspec.Struct, frozen=True, omit_defaults=True):
         platform: ``Linux 6.1.0 x86_64``: the kernel, its release, the machine.
         packages: Versions by name of the packages that were imported by then, sorted by name, at most 200.
         git_dirty: A tracked file of the repository around the script differs from what was last added; None: unknown.
+        k8s_pod: Where it runs, by the name that Kubernetes has for it; so ``k8s_namespace`` and ``k8s_container``.
     """
 
     command: tuple[str, ...] = ()
@@ -173,6 +174,25 @@ class About(msgspec.Struct, frozen=True, omit_defaults=True):
     platform: str = ""
     packages: dict[str, str] = {}
     git_dirty: bool | None = None
+    k8s_pod: str = ""
+    k8s_namespace: str = ""
+    k8s_container: str = ""
+
+
+class Room(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What only the process itself sees for sure of what it can run out of; None where there is none or it cannot tell.
+
+    Attributes:
+        shm_size: Bytes of /dev/shm (statvfs(3)); ``shm_used`` of those are used.
+        shm_peak: The most that was used since this was told last.
+        open_fds: Its open file descriptors; ``max_fds`` is the soft limit of those (RLIMIT_NOFILE), None for no limit.
+    """
+
+    shm_size: Count | None = None
+    shm_used: Count | None = None
+    shm_peak: Count | None = None
+    open_fds: Count | None = None
+    max_fds: Count | None = None
 
 
 class Hello(msgspec.Struct, omit_defaults=True):
@@ -267,7 +287,11 @@ class Notice(msgspec.Struct, omit_defaults=True):
 
 
 class Pushes(msgspec.Struct, omit_defaults=True):
-    """The body of a ``batch``: pushed steps in order, what was said beside them, and the session's totals after them."""
+    """The body of a ``batch``: pushed steps in order, what was said beside them, and the session's totals after them.
+
+    Attributes:
+        room: Told with a batch or a beat each 10 s, and sooner when shared memory fills up; else None.
+    """
 
     clock: Clock
     totals: Totals
@@ -275,6 +299,7 @@ class Pushes(msgspec.Struct, omit_defaults=True):
     events: list[Happening] = []
     alerts: list[Notice] = []
     phase: str = ""
+    room: Room | None = None
 
 
 class Skip(msgspec.Struct, omit_defaults=True):
@@ -291,6 +316,7 @@ class Beat(msgspec.Struct, omit_defaults=True):
         progress_age: As in `Hello`; so is ``phase``.
         totals: As in `Hello`, while a message has waited for more than a second, or a phase goes on; else None.
         last: As in `Hello`, while a message has waited for so long; so is ``step``.
+        room: As in `Pushes`.
     """
 
     clock: Clock
@@ -299,6 +325,7 @@ class Beat(msgspec.Struct, omit_defaults=True):
     last: dict[str, float] = {}
     step: int | None = None
     phase: str = ""
+    room: Room | None = None
 
 
 class Bye(msgspec.Struct, omit_defaults=True):

@@ -21,6 +21,7 @@ from trackside_daemon.sections import (
     GpuSection,
     LimitsSection,
     LogSection,
+    PathSection,
     PushSection,
     RunSection,
     SampleSection,
@@ -47,6 +48,7 @@ NVML_LOCK = PREFIX + "NVML_LOCK"
 _LISTS = {
     "web.allowed-hosts": "node1,node1.cluster",
     "push.endpoint": "ipc:///run/trackside/push.sock",
+    "collector.filesystem.paths": "/,/data,/checkpoints",
     "collector.gpu.extra": "links,engines",
     "collector.gpu.skip": "processes,clock",
     "collector.gpu.trouble": "hot,lost:2",
@@ -68,6 +70,7 @@ class Config(BaseSettings):
     )
 
     sample: SampleSection = SampleSection()
+    path: PathSection = PathSection()
     run: RunSection = RunSection()
     web: WebSection = WebSection()
     push: PushSection = PushSection()

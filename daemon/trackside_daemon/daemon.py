@@ -16,12 +16,13 @@ import psutil
 
 from trackside.identity import boot_id
 from trackside_daemon import __version__, log
+from trackside_daemon.collectors.cgroup import CgroupCollector
 from trackside_daemon.collectors.chronicle import Chronicle
-from trackside_daemon.collectors.cpu import CpuCollector
 from trackside_daemon.collectors.gpu import INFO as GPU_INFO
 from trackside_daemon.collectors.gpu import GpuCollector, patience
-from trackside_daemon.collectors.memory import MemoryCollector
+from trackside_daemon.collectors.host import host_collectors
 from trackside_daemon.collectors.nvml import NvmlCollector
+from trackside_daemon.collectors.process import ProcessCollector
 from trackside_daemon.collectors.ranks import RanksCollector
 from trackside_daemon.config import ConfigError
 from trackside_daemon.history.place import UnreadableError, prepare, writable_directory
@@ -70,6 +71,9 @@ RELOADED = Metric(
 RELOADED_AT = Metric(
     "trackside_config_last_reload_success_timestamp_seconds", "gauge", "Unix time of the last good load.", (), "seconds"
 )
+PROC = Path("/proc")
+"""Where this machine's processes are, by the pids that connections tell."""
+
 GPU_START_SECONDS = 60.0
 RETURN_SECONDS = 60.0
 """A run of a daemon before this one that has not come back by then is lost, unless its process lives here."""
@@ -110,8 +114,10 @@ class Daemon:
         self._gpu = GpuCollector(self._nvml, patience(config.sample.interval), Chronicle())
         gpu = config.collector.gpu
         self._counts = NvmlCollector(self._nvml, self._gpu, gpu.expected, None if gpu.simulate else Path("/sys"))
-        self._collectors = self._build_collectors()
-        self._history = self._open_history()
+        self._process = ProcessCollector(lambda: self._runs.members, PROC, smaps=config.collector.process.smaps)
+        directory = prepare(Path(config.storage.path) if config.storage.path else None)
+        self._collectors = self._build_collectors(directory)
+        self._history = self._open_history(directory)
         self._liveness = Liveness()
         limits = Limits(**config.limits.model_dump())
         self._runs = Runs(limits, config.run.linger, self._liveness, self._history.last_attempt)
@@ -130,7 +136,9 @@ class Daemon:
             lambda: self._history.writer.stuck,
             watch=watch,
         )
-        self._sampler = Sampler(self._collectors, self._pipeline.tick, config.sample.interval)
+        self._sampler = Sampler(
+            *(self._collectors, self._pipeline.tick, config.sample.interval), reports=self._process.reports
+        )
         self._sample_every(config.sample.interval)
         self._ended = threading.Event()
         self._forgetting = threading.Thread(target=self._forget, name="trackside-forget", daemon=True)
@@ -180,7 +188,7 @@ class Daemon:
         else:
             fixed = [
                 name
-                for name in ("web", "push", "collector", "limits")
+                for name in ("web", "push", "collector", "limits", "path")
                 if getattr(new, name) != getattr(self._config, name)
             ]
             old = self._config.storage
@@ -207,21 +215,21 @@ class Daemon:
         self._sampler.interval = self._nvml.interval = seconds
         self._gpu.patience = patience(seconds)
 
-    def _build_collectors(self) -> list[Collector]:
+    def _build_collectors(self, directory: Path) -> list[Collector]:
         on = self._config.collector
         ranks = RanksCollector(lambda: self._gpu.seen.gpus, lambda: self._runs.members, others=on.ranks.others)
         built: list[tuple[bool, Collector]] = [
-            (on.cpu.enabled, CpuCollector()),
-            (on.memory.enabled, MemoryCollector()),
+            (on.cgroup.enabled, CgroupCollector(lambda: self._runs.members, PROC)),
+            (on.process.enabled, self._process),
             (on.gpu.enabled, self._gpu),
             (on.gpu.enabled, self._counts),
             (on.ranks.enabled, ranks),
         ]
-        return [collector for enabled, collector in built if enabled]
+        host = host_collectors(on, self._config.path, (*on.filesystem.paths, str(directory)))
+        return [*host, *(collector for enabled, collector in built if enabled)]
 
-    def _open_history(self) -> Recorder:
+    def _open_history(self, directory: Path) -> Recorder:
         storage = self._config.storage
-        directory = prepare(Path(storage.path) if storage.path else None)
         return Recorder(
             directory,
             Bounds(storage.retention.size, storage.retention.age),

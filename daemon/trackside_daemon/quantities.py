@@ -44,6 +44,15 @@ def _listed(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
+def pattern(value: str) -> str:
+    """A regular expression."""
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"{value!r} is not a regular expression: {error}") from None
+    return value
+
+
 def text(value: object) -> object:
     """A text that YAML has read as a number."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
@@ -51,4 +60,5 @@ def text(value: object) -> object:
 
 Seconds = Annotated[float, BeforeValidator(seconds), Field(allow_inf_nan=False, le=100 * 365 * 86400)]
 Bytes = Annotated[int, BeforeValidator(size_bytes), AfterValidator(bound_bytes)]
+Pattern = Annotated[str, AfterValidator(pattern)]
 Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trackside_daemon.collectors.base import Collector
+    from trackside_daemon.record import Record
 
 _log = logging.getLogger("trackside")
 
@@ -53,6 +54,7 @@ class Sampler:
         collectors: Run one after another, in this order.
         deliver: Takes the batches of a tick, in the sampler's thread; it must neither block long nor raise.
         interval: Seconds between ticks. It may be set while the sampler runs, and holds from the next tick on.
+        reports: Asked after each tick for what collectors have seen happen, for the history.
         clock: Seconds of the monotonic clock, which a batch's ``until`` is in.
         wall: Unix time, in seconds.
     """
@@ -64,12 +66,15 @@ class Sampler:
         collectors: Sequence[Collector],
         deliver: Callable[[list[Batch]], None],
         interval: float,
+        *,
+        reports: Callable[[], Sequence[Record]] = tuple,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.interval = interval
         self._collectors = tuple(collectors)
         self._deliver = deliver
+        self._reports = reports
         self._clock = clock
         self._wall = wall
         self._stopped = threading.Event()
@@ -112,6 +117,8 @@ class Sampler:
                 batches.append(Batch(collector.name, samples, complete=True, until=until, time=moment))
         about += (Sample(LAST_SUCCESS, (name,), when) for name, when in self._last_success.items())
         about += (Sample(SKIPPED, (name,), times) for name, times in self._skipped.items())
+        if records := self._reports():
+            batches.append(Batch("reports", records=records))
         return [*batches, Batch("sampler", about, complete=True, until=until)]
 
     def _collect(self, collector: Collector) -> tuple[list[Sample] | None, bool]:

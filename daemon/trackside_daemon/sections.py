@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from trackside_daemon.quantities import Bytes, Seconds, Texts, text
+from trackside_daemon.quantities import Bytes, Pattern, Seconds, Texts, text
 
 
 class Section(BaseModel):
@@ -19,6 +19,14 @@ class SampleSection(Section):
     """How GPUs and host are sampled."""
 
     interval: Annotated[Seconds, Field(ge=0.1, le=300, description="Time between two samples of GPUs and host.")] = 1.0
+
+
+class PathSection(Section):
+    """Where the host's files are; in a container they may be mounted elsewhere."""
+
+    procfs: Annotated[str, Field(description="Where the host's /proc is.")] = "/proc"
+    sysfs: Annotated[str, Field(description="Where the host's /sys is.")] = "/sys"
+    rootfs: Annotated[str, Field(description="Where the host's / is.")] = "/"
 
 
 class RunSection(Section):
@@ -112,6 +120,58 @@ class CollectorSection(Section):
     )
 
 
+class CpuSection(CollectorSection):
+    """The CPU collector."""
+
+    per_cpu: Annotated[bool, Field(description="Show the time of each CPU too, eight series each.")] = False
+
+
+class DiskSection(CollectorSection):
+    """The collector of block devices."""
+
+    exclude: Annotated[Pattern, Field(description="Devices to leave out, as a regular expression.")] = (
+        r"(z?ram|loop|fd|(h|s|v|xv)d[a-z]+|nvme\d+n\d+p|mmcblk\d+p)\d+"
+    )
+
+
+class FilesystemSection(CollectorSection):
+    """The collector of file systems."""
+
+    paths: Annotated[
+        Texts,
+        Field(
+            description="Paths whose file systems are shown, such as those of data and checkpoints; the history's is shown too."
+        ),
+    ] = ("/", "/tmp", "/dev/shm")  # noqa: S108  only looked at
+
+
+class NetworkSection(CollectorSection):
+    """The collector of network devices."""
+
+    exclude: Annotated[Pattern, Field(description="Devices to leave out, as a regular expression.")] = (
+        r"(veth|cali|cilium|lxc|cni|flannel|docker|podman|br-|virbr|vnet|tap|ifb|dummy).*"
+    )
+
+
+class ProcessSection(CollectorSection):
+    """The collector of the training's processes."""
+
+    smaps: Annotated[
+        bool,
+        Field(
+            description="Read the ranks' smaps_rollup each minute, for unique and proportional memory; it can halt a large training for seconds."
+        ),
+    ] = False
+
+
+class ThermalSection(CollectorSection):
+    """The collector of temperatures and energy."""
+
+    enabled: Annotated[bool, Field(description="Whether it collects; on the command line, --[no-]collector.NAME.")] = (
+        False
+    )
+
+
 class GpuSection(CollectorSection):
     """The GPU collector."""
 
@@ -143,8 +203,19 @@ class RanksSection(CollectorSection):
 class CollectorsSection(Section):
     """The collectors, by name."""
 
-    cpu: CollectorSection = CollectorSection()
+    cpu: CpuSection = CpuSection()
+    load: CollectorSection = CollectorSection()
     memory: CollectorSection = CollectorSection()
+    vmstat: CollectorSection = CollectorSection()
+    pressure: CollectorSection = CollectorSection()
+    disk: DiskSection = DiskSection()
+    filesystem: FilesystemSection = FilesystemSection()
+    network: NetworkSection = NetworkSection()
+    infiniband: CollectorSection = CollectorSection()
+    cgroup: CollectorSection = CollectorSection()
+    process: ProcessSection = ProcessSection()
+    time: CollectorSection = CollectorSection()
+    thermal: ThermalSection = ThermalSection()
     gpu: GpuSection = GpuSection()
     ranks: RanksSection = RanksSection()
 

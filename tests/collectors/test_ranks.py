@@ -61,7 +61,7 @@ class Machine:
 
     def train(self, pid: int, *gpus: str, rank: int = 0, **more: Any) -> None:
         """A process trains, and says that of its GPUs."""
-        one = Member("char-model", "id-7", rank, rank, "815", pid, gpus)
+        one = Member("char-model", "id-7", 0, rank, rank, "815", pid, gpus)
         self.members = (*self.members, one._replace(**more))
 
     def use(self, first: Sequence[int] = (), second: Sequence[int] = ()) -> None:

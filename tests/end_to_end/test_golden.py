@@ -134,7 +134,7 @@ def _sampled() -> list[Batch]:
     nvml = cast("Nvml", Driver())
     gpu = GpuCollector(nvml, patience=1.0)
     counts = NvmlCollector(nvml, gpu, expected=0, sys=SYS)
-    member = Member("char-model", "launch-10.0.0.1-29500-4711-99", 0, 0, "815", 4711, ("0",))
+    member = Member("char-model", "launch-10.0.0.1-29500-4711-99", 0, 0, 0, "815", 4711, ("0",))
     ranks = RanksCollector(lambda: gpu.seen.gpus, lambda: (member,), proc=PROC)
     eventually(lambda: "root" in ranks.collect()[-1].labels)
     collectors = (CpuCollector(PROC), MemoryCollector(PROC), gpu, counts, ranks)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from workers import COUNTS, HANGS, LONG, STUBBORN, WALL, Unreapable, number, pid, reap, refusal
 
-from trackside_daemon.nvml import child as child_module
+from trackside_daemon import child as child_module
 from trackside_daemon.nvml.handle import NvmlAbsent, NvmlPaused
 
 if TYPE_CHECKING:

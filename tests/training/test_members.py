@@ -34,7 +34,7 @@ def members(house: House) -> tuple[Member, ...]:
 def test_a_rank_of_this_machine_is_a_member_until_it_ends(house: House) -> None:
     who = Speaker("id-7", rank=3, local_rank=1, world=4, local_world=2, job_id="99", gpus=("GPU-aa",))
     house.hello(who)
-    assert members(house) == (Member("train", "id-7", 3, 1, "99", os.getpid(), ("GPU-aa",)),)
+    assert members(house) == (Member("train", "id-7", 0, 3, 1, "99", os.getpid(), ("GPU-aa",)),)
     house.bye(who)
     assert members(house) == ()
 

@@ -51,10 +51,10 @@ def test_all_sources_and_the_process_itself_are_on_the_page(shown: Any) -> None:
         ({"collect": ["cpu"]}, {"host"}),
         ({"collect": ["training"]}, {"training"}),
         ({"collect": ["training", "cpu"]}, {"training", "host"}),
-        ({"collect": ["process"]}, {"process", "python"}),
-        ({"exclude": ["process"]}, {"training", "host"}),
+        ({"collect": ["trackside"]}, {"process", "python"}),
+        ({"exclude": ["trackside"]}, {"training", "host"}),
         ({"exclude": ["training", "cpu", "memory"]}, {"process", "python"}),
-        ({"exclude": ["cpu", "memory", "training", "process"]}, set()),
+        ({"exclude": ["cpu", "memory", "training", "trackside"]}, set()),
     ],
 )
 def test_a_scrape_may_choose_its_sources(shown: Any, query: dict[str, list[str]], found: set[str]) -> None:
@@ -71,10 +71,10 @@ def test_the_sources_that_a_scrape_did_not_choose_are_not_on_it(shown: Any) -> N
     ("query", "message"),
     [
         ("collect[]=cpu&exclude[]=memory", "collect[] and exclude[] cannot be combined"),
-        ("collect[]=tea", "no collector 'tea'; there are cpu, memory, process, training"),
-        ("collect[]=cpu&collect[]=tea", "no collector 'tea'; there are cpu, memory, process, training"),
-        ("exclude[]=tea", "no collector 'tea'; there are cpu, memory, process, training"),
-        ("collect[]=", "no collector ''; there are cpu, memory, process, training"),
+        ("collect[]=tea", "no collector 'tea'; there are cpu, memory, trackside, training"),
+        ("collect[]=cpu&collect[]=tea", "no collector 'tea'; there are cpu, memory, trackside, training"),
+        ("exclude[]=tea", "no collector 'tea'; there are cpu, memory, trackside, training"),
+        ("collect[]=", "no collector ''; there are cpu, memory, trackside, training"),
     ],
 )
 def test_a_choice_that_makes_no_sense_is_explained(client: Any, query: str, message: str) -> None:

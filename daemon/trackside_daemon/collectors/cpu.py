@@ -34,7 +34,7 @@ class CpuCollector:
     name = "cpu"
     metrics = (SECONDS, CPUS)
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
+    def __init__(self, proc: Path = Path("/proc"), *, per_cpu: bool = False) -> None:  # noqa: ARG002
         self._stat = proc / "stat"
         self._ticks_a_second = os.sysconf("SC_CLK_TCK")
         self._last: dict[str, float] = {}

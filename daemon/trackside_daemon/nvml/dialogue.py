@@ -12,7 +12,7 @@ from trackside_daemon.nvml.reading import Reading, Request
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside_daemon.nvml.child import Child
+    from trackside_daemon.child import Child
 
 INIT_DEADLINE, GPU_DEADLINE = 60.0, 10.0
 """Seconds without a sign of life, while a worker has never answered, and later: its going on to a GPU is one. Without

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from trackside_daemon.child import Child, ChildFailed
 from trackside_daemon.nvml.avoided import Avoided
 from trackside_daemon.nvml.backoff import Backoff
-from trackside_daemon.nvml.child import Child, ChildFailed
 from trackside_daemon.nvml.continued import Continued
 from trackside_daemon.nvml.dialogue import Dialogue
 from trackside_daemon.nvml.losses import Losses

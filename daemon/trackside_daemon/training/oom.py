@@ -13,18 +13,13 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
+from trackside_daemon.cgroups import mounts, place
+
 TEARDOWN_SECONDS = 30.0
 """From the kill to the process's end: so long can a driver and much memory take to be torn down."""
 
 _COUNT = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
 _BYTES = 65536
-
-
-class Mount(NamedTuple):
-    """A mounted cgroup hierarchy: *root* of it is seen at *point*."""
-
-    point: Path
-    root: str
 
 
 class _Counter:
@@ -75,7 +70,7 @@ class OomKills:
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
-        self._v1, self._v2 = _mounts(proc)
+        self._v1, self._v2 = mounts(proc)
         self._counters: dict[Path, _Counter] = {}
 
     def watch(self, pid: int, now: float) -> Watched:
@@ -129,36 +124,9 @@ class OomKills:
             return []
         cgroups = {name: path for line in lines for _, names, path in [line.split(":", 2)] for name in names.split(",")}
         if self._v1 is not None and "memory" in cgroups:
-            place = _place(self._v1, cgroups["memory"])
-            return [] if place is None else [place / "memory.oom_control"]
-        place = None if self._v2 is None else _place(self._v2, cgroups.get("", "/"))
-        if place is None or self._v2 is None:
+            found = place(self._v1, cgroups["memory"])
+            return [] if found is None else [found / "memory.oom_control"]
+        found = None if self._v2 is None else place(self._v2, cgroups.get("", "/"))
+        if found is None or self._v2 is None:
             return []
-        return [one / "memory.events" for one in (place, *place.parents) if one.is_relative_to(self._v2.point)]
-
-
-def _mounts(proc: Path) -> tuple[Mount | None, Mount | None]:
-    """Where v1's memory controller and v2 are mounted (/proc/self/mountinfo, proc(5))."""
-    v1 = v2 = None
-    try:
-        lines = (proc / "self" / "mountinfo").read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return None, None
-    for line in lines:
-        fields, _, tail = line.partition(" - ")
-        kind, _, options = tail.split(" ")[:3]
-        _, _, _, root, point = fields.split(" ")[:5]
-        mount = Mount(Path(point), root)
-        if kind == "cgroup2":
-            v2 = v2 or mount
-        elif kind == "cgroup" and "memory" in options.split(","):
-            v1 = v1 or mount
-    return v1, v2
-
-
-def _place(mount: Mount, cgroup: str) -> Path | None:
-    """The directory of a cgroup; None when it is outside of what is mounted here."""
-    root = mount.root.rstrip("/")
-    if ".." in cgroup.split("/") or not f"{cgroup}/".startswith(f"{root}/"):
-        return None
-    return mount.point / cgroup[len(root) :].lstrip("/")
+        return [one / "memory.events" for one in (found, *found.parents) if one.is_relative_to(self._v2.point)]

@@ -18,7 +18,7 @@ from trackside_daemon.training import families as f
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trackside.wire import Bye, Identity
+    from trackside.wire import Bye, Identity, Room
     from trackside_daemon.training.rank import End, Rank
     from trackside_daemon.training.verdict import Exit
 
@@ -49,6 +49,8 @@ class Session:
         exit: How its process ended.
         waits_until: Its bye is open and its process lives: until then, in monotonic seconds, the page is not told.
         elsewhere: It speaks, and yet its pid is not here: its process lives in another pid namespace.
+        k8s: Its pod, namespace and container.
+        room: What it has said last of its shared memory and files.
     """
 
     def __init__(self, run: Run, rank: Rank, identity: Identity) -> None:
@@ -62,6 +64,8 @@ class Session:
         self.exit: Exit | None = None
         self.waits_until: float | None = None
         self.elsewhere = False
+        self.k8s = ("", "", "")
+        self.room: Room | None = None
 
     def speak(self, samples: list[Sample]) -> Batch:
         """What its rank says."""
@@ -75,7 +79,11 @@ class Session:
         """Its process, for those who look at this machine."""
         one = self.identity
         pid = 0 if self.elsewhere else self.process.pid
-        return Member(self.run.name, one.run, one.rank, one.local_rank, one.job_id, pid, one.gpus)
+        return Member(
+            *(self.run.name, one.run, self.run.attempt, one.rank, one.local_rank, one.job_id, pid, one.gpus),
+            *self.k8s,
+            room=self.room,
+        )
 
 
 class Run:

@@ -42,8 +42,8 @@ _REASONS = {
     503: "stuck",
     507: "full",
 }
-OWN = "process"
-"""What `collect[]` calls the families of the daemon's own process."""
+OWN = "trackside"
+"""What `collect[]` calls the families of the daemon itself, those of its process among them."""
 
 SECURITY = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "

@@ -6,7 +6,7 @@ import contextlib
 import os
 import select
 import signal
-import subprocess  # noqa: TID251 - the worker is the one process that this room is for
+import subprocess  # noqa: TID251 - what children are started by
 import time
 from typing import IO, TYPE_CHECKING, cast
 

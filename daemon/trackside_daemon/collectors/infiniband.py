@@ -1,0 +1,24 @@
+"""InfiniBand and RoCE ports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trackside_daemon.metric import Metric, Sample
+
+
+class InfinibandCollector:
+    """InfiniBand and RoCE ports."""
+
+    name = "infiniband"
+    metrics: tuple[Metric, ...] = ()
+
+    def __init__(self, sys: Path) -> None:
+        pass
+
+    def collect(self) -> list[Sample]:
+        """Nothing yet."""
+        return []

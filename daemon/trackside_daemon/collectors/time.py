@@ -1,0 +1,24 @@
+"""Clocks of the host, its boot and its kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trackside_daemon.metric import Metric, Sample
+
+
+class TimeCollector:
+    """Clocks of the host, its boot and its kernel."""
+
+    name = "time"
+    metrics: tuple[Metric, ...] = ()
+
+    def __init__(self, proc: Path) -> None:
+        pass
+
+    def collect(self) -> list[Sample]:
+        """Nothing yet."""
+        return []

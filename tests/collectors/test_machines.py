@@ -1,0 +1,82 @@
+"""Machines of all kinds as trees of files, and what is on their page and in their log, word for word.
+
+A directory of `machines/` is one: ``proc`` and ``sys``, and ``members`` with a line ``PID RANK`` for each rank that trains
+there. ``pytest --update-golden`` rewrites the pages, and the diff is reviewed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import ROOT
+
+from trackside_daemon.collectors.cgroup import CgroupCollector
+from trackside_daemon.collectors.host import host_collectors
+from trackside_daemon.collectors.process import ProcessCollector
+from trackside_daemon.exposition import render
+from trackside_daemon.member import Member
+from trackside_daemon.sampler import Sampler
+from trackside_daemon.sections import CollectorsSection, PathSection, ThermalSection
+from trackside_daemon.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MACHINES = Path(__file__).parent / "machines"
+GOLDEN = ROOT / "tests" / "golden" / "host"
+
+
+def members(machine: Path) -> tuple[Member, ...]:
+    """Who trains there."""
+    file = machine / "members"
+    pairs = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+    return tuple(Member("char-model", "id-7", 0, int(rank), int(rank), "815", int(pid)) for pid, rank in pairs)
+
+
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], str]:
+    """The page of a machine after two ticks."""
+
+    def of(machine: Path) -> str:
+        proc = machine / "proc"
+        cpus = (proc / "stat").read_text().count("\ncpu")
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: range(cpus))
+        room = SimpleNamespace(
+            f_frsize=4096, f_blocks=1000, f_bfree=400, f_bavail=300, f_files=200, f_ffree=150, f_flag=0
+        )
+        monkeypatch.setattr(os, "statvfs", lambda _path: room)
+        who = members(machine)
+        on = CollectorsSection(thermal=ThermalSection(enabled=True))
+        collectors = [
+            *host_collectors(on, PathSection(procfs=str(proc), sysfs=str(machine / "sys")), on.filesystem.paths),
+            CgroupCollector(lambda: who, proc),
+            ProcessCollector(lambda: who, proc),
+        ]
+        ticks = iter(range(1000))
+        sampler = Sampler(collectors, lambda _: None, 1.0, clock=lambda: next(ticks) / 64, wall=lambda: 1_760_000_000.0)
+        state = State()
+        for now in (0.0, 1.0):
+            for batch in sampler.tick(now):
+                state.update(batch)
+        return render(state.snapshot(1.0), openmetrics=False).decode()
+
+    return of
+
+
+@pytest.mark.parametrize("machine", sorted(MACHINES.iterdir()), ids=lambda path: path.name)
+def test_a_machine_has_its_page_and_its_log(
+    machine: Path, page: Callable[[Path], str], caplog: pytest.LogCaptureFixture, *, update_golden: bool
+) -> None:
+    caplog.set_level(logging.INFO, "trackside")
+    told = {f"{machine.name}.txt": page(machine)}
+    lines = [f"{record.levelname}: {record.getMessage()}" for record in caplog.records]
+    told[f"{machine.name}.log"] = "".join(f"{line}\n" for line in lines).replace(f"{machine}/", "")
+    for name, text in told.items():
+        if update_golden:
+            (GOLDEN / name).write_text(text)
+        assert text == (GOLDEN / name).read_text()
