@@ -8,17 +8,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trackside_daemon.collectors.cpu import MODES, CpuCollector
+from trackside_daemon.collectors.cpu import CORE_SECONDS, MODES, CpuCollector
 
 if TYPE_CHECKING:
     from trackside_daemon.metric import Sample
 
 PROC = Path(__file__).parent / "fixtures" / "proc"
+MACHINES = Path(__file__).parent / "machines"
 HERTZ = os.sysconf("SC_CLK_TCK")
 
 
 def by_mode(samples: list[Sample]) -> dict[str, object]:
-    return {sample.labels[0]: sample.value for sample in samples if sample.labels}
+    return {sample.labels[0]: sample.value for sample in samples if len(sample.labels) == 1}
+
+
+def by_core(samples: list[Sample]) -> dict[tuple[str, ...], object]:
+    return {sample.labels: sample.value for sample in samples if sample.metric is CORE_SECONDS}
 
 
 def write(proc: Path, *ticks: int) -> None:
@@ -55,6 +60,59 @@ def test_a_file_that_is_not_proc_stat_is_named(tmp_path: Path) -> None:
     (tmp_path / "stat").write_text("intr 5\n")
     with pytest.raises(ValueError, match=r"stat begins with 'intr'"):
         CpuCollector(tmp_path).collect()
+
+
+def test_a_file_that_is_not_there_is_named_with_what_to_look_at(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"path\.procfs name it\?: '.*/stat'$"):
+        CpuCollector(tmp_path).collect()
+
+
+def test_a_count_that_is_no_number_is_named(tmp_path: Path) -> None:
+    (tmp_path / "stat").write_text("cpu  1 2 x 4\n")
+    with pytest.raises(ValueError, match=r"/stat: a count of cpu is 'x', not a number; .*path\.procfs"):
+        CpuCollector(tmp_path).collect()
+    (tmp_path / "stat").write_text("cpu  1 2 3 4\nctxt many\n")
+    with pytest.raises(ValueError, match=r"/stat: ctxt is 'many', not a number"):
+        CpuCollector(tmp_path).collect()
+
+
+def test_switches_and_tasks_come_from_the_same_file() -> None:
+    values = {sample.metric.name: sample.value for sample in CpuCollector(PROC).collect()}
+    assert values["trackside_host_context_switches_total"] == 115716
+    assert values["trackside_host_procs_running"] == 2
+    assert values["trackside_host_procs_blocked"] == 0
+
+
+def test_the_time_of_each_cpu_is_told_only_when_it_is_asked_for() -> None:
+    assert not by_core(CpuCollector(MACHINES / "many-cpus" / "proc").collect())
+    seconds = by_core(CpuCollector(MACHINES / "many-cpus" / "proc", per_cpu=True).collect())
+    assert len(seconds) == 224 * len(MODES)
+    assert seconds["223", "user"] == 101286464 / HERTZ
+
+
+def test_the_cpus_of_a_host_sum_up_to_its_first_line() -> None:
+    samples = CpuCollector(MACHINES / "many-cpus" / "proc", per_cpu=True).collect()
+    cores = by_core(samples)
+    for mode, seconds in by_mode(samples).items():
+        assert sum(value for labels, value in cores.items() if labels[1] == mode) == pytest.approx(seconds)  # type: ignore[misc]
+
+
+def test_a_small_step_back_of_one_cpu_is_held(tmp_path: Path) -> None:
+    collector = CpuCollector(tmp_path, per_cpu=True)
+    (tmp_path / "stat").write_text(f"cpu  0 0 0 0\ncpu0 0 0 0 {5 * HERTZ}\ncpu1 0 0 0 {5 * HERTZ}\n")
+    collector.collect()
+    (tmp_path / "stat").write_text(f"cpu  0 0 0 0\ncpu0 0 0 0 {5 * HERTZ - 1}\ncpu1 0 0 0 {HERTZ}\n")
+    seconds = by_core(collector.collect())
+    assert seconds["0", "idle"] == 5
+    assert seconds["1", "idle"] == 1
+
+
+def test_a_cpu_that_goes_offline_is_no_longer_told_of(tmp_path: Path) -> None:
+    collector = CpuCollector(tmp_path, per_cpu=True)
+    (tmp_path / "stat").write_text("cpu  2 0 0 0\ncpu0 1 0 0 0\ncpu1 1 0 0 0\n")
+    collector.collect()
+    (tmp_path / "stat").write_text("cpu  2 0 0 0\ncpu0 1 0 0 0\n")
+    assert {cpu for cpu, _ in by_core(collector.collect())} == {"0"}
 
 
 def test_the_host_that_runs_the_test_can_be_read() -> None:

@@ -1,10 +1,11 @@
-"""CPU time of the host by mode, and the CPUs that this process may run on."""
+"""CPU time of the host by mode, the CPUs that this process may run on, and what is ready to run."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+from trackside_daemon.collectors.files import no_number, number, read_base
 from trackside_daemon.metric import Metric, Sample
 
 #: The columns of a ``cpu`` line of /proc/stat, in order. ``user`` and ``nice`` include guest time, as in node_exporter.
@@ -17,7 +18,23 @@ SECONDS = Metric(
     ("mode",),
     "seconds",
 )
+CORE_SECONDS = Metric(
+    "trackside_host_cpu_core_seconds_total",
+    "counter",
+    "CPU time of each CPU by mode, when collector.cpu.per-cpu is set, from /proc/stat; user and nice include guest time.",
+    ("cpu", "mode"),
+    "seconds",
+)
 CPUS = Metric("trackside_host_cpus", "gauge", "CPUs that the daemon may run on, from sched_getaffinity(2).")
+NUMBERS = {
+    b"ctxt ": Metric("trackside_host_context_switches_total", "counter", "Context switches, from /proc/stat ctxt."),
+    b"procs_running ": Metric(
+        "trackside_host_procs_running", "gauge", "Tasks that run or wait for a CPU, from /proc/stat procs_running."
+    ),
+    b"procs_blocked ": Metric(
+        "trackside_host_procs_blocked", "gauge", "Tasks that wait for IO to complete, from /proc/stat procs_blocked."
+    ),
+}
 
 STEP_BACK = 3.0
 """A counter that falls by less, in seconds, is held: iowait and idle may step back a little, and a scrape would read
@@ -25,36 +42,66 @@ that as a reset. A larger fall is CPUs that went offline. node_exporter's `jumpB
 
 
 class CpuCollector:
-    """The first line of /proc/stat.
+    """What /proc/stat says of CPUs, read once a tick: on a large host the kernel needs milliseconds to write it.
 
     Args:
         proc: Where procfs is mounted.
+        per_cpu: Tell the time of each CPU too.
     """
 
     name = "cpu"
-    metrics = (SECONDS, CPUS)
+    metrics = (SECONDS, CORE_SECONDS, CPUS, *NUMBERS.values())
 
-    def __init__(self, proc: Path = Path("/proc"), *, per_cpu: bool = False) -> None:  # noqa: ARG002
+    def __init__(self, proc: Path = Path("/proc"), *, per_cpu: bool = False) -> None:
         self._stat = proc / "stat"
+        self._per_cpu = per_cpu
         self._ticks_a_second = os.sysconf("SC_CLK_TCK")
-        self._last: dict[str, float] = {}
+        self._last: dict[bytes, list[float]] = {}
 
     def collect(self) -> list[Sample]:
-        """One sample for each mode that this kernel counts, and the number of CPUs.
+        """One sample for each mode that this kernel counts, and for each number that it has.
 
         Raises:
             OSError: /proc/stat cannot be read.
-            ValueError: It does not begin with a ``cpu`` line.
+            ValueError: It does not begin with a ``cpu`` line, or a number is none.
         """
-        with self._stat.open(encoding="ascii") as file:
-            label, *ticks = file.readline().split()
-        if label != "cpu":
+        data = read_base(self._stat)
+        first = data[: data.find(b"\n")]
+        if not first.startswith(b"cpu "):
+            label = first.partition(b" ")[0].decode(errors="replace")
             raise ValueError(f"{self._stat} begins with {label!r}, not with the line of all CPUs; is procfs mounted?")
-        for mode, count in zip(MODES, ticks, strict=False):  # kernels before 2.6.11 have no steal, later ones add guest
-            self._last[mode] = self._forward(mode, int(count) / self._ticks_a_second)
-        samples = [Sample(SECONDS, (mode,), seconds) for mode, seconds in self._last.items()]
+        seconds = self._seconds(first)  # kernels before 2.6.11 have no steal
+        samples = [Sample(SECONDS, (mode,), value) for mode, value in zip(MODES, seconds, strict=False)]
+        if self._per_cpu:
+            samples += self._cores(data)
+        for name, metric in NUMBERS.items():
+            value = number(data, name, self._stat)
+            if value is not None:
+                samples.append(Sample(metric, (), value))
         return [*samples, Sample(CPUS, (), len(os.sched_getaffinity(0)))]
 
-    def _forward(self, mode: str, seconds: float) -> float:
-        last = self._last.get(mode, 0.0)
-        return last if 0 < last - seconds < STEP_BACK else seconds
+    def _cores(self, data: bytes) -> list[Sample]:
+        samples = []
+        for line in data.splitlines()[1:]:
+            if not line.startswith(b"cpu"):
+                break
+            cpu = line[3 : line.find(b" ")].decode()
+            samples += [
+                Sample(CORE_SECONDS, (cpu, mode), value)
+                for mode, value in zip(MODES, self._seconds(line), strict=False)
+            ]
+        return samples
+
+    def _seconds(self, line: bytes) -> list[float]:
+        """The modes of one line, in seconds; none of them steps back a little."""
+        label, *ticks = line.split(None, len(MODES) + 1)
+        try:
+            now = [int(count) / self._ticks_a_second for count in ticks[: len(MODES)]]
+        except ValueError as error:
+            word = next(word for word in ticks if not word.isdigit())
+            raise no_number(self._stat, f"a count of {label.decode()}", word) from error
+        last = self._last.get(label, now)
+        self._last[label] = now = [
+            before if 0 < before - value < STEP_BACK else value for value, before in zip(now, last, strict=False)
+        ]
+        return now

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 _BYTES = 65536
+_DIGITS = 32  # of a number and the spaces before it
+_CURE = "is a procfs mounted there, and does path.procfs name it?"
 
 
 def read(path: str | os.PathLike[str]) -> bytes:
@@ -24,3 +26,42 @@ def read(path: str | os.PathLike[str]) -> bytes:
     finally:
         os.close(descriptor)
     return b"".join(parts)
+
+
+def read_base(path: str | os.PathLike[str]) -> bytes:
+    """All of a file that every Linux has.
+
+    Raises:
+        OSError: It is not there, or cannot be read; the error has the path and says what to look at.
+    """
+    try:
+        return read(path)
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}; {_CURE}", os.fspath(path)) from error
+
+
+def number(data: bytes, name: bytes, path: str | os.PathLike[str]) -> int | None:
+    """The number that follows *name* at the beginning of a line of *data*; None when no line begins so.
+
+    Args:
+        data: What was read.
+        name: With what stands between it and the number, as in ``pgfault `` and ``MemTotal:``.
+        path: From where it was read.
+
+    Raises:
+        ValueError: What follows is no number; the error has the path and the word.
+    """
+    at = 0 if data.startswith(name) else data.find(b"\n" + name)
+    if at < 0:
+        return None
+    begin = data.index(name, at) + len(name)
+    word = data[begin : begin + _DIGITS].partition(b"\n")[0].strip().partition(b" ")[0]
+    try:
+        return int(word)
+    except ValueError as error:
+        raise no_number(path, name.decode().rstrip(" :") or "its first word", word) from error
+
+
+def no_number(path: str | os.PathLike[str], what: str, word: bytes) -> ValueError:
+    """The error of a *word* that stands where *what* is looked for, and is no number."""
+    return ValueError(f"{os.fspath(path)}: {what} is {word.decode(errors='replace')!r}, not a number; {_CURE}")
