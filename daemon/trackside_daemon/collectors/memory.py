@@ -1,27 +1,30 @@
-"""Memory of the host, from /proc/meminfo."""
+"""Memory and swap of the host, from /proc/meminfo."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from trackside_daemon.collectors.files import number, read_base
 from trackside_daemon.metric import Metric, Sample
 
 
 def _family(name: str, field: str, says: str) -> Metric:
-    return Metric(f"trackside_host_memory_{name}", "gauge", f"{says}, from /proc/meminfo {field}.", unit="bytes")
+    return Metric(f"trackside_host_{name}_bytes", "gauge", f"{says}, from /proc/meminfo {field}.", unit="bytes")
 
 
 FIELDS = {
-    "MemTotal": _family("bytes", "MemTotal", "Memory that the kernel can use"),
-    "MemAvailable": _family("available_bytes", "MemAvailable", "Memory that programs could get without swapping"),
-    "MemFree": _family("free_bytes", "MemFree", "Memory that nothing uses, not even a cache"),
-    "Buffers": _family("buffers_bytes", "Buffers", "Cached blocks of devices"),
-    "Cached": _family("cached_bytes", "Cached", "Cached files, shared memory and tmpfs"),
-    "Shmem": _family("shmem_bytes", "Shmem", "Shared memory and tmpfs, where data loader workers pass their batches"),
-    "Dirty": _family("dirty_bytes", "Dirty", "Written to files but not to disk yet, as after a checkpoint"),
-    "Writeback": _family("writeback_bytes", "Writeback", "Being written to disk now"),
-    "AnonPages": _family("anonymous_bytes", "AnonPages", "Memory of processes that no file backs"),
+    "MemTotal": _family("memory", "MemTotal", "Memory that the kernel can use"),
+    "MemAvailable": _family("memory_available", "MemAvailable", "Memory that programs could get without swapping"),
+    "MemFree": _family("memory_free", "MemFree", "Memory that nothing uses, not even a cache"),
+    "Buffers": _family("memory_buffers", "Buffers", "Cached blocks of devices"),
+    "Cached": _family("memory_cached", "Cached", "Cached files, shared memory and tmpfs"),
+    "Shmem": _family("memory_shmem", "Shmem", "Shared memory and tmpfs, where data loader workers pass their batches"),
+    "Dirty": _family("memory_dirty", "Dirty", "Written to files but not to disk yet, as after a checkpoint"),
+    "Writeback": _family("memory_writeback", "Writeback", "Being written to disk now"),
+    "AnonPages": _family("memory_anonymous", "AnonPages", "Memory of processes that no file backs"),
+    "SwapTotal": _family("swap", "SwapTotal", "Swap space"),
 }
+SWAP_USED = _family("swap_used", "SwapTotal - SwapFree", "Swap space that is used")
 
 
 class MemoryCollector:
@@ -32,10 +35,11 @@ class MemoryCollector:
     """
 
     name = "memory"
-    metrics = tuple(FIELDS.values())
+    metrics = (*FIELDS.values(), SWAP_USED)
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._meminfo = proc / "meminfo"
+        self._fields = [(f"{field}:".encode(), metric) for field, metric in FIELDS.items()]
 
     def collect(self) -> list[Sample]:
         """One sample a field.
@@ -44,11 +48,13 @@ class MemoryCollector:
             OSError: /proc/meminfo cannot be read.
             ValueError: A field is not a number.
         """
+        data = read_base(self._meminfo)
         samples = []
-        with self._meminfo.open(encoding="ascii") as file:
-            for line in file:
-                field, _, amount = line.partition(":")
-                if field in FIELDS:
-                    kibibytes = int(amount.split()[0])
-                    samples.append(Sample(FIELDS[field], (), kibibytes * 1024))
+        for name, metric in self._fields:
+            kibibytes = number(data, name, self._meminfo)
+            if kibibytes is not None:
+                samples.append(Sample(metric, (), kibibytes * 1024))
+        swap, free = (number(data, name, self._meminfo) for name in (b"SwapTotal:", b"SwapFree:"))
+        if swap is not None and free is not None:
+            samples.append(Sample(SWAP_USED, (), (swap - free) * 1024))
         return samples

@@ -1,0 +1,40 @@
+"""Faults, swapping and OOM kills, read from small trees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trackside_daemon.collectors.vmstat import FIELDS, VmstatCollector
+
+PLAIN = Path(__file__).parent / "machines" / "plain" / "proc"
+
+
+def test_every_count_is_told() -> None:
+    values = {sample.metric.name: sample.value for sample in VmstatCollector(PLAIN).collect()}
+    assert values == {
+        "trackside_host_oom_kills_total": 1,
+        "trackside_host_major_page_faults_total": 872,
+        "trackside_host_page_faults_total": 3173855,
+        "trackside_host_swap_in_pages_total": 12,
+        "trackside_host_swap_out_pages_total": 340,
+    }
+
+
+def test_a_field_that_the_kernel_lacks_is_left_out_and_one_that_begins_alike_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "vmstat").write_text("pgfault 5\noom_kill_delayed 7\n")
+    samples = VmstatCollector(tmp_path).collect()
+    assert [(sample.metric, sample.value) for sample in samples] == [(FIELDS["pgfault"], 5)]
+
+
+def test_a_file_that_is_not_there_or_broken_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"path\.procfs name it\?: '.*/vmstat'$"):
+        VmstatCollector(tmp_path).collect()
+    (tmp_path / "vmstat").write_text("pswpin 5\npgfault ?\n")
+    with pytest.raises(ValueError, match=r"/vmstat: pgfault is '\?', not a number; .*path\.procfs"):
+        VmstatCollector(tmp_path).collect()
+
+
+def test_the_host_that_runs_the_test_has_faults() -> None:
+    assert FIELDS["pgfault"] in {sample.metric for sample in VmstatCollector().collect()}
