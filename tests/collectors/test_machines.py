@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -15,13 +16,16 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import ROOT
 
+from trackside_daemon.collectors import host
+from trackside_daemon.collectors.adjtimex import Discipline
 from trackside_daemon.collectors.cgroup import CgroupCollector
 from trackside_daemon.collectors.host import host_collectors
 from trackside_daemon.collectors.process import ProcessCollector
+from trackside_daemon.collectors.time import TimeCollector
 from trackside_daemon.exposition import render
 from trackside_daemon.member import Member
 from trackside_daemon.sampler import Sampler
-from trackside_daemon.sections import CollectorsSection, PathSection, ThermalSection
+from trackside_daemon.sections import CollectorsSection, CpuSection, PathSection, ThermalSection
 from trackside_daemon.state import State
 
 if TYPE_CHECKING:
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
 
 MACHINES = Path(__file__).parent / "machines"
 GOLDEN = ROOT / "tests" / "golden" / "host"
+WALL = 1_760_000_000.0
+UNAME = os.uname_result(("Linux", "gpu7", "6.8.0-45-generic", "#45-Ubuntu SMP PREEMPT_DYNAMIC", "x86_64"))
 
 
 def members(machine: Path) -> tuple[Member, ...]:
@@ -50,15 +56,18 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], str]:
             f_frsize=4096, f_blocks=1000, f_bfree=400, f_bavail=300, f_files=200, f_ffree=150, f_flag=0
         )
         monkeypatch.setattr(os, "statvfs", lambda _path: room)
+        kept = Discipline(synchronized=True, offset=-0.0000125)
+        clocks = partial(TimeCollector, wall=lambda: WALL, kernel=lambda: kept, uname=lambda: UNAME)
+        monkeypatch.setattr(host, "TimeCollector", clocks)
         who = members(machine)
-        on = CollectorsSection(thermal=ThermalSection(enabled=True))
+        on = CollectorsSection(cpu=CpuSection(per_cpu=machine.name == "plain"), thermal=ThermalSection(enabled=True))
         collectors = [
             *host_collectors(on, PathSection(procfs=str(proc), sysfs=str(machine / "sys")), on.filesystem.paths),
             CgroupCollector(lambda: who, proc),
             ProcessCollector(lambda: who, proc),
         ]
         ticks = iter(range(1000))
-        sampler = Sampler(collectors, lambda _: None, 1.0, clock=lambda: next(ticks) / 64, wall=lambda: 1_760_000_000.0)
+        sampler = Sampler(collectors, lambda _: None, 1.0, clock=lambda: next(ticks) / 64, wall=lambda: WALL)
         state = State()
         for now in (0.0, 1.0):
             for batch in sampler.tick(now):
