@@ -1,24 +1,165 @@
-"""Network devices: bytes, packets, errors, speed."""
+"""Network devices: bytes, packets, errors, speed.
+
+In a container, ``/proc/net`` is a link to ``self/net``, so that even the host's /proc mounted there tells of the
+container's own network. What is read is therefore the network of process 1 of `--path.procfs`: the host's, when that is
+the host's /proc or the container shares the host's pids, and this machine's own everywhere else. node_exporter reads
+``net/dev`` and needs the host's network to tell of the host.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import time
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from trackside_daemon.collectors.files import read
+from trackside_daemon.metric import Metric, Sample
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from trackside_daemon.metric import Metric, Sample
+LABELS = ("device",)
+
+
+def _family(name: str, says: str, unit: str = "") -> Metric:
+    return Metric(f"trackside_host_network_{name}_total", "counter", f"{says}, from /proc/net/dev.", LABELS, unit)
+
+
+FIELDS: tuple[tuple[int, Metric], ...] = (
+    (0, _family("receive_bytes", "Bytes that the device received", "bytes")),
+    (1, _family("receive_packets", "Packets that the device received")),
+    (2, _family("receive_errs", "Packets that were received with an error")),
+    (3, _family("receive_drop", "Packets that were received and dropped, as without room for them")),
+    (8, _family("transmit_bytes", "Bytes that the device sent", "bytes")),
+    (9, _family("transmit_packets", "Packets that the device sent")),
+    (10, _family("transmit_errs", "Packets that could not be sent for an error")),
+    (11, _family("transmit_drop", "Packets that were dropped instead of sent")),
+)
+"""Column after a device's name, and what it is."""
+
+UP = Metric("trackside_host_network_up", "gauge", "1 when /sys/class/net/DEVICE/operstate is up, else 0.", LABELS)
+CARRIER_CHANGES = Metric(
+    "trackside_host_network_carrier_changes_total",
+    "counter",
+    "Times that the link came or went, from /sys/class/net/DEVICE/carrier_changes.",
+    LABELS,
+)
+SPEED = Metric(
+    "trackside_host_network_speed_bytes_per_second",
+    "gauge",
+    "Speed of the link in one direction, where it is known, from /sys/class/net/DEVICE/speed.",
+    LABELS,
+    "bytes_per_second",
+)
+
+MEGABIT = 125_000
+"""Bytes."""
+
+UNKNOWN = (65535, 2**32 - 1)
+"""-1 as kernels and drivers write it that do not know a speed."""
+
+INTERVAL = 10.0
+"""Seconds between two looks at /sys/class/net: a speed waits for a lock that whoever changes a network holds."""
 
 
 class NetworkCollector:
-    """Network devices: bytes, packets, errors, speed."""
+    """A line of /proc/net/dev a device, and some files of /sys/class/net.
+
+    Args:
+        proc: Where procfs is mounted.
+        sys: Where sysfs is mounted. Nothing is taken from it when it has other devices than procfs, and so is that of
+            another network.
+        exclude: A regular expression that matches the whole names of the devices to leave out.
+        clock: Seconds of the monotonic clock.
+    """
 
     name = "network"
-    metrics: tuple[Metric, ...] = ()
+    metrics = (*(metric for _, metric in FIELDS), UP, CARRIER_CHANGES, SPEED)
 
-    def __init__(self, proc: Path, sys: Path, exclude: str) -> None:
-        pass
+    def __init__(self, proc: Path, sys: Path, exclude: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        first = proc / "1" / "net" / "dev"
+        self._dev = first if _readable(first) else proc / "net" / "dev"
+        self._class = f"{sys}/class/net"
+        self._excluded = lru_cache(maxsize=1024)(re.compile(exclude).fullmatch)
+        self._clock = clock
+        self._due = clock()
+        self._links: dict[str, list[Sample]] = {}
 
     def collect(self) -> list[Sample]:
-        """Nothing yet."""
+        """Eight samples a device, and up to three of its link; a line that is not one of numbers is left out.
+
+        Raises:
+            OSError: /proc/net/dev cannot be read.
+            ValueError: It has no line of a device.
+        """
+        devices: dict[str, list[Sample]] = {}
+        every = set()
+        for line in read(self._dev).splitlines():
+            name, colon, counts = line.partition(b":")
+            if not colon:
+                continue
+            device = name.strip().decode(errors="replace")
+            every.add(device)
+            if not self._excluded(device):
+                devices[device] = _samples((device,), counts.split())
+        if not every:
+            raise ValueError(f"{self._dev} has no line of a device; is procfs mounted?")
+        self._look(every, devices)
+        return [sample for device in devices for sample in (*devices[device], *self._links.get(device, ()))]
+
+    def _look(self, every: set[str], devices: Iterable[str]) -> None:
+        """Reads the links of the devices anew when it is time, again at the next tick if a device came or went meanwhile."""
+        now = self._clock()
+        if now < self._due:
+            return
+        if _names(self._class) == every:
+            self._links = {device: _link(f"{self._class}/{device}", (device,)) for device in devices}
+            self._due = now + INTERVAL
+        elif now >= self._due + INTERVAL:
+            self._links = {}
+
+
+def _names(directory: str) -> set[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return {entry.name for entry in entries} - {"bonding_masters"}
+    except OSError:
+        return set()
+
+
+def _samples(labels: tuple[str], counts: list[bytes]) -> list[Sample]:
+    try:
+        return [Sample(metric, labels, int(counts[column])) for column, metric in FIELDS]
+    except (ValueError, IndexError):
         return []
+
+
+def _link(directory: str, labels: tuple[str]) -> list[Sample]:
+    """What the files of one device say; one that is missing or refuses is left out."""
+    samples = []
+    if state := _text(f"{directory}/operstate"):
+        samples.append(Sample(UP, labels, float(state == b"up")))
+    changes = _text(f"{directory}/carrier_changes")
+    if changes.isdigit():
+        samples.append(Sample(CARRIER_CHANGES, labels, int(changes)))
+    speed = _text(f"{directory}/speed")
+    if speed.isdigit() and int(speed) and int(speed) not in UNKNOWN:
+        samples.append(Sample(SPEED, labels, int(speed) * MEGABIT))
+    return samples
+
+
+def _text(path: str) -> bytes:
+    try:
+        return read(path).strip()
+    except OSError:
+        return b""
+
+
+def _readable(path: Path) -> bool:
+    try:
+        return bool(read(path))
+    except OSError:
+        return False

@@ -1,0 +1,251 @@
+"""InfiniBand and RoCE ports, read from trees of files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from workers import Clock
+
+from trackside_daemon.collectors import infiniband
+from trackside_daemon.collectors.base import NothingToCollect
+from trackside_daemon.collectors.infiniband import INTERVAL, PATIENCE, InfinibandCollector
+from trackside_daemon.collectors.infiniband_files import FILES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+PREFIX = "trackside_host_infiniband_"
+DOWNED = "link_downed_total"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def collector(tmp_path: Path, clock: Clock) -> InfinibandCollector:
+    return InfinibandCollector(tmp_path, clock=clock)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are read."""
+    names: list[str] = []
+    text = infiniband._text
+
+    def listen(path: str) -> bytes:
+        names.append(path.rpartition("/")[2])
+        return text(path)
+
+    monkeypatch.setattr(infiniband, "_text", listen)
+    return names
+
+
+def port(sys: Path, device: str = "mlx5_0", number: int = 1, **counters: object) -> Path:
+    directory = sys / "class" / "infiniband" / device / "ports" / str(number)
+    (directory / "counters").mkdir(parents=True, exist_ok=True)
+    for name, value in counters.items():
+        (directory / "counters" / name).write_text(f"{value}\n")
+    return directory
+
+
+def hw_counters(directory: Path, **counters: object) -> None:
+    (directory / "hw_counters").mkdir()
+    for name, value in counters.items():
+        (directory / "hw_counters" / name).write_text(f"{value}\n")
+
+
+def told(collector: InfinibandCollector, *labels: str) -> dict[str, object]:
+    """What is said of a port."""
+    wanted = labels or ("mlx5_0", "1")
+    return {
+        sample.metric.name.removeprefix(PREFIX): sample.value
+        for sample in collector.collect()
+        if sample.labels[:2] == wanted
+    }
+
+
+def test_data_is_counted_in_words_of_4_bytes(tmp_path: Path, collector: InfinibandCollector) -> None:
+    port(tmp_path, port_rcv_data=10, port_xmit_data=20, port_rcv_packets=3, port_xmit_packets=4)
+    assert told(collector) == {
+        "port_data_received_bytes_total": 40,
+        "port_data_transmitted_bytes_total": 80,
+        "port_packets_received_total": 3,
+        "port_packets_transmitted_total": 4,
+    }
+
+
+def test_a_device_without_those_counters_may_have_them_in_bytes(tmp_path: Path, collector: InfinibandCollector) -> None:
+    hw_counters(port(tmp_path, port_rcv_data=10), rx_bytes=7, tx_bytes=8, rx_pkts=1, tx_pkts=2)
+    assert told(collector) == {
+        "port_data_received_bytes_total": 40,
+        "port_data_transmitted_bytes_total": 8,
+        "port_packets_received_total": 1,
+        "port_packets_transmitted_total": 2,
+    }
+
+
+def test_what_the_hardware_counts_has_node_exporters_names(tmp_path: Path, collector: InfinibandCollector) -> None:
+    hw_counters(port(tmp_path), np_cnp_sent=1, out_of_sequence=2, lifespan=10, rnr_nak_retry_err=3)
+    assert told(collector) == {
+        "np_cnp_packets_sent_total": 1,
+        "out_of_sequence_packets_received_total": 2,
+        "rnr_nak_retry_packets_received_total": 3,
+    }
+
+
+def test_irdma_has_names_of_its_own(tmp_path: Path, collector: InfinibandCollector) -> None:
+    hw_counters(port(tmp_path), cnpSent=1, cnpHandled=2)
+    assert told(collector) == {"np_cnp_packets_sent_total": 1, "rp_cnp_packets_handled_total": 2}
+
+
+def test_a_port_says_what_it_is(tmp_path: Path, collector: InfinibandCollector) -> None:
+    directory = port(tmp_path)
+    (directory / "state").write_text("4: ACTIVE\n")
+    (directory / "phys_state").write_text("5: LinkUp\n")
+    (directory / "rate").write_text("2.5 Gb/sec (1X SDR)\n")
+    (directory / "link_layer").write_text("Ethernet\n")
+    assert told(collector) == {
+        "port_state": 4,
+        "port_physical_state": 5,
+        "rate_bytes_per_second": 312_500_000,
+        "port_info": 1,
+    }
+    assert collector.collect()[-1].labels == ("mlx5_0", "1", "Ethernet")
+
+
+@pytest.mark.parametrize("rate", ["", "unknown", "0 Gb/sec", "-1 Gb/sec", "nan Gb/sec", "inf Gb/sec"])
+def test_a_rate_that_is_not_known_is_absent(rate: str, tmp_path: Path, collector: InfinibandCollector) -> None:
+    (port(tmp_path, link_downed=1) / "rate").write_text(f"{rate}\n")
+    assert told(collector) == {DOWNED: 1}
+
+
+@pytest.mark.parametrize("text", ["N/A (no PMA)", "N/A (not available)", "", "-1", "18446744073709551615"])
+def test_a_counter_that_is_no_number_is_absent(text: str, tmp_path: Path, collector: InfinibandCollector) -> None:
+    port(tmp_path, link_downed=1, symbol_error=text)
+    assert told(collector) == {DOWNED: 1}
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EOPNOTSUPP, errno.ENOENT, errno.EACCES, errno.EIO, errno.ENODEV])
+def test_a_file_that_refuses_costs_only_itself(
+    code: int, tmp_path: Path, collector: InfinibandCollector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port(tmp_path, link_downed=1, symbol_error=2)
+    text = infiniband._text
+
+    def refuse(path: str) -> bytes:
+        if path.endswith("symbol_error"):
+            raise OSError(code, os.strerror(code), path)
+        return text(path)
+
+    monkeypatch.setattr(infiniband, "_text", refuse)
+    assert told(collector) == {DOWNED: 1}
+
+
+def test_a_file_that_refused_is_left_alone_for_a_minute(
+    tmp_path: Path, clock: Clock, collector: InfinibandCollector, asked: list[str]
+) -> None:
+    directory = port(tmp_path, link_downed="x")
+    (directory / "state").write_text("x\n")
+    begun = clock.now
+    collector.collect()
+    assert {"link_downed", "state"} <= set(asked)
+    asked.clear()
+    (directory / "state").write_text("4: ACTIVE\n")
+    port(tmp_path, link_downed=3)
+    while clock.now < begun + PATIENCE - INTERVAL:
+        clock.now += INTERVAL
+        collector.collect()
+    assert asked == []
+    clock.now += INTERVAL
+    assert told(collector) == {DOWNED: 3, "port_state": 4}
+
+
+def test_files_are_listed_and_states_read_only_now_and_then(
+    tmp_path: Path, clock: Clock, collector: InfinibandCollector
+) -> None:
+    directory = port(tmp_path, link_downed=1)
+    (directory / "state").write_text("4: ACTIVE\n")
+    collector.collect()
+    port(tmp_path, link_downed=2, symbol_error=1)
+    (directory / "state").write_text("1: DOWN\n")
+    clock.now += INTERVAL - 1
+    assert told(collector) == {DOWNED: 2, "port_state": 4}
+    clock.now += 1
+    assert told(collector) == {DOWNED: 2, "symbol_error_total": 1, "port_state": 1}
+
+
+def test_devices_and_ports_are_in_the_order_of_their_names_and_numbers(
+    tmp_path: Path, collector: InfinibandCollector
+) -> None:
+    for device, number in [("mlx5_1", 1), ("mlx5_0", 10), ("mlx5_0", 2)]:
+        port(tmp_path, device, number, link_downed=1)
+    assert [sample.labels for sample in collector.collect()] == [("mlx5_0", "2"), ("mlx5_0", "10"), ("mlx5_1", "1")]
+
+
+def test_a_device_may_be_a_link_as_in_sysfs(tmp_path: Path, collector: InfinibandCollector) -> None:
+    (tmp_path / "class" / "infiniband").mkdir(parents=True)
+    port(tmp_path / "devices", link_downed=1)
+    (tmp_path / "class" / "infiniband" / "mlx5_0").symlink_to("../../devices/class/infiniband/mlx5_0")
+    assert told(collector) == {DOWNED: 1}
+
+
+def test_a_device_that_comes_is_there_at_once(tmp_path: Path, collector: InfinibandCollector) -> None:
+    port(tmp_path, link_downed=1)
+    collector.collect()
+    port(tmp_path, "mlx5_1", link_downed=2)
+    assert told(collector, "mlx5_1", "1") == {DOWNED: 2}
+
+
+def test_a_device_that_goes_is_gone_at_once_and_may_come_back(tmp_path: Path, collector: InfinibandCollector) -> None:
+    port(tmp_path, link_downed=1)
+    gone = port(tmp_path, "mlx5_1", link_downed="x")
+    (gone / "state").write_text("4: ACTIVE\n")
+    assert told(collector, "mlx5_1", "1") == {"port_state": 4}
+    shutil.rmtree(tmp_path / "class" / "infiniband" / "mlx5_1")
+    assert told(collector, "mlx5_1", "1") == {}
+    port(tmp_path, "mlx5_1", link_downed=0)
+    assert told(collector, "mlx5_1", "1") == {DOWNED: 0}
+
+
+def test_a_device_that_goes_while_it_is_read_is_no_failure(
+    tmp_path: Path, collector: InfinibandCollector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port(tmp_path, port_xmit_wait=1, link_downed=1)
+    port(tmp_path, "mlx5_1", link_downed=1)
+    text: Callable[[str], bytes] = infiniband._text
+
+    def vanish(path: str) -> bytes:
+        shutil.rmtree(tmp_path / "class" / "infiniband" / "mlx5_0", ignore_errors=True)
+        return text(path)
+
+    collector.collect()
+    monkeypatch.setattr(infiniband, "_text", vanish)
+    assert {sample.labels for sample in collector.collect()} == {("mlx5_1", "1")}
+
+
+def test_a_device_without_ports_says_nothing(tmp_path: Path, collector: InfinibandCollector) -> None:
+    (tmp_path / "class" / "infiniband" / "mlx5_0").mkdir(parents=True)
+    assert collector.collect() == []
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_host_without_devices_has_nothing_to_collect(
+    there: bool, tmp_path: Path, collector: InfinibandCollector
+) -> None:
+    if there:
+        (tmp_path / "class" / "infiniband").mkdir(parents=True)
+    with pytest.raises(NothingToCollect, match=r"class/infiniband has no device: .* --path\.sysfs"):
+        collector.collect()
+
+
+def test_every_file_leads_to_a_family_of_the_collector() -> None:
+    families = {metric for files in FILES.values() for metric, _ in files.values()}
+    assert families < set(InfinibandCollector.metrics)
+    assert len(set(InfinibandCollector.metrics)) == len(InfinibandCollector.metrics)
