@@ -93,7 +93,9 @@ def mounts(proc: Path, sys: Path, root: Path) -> dict[str, list[Mount]]:
         fields, _, tail = line.partition(" - ")
         kind, _, options = tail.split(" ")[:3]
         if kind in {"cgroup", "cgroup2"}:
-            _, _, _, top, point = (_ESCAPED.sub(lambda code: chr(int(code[1], 8)), one) for one in fields.split(" ")[:5])
+            _, _, _, top, point = (
+                _ESCAPED.sub(lambda code: chr(int(code[1], 8)), one) for one in fields.split(" ")[:5]
+            )
             for name in (V2,) if kind == "cgroup2" else options.split(","):
                 found.setdefault(name, []).append(Mount(_below(root, point), top))
     first = _below(root, str(sys))

@@ -61,6 +61,7 @@ class Counter:
         return True
 
     def close(self) -> None:
+        """Let go of the file."""
         os.close(self._file)
 
 

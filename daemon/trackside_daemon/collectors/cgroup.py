@@ -31,15 +31,14 @@ HOLD_SECONDS = 900.0
 
 
 class _Followed:
-    """One cgroup; times are seconds of the monotonic clock."""
+    """One cgroup, from *now* on; times are seconds of the monotonic clock."""
 
-    def __init__(self, cgroup: Cgroup, kills: HeldKills) -> None:
+    def __init__(self, cgroup: Cgroup, kills: HeldKills, now: float) -> None:
         self.cgroup = cgroup
         self.kills = kills
-        self.used_at = 0.0
+        self.used_at = now
         self._sources = sources(cgroup)
-        self._limits_due = 0.0
-        self._limits = limits(cgroup)
+        self._limits, self._limits_due = limits(cgroup), now + LIMITS_SECONDS
 
     @property
     def is_root(self) -> bool:
@@ -51,17 +50,13 @@ class _Followed:
         if now >= self._limits_due:
             self._limits, self._limits_due = limits(self.cgroup), now + LIMITS_SECONDS
         readings = [reading for reader, directory in self._sources for reading in reader(directory)]
-        if not readings or all(value is None for _, _, value in readings):  # it is gone
+        if all(value is None for _, _, value in readings):  # it is gone
             return []
         if self._limits.throttles is not None:
             readings += throttling(self._limits.throttles)
         readings += self._limits.readings
         path = (self.cgroup.path,)
         return [Sample(metric, path + labels, value) for metric, labels, value in readings if value is not None]
-
-    def is_back(self) -> bool:
-        """Whether another of the same name has come after it was gone."""
-        return self.kills.gone and any(levels and levels[0].is_dir() for levels in (self.cgroup.levels("memory"),))
 
 
 class CgroupCollector:
@@ -110,12 +105,13 @@ class CgroupCollector:
         self._counters.look(now)
         samples = []
         for path, one in list(self._followed.items()):
-            if path in used and (told := one.samples(now)):
+            told = one.samples(now) if path in used else []
+            if told:
                 one.used_at = now
                 samples += told
             if now - one.used_at > HOLD_SECONDS:
                 self._followed.pop(path).kills.release()
-            elif not one.is_root and (kills := one.kills.look()) is not None:
+            elif (kills := one.kills.look()) is not None:
                 samples.append(Sample(OOM_KILLS, (path,), kills))
         if not samples:
             self._explain(pids, used)
@@ -131,11 +127,12 @@ class CgroupCollector:
         """Begin with cgroups that are new, and anew with those that are not where they were."""
         for path, cgroup in used.items():
             known = self._followed.get(path)
-            if known is not None and (known.cgroup != cgroup or known.is_back()):
+            if known is not None and (known.cgroup != cgroup or known.kills.is_back):
                 self._followed.pop(path).kills.release()
                 known = None
-            if known is None:
-                self._followed[path] = _Followed(cgroup, HeldKills(self._counters, cgroup, self._machine, now))
+            if known is None and _is_there(cgroup):
+                kills = HeldKills(self._counters, cgroup, self._machine, now)
+                self._followed[path] = _Followed(cgroup, kills, now)
 
     def _explain(self, pids: set[int], used: dict[str, Cgroup]) -> None:
         """Say why there is nothing of processes that train and live."""
@@ -154,6 +151,10 @@ class CgroupCollector:
                 "the pids of the processes that train are hidden; start this daemon in the host's pid namespace, or in "
                 "theirs"
             )
+
+
+def _is_there(cgroup: Cgroup) -> bool:
+    return all(levels[0].is_dir() for levels in (*cgroup.v1.values(), cgroup.v2) if levels)
 
 
 def _is_seen(cgroup: Cgroup) -> bool:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from trackside_daemon.metric import Metric
 
 SUBJECT = ("cgroup",)
-"""The path of the cgroup in /proc/PID/cgroup; with v1, that in the hierarchy of its memory."""
+"""The path of the cgroup in /proc/PID/cgroup; with v1, that in the hierarchy of its memory.
+
+What the other hierarchies say, and v2 beside v1, is of the cgroup that the process has there, which may be a wider one.
+"""
 
 
 def _memory(name: str, says: str, v2: str, v1: str) -> Metric:
@@ -20,9 +23,7 @@ def _cpu(name: str, says: str, unit: str = "") -> Metric:
 
 def _pressure(name: str, says: str, kind: str) -> Metric:
     text = f"{says}, from {kind} of cpu.pressure, io.pressure and memory.pressure of the cgroup of v2."
-    return Metric(
-        f"trackside_cgroup_pressure_{name}_seconds_total", "counter", text, (*SUBJECT, "resource"), "seconds"
-    )
+    return Metric(f"trackside_cgroup_pressure_{name}_seconds_total", "counter", text, (*SUBJECT, "resource"), "seconds")
 
 
 LIMIT = _memory(
@@ -42,9 +43,7 @@ WORKING_SET = _memory(
     "memory.current and memory.stat inactive_file",
     "memory.usage_in_bytes and memory.stat total_inactive_file",
 )
-ANONYMOUS = _memory(
-    "anonymous", "Memory of processes that no file backs", "memory.stat anon", "memory.stat total_rss"
-)
+ANONYMOUS = _memory("anonymous", "Memory of processes that no file backs", "memory.stat anon", "memory.stat total_rss")
 FILE = _memory("file", "Cached files, shared memory and tmpfs", "memory.stat file", "memory.stat total_cache")
 SHMEM = _memory(
     "shmem",

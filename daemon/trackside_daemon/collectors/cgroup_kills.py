@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trackside_daemon.collectors.cgroup_reading import bounded
 from trackside_daemon.kills import kill_counts
 
 if TYPE_CHECKING:
@@ -28,12 +29,17 @@ class HeldKills:
 
     def __init__(self, counters: Counters, cgroup: Cgroup, machine: Path, now: float) -> None:
         self._counters = counters
-        self._paths = counters.follow(kill_counts(cgroup), now)
+        self._paths = counters.follow(kill_counts(cgroup), now) if bounded(cgroup.levels("memory")[:1]) else ()
         if len(self._paths) == 1:
             self._paths += counters.follow([machine], now)
         self._above: list[int | None] = []
         self._total: int | None = None
         self.gone = False
+
+    @property
+    def is_back(self) -> bool:
+        """Whether another cgroup of the same name has come after it was gone."""
+        return self.gone and self._paths[0].parent.is_dir()
 
     def look(self) -> int | None:
         """The kills until now; None when the kernel does not count them."""

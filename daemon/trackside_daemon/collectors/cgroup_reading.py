@@ -46,31 +46,32 @@ def table(file: str) -> dict[bytes, int]:
 
 
 def bounded(levels: tuple[Path, ...]) -> list[str]:
-    """The directories of these that are not the root of a hierarchy (cgroups(7))."""
-    every = [str(level) for level in levels]
-    return [one for one in every if os.path.exists(f"{one}/cgroup.events") or not _is_root(one)]
+    """The directories of these that are not the root of a hierarchy."""
+    return [str(level) for level in levels if not _is_root(level)]
 
 
-def _is_root(directory: str) -> bool:
-    return os.path.exists(f"{directory}/release_agent") or os.path.exists(f"{directory}/cgroup.controllers")
+def _is_root(directory: Path) -> bool:
+    """Some files are only there, of v1, or only elsewhere, of v2 (cgroups(7))."""
+    v2 = (directory / "cgroup.controllers").exists()
+    return not (directory / "cgroup.events").exists() if v2 else (directory / "release_agent").exists()
 
 
 def sources(cgroup: Cgroup) -> list[tuple[Reader, str]]:
     """What reads the files of a cgroup, each with its directory."""
     memory = _memory_v1 if "memory" in cgroup.v1 else _memory_v2
     cpu = _cpu_v1 if "cpuacct" in cgroup.v1 else _cpu_v2
-    asked: list[tuple[Reader, str | None]] = [
-        (memory, nearest(cgroup.levels("memory"), "memory.stat")),
-        (cpu, nearest(cgroup.levels("cpuacct"), "")),
-        (_processes, nearest(cgroup.levels("pids"), "pids.current")),
-        (_pressure, nearest(cgroup.v2, "")),
+    asked: list[tuple[Reader, list[str]]] = [
+        (memory, _with("memory.stat", cgroup.levels("memory"))),
+        (cpu, bounded(cgroup.levels("cpuacct")[:1])),
+        (_processes, _with("pids.current", cgroup.levels("pids"))),
+        (_pressure, bounded(cgroup.v2[:1])),
     ]
-    return [(reader, directory) for reader, directory in asked if directory is not None]
+    return [(reader, directories[0]) for reader, directories in asked if directories]
 
 
-def nearest(levels: tuple[Path, ...], file: str) -> str | None:
-    """The first directory with a file: without it, v2 charges what a process takes to the cgroup above."""
-    return next((one for one in bounded(levels) if os.path.exists(f"{one}/{file}")), None)
+def _with(file: str, levels: tuple[Path, ...]) -> list[str]:
+    """The directories with a file: where the own one lacks it, v2 charges to the one above."""
+    return bounded(tuple(level for level in levels if (level / file).exists()))
 
 
 def _memory_v2(at: str) -> Iterator[Reading]:
@@ -136,10 +137,14 @@ def _processes(at: str) -> Iterator[Reading]:
 
 def _pressure(at: str) -> Iterator[Reading]:
     for resource in ("cpu", "io", "memory"):
-        try:
-            lines = read(f"{at}/{resource}.pressure").splitlines()
-        except OSError:  # a kernel without it, or it is switched off
-            continue
-        for line in lines:
-            family = families.WAITING if line.startswith(b"some") else families.STALLED
-            yield family, (resource,), int(line.rpartition(b"total=")[2]) / _MICROSECONDS
+        totals = _totals(f"{at}/{resource}.pressure")
+        yield families.WAITING, (resource,), _over(totals.get(b"some"), _MICROSECONDS)
+        yield families.STALLED, (resource,), _over(totals.get(b"full"), _MICROSECONDS)
+
+
+def _totals(file: str) -> dict[bytes, int]:
+    """The microseconds of a file of pressure by how many waited; none where the kernel does not count them."""
+    try:
+        return {line[:4]: int(line.rpartition(b"total=")[2]) for line in read(file).splitlines()}
+    except (OSError, ValueError):
+        return {}
