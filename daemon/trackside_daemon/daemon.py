@@ -123,7 +123,7 @@ class Daemon:
         self._runs = Runs(limits, config.run.linger, self._liveness, self._history.last_attempt)
         self._pipeline = Pipeline(self._state, self._history)
         self._spools = Spools(push_socket.endpoints)
-        watch = Watch()
+        watch = Watch(PROC, Path(config.path.sysfs))
         self._sessions = Sessions(
             *(self._runs, self._history.known, boot_id(Path("/proc")), watch.meet),
             lambda: {**push_socket.rejected(), **self._spools.rejected()},
@@ -219,7 +219,7 @@ class Daemon:
         on = self._config.collector
         ranks = RanksCollector(lambda: self._gpu.seen.gpus, lambda: self._runs.members, others=on.ranks.others)
         built: list[tuple[bool, Collector]] = [
-            (on.cgroup.enabled, CgroupCollector(lambda: self._runs.members, PROC)),
+            (on.cgroup.enabled, CgroupCollector(lambda: self._runs.members, PROC, Path(self._config.path.sysfs))),
             (on.process.enabled, self._process),
             (on.gpu.enabled, self._gpu),
             (on.gpu.enabled, self._counts),

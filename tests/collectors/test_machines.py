@@ -63,7 +63,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], str]:
         on = CollectorsSection(cpu=CpuSection(per_cpu=machine.name == "plain"), thermal=ThermalSection(enabled=True))
         collectors = [
             *host_collectors(on, PathSection(procfs=str(proc), sysfs=str(machine / "sys")), on.filesystem.paths),
-            CgroupCollector(lambda: who, proc),
+            CgroupCollector(lambda: who, proc, root=machine),
             ProcessCollector(lambda: who, proc),
         ]
         ticks = iter(range(1000))

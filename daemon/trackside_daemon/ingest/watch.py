@@ -48,12 +48,13 @@ class Watch:
 
     Args:
         proc: Where the kernel's process files are.
+        sys: Where the host's /sys is.
     """
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
+    def __init__(self, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
         self._proc = proc
         self._boot = boot_id(proc)
-        self._oom = OomKills(proc)
+        self._oom = OomKills(proc, sys)
         self._epoll = select.epoll()
         self._followed: dict[int, _Followed] = {}
         self._ending: list[_Followed] = []

@@ -1,0 +1,81 @@
+"""The limits that hold for a cgroup: the smallest of its own and of those above it, as far as they are seen here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from trackside_daemon.collectors import cgroup_families as families
+from trackside_daemon.collectors.cgroup_reading import bounded, number, table
+from trackside_daemon.collectors.files import read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trackside_daemon.cgroups import Cgroup
+    from trackside_daemon.collectors.cgroup_reading import Reading
+
+UNLIMITED = 1 << 62
+"""v1 writes none as a number near 2^63."""
+
+
+class Limits(NamedTuple):
+    """What limits a cgroup.
+
+    Attributes:
+        readings: The limits that there are.
+        throttles: The directory of the cgroup with the smallest limit of CPU time; None without one.
+    """
+
+    readings: list[Reading]
+    throttles: str | None
+
+
+def limits(cgroup: Cgroup) -> Limits:
+    """Read them."""
+    memory, processes = bounded(cgroup.levels("memory")), bounded(cgroup.levels("pids"))
+    cores, throttles = _cpu(cgroup)
+    return Limits(
+        [
+            (families.LIMIT, (), _memory_v1(memory) if "memory" in cgroup.v1 else _smallest(memory, "memory.max")),
+            (families.HIGH, (), _smallest(memory, "memory.high")),
+            (families.PROCESSES_LIMIT, (), _smallest(processes, "pids.max")),
+            (families.CPU_LIMIT, (), cores),
+        ],
+        throttles,
+    )
+
+
+def _smallest(levels: list[str], file: str) -> int | None:
+    return _least(number(f"{level}/{file}") for level in levels)
+
+
+def _least(values: Iterable[int | None]) -> int | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _memory_v1(levels: list[str]) -> int | None:
+    """With what the kernel says of those above, of which some may not be seen here."""
+    hierarchical = [table(f"{level}/memory.stat").get(b"hierarchical_memory_limit") for level in levels[:1]]
+    least = _least([*hierarchical, *(number(f"{level}/memory.limit_in_bytes") for level in levels)])
+    return None if least is None or least >= UNLIMITED else least
+
+
+def _cpu(cgroup: Cgroup) -> tuple[float | None, str | None]:
+    """The smallest limit in cores, and the directory that has it."""
+    read_one = _cores_v1 if "cpu" in cgroup.v1 else _cores_v2
+    found = [(cores, level) for level in bounded(cgroup.levels("cpu")) if (cores := read_one(level)) is not None]
+    return min(found, key=lambda one: one[0], default=(None, None))
+
+
+def _cores_v2(level: str) -> float | None:
+    """``cpu.max`` has quota and period, and ``max`` as the quota for none."""
+    try:
+        quota, period = read(f"{level}/cpu.max").split()
+        return int(quota) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def _cores_v1(level: str) -> float | None:
+    quota, period = number(f"{level}/cpu.cfs_quota_us"), number(f"{level}/cpu.cfs_period_us")
+    return quota / period if quota is not None and quota > 0 and period else None

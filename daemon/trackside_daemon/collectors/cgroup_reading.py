@@ -1,0 +1,150 @@
+"""What the files of one cgroup say; a file that is not there or cannot be read costs only what it has.
+
+The root of a hierarchy is left out: it counts the whole machine, which other collectors tell.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from trackside_daemon.collectors import cgroup_families as families
+from trackside_daemon.collectors.files import read
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from trackside_daemon.cgroups import Cgroup
+    from trackside_daemon.metric import Metric
+
+    Reading = tuple[Metric, tuple[str, ...], float | None]
+    """A family, the values of its labels after the cgroup's, and a value; None for none."""
+    Reader = Callable[[str], Iterator[Reading]]
+
+EVENTS = ("low", "high", "max", "oom", "oom_kill", "oom_group_kill")
+_TICKS = os.sysconf("SC_CLK_TCK")
+_NANOSECONDS = 1e9
+_MICROSECONDS = 1e6
+
+
+def number(file: str) -> int | None:
+    """The number in a file; None when it says ``max``, or cannot be read."""
+    try:
+        return int(read(file))
+    except (OSError, ValueError):
+        return None
+
+
+def table(file: str) -> dict[bytes, int]:
+    """The numbers of a file that has a name and a number in each line; none when it cannot be read."""
+    try:
+        words = read(file).split()
+        return dict(zip(words[::2], map(int, words[1::2]), strict=False))
+    except (OSError, ValueError):
+        return {}
+
+
+def bounded(levels: tuple[Path, ...]) -> list[str]:
+    """The directories of these that are not the root of a hierarchy."""
+    return [str(level) for level in levels if not _is_root(level)]
+
+
+def _is_root(directory: Path) -> bool:
+    """Some files are only there, of v1, or only elsewhere, of v2 (cgroups(7))."""
+    v2 = (directory / "cgroup.controllers").exists()
+    return not (directory / "cgroup.events").exists() if v2 else (directory / "release_agent").exists()
+
+
+def sources(cgroup: Cgroup) -> list[tuple[Reader, str]]:
+    """What reads the files of a cgroup, each with its directory."""
+    memory = _memory_v1 if "memory" in cgroup.v1 else _memory_v2
+    cpu = _cpu_v1 if "cpuacct" in cgroup.v1 else _cpu_v2
+    asked: list[tuple[Reader, list[str]]] = [
+        (memory, _with("memory.stat", cgroup.levels("memory"))),
+        (cpu, bounded(cgroup.levels("cpuacct")[:1])),
+        (_processes, _with("pids.current", cgroup.levels("pids"))),
+        (_pressure, bounded(cgroup.v2[:1])),
+    ]
+    return [(reader, directories[0]) for reader, directories in asked if directories]
+
+
+def _with(file: str, levels: tuple[Path, ...]) -> list[str]:
+    """The directories with a file: where the own one lacks it, v2 charges to the one above."""
+    return bounded(tuple(level for level in levels if (level / file).exists()))
+
+
+def _memory_v2(at: str) -> Iterator[Reading]:
+    used, stat = number(f"{at}/memory.current"), table(f"{at}/memory.stat")
+    yield families.USED, (), used
+    yield families.PEAK, (), number(f"{at}/memory.peak")
+    yield families.SWAP, (), number(f"{at}/memory.swap.current")
+    yield families.WORKING_SET, (), _less(used, stat.get(b"inactive_file"))
+    yield families.ANONYMOUS, (), stat.get(b"anon")
+    yield families.FILE, (), stat.get(b"file")
+    yield families.SHMEM, (), stat.get(b"shmem")
+    events = table(f"{at}/memory.events")
+    for event in EVENTS:
+        yield families.EVENTS, (event,), events.get(event.encode())
+
+
+def _memory_v1(at: str) -> Iterator[Reading]:
+    used, stat = number(f"{at}/memory.usage_in_bytes"), table(f"{at}/memory.stat")
+    yield families.USED, (), used
+    yield families.PEAK, (), number(f"{at}/memory.max_usage_in_bytes")
+    yield families.SWAP, (), stat.get(b"total_swap")
+    yield families.WORKING_SET, (), _less(used, stat.get(b"total_inactive_file"))
+    yield families.ANONYMOUS, (), stat.get(b"total_rss")
+    yield families.FILE, (), stat.get(b"total_cache")
+    yield families.SHMEM, (), stat.get(b"total_shmem")
+    yield families.EVENTS, ("max",), number(f"{at}/memory.failcnt")
+    yield families.EVENTS, ("oom_kill",), table(f"{at}/memory.oom_control").get(b"oom_kill")
+
+
+def _less(used: int | None, idle: int | None) -> int | None:
+    """The files are read one after the other, so that the part may be more than the whole."""
+    return None if used is None or idle is None else max(0, used - idle)
+
+
+def _cpu_v2(at: str) -> Iterator[Reading]:
+    stat = table(f"{at}/cpu.stat")
+    for mode, field in (("user", b"user_usec"), ("system", b"system_usec")):
+        yield families.CPU_SECONDS, (mode,), _over(stat.get(field), _MICROSECONDS)
+
+
+def _cpu_v1(at: str) -> Iterator[Reading]:
+    stat = table(f"{at}/cpuacct.stat")
+    for mode in ("user", "system"):
+        yield families.CPU_SECONDS, (mode,), _over(stat.get(mode.encode()), _TICKS)
+
+
+def throttling(at: str) -> Iterator[Reading]:
+    """How often a limit of CPU time was reached, of the cgroup that has it."""
+    stat = table(f"{at}/cpu.stat")
+    yield families.PERIODS, (), stat.get(b"nr_periods")
+    yield families.THROTTLED_PERIODS, (), stat.get(b"nr_throttled")
+    v1 = _over(stat.get(b"throttled_time"), _NANOSECONDS)
+    yield families.THROTTLED, (), v1 if v1 is not None else _over(stat.get(b"throttled_usec"), _MICROSECONDS)
+
+
+def _over(count: int | None, unit: float) -> float | None:
+    return None if count is None else count / unit
+
+
+def _processes(at: str) -> Iterator[Reading]:
+    yield families.PROCESSES, (), number(f"{at}/pids.current")
+
+
+def _pressure(at: str) -> Iterator[Reading]:
+    for resource in ("cpu", "io", "memory"):
+        totals = _totals(f"{at}/{resource}.pressure")
+        yield families.WAITING, (resource,), _over(totals.get(b"some"), _MICROSECONDS)
+        yield families.STALLED, (resource,), _over(totals.get(b"full"), _MICROSECONDS)
+
+
+def _totals(file: str) -> dict[bytes, int]:
+    """The microseconds of a file of pressure by how many waited; none where the kernel does not count them."""
+    try:
+        return {line[:4]: int(line.rpartition(b"total=")[2]) for line in read(file).splitlines()}
+    except (OSError, ValueError):
+        return {}
