@@ -48,8 +48,8 @@ class Rooms:
         """What is to be told at this moment; None while nothing is news, or there is nothing."""
         if now - self._told_at < TELL_SECONDS * 1e9 and not self._has_filled():
             return None
-        shm = (self._size, self._used, self._peak) if self._size else (None, None, None)
-        room = Room(*shm, self._open_files(now), _most_files())
+        files = {"open_fds": self._open_files(now), "max_fds": _most_files()}
+        room = Room(self._size, self._used, self._peak, **files) if self._size else Room(**files)
         self._told_at, self._told_used, self._peak = now, self._used, self._used
         return room if room != Room() else None
 

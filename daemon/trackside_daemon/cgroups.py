@@ -38,3 +38,19 @@ def place(mount: Mount, cgroup: str) -> Path | None:
     if ".." in cgroup.split("/") or not f"{cgroup}/".startswith(f"{root}/"):
         return None
     return mount.point / cgroup[len(root) :].lstrip("/")
+
+
+LABEL_BYTES = 256
+
+
+def label(text: bytes | str) -> str:
+    """The path of a process's cgroup, as series are labelled with it, from /proc/PID/cgroup; empty when it has none.
+
+    It is that of the hierarchy that limits memory: of v1 where that is in use, else of v2. Of a very long path it is the
+    end, which tells the processes of a job apart.
+    """
+    lines = (text.decode(errors="replace") if isinstance(text, bytes) else text).split("\n")
+    parts = (line.split(":", 2) for line in lines if line.count(":") > 1)
+    paths = {name: path for _, names, path in parts for name in names.split(",")}
+    found = next((paths[name] for name in ("memory", "cpu", "") if name in paths), "")
+    return found.removesuffix(" (deleted)").encode(errors="replace")[-LABEL_BYTES:].decode(errors="ignore")
