@@ -133,7 +133,7 @@ SHM_USED = Metric(
 SHM_PEAK = Metric(
     "trackside_training_shm_peak_bytes",
     "gauge",
-    "The most that was used of it since the client told before, which is 10 s at most; from statvfs(3).",
+    "The most of it that was used since the client told before, 10 s ago at most; from statvfs(3).",
     RANK,
     "bytes",
 )
