@@ -105,6 +105,7 @@ The client reads these, and the daemon leaves them alone:
 | `TRACKSIDE_KEY_FILE` | the key with which a daemon on another machine is reached, [by `trackside keys`](other-machines.md) |
 | `TRACKSIDE_FLUSH_TIMEOUT` | how many seconds the end of a run may wait for its last acknowledgement; default 2 |
 | `TRACKSIDE_DISABLED` | `1` turns the client off |
+| `POD_NAME`, `POD_NAMESPACE`, `CONTAINER_NAME` | where in Kubernetes the training runs, [set by its manifest](host.md#in-containers-and-kubernetes) |
 
 Without an endpoint the client looks for `push.sock` in `$XDG_RUNTIME_DIR/trackside`, `/run/user/UID/trackside`,
 `/tmp/trackside-UID` and `/run/trackside`, in this order; the daemon binds in the first of them that it may use. Only

@@ -10,7 +10,7 @@ from processes import DEADLINE
 
 HEAD = re.compile(r"# (HELP|TYPE|UNIT) (\S+) (.+)")
 LINE = re.compile(r"(?P<name>[a-z_0-9]+)(\{(?P<labels>.*)\})? (?P<value>\S+)")
-LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
+LABEL = re.compile(r'([a-z_][a-z0-9_]*)="((?:[^"\\]|\\.)*)"')
 
 
 class Series(NamedTuple):

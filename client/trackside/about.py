@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from trackside.git import dirty
 from trackside.packing import writable
+from trackside.pod import container, namespace, pod
 from trackside.wire import About
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ DIRECTORY_BYTES = 4096
 VERSION_LENGTH = 64
 NAME_LENGTH = 256
 PACKAGES = 200
+POD_BYTES = 253
+"""Kubernetes has no longer names."""
 
 T = TypeVar("T")
 
@@ -45,6 +48,9 @@ def _of(_pid: int) -> About:
         platform=_or("", _platform),
         packages=_or({}, lambda: packages(sys.modules)),
         git_dirty=_or(None, lambda: dirty(sys.argv[0] if sys.argv else "")),
+        k8s_pod=_or("", lambda: _cut(pod(os.environ), POD_BYTES)),
+        k8s_namespace=_or("", lambda: _cut(namespace(os.environ), POD_BYTES)),
+        k8s_container=_or("", lambda: _cut(container(os.environ), POD_BYTES)),
     )
 
 

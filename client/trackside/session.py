@@ -14,6 +14,7 @@ from trackside.about import about
 from trackside.columns import Columns, parts
 from trackside.outbox import Outbox, Pending
 from trackside.phases import Mark
+from trackside.room import Rooms
 from trackside.spool import Spool
 from trackside.tally import Tally
 from trackside.wire import Beat, Bye, Clock, Envelope, Happening, Hello, Notice, Pushes, encode
@@ -81,6 +82,7 @@ class Session(Outbox):
         self._said = (0, 0)
         self.gpus: list[str] = []
         self._gpus_told = 0
+        self._rooms = Rooms()
 
     @property
     def totals(self) -> Totals:  # type: ignore[override]  # the tally's, which makes it anew never
@@ -111,7 +113,9 @@ class Session(Outbox):
     def beat(self, clock: Clock) -> list[bytes]:
         """A sign of life, as frames; while the session is stuck it tells what the waiting messages would."""
         self._tally.reckon(clock.monotonic)
-        beat = Beat(clock, self._progress_age(clock), phase=self._tally.times.current)
+        beat = Beat(
+            clock, self._progress_age(clock), phase=self._tally.times.current, room=self._rooms.tell(clock.monotonic)
+        )
         if self._tally.times.used:
             beat.totals = self.totals
         if self.is_stuck(clock):
@@ -123,6 +127,7 @@ class Session(Outbox):
 
         What was counted and has no row of its own, such as a push of nothing but text, goes in a batch without rows.
         """
+        self._rooms.look()
         refused, overrun = self.refused, self.overrun
         self.totals.dropped += refused - self._refused_counted
         self.totals.pushes += overrun - self._overrun_counted
@@ -156,6 +161,11 @@ class Session(Outbox):
         self._number += 1
         self._add(Pending(self._number, self._number, encode(Envelope("bye", self.id, self._number), bye)), clock)
         self.ended = True
+
+    def disconnected(self) -> None:
+        """Whoever answers next is told all anew."""
+        super().disconnected()
+        self._rooms.forget()
 
     def acknowledged(self, number: int) -> None:
         """Everything up to *number* is committed."""
@@ -209,8 +219,11 @@ class Session(Outbox):
     def _close(self, batch: Columns, clock: Clock) -> None:
         self._number += 1
         self._tally.reckon(clock.monotonic)
+        goes_now = self.greeted and not self.is_stuck(clock)  # else a beat is there before it
         pushes = Pushes(
-            *(clock, self.totals, batch.blocks(), self._events, self._alerts), phase=self._tally.times.current
+            *(clock, self.totals, batch.blocks(), self._events, self._alerts),
+            phase=self._tally.times.current,
+            room=self._rooms.tell(clock.monotonic) if goes_now else None,
         )
         frames = encode(Envelope("batch", self.id, self._number), pushes)
         self._events, self._alerts = [], []

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 V2 = ""
 """How the hierarchy of v2 is called in /proc/PID/cgroup, where one of v1 has the names of its controllers."""
 
+LABEL_BYTES = 256
+_GONE = " (deleted)"
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
@@ -31,7 +33,7 @@ class Cgroup(NamedTuple):
     """The cgroups that a process is in.
 
     Attributes:
-        path: Where that is in the hierarchy of v1's memory, else of v1's cpu, else of v2: the first that is not the root.
+        path: As `label` has it.
         v1: For each controller of v1 its directory and those above, the nearest first; none when that is not seen here.
         v2: The same of v2.
     """
@@ -61,15 +63,14 @@ class Cgroups:
     def of(self, pid: int) -> Cgroup | None:
         """A process's cgroups (/proc/PID/cgroup); None when it or they are gone."""
         try:
-            lines = (self._proc / str(pid) / "cgroup").read_text(errors="surrogateescape").splitlines()
+            text = (self._proc / str(pid) / "cgroup").read_text(errors="surrogateescape")
         except OSError:
             return None
-        if any(line.endswith(" (deleted)") for line in lines):
+        paths = _paths(text)
+        if any(path.endswith(_GONE) for path in paths.values()):
             return None
-        paths = {name: path for line in lines for _, names, path in [line.split(":", 2)] for name in names.split(",")}
-        known = [paths[name] for name in ("memory", "cpu", V2) if name in paths]
         return Cgroup(
-            next((path for path in known if path != "/"), "/"),
+            label(text),
             {name: self._levels(name, path, pid) for name, path in paths.items() if name != V2},
             self._levels(V2, paths[V2], pid) if V2 in paths else (),
         )
@@ -137,3 +138,21 @@ def _search(point: Path, hidden: int, names: list[str], pid: int) -> Path | None
         except OSError:
             continue
     return None
+
+
+def label(text: str) -> str:
+    """How series name a process's cgroup, from /proc/PID/cgroup; empty when it has none.
+
+    It is where the process is in the hierarchy of v1's memory, else of v1's cpu, else of v2: the first that is not the
+    root. Of a very long path it is the end, which tells the processes of a job apart.
+    """
+    paths = _paths(text)
+    known = [paths[name].removesuffix(_GONE) for name in ("memory", "cpu", V2) if name in paths]
+    found = next((path for path in known if path != "/"), "/" if known else "")
+    return found.encode(errors="replace")[-LABEL_BYTES:].decode(errors="ignore")
+
+
+def _paths(text: str) -> dict[str, str]:
+    """Where a process is, by the names of the hierarchies."""
+    parts = (line.split(":", 2) for line in text.split("\n") if line.count(":") > 1)
+    return {name: path for _, names, path in parts for name in names.split(",")}

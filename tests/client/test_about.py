@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from trackside import about as about_module
+from trackside import pod
 from trackside.about import COMMAND_BYTES, PACKAGES, about, command, packages
 from trackside.wire import About
 
@@ -166,6 +167,63 @@ def test_packages_can_be_told_while_others_import(monkeypatch: pytest.MonkeyPatc
     assert len(packages(modules)) == 10
 
 
+IN_A_POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "HOSTNAME": "train-0"}
+
+
+@pytest.fixture
+def in_a_pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The environment of a pod that tells nothing more; where its service account's namespace is."""
+    for name in {name for names in (pod._POD, pod._NAMESPACE, pod._CONTAINER) for name in names}:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in IN_A_POD.items():
+        monkeypatch.setenv(name, value)
+    account = tmp_path / "namespace"
+    monkeypatch.setattr(pod.namespace, "__defaults__", (account,))
+    return account
+
+
+def where() -> tuple[str, str, str]:
+    """Pod, namespace and container."""
+    about_module._of.cache_clear()
+    found = about()
+    return found.k8s_pod, found.k8s_namespace, found.k8s_container
+
+
+def test_a_pod_is_known_by_its_host_name_and_its_account(in_a_pod: Path) -> None:
+    assert where() == ("train-0", "", "")
+    in_a_pod.write_text("ml\n")
+    assert where() == ("train-0", "ml", "")
+
+
+def test_what_the_manifest_tells_counts_before_what_is_seen(in_a_pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_a_pod.write_text("ml")
+    for prefix in ("MY_POD", "K8S_POD", "POD"):
+        monkeypatch.setenv(f"{prefix}_NAME", f"by {prefix}")
+        monkeypatch.setenv(f"{prefix}_NAMESPACE", f"of {prefix}")
+        assert where()[:2] == (f"by {prefix}", f"of {prefix}")
+    for name in ("K8S_CONTAINER_NAME", "CONTAINER_NAME"):
+        monkeypatch.setenv(name, name)
+        assert where()[2] == name
+
+
+def test_outside_of_kubernetes_these_names_mean_nothing(in_a_pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_a_pod.write_text("ml")
+    for name in ("POD_NAME", "POD_NAMESPACE", "CONTAINER_NAME"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
+    assert where() == ("", "", "")
+
+
+def test_names_of_a_pod_are_cut_and_can_be_written(in_a_pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_a_pod.write_bytes(b"\xff" + b"n" * 10**6)
+    monkeypatch.setenv("POD_NAME", "p" * 300)
+    monkeypatch.setenv("CONTAINER_NAME", "caf\udce9")
+    msgspec.msgpack.encode(about())
+    name, namespace, container = where()
+    assert (name, container) == ("p" * 253, "caf?")
+    assert len(namespace.encode()) == 253
+
+
 def fail(*_: object) -> Any:
     raise RuntimeError
 
@@ -180,12 +238,18 @@ def fail(*_: object) -> Any:
         ("platform", os, "uname", fail),
         ("packages", about_module, "packages", fail),
         ("git_dirty", about_module, "dirty", fail),
+        ("k8s_pod", about_module, "pod", fail),
+        ("k8s_namespace", about_module, "namespace", fail),
+        ("k8s_container", about_module, "container", fail),
     ],
 )
+@pytest.mark.usefixtures("in_a_pod")
 def test_what_cannot_be_found_out_costs_only_itself(
     monkeypatch: pytest.MonkeyPatch, field: str, where: object, name: str, value: object
 ) -> None:
     monkeypatch.setattr(about_module, "dirty", lambda _: False)
+    monkeypatch.setenv("POD_NAMESPACE", "ml")
+    monkeypatch.setenv("CONTAINER_NAME", "main")
     whole = msgspec.structs.asdict(about())
     about_module._of.cache_clear()
     monkeypatch.setattr(where, name, value)

@@ -28,6 +28,7 @@ from trackside.wire import (
     Notice,
     Pushes,
     Refused,
+    Room,
     Skip,
     Stacks,
     Totals,
@@ -155,6 +156,11 @@ FROZEN: dict[str, tuple[int, Any, bytes, bytes]] = {
     "ping": (4, None, b"\x93\xa4ping" + SESSION_BYTES + b"\x04", b""),
 }
 ABOUT = About(("python", "train.py"), "/home/me", "3.11.7", "Linux 6.1.0 x86_64", {"torch": "2.13.0"}, False)
+ROOM = Room(2**26, 2**25, 2**26 - 1, 300, 1024)
+ROOM_BYTES = (
+    b"\xa4room\x85\xa8shm_size\xce\x04\x00\x00\x00\xa8shm_used\xce\x02\x00\x00\x00\xa8shm_peak\xce\x03\xff\xff\xff"
+    b"\xa8open_fds\xcd\x01\x2c\xa7max_fds\xcd\x04\x00"
+)
 ADDED: dict[str, tuple[str, Any, bytes, bytes]] = {
     "about": (
         "hello",
@@ -183,6 +189,17 @@ ADDED: dict[str, tuple[str, Any, bytes, bytes]] = {
         b"\x8d",
         b"\xa5phase\xa4eval\xa4late\xc3",
     ),
+    "a pod": (
+        "hello",
+        msgspec.structs.replace(
+            FROZEN["hello"][1], about=About(k8s_pod="train-0", k8s_namespace="ml", k8s_container="main")
+        ),
+        b"\x8c",
+        b"\xa5about\x83\xa7k8s_pod\xa7train-0\xadk8s_namespace\xa2ml\xadk8s_container\xa4main",
+    ),
+    "room in a batch": ("batch", msgspec.structs.replace(FROZEN["batch"][1], room=ROOM), b"\x84", ROOM_BYTES),
+    "room in a beat": ("beat", Beat(CLOCK, 500, room=ROOM), b"\x83", ROOM_BYTES),
+    "some room": ("beat", Beat(CLOCK, 500, room=Room(open_fds=3)), b"\x83", b"\xa4room\x81\xa8open_fds\x03"),
     "what was said": (
         "batch",
         msgspec.structs.replace(

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 FIRST, SECOND = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-89a0c0de-d72c-4106-c12f-20bd9faed9f6"
 MIG = "MIG-5c3a1b2d-0000-1111-2222-333344445555"
 UID = os.getuid()
+NOWHERE = ("", "", "", "", "")
+"""Pod, namespace, container, its id and cgroup of a process of which none is known."""
 USER = pwd.getpwuid(UID).pw_name
 
 
@@ -306,7 +308,7 @@ def test_a_real_gpu_is_given_to_nobody_who_does_not_say_so(machine: Machine) -> 
 def test_each_rank_has_a_process_info_with_its_run_and_its_user(machine: Machine) -> None:
     machine.run(50)
     machine.train(50, rank=3, local_rank=1)
-    expected = ("50", "rank", "python3", USER, "char-model", "id-7", "3", "1", "815")
+    expected = ("50", "rank", "python3", USER, "char-model", "id-7", "3", "1", "815", *NOWHERE)
     eventually(lambda: machine.told("trackside_process_info") == [expected])
 
 
@@ -317,8 +319,42 @@ def test_a_process_that_a_rank_has_started_bears_its_rank_and_another_ones_only_
     machine.train(50)
     machine.use(first=[60, 70, 80])
     assert machine.processes() == [("50", "rank", "0"), ("60", "rank", "0"), ("70", "other", "")]
-    expected = ("70", "other", "vllm", USER, "", "", "", "", "")
+    expected = ("70", "other", "vllm", USER, "", "", "", "", "", *NOWHERE)
     eventually(lambda: machine.told("trackside_process_info")[-1] == expected)
+
+
+def test_a_process_says_where_it_runs_and_who_a_rank_has_started_is_in_its_pod(machine: Machine) -> None:
+    container = "0::/kubepods/pod1/" + "ab" * 32
+    machine.run(50, cgroup=container)
+    machine.run(60, parent=50, cgroup=f"{container}/workers")
+    machine.run(70, cgroup="0::/user.slice")
+    machine.train(50, k8s_pod="train-0", k8s_namespace="ml", k8s_container="main")
+    machine.use(first=[60, 70])
+    pod, path = ("train-0", "ml", "main"), container.removeprefix("0::")
+    assert [one[9:] for one in machine.told("trackside_process_info")] == [
+        (*pod, "abababababab", path),
+        (*pod, "abababababab", f"{path}/workers"),
+        ("", "", "", "", "/user.slice"),
+    ]
+
+
+def test_the_job_is_the_one_that_a_rank_tells_or_else_slurms(machine: Machine) -> None:
+    machine.run(50, cgroup="0::/system.slice/slurmstepd.scope/job_7/step_0")
+    machine.run(51, cgroup="0::/system.slice/slurmstepd.scope/job_8/step_0")
+    machine.run(70, cgroup="4:memory:/slurm/uid_9/job_9/step_0")
+    machine.train(50)
+    machine.train(51, rank=1, job_id="")
+    machine.use(first=[70])
+    assert [one[8] for one in machine.told("trackside_process_info")] == ["815", "8", "9"]
+
+
+def test_a_worker_of_a_data_loader_is_one_only_below_a_rank(machine: Machine) -> None:
+    machine.run(50, comm="pt_data_worker")
+    machine.run(60, parent=50, comm="pt_data_worker")
+    machine.run(70, comm="pt_data_worker")
+    machine.train(50)
+    machine.use(first=[60, 70])
+    assert machine.processes() == [("50", "rank", "0"), ("60", "dataloader", "0"), ("70", "other", "")]
 
 
 def test_other_processes_are_left_out_when_that_is_asked_for(machine: Machine) -> None:
@@ -351,7 +387,8 @@ def test_a_process_with_two_runs_has_one_info_of_the_newest_and_both_are_on_its_
 
 def test_a_rank_whose_process_is_hidden_has_no_name_and_no_user(machine: Machine) -> None:
     machine.train(50)
-    assert machine.told("trackside_process_info") == [("50", "rank", "", "", "char-model", "id-7", "0", "0", "815")]
+    expected = ("50", "rank", "", "", "char-model", "id-7", "0", "0", "815", *NOWHERE)
+    assert machine.told("trackside_process_info") == [expected]
 
 
 def test_a_crowd_on_a_gpu_is_cut_and_the_ranks_are_not(machine: Machine) -> None:

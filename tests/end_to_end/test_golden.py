@@ -24,6 +24,7 @@ from trackside.wire import (
     Histogram,
     Identity,
     Pushes,
+    Room,
     Totals,
     encode,
 )
@@ -134,7 +135,9 @@ def _sampled() -> list[Batch]:
     nvml = cast("Nvml", Driver())
     gpu = GpuCollector(nvml, patience=1.0)
     counts = NvmlCollector(nvml, gpu, expected=0, sys=SYS)
-    member = Member("char-model", "launch-10.0.0.1-29500-4711-99", 0, 0, 0, "815", 4711, ("0",))
+    member = Member(
+        "char-model", "launch-10.0.0.1-29500-4711-99", 0, 0, 0, "815", 4711, ("0",), "train-0", "ml", "main"
+    )
     ranks = RanksCollector(lambda: gpu.seen.gpus, lambda: (member,), proc=PROC)
     eventually(lambda: "root" in ranks.collect()[-1].labels)
     collectors = (CpuCollector(PROC), MemoryCollector(PROC), gpu, counts, ranks)
@@ -192,7 +195,8 @@ def _said_by(rank: int) -> Iterator[list[bytes]]:
         phases={"other": 0.25, "data": 0.125, "eval": 599.625},
         data_wait=Histogram([0] * 5 + [4] + [0] * (len(DURATION_BUCKETS) - 5), 0.125),
     )
-    yield encode(Envelope("batch", session, 1), Pushes(clock, totals, [block]))
+    room = Room(64 * GIB, 12 * GIB, 20 * GIB, 300, 1024)
+    yield encode(Envelope("batch", session, 1), Pushes(clock, totals, [block], room=room))
     if rank:
         yield encode(Envelope("bye", session, 2), Bye(clock, totals, "failed", "RuntimeError"))
 

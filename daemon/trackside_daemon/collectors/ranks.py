@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.collectors.claims import by_index, by_uuid
 from trackside_daemon.collectors.names import Life, Names
+from trackside_daemon.collectors.places import Place, Places
 from trackside_daemon.collectors.status import Processes
 from trackside_daemon.collectors.users import Users
 from trackside_daemon.metric import Metric, Sample
@@ -38,16 +39,22 @@ RANK_INFO = Metric(
 PROCESS_INFO = Metric(
     "trackside_process_info",
     "info",
-    "A process that is a rank, or that NVML lists on a GPU (role other), from /proc/PID/status; sampled by the daemon's "
-    "tick.",
-    ("pid", "role", "comm", "user", "run", "run_id", "rank", "local_rank", "job_id"),
+    "A process that is a rank or that NVML lists on a GPU (role rank and dataloader with those that ranks have started, "
+    "else other), from /proc/PID/status and /proc/PID/cgroup; sampled by the daemon's tick.",
+    (
+        *("pid", "role", "comm", "user", "run", "run_id", "rank", "local_rank", "job_id"),
+        *("k8s_pod", "k8s_namespace", "k8s_container", "container_id", "cgroup"),
+    ),
 )
+
+WORKER = "pt_data_worker"
+"""What PyTorch calls the processes of a DataLoader."""
 
 OTHERS = 256
 """So many processes at most beside the ranks themselves, first those that they have started; a machine has a few."""
 
-_NOBODY = ("", "", "", "", "")
-"""Run, run id, rank, local rank and job of a process that is no rank's."""
+_NOBODY = ("",) * 8
+"""What `_whose` says of a process that is no rank's."""
 
 log = logging.getLogger("trackside")
 
@@ -90,12 +97,14 @@ class RanksCollector:
         self._proc = proc
         self._users = Users()
         self._names = Names()
+        self._places = Places(proc)
         self._told = False
         self._held: dict[_Rank, set[str]] = {}
 
     def collect(self) -> list[Sample]:
         """A sample for each rank on a GPU, and one for each process; none when nobody trains and no GPU is used."""
         self._names.begin()
+        self._places.begin()
         gpus, members = self._gpus(), self._members()
         processes = Processes(self._proc)
         ranks = {member.pid for member in members if member.pid}
@@ -143,15 +152,15 @@ class RanksCollector:
             yield self._process(pid, processes, by_pid.get(elders[pid]))
 
     def _process(self, pid: int, processes: Processes, member: Member | None) -> Sample:
-        status, who = processes.get(pid), ("", "")
+        status, comm, who, place = processes.get(pid), "", ("", ""), Place()
         if status is not None:
-            name = self._names.first(Life(pid, processes.started(pid)), status.comm)
-            who = (name, self._users.name(status.uid))
-        role, whose = "other", _NOBODY
-        if member is not None:
-            numbers = (str(member.rank), str(member.local_rank))
-            role, whose = "rank", (member.run, member.run_id, *numbers, member.job_id)
-        return Sample(PROCESS_INFO, (str(pid), role, *who, *whose), 1)
+            comm = status.comm
+            life = Life(pid, processes.started(pid))
+            who = (self._names.first(life, comm), self._users.name(status.uid))
+            place = self._places.of(life)
+        *run, job, pod, namespace, container = _NOBODY if member is None else _whose(member)
+        where = (job or place.job, pod, namespace, container, place.container, place.cgroup)
+        return Sample(PROCESS_INFO, (str(pid), _role(pid, comm, member), *who, *run, *where), 1)
 
     def _tell_cut(self, count: int) -> None:
         """Log, once, that there are more processes than are shown."""
@@ -162,6 +171,20 @@ class RanksCollector:
                 "leaves those out that no rank has started",
                 *(count, PROCESS_INFO.name, OTHERS),
             )
+
+
+def _role(pid: int, comm: str, member: Member | None) -> str:
+    """What a process that a rank has started, or is, is to the training."""
+    if member is None:
+        return "other"
+    return "dataloader" if comm == WORKER and pid != member.pid else "rank"
+
+
+def _whose(member: Member) -> tuple[str, ...]:
+    """Run, run id, rank, local rank, job, pod, namespace and container."""
+    numbers = (str(member.rank), str(member.local_rank))
+    names = (member.k8s_pod, member.k8s_namespace, member.k8s_container)
+    return (member.run, member.run_id, *numbers, member.job_id, *names)
 
 
 def _pids(gpu: GpuReading) -> set[int]:

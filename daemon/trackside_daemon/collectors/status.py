@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.identity import start_time
+from trackside_daemon.collectors.places import job
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -13,9 +13,6 @@ if TYPE_CHECKING:
 
 GENERATIONS = 16
 """So far up it is looked for the process that others descend from."""
-
-_JOB = re.compile(rb"slurm[^/\n]*/(?:uid_\d+/)?([^/\n]+)")
-"""In a path of cgroups: ``/slurm/uid_1000/job_7/step_0``, or ``/system.slice/slurmstepd.scope/job_7/step_0``."""
 
 
 class Status(NamedTuple):
@@ -69,10 +66,9 @@ class Processes:
 
     def _job(self, pid: str) -> bytes:
         try:
-            found = _JOB.search((self._proc / pid / "cgroup").read_bytes())
+            return job((self._proc / pid / "cgroup").read_bytes())
         except OSError:
             return b""
-        return b"" if found is None else found[1]
 
 
 def _status(file: Path) -> Status | None:

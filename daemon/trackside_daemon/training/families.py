@@ -116,6 +116,45 @@ OVERHEAD = Metric(
     RANK,
     "seconds",
 )
+SHM_SIZE = Metric(
+    "trackside_training_shm_size_bytes",
+    "gauge",
+    "Size of /dev/shm as the training process sees it, also in a container with one of its own, from statvfs(3).",
+    RANK,
+    "bytes",
+)
+SHM_USED = Metric(
+    "trackside_training_shm_used_bytes",
+    "gauge",
+    "What of that is used, by whichever process; from statvfs(3).",
+    RANK,
+    "bytes",
+)
+SHM_PEAK = Metric(
+    "trackside_training_shm_peak_bytes",
+    "gauge",
+    "The most of it that was used since the client told before, 10 s ago at most; from statvfs(3).",
+    RANK,
+    "bytes",
+)
+OPEN_FDS = Metric(
+    "trackside_training_open_fds", "gauge", "Open file descriptors of the training process, from /proc/self/fd.", RANK
+)
+MAX_FDS = Metric(
+    "trackside_training_max_fds",
+    "gauge",
+    "How many the training process may have open, the soft limit of RLIMIT_NOFILE; absent without one.",
+    RANK,
+)
+ROOM = {
+    "shm_size": SHM_SIZE,
+    "shm_used": SHM_USED,
+    "shm_peak": SHM_PEAK,
+    "open_fds": OPEN_FDS,
+    "max_fds": MAX_FDS,
+}
+"""The families of a `trackside.wire.Room`, by its fields."""
+
 SERIES_REJECTED = Metric(
     "trackside_series_rejected_total",
     "counter",

@@ -6,6 +6,7 @@ those that do not.
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from trackside_daemon.training import families as f
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trackside.wire import Bye, Identity, Room
+    from trackside.wire import Beat, Bye, Identity, Pushes, Room
     from trackside_daemon.training.rank import End, Rank
     from trackside_daemon.training.verdict import Exit
 
@@ -50,7 +51,7 @@ class Session:
         waits_until: Its bye is open and its process lives: until then, in monotonic seconds, the page is not told.
         elsewhere: It speaks, and yet its pid is not here: its process lives in another pid namespace.
         k8s: Its pod, namespace and container.
-        room: What it has said last of its shared memory and files.
+        room: What it has said last of its shared memory and files, at *room_at* of its monotonic clock, in nanoseconds.
     """
 
     def __init__(self, run: Run, rank: Rank, identity: Identity) -> None:
@@ -66,14 +67,24 @@ class Session:
         self.elsewhere = False
         self.k8s = ("", "", "")
         self.room: Room | None = None
+        self.room_at = -inf
 
     def speak(self, samples: list[Sample]) -> Batch:
         """What its rank says."""
         return self.run.speak(self.identity.rank, samples)
 
-    def learn(self, identity: Identity) -> None:
+    def learn(self, identity: Identity, k8s: tuple[str, str, str]) -> None:
         """Of what it says of itself again only its GPUs may be news."""
         self.identity = replace(self.identity, gpus=identity.gpus)
+        self.k8s = k8s
+
+    def look(self, said: Pushes | Beat) -> list[Sample]:
+        """What it says of its room, which may be older than what is known: a batch may come again behind a beat."""
+        if said.room is None or said.clock.monotonic < self.room_at:
+            return []
+        self.room, self.room_at = said.room, said.clock.monotonic
+        told = ((metric, getattr(said.room, name)) for name, metric in f.ROOM.items())
+        return [Sample(metric, self.rank.labels, value) for metric, value in told if value is not None]
 
     def member(self) -> Member:
         """Its process, for those who look at this machine."""

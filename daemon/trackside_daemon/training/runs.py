@@ -9,10 +9,9 @@ import logging
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.metric import Batch, Sample
+from trackside_daemon.metric import Batch
 from trackside_daemon.record import ENDED
-from trackside_daemon.training import families as f
-from trackside_daemon.training.bounds import bounded, cut
+from trackside_daemon.training.bounds import Rejections, bounded, cut, pod
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.missed import Missed
 from trackside_daemon.training.rank import End, Rank
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from trackside.wire import Beat, Bye, Hello, Identity, Pushes, Totals
     from trackside_daemon.member import Member
+    from trackside_daemon.metric import Sample
     from trackside_daemon.record import Record
     from trackside_daemon.training.bounds import Limits
     from trackside_daemon.training.run import Process
@@ -77,7 +77,7 @@ class Runs:
         self._sessions: dict[bytes, Session] = {}
         self._watched: set[Process] = set()
         self._missed = Missed(MARKS_SECONDS)
-        self._rejected = dict.fromkeys(f.REJECTIONS, 0)
+        self._rejections = Rejections()
 
     def hello(self, session: bytes, hello: Hello, now: Moment, attempt: int | None = None) -> list[Batch]:
         """A session opens, or tells all again to a daemon that may have missed it.
@@ -94,7 +94,7 @@ class Runs:
             return batches
         if (process := process_of(hello.identity)) in self._watched:
             known.process, known.elsewhere = process, False
-        known.learn(self.bounded(hello.identity))
+        known.learn(self.bounded(hello.identity), pod(hello.about, self._limits.label_bytes))
         before = known.rank.state
         batches += [*revived, known.speak(known.rank.greet(session, hello))]
         return batches if known.rank.state == before else [*batches, known.run.marks()]
@@ -112,7 +112,8 @@ class Runs:
         if known is None:
             return []
         before = known.rank.state
-        batches.append(known.speak(known.rank.push(session, pushes.clock, pushes.totals, blocks)))
+        samples = known.rank.push(session, pushes.clock, pushes.totals, blocks)
+        batches.append(known.speak(samples + known.look(pushes)))
         return batches if known.rank.state == before else [*batches, known.run.marks()]
 
     def skip(self, session: bytes, totals: Totals, now: Moment) -> list[Batch]:
@@ -126,10 +127,13 @@ class Runs:
         While its batches cannot be taken, it tells the newest values, so that the page stays true.
         """
         known, batches = self._hear(session, now)
-        if known is None or beat.totals is None:
+        if known is None:
             return batches
-        before = known.rank.state
-        batches.append(known.speak(known.rank.tell(session, beat.totals, beat)))
+        before, samples = known.rank.state, known.look(beat)
+        if beat.totals is not None:
+            samples += known.rank.tell(session, beat.totals, beat)
+        if samples:
+            batches.append(known.speak(samples))
         return batches if known.rank.state == before else [*batches, known.run.marks()]
 
     def place(self, session: bytes) -> tuple[str, int] | None:
@@ -213,7 +217,7 @@ class Runs:
 
     def rejected(self) -> list[Sample]:
         """How many series are over a limit, by reason."""
-        return [Sample(f.SERIES_REJECTED, (reason,), count) for reason, count in self._rejected.items()]
+        return self._rejections.samples()
 
     def _hear(self, session: bytes, now: Moment) -> tuple[Session | None, list[Batch]]:
         """The session, and what follows when it had been thought lost."""
@@ -231,7 +235,7 @@ class Runs:
     def _enter(self, session: bytes, identity: Identity, now: Moment, attempt: int | None) -> list[Batch]:
         """Find the attempt that a new session belongs to, or open one."""
         if len(self._sessions) >= self._limits.sessions:
-            self._reject("sessions", f"a session of run {identity.name}", self._limits.sessions)
+            self._rejections.add("sessions", f"a session of run {identity.name}", self._limits.sessions)
             return []
         run, batches = self._runs.get(identity.run), self._bury(identity, now)
         if run is not None and identity.attempt < run.identity.attempt:
@@ -261,7 +265,7 @@ class Runs:
     ) -> tuple[Run | None, list[Batch]]:
         """A new run, or a new attempt in the place of the one *before*; None when there are too many."""
         if sum(not run.ended for run in self._runs.values() if run is not before) >= self._limits.runs:
-            self._reject("runs", f"run {identity.name}", self._limits.runs)
+            self._rejections.add("runs", f"run {identity.name}", self._limits.runs)
             return None, []
         goes_on = attempt is not None
         if attempt is None:
@@ -294,7 +298,7 @@ class Runs:
         if len(ended) < self._limits.runs:
             return []
         first = min(ended, key=lambda run: run.until or 0.0)
-        self._reject("runs", f"the end of run {first.name}", self._limits.runs)
+        self._rejections.add("runs", f"the end of run {first.name}", self._limits.runs)
         return self._drop(first)
 
     def _bury(self, identity: Identity, now: Moment) -> list[Batch]:
@@ -383,18 +387,10 @@ class Runs:
 
     def _admit(self, rank: Rank, key: str) -> bool:
         if len(key.encode()) > self._limits.label_bytes:
-            return self._reject("label_length", f"key {key[:40]}…", self._limits.label_bytes)
+            return self._rejections.add("label_length", f"key {key[:40]}…", self._limits.label_bytes)
         if rank.keys >= self._limits.keys:
-            return self._reject("keys", f"key {key} of run {rank.labels[0]}", self._limits.keys)
+            return self._rejections.add("keys", f"key {key} of run {rank.labels[0]}", self._limits.keys)
         shown = (run for run in self._runs.values() if not run.forgotten)
         if sum(one.keys for run in shown for one in run.ranks.values()) >= self._limits.series:
-            return self._reject("series", f"key {key} of run {rank.labels[0]}", self._limits.series)
+            return self._rejections.add("series", f"key {key} of run {rank.labels[0]}", self._limits.series)
         return True
-
-    def _reject(self, reason: str, what: str, limit: int) -> bool:
-        if not self._rejected[reason]:
-            log.warning(
-                "%s is over the limit of %d (%s): not on /metrics, and so are further ones", what, limit, reason
-            )
-        self._rejected[reason] += 1
-        return False

@@ -1,0 +1,123 @@
+"""What ranks say of their shared memory, their file descriptors and their pods, and what becomes of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+from speech import House, Speaker
+
+from trackside.wire import About, Room, Totals
+
+if TYPE_CHECKING:
+    from trackside_daemon.member import Member
+
+GIB = 2**30
+ROOM = Room(8 * GIB, 2 * GIB, 3 * GIB, 300, 1024)
+PAGE = {
+    "shm_size_bytes": 8 * GIB,
+    "shm_used_bytes": 2 * GIB,
+    "shm_peak_bytes": 3 * GIB,
+    "open_fds": 300,
+    "max_fds": 1024,
+}
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+@pytest.fixture
+def who(house: House) -> Speaker:
+    """Rank 2 of a run."""
+    one = Speaker(rank=2)
+    house.hello(one)
+    return one
+
+
+def room_of(house: House) -> dict[str, float]:
+    """What is on the page of the rank's room."""
+    known = {family: house.get(family, "train", "2") for family in PAGE}
+    return {family: value for family, value in known.items() if isinstance(value, (int, float))}
+
+
+def member(house: House) -> Member:
+    """The process, as of a tick."""
+    house.wait(0.0)
+    (one,) = house.runs.members
+    return one
+
+
+def push(house: House, who: Speaker, room: Room | None, after: float, *, late: bool = False) -> None:
+    """A batch that tells its room."""
+    said = replace(who.pushes({"loss": 1.0}, after=after), room=room)
+    house.take(house.runs.pushes(who.id, said, house.now, late=late))
+
+
+def test_a_beat_that_tells_nothing_else_puts_it_on_the_page(house: House, who: Speaker) -> None:
+    assert room_of(house) == {}
+    house.beat(who, room=ROOM)
+    assert room_of(house) == PAGE
+    assert member(house).room == ROOM
+
+
+def test_a_batch_tells_it_with_its_values(house: House, who: Speaker) -> None:
+    push(house, who, ROOM, 1.0)
+    assert room_of(house) == PAGE
+    assert house.get("loss", "train", "2") == 1.0
+
+
+def test_a_beat_tells_it_with_totals_too(house: House, who: Speaker) -> None:
+    house.beat(who, totals=Totals(pushes=7), room=ROOM)
+    assert room_of(house) == PAGE
+    assert house.get("client_pushes_total", "train", "2") == 7
+
+
+def test_what_is_not_told_is_absent_and_stays_as_it_was(house: House, who: Speaker) -> None:
+    house.beat(who, room=Room(open_fds=5))
+    house.beat(who)
+    push(house, who, None, 1.0)
+    assert room_of(house) == {"open_fds": 5}
+
+
+def test_what_comes_late_is_no_news(house: House, who: Speaker) -> None:
+    push(house, who, ROOM, 0.0, late=True)
+    assert room_of(house) == {}
+    assert member(house).room is None
+
+
+def test_a_batch_that_comes_again_behind_a_beat_takes_nothing_back(house: House, who: Speaker) -> None:
+    house.after = 5.0
+    house.beat(who, room=ROOM)
+    push(house, who, Room(1, 1, 1, 1, 1), 4.0)
+    assert room_of(house) == PAGE
+    push(house, who, Room(open_fds=1), 6.0)
+    assert room_of(house) == {**PAGE, "open_fds": 1}
+
+
+def test_it_ends_with_the_other_series_of_its_rank(house: House, who: Speaker) -> None:
+    house.beat(who, room=ROOM)
+    house.bye(who)
+    house.wait(59.0)
+    assert room_of(house) == PAGE
+    house.wait(2.0)
+    assert room_of(house) == {}
+
+
+def test_who_is_not_known_tells_nothing(house: House) -> None:
+    house.beat(Speaker(rank=2), room=ROOM)
+    assert room_of(house) == {}
+
+
+def test_a_member_is_in_the_pod_that_it_says(house: House, who: Speaker) -> None:
+    assert member(house)[-4:] == ("", "", "", None)
+    house.hello(who, about=About(k8s_pod="train-0", k8s_namespace="ml", k8s_container="main"))
+    assert member(house)[-4:] == ("train-0", "ml", "main", None)
+
+
+def test_the_name_of_a_pod_is_cut_for_a_label() -> None:
+    house = House(label_bytes=16)
+    house.hello(Speaker(), about=About(k8s_pod="é" * 100))
+    assert member(house).k8s_pod == "é" * 8
