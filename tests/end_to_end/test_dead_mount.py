@@ -32,9 +32,9 @@ def mount(place: Path) -> Iterator[FuseMount]:
     mount.close()
 
 
-def value(daemon: Daemon, family: str, point: object, fstype: str = FSTYPE) -> float | None:
-    """What the page says of a mount."""
-    return daemon.series().get(f'trackside_host_filesystem_{family}{{mountpoint="{point}",fstype="{fstype}"}}')
+def value(daemon: Daemon, family: str, point: Path) -> float | None:
+    """What the page says of the real mount of the test."""
+    return daemon.series().get(f'trackside_host_filesystem_{family}{{fstype="{FSTYPE}",mountpoint="{point}"}}')
 
 
 def local(daemon: Daemon) -> set[str]:
