@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import ANY
 
 import pytest
+from collectors.blocking import BLOCKS, DEAD, WELL, ask_in_vain, by_mount, hang, hanging, is_reaped
 from collectors.mountinfo import Table
 from fuse import CannotMount, FuseMount
 from processes import eventually
@@ -22,30 +22,6 @@ from trackside_daemon.collectors.remote import DEADLINE, RETRY, Remote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    from trackside_daemon.child import Child
-
-ROOM = {"size_bytes": 4096000, "free_bytes": 1638400, "avail_bytes": 1228800, "files": 200, "files_free": 150}
-WELL = {"device_error": 0, "readonly": 0, **ROOM}
-DEAD = {"device_error": 1}
-#: Answers what a worker would. Of a path in whose place below its argument there is a fifo, it reads that first: it
-#: hangs until somebody writes there.
-BLOCKS = """
-import os, sys
-for request in sys.stdin:
-    fifo = os.path.join(sys.argv[1], os.path.basename(bytes.fromhex(request).decode()))
-    if os.path.exists(fifo): open(fifo).read()
-    print("4096 1000 400 300 200 150", flush=True)
-"""
-
-
-def by_mount(collector: FilesystemCollector) -> dict[str, dict[str, float]]:
-    """What is said of each mount point, by family."""
-    told: dict[str, dict[str, float]] = defaultdict(dict)
-    for metric, (point, _), value in collector.collect():
-        assert isinstance(value, (int, float))
-        told[point][metric.name.removeprefix("trackside_host_filesystem_")] = value
-    return dict(told)
 
 
 @pytest.fixture
@@ -110,30 +86,6 @@ def far(table: Table, collect: Callable[..., FilesystemCollector], fifos: Path) 
     return collector
 
 
-def hanging(collector: FilesystemCollector) -> list[Child]:
-    """Those that have been asked, and have not answered."""
-    return [one.child for one in collector._remote._asked.values() if one.child is not None]
-
-
-def ask_in_vain(collector: FilesystemCollector, fifo: Path) -> Child:
-    """Until nothing but the mount of that name leaves its child without an answer."""
-    os.mkfifo(fifo)
-    eventually(lambda: by_mount(collector) and len(hanging(collector)) == 1)
-    return hanging(collector)[0]
-
-
-def hang(collector: FilesystemCollector, clock: Clock, fifo: Path) -> Child:
-    """Until the mount of that name is stuck; the child that hangs there."""
-    child = ask_in_vain(collector, fifo)
-    clock.now += DEADLINE + 0.1
-    assert by_mount(collector)[f"/{fifo.name}"] == DEAD
-    return child
-
-
-def is_reaped(child: Child) -> bool:
-    return child._process.poll() is not None
-
-
 def test_each_file_system_is_shown_once(table: Table, collect: Any, statvfs: list[str]) -> None:
     table.mount("/data", "xfs", options="ro")
     (table.root / "tmp").mkdir()
@@ -168,6 +120,24 @@ def test_a_path_that_is_not_there_is_told_of_once_and_found_later(
     ]
     table.mount("/data", "xfs")
     assert by_mount(collector) == {"/data": WELL}
+
+
+def test_a_path_on_a_mount_that_a_container_does_not_have_is_told_of_and_not_taken_for_another(
+    table: Table, collect: Any, statvfs: list[str], clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    (table.proc / "1").mkdir()
+    (table.proc / "1" / "mountinfo").write_text(
+        f"5 1 0:{table.numbers['/']} / / rw - ext4 disk rw\n6 5 0:9 / /data rw - nfs4 storage:/data rw\n"
+    )
+    collector = collect("/data")
+    for _ in range(2):
+        assert by_mount(collector) == {}
+        clock.now += 11
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line == (
+        f"collector.filesystem.paths: /data is on /data of the host, which cannot be seen below {table.root}; "
+        "mount the host's / there with propagation: rslave, or HostToContainer in Kubernetes"
+    )
 
 
 def test_what_a_file_system_does_not_count_is_absent(

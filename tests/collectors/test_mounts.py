@@ -201,6 +201,30 @@ def test_read_only_is_what_the_first_process_sees(table: Table) -> None:
     assert data.readonly
 
 
+def test_a_mount_of_the_host_that_is_not_below_the_root_is_known(table: Table) -> None:
+    table.mount("/data", "xfs")
+    (table.proc / "1").mkdir()
+    first = (
+        f"5 1 0:{table.numbers['/']} / / rw - ext4 disk rw\n6 5 0:{table.numbers['/data']} / /data rw - xfs disk rw\n"
+    )
+    beyond = "7 6 0:99 / /data/sets rw - nfs4 storage:/sets rw\n"
+    (table.proc / "1" / "mountinfo").write_text(first + beyond)
+    mounts = Mounts(table.proc, table.root)
+    mounts.refresh()
+    mounts.close()
+    paths = ("/data/sets", "/data/sets/images", "/data/setsquare", "/data", "/")
+    assert [mounts.hidden(path) for path in paths] == ["/data/sets", "/data/sets", "", "", ""]
+
+
+def test_the_first_process_of_a_container_says_nothing_of_the_hosts_mounts(table: Table) -> None:
+    (table.proc / "1").mkdir()
+    (table.proc / "1" / "mountinfo").write_text("5 1 0:70 / / rw - overlay o rw\n6 5 0:71 / /data rw - xfs disk rw\n")
+    mounts = Mounts(table.proc, table.root)
+    mounts.refresh()
+    mounts.close()
+    assert mounts.hidden("/data") == ""
+
+
 def test_the_mounts_are_read_again_after_ten_seconds(table: Table) -> None:
     clock = Clock()
     mounts = Mounts(table.proc, table.root, clock)

@@ -91,15 +91,25 @@ class FilesystemCollector:
 
     def _look(self) -> None:
         """Finds out which file systems the paths are on."""
-        found = {path: self._mounts.of(path) for path in self._paths}
-        missing = {path for path, mount in found.items() if mount is None}
-        for path in sorted(missing - self._missing):
-            _log.info("collector.filesystem.paths: %s is not there; it is shown as soon as it is", path)
-        self._missing = missing
+        hidden = {path: point for path in self._paths if (point := self._mounts.hidden(path))}
+        found = {path: self._mounts.of(path) for path in self._paths if path not in hidden}
+        self._tell_missing(hidden, {path for path, mount in found.items() if mount is None})
         mounts = {mount.point: mount for mount in found.values() if mount is not None}
         self._local = [mount for mount in mounts.values() if mount.local]
         self._elsewhere = [mount for mount in mounts.values() if not mount.local]
         self._ailing = {point: text for point, text in self._ailing.items() if point in mounts}
+
+    def _tell_missing(self, hidden: dict[str, str], absent: set[str]) -> None:
+        """Once of each path that has no file system here."""
+        for path in sorted(absent - self._missing):
+            _log.info("collector.filesystem.paths: %s is not there; it is shown as soon as it is", path)
+        for path in sorted(hidden.keys() - self._missing):
+            _log.warning(
+                "collector.filesystem.paths: %s is on %s of the host, which cannot be seen below %s; mount the host's / "
+                "there with propagation: rslave, or HostToContainer in Kubernetes",
+                *(path, hidden[path], self._mounts.prefix),
+            )
+        self._missing = absent | hidden.keys()
 
     def _ask(self, mount: Mount) -> Answer:
         try:

@@ -94,6 +94,7 @@ class Mounts:
         self._poller = select.poll()
         self._root: Mount | None = None
         self._on: dict[tuple[int, str], Mount] = {}
+        self._unseen: list[str] = []
 
     def refresh(self) -> bool:
         """Reads them again when they have changed, or after `READ_AGAIN`; whether they were read.
@@ -106,10 +107,13 @@ class Mounts:
         if now - self._read_at < READ_AGAIN and not self._poller.poll(0):
             return False
         self._watch()
-        mounts = list(self._below(parse(read(self._own))))
+        own, first = read(self._own), b""
         with suppress(OSError):  # hidden by hidepid, or by a container
-            told = {(one.point, one.device): one.readonly for one in parse(read(self._first))}
-            mounts = [one._replace(readonly=told.get((one.point, one.device), one.readonly)) for one in mounts]
+            first = read(self._first)
+        mounts = list(self._below(parse(own)))
+        self._unseen = []
+        if first != own:
+            mounts = self._compare(mounts, parse(first))
         self._on = {(one.parent, one.point): one for one in mounts}
         top = [one for one in mounts if one.point == "/"]
         if not top:
@@ -147,6 +151,10 @@ class Mounts:
                 rest += _parts(target)
         return None if mount is None or mount.fstype == AUTOFS else mount
 
+    def hidden(self, path: str) -> str:
+        """The mount point on the way to a path that is the host's alone: below the root it is not; empty for none."""
+        return next((point for point in self._unseen if f"{path}/".startswith(f"{point}/")), "")
+
     def close(self) -> None:
         """Lets go of the file that is watched."""
         if self._watched is not None:
@@ -162,6 +170,13 @@ class Mounts:
         except FileNotFoundError as error:
             raise NothingToCollect(f"{self._own} is not there; is --path.procfs where procfs is mounted?") from error
         self._poller.register(self._watched, select.POLLPRI)
+
+    def _compare(self, mounts: list[Mount], host: list[Mount]) -> list[Mount]:
+        """Ours, read-only as the host says; what it has beyond is noted, when it is the one whose / is at our root."""
+        told = {(one.point, one.device): one.readonly for one in host}
+        if self.prefix and any(one.point == "/" and ("/", one.device) in told for one in mounts):
+            self._unseen = sorted({one.point for one in host} - {one.point for one in mounts}, key=len, reverse=True)
+        return [one._replace(readonly=told.get((one.point, one.device), one.readonly)) for one in mounts]
 
     def _below(self, mounts: Iterable[Mount]) -> Iterable[Mount]:
         for one in mounts:
