@@ -342,7 +342,9 @@ def test_close_ends_the_children_also_one_that_hangs(far: FilesystemCollector, f
     children = [ask_in_vain(far, fifos / "nfs"), *far._remote._idle]
     assert len(children) == 2
     far.close()
-    assert [child._process.returncode for child in children] == [-signal.SIGKILL] * 2
+    hung, idle = (child._process.returncode for child in children)
+    assert hung == -signal.SIGKILL
+    assert idle in (0, -signal.SIGKILL)  # the end of its input may be quicker
 
 
 def test_a_real_file_system_that_is_dead_leaves_its_child_in_the_kernel(
