@@ -142,6 +142,18 @@ class Child:
         self._process.kill()
         self._killed = self._killed or self._clock()
 
+    def kill(self) -> None:
+        """Ends it by SIGKILL, at once: for one that stands in no driver."""
+        self._told_to_end = self._clock()
+        self._requests.close()
+        self._kill()
+
+    def leave(self, until: float) -> None:
+        """Waits for its end until *until* of `time.monotonic`, and then leaves it to the kernel."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(max(0.0, until - time.monotonic()))
+        self._close_pipes()
+
     def close(self) -> None:
         """Ends it within four seconds, or leaves it to the kernel: one in D state ignores even SIGKILL."""
         self._requests.close()

@@ -18,6 +18,7 @@ from trackside.identity import boot_id
 from trackside_daemon import __version__, log
 from trackside_daemon.collectors.cgroup import CgroupCollector
 from trackside_daemon.collectors.chronicle import Chronicle
+from trackside_daemon.collectors.filesystem import FilesystemCollector
 from trackside_daemon.collectors.gpu import INFO as GPU_INFO
 from trackside_daemon.collectors.gpu import GpuCollector, patience
 from trackside_daemon.collectors.host import host_collectors
@@ -336,6 +337,9 @@ class Daemon:
             self._web.stop()
         self._history.close()
         self._nvml.close()
+        for one in self._collectors:
+            if isinstance(one, FilesystemCollector):
+                one.close()
         self._token.remove()
         with suppress(OSError):
             self._address_file.unlink()

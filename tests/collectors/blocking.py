@@ -1,0 +1,65 @@
+"""File systems that hang when a test wants it, without a mount: a child that blocks on a fifo, and what is told of them."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from processes import eventually
+
+from trackside_daemon.collectors.remote import DEADLINE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from workers import Clock
+
+    from trackside_daemon.child import Child
+    from trackside_daemon.collectors.filesystem import FilesystemCollector
+
+ROOM = {"size_bytes": 4096000, "free_bytes": 1638400, "avail_bytes": 1228800, "files": 200, "files_free": 150}
+WELL = {"device_error": 0, "readonly": 0, **ROOM}
+DEAD = {"device_error": 1}
+#: Answers what a worker would. Of a path in whose place below its argument there is a fifo, it reads that first: it
+#: hangs until somebody writes there.
+BLOCKS = """
+import os, sys
+for request in sys.stdin:
+    fifo = os.path.join(sys.argv[1], os.path.basename(bytes.fromhex(request).decode()))
+    if os.path.exists(fifo): open(fifo).read()
+    print("4096 1000 400 300 200 150", flush=True)
+"""
+
+
+def by_mount(collector: FilesystemCollector) -> dict[str, dict[str, float]]:
+    """What is said of each mount point, by family."""
+    told: dict[str, dict[str, float]] = defaultdict(dict)
+    for metric, (point, _), value in collector.collect():
+        assert isinstance(value, (int, float))
+        told[point][metric.name.removeprefix("trackside_host_filesystem_")] = value
+    return dict(told)
+
+
+def hanging(collector: FilesystemCollector) -> list[Child]:
+    """Those that have been asked, and have not answered."""
+    return [one.child for one in collector._remote._asked.values() if one.child is not None]
+
+
+def ask_in_vain(collector: FilesystemCollector, fifo: Path) -> Child:
+    """Until nothing but the mount of that name leaves its child without an answer."""
+    os.mkfifo(fifo)
+    eventually(lambda: by_mount(collector) and len(hanging(collector)) == 1)
+    return hanging(collector)[0]
+
+
+def hang(collector: FilesystemCollector, clock: Clock, fifo: Path) -> Child:
+    """Until the mount of that name is stuck; the child that hangs there."""
+    child = ask_in_vain(collector, fifo)
+    clock.now += DEADLINE + 0.1
+    assert by_mount(collector)[f"/{fifo.name}"] == DEAD
+    return child
+
+
+def is_reaped(child: Child) -> bool:
+    return child._process.poll() is not None

@@ -1,0 +1,384 @@
+"""Room on file systems: local ones from a table of mounts, and others through the real child, which may hang."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import ANY
+
+import pytest
+from collectors.blocking import BLOCKS, DEAD, WELL, ask_in_vain, by_mount, hang, hanging, is_reaped
+from collectors.mountinfo import Table
+from fuse import CannotMount, FuseMount
+from processes import eventually
+from workers import Clock, Unreapable
+
+from trackside_daemon.collectors.filesystem import FilesystemCollector
+from trackside_daemon.collectors.remote import DEADLINE, RETRY, Remote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(tmp_path)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def statvfs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every path that the collector itself asks about, all of which have the same room."""
+    asked: list[str] = []
+    room = SimpleNamespace(f_frsize=4096, f_blocks=1000, f_bfree=400, f_bavail=300, f_files=200, f_ffree=150)
+
+    def answer(path: str) -> SimpleNamespace:
+        asked.append(path)
+        return room
+
+    monkeypatch.setattr(os, "statvfs", answer)
+    return asked
+
+
+@pytest.fixture
+def collect(table: Table, clock: Clock) -> Iterator[Callable[..., FilesystemCollector]]:
+    """Makes collectors of paths, with the machine's table of mounts or another's."""
+    made: list[FilesystemCollector] = []
+
+    def make(*paths: str, command: Sequence[str] = (), proc: Path = table.proc, root: Path = table.root) -> Any:
+        made.append(FilesystemCollector(paths, proc, root, command=command, clock=clock))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def fifos(tmp_path: Path) -> Path:
+    """Where a mount hangs that has a fifo with its name."""
+    directory = tmp_path / "fifos"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def far(table: Table, collect: Callable[..., FilesystemCollector], fifos: Path) -> FilesystemCollector:
+    """Two remote mounts beside the root, whose child is `BLOCKS`; they answer."""
+    table.mount("/nfs", "nfs4")
+    table.mount("/lustre", "lustre")
+    collector = collect("/", "/nfs", "/lustre", command=(sys.executable, "-c", BLOCKS, str(fifos)))
+    collector._remote._patience = 30.0
+    assert {point: told["device_error"] for point, told in by_mount(collector).items()} == {
+        "/": 0,
+        "/nfs": 0,
+        "/lustre": 0,
+    }
+    collector._remote._patience = 0.2
+    return collector
+
+
+def test_each_file_system_is_shown_once(table: Table, collect: Any, statvfs: list[str]) -> None:
+    table.mount("/data", "xfs", options="ro")
+    (table.root / "tmp").mkdir()
+    (table.root / "link").symlink_to("data")
+    assert by_mount(collect("/", "/tmp", "/data", "/link")) == {"/": WELL, "/data": {**WELL, "readonly": 1}}
+    assert statvfs == [f"{table.root}/", f"{table.root}/data"]
+
+
+def test_labels_are_the_hosts_own_names(table: Table, collect: Any, statvfs: list[str]) -> None:
+    table.mount("/my data", "ext4")
+    labels = {sample.labels for sample in collect("/my data").collect()}
+    assert labels == {("/my data", "ext4")}
+
+
+def test_a_mount_point_that_is_no_utf8_has_a_label(table: Table, collect: Any, statvfs: list[str]) -> None:
+    table.mount("/caf", "ext4")
+    mountinfo = table.proc / "self" / "mountinfo"
+    mountinfo.write_bytes(mountinfo.read_bytes().replace(b"/caf ", b"/caf\xe9 "))
+    assert list(by_mount(collect(os.fsdecode(b"/caf\xe9")))) == ["/caf\ufffd"]
+
+
+def test_a_path_that_is_not_there_is_told_of_once_and_found_later(
+    table: Table, collect: Any, statvfs: list[str], clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "trackside")
+    collector = collect("/data")
+    for _ in range(3):
+        assert by_mount(collector) == {}
+        clock.now += 11
+    assert [record.getMessage() for record in caplog.records] == [
+        "collector.filesystem.paths: /data is not there; it is shown as soon as it is"
+    ]
+    table.mount("/data", "xfs")
+    assert by_mount(collector) == {"/data": WELL}
+
+
+def test_a_path_on_a_mount_that_a_container_does_not_have_is_told_of_and_not_taken_for_another(
+    table: Table, collect: Any, statvfs: list[str], clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    (table.proc / "1").mkdir()
+    (table.proc / "1" / "mountinfo").write_text(
+        f"5 1 0:{table.numbers['/']} / / rw - ext4 disk rw\n6 5 0:9 / /data rw - nfs4 storage:/data rw\n"
+    )
+    collector = collect("/data")
+    for _ in range(2):
+        assert by_mount(collector) == {}
+        clock.now += 11
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line == (
+        f"collector.filesystem.paths: /data is on /data of the host, which cannot be seen below {table.root}; "
+        "mount the host's / there with propagation: rslave, or HostToContainer in Kubernetes"
+    )
+
+
+def test_what_a_file_system_does_not_count_is_absent(
+    collect: Any, monkeypatch: pytest.MonkeyPatch, statvfs: list[str]
+) -> None:
+    none = SimpleNamespace(f_frsize=4096, f_blocks=0, f_bfree=0, f_bavail=0, f_files=0, f_ffree=0)
+    monkeypatch.setattr(os, "statvfs", lambda _: none)
+    assert by_mount(collect("/")) == {"/": {"device_error": 0, "readonly": 0}}
+
+
+def test_a_local_file_system_that_fails_costs_only_itself(
+    table: Table, collect: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "trackside")
+    table.mount("/data", "xfs")
+    real, broken = os.statvfs, [f"{table.root}/data"]
+
+    def statvfs(path: str) -> os.statvfs_result:
+        if path in broken:
+            raise OSError(5, "Input/output error", path)
+        return real(path)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    collector = collect("/", "/data")
+    for _ in range(2):
+        told = by_mount(collector)
+        assert told["/data"] == DEAD
+        assert told["/"]["device_error"] == 0
+    broken.clear()
+    assert by_mount(collector)["/data"]["device_error"] == 0
+    assert [record.getMessage() for record in caplog.records] == [
+        "the file system at /data (xfs) cannot be asked for its room: Input/output error",
+        "the file system at /data answers again",
+    ]
+
+
+def test_no_child_is_started_for_local_file_systems(
+    table: Table, clock: Clock, statvfs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Remote, "rooms", lambda *_: pytest.fail("a child was asked"))
+    table.mount("/far", "nfs4")
+    collector = FilesystemCollector(("/",), table.proc, table.root, clock=clock)
+    assert by_mount(collector) == {"/": WELL}
+    collector.close()
+
+
+def test_the_real_child_tells_what_statvfs_tells(table: Table, collect: Any) -> None:
+    table.mount("/far ü", "nfs4")
+    found = os.statvfs(table.root)
+    collector = collect("/far ü")
+    told = eventually(lambda: by_mount(collector))["/far ü"]
+    assert told["size_bytes"] == found.f_frsize * found.f_blocks
+    assert told["files"] == found.f_files
+    assert told["device_error"] == 0
+
+
+def test_an_error_of_the_real_child_is_that_of_statvfs(
+    table: Table, collect: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    table.mount("/far", "nfs4")
+    (table.root / "far").rmdir()
+    collector = collect("/far")
+    assert eventually(lambda: by_mount(collector)) == {"/far": DEAD}
+    assert "(nfs4) cannot be asked for its room: No such file or directory" in caplog.text
+
+
+def test_one_child_serves_all_that_answer(far: FilesystemCollector) -> None:
+    assert len(far._remote._idle) == 1
+    assert not [one for one in far._remote._asked.values() if one.child is not None]
+
+
+def test_the_child_imports_nothing_of_ours_nor_of_the_users(table: Table, collect: Any) -> None:
+    table.mount("/far", "nfs4")
+    collector = collect("/far")
+    eventually(lambda: by_mount(collector))
+    [child] = collector._remote._idle
+    command = Path(f"/proc/{child.pid}/cmdline").read_bytes().split(b"\0")
+    assert command[1:3] == [b"-I", b"-S"]
+    assert b"site-packages" not in Path(f"/proc/{child.pid}/maps").read_bytes()
+
+
+def test_one_that_hangs_keeps_no_other_waiting_and_is_dead_after_five_seconds(
+    far: FilesystemCollector, clock: Clock, fifos: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ask_in_vain(far, fifos / "nfs")
+    clock.now += DEADLINE
+    assert by_mount(far) == {"/nfs": WELL, "/lustre": WELL, "/": ANY}  # what it said last is five seconds old at most
+    assert caplog.records == []
+    clock.now += 0.1
+    assert by_mount(far) == {"/nfs": DEAD, "/lustre": WELL, "/": ANY}
+    by_mount(far)
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith("the file system at /nfs (nfs4) does not answer: its server is down or out of reach")
+    assert "umount -f -l /nfs" in line
+
+
+def test_one_that_has_never_answered_is_absent_until_it_is_dead(
+    table: Table, collect: Any, clock: Clock, fifos: Path
+) -> None:
+    table.mount("/nfs", "nfs4")
+    os.mkfifo(fifos / "nfs")
+    collector = collect("/nfs", command=(sys.executable, "-c", BLOCKS, str(fifos)))
+    assert by_mount(collector) == {}
+    clock.now += DEADLINE + 0.1
+    assert by_mount(collector) == {"/nfs": DEAD}
+
+
+def test_a_late_answer_is_taken_in_a_later_tick(
+    table: Table, collect: Any, fifos: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table.mount("/nfs", "nfs4")
+    os.mkfifo(fifos / "nfs")
+    collector = collect("/nfs", command=(sys.executable, "-c", BLOCKS, str(fifos)))
+    assert by_mount(collector) == {}
+    (fifos / "nfs").write_text("now")
+    assert eventually(lambda: by_mount(collector)) == {"/nfs": WELL}
+    assert caplog.records == []
+
+
+def test_a_dead_one_is_asked_again_with_growing_pauses_and_told_of_when_it_is_back(
+    far: FilesystemCollector, clock: Clock, fifos: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "trackside")
+    first = hang(far, clock, fifos / "nfs")
+    eventually(lambda: is_reaped(first))
+    for pause in (RETRY, 2 * RETRY, 4 * RETRY, 8 * RETRY, 300, 300):
+        clock.now += pause - 1
+        by_mount(far)
+        assert not hanging(far)
+        clock.now += 1
+        assert by_mount(far)["/nfs"] == DEAD
+        eventually(lambda: by_mount(far) and len(hanging(far)) == 1)
+        clock.now += DEADLINE + 0.1
+        assert by_mount(far)["/nfs"] == DEAD
+        eventually(lambda: by_mount(far) and not hanging(far))
+    (fifos / "nfs").unlink()
+    clock.now += 300
+    eventually(lambda: by_mount(far)["/nfs"] == WELL)
+    assert [record.getMessage()[:40] for record in caplog.records] == [
+        "the file system at /nfs (nfs4) does not ",
+        "the file system at /nfs answers again",
+    ]
+
+
+def test_a_child_that_sigkill_does_not_end_is_the_only_one_in_its_mount_and_its_end_is_a_sign_of_life(
+    far: FilesystemCollector, clock: Clock, fifos: Path
+) -> None:
+    child = ask_in_vain(far, fifos / "nfs")
+    process = Unreapable(child._process)
+    child._process = cast("Any", process)
+    clock.now += DEADLINE + 0.1
+    for _ in range(5):
+        assert by_mount(far) == {"/nfs": DEAD, "/lustre": WELL, "/": ANY}
+        assert child in hanging(far)
+        clock.now += 100
+    assert set(process.signals) == {"KILL"}
+    child._process = process.real
+    process.real.kill()
+    process.real.wait()
+    (fifos / "nfs").unlink()
+    eventually(lambda: by_mount(far)["/nfs"] == WELL)
+
+
+def test_a_dead_mount_that_is_given_up_is_forgotten(
+    table: Table, far: FilesystemCollector, clock: Clock, fifos: Path
+) -> None:
+    child = hang(far, clock, fifos / "nfs")
+    table.unmount(table.numbers["/nfs"])
+    clock.now += 11
+    assert set(by_mount(far)) == {"/", "/lustre"}
+    eventually(lambda: is_reaped(child))
+    by_mount(far)
+    assert len(far._remote._asked) == 1
+
+
+def test_a_child_that_is_killed_from_outside_is_replaced(far: FilesystemCollector) -> None:
+    [child] = far._remote._idle
+    os.kill(child.pid, signal.SIGKILL)
+    eventually(lambda: is_reaped(child))
+    assert eventually(lambda: by_mount(far)["/nfs"] == WELL)
+    assert child not in far._remote._idle
+
+
+@pytest.mark.parametrize(
+    "script", ["raise SystemExit('no memory')", "print('nonsense')\ninput()", "print('1 2 3')\ninput()"]
+)
+def test_a_child_that_fails_is_told_of_and_started_again_later(
+    table: Table, collect: Any, clock: Clock, caplog: pytest.LogCaptureFixture, script: str
+) -> None:
+    table.mount("/nfs", "nfs4")
+    collector = collect("/nfs", command=(sys.executable, "-c", script))
+    assert eventually(lambda: by_mount(collector)) == {"/nfs": DEAD}
+    assert "cannot be asked for its room: the process that asks it failed: " in caplog.text
+    collector._remote._command = [sys.executable, "-c", BLOCKS, "/nonexistent"]
+    by_mount(collector)
+    assert not hanging(collector)
+    clock.now += RETRY
+    eventually(lambda: by_mount(collector) == {"/nfs": WELL})
+
+
+def test_close_ends_the_children_also_one_that_hangs(far: FilesystemCollector, fifos: Path) -> None:
+    children = [ask_in_vain(far, fifos / "nfs"), *far._remote._idle]
+    assert len(children) == 2
+    far.close()
+    hung, idle = (child._process.returncode for child in children)
+    assert hung == -signal.SIGKILL
+    assert idle in (0, -signal.SIGKILL)  # the end of its input may be quicker
+
+
+def test_a_real_file_system_that_is_dead_leaves_its_child_in_the_kernel(
+    tmp_path: Path, collect: Any, clock: Clock
+) -> None:
+    point = tmp_path / "dead"
+    point.mkdir()
+    collector = collect("/", str(point), proc=Path("/proc"), root=Path("/"))
+    assert str(point) not in by_mount(collector)
+    try:
+        mount = FuseMount(point)
+    except CannotMount as error:
+        pytest.skip(str(error))
+    try:
+        # The clock stands: it is the kernel that tells of the new mount.
+        assert eventually(lambda: by_mount(collector).get(str(point))) == WELL
+        mount.hang()
+        eventually(lambda: by_mount(collector) and mount.asked())
+        [child] = hanging(collector)
+        clock.now += DEADLINE + 0.1
+        told = by_mount(collector)
+        assert told[str(point)] == DEAD
+        assert told["/"]["device_error"] == 0
+        clock.now += 2
+        by_mount(collector)
+        assert child.stuck
+        assert (mount.asked(), hanging(collector)) == (1, [child])
+        mount.answer()
+        eventually(lambda: by_mount(collector)[str(point)] == WELL)
+        mount.hang()
+        eventually(lambda: by_mount(collector) and mount.asked())
+        [child] = hanging(collector)
+        collector.close()
+        assert not is_reaped(child)
+    finally:
+        mount.close()
+    eventually(lambda: is_reaped(child))

@@ -1,0 +1,260 @@
+"""Which mount a path is on: by the kernel's own rules, and without touching what may hang."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from collectors.mountinfo import Table
+from workers import Clock
+
+from trackside_daemon.collectors.base import NothingToCollect
+from trackside_daemon.collectors.mounts import LINKS, READ_AGAIN, Mount, Mounts, parse
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(tmp_path)
+
+
+def mount_of(table: Table, path: str) -> Mount | None:
+    mounts = Mounts(table.proc, table.root)
+    assert mounts.refresh()
+    mounts.close()
+    return mounts.of(path)
+
+
+def where(table: Table, path: str) -> tuple[str, str] | None:
+    """The mount point and the kind of the mount that the path is on."""
+    mount = mount_of(table, path)
+    return None if mount is None else (mount.point, mount.fstype)
+
+
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every path that is asked whether it is a link."""
+    paths: list[str] = []
+    real = os.readlink
+
+    def look(path: str) -> str:
+        paths.append(path)
+        return real(path)
+
+    monkeypatch.setattr(os, "readlink", look)
+    return paths
+
+
+@pytest.mark.parametrize("optional", ["", " shared:1", " shared:1 master:2 propagate_from:3"])
+def test_a_line_may_have_any_number_of_optional_fields(optional: str) -> None:
+    line = f"36 35 98:0 /mnt1 /mnt2 rw,noatime{optional} - ext3 /dev/root rw,errors=continue\n"
+    assert parse(line.encode()) == [Mount(36, 35, "98:0", "/mnt2", "ext3", readonly=False)]
+
+
+def test_what_the_kernel_writes_in_octal_is_read() -> None:
+    line = rb"36 35 98:0 / /a\040b\011c\012d\134e\043f rw - ext3 /dev/root rw"
+    assert [mount.point for mount in parse(line)] == ["/a b\tc\nd\\e#f"]
+
+
+def test_a_name_that_is_no_utf8_is_kept() -> None:
+    assert os.fsencode(parse(b"36 35 98:0 / /caf\xe9 rw - ext3 /dev/root rw")[0].point) == b"/caf\xe9"
+
+
+@pytest.mark.parametrize(("options", "more"), [("ro,relatime", "rw"), ("rw,relatime", "ro,errors=remount-ro")])
+def test_a_mount_is_read_only_by_itself_or_by_its_file_system(options: str, more: str) -> None:
+    assert parse(f"36 35 98:0 / / {options} - ext3 /dev/root {more}".encode())[0].readonly
+
+
+def test_rootflags_are_no_ro() -> None:
+    assert not parse(b"36 35 98:0 / / rw,errors=ro - ext3 /dev/root rw,prone")[0].readonly
+
+
+def test_a_line_that_is_none_costs_only_itself() -> None:
+    good = b"36 35 98:0 / / rw - ext3 /dev/root rw\n"
+    assert len(parse(good + b"nonsense\n" + b"x 35 98:0 / / rw - ext3 /dev/root rw\n" + good)) == 2
+
+
+def test_a_path_is_on_the_last_mount_on_its_way(table: Table) -> None:
+    table.mount("/data", "xfs")
+    table.mount("/data/sets", "ext4")
+    (table.root / "data" / "sets" / "images").mkdir()
+    (table.root / "database").mkdir()
+    assert where(table, "/data/sets/images/") == ("/data/sets", "ext4")
+    assert where(table, "/data") == ("/data", "xfs")
+    assert where(table, "/database") == ("/", "ext4")
+
+
+def test_a_path_that_is_not_there_is_on_no_mount(table: Table) -> None:
+    (table.root / "file").touch()
+    assert where(table, "/nothing") is None
+    assert where(table, "/file/below") is None
+
+
+def test_a_later_mount_hides_an_earlier_one_at_the_same_point(table: Table) -> None:
+    table.mount("/data", "xfs")
+    table.mount("/data", "nfs4")
+    assert where(table, "/data") == ("/data", "nfs4")
+    table.mount("/", "btrfs")
+    assert where(table, "/data") == where(table, "/") == ("/", "btrfs")
+
+
+def test_what_is_mounted_below_a_point_that_was_mounted_over_is_not_met(table: Table) -> None:
+    table.mount("/data", "xfs")
+    table.mount("/data/sets", "nfs4")
+    table.mount("/data", "tmpfs")
+    assert where(table, "/data/sets") == ("/data", "tmpfs")
+
+
+def test_a_bind_mount_is_a_mount_of_its_own(table: Table) -> None:
+    table.mount("/checkpoints", "ext4")
+    assert where(table, "/checkpoints") == ("/checkpoints", "ext4")
+
+
+def test_links_are_followed_on_local_file_systems(table: Table) -> None:
+    table.mount("/scratch", "xfs")
+    (table.root / "scratch" / "user").mkdir()
+    (table.root / "home").mkdir()
+    (table.root / "home" / "absolute").symlink_to("/scratch/user")
+    (table.root / "home" / "relative").symlink_to("../scratch/./user/..")
+    (table.root / "home" / "twice").symlink_to("absolute/..")
+    for name in ("absolute", "relative", "twice"):
+        assert where(table, f"/home/{name}") == ("/scratch", "xfs")
+    assert where(table, "/home/relative/../home") == ("/", "ext4")
+
+
+def test_links_in_a_circle_lead_nowhere(table: Table, looked_at: list[str]) -> None:
+    (table.root / "a").symlink_to("b")
+    (table.root / "b").symlink_to("a")
+    assert where(table, "/a/file") is None
+    assert len(looked_at) == LINKS + 1
+
+
+@pytest.mark.parametrize("fstype", ["nfs4", "fuse.sshfs", "lustre", "cifs", "9p", "something-new"])
+def test_nothing_on_a_mount_that_may_hang_is_touched(table: Table, looked_at: list[str], fstype: str) -> None:
+    table.mount("/far", fstype)
+    (table.root / "near").symlink_to("/far/sets/images")
+    assert where(table, "/near/one") == ("/far", fstype)
+    assert where(table, "/far/../far/sets") == ("/far", fstype)
+    assert looked_at
+    assert not [path for path in looked_at if path.startswith(f"{table.root}/far")]
+
+
+def test_what_is_mounted_below_a_mount_that_may_hang_is_met(table: Table, looked_at: list[str]) -> None:
+    table.mount("/far", "nfs4")
+    table.mount("/far/local", "xfs")
+    table.mount("/far/other", "nfs4")
+    assert where(table, "/far/local/sets") == ("/far/local", "xfs")
+    assert where(table, "/far/other/sets") == ("/far/other", "nfs4")
+    assert looked_at == []
+
+
+def test_what_autofs_has_not_mounted_yet_is_not_there(table: Table) -> None:
+    table.mount("/net", "autofs")
+    table.mount("/net/storage", "nfs4")
+    table.mount("/data", "autofs")
+    direct = table.mount("/data", "nfs4")
+    assert where(table, "/net/storage/sets") == ("/net/storage", "nfs4")
+    assert where(table, "/net/other") is None
+    assert where(table, "/data") == ("/data", "nfs4")
+    table.unmount(direct)
+    assert where(table, "/data") is None
+
+
+def test_a_directory_that_is_closed_to_us_is_taken_as_it_stands(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    table.mount("/root/data", "xfs")
+
+    def closed(path: str) -> str:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "readlink", closed)
+    assert where(table, "/root/data") == ("/root/data", "xfs")
+
+
+def test_mounts_of_the_container_are_not_the_hosts(table: Table) -> None:
+    with (table.proc / "self" / "mountinfo").open("a") as file:
+        file.write(
+            f"90 20 0:90 / {table.root.parent}/hosts rw - tmpfs tmpfs rw\n91 20 0:91 / /etc rw - tmpfs tmpfs rw\n"
+        )
+    (table.root / "etc").mkdir()
+    (table.root / "s").mkdir()
+    assert where(table, "/etc") == ("/", "ext4")
+    assert where(table, "/s") == ("/", "ext4")
+
+
+def test_read_only_is_what_the_first_process_sees(table: Table) -> None:
+    """A container has the host's / read-only, and systemd's ProtectSystem makes it so for a service."""
+    table.unmount(20)
+    table.mount("/", "ext4", options="ro,relatime")
+    number = table.mount("/data", "xfs", options="ro,relatime")
+    for path in ("/", "/data"):
+        mount = mount_of(table, path)
+        assert mount is not None
+        assert mount.readonly
+    (table.proc / "1").mkdir()
+    (table.proc / "1" / "mountinfo").write_text(
+        f"5 1 0:{table.numbers['/']} / / rw - ext4 disk rw\n6 5 0:{number + 1} / /data rw - xfs another-disk rw\n"
+    )
+    root, data = mount_of(table, "/"), mount_of(table, "/data")
+    assert root is not None
+    assert not root.readonly
+    assert data is not None
+    assert data.readonly
+
+
+def test_a_mount_of_the_host_that_is_not_below_the_root_is_known(table: Table) -> None:
+    table.mount("/data", "xfs")
+    (table.proc / "1").mkdir()
+    first = (
+        f"5 1 0:{table.numbers['/']} / / rw - ext4 disk rw\n6 5 0:{table.numbers['/data']} / /data rw - xfs disk rw\n"
+    )
+    beyond = "7 6 0:99 / /data/sets rw - nfs4 storage:/sets rw\n"
+    (table.proc / "1" / "mountinfo").write_text(first + beyond)
+    mounts = Mounts(table.proc, table.root)
+    mounts.refresh()
+    mounts.close()
+    paths = ("/data/sets", "/data/sets/images", "/data/setsquare", "/data", "/")
+    assert [mounts.hidden(path) for path in paths] == ["/data/sets", "/data/sets", "", "", ""]
+
+
+def test_the_first_process_of_a_container_says_nothing_of_the_hosts_mounts(table: Table) -> None:
+    (table.proc / "1").mkdir()
+    (table.proc / "1" / "mountinfo").write_text("5 1 0:70 / / rw - overlay o rw\n6 5 0:71 / /data rw - xfs disk rw\n")
+    mounts = Mounts(table.proc, table.root)
+    mounts.refresh()
+    mounts.close()
+    assert mounts.hidden("/data") == ""
+
+
+def test_the_mounts_are_read_again_after_ten_seconds(table: Table) -> None:
+    clock = Clock()
+    mounts = Mounts(table.proc, table.root, clock)
+    assert mounts.refresh()
+    table.mount("/data", "xfs")
+    assert not mounts.refresh()
+    clock.now += READ_AGAIN
+    assert mounts.refresh()
+    assert mounts.of("/data") is not None
+    mounts.close()
+
+
+def test_without_mountinfo_it_says_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(
+        NothingToCollect, match=r"self/mountinfo is not there; is --path\.procfs where procfs is mounted"
+    ):
+        Mounts(tmp_path, Path("/")).refresh()
+
+
+def test_a_chroot_that_is_no_mount_is_told_of(table: Table) -> None:
+    mounts = Mounts(table.proc, table.root / "jail")
+    with pytest.raises(NothingToCollect, match="in a chroot, bind-mount its directory first"):
+        mounts.refresh()
+    mounts.close()
+
+
+def test_this_machine_knows_where_proc_is() -> None:
+    mounts = Mounts(Path("/proc"), Path("/"))
+    mounts.refresh()
+    mount = mounts.of("/proc/self/status")
+    mounts.close()
+    assert mount is not None
+    assert (mount.point, mount.fstype) == ("/proc", "proc")

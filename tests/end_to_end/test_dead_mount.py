@@ -1,0 +1,101 @@
+"""The whole daemon beside a file system whose server is dead: everything else goes on, and it ends when it is told to."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from fuse import BLOCK, BLOCKS, CannotMount, FuseMount
+from processes import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from processes import Daemon
+
+FSTYPE = "fuse.trackside"
+LAST_SUCCESS = "trackside_collector_last_success_timestamp_seconds"
+
+
+@pytest.fixture
+def mount(place: Path) -> Iterator[FuseMount]:
+    """A real one, at ``far`` in the test's place; killing its server frees whatever hangs in it."""
+    point = place / "far"
+    point.mkdir()
+    try:
+        mount = FuseMount(point)
+    except CannotMount as error:
+        pytest.skip(f"{error}; tests/collectors/test_filesystem.py has the same without a mount")
+    yield mount
+    mount.close()
+
+
+def value(daemon: Daemon, family: str, point: Path) -> float | None:
+    """What the page says of the real mount of the test."""
+    return daemon.series().get(f'trackside_host_filesystem_{family}{{fstype="{FSTYPE}",mountpoint="{point}"}}')
+
+
+def local(daemon: Daemon) -> set[str]:
+    """The mounts whose size the page tells, but for the real one of the test."""
+    series = daemon.series()
+    return {name for name in series if name.startswith("trackside_host_filesystem_size_") and FSTYPE not in name}
+
+
+def test_a_dead_mount_costs_only_itself(place: Path, mount: FuseMount, start_daemon: Callable[..., Daemon]) -> None:
+    far, size = place / "far", BLOCK * BLOCKS
+    daemon = start_daemon("--sample.interval=250ms", f"--collector.filesystem.paths=/,{far}")
+    eventually(lambda: value(daemon, "size_bytes", far) == size)
+    others = local(daemon)
+    assert others
+    mount.hang()
+    eventually(lambda: value(daemon, "device_error", far) == 1)
+    assert value(daemon, "size_bytes", far) is None
+    assert value(daemon, "readonly", far) is None
+    assert "does not answer: its server is down or out of reach" in "".join(daemon.log)
+
+    before = daemon.series()
+    names = [f'{LAST_SUCCESS}{{collector="{name}"}}' for name in ("cpu", "memory", "filesystem")]
+    eventually(lambda: all(daemon.series()[name] >= before[name] + 1 for name in names))
+    assert local(daemon) == others
+    assert value(daemon, "device_error", far) == 1
+
+    mount.answer()
+    eventually(lambda: value(daemon, "size_bytes", far) == size)
+    assert value(daemon, "device_error", far) == 0
+    eventually(lambda: "answers again" in "".join(daemon.log))
+
+
+def test_the_daemon_ends_though_its_child_hangs_in_the_kernel(
+    place: Path, mount: FuseMount, start_daemon: Callable[..., Daemon]
+) -> None:
+    far = place / "far"
+    daemon = start_daemon("--sample.interval=250ms", f"--collector.filesystem.paths=/,{far}")
+    eventually(lambda: value(daemon, "device_error", far) == 0)
+    mount.hang()
+    eventually(lambda: value(daemon, "device_error", far) == 1)
+    child = next(one for one in processes() if status(one, "PPid") == str(daemon.process.pid) and is_asking(one))
+    assert status(child, "State").startswith("D")
+    assert daemon.stop(signal.SIGTERM) == 0
+    assert status(child, "State").startswith("D")
+    mount.answer()
+    eventually(lambda: not status(child, "State"))
+
+
+def processes() -> list[int]:
+    return [int(one.name) for one in Path("/proc").iterdir() if one.name.isdecimal()]
+
+
+def status(process: int, field: str) -> str:
+    """A line of /proc/PID/status; empty when the process is gone."""
+    try:
+        text = Path(f"/proc/{process}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return next(line.split("\t", 1)[1] for line in text.splitlines() if line.startswith(f"{field}:"))
+
+
+def is_asking(process: int) -> bool:
+    """Whether it is one that asks file systems; of a zombie nobody knows."""
+    return b"remote_worker.py" in Path(f"/proc/{process}/cmdline").read_bytes()
