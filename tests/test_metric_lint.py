@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import re
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from pages import Page, promtool
+from pages import Page, documented, promtool
 from processes import ROOT
 
 from trackside_daemon.collectors.gpu import GpuCollector
@@ -52,16 +51,6 @@ BEYOND_ONE = {"trackside_gpu_fan_speed_ratio"}
 
 PUSHED = "trackside_training_"
 """Values of these come from the training and are kept as they were pushed."""
-
-
-def documented() -> list[Metric]:
-    """Every family of docs/metrics.md, from its generator."""
-    specification = spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return [metric for members in module.sections().values() for metric in members]
 
 
 METRICS = {metric.name: metric for metric in documented()}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import pytest
-from pages import Page, promtool
+from pages import Page, documented, promtool
 from processes import ROOT, eventually
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -39,7 +38,7 @@ from trackside_daemon.history.writer import EXCESS, SIZE
 from trackside_daemon.history.writer import SAMPLES as STORED
 from trackside_daemon.ingest.sessions import Sessions
 from trackside_daemon.member import Member
-from trackside_daemon.metric import Batch, Metric, Sample
+from trackside_daemon.metric import Batch, Sample
 from trackside_daemon.nvml.families import FAMILIES
 from trackside_daemon.nvml.reading import GpuReading, Reading
 from trackside_daemon.pipeline import FAILURES, STAGES
@@ -210,12 +209,7 @@ def test_the_page_of_a_small_machine_is_the_golden_file(name: str, machine: Stat
 
 
 def test_the_golden_files_have_every_family_that_the_daemon_knows_but_what_a_gpu_may_lack() -> None:
-    known, measured = set(), {family.metric.name for family in FAMILIES.values()}
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "trackside_daemon":
-            for value in vars(module).values():
-                values = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
-                known |= {one.name for one in values if isinstance(one, Metric)}
+    known, measured = {one.name for one in documented()}, {family.metric.name for family in FAMILIES.values()}
     pages = [GOLDEN / "metrics.txt", *(GOLDEN / "host").glob("*.txt")]
     shown = {name for page in pages for name in Page(page.read_text()).kinds}
     assert shown - measured == known - measured
