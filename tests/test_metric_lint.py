@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from documents import generator
 from pages import Page, promtool
 from processes import ROOT
 
@@ -56,12 +56,7 @@ PUSHED = "trackside_training_"
 
 def documented() -> list[Metric]:
     """Every family of docs/metrics.md, from its generator."""
-    specification = spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return [metric for members in module.sections().values() for metric in members]
+    return [metric for members in generator().sections().values() for metric in members]
 
 
 METRICS = {metric.name: metric for metric in documented()}
