@@ -52,6 +52,8 @@ NAMED = {
     "network_speed_bytes_per_second": ("network_speed_bytes",),
     "time_offset_seconds": ("timex_offset_seconds",),
     "time_synchronized": ("timex_sync_status",),
+    "infiniband_port_state": ("infiniband_state_id",),
+    "infiniband_port_physical_state": ("infiniband_physical_state_id",),
     "cpu_temperature_celsius": ("hwmon_temp_celsius",),
     "cpu_energy_joules_total": ("rapl_package_joules_total",),
 }
@@ -61,6 +63,18 @@ LACKING = {
     "cpus": "it counts no CPUs, and knows of no affinity",
     "hung_tasks_total": "newer than Debian's node_exporter",
     "pressure_irq_stalled_seconds_total": "newer than Debian's node_exporter",
+    **dict.fromkeys(
+        (
+            *("infiniband_duplicate_requests_packets_total", "infiniband_implied_nak_seq_errors_total"),
+            *("infiniband_local_ack_timeout_errors_total", "infiniband_np_cnp_packets_sent_total"),
+            *("infiniband_np_ecn_marked_roce_packets_received_total", "infiniband_out_of_buffer_drops_total"),
+            *("infiniband_out_of_sequence_packets_received_total", "infiniband_packet_sequence_errors_total"),
+            *("infiniband_rnr_nak_retry_packets_received_total", "infiniband_roce_adp_retransmits_timeout_total"),
+            *("infiniband_roce_adp_retransmits_total", "infiniband_rp_cnp_ignored_packets_received_total"),
+            *("infiniband_rp_cnp_packets_handled_total", "infiniband_rx_icrc_encapsulated_errors_total"),
+        ),
+        "hw_counters came with node_exporter 1.11",
+    ),
     "infiniband_port_info": "asked for and closed there (prometheus/node_exporter#3658)",
 }
 """What Debian's node_exporter does not have, and why."""
@@ -90,6 +104,9 @@ SLACK = {
 ROUNDING = 1e-9
 """Of the value: a sum of floats depends on the order."""
 
+FILES = ("--no-collector.filesystem", "--no-collector.netdev.netlink")
+"""What it reads of this machine in any case, but for its clock."""
+
 ROUNDS = 40
 """A machine that moves between the readings is read again, so often at most."""
 
@@ -115,7 +132,7 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Readings]:
     directory = tmp_path_factory.mktemp("machines")
     for tree in MACHINES:
         shutil.copytree(tree, directory / tree.name, symlinks=True)
-        (directory / tree.name / "sys").mkdir(exist_ok=True)  # without one it does not start
+        _complete(directory / tree.name / "sys")
     return {tree.name: _read_tree(directory / tree.name) for tree in MACHINES}
 
 
@@ -128,7 +145,7 @@ def live(start_daemon: Callable[..., Daemon]) -> Iterator[Callable[[], Readings]
         def read() -> Readings:
             before, theirs, now = daemon.get("/metrics").text, exporter.page(), time.time()
             after = eventually(lambda: _sampled_since(now, daemon.get("/metrics").text))
-            return Readings(families(before), families(theirs), after)
+            return Readings(families(before), _theirs(theirs), after)
 
         yield read
 
@@ -213,12 +230,33 @@ def _of(theirs: Family, labels: dict[str, str], name: str) -> list[float]:
     return [sum(found)] if name in SUMMED else found
 
 
+def _theirs(page: str) -> dict[str, Family]:
+    """What is on their page, with temperatures by the sensor's label, which is a family of its own there."""
+    found = families(page)
+    names = [dict(labels) for labels in found.get("node_hwmon_sensor_label", Family("gauge", {})).values]
+    labelled = {(one["chip"], one["sensor"]): one["label"] for one in names}
+    if (temperatures := found.get("node_hwmon_temp_celsius")) is not None:
+        for labels, value in list(temperatures.values.items()):
+            one = dict(labels)
+            one["sensor"] = labelled.get((one["chip"], one["sensor"]), one["sensor"])
+            temperatures.values[frozenset(one.items())] = value
+    return found
+
+
 def _sampled_since(moment: float, page: str) -> dict[str, Family]:
     """What is on our page, once each collector that works has begun since then; else nothing."""
     found = families(page)
     took, success, last = (found[one.name].values for one in (DURATION, SUCCESS, LAST_SUCCESS))
     begun = [last[name] - took[name] for name, works in success.items() if works]
     return found if min(begun) > moment else {}
+
+
+def _complete(sys: Path) -> None:
+    """Adds what node_exporter insists on and we do not read."""
+    sys.mkdir(exist_ok=True)
+    for device in sys.glob("class/infiniband/*"):
+        for name in ("board_id", "fw_ver", "hca_type"):
+            (device / name).write_text("1\n")
 
 
 def _read_tree(tree: Path) -> Readings:
@@ -234,7 +272,7 @@ def _read_tree(tree: Path) -> Readings:
             state.update(batch)
         return families(render(state.snapshot(0.0), openmetrics=False).decode())
 
-    with NodeExporter(*EVERYTHING, "--no-collector.filesystem", tree=tree) as exporter:
-        readings = Readings(ours(), families(exporter.page()), ours())
+    with NodeExporter(*EVERYTHING, *FILES, tree=tree) as exporter:
+        readings = Readings(ours(), _theirs(exporter.page()), ours())
     sampler.stop()
     return readings
