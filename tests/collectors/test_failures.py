@@ -147,6 +147,25 @@ def test_a_file_that_cannot_be_read_costs_only_those_that_need_it_while_it_canno
     assert one.tick() == sound
 
 
+@pytest.mark.parametrize("how", ["garbage", "unreadable"])
+@pytest.mark.parametrize("name", sorted(path.name for path in MACHINES.iterdir()))
+def test_where_nothing_makes_sense_each_collector_has_nothing_or_says_once_what_would_cure_it(
+    machine: Callable[[str], Machine], name: str, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = machine(name)
+    for file in [file for root in ("proc", "sys") for file in (one.tree / root).resolve().rglob("*") if file.is_file()]:
+        _break(file, rb"\d+" if how == "garbage" else b"")
+    with caplog.at_level(logging.INFO, "trackside"):
+        for _ in range(4):
+            success = one.tick()
+    assert set(success) == set(ALL)
+    assert {collector for collector in ALL if not success[collector]} >= {"cpu", "load"}
+    for collector in ALL:
+        lines = _lines(caplog, collector)
+        assert len(lines) == (not success[collector]), lines
+        assert all(WAY_OUT.search(line) for line in lines), lines
+
+
 def _break(file: Path, garbage: bytes) -> None:
     if garbage:
         file.write_bytes(re.sub(garbage, b"\xff\x00x", file.read_bytes()))
