@@ -155,12 +155,18 @@ def test_what_the_kernel_refuses_is_told_in_plain_words(caplog: pytest.LogCaptur
     collector, counts = Collects("disk"), Collects("nvml")
     collector.error = OSError(errno.EACCES, os.strerror(errno.EACCES), "/proc/diskstats")
     counts.error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-    sampled = sampler(collector, counts)
+    load = Collects("load")
+    load.error = ValueError("proc/loadavg is empty; is procfs mounted?")
+    sampled = sampler(collector, counts, load)
     for _ in range(3):
         sampled.tick(100.0)
     assert messages(caplog) == [
         ("WARNING", "collector disk fails: /proc/diskstats: permission denied; --no-collector.disk turns it off"),
         ("WARNING", "collector nvml fails: too many open files; --no-collector.gpu turns it off"),
+        (
+            "WARNING",
+            "collector load fails: ValueError: proc/loadavg is empty; is procfs mounted? --no-collector.load turns it off",
+        ),
     ]
 
 

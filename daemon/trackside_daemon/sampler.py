@@ -158,7 +158,8 @@ class Sampler:
         elif isinstance(error, NoAnswer):
             _log.warning("collector %s has not answered for %s; it is left out until it does; %s", name, text, remedy)
         else:
-            _log.warning("collector %s fails: %s; %s", name, _in_words(error), remedy)
+            wrong = _in_words(error)
+            _log.warning("collector %s fails: %s%s %s", name, wrong, "" if wrong.endswith("?") else ";", remedy)
             _log.debug("collector %s fails", name, exc_info=error)
 
     def _run(self) -> None:

@@ -48,7 +48,7 @@ class Machine:
     def tick(self) -> dict[str, float]:
         """Of each collector whether it succeeded."""
         about = self.sampler.tick(0.0)[-1].samples
-        return {sample.labels[0]: sample.value for sample in about if sample.metric is SUCCESS}
+        return {sample.labels[0]: float(sample.value == 1) for sample in about if sample.metric is SUCCESS}
 
 
 @pytest.fixture
