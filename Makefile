@@ -30,11 +30,12 @@ soak: $(VENV)/.dev system
 	@$(BIN)/python -m pytest --soak
 
 bench: $(VENV)/.dev $(RIVALS)/.installed
-	@$(MAKE) --no-print-directory system SYSTEM='prometheus-pushgateway g++'
+	@$(MAKE) --no-print-directory system SYSTEM='prometheus-pushgateway prometheus-node-exporter g++'
 	$(SAY) 'benchmarks: about twenty minutes, best on a quiet machine'
 	@$(BIN)/python -m pytest bench/scrape.py --benchmark-only --benchmark-disable-gc -q --no-header --benchmark-columns=median
 	@PYTHONPATH=tests:. $(BIN)/python bench/footprint.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/gpu.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/host.py
 	@PYTHONPATH=tests $(BIN)/python bench/history.py
 	@PYTHONPATH=tests $(BIN)/python bench/ends.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/push.py
@@ -51,10 +52,10 @@ format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix --quiet || true
 	@$(BIN)/ruff format
 
-# Debian's own Prometheus, Alertmanager and Chromium, for the end-to-end tests, and a compiler for the fake
+# Debian's own Prometheus, Alertmanager, node_exporter and Chromium, for the end-to-end tests, and a compiler for the fake
 # driver (gcc alone would lack the C headers, which it only recommends).
 .PHONY: system
-SYSTEM := prometheus prometheus-alertmanager chromium g++
+SYSTEM := prometheus prometheus-alertmanager prometheus-node-exporter chromium g++
 system:
 	@missing=$$(for name in $(SYSTEM); do command -v $$name >/dev/null || echo $$name; done); \
 	if [ -z "$$missing" ]; then exit 0; fi; \

@@ -20,6 +20,11 @@ def cpu(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def precise(pid: int) -> float:
+    """CPU seconds of the threads that live, to the nanosecond (/proc/PID/task/TID/schedstat)."""
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()) / 1e9
+
+
 def memory(pid: int) -> tuple[float, float]:
     """RSS and PSS, in MiB (/proc/PID/smaps_rollup)."""
     lines = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])

@@ -153,7 +153,8 @@ def configuration_page() -> str:
     rows = []
     for variable, path in variables().items():
         name = ".".join(path).replace("_", "-")
-        rows.append(f"| `{name}` | `{variable}` | {describe(name)} |\n")
+        what = describe(name).replace("|", "\\|")
+        rows.append(f"| `{name}` | `{variable}` | {what} |\n")
     return CONFIGURATION + "".join(rows) + STORAGE + CLIENT
 
 

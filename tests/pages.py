@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import re
 import subprocess
-from importlib.util import module_from_spec, spec_from_file_location
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from processes import DEADLINE, ROOT
-
-if TYPE_CHECKING:
-    from trackside_daemon.metric import Metric
+from processes import DEADLINE
 
 HEAD = re.compile(r"# (HELP|TYPE|UNIT) (\S+) (.+)")
 LINE = re.compile(r"(?P<name>[a-z_0-9]+)(\{(?P<labels>.*)\})? (?P<value>\S+)")
@@ -68,13 +64,3 @@ def promtool(page: str) -> str:
     )
     said = check.stdout + check.stderr
     return said if check.returncode == 0 else f"exit status {check.returncode}: {said}"
-
-
-def documented() -> list[Metric]:
-    """Every family of docs/metrics.md, from its generator."""
-    specification = spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return [metric for members in module.sections().values() for metric in members]

@@ -5,29 +5,21 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from documents import generator
 from processes import ROOT, clean_environ, command
 
 from trackside_daemon.nvml.groups import GROUPS
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.fixture(scope="module")
-def generate() -> ModuleType:
-    specification = spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+def generate() -> Any:
+    return generator()
 
 
 @pytest.mark.parametrize("page", ["metrics", "configuration"])

@@ -243,7 +243,7 @@ def test_the_status_says_how_the_daemon_does(daemon: Daemon) -> None:
     assert (said["version"], said["push_endpoints"]) == (__version__, [daemon.endpoint])
     assert f"http://{said['listen_address']}" == daemon.url
     metrics = said["metrics"]
-    assert set(metrics["trackside_collector_success"]) == {"cpu", "memory", "gpu", "nvml", "ranks"}
+    assert set(metrics["trackside_collector_success"]) >= {"cpu", "memory", "cgroup", "process", "gpu", "nvml", "ranks"}
     assert metrics["trackside_ingest_messages_total"]["hello"] == 0.0
     assert metrics["trackside_pipeline_failures_total"] == {"state": 0.0, "history": 0.0, "jsonl": 0.0}
     assert metrics["trackside_history_samples_total"] == 0.0

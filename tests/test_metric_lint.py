@@ -8,7 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from pages import Page, documented, promtool
+from documents import documented
+from pages import Page, promtool
 from processes import ROOT
 
 from trackside_daemon.collectors.gpu import GpuCollector

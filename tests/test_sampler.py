@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import queue
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
+from trackside_daemon.hand import Round, Turn
 from trackside_daemon.metric import Batch, Metric, Sample
-from trackside_daemon.sampler import Sampler
+from trackside_daemon.nvml.handle import Nvml
+from trackside_daemon.nvml.reading import Order
+from trackside_daemon.sampler import Sampler, deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 ANSWER = Metric("trackside_answer", "gauge", "A number.")
 
@@ -43,8 +49,43 @@ class Clock:
         return self.now
 
 
+class Hangs(Collects):
+    """A collector that hangs until it is released, while the clock goes on beyond every deadline; once, or each time."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        super().__init__(name, self._hang)
+        self.threads: list[threading.Thread] = []
+        self.released = threading.Event()
+        self._clock = clock
+
+    def _hang(self) -> list[Sample]:
+        self.threads.append(threading.current_thread())
+        if not self.released.is_set():
+            self._clock.now += 10
+            self.released.wait()
+        return [Sample(ANSWER, (), float(len(self.threads)))]
+
+    def answer(self, sampled: Sampler) -> None:
+        """Answer at last, and wait until the sampler may know it."""
+        self.released.set()
+        assert sampled._hands._hung[self.name].round.over.wait(10)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def stuck(clock: Clock) -> Iterator[Hangs]:
+    hangs = Hangs("stuck", clock)
+    yield hangs
+    hangs.released.set()
+
+
 def sampler(*collectors: Collects, clock: Clock | None = None) -> Sampler:
-    return Sampler(collectors, lambda _: None, 1.0, clock=clock or Clock(), wall=lambda: 1.7e9)
+    """One whose deadline no time but the clock's passes, which it looks at often."""
+    return Sampler(collectors, lambda _: None, 1.0, deadline=0.02, clock=clock or Clock(), wall=lambda: 1.7e9)
 
 
 def about(batches: list[Batch]) -> dict[tuple[str, str], object]:
@@ -79,10 +120,10 @@ def test_the_time_that_a_collector_takes_is_told() -> None:
     clock = Clock()
 
     def slowly() -> list[Sample]:
-        clock.now += 0.25
+        clock.now += 0.015625
         return []
 
-    assert about(sampler(Collects("slow", slowly), clock=clock).tick(100.0))["duration_seconds", "slow"] == 0.25
+    assert about(sampler(Collects("slow", slowly), clock=clock).tick(100.0))["duration_seconds", "slow"] == 0.015625
 
 
 def test_the_last_success_is_held_after_a_failure_and_absent_before_the_first() -> None:
@@ -105,8 +146,27 @@ def test_a_failure_is_logged_once_when_it_lasts_and_once_when_it_ends(caplog: py
             collector.error = error
             sampled.tick(100.0)
     assert messages(caplog) == [
-        ("WARNING", "collector a fails: OSError: one two"),
+        ("WARNING", "collector a fails: OSError: one two; --no-collector.a turns it off"),
         ("INFO", "collector a works again"),
+    ]
+
+
+def test_what_the_kernel_refuses_is_told_in_plain_words(caplog: pytest.LogCaptureFixture) -> None:
+    collector, counts = Collects("disk"), Collects("nvml")
+    collector.error = OSError(errno.EACCES, os.strerror(errno.EACCES), "/proc/diskstats")
+    counts.error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    load = Collects("load")
+    load.error = ValueError("proc/loadavg is empty; is procfs mounted?")
+    sampled = sampler(collector, counts, load)
+    for _ in range(3):
+        sampled.tick(100.0)
+    assert messages(caplog) == [
+        ("WARNING", "collector disk fails: /proc/diskstats: permission denied; --no-collector.disk turns it off"),
+        ("WARNING", "collector nvml fails: too many open files; --no-collector.gpu turns it off"),
+        (
+            "WARNING",
+            "collector load fails: ValueError: proc/loadavg is empty; is procfs mounted? --no-collector.load turns it off",
+        ),
     ]
 
 
@@ -170,6 +230,96 @@ def test_a_source_that_stays_busy_is_told_once_and_is_no_warning(caplog: pytest.
         for _ in range(3):
             sampled.tick(100.0)
     assert messages(caplog) == [("INFO", "collector slow is still busy: no answer for 1.2 s")]
+
+
+def test_a_collector_that_hangs_costs_only_itself_and_says_so_once(
+    stuck: Hangs, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    sampled = sampler(Collects("a"), stuck, Collects("b"), clock=clock)
+    with caplog.at_level(logging.INFO, "trackside"):
+        for times in (1, 2, 3):
+            batches = sampled.tick(100.0)
+            assert [batch.source for batch in batches] == ["a", "b", "sampler"]
+            told = about(batches)
+            assert [told["success", name] for name in ("a", "stuck", "b")] == [1, 0, 1]
+            assert [told["skipped_total", name] for name in ("a", "stuck", "b")] == [0, times, 0]
+            assert told["duration_seconds", "stuck"] == 10
+    line = (
+        "collector stuck has not answered for 10.0 s; it is left out until it does; --no-collector.stuck turns it off"
+    )
+    assert messages(caplog) == [("WARNING", line)]
+    assert len(stuck.threads) == 1
+
+
+def test_what_a_collector_says_after_it_was_given_up_counts_no_more_and_then_it_works_again(
+    stuck: Hangs, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    sampled = sampler(stuck, Collects("b"), clock=clock)
+    sampled.tick(100.0)
+    stuck.answer(sampled)
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "trackside"):
+        batches = sampled.tick(101.0)
+    assert [batch.source for batch in batches] == ["stuck", "b", "sampler"]
+    assert batches[0].samples == [Sample(ANSWER, (), 2.0)]
+    assert messages(caplog) == [("INFO", "collector stuck works again")]
+
+
+def test_several_that_hang_have_a_thread_each_and_no_more_is_made_when_they_hang_again(clock: Clock) -> None:
+    hanging = [Hangs(name, clock) for name in ("x", "y", "z")]
+    sampled = sampler(*hanging, Collects("b"), clock=clock)
+    for _ in range(3):
+        told = about(sampled.tick(100.0))
+        assert [told["success", name] for name in ("x", "y", "z", "b")] == [0, 0, 0, 1]
+        for one in hanging:
+            one.answer(sampled)
+            one.released.clear()
+    threads = {thread for one in hanging for thread in one.threads}
+    assert len(threads) <= 4
+    assert all(thread.is_alive() for thread in threads)
+    sampled.stop()
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_a_child_outlives_the_turns_of_the_threads_that_collectors_run_in(stuck: Hangs, clock: Clock) -> None:
+    nvml = Nvml(Order(simulate=1))
+    workers = []
+
+    def read() -> list[Sample]:
+        assert len(nvml.read(60.0).gpus) == 1
+        assert nvml._child is not None
+        workers.append(nvml._child.pid)
+        return []
+
+    stuck.released.set()
+    sampled = sampler(Collects("gpu", read), stuck, clock=clock)
+    sampled.tick(100.0)
+    stuck.released.clear()
+    for _ in range(3):
+        sampled.tick(101.0)
+    stuck.answer(sampled)
+    told = about(sampled.tick(104.0))
+    assert (told["success", "gpu"], told["success", "stuck"]) == (1, 1)
+    assert len(workers) == 5
+    assert len(set(workers)) == 1
+    nvml.close()
+
+
+def test_a_daemon_that_stood_still_gives_up_no_collector(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    collector = Collects("a")
+    begun = Round([collector], clock, clock)
+    begun._turn = Turn(collector, clock.now)
+    clock.now += 3600
+    looks = iter((False, True))
+    monkeypatch.setattr(begun.over, "wait", lambda _seconds: next(looks))
+    assert begun.wait(0.5) is None
+
+
+@pytest.mark.parametrize(("interval", "seconds"), [(0.1, 0.25), (1.0, 0.5), (4.0, 2.0), (300.0, 5.0)])
+def test_a_collector_may_take_half_an_interval_within_bounds(interval: float, seconds: float) -> None:
+    assert deadline(interval) == seconds
 
 
 def test_the_thread_ticks_until_it_is_stopped() -> None:

@@ -117,6 +117,16 @@ def variables() -> dict[str, tuple[str, ...]]:
     return {PREFIX + "__".join(path).upper(): path for path in settings()}
 
 
+def needs_restart(old: Config, new: Config) -> list[str]:
+    """What differs that a running daemon cannot change."""
+    sections = ("path", "web", "push", "collector", "limits")
+    found = [name for name in sections if getattr(new, name) != getattr(old, name)]
+    of_storage = ("path", "jsonl", "synchronous")
+    return found + [
+        f"storage.{name}" for name in of_storage if getattr(new.storage, name) != getattr(old.storage, name)
+    ]
+
+
 def describe(name: str) -> str:
     """The help text of a setting, with its default.
 
@@ -133,6 +143,8 @@ def describe(name: str) -> str:
         return str(field.description)
     if name == "storage.retention.size":
         return f"{field.description} [default: {default // 1024**3}GiB]"
+    if isinstance(default, tuple):
+        return f"{field.description} [default: {','.join(default)}]"
     shown = f"{default:g}s" if isinstance(default, float) else str(default).lower()
     return f"{field.description} [default: {shown}]"
 

@@ -25,7 +25,7 @@ from trackside_daemon.collectors.host import host_collectors
 from trackside_daemon.collectors.nvml import NvmlCollector
 from trackside_daemon.collectors.process import ProcessCollector
 from trackside_daemon.collectors.ranks import RanksCollector
-from trackside_daemon.config import ConfigError
+from trackside_daemon.config import ConfigError, needs_restart
 from trackside_daemon.history.place import UnreadableError, prepare, writable_directory
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.history.trimming import Bounds
@@ -187,17 +187,7 @@ class Daemon:
             wrong = str(error)
             logger.error("the configuration is not reloaded: %s", wrong)  # noqa: TRY400  a user's slip, no traceback
         else:
-            fixed = [
-                name
-                for name in ("web", "push", "collector", "limits", "path")
-                if getattr(new, name) != getattr(self._config, name)
-            ]
-            old = self._config.storage
-            fixed += [
-                f"storage.{name}"
-                for name in ("path", "jsonl", "synchronous")
-                if getattr(new.storage, name) != getattr(old, name)
-            ]
+            fixed = needs_restart(self._config, new)
             if fixed:
                 logger.warning("changes of %s need a restart", ", ".join(fixed))
             log.set_up(new.log.level, new.log.format)
@@ -226,7 +216,8 @@ class Daemon:
             (on.gpu.enabled, self._counts),
             (on.ranks.enabled, ranks),
         ]
-        host = host_collectors(on, self._config.path, (*on.filesystem.paths, str(directory)))
+        paths = (*on.filesystem.paths, str(directory)) if self._config.path.rootfs == "/" else on.filesystem.paths
+        host = host_collectors(on, self._config.path, paths)
         return [*host, *(collector for enabled, collector in built if enabled)]
 
     def _open_history(self, directory: Path) -> Recorder:

@@ -9,12 +9,14 @@ import time
 from typing import TYPE_CHECKING
 
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
+from trackside_daemon.hand import Hands, NoAnswer
 from trackside_daemon.metric import Batch, Metric, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trackside_daemon.collectors.base import Collector
+    from trackside_daemon.hand import Outcome
     from trackside_daemon.record import Record
 
 _log = logging.getLogger("trackside")
@@ -46,6 +48,9 @@ SKIPPED = Metric(
 MISSES = 2
 """So many failures in a row are news: after one, what was sampled last is still served."""
 
+_SWITCHES = {"nvml": "gpu"}
+"""What a collector is switched off by where that is not its own name."""
+
 
 class Sampler:
     """A thread that ticks on a fixed grid; a tick that was missed is skipped, never made up for.
@@ -54,6 +59,8 @@ class Sampler:
         collectors: Run one after another, in this order.
         deliver: Takes the batches of a tick, in the sampler's thread; it must neither block long nor raise.
         interval: Seconds between ticks. It may be set while the sampler runs, and holds from the next tick on.
+        deadline: Seconds that one collector may take, after which the tick goes on without it; None for what `deadline`
+            makes of the interval.
         reports: Asked after each tick for what collectors have seen happen, for the history.
         clock: Seconds of the monotonic clock, which a batch's ``until`` is in.
         wall: Unix time, in seconds.
@@ -67,12 +74,15 @@ class Sampler:
         deliver: Callable[[list[Batch]], None],
         interval: float,
         *,
+        deadline: float | None = None,
         reports: Callable[[], Sequence[Record]] = tuple,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.interval = interval
         self._collectors = tuple(collectors)
+        self._hands = Hands(clock, wall)
+        self._deadline = deadline
         self._deliver = deliver
         self._reports = reports
         self._clock = clock
@@ -93,6 +103,7 @@ class Sampler:
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join(5.0)
+        self._hands.end()
 
     def tick(self, now: float) -> list[Batch]:
         """Runs every collector at *now*, in seconds of the monotonic clock.
@@ -104,37 +115,33 @@ class Sampler:
         until = now + 2 * self.interval + 0.5
         batches: list[Batch] = []
         about: list[Sample] = []
-        for collector in self._collectors:
-            label = (collector.name,)
-            begun = self._clock()
-            samples, success = self._collect(collector)
-            about.append(Sample(DURATION, label, self._clock() - begun))
-            about.append(Sample(SUCCESS, label, float(success)))
-            moment = self._wall()
-            if success:
-                self._last_success[collector.name] = moment
-            if samples is not None:
-                batches.append(Batch(collector.name, samples, complete=True, until=until, time=moment))
+        outcomes = self._hands.collect(self._collectors, self._deadline or deadline(self.interval))
+        for name in (collector.name for collector in self._collectors):
+            outcome = outcomes[name]
+            about.append(Sample(DURATION, (name,), outcome.took))
+            about.append(Sample(SUCCESS, (name,), float(outcome.error is None)))
+            self._note(name, outcome)
+            if outcome.error is None or isinstance(outcome.error, NothingToCollect):
+                batches.append(Batch(name, outcome.samples, complete=True, until=until, time=outcome.time))
         about += (Sample(LAST_SUCCESS, (name,), when) for name, when in self._last_success.items())
         about += (Sample(SKIPPED, (name,), times) for name, times in self._skipped.items())
         if records := self._reports():
             batches.append(Batch("reports", records=records))
         return [*batches, Batch("sampler", about, complete=True, until=until)]
 
-    def _collect(self, collector: Collector) -> tuple[list[Sample] | None, bool]:
-        """What there is to say, None when that is not known this time; and whether it was collected."""
-        try:
-            samples = collector.collect()
-        except Exception as error:  # noqa: BLE001 - whatever one collector does, the others go on
-            self._misses[collector.name] = self._misses.get(collector.name, 0) + 1
-            self._skipped[collector.name] += isinstance(error, StillBusy)
-            if isinstance(error, NothingToCollect) or self._misses[collector.name] >= MISSES:
-                self._log_failure(collector.name, error)
-            return ([] if isinstance(error, NothingToCollect) else None), False
-        self._misses.pop(collector.name, None)
-        if self._failing.pop(collector.name, None):
-            _log.info("collector %s works again", collector.name)
-        return samples, True
+    def _note(self, name: str, outcome: Outcome) -> None:
+        """Keep how it went, and log what is news."""
+        error = outcome.error
+        if error is None:
+            self._last_success[name] = outcome.time
+            self._misses.pop(name, None)
+            if self._failing.pop(name, None):
+                _log.info("collector %s works again", name)
+            return
+        self._misses[name] = self._misses.get(name, 0) + 1
+        self._skipped[name] += isinstance(error, (StillBusy, NoAnswer))
+        if isinstance(error, (NothingToCollect, NoAnswer)) or self._misses[name] >= MISSES:
+            self._log_failure(name, error)
 
     def _log_failure(self, name: str, error: Exception) -> None:
         """Once for each kind of failure, until the collector works again."""
@@ -143,12 +150,16 @@ class Sampler:
             return
         kinds.add(type(error))
         text = " ".join(str(error).split())
+        remedy = f"--no-collector.{_SWITCHES.get(name, name)} turns it off"
         if isinstance(error, NothingToCollect):
             _log.info("collector %s has nothing to collect: %s", name, text)
         elif isinstance(error, StillBusy):
             _log.info("collector %s is still busy: %s", name, text)
+        elif isinstance(error, NoAnswer):
+            _log.warning("collector %s has not answered for %s; it is left out until it does; %s", name, text, remedy)
         else:
-            _log.warning("collector %s fails: %s: %s", name, type(error).__name__, text)
+            wrong = _in_words(error)
+            _log.warning("collector %s fails: %s%s %s", name, wrong, "" if wrong.endswith("?") else ";", remedy)
             _log.debug("collector %s fails", name, exc_info=error)
 
     def _run(self) -> None:
@@ -164,3 +175,16 @@ class Sampler:
         for name in self._skipped:
             self._skipped[name] += passed
         return due + self.interval * (passed + 1)
+
+
+def deadline(interval: float) -> float:
+    """Seconds that one collector may take: two that hang at once cost little more than one tick."""
+    return min(max(interval / 2, 0.25), 5.0)
+
+
+def _in_words(error: Exception) -> str:
+    """A failure in one line; what the kernel refused without its number."""
+    if isinstance(error, OSError) and error.strerror:
+        reason = error.strerror[0].lower() + error.strerror[1:]
+        return f"{error.filename}: {reason}" if error.filename else reason
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

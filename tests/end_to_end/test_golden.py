@@ -7,7 +7,8 @@ import os
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import pytest
-from pages import Page, documented, promtool
+from documents import documented
+from pages import Page, promtool
 from processes import ROOT, eventually
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text

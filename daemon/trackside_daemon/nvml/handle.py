@@ -65,7 +65,9 @@ class _Pause(NamedTuple):
 
 
 class Nvml:
-    """Readings of the worker, for one thread that lives as long as they are wanted. Nothing starts before the first.
+    """Readings of the worker, for one thread at a time. Nothing starts before the first.
+
+    Each of those threads has to live as long as readings are wanted: see `trackside_daemon.child.Child`.
 
     `pause`, `resume` and all attributes are for any thread.
 
