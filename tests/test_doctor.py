@@ -323,3 +323,13 @@ def test_of_a_daemon_of_another_version_nothing_else_is_looked_at() -> None:
     assert said == [f"http://x is trackside 0, and this {__version__}; restart the daemon"]
     said = [one.text for one in _about("http://x", {})]
     assert said == [f"http://x is of another version, and this {__version__}; restart the daemon"]
+
+
+def test_a_collector_that_fails_is_told_with_its_reason_and_one_with_nothing_to_collect_is_not(
+    start_daemon: Callable[..., Daemon], place: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "stat").write_text("no such thing\n")
+    start_daemon("--no-collector.gpu", f"--path.procfs={tmp_path}", "--sample.interval=100ms")
+    _, lines = run(place)
+    assert any(one.startswith("warn collector cpu: fails: ") and "stat" in one for one in lines)
+    assert not any("pressure" in one for one in lines)

@@ -237,13 +237,14 @@ def test_the_status_says_how_the_daemon_does(daemon: Daemon) -> None:
     eventually(lambda: status()["metrics"]["trackside_ingest_messages_total"])
     said = status()
     where = {"listen_address", "push_endpoints", "storage_path"}
-    assert set(said) == {"version", "started", "gpus", "nvml", "metrics", *where}
+    assert set(said) == {"version", "started", "gpus", "nvml", "collectors", "metrics", *where}
     assert (said["gpus"], set(said["nvml"]) >= {"error", "absent", "expected", "paused_until"}) == ([], True)
     assert said["storage_path"] == str(daemon.history)
     assert (said["version"], said["push_endpoints"]) == (__version__, [daemon.endpoint])
     assert f"http://{said['listen_address']}" == daemon.url
     metrics = said["metrics"]
     assert set(metrics["trackside_collector_success"]) >= {"cpu", "memory", "cgroup", "process", "gpu", "nvml", "ranks"}
+    assert {name for name, how in said["collectors"].items() if how == {"state": "ok"}} >= {"cpu", "memory", "process"}
     assert metrics["trackside_ingest_messages_total"]["hello"] == 0.0
     assert metrics["trackside_pipeline_failures_total"] == {"state": 0.0, "history": 0.0, "jsonl": 0.0}
     assert metrics["trackside_history_samples_total"] == 0.0

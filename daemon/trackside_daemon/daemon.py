@@ -377,6 +377,7 @@ class Daemon:
             "push_endpoints": list(self._push_socket.endpoints),
             "storage_path": str(self._history.database.path.parent),
             **(self._counts.status() if self._config.collector.gpu.enabled else {"gpus": [], "nvml": None}),
+            "collectors": self._sampler.standings(),
             "metrics": values(self._state, time.monotonic(), *families),
         }
 

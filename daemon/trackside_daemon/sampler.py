@@ -93,6 +93,7 @@ class Sampler:
         self._failing: dict[str, set[type[Exception]]] = {}
         self._misses: dict[str, int] = {}
         self._skipped = {collector.name: 0 for collector in self._collectors}
+        self._standings: dict[str, dict[str, str]] = {}
 
     def start(self) -> None:
         """Begins to tick, at once."""
@@ -104,6 +105,12 @@ class Sampler:
         if self._thread.is_alive():
             self._thread.join(5.0)
         self._hands.end()
+
+    def standings(self) -> dict[str, dict[str, str]]:
+        """How each collector's last run went, by its name: its ``state`` is ``ok``, ``nothing``, ``busy``, ``hangs`` or
+        ``fails``, and all but the first say ``why``.
+        """
+        return dict(self._standings)
 
     def tick(self, now: float) -> list[Batch]:
         """Runs every collector at *now*, in seconds of the monotonic clock.
@@ -132,6 +139,7 @@ class Sampler:
     def _note(self, name: str, outcome: Outcome) -> None:
         """Keep how it went, and log what is news."""
         error = outcome.error
+        self._standings[name] = _standing(error)
         if error is None:
             self._last_success[name] = outcome.time
             self._misses.pop(name, None)
@@ -149,7 +157,7 @@ class Sampler:
         if type(error) in kinds:
             return
         kinds.add(type(error))
-        text = " ".join(str(error).split())
+        text = _in_words(error)
         remedy = f"--no-collector.{_SWITCHES.get(name, name)} turns it off"
         if isinstance(error, NothingToCollect):
             _log.info("collector %s has nothing to collect: %s", name, text)
@@ -158,8 +166,7 @@ class Sampler:
         elif isinstance(error, NoAnswer):
             _log.warning("collector %s has not answered for %s; it is left out until it does; %s", name, text, remedy)
         else:
-            wrong = _in_words(error)
-            _log.warning("collector %s fails: %s%s %s", name, wrong, "" if wrong.endswith("?") else ";", remedy)
+            _log.warning("collector %s fails: %s%s %s", name, text, "" if text.endswith("?") else ";", remedy)
             _log.debug("collector %s fails", name, exc_info=error)
 
     def _run(self) -> None:
@@ -182,9 +189,17 @@ def deadline(interval: float) -> float:
     return min(max(interval / 2, 0.25), 5.0)
 
 
+def _standing(error: Exception | None) -> dict[str, str]:
+    if error is None:
+        return {"state": "ok"}
+    states = {NothingToCollect: "nothing", StillBusy: "busy", NoAnswer: "hangs"}
+    return {"state": states.get(type(error), "fails"), "why": _in_words(error)}
+
+
 def _in_words(error: Exception) -> str:
     """A failure in one line; what the kernel refused without its number."""
     if isinstance(error, OSError) and error.strerror:
         reason = error.strerror[0].lower() + error.strerror[1:]
         return f"{error.filename}: {reason}" if error.filename else reason
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    text = " ".join(str(error).split())
+    return text if isinstance(error, (NothingToCollect, StillBusy, NoAnswer)) else f"{type(error).__name__}: {text}"

@@ -101,13 +101,9 @@ def _about(address: str, status: dict[str, Any]) -> Iterator[Finding]:
         return
     yield Finding("ok", "daemon", f"trackside {version} serves {address}")
     metrics = status.get("metrics") or {}
-    failing = [
-        name
-        for name, success in metrics.get("trackside_collector_success", {}).items()
-        if not success and name not in {"gpu", "nvml"}
-    ]
-    if failing:
-        yield Finding("warn", "collectors", f"{', '.join(sorted(failing))} give nothing; the daemon's log says why")
+    for name, how in status.get("collectors", {}).items():
+        if how["state"] in {"fails", "hangs"} and name not in {"gpu", "nvml"}:
+            yield Finding("warn", f"collector {name}", f"{how['state']}: {how['why']}")
     if any(metrics.get("trackside_pipeline_failures_total", {}).values()):
         yield Finding("warn", "pipeline", "samples were lost inside the daemon; its log says why")
 
