@@ -107,8 +107,9 @@ class Sampler:
         self._hands.end()
 
     def standings(self) -> dict[str, dict[str, str]]:
-        """How each collector's last run went, by its name: its ``state`` is ``ok``, ``nothing``, ``busy``, ``hangs`` or
-        ``fails``, and all but the first say ``why``.
+        """How each collector's last run went, by its name.
+
+        Its ``state`` is ``ok``, ``nothing``, ``busy``, ``hangs`` or ``fails``; all but the first say ``why``.
         """
         return dict(self._standings)
 
