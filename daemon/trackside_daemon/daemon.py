@@ -52,6 +52,7 @@ from trackside_daemon.web.app import Pages
 from trackside_daemon.web.gpu import GpuPages
 from trackside_daemon.web.guard import Token
 from trackside_daemon.web.history import HistoryPages
+from trackside_daemon.web.processes import ProcessPages
 from trackside_daemon.web.server import WebServer
 
 if TYPE_CHECKING:
@@ -269,6 +270,7 @@ class Daemon:
             status=self._status,
             history=HistoryPages(self._state, self._history.database, self._history.writer, self._ingest.ask),
             gpu=GpuPages(self._nvml, self._gpu.forget),
+            processes=ProcessPages(lambda: self._process.seen),
             reload=self.reload if web.enable_lifecycle else None,
         )
         hosts = (*web.allowed_hosts, self._address, web.listen_address)
@@ -336,6 +338,7 @@ class Daemon:
             self._web.stop()
         self._history.close()
         self._nvml.close()
+        self._process.close()
         self._token.remove()
         with suppress(OSError):
             self._address_file.unlink()
