@@ -16,9 +16,9 @@ import psutil
 
 from trackside.identity import boot_id
 from trackside_daemon import __version__, log
+from trackside_daemon.collectors.base import Closes
 from trackside_daemon.collectors.cgroup import CgroupCollector
 from trackside_daemon.collectors.chronicle import Chronicle
-from trackside_daemon.collectors.filesystem import FilesystemCollector
 from trackside_daemon.collectors.gpu import INFO as GPU_INFO
 from trackside_daemon.collectors.gpu import GpuCollector, patience
 from trackside_daemon.collectors.host import host_collectors
@@ -53,6 +53,7 @@ from trackside_daemon.web.app import Pages
 from trackside_daemon.web.gpu import GpuPages
 from trackside_daemon.web.guard import Token
 from trackside_daemon.web.history import HistoryPages
+from trackside_daemon.web.processes import ProcessPages
 from trackside_daemon.web.server import WebServer
 
 if TYPE_CHECKING:
@@ -261,6 +262,7 @@ class Daemon:
             status=self._status,
             history=HistoryPages(self._state, self._history.database, self._history.writer, self._ingest.ask),
             gpu=GpuPages(self._nvml, self._gpu.forget),
+            processes=ProcessPages(lambda: self._process.seen),
             reload=self.reload if web.enable_lifecycle else None,
         )
         hosts = (*web.allowed_hosts, self._address, web.listen_address)
@@ -329,7 +331,7 @@ class Daemon:
         self._history.close()
         self._nvml.close()
         for one in self._collectors:
-            if isinstance(one, FilesystemCollector):
+            if isinstance(one, Closes):
                 one.close()
         self._token.remove()
         with suppress(OSError):

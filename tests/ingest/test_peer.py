@@ -20,6 +20,7 @@ from processes import DEADLINE, clean_environ, eventually
 from speech import PATIENCE_MILLISECONDS, moment
 
 from trackside.wire import Hello, decode_body, open_envelope
+from trackside_daemon import exits
 from trackside_daemon.ingest import peer as module
 from trackside_daemon.ingest.peer import Peer, find_peer
 from trackside_daemon.ingest.watch import PATIENCE_SECONDS, Ended, Watch
@@ -257,7 +258,7 @@ def test_until_it_is_reaped_how_it_ended_is_not_guessed(
     call: Callable[..., Caller], watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the zombie is another user's, so that its exit code reads as 0."""
-    monkeypatch.setattr(module.Peer, "_status_of_zombie", lambda _: None)
+    monkeypatch.setattr(exits, "of_zombie", lambda *_: None)
     caller = call()
     meet(watch, caller)
     caller.end("os._exit(3)", reap=False)
@@ -270,7 +271,7 @@ def test_until_it_is_reaped_how_it_ended_is_not_guessed(
 def test_who_is_not_reaped_in_time_ended_in_an_unknown_way(
     call: Callable[..., Caller], watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module.Peer, "_status_of_zombie", lambda _: None)
+    monkeypatch.setattr(exits, "of_zombie", lambda *_: None)
     caller = call()
     meet(watch, caller)
     caller.end("os._exit(3)", reap=False)
@@ -281,7 +282,7 @@ def test_who_is_not_reaped_in_time_ended_in_an_unknown_way(
 def test_on_an_older_kernel_a_zombie_tells_and_one_that_is_reaped_does_not(
     call: Callable[..., Caller], watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PIDFD_GET_INFO", 0)
+    monkeypatch.setattr(exits, "PIDFD_GET_INFO", 0)
     zombie, reaped = call(), call()
     meet(watch, zombie)
     zombie.end("os._exit(3)", reap=False)

@@ -18,6 +18,7 @@ from trackside_daemon.web.app import Pages
 from trackside_daemon.web.gpu import GpuPages
 from trackside_daemon.web.guard import Token
 from trackside_daemon.web.history import HistoryPages
+from trackside_daemon.web.processes import ProcessPages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
+    from trackside_daemon.collectors.process import Process
     from trackside_daemon.record import Record
     from trackside_daemon.state import State
 
@@ -68,6 +70,7 @@ class Site:
         self.reloads = 0
         self.nvml = Nvml()
         self.forgotten = 0
+        self.processes: tuple[Process, ...] = ()
         state.update(Batch("cpu", [Sample(CPUS, (), 4.0)]))
         self.speaking: tuple[frozenset[int], list[Any]] = (frozenset(), [])
         self.history = Recorder(directory, Bounds(0))
@@ -99,6 +102,7 @@ class Site:
             status=lambda: {"version": "1"},
             history=HistoryPages(self.state, self.history.database, self.history.writer, self.ask),
             gpu=GpuPages(self.nvml, self._forget),
+            processes=ProcessPages(lambda: self.processes),
             reload=self._reload if lifecycle else None,
         )
         return Client(pages.app(token=self.token, hosts=hosts, public_read=public_read))

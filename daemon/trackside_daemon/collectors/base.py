@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from trackside_daemon.metric import Metric, Sample
@@ -36,3 +36,11 @@ class Collector(Protocol):
             Exception: Anything else is a failure: the caller logs it and goes on.
         """
         ...
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """A collector that has what must be let go of at the end: a child process, descriptors, a thread."""
+
+    def close(self) -> None:
+        """Let go of it, within a moment."""

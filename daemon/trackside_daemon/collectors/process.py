@@ -2,30 +2,172 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from trackside_daemon.collectors.below import Below, Whose
+from trackside_daemon.collectors.deaths import Deaths
+from trackside_daemon.collectors.own import Own
+from trackside_daemon.collectors.room import Rooms
+from trackside_daemon.collectors.smaps import Smaps
+from trackside_daemon.collectors.tree import WORKER, Role, Tree, role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Sequence
 
+    from trackside_daemon.collectors.names import Life
+    from trackside_daemon.collectors.tree import Stat
     from trackside_daemon.member import Member
-    from trackside_daemon.metric import Metric, Sample
+    from trackside_daemon.metric import Sample
     from trackside_daemon.record import Record
 
 
+class Process(NamedTuple):
+    """One process of a training, as ``/api/v1/processes`` has it.
+
+    Attributes:
+        state: Its main thread's, a letter as in /proc/PID/stat.
+        run: The run's name; *run_id* names it on all machines.
+        resident_bytes: Memory in RAM.
+        cpu_seconds: Of all its threads, without its children.
+        started: In Unix seconds; None when the kernel does not tell when it booted.
+    """
+
+    pid: int
+    parent: int
+    role: Role
+    comm: str
+    state: str
+    run: str
+    run_id: str
+    rank: int
+    resident_bytes: int
+    cpu_seconds: float
+    threads: int
+    started: float | None
+
+
 class ProcessCollector:
-    """The training's processes: what each rank and its data loaders take."""
+    """The training's processes: what each rank and its data loaders take.
+
+    Args:
+        members: The processes of this machine that train.
+        proc: Where the kernel's process files are.
+        smaps: Read what takes a lock of the process's memory too.
+        clock: Seconds of the monotonic clock.
+        wall: Unix time, in seconds.
+
+    Attributes:
+        seen: The processes in the last tick: each rank, then those below it.
+    """
 
     name = "process"
-    metrics: tuple[Metric, ...] = ()
+    metrics = (*Own.metrics, *Smaps.metrics, *Below.metrics, *Deaths.metrics)
 
-    def __init__(self, members: Callable[[], Sequence[Member]], proc: Path, *, smaps: bool = False) -> None:
-        pass
+    def __init__(
+        self,
+        members: Callable[[], Sequence[Member]],
+        proc: Path = Path("/proc"),
+        *,
+        smaps: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.seen: tuple[Process, ...] = ()
+        self._members = members
+        self._clock = clock
+        self._wall = wall
+        self._tree = Tree(proc)
+        self._own = Own(proc)
+        self._below = Below(proc)
+        self._rooms = Rooms(proc)
+        self._deaths = Deaths(proc)
+        self._smaps = Smaps(proc) if smaps else None
+        self._tick, self._page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+        self._known: set[Life] = set()
+        self._named: set[Life] = set()
+        self._began: dict[tuple[str, int, int], int] = {}
 
     def collect(self) -> list[Sample]:
-        """Nothing yet."""
-        return []
+        """What each rank takes and what those below it do; nothing when nobody trains."""
+        now = self._clock()
+        ranks = {member.pid: member for member in self._members() if member.pid}  # of several in one process the newest
+        self._rooms.look(ranks, now)
+        self._below.begin(now)
+        walked = self._tree.walk(ranks, now)
+        trees = [self._parts(tree) for pid, tree in walked.items() if self._is_still(ranks[pid], tree[0])]
+        samples = [sample for tree in trees for sample in self._of(tree, ranks[tree.rank.pid], now)]
+        samples += self._below.samples()
+        self._deaths.look(now, self._wall(), self._rooms.most())
+        samples += self._deaths.samples({_whose(member) for member in ranks.values()}, now)
+        lives = [tree.rank.life for tree in trees]
+        if self._smaps is not None:
+            samples += self._smaps.samples(lives, now)
+        self._own.keep(lives)
+        self._below.keep(ranks)
+        self._remember(trees, ranks)
+        return samples
 
-    def reports(self) -> list[Record]:
+    def reports(self) -> Sequence[Record]:
         """What has befallen the processes since it was asked last, for the history."""
-        return []
+        return self._deaths.reports()
+
+    def close(self) -> None:
+        """Follow nobody any more; it collects no more after this."""
+        self._deaths.close()
+
+    def _is_still(self, member: Member, process: Stat) -> bool:
+        """Whether it is the process that the rank's pid was at first, and not the next one that has it."""
+        return self._began.setdefault((member.run_id, member.attempt, member.pid), process.start) == process.start
+
+    def _parts(self, tree: Sequence[Stat]) -> _Parts:
+        """Who is who below a rank. A fork is nobody's worker at first sight: what it calls next may be exec."""
+        rank, *below = tree
+        if any(one.comm == WORKER for one in below):
+            self._named.add(rank.life)
+        named = rank.life in self._named
+        roles = [role(one, rank, named=named or one.life not in self._known) for one in below]
+        return _Parts(rank, below, roles)
+
+    def _of(self, tree: _Parts, member: Member, now: float) -> Iterator[Sample]:
+        workers, others = tree.having("dataloader"), tree.having("other")
+        for worker in workers:
+            self._deaths.follow(worker, tree.rank, member)
+        self._below.workers(_whose(member), workers)
+        yield from self._own.samples(tree.rank, now)
+        yield from self._below.others(tree.rank.pid, others)
+
+    def _remember(self, trees: Sequence[_Parts], ranks: dict[int, Member]) -> None:
+        self._known = {one.life for tree in trees for one in tree.below}
+        self._named &= {tree.rank.life for tree in trees}
+        current = {(member.run_id, member.attempt, member.pid) for member in ranks.values()}
+        self._began = {key: start for key, start in self._began.items() if key in current}
+        self.seen = tuple(
+            self._seen(one, part, ranks[tree.rank.pid])
+            for tree in trees
+            for one, part in ((tree.rank, "rank"), *zip(tree.below, tree.roles, strict=True))
+        )
+
+    def _seen(self, one: Stat, part: Role, member: Member) -> Process:
+        cpu = (one.user + one.system) / self._tick
+        return Process(
+            *(one.pid, one.parent, part, one.comm, one.state, member.run, member.run_id, member.rank),
+            *(one.resident * self._page, cpu, one.threads, self._own.started(one)),
+        )
+
+
+class _Parts(NamedTuple):
+    """A rank, those *below* it, and the role of each of these."""
+
+    rank: Stat
+    below: list[Stat]
+    roles: list[Role]
+
+    def having(self, part: Role) -> list[Stat]:
+        return [one for one, its in zip(self.below, self.roles, strict=True) if its == part]
+
+
+def _whose(member: Member) -> Whose:
+    return Whose(member.run, str(member.rank))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 import struct
@@ -10,18 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside.identity import stat
+from trackside_daemon.exits import exit_code
 
 if TYPE_CHECKING:
     from trackside.wire import Identity
 
 SO_PEERPIDFD = 77
 """socket(7), Linux 6.5; Python's socket module does not have it."""
-
-PIDFD_INFO_EXIT = 1 << 3
-_INFO_BYTES = 64
-_INFO_EXIT_CODE = 60
-PIDFD_GET_INFO = (3 << 30) | (_INFO_BYTES << 16) | (0xFF << 8) | 11
-"""<linux/pidfd.h>: _IOWR(0xFF, 11, struct pidfd_info) in its first form; the exit code came with Linux 6.15."""
 
 _CREDENTIALS = struct.Struct("iII")
 
@@ -44,39 +38,12 @@ class Peer:
         self._proc = proc
 
     def exit_code(self) -> int | None:
-        """How it ended, as `os.waitstatus_to_exitcode` has it; None while that is not known.
-
-        Once it is reaped, its pidfd tells (Linux 6.15); before, what it left as a zombie does.
-        """
-        looks = (self._status_of_pidfd, self._status_of_zombie, self._status_of_pidfd)  # it may be reaped in between
-        status = next((found for look in looks if (found := look()) is not None), None)
-        return None if status is None else os.waitstatus_to_exitcode(status)
+        """How it ended, as `os.waitstatus_to_exitcode` has it; None while that is not known."""
+        return exit_code(self.pidfd, self.pid, self.start, self._proc)
 
     def close(self) -> None:
         """Let go of it."""
         os.close(self.pidfd)
-
-    def _status_of_pidfd(self) -> int | None:
-        info = bytearray(_INFO_BYTES)
-        struct.pack_into("Q", info, 0, PIDFD_INFO_EXIT)
-        try:
-            fcntl.ioctl(self.pidfd, PIDFD_GET_INFO, info)
-        except OSError:  # an older kernel
-            return None
-        (told,) = struct.unpack_from("Q", info)
-        return struct.unpack_from("i", info, _INFO_EXIT_CODE)[0] if told & PIDFD_INFO_EXIT else None
-
-    def _status_of_zombie(self) -> int | None:
-        """/proc/PID/stat, field 52, which is 0 too for who may not know it: just those may not read the link."""
-        place = self._proc / str(self.pid)
-        try:
-            fields = stat(self._proc, self.pid)
-            if fields[0] != b"Z" or int(fields[19]) != self.start:
-                return None
-            (place / "ns" / "pid").readlink()
-            return int(fields[49])
-        except OSError:  # not for us to know, or reaped just now
-            return None
 
 
 def find_peer(descriptor: int, identity: Identity, proc: Path = Path("/proc")) -> Peer | None:

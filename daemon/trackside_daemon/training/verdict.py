@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside_daemon.exits import signal_name
 from trackside_daemon.record import ENDED
 
 if TYPE_CHECKING:
@@ -58,11 +59,3 @@ def verdict(bye: Bye | None, ended: Exit | None) -> tuple[str, str]:
 def is_open(bye: Bye) -> bool:
     """Whether the exit can change what was said: a good end that atexit tells, as ``sys.exit(3)`` reaches no excepthook."""
     return bye.provisional and bye.status == "finished"
-
-
-def signal_name(number: int) -> str:
-    """``SIGSEGV``, or ``signal 34`` for one without a name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from trackside_daemon.web.gpu import GpuPages
     from trackside_daemon.web.history import HistoryPages
     from trackside_daemon.web.openapi import Endpoint
+    from trackside_daemon.web.processes import ProcessPages
 
 STATIC = Path(__file__).parent / "static"
 _REASONS = {
@@ -64,6 +65,7 @@ class Pages:
         reload: Reads the configuration again, and returns what is wrong with it, or nothing; None when not allowed.
         history: What the API tells of runs.
         gpu: What it does with the GPUs.
+        processes: What it tells of processes.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Pages:
         status: Callable[[], dict[str, Any]],
         history: HistoryPages,
         gpu: GpuPages,
+        processes: ProcessPages,
         reload: Callable[[], str] | None = None,
     ) -> None:
         self._state = state
@@ -82,7 +85,7 @@ class Pages:
         self._ready = ready
         self._status = status
         self._reload = reload
-        self._pages = {"daemon": self, "history": history, "gpu": gpu}
+        self._pages = {"daemon": self, "history": history, "gpu": gpu, "processes": processes}
         self._own = own_families()
 
     def app(self, *, token: Token, hosts: Collection[str], public_read: bool) -> Starlette:

@@ -43,7 +43,7 @@ class Endpoint(NamedTuple):
     Attributes:
         handler: The name of the method that answers.
         body: What a request has in its body; empty for nothing.
-        pages: Whose method it is: of the pages of the history, of the GPUs, or of the daemon itself.
+        pages: Whose method it is: of the pages of the history, of the GPUs, of the processes, or of the daemon itself.
     """
 
     method: str
@@ -53,7 +53,7 @@ class Endpoint(NamedTuple):
     parameters: tuple[str, ...] = ()
     description: str = ""
     body: str = ""
-    pages: Literal["history", "gpu", "daemon"] = "history"
+    pages: Literal["history", "gpu", "processes", "daemon"] = "history"
 
 
 ENDPOINTS = (
@@ -115,6 +115,15 @@ ENDPOINTS = (
         "Read the GPUs again.",
         description="resumed is false when they were not paused.",
         pages="gpu",
+    ),
+    Endpoint(
+        "GET",
+        "/processes",
+        "processes",
+        "The processes of the trainings on this machine, as of the last tick.",
+        description="Each rank, then those below it, each before its own. role is rank, dataloader or other; state a letter "
+        "as in /proc/PID/stat; started is in Unix seconds. Empty where --no-collector.process is given.",
+        pages="processes",
     ),
     Endpoint(
         "GET",

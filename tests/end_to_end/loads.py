@@ -1,0 +1,80 @@
+"""A training whose data loader has four workers, and does as it is told, line by line: ``loads.py METHOD``."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+import trackside
+
+CROWD = 15 * 1024**2
+"""Most of the /dev/shm of 16 MiB that the tests give, in bytes; and what does not fit into it."""
+SHM = 32 * 1024**2
+
+
+class Data(Dataset[torch.Tensor]):  # type: ignore[misc]  # torch may be missing where types are checked
+    """Gives what *told* says: a small tensor, or, by number, what `LINES` has; the first worker alone is killed or exits."""
+
+    def __init__(self) -> None:
+        self.told = torch.zeros(1, dtype=torch.int32).share_memory_()
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        info = get_worker_info()
+        act, worker = LINES[int(self.told)], -1 if info is None else info.id
+        if act == "fill":
+            fill()
+        elif act == "allocate":
+            return torch.ones(SHM // 4)
+        elif act == "kill" and worker == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif act == "exit" and worker == 0:
+            os._exit(3)
+        time.sleep(0.001)
+        return torch.zeros(16)
+
+
+LINES = ("", "fill", "allocate", "kill", "exit")
+
+
+def fill() -> None:
+    """Writes more to a file of /dev/shm than fits."""
+    path = Path(f"/dev/shm/{os.getpid()}")
+    with path.open("wb+") as file:
+        file.truncate(SHM)
+        with mmap.mmap(file.fileno(), SHM) as memory:
+            memory[:] = b"x" * SHM
+
+
+def main() -> None:
+    """Loads until a line says otherwise."""
+    data = Data()
+    loader = DataLoader(data, num_workers=4, persistent_workers=True, multiprocessing_context=sys.argv[1])
+    batches = iter(loader)
+    next(batches)
+    trackside.push(step=1, loss=1.0)
+    line = sys.stdin.readline().strip()
+    if line == "crowd":
+        Path("/dev/shm/crowd").write_bytes(b"x" * CROWD)
+        sys.stdout.write("crowded\n")
+        sys.stdout.flush()
+        line = sys.stdin.readline().strip()
+    if line in LINES[1:]:
+        data.told.fill_(LINES.index(line))
+        for _ in batches:
+            pass
+    del batches, loader
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

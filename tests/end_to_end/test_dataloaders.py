@@ -1,0 +1,181 @@
+"""PyTorch's data loader below a training: its workers on the page and in the API, and what is told when they die."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from processes import Daemon, clean_environ, command, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from end_to_end.conftest import Process
+
+pytest.importorskip("torch")
+
+TRAINING = str(Path(__file__).parent / "loads.py")
+MIB = 1024**2
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    """One daemon for the whole file."""
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
+        one = Daemon(Path(directory), "--sample.interval=250ms")
+        yield one
+        one.stop()
+
+
+def small_shm(mebibytes: int) -> list[str]:
+    """A command that runs another with so little of /dev/shm."""
+    script = f'mount -t tmpfs -o size={mebibytes}m tmpfs /dev/shm && exec "$@"'
+    launcher = ["unshare", "--mount", "sh", "-c", script, "sh"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*launcher, "true"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("only root may mount a small /dev/shm here")
+    return launcher
+
+
+def processes(daemon: Daemon, run: str) -> list[dict[str, Any]]:
+    """Those of a run, as the API has them."""
+    return [one for one in daemon.api("processes").json()["processes"] if one["run"] == run]
+
+
+def roles(daemon: Daemon, run: str) -> list[str]:
+    """The rank's, then the others' in alphabetical order."""
+    first, *others = [one["role"] for one in processes(daemon, run)] or [""]
+    return [first, *sorted(others)]
+
+
+def of_loader(daemon: Daemon, run: str, family: str) -> float | None:
+    """A sum over a run's workers."""
+    return daemon.series().get(f'trackside_dataloader_{family}{{rank="0",run="{run}"}}')
+
+
+def deaths(daemon: Daemon, run: str) -> list[dict[str, Any]]:
+    """The history's events of workers that died."""
+    (found,) = (one for one in daemon.api("runs").json()["runs"] if one["name"] == run)
+    events = daemon.api(f"events?run={found['id']}").json()["events"]
+    return [one for one in events if one["kind"] == "dataloader_died"]
+
+
+def await_tick(daemon: Daemon) -> None:
+    """Until the processes have been looked at once more."""
+    moment = 'trackside_collector_last_success_timestamp_seconds{collector="process"}'
+    last = daemon.series()[moment]
+    eventually(lambda: daemon.series()[moment] > last)
+
+
+def say(training: Process, line: str) -> None:
+    assert training.stdin is not None
+    training.stdin.write(f"{line}\n")
+    training.stdin.flush()
+
+
+@pytest.mark.parametrize(("method", "helpers"), [("fork", 0), ("spawn", 1), ("forkserver", 2)])
+def test_the_workers_of_a_loader_are_known_whichever_way_they_are_started(
+    daemon: Daemon, start_training: Callable[..., Process], method: str, helpers: int
+) -> None:
+    training = start_training(daemon, TRAINING, method, TRACKSIDE_RUN_NAME=method)
+    expected = ["rank", *["dataloader"] * 4, *["other"] * helpers]
+    eventually(lambda: roles(daemon, method) == expected)
+    rank, *below = processes(daemon, method)
+    assert (rank["pid"], rank["parent"], rank["rank"]) == (training.pid, os.getpid(), 0)
+    assert {one["comm"] for one in below if one["role"] == "dataloader"} == {"pt_data_worker"}
+    assert {one["parent"] for one in below} <= {one["pid"] for one in (rank, *below)}
+    assert all(one["resident_bytes"] > 0 and one["threads"] >= 1 for one in (rank, *below))
+    assert all(one["started"] >= rank["started"] for one in below)
+    eventually(lambda: of_loader(daemon, method, "workers") == 4)
+    assert (of_loader(daemon, method, "resident_memory_bytes") or 0) > 4 * MIB
+    assert (of_loader(daemon, method, "anonymous_memory_bytes") or 0) > 4 * MIB
+    page = daemon.series()
+    assert page[f'trackside_process_children{{pid="{training.pid}"}}'] == helpers
+    assert page[f'trackside_process_resident_memory_bytes{{pid="{training.pid}"}}'] > 10 * MIB
+    say(training, "close")
+    eventually(lambda: of_loader(daemon, method, "workers") == 0)
+    assert (of_loader(daemon, method, "cpu_seconds_total") or 0) > 0, "what they had is kept"
+    training.communicate("", timeout=60)
+    eventually(lambda: processes(daemon, method) == [])
+    assert deaths(daemon, method) == []
+    assert not [line for line in daemon.log if f"run {method} rank 0" in line and "data loader" in line]
+
+
+def test_a_worker_that_finds_shared_memory_full_is_seen_for_what_it_is(
+    daemon: Daemon, start_training: Callable[..., Process]
+) -> None:
+    training = start_training(daemon, TRAINING, "fork", launcher=small_shm(16), TRACKSIDE_RUN_NAME="full")
+    eventually(lambda: of_loader(daemon, "full", "workers") == 4)
+    say(training, "crowd")
+    assert training.stdout is not None
+    assert training.stdout.readline() == "crowded\n"
+    for _ in range(2):
+        await_tick(daemon)
+    say(training, "fill")
+    training.communicate("", timeout=60)
+    assert training.returncode != 0, "as it says itself in one way or another"
+    first = eventually(lambda: deaths(daemon, "full"))[0]["fields"]
+    series = 'trackside_dataloader_deaths_total{cause="SIGBUS",rank="0",run="full"}'
+    eventually(lambda: daemon.series().get(series) == len(deaths(daemon, "full")))
+    for one in deaths(daemon, "full"):
+        assert (one["rank"], one["fields"]["signal"]) == (0, "SIGBUS")
+        assert re.fullmatch(r"killed by SIGBUS: /dev/shm is full \(1[56](\.\d)? of 16 MiB\)", one["fields"]["cause"])
+    assert [line for line in daemon.log if "run full rank 0: data loader worker" in line and first["cause"] in line]
+    show = command("show", "full", f"--storage.path={daemon.history}")
+    shown = subprocess.run(show, env=clean_environ({"COLUMNS": "200"}), capture_output=True, text=True, check=True)
+    assert f"rank 0  dataloader_died  pid={first['pid']} signal=SIGBUS cause={first['cause']}" in shown.stdout
+
+
+def test_pytorch_that_cannot_allocate_shared_memory_says_so_itself_and_nobody_dies(
+    daemon: Daemon, start_training: Callable[..., Process]
+) -> None:
+    """Since it asks for the memory before it writes: the exception reaches the rank, and the run's cause is that."""
+    training = start_training(daemon, TRAINING, "fork", launcher=small_shm(16), TRACKSIDE_RUN_NAME="raises")
+    eventually(lambda: of_loader(daemon, "raises", "workers") == 4)
+    say(training, "allocate")
+    _, complaints = training.communicate("", timeout=60)
+    assert "unable to allocate shared memory" in complaints
+    (run,) = (one for one in daemon.api("runs").json()["runs"] if one["name"] == "raises")
+    eventually(lambda: daemon.api(f"runs/{run['id']}").json()["cause"] == "RuntimeError")
+    assert deaths(daemon, "raises") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "cause", "known"),
+    [
+        ("kill", "SIGKILL", {"signal": "SIGKILL", "cause": "killed by SIGKILL"}),
+        ("exit", "exit", {"status": 3, "cause": "exit status 3"}),
+    ],
+)
+def test_a_worker_that_dies_otherwise_is_told_of_too(
+    daemon: Daemon, start_training: Callable[..., Process], line: str, cause: str, known: dict[str, Any]
+) -> None:
+    training = start_training(daemon, TRAINING, "fork", TRACKSIDE_RUN_NAME=line)
+    eventually(lambda: of_loader(daemon, line, "workers") == 4)
+    say(training, line)
+    training.communicate("", timeout=60)
+    [died] = eventually(lambda: deaths(daemon, line))
+    assert {key: died["fields"][key] for key in known} == known
+    assert daemon.series()[f'trackside_dataloader_deaths_total{{cause="{cause}",rank="0",run="{line}"}}'] == 1
+
+
+def test_workers_that_are_killed_with_their_rank_are_no_news(
+    daemon: Daemon, start_training: Callable[..., Process]
+) -> None:
+    training = start_training(daemon, TRAINING, "fork", TRACKSIDE_RUN_NAME="together")
+    eventually(lambda: of_loader(daemon, "together", "workers") == 4)
+    for one in reversed(processes(daemon, "together")):
+        os.kill(one["pid"], 9)
+    training.communicate(timeout=60)
+    eventually(lambda: of_loader(daemon, "together", "workers") is None)
+    for _ in range(4):
+        await_tick(daemon)
+    assert deaths(daemon, "together") == []
