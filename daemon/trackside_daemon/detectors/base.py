@@ -1,0 +1,80 @@
+"""What a detector is given and what it says.
+
+A detector follows one key of one rank. It is given the key's samples in their order, many at once or one by one, and says
+the same either way: what it finds at a sample depends on that sample and those before it alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+Severity = Literal["info", "warning", "critical"]
+
+
+class Column(NamedTuple):
+    """Samples of one key, in the order in which they were pushed.
+
+    Attributes:
+        steps: The training's own count, which may fall when it is restarted from a checkpoint.
+        times: Unix seconds.
+        values: As pushed: NaN and infinities too.
+    """
+
+    steps: Sequence[int]
+    times: Sequence[float]
+    values: Sequence[float]
+
+
+class Finding(NamedTuple):
+    """Something is wrong, or is no longer.
+
+    Attributes:
+        alert: Its name, such as ``LossSpike``.
+        severity: How bad it is.
+        index: Of the sample in the column at which it shows.
+        text: What it is, how bad and since when, in one sentence with numbers; where it is is added by others.
+        over: It is not so any more; found again it is a new one.
+    """
+
+    alert: str
+    severity: Severity
+    index: int
+    text: str
+    over: bool = False
+
+
+class Context:
+    """What is known of a rank beside the key that a detector follows; kept by whoever feeds the detectors.
+
+    Attributes:
+        phase: The innermost phase that the rank is in; empty outside.
+        learning_rate: The last finite one; None before the first.
+        rate_raised_at: The step at which the learning rate rose by more than a tenth at once; None for never.
+        gradient: The last finite norm of the gradients over its own median of late; None before there is one.
+        restarted_at: The step that the training went back to last, by its step or by a new attempt; None for never.
+    """
+
+    __slots__ = ("gradient", "learning_rate", "phase", "rate_raised_at", "restarted_at")
+
+    def __init__(self) -> None:
+        self.phase = ""
+        self.learning_rate: float | None = None
+        self.rate_raised_at: int | None = None
+        self.gradient: float | None = None
+        self.restarted_at: int | None = None
+
+
+class Detector(Protocol):
+    """Follows one key of one rank.
+
+    Attributes:
+        alerts: What it can find, by name.
+    """
+
+    alerts: tuple[str, ...]
+
+    def take(self, column: Column, context: Context) -> Iterator[Finding]:
+        """What is found in the samples that come next."""

@@ -1,0 +1,20 @@
+"""A learning rate that cannot be meant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trackside_daemon.detectors.base import Column, Context, Finding
+
+
+class LearningRate:
+    """A learning rate that cannot be meant."""
+
+    alerts = ("LearningRateOutOfRange",)
+
+    def take(self, column: Column, context: Context) -> Iterator[Finding]:  # noqa: ARG002  not built yet
+        """Nothing yet."""
+        yield from ()

@@ -1,0 +1,25 @@
+"""What a key is to the detectors, by its name: ``loss``, ``*/loss``, ``*_loss``, ``loss/*`` is a loss, and so on."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+EVALUATION = re.compile(r"(^|[/_.])(eval|evaluation|val|valid|validation|dev|test)([/_.]|$)")
+"""A key of evaluation comes seldom and jumps: nothing is compared with its training's."""
+
+_ROLES = (
+    ("loss", re.compile(r"loss|.*[/_.]loss|loss[/_.].*")),
+    ("gradient", re.compile(r"(.*[/_.])?grad(ient)?s?_?norm([/_.].*)?")),
+    ("rate", re.compile(r"lr|learning_rate|(.*[/.])(lr|learning_rate)|(lr|learning_rate)[/.-].*")),
+    ("duration", re.compile(r"step_duration_seconds")),
+    ("memory", re.compile(r"process_resident_bytes")),
+)
+
+
+@lru_cache(maxsize=4096)
+def role(key: str) -> str:
+    """``loss``, ``evaluation`` (a loss of it), ``gradient``, ``rate``, ``duration``, ``memory``; empty for none."""
+    name = key.lower()
+    found = next((role for role, pattern in _ROLES if pattern.fullmatch(name)), "")
+    return "evaluation" if found == "loss" and EVALUATION.search(name) else found
