@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class Gradient:
     """Gradients that explode or vanish."""
 
-    alerts = (
+    alerts: tuple[str, ...] = (
         "GradientExplosion",
         "GradientVanishing",
     )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class LearningRate:
     """A learning rate that cannot be meant."""
 
-    alerts = ("LearningRateOutOfRange",)
+    alerts: tuple[str, ...] = ("LearningRateOutOfRange",)
 
     def take(self, column: Column, context: Context) -> Iterator[Finding]:  # noqa: ARG002  not built yet
         """Nothing yet."""

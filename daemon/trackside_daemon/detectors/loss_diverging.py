@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class LossDiverging:
     """A loss whose level rises and stays."""
 
-    alerts = ("LossDiverging",)
+    alerts: tuple[str, ...] = ("LossDiverging",)
 
     def take(self, column: Column, context: Context) -> Iterator[Finding]:  # noqa: ARG002  not built yet
         """Nothing yet."""

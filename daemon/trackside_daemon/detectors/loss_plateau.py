@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class LossPlateau:
     """A loss that learns nothing any more."""
 
-    alerts = ("LossPlateau",)
+    alerts: tuple[str, ...] = ("LossPlateau",)
 
     def take(self, column: Column, context: Context) -> Iterator[Finding]:  # noqa: ARG002  not built yet
         """Nothing yet."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class LossRestart:
     """A loss that begins anew where the training went back."""
 
-    alerts = ("LossRestart",)
+    alerts: tuple[str, ...] = ("LossRestart",)
 
     def take(self, column: Column, context: Context) -> Iterator[Finding]:  # noqa: ARG002  not built yet
         """Nothing yet."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class LossSpike:
     """A loss that jumps for a sample or a few, and a batch that is hard."""
 
-    alerts = (
+    alerts: tuple[str, ...] = (
         "LossSpike",
         "LossHardBatch",
     )

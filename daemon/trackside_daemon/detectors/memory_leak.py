@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class MemoryLeak:
     """Memory that grows without end."""
 
-    alerts = ("HostMemoryLeak",)
+    alerts: tuple[str, ...] = ("HostMemoryLeak",)
 
     def take(self, column: Column, context: Context) -> Iterator[Finding]:  # noqa: ARG002  not built yet
         """Nothing yet."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class NonFinite:
     """A value that is NaN or infinite."""
 
-    alerts = ("NonFinite",)
+    alerts: tuple[str, ...] = ("NonFinite",)
 
     def take(self, column: Column, context: Context) -> Iterator[Finding]:  # noqa: ARG002  not built yet
         """Nothing yet."""

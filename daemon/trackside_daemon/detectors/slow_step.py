@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class SlowStep:
     """A step that takes much longer than those before it, but for pauses that come by a schedule."""
 
-    alerts = ("SlowStep",)
+    alerts: tuple[str, ...] = ("SlowStep",)
 
     def take(self, column: Column, context: Context) -> Iterator[Finding]:  # noqa: ARG002  not built yet
         """Nothing yet."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class Throughput:
     """Steps that have become slower and stay so."""
 
-    alerts = ("ThroughputRegression",)
+    alerts: tuple[str, ...] = ("ThroughputRegression",)
 
     def take(self, column: Column, context: Context) -> Iterator[Finding]:  # noqa: ARG002  not built yet
         """Nothing yet."""
