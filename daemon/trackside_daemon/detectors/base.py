@@ -34,14 +34,14 @@ class Finding(NamedTuple):
     Attributes:
         alert: Its name, such as ``LossSpike``.
         severity: How bad it is.
-        index: Of the sample in the column at which it shows.
+        at: The index of the sample in the column at which it shows.
         text: What it is, how bad and since when, in one sentence with numbers; where it is is added by others.
         over: It is not so any more; found again it is a new one.
     """
 
     alert: str
     severity: Severity
-    index: int
+    at: int
     text: str
     over: bool = False
 
