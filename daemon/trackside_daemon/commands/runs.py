@@ -88,21 +88,21 @@ def runs(
     url: Url = "",
 ) -> None:
     """List the runs in the history, the newest first."""
-    with _told():
+    with told():
         from trackside_daemon.history.reader import Filter
         from trackside_daemon.training.families import STATES
 
         if state and state not in STATES:
             raise WrongError(f"--state {shown(state)}: a run is {', '.join(STATES)}")
         wanted = Filter(name, tag, state, _moment("--since", since), _moment("--until", until, end=True), limit)
-        source = _find(storage_path, url)
+        source = find_history(storage_path, url)
         found = source.runs(wanted)
         if not source.live and any(run["ended"] is None for run in found):
-            _say("no daemon answers here: what has not ended is told as it was last written")
+            say("no daemon answers here: what has not ended is told as it was last written")
         if as_json:
             _print_json({"runs": found})
         elif found:
-            _print(_list(found, time.time()))
+            print_lines(_list(found, time.time()))
             if limit and len(found) == limit:
                 typer.echo(f"trackside: the newest {limit}; --limit 0 for all", err=True)
         else:
@@ -127,10 +127,10 @@ def show(
     BEST is the minimum of what is called a loss, an error, a perplexity or a time, and the maximum of an accuracy or
     a score. MEAN leaves out NaN and infinities.
     """
-    with _told():
+    with told():
         from trackside_daemon.commands import show
 
-        source = _find(storage_path, url)
+        source = find_history(storage_path, url)
         found = source.run(run)
         ranks = sorted({one["rank"] for one in found["metrics"]})
         if rank is not None and rank not in ranks:
@@ -139,7 +139,7 @@ def show(
         if as_json:
             _print_json({**found, "events": events})
         else:
-            _print(show.describe(found, events, rank, time.time()))
+            print_lines(show.describe(found, events, rank, time.time()))
 
 
 @app.command(epilog="\b\nExample: trackside compare baseline wider deeper")
@@ -148,15 +148,15 @@ def compare(run: Runs, *, as_json: Json = False, storage_path: StoragePath = Non
 
     Of the configurations the entries that differ; of the metrics those of the lowest rank.
     """
-    with _told():
+    with told():
         from trackside_daemon.commands import show
 
-        source = _find(storage_path, url)
+        source = find_history(storage_path, url)
         found = [source.run(one) for one in run]
         if as_json:
             _print_json(show.compared(found))
         else:
-            _print(show.compare(found))
+            print_lines(show.compare(found))
 
 
 @app.command(epilog="\b\nExample: trackside export gpt-small --format csv --output gpt-small.csv")
@@ -177,12 +177,12 @@ def export(
 
     trackside import reads all three again.
     """
-    with _told():
+    with told():
         from trackside_daemon.commands.output import save
 
         if form not in FORMS:
             raise WrongError(f"--format: {form!r} is none of {', '.join(FORMS)}")
-        source = _find(storage_path, url)
+        source = find_history(storage_path, url)
         found = source.run(run)
         if found.get("trimmed"):
             typer.echo("trackside: older samples of this run were trimmed, and only what is left is written", err=True)
@@ -211,10 +211,10 @@ def import_(
 
     CSV has a column for the step, one for the time perhaps, and one a key, as pandas, W&B and TensorBoard write it.
     """
-    with _told():
+    with told():
         if id and len(file) > 1:
             raise WrongError("--id is for one file: each run needs its own")
-        source = _find(storage_path, url)
+        source = find_history(storage_path, url)
         status = 0
         for one in file:
             status = max(status, _import(source, one, name, id))
@@ -230,8 +230,8 @@ def pin(
     url: Url = "",
 ) -> None:
     """Keep every sample of a run, whatever the bounds are."""
-    with _told():
-        source = _find(storage_path, url)
+    with told():
+        source = find_history(storage_path, url)
         found = source.run(run)
         source.pin(found["id"], pinned=not off)
         typer.echo(f"{'no longer pinned' if off else 'pinned'}: {_named(found)}")
@@ -246,8 +246,8 @@ def delete(
     url: Url = "",
 ) -> None:
     """Delete runs from the history, for good."""
-    with _told():
-        source = _find(storage_path, url)
+    with told():
+        source = find_history(storage_path, url)
         found = {one["id"]: one for one in map(source.run, run)}
         if not yes:
             for one in found.values():
@@ -306,19 +306,19 @@ def _import(source: Source, file: Path, name: str, id_: str) -> int:
     try:
         taken = source.take(file, name, id_)
     except (FormError, ImportingError) as error:
-        _say(str(error))
+        say(str(error))
         return 2
     except (ArithmeticError, RecursionError, ValueError) as error:
-        _say(f"{file}: it holds what no history can: {error}")
+        say(f"{file}: it holds what no history can: {error}")
         return 2
     except SourceError as error:
-        _say(str(error))
+        say(str(error))
         return error.status
     except FileNotFoundError:
-        _say(f"{file}: no such file")
+        say(f"{file}: no such file")
         return 2
     for note in taken.notes:
-        _say(f"{file}: {note}")
+        say(f"{file}: {note}")
     typer.echo(f"imported: {file} as run {shown(taken.run)}, {taken.samples} samples")
     return 0
 
@@ -342,14 +342,15 @@ def _moment(option: str, text: str, *, end: bool = False) -> float | None:
         ) from None
 
 
-def _find(directory: Path | None, url: str) -> Source:
+def find_history(directory: Path | None, url: str) -> Source:
+    """The history that a command is about."""
     from trackside_daemon.commands.find import find
 
     return find(directory, url)
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def told() -> Iterator[None]:
     """Failures are a line each, and an exit status: 2 for what cannot be, 1 for what went wrong."""
     from trackside_daemon.commands.source import SourceError
     from trackside_daemon.history.place import HistoryError
@@ -374,15 +375,16 @@ def _reason(error: BaseException) -> str:
 
 
 def _fail(message: str, status: int) -> NoReturn:
-    _say(message)
+    say(message)
     raise typer.Exit(status)
 
 
-def _say(message: str) -> None:
+def say(message: str) -> None:
+    """Tell the user, beside what is printed."""
     typer.echo(f"trackside: {shown(message)}", err=True)
 
 
-def _print(lines: Iterator[str]) -> None:
+def print_lines(lines: Iterator[str]) -> None:
     """Print what may have letters that the terminal has not."""
     encoding = sys.stdout.encoding or "utf-8"
     for line in lines:

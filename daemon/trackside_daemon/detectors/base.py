@@ -6,12 +6,14 @@ the same either way: what it finds at a sample depends on that sample and those 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 Severity = Literal["info", "warning", "critical"]
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+"""The least severe first."""
 
 
 class Column(NamedTuple):

@@ -33,6 +33,9 @@ _DETECTORS: dict[str, tuple[type[Detector], ...]] = {
     "memory": (MemoryLeak,),
 }
 
+ALERTS = tuple(dict.fromkeys(alert for every in _DETECTORS.values() for detector in every for alert in detector.alerts))
+"""All that can be found, by name."""
+
 RAISED = 1.1
 """A learning rate that rises by more at once is raised, and the loss may jump with it."""
 

@@ -93,7 +93,7 @@ def _points(scanner: Scanner) -> Chunk:
             step, seconds, value = point
             steps.append(placed(0, 0, step)[2])
             times.append(microseconds(seconds))
-            values.append(_number(value))
+            values.append(number(value))
         except TypeError:
             raise ValueError(f"[step, time, value] is expected, not {str(point)[:60]}") from None
     return steps, times, values
@@ -173,7 +173,7 @@ def _push(samples: _Samples, clock: Clock) -> Push | None:
         *placed(samples.attempt, samples.rank, samples.step),
         clock.at(samples.time),
         tuple(samples.values),
-        [_number(value) for value in samples.values.values()],
+        [number(value) for value in samples.values.values()],
     )
 
 
@@ -190,14 +190,19 @@ def _flat(fields: dict[str, Any], clock: Clock, skipped: Counter[str]) -> Push |
     values: dict[str, float] = {}
     for key, value in fields.items():
         try:
-            values[key] = _number(value)
+            values[key] = number(value)
         except (ValueError, TypeError):
             if value is not None:
                 skipped[key] += 1
     return Push(*placed(0, 0, int(step)), clock.at(time), tuple(values), list(values.values())) if values else None
 
 
-def _number(value: float | str) -> float:
+def number(value: float | str) -> float:
+    """A number, or what stands for NaN and infinities.
+
+    Raises:
+        ValueError: It is neither.
+    """
     if isinstance(value, str) and value.strip().lower() not in _NONFINITE:
         raise ValueError(f'a number, or one of "nan", "inf" and "-inf", is expected, not {value!r}')
     return float(value)
