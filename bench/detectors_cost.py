@@ -1,0 +1,130 @@
+"""What a sample costs in each detector, alone and together."""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import time
+from math import exp
+from typing import TYPE_CHECKING, Any
+
+from bench.feeder import KEYS
+from bench.table import head, row, verdict
+
+from trackside_daemon.detectors import rank
+from trackside_daemon.detectors.base import Column, Context
+from trackside_daemon.detectors.roles import role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from bench.logs import Log
+
+REPEATS = 5
+SAMPLES = 40_000
+BATCH = 512
+WATCHED = ("loss", "learning_rate", "grad_norm", "step_duration_seconds")
+WIDE = (*WATCHED, *(f"other/{number}" for number in range(16)))
+
+
+def costs(found: Sequence[Log]) -> None:
+    """Print the tables; of real series too where there are some."""
+    head("µs a sample, median of 5", "a long synthetic series", "one by one", "real series", "wanted", "")
+    for name, detectors in rank._DETECTORS.items():
+        real = _real(found, name)
+        for detector in detectors:
+            long = _long(name)
+            figures = [_alone(detector, [long], BATCH), _alone(detector, [long], 1)]
+            told = [f"{figure:.2f}" for figure in figures]
+            if real:
+                figures.append(_alone(detector, real, BATCH))
+            told.append(f"{figures[2]:.2f}" if real else "-")
+            met = max(figures[0], *figures[2:]) <= 3 if real else figures[0] <= 3
+            row(f"{detector.__name__}, {name}", *told, "<= 3 in batches", "met" if met else "**MISSED**")
+    head(f"all detectors, batches of {BATCH} steps", "samples/s", "µs of a step", "wanted", "")
+    _together("20 values, 4 watched", WIDE, ">= 500,000")
+    watched = sum(bool(role(key)) for key in KEYS)
+    _together(f"20 values as in bench/ingest.py, {watched} watched", KEYS, "")
+
+
+def _together(what: str, keys: Sequence[str], wanted: str) -> None:
+    """All of a rank, from columns as they arrive."""
+    columns = {key: _long(role(key) or "rate", seed) for seed, key in enumerate(keys)}
+    batches = list(_batches(columns))
+
+    def once() -> None:
+        every = rank.RankDetectors()
+        for batch in batches:
+            for _ in every.take(batch):
+                pass
+
+    seconds = _median(once)
+    rate = SAMPLES * len(keys) / seconds
+    told = (f"{rate:,.0f}", f"{seconds / SAMPLES * 1e6:.1f}")
+    if wanted:
+        row(what, *told, wanted, "met" if rate >= 500_000 else "**MISSED**")
+    else:
+        row(what, *told, "", "")
+
+
+def _alone(detector: type[Any], series: Iterable[Column], batch: int) -> float:
+    """Microseconds a sample of one detector, a new one for each series."""
+    pieces = [[column for part in _batches({"": one}, batch) for column in part.values()] for one in series]
+    count = sum(len(column.values) for parts in pieces for column in parts)
+
+    def once() -> None:
+        for parts in pieces:
+            one, context = detector(), Context()
+            for column in parts:
+                for _ in one.take(column, context):
+                    pass
+
+    return _median(once) / count * 1e6
+
+
+def _median(work: Callable[[], None]) -> float:
+    seconds = []
+    for _ in range(REPEATS):
+        begun = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - begun)
+    return statistics.median(seconds)
+
+
+def _batches(columns: Mapping[str, Column], size: int = BATCH) -> Iterable[dict[str, Column]]:
+    length = max(len(column.values) for column in columns.values())
+    for first in range(0, length, size):
+        yield {key: Column(*(each[first : first + size] for each in column)) for key, column in columns.items()}
+
+
+def _real(found: Iterable[Log], name: str) -> list[Column]:
+    """The real series of a role."""
+    columns: dict[tuple[str, str, str], Column] = {}
+    for log in found:
+        gathered: dict[str, tuple[list[int], list[float], list[float]]] = {}
+        for number, line in enumerate(log.lines):
+            pushed = json.loads(line)
+            for key, value in pushed["values"].items():
+                if role(key) == name:
+                    steps, times, values = gathered.setdefault(key, ([], [], []))
+                    steps.append(pushed.get("step", number))
+                    times.append(pushed.get("time", float(number)))
+                    values.append(value)
+        columns |= {(log.dataset, log.run, key): Column(*each) for key, each in gathered.items()}
+    return list(columns.values())
+
+
+def _long(name: str, seed: int = 0) -> Column:
+    """A series of the role that is as most are."""
+    chance = random.Random(seed)
+    makes: dict[str, Callable[[int], float]] = {
+        "loss": lambda step: 2 + 8 * exp(-step / 3000) + chance.gauss(0, 0.05),
+        "evaluation": lambda step: 2 + 8 * exp(-step / 3000) + chance.gauss(0, 0.05),
+        "gradient": lambda step: exp(chance.gauss(0, 0.2)),  # noqa: ARG005  one kind of function
+        "rate": lambda step: 3e-4 * max(0.1, 1 - step / SAMPLES),
+        "duration": lambda step: 0.2 * exp(chance.gauss(0, 0.03)) * (5 if step % 1000 == 999 else 1),
+        "memory": lambda step: 4e9 * (1 + 0.01 * chance.random()) + min(step, 2000) * 1e5,
+    }
+    make = makes[name]
+    return Column(list(range(SAMPLES)), [0.2 * step for step in range(SAMPLES)], [make(step) for step in range(SAMPLES)])
