@@ -40,6 +40,7 @@ bench: $(VENV)/.dev $(RIVALS)/.installed
 	@PYTHONPATH=tests $(BIN)/python bench/ends.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/push.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/ingest.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/detectors.py
 
 check: $(VENV)/.dev
 	$(SAY) 'lint, types, import contracts'

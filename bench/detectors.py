@@ -115,7 +115,9 @@ def _task(score: ModuleType, task: str) -> None:
     head(f"limits, {task}", "measured", "wanted", "")
     for what, measured, limit, met in _LIMITS[task](all_, without, ours.rows):
         verdict(what, measured, limit, met=met)
-    verdict(f"{PREFIXES} beginnings of each log told otherwise than the whole", f"{ours.later}", "0", met=not ours.later)
+    verdict(
+        f"{PREFIXES} beginnings of each log told otherwise than the whole", f"{ours.later}", "0", met=not ours.later
+    )
 
 
 def _scored(score: ModuleType, task: str) -> Scored:
@@ -162,11 +164,19 @@ def _row(score: ModuleType, log: Log, found: Sequence[int]) -> dict[str, Any]:
     )
     delays = [(major[place]["kind"], delay) for place, delay in hits.items()]
     return {
-        **{"dataset": log.dataset, "run": log.run, "key": log.column, "n": len(log.places)},
-        **{"events": len(major), "kinds": [one["kind"] for one in major]},
-        **{"found": len(hits), "found_kinds": [kind for kind, _ in delays]},
-        **{"delays": [delay for _, delay in delays], "delay_kinds": delays},
-        **{"fp": false, "grey": grey, "periodic": periodic},
+        "dataset": log.dataset,
+        "run": log.run,
+        "key": log.column,
+        "n": len(log.places),
+        "events": len(major),
+        "kinds": [one["kind"] for one in major],
+        "found": len(hits),
+        "found_kinds": [kind for kind, _ in delays],
+        "delays": [delay for _, delay in delays],
+        "delay_kinds": delays,
+        "fp": false,
+        "grey": grey,
+        "periodic": periodic,
     }
 
 

@@ -10,7 +10,7 @@ from math import exp
 from typing import TYPE_CHECKING, Any
 
 from bench.feeder import KEYS
-from bench.table import head, row, verdict
+from bench.table import head, row
 
 from trackside_daemon.detectors import rank
 from trackside_daemon.detectors.base import Column, Context
@@ -127,4 +127,6 @@ def _long(name: str, seed: int = 0) -> Column:
         "memory": lambda step: 4e9 * (1 + 0.01 * chance.random()) + min(step, 2000) * 1e5,
     }
     make = makes[name]
-    return Column(list(range(SAMPLES)), [0.2 * step for step in range(SAMPLES)], [make(step) for step in range(SAMPLES)])
+    return Column(
+        list(range(SAMPLES)), [0.2 * step for step in range(SAMPLES)], [make(step) for step in range(SAMPLES)]
+    )

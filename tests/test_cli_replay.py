@@ -1,0 +1,242 @@
+"""`trackside replay` as a process: over files, standard input, and runs of the history."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import random
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from histories import BEGIN, finished, history, opened, taken
+from processes import DEADLINE, ROOT, clean_environ, command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from processes import Daemon
+
+DATA = Path(os.environ.get("TRACKSIDE_SHARED_DATA") or ROOT.parent / "shared" / "data")
+
+
+def replay(*arguments: str, given: str = "", environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command("replay", *arguments),
+        input=given,
+        env=clean_environ({"XDG_RUNTIME_DIR": "/nonexistent", **(environ or {})}),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+
+
+def changes(answer: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    assert (answer.returncode, answer.stderr) == (0, "")
+    return [json.loads(line) for line in answer.stdout.splitlines()]
+
+
+def lines(losses: Iterable[Any], **more: Any) -> str:
+    """A push a loss."""
+    pushed = [{"step": step, "time": BEGIN + step, "values": {"loss": loss}} for step, loss in enumerate(losses)]
+    return "".join(f"{json.dumps({**one, **more})}\n" for one in pushed)
+
+
+def losses(count: int = 300) -> list[float]:
+    """Of a healthy training."""
+    chance = random.Random(7)
+    return [2 + 3 * math.exp(-step / 80) + chance.gauss(0, 0.01) for step in range(count)]
+
+
+def ill() -> list[Any]:
+    """The same with a spike, NaN in three forms, and an infinity."""
+    found: list[Any] = losses()
+    found[200] = 9.0
+    found[250:254] = ["nan", math.nan, "NaN", math.inf]
+    return found
+
+
+def test_an_alert_change_is_a_json_line(tmp_path: Path) -> None:
+    file = tmp_path / "pushes.jsonl"
+    file.write_text(lines(ill()))
+    found = changes(replay(str(file)))
+    assert {tuple(one) for one in found} == {("alert", "state", "severity", "key", "rank", "index", "step", "message")}
+    assert ("LossSpike", "firing", 200) in [(one["alert"], one["state"], one["index"]) for one in found]
+    nonfinite = [(one["index"], one["state"]) for one in found if one["alert"] == "NonFinite"]
+    assert nonfinite[:4] == [(250, "firing"), (251, "repeated"), (252, "repeated"), (253, "repeated")]
+    assert [state for _, state in nonfinite[4:]] == ["resolved"]
+    assert all(one["key"] == "loss" and one["rank"] == 0 and one["step"] == one["index"] for one in found)
+    assert all(one["message"] for one in found)
+
+
+def test_a_healthy_training_has_nothing_to_tell() -> None:
+    assert changes(replay("-", "--severity=warning", given=lines(losses(3000)))) == []
+
+
+def test_standard_input_and_a_pipe_are_files_too(tmp_path: Path) -> None:
+    file = tmp_path / "pushes.jsonl"
+    file.write_text(lines(ill()))
+    wanted = replay(str(file)).stdout
+    assert wanted
+    assert replay("-", given=lines(ill())).stdout == wanted
+    assert replay("/dev/stdin", given=lines(ill())).stdout == wanted
+
+
+def test_ranks_are_apart() -> None:
+    both = [line for pair in zip(lines(ill()).splitlines(), lines(losses(), rank=1).splitlines()) for line in pair]  # noqa: B905
+    found = changes(replay("-", "--severity=warning", given="\n".join(both)))
+    assert {one["rank"] for one in found} == {0}
+    assert next(one["index"] for one in found if one["alert"] == "NonFinite") == 500
+
+
+def test_alerts_are_chosen_by_name_and_severity() -> None:
+    alone = changes(replay("-", "--only=NonFinite", given=lines(ill())))
+    assert {one["alert"] for one in alone} == {"NonFinite"}
+    critical = changes(replay("-", "--severity", "critical", given=lines(ill())))
+    assert critical
+    assert {one["severity"] for one in critical} == {"critical"}
+    refused = replay("-", "--only=Everything")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "NonFinite" in refused.stderr
+    assert replay("-", "--severity=bad").returncode == 2
+
+
+def test_a_summary_counts() -> None:
+    answer = replay("-", "--summary", "--only=NonFinite", given=lines(ill()))
+    header, line = answer.stdout.splitlines()
+    assert header.split() == ["ALERT", "SEVERITY", "KEY", "RANKS", "FIRING", "REPEATED", "RESOLVED"]
+    assert line.split()[0] == "NonFinite"
+    assert line.split()[2:] == ["loss", "1", "1", "3", "1"]
+    assert replay("-", "--summary", given=lines(losses(20))).stdout == ""
+
+
+def test_bad_lines_are_named_and_the_rest_is_replayed() -> None:
+    good = lines(ill()).splitlines()
+    answer = replay("-", given="\n".join([*good[:100], *["nonsense"] * 15, '{"values": {"loss": "x"}}', *good[100:]]))
+    told = answer.stderr.splitlines()
+    assert answer.returncode == 0
+    assert len(told) == 11
+    assert told[0].startswith("trackside: standard input: line 101: one JSON object a line is expected")
+    assert told[-1] == "trackside: standard input: 6 more lines make no sense"
+    assert ("NonFinite", 266) in [(one["alert"], one["index"]) for one in map(json.loads, answer.stdout.splitlines())]
+
+
+@pytest.mark.parametrize("name", ["nowhere.jsonl", "", "a" * 5000, "."])
+def test_what_is_neither_file_nor_run_is_refused(name: str, tmp_path: Path) -> None:
+    answer = replay(name, f"--storage.path={tmp_path}")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith("trackside: ")
+    assert "no such file, nor a run" in answer.stderr
+    assert answer.stderr.count("\n") == 1
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    answer = replay("/proc/self/mem")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr == "trackside: /proc/self/mem: input/output error\n"
+
+
+def test_who_reads_no_further_is_not_told() -> None:
+    given = lines([math.nan] * 20_000)
+    shell = f"{' '.join(command('replay', '-'))} | head -n 2; exit ${{PIPESTATUS[0]}}"
+    answer = subprocess.run(
+        ["bash", "-c", shell],
+        input=given,
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert answer.stdout.count("\n") == 2
+    assert answer.stderr == ""
+
+
+def test_what_is_told_of_a_beginning_does_not_depend_on_what_follows() -> None:
+    pushed = lines(ill()).splitlines()
+    whole = changes(replay("-", given="\n".join(pushed)))
+    for count in (1, 200, 201, 252):
+        beginning = changes(replay("-", given="\n".join(pushed[:count])))
+        assert beginning == [one for one in whole if one["index"] < count]
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    """A history with a run of two ranks, whose step 400 took 12 s instead of one."""
+    pushes = [
+        (step, round((BEGIN + step + 11 * (step > 400)) * 1e6), {"loss": float(loss), "tokens": 5.0})
+        for step, loss in enumerate([*ill(), *losses()])
+    ]
+    directory = tmp_path / "history"
+    with history(directory) as one:
+        one.put([opened("aaaa1111", name="gpt-small", rank=rank, world=2) for rank in (0, 1)])
+        one.put([taken("aaaa1111", pushes), taken("aaaa1111", pushes[:100], rank=1), finished("aaaa1111")])
+    return directory
+
+
+def _as_stored(found: list[dict[str, Any]]) -> None:
+    first = {one["alert"]: (one["index"], one["step"], one["key"]) for one in reversed(found)}
+    assert first["NonFinite"] == (250, 250, "loss")
+    assert first["LossSpike"][:2] == (200, 200)
+    assert first["SlowStep"] == (400, 400, "step_duration_seconds")
+
+
+def test_a_stored_run_is_replayed_without_a_daemon(stored: Path, tmp_path: Path) -> None:
+    where = f"--storage.path={stored}"
+    found = changes(replay("gpt-small", where))
+    _as_stored(found)
+    assert changes(replay("aaaa", where)) == found
+    exported = tmp_path / "run.jsonl"
+    subprocess.run(
+        command("export", "gpt-small", "--format=jsonl", f"--output={exported}", where), check=True, env=clean_environ()
+    )
+    of_file = changes(replay(str(exported)))
+    assert [(one["alert"], one["step"]) for one in of_file] == [
+        (one["alert"], one["step"]) for one in found if one["key"] == "loss"
+    ]
+
+
+def test_a_stored_run_is_replayed_while_a_daemon_runs(
+    stored: Path, place: Path, start_daemon: Callable[..., Daemon]
+) -> None:
+    found = changes(replay("gpt-small", f"--storage.path={stored}"))
+    (place / "history").symlink_to(stored)
+    daemon = start_daemon("--no-collector.gpu")
+    assert changes(replay("gpt-small", environ={"TRACKSIDE_ENDPOINT": daemon.endpoint})) == found
+    _as_stored(found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns", "alert", "late"),
+    [
+        ("nan", {"loss": ("loss", 1.0)}, "NonFinite", 0),
+        ("restart", {"loss": ("loss", 1.0)}, "LossRestart", 1),
+        ("leak", {"rss_mb": ("process_resident_bytes", 2.0**20)}, "HostMemoryLeak", 100),
+    ],
+)
+def test_what_is_labelled_in_a_real_log_is_found(
+    kind: str, columns: dict[str, tuple[str, float]], alert: str, late: int
+) -> None:
+    if not DATA.is_dir():
+        pytest.skip(f"there are no labelled logs at {DATA}")
+    with (DATA / "dev" / "labels.jsonl").open() as stream:
+        event = next(one for one in map(json.loads, stream) if one["kind"] == kind and one["key"] in columns)
+    with (DATA / "dev" / event["dataset"] / f"{event['run']}.csv").open(newline="") as stream:
+        rows = [row for row in csv.DictReader(stream) if row[event["key"]]]
+    pushed = [
+        {
+            "step": int(float(row["step"])),
+            "values": {
+                key: repr(float(row[column]) * unit) if row[column] == "nan" else float(row[column]) * unit
+                for column, (key, unit) in columns.items()
+            },
+        }
+        for row in rows
+    ]
+    found = changes(replay("-", f"--only={alert}", given="".join(f"{json.dumps(one)}\n" for one in pushed)))
+    delays = [one["index"] - event["start"] for one in found if one["state"] == "firing"]
+    assert any(0 <= delay <= late for delay in delays), delays
