@@ -2,19 +2,143 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from math import inf, isfinite
+from typing import TYPE_CHECKING, NamedTuple
+
+from trackside_daemon.detectors.base import Finding
+from trackside_daemon.detectors.schedule import Schedule
+from trackside_daemon.detectors.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.detectors.base import Column, Context, Finding
+    from trackside_daemon.detectors.base import Column, Context
+
+PAUSES = frozenset({"eval", "evaluation", "validation", "checkpoint", "save"})
+"""Phases whose time is no step's."""
+
+BEFORE = 50
+"""Samples of late that a step is compared with, and how many of them there must be at least."""
+ENOUGH = 16
+
+LEARNT = 1.4
+LEARNT_SCALES = 3.0
+"""What is remembered as a pause is a little less than what is told, so that one at the edge is known."""
+
+QUANTUM = 1e-3
+"""Times are often logged to the millisecond or to a per mille: equal ones still differ by so much."""
+
+APART = 3
+"""Samples: slow steps that follow each other so closely are one trouble, or one pause."""
+
+CALM = 20
+"""Samples without a slow one after which it is over."""
+
+USUAL = 1000
+"""Samples after which slow steps are what is usual now."""
+
+
+class Slow(NamedTuple):
+    """A slow step: how long it took and how long those before it, in seconds."""
+
+    step: int
+    time: float
+    seconds: float
+    usual: float
+
+    @property
+    def excess(self) -> float:
+        """What it took beyond the usual, in parts of that."""
+        return self.seconds / self.usual - 1
+
+    def text(self) -> str:
+        """For a human."""
+        return (
+            f"step {self.step:,} took {self.seconds:.3g} s, {self.seconds / self.usual:.1f} times the {self.usual:.3g} s "
+            f"of the steps before: {self.seconds - self.usual:.3g} s lost, and no schedule of pauses explains it"
+        )
 
 
 class SlowStep:
-    """A step that takes much longer than those before it, but for pauses that come by a schedule."""
+    """A step, or a few, that take more than *ratio* times the median of late and lie *scales* robust deviations above it."""
 
     alerts: tuple[str, ...] = ("SlowStep",)
 
-    def take(self, column: Column, context: Context) -> Iterator[Finding]:  # noqa: ARG002  not built yet
-        """Nothing yet."""
-        yield from ()
+    def __init__(self, *, ratio: float = 1.5, scales: float = 9.0) -> None:
+        self._ratio = ratio
+        self._scales = scales
+        self._window = Window(BEFORE)
+        self._by_step: Schedule | None = None
+        self._by_time: Schedule | None = None
+        self._step = 0
+        self._unit = 1
+        self._index = 0
+        self._last_slow = -APART - 1
+        self._pause = (-APART - 1, 0.0)
+        self._usual: float | None = None
+        self._told_at = 0
+        self._calm = 0
+
+    def take(self, column: Column, context: Context) -> Iterator[Finding]:
+        """Seconds a step, in order."""
+        if context.phase in PAUSES:
+            return
+        for at, (step, time, seconds) in enumerate(zip(*column, strict=True)):
+            if 0 < seconds < inf:
+                self._advance(step, time)
+                if len(self._window) >= ENOUGH and seconds > LEARNT * (usual := self._window.median()):
+                    yield from self._exceeds(at, Slow(step, time, seconds, usual))
+                if self._usual is not None:
+                    yield from self._watch(at, step, seconds)
+                self._window.add(seconds)
+
+    def _advance(self, step: int, time: float) -> None:
+        if self._by_step is None:
+            self._by_step = Schedule(step)
+        elif step < self._step:
+            self._by_step.forget_from(step)
+        elif step > self._step:
+            self._unit = step - self._step
+        if self._by_time is None and isfinite(time):
+            self._by_time = Schedule(time)
+        self._step = step
+        self._index += 1
+
+    def _exceeds(self, at: int, slow: Slow) -> Iterator[Finding]:
+        scales = (slow.seconds - slow.usual) / (self._window.spread() + QUANTUM * slow.usual)
+        if scales <= LEARNT_SCALES:
+            return
+        if slow.seconds > self._ratio * slow.usual and scales > self._scales and not self._due(slow):
+            if self._index - self._last_slow > APART:
+                yield Finding("SlowStep", "warning", at, slow.text())
+                if self._usual is None:
+                    self._usual, self._told_at = slow.usual, self._index
+            self._last_slow = self._index
+        if self._by_step is not None:
+            self._by_step.note(slow.step, slow.excess)
+        if self._by_time is not None and isfinite(slow.time):
+            self._by_time.note(slow.time, slow.excess)
+
+    def _due(self, slow: Slow) -> bool:
+        """Whether it is a scheduled pause, or one of the steps right after it that are slow with it."""
+        paused_at, paused = self._pause
+        if self._index - paused_at <= APART and slow.excess <= paused:
+            return True
+        due = self._by_step is not None and self._by_step.expects(slow.step, slow.excess, self._unit)
+        if not due and self._by_time is not None and isfinite(slow.time):
+            due = self._by_time.expects(slow.time, slow.excess, slow.usual * self._unit)
+        if due:
+            self._pause = (self._index, slow.excess)
+        return due
+
+    def _watch(self, at: int, step: int, seconds: float) -> Iterator[Finding]:
+        usual = self._usual or 0.0
+        self._calm = self._calm + 1 if seconds <= self._ratio * usual else 0
+        if self._calm >= CALM:
+            text = f"steps take {self._window.median():.3g} s again at step {step:,}"
+        elif self._index - self._told_at >= USUAL:
+            text = f"steps have taken {self._window.median():.3g} s for {USUAL:,} samples: that is the usual now"
+        else:
+            return
+        self._usual = None
+        yield Finding("SlowStep", "warning", at, text, over=True)

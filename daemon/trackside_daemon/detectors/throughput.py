@@ -4,17 +4,98 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trackside_daemon.detectors.base import Finding
+from trackside_daemon.detectors.slow_step import PAUSES
+from trackside_daemon.detectors.window import Window
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.detectors.base import Column, Context, Finding
+    from trackside_daemon.detectors.base import Column, Context
+
+BLOCK = 10
+"""Samples that are judged together, by their median: pauses and single slow steps vanish in it."""
+
+BEFORE = 32
+"""Blocks of late that are the usual, and how many there must be at least."""
+ENOUGH = 6
+
+LASTING = 4
+"""Blocks in a row that must be slower."""
+
+RETURNED = 2
+"""Blocks in a row after which it is over."""
+
+USUAL = 100
+"""Blocks after which the slower steps are what is usual."""
 
 
 class Throughput:
-    """Steps that have become slower and stay so."""
+    """Steps whose level is *ratio* times what it was, by more than *scales* of how levels differ, for 40 samples."""
 
     alerts: tuple[str, ...] = ("ThroughputRegression",)
 
-    def take(self, column: Column, context: Context) -> Iterator[Finding]:  # noqa: ARG002  not built yet
-        """Nothing yet."""
-        yield from ()
+    def __init__(self, *, ratio: float = 1.08, scales: float = 3.0) -> None:
+        self._ratio = ratio
+        self._scales = scales
+        self._block: list[float] = []
+        self._window = Window(BEFORE)
+        self._slower: list[float] = []
+        self._since = 0
+        self._began = 0
+        self._usual: float | None = None
+        self._blocks = 0
+        self._back = 0
+
+    def take(self, column: Column, context: Context) -> Iterator[Finding]:
+        """Seconds a step, in order."""
+        if context.phase in PAUSES:
+            return
+        block = self._block
+        for at, (step, seconds) in enumerate(zip(column.steps, column.values, strict=True)):
+            if 0 < seconds < float("inf"):
+                if not block:
+                    self._began = step
+                block.append(seconds)
+                if len(block) == BLOCK:
+                    block.sort()
+                    level = (block[BLOCK // 2 - 1] + block[BLOCK // 2]) / 2
+                    block.clear()
+                    yield from self._judge(at, step, level) if self._usual is None else self._watch(at, step, level)
+
+    def _judge(self, at: int, step: int, level: float) -> Iterator[Finding]:
+        if len(self._window) < ENOUGH:
+            self._window.add(level)
+            return
+        usual = self._window.median()
+        if level <= self._ratio * usual or level - usual <= self._scales * self._window.spread():
+            for held in (*self._slower, level):
+                self._window.add(held)
+            self._slower.clear()
+            return
+        if not self._slower:
+            self._since = self._began
+        self._slower.append(level)
+        if len(self._slower) == LASTING:
+            now = sorted(self._slower)[LASTING // 2]
+            self._slower.clear()
+            self._usual, self._blocks, self._back = usual, 0, 0
+            text = (
+                f"steps take {now:.3g} s since about step {self._since:,}, {100 * (now / usual - 1):.0f} % more than "
+                f"the {usual:.3g} s before: {100 * (1 - usual / now):.0f} % of the throughput is lost at step {step:,}"
+            )
+            yield Finding("ThroughputRegression", "warning", at, text)
+
+    def _watch(self, at: int, step: int, level: float) -> Iterator[Finding]:
+        usual = self._usual or 0.0
+        self._blocks += 1
+        self._back = self._back + 1 if level <= (1 + (self._ratio - 1) / 2) * usual else 0
+        if self._back >= RETURNED:
+            text = f"steps take {level:.3g} s again at step {step:,}"
+        elif self._blocks >= USUAL:
+            text = f"steps have taken {level:.3g} s for {USUAL * BLOCK:,} samples: that is the usual now"
+            self._window.clear()
+        else:
+            return
+        self._usual = None
+        yield Finding("ThroughputRegression", "warning", at, text, over=True)
