@@ -58,10 +58,12 @@ class Scored(NamedTuple):
     """A task's score: a line a series, as `score.py` has it, and what else was seen.
 
     Attributes:
+        alone: The same where nothing but the key is pushed, and no time.
         later: Beginnings of logs of which something else was told than of the whole.
     """
 
     rows: list[dict[str, Any]]
+    alone: list[dict[str, Any]]
     later: int
     alerts: Counter[str]
 
@@ -110,6 +112,7 @@ def _task(score: ModuleType, task: str) -> None:
         rows, _, _ = score.run(str(PLACE / "baselines" / f"{name}.py"), task, ["dev"], TOLERANCE, COOLDOWN)
         _figures(score, name, rows, hard=task == "loss")
     _figures(score, "**trackside**", ours.rows, hard=task == "loss")
+    _figures(score, "trackside, that key alone", ours.alone, hard=task == "loss")
     print(f"\nAlerts: {', '.join(f'{name} {count}' for name, count in sorted(ours.alerts.items())) or 'none'}.")
     _kinds(ours.rows)
     head(f"limits, {task}", "measured", "wanted", "")
@@ -121,16 +124,17 @@ def _task(score: ModuleType, task: str) -> None:
 
 
 def _scored(score: ModuleType, task: str) -> Scored:
-    rows, later, alerts, longest = [], 0, Counter[str](), None
+    rows, alone, later, alerts, longest = [], [], 0, Counter[str](), None
     for log in logs(score, task):
         changes = replayed(log.lines)
         later += _later(log, changes)
         alerts.update(one.alert for one in changes if one.key == log.key and one.state != "resolved")
         rows.append(_row(score, log, alarms(log, changes, TASKS[task])))
+        alone.append(_row(score, log, alarms(log, replayed(log.alone()), TASKS[task])))
         longest = max(longest or (log, changes), (log, changes), key=lambda pair: len(pair[1]))
     assert longest is not None
     _as_the_command(*longest)
-    return Scored(rows, later, alerts)
+    return Scored(rows, alone, later, alerts)
 
 
 def _as_the_command(log: Log, changes: Sequence[Change]) -> None:

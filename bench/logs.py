@@ -55,6 +55,15 @@ class Log(NamedTuple):
     grace: int
     labels: list[dict[str, Any]]
 
+    def alone(self) -> list[bytes]:
+        """The pushes with that key only, and without times."""
+        found = []
+        for pushed in map(json.loads, self.lines):
+            pushed["values"] = {key: value for key, value in pushed["values"].items() if key == self.key}
+            pushed.pop("time", None)
+            found.append(f"{json.dumps(pushed)}\n".encode())
+        return found
+
 
 def scorer() -> ModuleType:
     """What scores alarms, as it stands beside the logs."""
