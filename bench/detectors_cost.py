@@ -95,7 +95,8 @@ def _median(work: Callable[[], None]) -> float:
 def _batches(columns: Mapping[str, Column], size: int = BATCH) -> Iterable[dict[str, Column]]:
     length = max(len(column.values) for column in columns.values())
     for first in range(0, length, size):
-        yield {key: Column(*(each[first : first + size] for each in column)) for key, column in columns.items()}
+        cut = slice(first, first + size)
+        yield {key: Column(one.steps[cut], one.times[cut], one.values[cut]) for key, one in columns.items()}
 
 
 def _real(found: Iterable[Log], name: str) -> list[Column]:
