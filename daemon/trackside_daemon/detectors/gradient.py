@@ -2,22 +2,130 @@
 
 from __future__ import annotations
 
+from math import exp, isfinite, log
 from typing import TYPE_CHECKING
+
+from trackside_daemon.detectors.base import Finding
+from trackside_daemon.detectors.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.detectors.base import Column, Context, Finding
+    from trackside_daemon.detectors.base import Column, Context, Severity
+
+NEAR = 9
+"""Samples whose median is the usual of late; short, so that it follows a norm that falls or rises by itself."""
+
+LONG = 128
+"""Samples from which it is known how far norms lie from that median, and how many there must be at least."""
+ENOUGH = 24
+
+BLOCK = 10
+"""Samples whose median stands for them in what is remembered for long."""
+BLOCKS = 50
+
+LEAST = 1e-30
+"""Norms below count as this: zero has no logarithm."""
+
+NOTHING = 1e-8
+"""A norm below is none, whatever it was before."""
+
+VANISHED = 20
+"""Samples in a row."""
+
+CALM = 20
+"""Samples in a row after which an explosion is over."""
+
+APART = 5
+"""Samples: what comes so soon after another is the same explosion."""
+
+CRITICAL = 100.0
+"""Times the usual norm from which a step without clipping cannot be survived."""
 
 
 class Gradient:
-    """Gradients that explode or vanish."""
+    """A norm that is *times* the usual of late, or a *times*-th of that of long, and beyond *scales* robust deviations.
+
+    It is judged by its logarithm, since norms differ by factors. It also tells the context how the norm stands.
+    """
 
     alerts: tuple[str, ...] = (
         "GradientExplosion",
         "GradientVanishing",
     )
 
-    def take(self, column: Column, context: Context) -> Iterator[Finding]:  # noqa: ARG002  not built yet
-        """Nothing yet."""
-        yield from ()
+    def __init__(self, *, times: float = 3.0, scales: float = 8.0, vanished: float = 10.0) -> None:
+        self._times = log(times)
+        self._scales = scales
+        self._vanished = log(vanished)
+        self._near = Window(NEAR)
+        self._off = Window(LONG)
+        self._block: list[float] = []
+        self._long = Window(BLOCKS)
+        self._index = 0
+        self._exploded_at: int | None = None
+        self._last_told = -APART
+        self._low = 0
+        self._low_since = 0
+        self._vanishing = False
+
+    def take(self, column: Column, context: Context) -> Iterator[Finding]:
+        """Norms of the gradients, in order."""
+        for at, (step, norm) in enumerate(zip(column.steps, column.values, strict=True)):
+            if isfinite(norm) and norm >= 0:
+                self._index += 1
+                size = log(norm) if norm > LEAST else log(LEAST)
+                yield from self._judge(at, step, size, context)
+                yield from self._judge_low(at, step, size)
+                self._remember(size)
+
+    def _judge(self, at: int, step: int, size: float, context: Context) -> Iterator[Finding]:
+        if len(self._near) < NEAR:
+            return
+        over = size - self._near.median()
+        context.gradient = exp(min(over, 700.0))
+        if over > self._times and len(self._off) >= ENOUGH and over > self._scales * self._scale():
+            if self._index - self._last_told >= APART:
+                severity: Severity = "critical" if context.gradient >= CRITICAL else "warning"
+                yield Finding("GradientExplosion", severity, at, _exploded(step, size, context.gradient))
+            self._last_told = self._exploded_at = self._index
+        elif self._exploded_at is not None and self._index - self._exploded_at >= CALM:
+            self._exploded_at = None
+            text = f"the gradient norm is {exp(size):.3g} at step {step:,}, as usual of late"
+            yield Finding("GradientExplosion", "warning", at, text, over=True)
+
+    def _judge_low(self, at: int, step: int, size: float) -> Iterator[Finding]:
+        usual = self._long.median() if len(self._long) else size
+        under = usual - size
+        low = size < log(NOTHING) or (under > self._vanished and under > self._scales * self._scale())
+        if not low:
+            self._low = 0
+            if self._vanishing:
+                self._vanishing = False
+                yield Finding("GradientVanishing", "warning", at, f"the gradient norm is {exp(size):.3g} again at step {step:,}", over=True)
+            return
+        if not self._low:
+            self._low_since = step
+        self._low += 1
+        if self._low == VANISHED and not self._vanishing:
+            self._vanishing = True
+            text = f"the gradient norm is {exp(size):.3g} at step {step:,} and has been so low since step {self._low_since:,}, where {exp(usual):.3g} was usual: hardly anything is learnt"
+            yield Finding("GradientVanishing", "warning", at, text)
+
+    def _scale(self) -> float:
+        return 1.4826 * self._off.median() if len(self._off) else 0.0
+
+    def _remember(self, size: float) -> None:
+        if len(self._near):
+            self._off.add(abs(size - self._near.median()))
+        self._near.add(size)
+        if not self._low:
+            self._block.append(size)
+            if len(self._block) == BLOCK:
+                self._block.sort()
+                self._long.add(self._block[BLOCK // 2])
+                self._block.clear()
+
+
+def _exploded(step: int, size: float, times: float) -> str:
+    return f"gradient norm {exp(size):.3g} at step {step:,}, {times:.3g} times the {exp(size) / times:.3g} of the steps before"

@@ -23,7 +23,10 @@ OFF = 2.0
 """Samples by which a pause may come early or late."""
 
 CHANCE = 0.03
-"""A schedule is believed when pauses at random would make one that fits as well less often than this."""
+"""A schedule of steps is believed when pauses at random would make one that fits as well less often than this."""
+
+CHANCE_BY_TIME = 0.01
+"""The same of the clock, which seldom sets pauses: it takes more to believe."""
 
 
 class Schedule:
@@ -31,12 +34,14 @@ class Schedule:
 
     Args:
         start: The place of the first sample.
+        chance: See `CHANCE`.
     """
 
-    __slots__ = ("_pauses", "_start")
+    __slots__ = ("_believed", "_pauses", "_start")
 
-    def __init__(self, start: float) -> None:
+    def __init__(self, start: float, *, chance: float) -> None:
         self._start = start
+        self._believed = chance
         self._pauses: deque[tuple[float, float]] = deque(maxlen=KEPT)
 
     def note(self, place: float, excess: float) -> None:
@@ -56,7 +61,7 @@ class Schedule:
         density = min(1.0, len(alike) * unit / max(unit, place - known))
         return any(
             place - earlier >= SHORTEST * unit
-            and len(alike) * self._chance(alike, place, place - earlier, unit, density) < CHANCE
+            and len(alike) * self._chance(alike, place, place - earlier, unit, density) < self._believed
             for earlier in reversed(alike)
         )
 
@@ -71,7 +76,7 @@ class Schedule:
         if whole >= 2 and off <= whole * unit:
             chance = min(1.0, (2 * off + unit) / gap)
         due = place - 2 * gap
-        while chance * len(alike) >= CHANCE:
+        while chance * len(alike) >= self._believed:
             found = _nearest(alike, due)
             if abs(found - due) > OFF * unit:
                 break

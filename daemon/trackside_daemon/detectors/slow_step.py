@@ -6,7 +6,7 @@ from math import inf, isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.detectors.base import Finding
-from trackside_daemon.detectors.schedule import Schedule
+from trackside_daemon.detectors.schedule import CHANCE, CHANCE_BY_TIME, Schedule
 from trackside_daemon.detectors.window import Window
 
 if TYPE_CHECKING:
@@ -94,13 +94,13 @@ class SlowStep:
 
     def _advance(self, step: int, time: float) -> None:
         if self._by_step is None:
-            self._by_step = Schedule(step)
+            self._by_step = Schedule(step, chance=CHANCE)
         elif step < self._step:
             self._by_step.forget_from(step)
         elif step > self._step:
             self._unit = step - self._step
         if self._by_time is None and isfinite(time):
-            self._by_time = Schedule(time)
+            self._by_time = Schedule(time, chance=CHANCE_BY_TIME)
         self._step = step
         self._index += 1
 
