@@ -8,64 +8,28 @@ together, as `trackside replay` does, and the alarms of the key that is scored c
 
 from __future__ import annotations
 
-import json
-import random
 import statistics
 import sys
-import tempfile
 from collections import Counter
 from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from bench.detectors_cost import costs
 from bench.logs import PLACE, logs, scorer
+from bench.replaying import BATCH, COOLDOWN, PREFIXES, TASKS, TOLERANCE, scored
 from bench.table import head, machine, row, verdict
-from processes import clean_environ, command
-
-from trackside_daemon.commands.rows import Rows, read
-from trackside_daemon.detectors.replaying import Replay
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
     from types import ModuleType
 
-    from bench.logs import Log
-
-    from trackside_daemon.detectors.replaying import Change
-
-TASKS: dict[str, tuple[str, ...]] = {
-    "loss": ("NonFinite", "LossSpike", "LossHardBatch", "LossDiverging", "LossRestart"),
-    "time": ("SlowStep", "ThroughputRegression"),
-    "leak": ("HostMemoryLeak",),
-}
-"""The alerts that are alarms of a task. LossPlateau is not scored, and what is found in gradients is of another key."""
 
 BASELINES: dict[str, tuple[str, ...]] = {
     "loss": ("seed_z2", "olmo_core", "olmo2_spike_score", "zclip", "page_hinkley", "robust_mad", "composite"),
     "time": ("seed_z2", "time_ratio", "time_3x", "composite"),
     "leak": ("seed_z2", "composite"),
 }
-TOLERANCE, COOLDOWN = 5, 10
-"""In samples; as `score.py` has them."""
-
-PREFIXES = 3
-"""So many beginnings of each log are replayed too: they must tell what the whole log tells of them."""
-
-
-class Scored(NamedTuple):
-    """A task's score: a line a series, as `score.py` has it, and what else was seen.
-
-    Attributes:
-        alone: The same where nothing but the key is pushed, and no time.
-        later: Beginnings of logs of which something else was told than of the whole.
-    """
-
-    rows: list[dict[str, Any]]
-    alone: list[dict[str, Any]]
-    later: int
-    alerts: Counter[str]
 
 
 def main() -> None:
@@ -82,27 +46,8 @@ def main() -> None:
     print()
 
 
-def replayed(lines: Iterable[bytes]) -> list[Change]:
-    """What `trackside replay` tells of a file."""
-    replay = Replay()
-    return [change for pushed in read(lines, Rows(), _refuse) for change in replay.take(pushed)]
-
-
-def alarms(log: Log, changes: Iterable[Change], names: Sequence[str]) -> list[int]:
-    """The samples of the log's series at which there is an alarm."""
-    return [
-        log.places[one.place]
-        for one in changes
-        if one.key == log.key and one.alert in names and one.state != "resolved"
-    ]
-
-
-def _refuse(number: int, why: str) -> None:
-    raise AssertionError(f"line {number}: {why}")
-
-
 def _task(score: ModuleType, task: str) -> None:
-    ours = _scored(score, task)
+    ours = scored(score, task)
     all_, without = score.agg(ours.rows), score.agg(_without_hard_batches(ours.rows))
     head(
         f"{task}: {all_['series']} series, {all_['samples']:,} samples, {all_['events']} events",
@@ -118,70 +63,11 @@ def _task(score: ModuleType, task: str) -> None:
     head(f"limits, {task}", "measured", "wanted", "")
     for what, measured, limit, met in _LIMITS[task](all_, without, ours.rows):
         verdict(what, measured, limit, met=met)
+    what = f"logs in which batches of {BATCH} rows tell otherwise than one by one"
+    verdict(what, f"{ours.batched}", "0", met=not ours.batched)
     verdict(
         f"{PREFIXES} beginnings of each log told otherwise than the whole", f"{ours.later}", "0", met=not ours.later
     )
-
-
-def _scored(score: ModuleType, task: str) -> Scored:
-    rows, alone, later, alerts, longest = [], [], 0, Counter[str](), None
-    for log in logs(score, task):
-        changes = replayed(log.lines)
-        later += _later(log, changes)
-        alerts.update(one.alert for one in changes if one.key == log.key and one.state != "resolved")
-        rows.append(_row(score, log, alarms(log, changes, TASKS[task])))
-        alone.append(_row(score, log, alarms(log, replayed(log.alone()), TASKS[task])))
-        longest = max(longest or (log, changes), (log, changes), key=lambda pair: len(pair[1]))
-    assert longest is not None
-    _as_the_command(*longest)
-    return Scored(rows, alone, later, alerts)
-
-
-def _as_the_command(log: Log, changes: Sequence[Change]) -> None:
-    """The real command tells the same of a log."""
-    with tempfile.TemporaryDirectory(prefix="ts-") as directory:
-        file = Path(directory) / "log.jsonl"
-        file.write_bytes(b"".join(log.lines))
-        said = _run(command("replay", str(file)))
-    assert [json.loads(line) for line in said.splitlines()] == [one.fields() for one in changes]
-
-
-def _run(arguments: Sequence[str]) -> bytes:
-    import subprocess
-
-    return subprocess.run(arguments, capture_output=True, check=True, env=clean_environ()).stdout
-
-
-def _later(log: Log, changes: Sequence[Change]) -> int:
-    """Beginnings of which something else is told than of the whole."""
-    count = len(log.lines)
-    if count < 60:
-        return 0
-    cuts = random.Random(log.run).sample(range(40, count), PREFIXES)
-    return sum(replayed(log.lines[:cut]) != [one for one in changes if one.place < cut] for cut in cuts)
-
-
-def _row(score: ModuleType, log: Log, found: Sequence[int]) -> dict[str, Any]:
-    """A series' score, as `score.py` has it."""
-    major, hits, false, grey, periodic = score.score_series(
-        found, log.labels, len(log.places), log.grace, TOLERANCE, COOLDOWN
-    )
-    delays = [(major[place]["kind"], delay) for place, delay in hits.items()]
-    return {
-        "dataset": log.dataset,
-        "run": log.run,
-        "key": log.column,
-        "n": len(log.places),
-        "events": len(major),
-        "kinds": [one["kind"] for one in major],
-        "found": len(hits),
-        "found_kinds": [kind for kind, _ in delays],
-        "delays": [delay for _, delay in delays],
-        "delay_kinds": delays,
-        "fp": false,
-        "grey": grey,
-        "periodic": periodic,
-    }
 
 
 def _without_hard_batches(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from math import exp
 from typing import TYPE_CHECKING, Any
 
 from bench.feeder import KEYS
+from bench.replaying import BATCH
 from bench.table import head, row
 
 from trackside_daemon.detectors import rank
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 REPEATS = 5
 SAMPLES = 40_000
-BATCH = 512
 WATCHED = ("loss", "learning_rate", "grad_norm", "step_duration_seconds")
 WIDE = (*WATCHED, *(f"other/{number}" for number in range(16)))
 

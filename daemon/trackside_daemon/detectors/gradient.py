@@ -102,7 +102,13 @@ class Gradient:
             self._low = 0
             if self._vanishing:
                 self._vanishing = False
-                yield Finding("GradientVanishing", "warning", at, f"the gradient norm is {exp(size):.3g} again at step {step:,}", over=True)
+                yield Finding(
+                    "GradientVanishing",
+                    "warning",
+                    at,
+                    f"the gradient norm is {exp(size):.3g} again at step {step:,}",
+                    over=True,
+                )
             return
         if not self._low:
             self._low_since = step

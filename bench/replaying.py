@@ -1,0 +1,153 @@
+"""Replays labelled logs, and scores what is found: firing and repeated alerts of the key that is scored are alarms."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bench.logs import logs
+from processes import clean_environ, command
+
+from trackside_daemon.commands.rows import Rows, read
+from trackside_daemon.detectors.base import Column
+from trackside_daemon.detectors.rank import RankDetectors
+from trackside_daemon.detectors.replaying import Replay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from types import ModuleType
+
+    from bench.logs import Log
+
+    from trackside_daemon.detectors.base import Finding
+    from trackside_daemon.detectors.replaying import Change
+
+BATCH = 512
+"""Rows that a daemon gets at once from a training that is fast."""
+
+TASKS: dict[str, tuple[str, ...]] = {
+    "loss": ("NonFinite", "LossSpike", "LossHardBatch", "LossDiverging", "LossRestart"),
+    "time": ("SlowStep", "ThroughputRegression"),
+    "leak": ("HostMemoryLeak",),
+}
+"""The alerts that are alarms of a task. LossPlateau is not scored, and what is found in gradients is of another key."""
+
+TOLERANCE, COOLDOWN = 5, 10
+"""In samples; as `score.py` has them."""
+
+PREFIXES = 3
+"""So many beginnings of each log are replayed too: they must tell what the whole log tells of them."""
+
+
+class Scored(NamedTuple):
+    """A task's score: a line a series, as `score.py` has it, and what else was seen.
+
+    Attributes:
+        alone: The same where nothing but the key is pushed, and no time.
+        later: Beginnings of logs of which something else was told than of the whole.
+        batched: Logs of which something else was found in batches, as a daemon gets them, than row by row.
+    """
+
+    rows: list[dict[str, Any]]
+    alone: list[dict[str, Any]]
+    later: int
+    batched: int
+    alerts: Counter[str]
+
+
+def replayed(lines: Iterable[bytes]) -> list[Change]:
+    """What `trackside replay` tells of a file."""
+    replay = Replay()
+    return [change for pushed in read(lines, Rows(), _refuse) for change in replay.take(pushed)]
+
+
+def alarms(log: Log, changes: Iterable[Change], names: Sequence[str]) -> list[int]:
+    """The samples of the log's series at which there is an alarm."""
+    return [
+        log.places[one.place]
+        for one in changes
+        if one.key == log.key and one.alert in names and one.state != "resolved"
+    ]
+
+
+def _refuse(number: int, why: str) -> None:
+    raise AssertionError(f"line {number}: {why}")
+
+
+def scored(score: ModuleType, task: str) -> Scored:
+    """Replay the logs of a task in every way, and score them."""
+    rows, alone, later, batched, alerts, longest = [], [], 0, 0, Counter[str](), None
+    for log in logs(score, task):
+        changes = replayed(log.lines)
+        later += _later(log, changes)
+        batched += _found(log, BATCH) != _found(log, 1)
+        alerts.update(one.alert for one in changes if one.key == log.key and one.state != "resolved")
+        rows.append(_row(score, log, alarms(log, changes, TASKS[task])))
+        alone.append(_row(score, log, alarms(log, replayed(log.alone()), TASKS[task])))
+        longest = max(longest or (log, changes), (log, changes), key=lambda pair: len(pair[1]))
+    assert longest is not None
+    _as_the_command(*longest)
+    return Scored(rows, alone, later, batched, alerts)
+
+
+def _found(log: Log, size: int) -> list[tuple[int, str, Finding]]:
+    """What the detectors find in batches of at most *size* rows with the same keys: the row, the key, and what."""
+    every, found, begin = RankDetectors(), [], 0
+    rows = list(read(log.lines, Rows(), _refuse))
+    while begin < len(rows):
+        keys, end = rows[begin].values.keys(), begin + 1
+        while end < min(begin + size, len(rows)) and rows[end].values.keys() == keys:
+            end += 1
+        batch = rows[begin:end]
+        steps, times = [one.step for one in batch], [one.time for one in batch]
+        columns = {key: Column(steps, times, [one.values[key] for one in batch]) for key in keys}
+        found += [(begin + one.at, key, one._replace(at=0)) for key, one in every.take(columns)]
+        begin = end
+    return sorted(found)
+
+
+def _as_the_command(log: Log, changes: Sequence[Change]) -> None:
+    """The real command tells the same of a log."""
+    with tempfile.TemporaryDirectory(prefix="ts-") as directory:
+        file = Path(directory) / "log.jsonl"
+        file.write_bytes(b"".join(log.lines))
+        arguments = command("replay", str(file))
+        said = subprocess.run(arguments, capture_output=True, check=True, env=clean_environ()).stdout
+    assert [json.loads(line) for line in said.splitlines()] == [one.fields() for one in changes]
+
+
+def _later(log: Log, changes: Sequence[Change]) -> int:
+    """Beginnings of which something else is told than of the whole."""
+    count = len(log.lines)
+    if count < 60:
+        return 0
+    cuts = random.Random(log.run).sample(range(40, count), PREFIXES)
+    return sum(replayed(log.lines[:cut]) != [one for one in changes if one.place < cut] for cut in cuts)
+
+
+def _row(score: ModuleType, log: Log, found: Sequence[int]) -> dict[str, Any]:
+    """A series' score, as `score.py` has it."""
+    major, hits, false, grey, periodic = score.score_series(
+        found, log.labels, len(log.places), log.grace, TOLERANCE, COOLDOWN
+    )
+    delays = [(major[place]["kind"], delay) for place, delay in hits.items()]
+    return {
+        "dataset": log.dataset,
+        "run": log.run,
+        "key": log.column,
+        "n": len(log.places),
+        "events": len(major),
+        "kinds": [one["kind"] for one in major],
+        "found": len(hits),
+        "found_kinds": [kind for kind, _ in delays],
+        "delays": [delay for _, delay in delays],
+        "delay_kinds": delays,
+        "fp": false,
+        "grey": grey,
+        "periodic": periodic,
+    }
