@@ -113,7 +113,9 @@ class MemoryLeak:
             rate = f"{_bytes(grew / (BINS - 1) / samples * 1000)} in 1,000 samples"
         text = f"memory grows steadily since step {first.step:,}, from {_bytes(first.least)} to {_bytes(last.least)}, {rate}"
         if self._limit is not None and seconds > 0:
-            text += f": {_duration((self._limit - last.least) / grew * seconds)} until its limit of {_bytes(self._limit)}"
+            text += (
+                f": {_duration((self._limit - last.least) / grew * seconds)} until its limit of {_bytes(self._limit)}"
+            )
         return text
 
 
