@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from math import exp, isfinite, log
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ NEAR = 9
 
 LONG = 128
 """Samples from which it is known how far norms lie from that median, and how many there must be at least."""
-ENOUGH = 24
+ENOUGH = 15
 
 BLOCK = 10
 """Samples whose median stands for them in what is remembered for long."""
@@ -42,6 +43,17 @@ APART = 5
 CRITICAL = 100.0
 """Times the usual norm from which a step without clipping cannot be survived."""
 
+AT_ONCE = 25.0
+"""Times the usual norm that are told at one sample; less, which clipping makes harmless, must come *OFTEN* in *AMONG*."""
+OFTEN = 2
+AMONG = 5
+
+TAIL = 2.0
+"""Times the distance that one norm in 20 has anyway."""
+
+SPARSER = 4
+"""A distance of steps that changes by more than this factor: other samples are logged now, and nothing is known of them."""
+
 
 class Gradient:
     """A norm that is *times* the usual of late, or a *times*-th of that of long, and beyond *scales* robust deviations.
@@ -63,6 +75,9 @@ class Gradient:
         self._block: list[float] = []
         self._long = Window(BLOCKS)
         self._index = 0
+        self._step = 0
+        self._gap = 0
+        self._high: deque[int] = deque(maxlen=OFTEN)
         self._exploded_at: int | None = None
         self._last_told = -APART
         self._low = 0
@@ -74,6 +89,7 @@ class Gradient:
         for at, (step, norm) in enumerate(zip(column.steps, column.values, strict=True)):
             if isfinite(norm) and norm >= 0:
                 self._index += 1
+                self._advance(step)
                 size = log(norm) if norm > LEAST else log(LEAST)
                 yield from self._judge(at, step, size, context)
                 yield from self._judge_low(at, step, size)
@@ -84,11 +100,14 @@ class Gradient:
             return
         over = size - self._near.median()
         context.gradient = exp(min(over, 700.0))
-        if over > self._times and len(self._off) >= ENOUGH and over > self._scales * self._scale():
-            if self._index - self._last_told >= APART:
-                severity: Severity = "critical" if context.gradient >= CRITICAL else "warning"
-                yield Finding("GradientExplosion", severity, at, _exploded(step, size, context.gradient))
-            self._last_told = self._exploded_at = self._index
+        if over > self._times and len(self._off) >= ENOUGH and over > self._beyond():
+            self._high.append(self._index)
+            lasting = len(self._high) == OFTEN and self._index - self._high[0] < AMONG
+            if lasting or context.gradient >= AT_ONCE:
+                if self._index - self._last_told >= APART:
+                    severity: Severity = "critical" if context.gradient >= CRITICAL else "warning"
+                    yield Finding("GradientExplosion", severity, at, _exploded(step, size, context.gradient))
+                self._last_told = self._exploded_at = self._index
         elif self._exploded_at is not None and self._index - self._exploded_at >= CALM:
             self._exploded_at = None
             text = f"the gradient norm is {exp(size):.3g} at step {step:,}, as usual of late"
@@ -117,6 +136,23 @@ class Gradient:
             self._vanishing = True
             text = f"the gradient norm is {exp(size):.3g} at step {step:,} and has been so low since step {self._low_since:,}, where {exp(usual):.3g} was usual: hardly anything is learnt"
             yield Finding("GradientVanishing", "warning", at, text)
+
+    def _beyond(self) -> float:
+        """How far above the usual a norm must lie: logarithms."""
+        ordered = self._off.ordered
+        return max(self._scales * self._scale(), TAIL * ordered[19 * len(ordered) // 20])
+
+    def _advance(self, step: int) -> None:
+        """Norms of every hundredth step differ from those of every step: where that changes, all begins anew."""
+        gap = step - self._step
+        if gap > 0:
+            if self._gap and not self._gap / SPARSER <= gap <= self._gap * SPARSER:
+                for window in (self._near, self._off, self._long):
+                    window.clear()
+                self._block.clear()
+                self._low = 0
+            self._gap = gap
+        self._step = step
 
     def _scale(self) -> float:
         return 1.4826 * self._off.median() if len(self._off) else 0.0
