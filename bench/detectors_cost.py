@@ -30,18 +30,19 @@ WIDE = (*WATCHED, *(f"other/{number}" for number in range(16)))
 
 def costs(found: Sequence[Log]) -> None:
     """Print the tables; of real series too where there are some."""
-    head("µs a sample, median of 5", "a long synthetic series", "one by one", "real series", "wanted", "")
+    head("µs a sample, median of 5", "a healthy series", "one by one", "real series", "a troubled series", "wanted", "")
     for name, detectors in rank._DETECTORS.items():
         real = _real(found, name)
         for detector in detectors:
-            long = _long(name)
-            figures = [_alone(detector, [long], BATCH), _alone(detector, [long], 1)]
-            told = [f"{figure:.2f}" for figure in figures]
-            if real:
-                figures.append(_alone(detector, real, BATCH))
-            told.append(f"{figures[2]:.2f}" if real else "-")
-            met = max(figures[0], *figures[2:]) <= 3 if real else figures[0] <= 3
-            row(f"{detector.__name__}, {name}", *told, "<= 3 in batches", "met" if met else "**MISSED**")
+            healthy, troubled = [_long(name)], [_troubled(_long(name))]
+            figures = [_alone(detector, healthy, BATCH), _alone(detector, real, BATCH) if real else None]
+            told = [f"{figure:.2f}" if figure is not None else "-" for figure in figures]
+            told[1:1] = [f"{_alone(detector, healthy, 1):.2f}"]
+            met = all(figure is None or figure <= 3 for figure in figures)
+            row(
+                *(f"{detector.__name__}, {name}", *told, f"{_alone(detector, troubled, BATCH):.2f}"),
+                *("<= 3 in batches, healthy and real", "met" if met else "**MISSED**"),
+            )
     head(f"all detectors, batches of {BATCH} steps", "samples/s", "µs of a step", "wanted", "")
     _together("20 values, 4 watched", WIDE, ">= 500,000")
     watched = sum(bool(role(key)) for key in KEYS)
@@ -131,3 +132,10 @@ def _long(name: str, seed: int = 0) -> Column:
     return Column(
         list(range(SAMPLES)), [0.2 * step for step in range(SAMPLES)], [make(step) for step in range(SAMPLES)]
     )
+
+
+def _troubled(column: Column) -> Column:
+    """The same where one sample of eight lies higher, by no schedule."""
+    chance = random.Random(1)
+    values = [value * chance.uniform(1.5, 2.5) if chance.random() < 0.12 else value for value in column.values]
+    return column._replace(values=values)
