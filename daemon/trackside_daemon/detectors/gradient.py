@@ -34,6 +34,9 @@ NOTHING = 1e-8
 VANISHED = 20
 """Samples in a row."""
 
+USUAL = 1000
+"""Samples after which a low norm becomes what is usual."""
+
 CALM = 20
 """Samples in a row after which an explosion is over."""
 
@@ -77,8 +80,10 @@ class Gradient:
         self._index = 0
         self._step = 0
         self._gap = 0
+        self._odd = 0
         self._high: deque[int] = deque(maxlen=OFTEN)
         self._exploded_at: int | None = None
+        self._critical = False
         self._last_told = -APART
         self._low = 0
         self._low_since = 0
@@ -104,12 +109,14 @@ class Gradient:
             self._high.append(self._index)
             lasting = len(self._high) == OFTEN and self._index - self._high[0] < AMONG
             if lasting or context.gradient >= AT_ONCE:
-                if self._index - self._last_told >= APART:
-                    severity: Severity = "critical" if context.gradient >= CRITICAL else "warning"
+                severity: Severity = "critical" if context.gradient >= CRITICAL else "warning"
+                worse = severity == "critical" and not self._critical
+                if self._index - self._last_told >= APART or worse:
                     yield Finding("GradientExplosion", severity, at, _exploded(step, size, context.gradient))
+                self._critical |= worse
                 self._last_told = self._exploded_at = self._index
         elif self._exploded_at is not None and self._index - self._exploded_at >= CALM:
-            self._exploded_at = None
+            self._exploded_at, self._critical = None, False
             text = f"the gradient norm is {exp(size):.3g} at step {step:,}, as usual of late"
             yield Finding("GradientExplosion", "warning", at, text, over=True)
 
@@ -143,16 +150,21 @@ class Gradient:
         return max(self._scales * self._scale(), TAIL * ordered[19 * len(ordered) // 20])
 
     def _advance(self, step: int) -> None:
-        """Norms of every hundredth step differ from those of every step: where that changes, all begins anew."""
+        """Norms of every hundredth step differ from those of every step: where that changes twice in a row, all begins anew."""
         gap = step - self._step
-        if gap > 0:
-            if self._gap and not self._gap / SPARSER <= gap <= self._gap * SPARSER:
-                for window in (self._near, self._off, self._long):
-                    window.clear()
-                self._block.clear()
-                self._low = 0
-            self._gap = gap
         self._step = step
+        if gap <= 0:
+            return
+        odd = self._gap and not self._gap / SPARSER <= gap <= self._gap * SPARSER
+        self._odd = self._odd + 1 if odd else 0
+        if self._odd == 1:
+            return
+        if odd:
+            for window in (self._near, self._off, self._long):
+                window.clear()
+            self._block.clear()
+            self._odd = 0
+        self._gap = gap
 
     def _scale(self) -> float:
         return 1.4826 * self._off.median() if len(self._off) else 0.0
@@ -161,7 +173,7 @@ class Gradient:
         if len(self._near):
             self._off.add(abs(size - self._near.median()))
         self._near.add(size)
-        if not self._low:
+        if not self._low or self._low > USUAL:
             self._block.append(size)
             if len(self._block) == BLOCK:
                 self._block.sort()

@@ -15,13 +15,16 @@ if TYPE_CHECKING:
     from trackside_daemon.detectors.base import Column, Context
 
 BIN = 10
-"""Samples, and bins of the next smaller size, that make a bin, of which the least counts: caches and batches come on top."""
+"""Samples that make a bin, of which the least counts: caches and batches come on top."""
+
+MERGED = 3
+"""Bins that make one of the next size."""
 
 BINS = 9
 """Bins in a row that are looked at."""
 
-SIZES = 4
-"""Bins of 10, 100, 1,000 and 10,000 samples: a leak of a thousandth a minute shows in the longer ones."""
+SIZES = 7
+"""Bins of 10, 30, 90… 7,290 samples: a leak of a thousandth a minute shows in the longer ones."""
 
 RISING = 0.8
 """Of all pairs of bins so many more rise than fall (Mann and Kendall's S over its greatest)."""
@@ -32,6 +35,12 @@ GREW = 0.03
 STILL = 0.5
 """The slope over the last bins is at least this part of that over all: what fills a cache slows down."""
 LAST = 5
+
+BEFORE = 100
+"""Bins before those that are looked at: memory that goes up and down comes back to where it was, a leak goes beyond."""
+
+BEYOND = 0.75
+"""The part of the growth by which it does."""
 
 TWICE = 2
 """Bins in a row at which it must be so, and at which it must not be any more for it to be over."""
@@ -62,6 +71,7 @@ class MemoryLeak:
         self._grew = grew
         self._open: list[list[Bin]] = [[] for _ in range(SIZES)]
         self._bins: list[deque[Bin]] = [deque(maxlen=BINS) for _ in range(SIZES)]
+        self._before: list[deque[float]] = [deque(maxlen=BEFORE) for _ in range(SIZES)]
         self._hits = [0] * SIZES
         self._told: int | None = None
         self._calm = 0
@@ -82,26 +92,35 @@ class MemoryLeak:
         least = Bin(min(part.least for part in filled), filled[0].step, filled[0].time)
         filled.clear()
         bins = self._bins[size]
+        if len(bins) == BINS:
+            self._before[size].append(bins[0].least)
         bins.append(least)
         if len(bins) == BINS:
             yield from self._judge(at, size, bins, last)
         if size + 1 < SIZES:
             self._open[size + 1].append(least)
-            if len(self._open[size + 1]) == BIN:
+            if len(self._open[size + 1]) == MERGED:
                 yield from self._close(at, size + 1)
 
     def _judge(self, at: int, size: int, bins: deque[Bin], last: Bin) -> Iterator[Finding]:
-        leaks = last.step > bins[0].step and _grows([held.least for held in bins], self._grew)
+        held = [each.least for each in bins]
+        leaks = last.step > bins[0].step and _grows(held, self._grew) and self._beyond(held, size)
         self._hits[size] = self._hits[size] + 1 if leaks else 0
         if self._told is None and self._hits[size] >= TWICE:
             self._told, self._calm = size, 0
-            yield Finding("HostMemoryLeak", "warning", at, self._text(bins, BIN**size * BIN))
+            yield Finding("HostMemoryLeak", "warning", at, self._text(bins, BIN * MERGED**size))
         elif self._told == size:
-            self._calm = 0 if _rises([held.least for held in bins]) > 0 else self._calm + 1
+            stands = held[-1] - held[0] < self._grew * held[0] / 3 or _rises(held) <= 0
+            self._calm = self._calm + 1 if stands else 0
             if self._calm >= TWICE:
                 self._told = None
                 text = f"memory grows no more: {_bytes(bins[-1].least)} at step {last.step:,}"
                 yield Finding("HostMemoryLeak", "warning", at, text, over=True)
+
+    def _beyond(self, held: list[float], size: int) -> bool:
+        """Whether it is the highest floor of late, and by most of its growth."""
+        least = held[-1] - BEYOND * (held[-1] - held[0])
+        return held[-1] == max(held) and all(before < least for before in self._before[size])
 
     def _text(self, bins: deque[Bin], samples: int) -> str:
         first, last = bins[0], bins[-1]

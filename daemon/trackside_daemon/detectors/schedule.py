@@ -22,6 +22,12 @@ ALIKE = 3.0
 OFF = 2.0
 """Samples by which a pause may come early or late."""
 
+CROWDED = 10
+"""One slow step in so many, over all that are remembered, and they are crowded."""
+
+NEGLIGIBLE = 1e-4
+"""A chance that needs no further proof, though there may be as many gaps as pauses."""
+
 CHANCE = 0.03
 """A schedule of steps is believed when pauses at random would make one that fits as well less often than this."""
 
@@ -52,41 +58,46 @@ class Schedule:
         """The training went back to *place*: what lies behind it comes again."""
         self._pauses = deque((pause for pause in self._pauses if pause[0] < place), maxlen=KEPT)
 
+    def crowded(self, place: float, unit: float) -> bool:
+        """Whether slow steps are so many of late that they are how the steps are: nothing to tell, nothing to learn."""
+        return len(self._pauses) == KEPT and place - self._pauses[0][0] < KEPT * CROWDED * unit
+
     def expects(self, place: float, excess: float, unit: float) -> bool:
-        """Whether a pause at *place* is due; *unit* is the distance of two samples there."""
+        """Whether a pause at *place* is due; *unit* is the distance of two samples there.
+
+        Schedules count from the first step: a gap that divides the place itself needs no third pause to be believed.
+        """
         alike = [earlier for earlier, took in self._pauses if took * ALIKE >= excess]
         if not alike:
             return False
         known = self._pauses[0][0] if len(self._pauses) == KEPT else self._start
         density = min(1.0, len(alike) * unit / max(unit, place - known))
-        return any(
-            place - earlier >= SHORTEST * unit
-            and len(alike) * self._chance(alike, place, place - earlier, unit, density) < self._believed
-            for earlier in reversed(alike)
-        )
-
-    def _chance(self, alike: list[float], place: float, gap: float, unit: float, density: float) -> float:
-        """That pauses at random lie at *place* less two gaps, less three… and that the gap divides the place itself.
-
-        Schedules count from the first step, so that the second pause tells one when it comes at twice the step of the first.
-        """
-        chance = 1.0
-        whole = round(place / gap)
-        off = abs(place - whole * gap)
-        if whole >= 2 and off <= whole * unit:
-            chance = min(1.0, (2 * off + unit) / gap)
-        due = place - 2 * gap
-        while chance * len(alike) >= self._believed:
-            found = _nearest(alike, due)
-            if abs(found - due) > OFF * unit:
-                break
-            chance *= min(1.0, (2 * abs(found - due) / unit + 1) * density)
-            due = found - gap
-        return chance
+        oldest = alike[0] - OFF * unit
+        for earlier in reversed(alike):
+            gap = place - earlier
+            if gap < SHORTEST * unit:
+                continue
+            whole = round(place / gap)
+            chance = float(len(alike))
+            if whole >= 2 and abs(place - whole * gap) <= whole * unit:
+                chance *= min(1.0, (2 * abs(place - whole * gap) + unit) / gap)
+            if earlier - gap > oldest:
+                chance *= _chance(alike, gap, earlier - gap, unit, density)
+            if chance < self._believed:
+                return True
+        return False
 
 
-def _nearest(places: list[float], wanted: float) -> float:
-    """Of *places*, the lowest first."""
-    after = bisect_left(places, wanted)
-    near = places[max(0, after - 1) : after + 1]
-    return min(near, key=lambda place: abs(place - wanted))
+def _chance(alike: list[float], gap: float, due: float, unit: float, density: float) -> float:
+    """The chance that pauses at random lie where one is due, and a gap before that, and so on."""
+    chance = 1.0
+    while chance > NEGLIGIBLE:
+        at = bisect_left(alike, due)
+        if at == len(alike) or (at and due - alike[at - 1] < alike[at] - due):
+            at -= 1
+        off = abs(alike[at] - due)
+        if off > OFF * unit:
+            break
+        chance *= min(1.0, (2 * off / unit + 1) * density)
+        due = alike[at] - gap
+    return chance

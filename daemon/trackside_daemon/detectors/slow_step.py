@@ -108,7 +108,8 @@ class SlowStep:
         scales = (slow.seconds - slow.usual) / (self._window.spread() + QUANTUM * slow.usual)
         if scales <= LEARNT_SCALES:
             return
-        if slow.seconds > self._ratio * slow.usual and scales > self._scales and not self._due(slow):
+        told = slow.seconds > self._ratio * slow.usual and scales > self._scales
+        if told and not self._crowded(slow) and not self._due(slow):
             if self._index - self._last_slow > APART:
                 yield Finding("SlowStep", "warning", at, slow.text())
                 if self._usual is None:
@@ -118,6 +119,9 @@ class SlowStep:
             self._by_step.note(slow.step, slow.excess)
         if self._by_time is not None and isfinite(slow.time):
             self._by_time.note(slow.time, slow.excess)
+
+    def _crowded(self, slow: Slow) -> bool:
+        return self._by_step is not None and self._by_step.crowded(slow.step, self._unit)
 
     def _due(self, slow: Slow) -> bool:
         """Whether it is a scheduled pause, or one of the steps right after it that are slow with it."""

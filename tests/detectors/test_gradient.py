@@ -1,0 +1,126 @@
+"""Gradients that explode or vanish are told; a norm that jumps once, or is clipped, is not."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from fed import alarms, feed, same_in_parts_and_beforehand
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trackside_daemon.detectors.base import Context
+from trackside_daemon.detectors.gradient import Gradient
+
+
+def norms(count: int, *, level: float = 1.0, spread: float = 0.15, seed: int = 1) -> list[float]:
+    rng = random.Random(seed)
+    return [level * math.exp(rng.gauss(0, spread)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("spread", [0.05, 0.3, 1.0])
+def test_noise_is_not_told(spread: float) -> None:
+    assert not feed(Gradient(), norms(5000, spread=spread))
+
+
+def test_an_explosion_that_lasts_is_told_at_its_second_sample() -> None:
+    values = norms(300)
+    values[200:210] = [5.0] * 10
+    fed = feed(Gradient(), values)
+    assert alarms(fed)[0] == 201
+    assert (fed[0].alert, fed[0].severity) == ("GradientExplosion", "warning")
+    assert "gradient norm 5 at step 201" in fed[0].text
+    assert fed[-1].over
+
+
+def test_a_great_explosion_is_told_at_once_and_is_critical() -> None:
+    values = norms(300)
+    values[200] = 4000.0
+    fed = feed(Gradient(), values)
+    assert (fed[0].at, fed[0].severity) == (200, "critical")
+    assert [finding.at for finding in fed if finding.over] == [220]
+
+
+def test_a_norm_that_jumps_once_does_no_harm() -> None:
+    values = norms(300)
+    values[200] = 6.0
+    assert not feed(Gradient(), values)
+
+
+def test_a_norm_that_clipping_makes_constant_is_not_told() -> None:
+    values = [1.0] * 500
+    values[100:120] = [1.01] * 20
+    values[300:320] = [0.7] * 20
+    assert not feed(Gradient(), values)
+
+
+def test_a_norm_that_falls_fast_at_first_is_not_told() -> None:
+    rng = random.Random(3)
+    values = [(0.5 + 60 * 0.95**index) * math.exp(rng.gauss(0, 0.1)) for index in range(500)]
+    assert not feed(Gradient(), values)
+
+
+def test_norms_that_are_logged_less_often_are_not_compared_with_those_before() -> None:
+    steps = [*range(100), *range(100, 50000, 100)]
+    values = [*norms(100, level=30.0), *norms(len(steps) - 100, level=0.5)]
+    assert not feed(Gradient(), values, steps=steps)
+
+
+def test_a_norm_that_vanishes_is_told_and_when_it_is_back() -> None:
+    values = [*norms(600), *norms(60, level=1e-4), *norms(100)]
+    fed = feed(Gradient(), values)
+    vanished = [finding for finding in fed if finding.alert == "GradientVanishing"]
+    assert [(finding.at, finding.over) for finding in vanished] == [(619, False), (660, True)]
+    assert "since step 600" in vanished[0].text
+
+
+def test_a_norm_that_stays_low_is_the_usual_in_the_end() -> None:
+    fed = feed(Gradient(), [*norms(600), *norms(3000, level=1e-3)])
+    assert [(finding.at, finding.over) for finding in fed[:1]] == [(619, False)]
+    assert [finding.over for finding in fed] == [False, True]
+
+
+def test_an_explosion_that_becomes_critical_is_told_again_at_once() -> None:
+    values = norms(300)
+    values[200:206] = [5.0, 5.0, 6.0, 4000.0, 4000.0, 900.0]
+    fed = [(finding.at, finding.severity) for finding in feed(Gradient(), values) if not finding.over]
+    assert fed == [(201, "warning"), (203, "critical")]
+
+
+def test_one_sample_that_was_not_logged_changes_nothing() -> None:
+    steps = [*range(200), *range(210, 310)]
+    values = norms(300)
+    values[201:206] = [5.0] * 5
+    assert alarms(feed(Gradient(), values, steps=steps))[:1] == [202]
+
+
+def test_a_norm_that_is_nothing_from_the_start_is_told() -> None:
+    assert [finding.alert for finding in feed(Gradient(), [0.0] * 100)] == ["GradientVanishing"]
+
+
+def test_a_norm_that_fades_with_the_rate_is_not_told() -> None:
+    values = [norm * 0.998**index for index, norm in enumerate(norms(3000))]
+    assert not feed(Gradient(), values)
+
+
+def test_it_tells_the_context_how_the_norm_stands() -> None:
+    context = Context()
+    feed(Gradient(), [*([2.0] * 50), 8.0], context=context)
+    assert context.gradient == pytest.approx(4.0)
+
+
+def test_what_is_no_number_is_passed_over() -> None:
+    values = norms(300)
+    values[100:103] = [math.nan, math.inf, -1.0]
+    assert not feed(Gradient(), values)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.sampled_from([1.0, 1.1, 6.0, 400.0, 1e-9, math.nan])), max_size=12),
+    st.integers(1, 60),
+)
+def test_it_says_the_same_however_it_is_fed(parts: list[tuple[int, float]], size: int) -> None:
+    values = [level for count, level in parts for _ in range(count)]
+    same_in_parts_and_beforehand(Gradient, values, size)

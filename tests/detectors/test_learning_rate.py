@@ -1,0 +1,77 @@
+"""A learning rate that cannot be meant is told; warm-ups, decays and restarts of a schedule are not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from fed import alarms, feed, same_in_parts_and_beforehand
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trackside_daemon.detectors.learning_rate import LearningRate
+
+
+def cosine(count: int, *, most: float = 1e-3, least: float = 0.0) -> list[float]:
+    return [least + (most - least) * (1 + math.cos(math.pi * index / (count - 1))) / 2 for index in range(count)]
+
+
+def warm(count: int, *, most: float = 1e-3) -> list[float]:
+    return [most * index / count for index in range(count)]
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        [*warm(100), *cosine(1000)],
+        [*cosine(500, least=1e-7), *cosine(500, least=1e-7)],
+        [1e-8, 1e-8, 1e-3, *cosine(500)],
+        [*([1e-3] * 500), *([1e-4] * 500), *([1e-5] * 500), *([1e-3] * 10)],
+        [0.0, *([3e-4] * 500), 0.0, 0.0],
+        [1.0] * 100,
+    ],
+    ids=["warm-up and decay", "restarts", "starts at once", "steps", "ends at zero", "one"],
+)
+def test_schedules_are_not_told(rates: list[float]) -> None:
+    assert not feed(LearningRate(), rates)
+
+
+@pytest.mark.parametrize(
+    ("rate", "words"),
+    [(-1e-3, "below zero"), (math.nan, "nan at step 200"), (math.inf, "inf at step 200"), (30.0, "above 10")],
+)
+def test_a_rate_out_of_range_is_told_once_and_when_it_is_right_again(rate: float, words: str) -> None:
+    fed = feed(LearningRate(), [*([1e-3] * 200), *([rate] * 5), *([1e-3] * 10)])
+    assert [(finding.at, finding.over) for finding in fed] == [(200, False), (205, True)]
+    assert (fed[0].alert, fed[0].severity) == ("LearningRateOutOfRange", "warning")
+    assert words in fed[0].text
+
+
+def test_the_most_can_be_set() -> None:
+    assert not feed(LearningRate(most=100.0), [30.0] * 50)
+
+
+def test_a_jump_far_above_all_before_is_told() -> None:
+    fed = feed(LearningRate(), [*([1e-4] * 200), *([5e-2] * 50)])
+    assert [(finding.at, finding.over) for finding in fed] == [(200, False), (201, True)]
+    assert "rose to 0.05 at step 200, 500 times the 0.0001" in fed[0].text
+
+
+def test_a_rate_that_stays_at_zero_is_told_after_a_hundred_steps() -> None:
+    fed = feed(LearningRate(), [*([1e-4] * 200), *([0.0] * 300), *([1e-4] * 5)])
+    assert [(finding.at, finding.over) for finding in fed] == [(300, False), (500, True)]
+    assert "zero since step 200" in fed[0].text
+
+
+def test_a_zero_that_is_logged_seldom_is_a_schedules_end() -> None:
+    assert not alarms(feed(LearningRate(), [0.0, 1e-3, 1e-3, 0.0], steps=[0, 500, 1000, 1500]))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 120), st.sampled_from([0.0, 1e-4, 1.0, 20.0, -1.0, math.nan])), max_size=8),
+    st.integers(1, 60),
+)
+def test_it_says_the_same_however_it_is_fed(parts: list[tuple[int, float]], size: int) -> None:
+    values = [level for count, level in parts for _ in range(count)]
+    same_in_parts_and_beforehand(LearningRate, values, size)

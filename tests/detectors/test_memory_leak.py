@@ -1,0 +1,120 @@
+"""A floor of memory that keeps rising is a leak; caches that fill and batches that come and go are none."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+import pytest
+from fed import alarms, feed, same_in_parts_and_beforehand
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trackside_daemon.detectors.memory_leak import MemoryLeak
+
+MEGA = 1e6
+
+
+def leaking(count: int, *, start: float = 500, each: float = 0.5, noise: float = 2.0, seed: int = 1) -> list[float]:
+    rng = random.Random(seed)
+    return [(start + each * index + rng.gauss(0, noise)) * MEGA for index in range(count)]
+
+
+@pytest.mark.parametrize("each", [0.3, 1.0, 10.0])
+def test_a_leak_is_told_within_a_hundred_samples(each: float) -> None:
+    fed = feed(MemoryLeak(), leaking(400, each=each))
+    assert alarms(fed) == [99]
+    assert (fed[0].alert, fed[0].severity) == ("HostMemoryLeak", "warning")
+
+
+def test_a_leak_that_begins_late_is_told() -> None:
+    values = [*leaking(500, each=0), *leaking(300, each=1.0)]
+    told = alarms(feed(MemoryLeak(), values))
+    assert len(told) == 1
+    assert 500 < told[0] <= 600
+
+
+def test_it_says_how_fast_and_how_long_until_the_limit() -> None:
+    times = [1e9 + 2.0 * index for index in range(200)]
+    values = [(500 + index) * MEGA for index in range(200)]
+    text = feed(MemoryLeak(limit=4e9), values, times=times)[0].text
+    assert "from 510 MB to 590 MB" in text
+    assert "1.8 GB an hour" in text
+    assert "1.9 h until its limit of 4 GB" in text
+
+
+def test_without_times_it_says_how_fast_by_samples() -> None:
+    values = [(500 + index) * MEGA for index in range(200)]
+    assert "1 GB in 1,000 samples" in feed(MemoryLeak(limit=4e9), values)[0].text
+
+
+def test_a_leak_by_evaluations_is_told() -> None:
+    rng = random.Random(4)
+    values = [(500 + 10 * (index // 20) + rng.gauss(0, 1)) * MEGA for index in range(400)]
+    assert alarms(feed(MemoryLeak(), values))[0] < 200
+
+
+def test_a_slow_leak_is_told_by_longer_bins() -> None:
+    told = alarms(feed(MemoryLeak(), leaking(4000, each=0.03, noise=8.0)))
+    assert len(told) == 1
+    assert told[0] < 1500
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_level_memory_is_not_told(seed: int) -> None:
+    assert not feed(MemoryLeak(), leaking(20000, each=0, noise=20.0, seed=seed))
+
+
+def test_a_cache_that_fills_is_not_told() -> None:
+    values = [(500 + min(200, 3 * index)) * MEGA for index in range(2000)]
+    assert not feed(MemoryLeak(), values)
+
+
+def test_growth_that_slows_down_is_not_told() -> None:
+    assert not feed(MemoryLeak(), [(1000 - 500 * 0.95**index) * MEGA for index in range(2000)])
+
+
+@pytest.mark.parametrize("period", [7, 45, 90])
+def test_a_saw_whose_floor_stays_is_not_told(period: int) -> None:
+    assert not feed(MemoryLeak(), [(500 + 5 * (index % period)) * MEGA for index in range(3000)])
+
+
+def test_memory_that_wanders_is_not_told_once_it_is_known_how_far() -> None:
+    rng = random.Random(11)
+    values, off = [], 0.0
+    for _ in range(20000):
+        off = 0.98 * off + rng.gauss(0, 2)
+        values.append((500 + off) * MEGA)
+    assert not [at for at in alarms(feed(MemoryLeak(), values)) if at > 200]
+
+
+@pytest.mark.parametrize("period", [13, 25, 70])
+def test_a_saw_whose_floor_rises_is_told(period: int) -> None:
+    values = [(500 + index + 60 * (index % period) / period) * MEGA for index in range(800)]
+    assert len(alarms(feed(MemoryLeak(), values))) == 1
+
+
+def test_growth_while_the_step_stands_still_is_the_loading_of_data() -> None:
+    values = leaking(400, each=10.0)
+    assert not feed(MemoryLeak(), values, steps=[0] * 400)
+
+
+def test_it_is_over_when_the_memory_grows_no_more() -> None:
+    fed = feed(MemoryLeak(), [*leaking(300, each=1.0), *leaking(300, start=800, each=0)])
+    assert [finding.over for finding in fed] == [False, True]
+    assert 300 < fed[1].at < 500
+    assert "grows no more" in fed[1].text
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 120), st.sampled_from([0.0, 1.0, -1.0, 5.0])), max_size=8),
+    st.integers(1, 60),
+)
+def test_it_says_the_same_however_it_is_fed(parts: list[tuple[int, float]], size: int) -> None:
+    values, held = [], 1000.0
+    for count, each in parts:
+        for _ in range(count):
+            held += each
+            values.append(held)
+    same_in_parts_and_beforehand(partial(MemoryLeak, limit=1e4), values, size)

@@ -1,0 +1,170 @@
+"""Slow steps are told, but for those that a schedule explains."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from fed import alarms, feed, same_in_parts_and_beforehand
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trackside_daemon.detectors.base import Context
+from trackside_daemon.detectors.schedule import CHANCE, KEPT, Schedule
+from trackside_daemon.detectors.slow_step import SlowStep
+
+
+def steady(count: int, *, noise: float = 0.02, seed: int = 1) -> list[float]:
+    rng = random.Random(seed)
+    return [0.3 * (1 + rng.gauss(0, noise)) for _ in range(count)]
+
+
+def paused(count: int, at: dict[int, float], **made: float) -> list[float]:
+    values = steady(count, **made)  # type: ignore[arg-type]
+    for index, times in at.items():
+        values[index] *= times
+    return values
+
+
+def test_steady_steps_are_not_told() -> None:
+    assert not feed(SlowStep(), steady(5000))
+
+
+def test_a_slow_step_is_told_at_its_sample_with_what_it_cost() -> None:
+    fed = feed(SlowStep(), paused(300, {217: 4.0}))
+    assert alarms(fed) == [217]
+    assert (fed[0].alert, fed[0].severity) == ("SlowStep", "warning")
+    assert "step 217 took 1." in fed[0].text
+    assert "times the 0.3" in fed[0].text
+    assert " s lost" in fed[0].text
+
+
+def test_it_is_over_when_steps_are_as_before() -> None:
+    fed = feed(SlowStep(), paused(300, {217: 4.0}))
+    assert [(finding.at, finding.over) for finding in fed] == [(217, False), (237, True)]
+    assert "again at step 237" in fed[1].text
+
+
+def test_slow_steps_that_follow_each_other_are_told_once() -> None:
+    assert alarms(feed(SlowStep(), paused(300, dict.fromkeys(range(200, 210), 4.0)))) == [200]
+
+
+def test_the_first_steps_are_never_told() -> None:
+    assert not feed(SlowStep(), paused(300, {0: 100.0, 1: 50.0, 2: 10.0, 7: 5.0}))
+
+
+def test_rising_noise_raises_what_is_told() -> None:
+    rng = random.Random(3)
+    values = [0.3 * (1 + abs(rng.gauss(0, 0.02 + 0.3 * index / 3000))) for index in range(3000)]
+    assert not feed(SlowStep(), values)
+
+
+@pytest.mark.parametrize("gap", [50, 125, 190])
+def test_a_pause_that_counts_from_the_first_step_is_told_once(gap: int) -> None:
+    values = paused(3001, dict.fromkeys(range(gap, 3001, gap), 6.0))
+    assert alarms(feed(SlowStep(), values)) == [gap]
+
+
+def test_a_pause_that_counts_from_elsewhere_is_told_twice() -> None:
+    assert alarms(feed(SlowStep(), paused(3001, dict.fromkeys(range(177, 3001, 250), 6.0)))) == [177, 427]
+
+
+def test_pauses_that_come_a_step_early_or_late_are_scheduled_too() -> None:
+    rng = random.Random(2)
+    at = {index + rng.choice([-1, 0, 1]): 6.0 for index in range(200, 4000, 200)}
+    assert len(alarms(feed(SlowStep(), paused(4001, at)))) <= 2
+
+
+def test_two_schedules_are_learnt_at_once() -> None:
+    at = dict.fromkeys(range(125, 6000, 125), 4.0) | dict.fromkeys(range(1000, 6000, 1000), 30.0)
+    assert alarms(feed(SlowStep(), paused(6000, at))) == [125, 1000]
+
+
+def test_schedules_are_of_steps_where_not_every_step_is_logged() -> None:
+    steps = list(range(0, 40000, 20))
+    pauses = {(step + 19) // 20: 5.0 for step in range(610, 40000, 610)}
+    assert len(alarms(feed(SlowStep(), paused(2000, pauses), steps=steps))) <= 2
+
+
+def test_a_pause_by_the_clock_is_learnt() -> None:
+    rng = random.Random(5)
+    values, times, now, due = [], [], 0.0, 600.0
+    for _ in range(20000):
+        seconds = 0.3 * (1 + 0.3 * abs(rng.gauss(0, 1)))
+        if now > due:
+            seconds, due = seconds + 5.0, now + 600.0
+        now += seconds
+        values.append(seconds)
+        times.append(now)
+    told = alarms(feed(SlowStep(), values, times=times))
+    assert sum(value > 4 for value in values) > 9
+    assert len(told) <= 3
+
+
+def test_a_pause_much_longer_than_its_schedule_is_told() -> None:
+    at = dict.fromkeys(range(100, 2000, 100), 4.0) | {1500: 40.0}
+    assert alarms(feed(SlowStep(), paused(2000, at))) == [100, 1500]
+
+
+def test_a_slow_step_between_pauses_is_told() -> None:
+    at = dict.fromkeys(range(100, 2000, 100), 6.0) | {1337: 6.0}
+    assert alarms(feed(SlowStep(), paused(2000, at))) == [100, 1337]
+
+
+def test_slow_steps_at_random_are_not_taken_for_a_schedule() -> None:
+    rng = random.Random(8)
+    at = dict.fromkeys(rng.sample(range(100, 10000), 60), 3.0)
+    told = alarms(feed(SlowStep(), paused(10000, at)))
+    assert len(told) > 50
+
+
+def test_steps_that_are_slow_so_often_are_how_the_steps_are() -> None:
+    rng = random.Random(9)
+    values = [0.3 * (3 if rng.random() < 0.15 else 1) for _ in range(20000)]
+    assert not [index for index in alarms(feed(SlowStep(), values)) if index > 3000]
+
+
+def test_a_schedule_outlives_a_return_to_an_earlier_step() -> None:
+    steps = [*range(1050), *range(800, 3000)]
+    values = steady(len(steps))
+    for index, step in enumerate(steps):
+        if step and step % 250 == 0:
+            values[index] *= 5
+    assert alarms(feed(SlowStep(), values, steps=steps)) == [250]
+
+
+def test_what_lasts_is_over_when_it_is_usual() -> None:
+    values = [0.3 if index < 500 else 0.9 for index in range(2000)]
+    fed = feed(SlowStep(), values)
+    assert [(finding.at, finding.over) for finding in fed] == [(500, False), (1500, True)]
+    assert "usual now" in fed[1].text
+
+
+@pytest.mark.parametrize("phase", ["eval", "checkpoint"])
+def test_what_takes_long_in_a_pause_is_no_step(phase: str) -> None:
+    detector, context = SlowStep(), Context()
+    assert not feed(detector, steady(100), context=context)
+    context.phase = phase
+    assert not feed(detector, [9.0], context=context)
+
+
+def test_impossible_times_are_passed_over() -> None:
+    values = paused(300, {217: 4.0})
+    values[100:103] = [float("nan"), float("inf"), -1.0]
+    assert alarms(feed(SlowStep(), values)) == [217]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.sampled_from([0.3, 0.31, 0.29, 0.305, 1.2, 5.0, float("nan")]), min_size=40, max_size=200),
+    st.integers(1, 60),
+)
+def test_it_says_the_same_however_it_is_fed(values: list[float], parts: int) -> None:
+    same_in_parts_and_beforehand(SlowStep, values, parts)
+
+
+def test_a_schedule_keeps_no_more_than_it_must() -> None:
+    schedule = Schedule(0, chance=CHANCE)
+    for place in range(10 * KEPT):
+        schedule.note(place, 1.0)
+    assert len(schedule._pauses) == KEPT

@@ -1,0 +1,75 @@
+"""Steps that have become slower for good are told, and when they are as before."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from fed import alarms, feed, same_in_parts_and_beforehand
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trackside_daemon.detectors.throughput import Throughput
+
+
+def levels(*parts: tuple[int, float], noise: float = 0.01, seed: int = 1) -> list[float]:
+    rng = random.Random(seed)
+    return [level * (1 + rng.gauss(0, noise)) for count, level in parts for _ in range(count)]
+
+
+def test_a_level_that_rises_and_stays_is_told_within_fifty_samples() -> None:
+    fed = feed(Throughput(), levels((400, 8.0), (200, 9.0)))
+    assert len(fed) == 1
+    assert 430 <= fed[0].at < 450
+    assert (fed[0].alert, fed[0].severity) == ("ThroughputRegression", "warning")
+    assert "since about step 400" in fed[0].text
+    assert "% of the throughput is lost" in fed[0].text
+
+
+def test_it_is_over_when_steps_are_as_fast_as_before() -> None:
+    fed = feed(Throughput(), levels((400, 8.0), (200, 9.0), (100, 8.0)))
+    assert [finding.over for finding in fed] == [False, True]
+    assert 610 <= fed[1].at < 630
+
+
+def test_a_level_that_stays_is_the_usual_in_the_end() -> None:
+    fed = feed(Throughput(), levels((400, 8.0), (3000, 9.0), (200, 10.5)))
+    assert [finding.over for finding in fed] == [False, True, False]
+    assert "usual now" in fed[1].text
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_is_not_told(seed: int) -> None:
+    assert not feed(Throughput(), levels((5000, 8.0), noise=0.2, seed=seed))
+
+
+def test_a_short_slowness_is_not_told() -> None:
+    assert not feed(Throughput(), levels((400, 8.0), (25, 12.0), (400, 8.0)))
+
+
+def test_pauses_are_not_told() -> None:
+    values = levels((3000, 8.0))
+    values[::10] = [80.0] * 300
+    assert not feed(Throughput(), values)
+
+
+def test_faster_steps_are_not_told() -> None:
+    assert not feed(Throughput(), levels((400, 8.0), (400, 5.0)))
+
+
+def test_a_slow_creep_is_not_told() -> None:
+    assert not feed(Throughput(), [8.0 * (1 + index / 50000) for index in range(10000)])
+
+
+def test_it_needs_some_samples_to_know_the_usual() -> None:
+    assert not alarms(feed(Throughput(), [*([1.0] * 30), *([8.0] * 500)]))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 60), st.sampled_from([8.0, 8.1, 10.0, float("nan")])), max_size=12),
+    st.integers(1, 60),
+)
+def test_it_says_the_same_however_it_is_fed(parts: list[tuple[int, float]], size: int) -> None:
+    values = [level for count, level in parts for _ in range(count)]
+    same_in_parts_and_beforehand(Throughput, values, size)

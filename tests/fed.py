@@ -1,0 +1,64 @@
+"""Detectors fed with series, many samples at once or one by one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from trackside_daemon.detectors.base import Column, Context
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trackside_daemon.detectors.base import Detector, Finding
+
+
+class Fed(NamedTuple):
+    """A finding, its index in the whole series and not in the part that was fed."""
+
+    at: int
+    alert: str
+    severity: str
+    text: str
+    over: bool
+
+
+def feed(
+    detector: Detector,
+    values: Sequence[float],
+    *,
+    steps: Sequence[int] | None = None,
+    times: Sequence[float] | None = None,
+    parts: int | None = None,
+    context: Context | None = None,
+) -> list[Fed]:
+    """What *detector* finds; *parts* samples at a time, all at once when None. Steps are 0, 1, 2…, times unknown."""
+    steps = range(len(values)) if steps is None else steps
+    times = [float("nan")] * len(values) if times is None else times
+    context = context or Context()
+    size = parts or max(1, len(values))
+    fed: list[Fed] = []
+    for first in range(0, len(values), size):
+        part = slice(first, first + size)
+        found = detector.take(Column(steps[part], times[part], values[part]), context)
+        fed += [_whole(finding, first) for finding in found]
+    return fed
+
+
+def alarms(fed: list[Fed]) -> list[int]:
+    """Where something was found, but for where it was over."""
+    return [finding.at for finding in fed if not finding.over]
+
+
+def same_in_parts_and_beforehand(
+    make: Callable[[], Detector], values: Sequence[float], parts: int, *, steps: Sequence[int] | None = None
+) -> None:
+    """Assert that it finds the same fed in parts, and the same of the first half when the other is never fed."""
+    whole = feed(make(), values, steps=steps)
+    assert feed(make(), values, steps=steps, parts=parts) == whole
+    half = len(values) // 2
+    early = feed(make(), values[:half], steps=None if steps is None else steps[:half])
+    assert early == [finding for finding in whole if finding.at < half]
+
+
+def _whole(finding: Finding, first: int) -> Fed:
+    return Fed(finding.at + first, finding.alert, finding.severity, finding.text, finding.over)
