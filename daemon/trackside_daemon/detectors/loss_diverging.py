@@ -1,13 +1,44 @@
-"""A loss whose level rises and stays."""
+"""A loss whose level rises and stays: at once, or bit by bit.
+
+The level is the median of the last 16 samples, and it is compared with the lowest that it has been: three quarters of
+the samples must lie above that by 15 %, so that a spike that decays, or single high ones, are not a level.
+"""
 
 from __future__ import annotations
 
+from collections import deque
+from statistics import median
 from typing import TYPE_CHECKING
+
+from trackside_daemon.detectors.base import Finding
+from trackside_daemon.detectors.window import Window
+from trackside_daemon.detectors.words import HUGE, count, number, rate_raised, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.detectors.base import Column, Context, Finding
+    from trackside_daemon.detectors.base import Column, Context
+
+LEVEL, LEAST = 16, 32
+"""Samples whose median is the level, and samples before the first comparison."""
+
+RISE, NOISE = 0.15, 5.0
+"""By how much of the lowest level, and by how many standard deviations of single samples, it must have risen."""
+
+STAYS = 0.8
+"""Of the rise of the older half of the level, below which the newer half decays, as after a spike."""
+
+CROSSING = 12.0
+"""Standard deviations for a loss that crosses nought, where parts of it mean nothing."""
+
+CRITICAL = 0.5
+"""Of the lowest level: so much worse that what was learnt is being lost."""
+
+HOLD, ACCEPTED = 64, 1000
+"""Samples after a finding before the next, and those at a new level after which it is the level."""
+
+_NORMAL = 1.4826 / 2**0.5
+"""Standard deviations of one sample in the median distance of two that follow each other."""
 
 
 class LossDiverging:
@@ -15,6 +46,68 @@ class LossDiverging:
 
     alerts: tuple[str, ...] = ("LossDiverging",)
 
-    def take(self, column: Column, context: Context) -> Iterator[Finding]:  # noqa: ARG002  not built yet
-        """Nothing yet."""
-        yield from ()
+    def __init__(self) -> None:
+        self._step: int | None = None
+        self._firing = False
+        self._good = 0.0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._last = Window(LEVEL)
+        self._changes: deque[float] = deque(maxlen=64)
+        self._before = 0.0
+        self._count = self._hold = 0
+        self._lowest: float | None = None
+        self._lowest_at = 0
+
+    def take(self, column: Column, context: Context) -> Iterator[Finding]:
+        """What is found in the samples that come next."""
+        for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
+            if not -HUGE < value < HUGE:
+                continue
+            if self._step is not None and step < self._step:
+                if self._firing:
+                    yield self._end(at, f"the training went back to step {count(step)}")
+                self._forget()
+            self._step = step
+            self._changes.append(abs(value - self._before))
+            self._before = value
+            self._last.add(value)
+            self._count += 1
+            if self._count >= LEAST:
+                yield from self._judge(at, step, context)
+
+    def _judge(self, at: int, step: int, context: Context) -> Iterator[Finding]:
+        level = self._last.median()
+        if self._lowest is None or level < self._lowest:
+            self._lowest, self._lowest_at = level, step
+        self._hold -= 1
+        if self._firing and level - self._good < RISE / 2 * abs(self._good):
+            yield self._end(at, f"loss is back at {number(level)} at step {count(step)}")
+        elif self._firing and self._hold < HOLD - ACCEPTED:
+            yield self._end(at, f"loss stays at {number(level)}: that is its level now")
+        elif self._hold < 0 and self._is_above(level, self._lowest):
+            self._good = self._good if self._firing else self._lowest
+            self._firing = True
+            worse = level - self._good > CRITICAL * abs(self._good)
+            yield Finding("LossDiverging", "critical" if worse else "warning", at, self._text(level, step, context))
+            self._lowest, self._hold = None, HOLD
+
+    def _is_above(self, level: float, lowest: float) -> bool:
+        if self._last.ordered[LEVEL // 4] - lowest <= RISE * abs(lowest):
+            return False
+        last = list(self._last.arrived)
+        older, newer = median(last[: LEVEL // 2]), median(last[LEVEL // 2 :])
+        if newer - lowest < STAYS * (older - lowest):
+            return False
+        least = CROSSING if lowest <= 0 <= level else NOISE
+        return level - lowest > least * _NORMAL * median(self._changes)
+
+    def _end(self, at: int, text: str) -> Finding:
+        self._firing = False
+        return Finding("LossDiverging", "warning", at, text, over=True)
+
+    def _text(self, level: float, step: int, context: Context) -> str:
+        than = times(level, self._good)
+        since = f" since its lowest at step {count(self._lowest_at)}"
+        return f"loss has risen to {number(level)} at step {count(step)}, {than}{since}{rate_raised(step, context)}"

@@ -1,13 +1,36 @@
-"""A loss that learns nothing any more."""
+"""A loss that learns nothing any more.
+
+It is looked at in blocks of medians over the last tenth of the run, 500 samples at least: the slope is the median of
+those of all pairs of blocks (Theil and Sen), which single blocks do not turn. It is information: at the end of
+a schedule it is as it should be, and it says nothing where the noise is too great to tell.
+"""
 
 from __future__ import annotations
 
+from statistics import median
 from typing import TYPE_CHECKING
+
+from trackside_daemon.detectors.base import Finding
+from trackside_daemon.detectors.words import HUGE, count, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.detectors.base import Column, Context, Finding
+    from trackside_daemon.detectors.base import Column, Context
+
+BLOCK, BLOCKS = 25, 20
+"""Samples of the smallest block, and how many blocks are looked at: 500 samples."""
+
+PART = 0.1
+"""Of the run is what is looked at, once that is more."""
+
+GAIN, UNSURE, AGAIN = 0.002, 0.005, 0.005
+"""Parts of the loss: less is no gain; the gain's own error may be so great at most; more is one again."""
+
+FALLING = 0.98
+"""Of the learning rate when the blocks began: below it a schedule ends, in which a loss may rest."""
+
+_NORMAL = 1.4826
 
 
 class LossPlateau:
@@ -15,6 +38,67 @@ class LossPlateau:
 
     alerts: tuple[str, ...] = ("LossPlateau",)
 
-    def take(self, column: Column, context: Context) -> Iterator[Finding]:  # noqa: ARG002  not built yet
-        """Nothing yet."""
-        yield from ()
+    def __init__(self) -> None:
+        self._samples: list[float] = []
+        self._medians: list[float] = []
+        self._blocks: list[float] = []
+        self._rates: list[float | None] = []
+        self._merged = 1
+        self._seen = self._still = 0
+        self._step: int | None = None
+        self._firing = False
+
+    def take(self, column: Column, context: Context) -> Iterator[Finding]:
+        """What is found in the samples that come next."""
+        for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
+            if not -HUGE < value < HUGE:
+                continue
+            if self._step is not None and step < self._step:
+                self._blocks, self._rates, self._still = [], [], 0
+            self._step = step
+            self._samples.append(value)
+            if len(self._samples) == BLOCK:
+                self._seen += BLOCK
+                self._medians.append(median(self._samples))
+                self._samples.clear()
+                if len(self._medians) == self._merged:
+                    yield from self._judge(at, step, context)
+
+    def _judge(self, at: int, step: int, context: Context) -> Iterator[Finding]:
+        """A block is whole."""
+        self._blocks.append(sum(self._medians) / self._merged)
+        self._rates.append(context.learning_rate)
+        self._medians.clear()
+        if len(self._blocks) < BLOCKS:
+            return
+        del self._blocks[:-BLOCKS], self._rates[:-BLOCKS]
+        gain, error = _gain(self._blocks)
+        level = abs(self._blocks[-1])
+        was, now = self._rates[0], self._rates[-1]
+        ending = was is not None and now is not None and now < FALLING * was
+        if self._firing and (gain > AGAIN * level + error or ending):
+            self._firing, self._still = False, 0
+            yield Finding("LossPlateau", "info", at, f"loss {number(level)} moves again", over=True)
+        elif abs(gain) < GAIN * level and error < UNSURE * level and not ending:
+            self._still += 1
+            if not self._firing and self._still >= BLOCKS // 2:
+                self._firing = True
+                samples = BLOCKS * self._merged * BLOCK
+                text = f"loss {number(self._blocks[-1])} at step {count(step)} gained {gain / level:+.2%}"
+                yield Finding("LossPlateau", "info", at, f"{text} in the last {count(samples)} samples")
+        else:
+            self._still = 0
+        if PART * self._seen > BLOCKS * self._merged * BLOCK:
+            self._blocks = [(one + other) / 2 for one, other in zip(self._blocks[::2], self._blocks[1::2], strict=True)]
+            self._rates = self._rates[::2]
+            self._merged *= 2
+
+
+def _gain(blocks: list[float]) -> tuple[float, float]:
+    """What the loss fell by over *blocks*, and the standard error of that."""
+    many = len(blocks)
+    slope = median((blocks[b] - blocks[a]) / (b - a) for a in range(many) for b in range(a + 1, many))
+    rests = [block - slope * index for index, block in enumerate(blocks)]
+    middle = median(rests)
+    noise = _NORMAL * median(abs(rest - middle) for rest in rests)
+    return -slope * many, noise * (12 / many) ** 0.5

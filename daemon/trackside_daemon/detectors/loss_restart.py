@@ -2,19 +2,80 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
+
+from trackside_daemon.detectors.base import Finding
+from trackside_daemon.detectors.words import HUGE, count, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.detectors.base import Column, Context, Finding
+    from trackside_daemon.detectors.base import Column, Context
+
+BEGINNING, BEFORE = 5, 9
+"""Samples whose mean is what the loss began with, and those of late that it is compared with."""
+
+LEAP, ANEW = 3.0, (0.7, 1.3)
+"""Times the greatest of late, and parts of what it began with: where the loss of a new model lies."""
+
+OVER = 64
+"""Samples after which a restart that has no step to catch up with is no news any more."""
 
 
 class LossRestart:
-    """A loss that begins anew where the training went back."""
+    """A loss that begins anew where the training went back.
+
+    It has when the step falls, or when the loss is at once what it was at the beginning: the model was made anew. A
+    step that falls to where it began, while the loss goes on, only counts within epochs.
+    """
 
     alerts: tuple[str, ...] = ("LossRestart",)
 
-    def take(self, column: Column, context: Context) -> Iterator[Finding]:  # noqa: ARG002  not built yet
-        """Nothing yet."""
-        yield from ()
+    def __init__(self) -> None:
+        self._first_step: int | None = None
+        self._step = 0
+        self._began: list[float] = []
+        self._last: deque[float] = deque(maxlen=BEFORE)
+        self._until: int | None = None
+        self._left = 0
+
+    def take(self, column: Column, context: Context) -> Iterator[Finding]:  # noqa: ARG002  needs no other key
+        """What is found in the samples that come next."""
+        for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
+            if not -HUGE < value < HUGE:
+                continue
+            if self._first_step is None:
+                self._first_step = self._step = step
+            last = self._last
+            if step < self._step:
+                if step > self._first_step or self._is_anew(value):
+                    self._until, self._left = max(self._step, self._until or 0), 0
+                    text = f"the training went back to step {count(step)} from {count(self._step)}"
+                    yield Finding("LossRestart", "info", at, f"{text}; loss {number(value)}, {number(last[-1])} before")
+            elif self._is_anew(value) and value > LEAP * max(last):
+                self._until, self._left = None, OVER
+                text = f"loss {number(value)} at step {count(step)} is what it began with, {number(last[-1])} before"
+                yield Finding("LossRestart", "info", at, f"{text}: the model seems made anew")
+            elif self._until is not None or self._left:
+                yield from self._follow(at, step)
+            self._step = step
+            last.append(value)
+            if len(self._began) < BEGINNING:
+                self._began.append(value)
+
+    def _is_anew(self, value: float) -> bool:
+        if len(self._began) < BEGINNING:
+            return False
+        began = sum(self._began) / BEGINNING
+        return ANEW[0] * began <= value <= ANEW[1] * began
+
+    def _follow(self, at: int, step: int) -> Iterator[Finding]:
+        if self._until is not None and step >= self._until:
+            self._until = None
+            yield Finding("LossRestart", "info", at, f"it has caught up with step {count(step)}", over=True)
+        elif self._left:
+            self._left -= 1
+            if not self._left:
+                text = f"{OVER} samples have passed, at step {count(step)}"
+                yield Finding("LossRestart", "info", at, text, over=True)

@@ -1,23 +1,109 @@
-"""A loss that jumps for a sample or a few, and a batch that is hard."""
+"""A loss that jumps for a sample or a few, and a batch that is hard.
+
+A single sample that stands out and does not move the gradients is a batch that is hard to learn: real runs have many,
+and they do no harm. It is told apart from a spike at once where there is a gradient norm, else by what comes next.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trackside_daemon.detectors.base import Finding
+from trackside_daemon.detectors.jumps import Jump, Jumps
+from trackside_daemon.detectors.words import HUGE, count, number, rate_raised, times
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.detectors.base import Column, Context, Finding
+    from trackside_daemon.detectors.base import Column, Context
+
+MOVED = 2.0
+"""Times its own median: a gradient norm that has moved with the loss."""
+
+AGREES = 3.0
+"""Times its own median: a gradient norm that alone would be looked at."""
+
+HARD, HARD_UNMOVED = 0.6, 1.0
+"""Parts of the level by which a hard batch stands out at most, and where the gradients are seen not to move."""
+
+BACK, GIVEN_UP = 5, 64
+"""Samples in a row at the level of before that end it, and samples above it after which it is no spike any more."""
+
+ABOVE, ABOVE_NOISE = 0.5, 4.0
+"""Of a jump, and in deviations: what is still above the level of before, the lower of the two."""
 
 
 class LossSpike:
     """A loss that jumps for a sample or a few, and a batch that is hard."""
 
-    alerts: tuple[str, ...] = (
-        "LossSpike",
-        "LossHardBatch",
-    )
+    alerts: tuple[str, ...] = ("LossSpike", "LossHardBatch")
 
-    def take(self, column: Column, context: Context) -> Iterator[Finding]:  # noqa: ARG002  not built yet
-        """Nothing yet."""
-        yield from ()
+    def __init__(self) -> None:
+        self._jumps = Jumps()
+        self._step: int | None = None
+        self._alert = ""
+        self._begun = Jump(0.0, 0.0, 0.0)
+        self._first = 0
+        self._high = self._back = self._seen = 0
+
+    def take(self, column: Column, context: Context) -> Iterator[Finding]:
+        """What is found in the samples that come next."""
+        gradients, jumps = context.gradients, self._jumps
+        for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
+            if not -HUGE < value < HUGE:
+                continue
+            if self._step is not None and step < self._step:
+                yield from self._end(at, f"the training went back to step {count(step)}")
+                jumps.clear()
+            self._step = step
+            jump = jumps.take(value, agreed=step in gradients and gradients[step] >= AGREES)
+            if self._alert:
+                yield from self._follow(at, step, value, jump, context)
+            elif jump:
+                yield self._begin(at, step, value, jump, context)
+
+    def _begin(self, at: int, step: int, value: float, jump: Jump, context: Context) -> Finding:
+        moved = context.gradients.get(step)
+        most = HARD if moved is None else HARD_UNMOVED if moved < MOVED else 0.0
+        hard = 0 < jump.height < most * jump.before
+        self._alert = "LossHardBatch" if hard else "LossSpike"
+        self._begun, self._first, self._high, self._back, self._seen = jump, step, 1, 0, 1
+        text = _text(step, value, jump, context)
+        return Finding(self._alert, "info", at, text) if hard else Finding(self._alert, "warning", at, text)
+
+    def _follow(self, at: int, step: int, value: float, jump: Jump | None, context: Context) -> Iterator[Finding]:
+        self._seen += 1
+        begun = self._begun
+        if value - begun.before > min(ABOVE * begun.height, max(ABOVE_NOISE * begun.noise, 0.1 * abs(begun.before))):
+            self._high, self._back = self._high + 1, 0
+            if self._alert == "LossHardBatch":
+                yield Finding("LossHardBatch", "info", at, "it is more than a single batch", over=True)
+                self._alert = "LossSpike"
+                text = _text(step, value, begun._replace(height=value - begun.before), context)
+                yield Finding("LossSpike", "warning", at, f"{text}, and so since step {count(self._first)}")
+            elif jump:
+                yield Finding("LossSpike", "warning", at, _text(step, value, jump, context))
+            elif self._seen > GIVEN_UP:
+                yield from self._end(at, f"loss stays at {number(value)}, above the {number(begun.before)} of before")
+        else:
+            self._back += 1
+            if self._back >= BACK:
+                was = "a single hard batch" if self._high == 1 else f"{self._high} samples were above"
+                yield from self._end(at, f"loss is back at {number(value)} at step {count(step)}: {was}")
+
+    def _end(self, at: int, text: str) -> Iterator[Finding]:
+        if self._alert:
+            yield Finding(self._alert, "info" if self._alert == "LossHardBatch" else "warning", at, text, over=True)
+        self._alert = ""
+
+
+def _text(step: int, value: float, jump: Jump, context: Context) -> str:
+    """``loss 5.31 at step 31,219, 2.4 times the 2.2 of the steps before (41 times their noise above)``."""
+    text = f"loss {number(value)} at step {count(step)}, {times(value, jump.before)} of the steps before"
+    if jump.noise:
+        text += f" ({jump.height / jump.noise:,.0f} times their noise above)"
+    moved = context.gradients.get(step)
+    if moved is not None:
+        says = "agrees" if moved >= MOVED else "does not move"
+        text += f"; the gradient norm {says} ({moved:.1f} times its own of late)"
+    return text + rate_raised(step, context)

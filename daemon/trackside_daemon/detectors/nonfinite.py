@@ -2,19 +2,70 @@
 
 from __future__ import annotations
 
+from collections import deque
+from math import isfinite
 from typing import TYPE_CHECKING
+
+from trackside_daemon.detectors.base import Finding
+from trackside_daemon.detectors.words import count, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.detectors.base import Column, Context, Finding
+    from trackside_daemon.detectors.base import Column, Context
+
+CALM = 10
+"""Finite samples in a row after which it has passed."""
+
+SKIPPED, OF = 3, 20
+"""Steps of the last ones that mixed precision may not skip: one now and then only lowers the loss scale."""
 
 
 class NonFinite:
-    """A value that is NaN or infinite."""
+    """A value that is NaN or infinite.
+
+    Args:
+        skips: It is a gradient norm, of which single ones are so by design: with mixed precision, where the loss scale
+            was too great, the step is skipped and the scale lowered. These are told, but as nothing to act on.
+    """
 
     alerts: tuple[str, ...] = ("NonFinite",)
 
-    def take(self, column: Column, context: Context) -> Iterator[Finding]:  # noqa: ARG002  not built yet
-        """Nothing yet."""
-        yield from ()
+    def __init__(self, *, skips: bool = False) -> None:
+        self._firing = False
+        self._first = self._count = self._calm = self._seen = 0
+        self._good: float | None = None
+        self._lately: deque[int] = deque([-OF] * (SKIPPED if skips else 1), maxlen=SKIPPED if skips else 1)
+
+    def take(self, column: Column, context: Context) -> Iterator[Finding]:  # noqa: ARG002  needs no other key
+        """What is found in the samples that come next: each that is not finite, anew."""
+        if not self._firing and all(map(isfinite, column.values)):
+            if column.values:
+                self._good = column.values[-1]
+            self._seen += len(column.values)
+            return
+        for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
+            self._seen += 1
+            if not isfinite(value):
+                self._lately.append(self._seen)
+                yield self._found(at, step, value)
+            elif self._firing:
+                self._calm += 1
+                if self._calm >= CALM:
+                    self._firing = False
+                    text = f"finite again for {CALM} samples, {number(value)} at step {count(step)}"
+                    yield Finding("NonFinite", "critical", at, text, over=True)
+            self._good = value if isfinite(value) else self._good
+
+    def _found(self, at: int, step: int, value: float) -> Finding:
+        if not self._firing:
+            self._firing, self._first, self._count = True, step, 0
+        self._calm = 0
+        self._count += 1
+        text = f"{number(value)} at step {count(step)}"
+        if self._count > 1:
+            text += f", {count(self._count)} since step {count(self._first)}"
+        if self._good is not None:
+            text += f"; the last finite value was {number(self._good)}"
+        many = self._seen - self._lately[0] < OF
+        return Finding("NonFinite", "critical" if many else "info", at, text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,16 +19,18 @@ from trackside_daemon.detectors.nonfinite import NonFinite
 from trackside_daemon.detectors.roles import role
 from trackside_daemon.detectors.slow_step import SlowStep
 from trackside_daemon.detectors.throughput import Throughput
+from trackside_daemon.detectors.window import Window
+from trackside_daemon.detectors.words import HUGE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 _ORDER = ("rate", "gradient", "loss", "evaluation", "duration", "memory")
 """What others are judged by comes first."""
 
-_DETECTORS: dict[str, tuple[type[Detector], ...]] = {
+_DETECTORS: dict[str, tuple[Callable[[], Detector], ...]] = {
     "rate": (LearningRate,),
-    "gradient": (NonFinite, Gradient),
+    "gradient": (partial(NonFinite, skips=True), Gradient),
     "loss": (NonFinite, LossRestart, LossSpike, LossDiverging, LossPlateau),
     "evaluation": (NonFinite,),
     "duration": (SlowStep, Throughput),
@@ -38,6 +42,12 @@ ALERTS = tuple(dict.fromkeys(alert for every in _DETECTORS.values() for detector
 
 RAISED = 1.1
 """A learning rate that rises by more at once is raised, and the loss may jump with it."""
+
+KEPT = 64
+"""Steps whose gradient norm and raised rates are kept beside those pushed together."""
+
+OWN, OWN_LEAST = 16, 5
+"""Gradient norms whose median the next is measured by, and how few there must be."""
 
 
 class Found(NamedTuple):
@@ -53,13 +63,17 @@ class RankDetectors:
     def __init__(self) -> None:
         self.context = Context()
         self._of: dict[str, tuple[Detector, ...]] = {}
-        self._step: int | None = None
+        self._total = ""
+        self._norms = Window(OWN)
 
     def take(self, columns: Mapping[str, Column]) -> Iterator[Found]:
         """What is found in samples that were pushed together, by key; keys without a role are passed over."""
+        self._forget_old()
         watched = sorted((key for key in columns if role(key)), key=lambda key: _ORDER.index(role(key)))
         for key in watched:
             column = columns[key]
+            if role(key) == "gradient":
+                self._note_gradient(key, column)
             if key not in self._of:
                 self._of[key] = tuple(detector() for detector in _DETECTORS[role(key)])
             for detector in self._of[key]:
@@ -74,4 +88,27 @@ class RankDetectors:
                 before = self.context.learning_rate
                 if before is not None and value > before * RAISED and before > 0:
                     self.context.rate_raised_at = step
+                    self.context.rates_raised.append(step)
                 self.context.learning_rate = value
+
+    def _note_gradient(self, key: str, column: Column) -> None:
+        """Measure each norm by those before it; of several keys that with the shortest name is of the whole model."""
+        if not self._total or len(key) < len(self._total):
+            self._total = key
+            self._norms.clear()
+        if key != self._total:
+            return
+        for step, value in zip(column.steps, column.values, strict=True):
+            if not 0 <= value < HUGE:
+                continue
+            if len(self._norms) >= OWN_LEAST:
+                own = self._norms.median()
+                self.context.gradient = value / own if own > 0 else 1.0
+                self.context.gradients[step] = self.context.gradient
+            self._norms.add(value)
+
+    def _forget_old(self) -> None:
+        gradients, raised = self.context.gradients, self.context.rates_raised
+        for step in list(islice(gradients, max(0, len(gradients) - KEPT))):
+            del gradients[step]
+        del raised[:-KEPT]

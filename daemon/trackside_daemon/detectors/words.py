@@ -1,0 +1,42 @@
+"""Numbers as a person would write them in a sentence."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trackside_daemon.detectors.base import Context
+
+HUGE = 1e300
+"""From here on a number is as good as infinite, and sums of two can be so."""
+
+RAISED_LATELY = 200
+"""Steps for which a raised learning rate may be the cause."""
+
+
+def number(value: float) -> str:
+    """Four digits that mean something: ``5.31``, ``0.0001234``, ``12,340``; ``NaN`` and ``infinite`` in words."""
+    if not isfinite(value):
+        return "NaN" if value != value else "infinite" if value > 0 else "minus infinite"  # noqa: PLR0124  the test of a NaN
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def count(value: float) -> str:
+    """A whole number with its thousands apart: ``31,219``."""
+    return f"{value:,.0f}"
+
+
+def times(value: float, other: float) -> str:
+    """How *value* compares with *other*: ``2.4 times the 2.2``, or ``by 0.4 above the -0.1`` where times mean nothing."""
+    if other > 0 and value > 0:
+        return f"{value / other:.3g} times the {number(other)}"
+    return f"by {number(value - other)} above the {number(other)}"
+
+
+def rate_raised(step: int, context: Context) -> str:
+    """A clause that the learning rate was raised shortly before *step*; empty when it was not."""
+    at = max((other for other in context.rates_raised if other <= step), default=None)
+    if at is None or step - at > RAISED_LATELY:
+        return ""
+    return f"; the learning rate was raised at step {count(at)}"
