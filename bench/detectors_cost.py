@@ -7,7 +7,7 @@ import random
 import statistics
 import time
 from math import exp
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.feeder import KEYS
 from bench.replaying import BATCH
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from bench.logs import Log
+
+    from trackside_daemon.detectors.base import Detector
 
 REPEATS = 5
 SAMPLES = 40_000
@@ -40,7 +42,7 @@ def costs(found: Sequence[Log]) -> None:
             told[1:1] = [f"{_alone(detector, healthy, 1):.2f}"]
             met = all(figure is None or figure <= 3 for figure in figures)
             row(
-                *(f"{detector.__name__}, {name}", *told, f"{_alone(detector, troubled, BATCH):.2f}"),
+                *(f"{type(detector()).__name__}, {name}", *told, f"{_alone(detector, troubled, BATCH):.2f}"),
                 *("<= 3 in batches, healthy and real", "met" if met else "**MISSED**"),
             )
     head(f"all detectors, batches of {BATCH} steps", "samples/s", "µs of a step", "wanted", "")
@@ -69,7 +71,7 @@ def _together(what: str, keys: Sequence[str], wanted: str) -> None:
         row(what, *told, "", "")
 
 
-def _alone(detector: type[Any], series: Iterable[Column], batch: int) -> float:
+def _alone(detector: Callable[[], Detector], series: Iterable[Column], batch: int) -> float:
     """Microseconds a sample of one detector, a new one for each series."""
     pieces = [[column for part in _batches({"": one}, batch) for column in part.values()] for one in series]
     count = sum(len(column.values) for parts in pieces for column in parts)

@@ -37,7 +37,9 @@ _DETECTORS: dict[str, tuple[Callable[[], Detector], ...]] = {
     "memory": (MemoryLeak,),
 }
 
-ALERTS = tuple(dict.fromkeys(alert for every in _DETECTORS.values() for detector in every for alert in detector.alerts))
+ALERTS = tuple(
+    dict.fromkeys(alert for every in _DETECTORS.values() for detector in every for alert in detector().alerts)
+)
 """All that can be found, by name."""
 
 RAISED = 1.1
