@@ -67,7 +67,7 @@ class LossPlateau:
     def _judge(self, at: int, step: int, context: Context) -> Iterator[Finding]:
         """A block is whole."""
         self._blocks.append(sum(self._medians) / self._merged)
-        self._rates.append(context.learning_rate)
+        self._rates.append(context.rate_at(step))
         self._medians.clear()
         if len(self._blocks) < BLOCKS:
             return

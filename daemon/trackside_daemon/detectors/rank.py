@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from math import isfinite
+from operator import lt
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.detectors.base import Column, Context, Detector, Finding
@@ -65,41 +66,56 @@ class RankDetectors:
     def __init__(self) -> None:
         self.context = Context()
         self._of: dict[str, tuple[Detector, ...]] = {}
-        self._total = ""
+        self._total: dict[str, str] = {}
         self._norms = Window(OWN)
+        self._step: int | None = None
 
     def take(self, columns: Mapping[str, Column]) -> Iterator[Found]:
         """What is found in samples that were pushed together, by key; keys without a role are passed over."""
-        self._forget_old()
-        watched = sorted((key for key in columns if role(key)), key=lambda key: _ORDER.index(role(key)))
-        for key in watched:
-            column = columns[key]
-            if role(key) == "gradient":
-                self._note_gradient(key, column)
+        watched = {key: columns[key] for key in sorted(filter(role, columns), key=lambda key: _ORDER.index(role(key)))}
+        for start, piece in _pieces(watched):
+            for key, finding in self._take(piece):
+                yield Found(key, finding if not start else finding._replace(at=finding.at + start))
+
+    def _take(self, watched: Mapping[str, Column]) -> Iterator[Found]:
+        """Where the steps only rise, so that what is known of a step is of that step."""
+        self._forget_old(watched)
+        for key, column in watched.items():
+            if role(key) == "rate" and self._is_total(key):
+                self._note_rate(column)
+            elif role(key) == "gradient" and self._is_total(key):
+                self._note_gradient(column)
             if key not in self._of:
                 self._of[key] = tuple(detector() for detector in _DETECTORS[role(key)])
             for detector in self._of[key]:
                 for finding in detector.take(column, self.context):
                     yield Found(key, finding)
-            if role(key) == "rate":
-                self._note_rate(column)
+
+    def _is_total(self, key: str) -> bool:
+        """Of several keys of a role that with the shortest name is of the whole model."""
+        known = self._total.get(role(key))
+        if known is None or len(key) < len(known):
+            self._total[role(key)] = key
+            if role(key) == "gradient":
+                self._norms.clear()
+            else:
+                self.context.learning_rate = None
+        return self._total[role(key)] == key
 
     def _note_rate(self, column: Column) -> None:
+        context = self.context
         for step, value in zip(column.steps, column.values, strict=True):
             if isfinite(value):
-                before = self.context.learning_rate
+                before = context.learning_rate
                 if before is not None and value > before * RAISED and before > 0:
-                    self.context.rate_raised_at = step
-                    self.context.rates_raised.append(step)
-                self.context.learning_rate = value
+                    context.rate_raised_at = step
+                    context.rates_raised.append(step)
+                if value != before:
+                    context.rates.append((step, value))
+                context.learning_rate = value
 
-    def _note_gradient(self, key: str, column: Column) -> None:
-        """Measure each norm by those before it; of several keys that with the shortest name is of the whole model."""
-        if not self._total or len(key) < len(self._total):
-            self._total = key
-            self._norms.clear()
-        if key != self._total:
-            return
+    def _note_gradient(self, column: Column) -> None:
+        """Measure each norm by those before it."""
         for step, value in zip(column.steps, column.values, strict=True):
             if not 0 <= value < HUGE:
                 continue
@@ -109,8 +125,30 @@ class RankDetectors:
                 self.context.gradients[step] = self.context.gradient
             self._norms.add(value)
 
-    def _forget_old(self) -> None:
-        gradients, raised = self.context.gradients, self.context.rates_raised
-        for step in list(islice(gradients, max(0, len(gradients) - KEPT))):
-            del gradients[step]
-        del raised[:-KEPT]
+    def _forget_old(self, watched: Mapping[str, Column]) -> None:
+        """What is known of steps that come again is of the last time."""
+        context = self.context
+        steps = next(iter(watched.values())).steps if watched else ()
+        if len(steps):
+            if self._step is not None and steps[0] <= self._step:
+                context.gradients.clear()
+                context.rates_raised.clear()
+                context.rates[:] = [(steps[0], rate) for _, rate in context.rates[-1:]]
+            self._step = steps[-1]
+        for step in list(islice(context.gradients, max(0, len(context.gradients) - KEPT))):
+            del context.gradients[step]
+        del context.rates_raised[:-KEPT], context.rates[:-KEPT]
+
+
+def _pieces(columns: Mapping[str, Column]) -> Iterator[tuple[int, Mapping[str, Column]]]:
+    """The columns, cut where their steps do not rise, and where in them each piece begins."""
+    every = [column.steps for column in columns.values()]
+    steps = every[0] if every else ()
+    if all(map(lt, steps, islice(steps, 1, None))) or any(len(other) != len(steps) for other in every):
+        yield 0, columns
+        return
+    cuts = [0, *(place for place in range(1, len(steps)) if steps[place] <= steps[place - 1]), len(steps)]
+    for start, end in pairwise(cuts):
+        cut = slice(start, end)
+        piece = {key: Column(one.steps[cut], one.times[cut], one.values[cut]) for key, one in columns.items()}
+        yield start, piece
