@@ -52,6 +52,7 @@ class Context:
     Attributes:
         phase: The innermost phase that the rank is in; empty outside.
         learning_rate: The last finite one; None before the first.
+        rates: The same by step, of those pushed together with what is looked at, and of some before.
         rate_raised_at: The step at which the learning rate rose by more than a tenth at once; None for never.
         rates_raised: All such steps of late.
         gradient: The last finite norm of the gradients over its own median of late; None before there is one.
@@ -65,6 +66,7 @@ class Context:
         "learning_rate",
         "phase",
         "rate_raised_at",
+        "rates",
         "rates_raised",
         "restarted_at",
     )
@@ -72,6 +74,7 @@ class Context:
     def __init__(self) -> None:
         self.phase = ""
         self.learning_rate: float | None = None
+        self.rates: dict[int, float] = {}
         self.rate_raised_at: int | None = None
         self.rates_raised: list[int] = []
         self.gradient: float | None = None

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from trackside_daemon.detectors.window import Window
 
 NEAR, USUAL, RECENT = 9, 128, 24
-"""Of how many numbers: the level; the noise; what else stood out of late."""
+"""Of how many numbers: the level; the noise; the noise of late."""
 
 LEAST, SETTLED = 5, 8
 """Numbers before there is a level, and distances from it before there is a noise: the 14th can be a jump."""
@@ -39,8 +39,8 @@ GREAT = (0.75, 8.0, 2.0)
 It is for what the 128 hide: noise that was greater a while ago.
 """
 
-UNLIKE = 1.5
-"""Times the third largest of the last 24 distances: noise with two levels is no row of jumps."""
+UNLIKE, LIKE = 1.5, 6
+"""Times the sixth largest of the last 128 distances: noise with two levels is no row of jumps."""
 
 GROWN, SHORTLY = 2.5, 12
 """Noise that has grown by so much in the last 12 distances counts as it is now, as after a learning rate's change."""
@@ -110,8 +110,7 @@ class Jumps:
         return None
 
     def _stands_out(self, before: float, height: float, deviations: float, ease: float) -> bool:
-        others = sorted(self._recent)
-        if height < UNLIKE * others[-3]:
+        if height < UNLIKE * self._usual.ordered[-LIKE]:
             return False
         if self._near.ordered[0] <= 0 <= self._near.ordered[-1]:
             return deviations >= ease * CROSSING

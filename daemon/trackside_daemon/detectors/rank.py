@@ -86,7 +86,7 @@ class RankDetectors:
                 if before is not None and value > before * RAISED and before > 0:
                     self.context.rate_raised_at = step
                     self.context.rates_raised.append(step)
-                self.context.learning_rate = value
+                self.context.learning_rate = self.context.rates[step] = value
 
     def _note_gradient(self, key: str, column: Column) -> None:
         """Measure each norm by those before it; of several keys that with the shortest name is of the whole model."""
@@ -105,7 +105,8 @@ class RankDetectors:
             self._norms.add(value)
 
     def _forget_old(self) -> None:
-        gradients, raised = self.context.gradients, self.context.rates_raised
-        for step in list(islice(gradients, max(0, len(gradients) - KEPT))):
-            del gradients[step]
-        del raised[:-KEPT]
+        context = self.context
+        for by_step in (context.gradients, context.rates):
+            for step in list(islice(by_step, max(0, len(by_step) - KEPT))):
+                del by_step[step]
+        del context.rates_raised[:-KEPT]
