@@ -119,3 +119,8 @@ def test_a_restart_ends_it_and_begins_anew() -> None:
     assert ends(findings, "LossSpike") == [301]
     assert "went back to step 200" in findings[-1].text
     assert alarms(findings, "LossSpike") == [300]
+
+
+def test_a_jump_after_a_level_that_fell_at_once_is_found() -> None:
+    values = [28 + 0.1 * (i % 3) for i in range(40)] + [2 - 0.02 * i for i in range(15)] + [5.8, 5.7, 5.6]
+    assert alarms(found(LossSpike(), column(values)), "LossSpike")[0] == 55
