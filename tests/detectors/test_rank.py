@@ -97,3 +97,18 @@ def test_the_norm_of_a_layer_is_not_that_of_the_model() -> None:
         list(every.take({"layer.0/grad_norm": Column([step], [0.0], [1.0]), "grad_norm": Column([step], [0.0], [5.0])}))
     list(every.take({"layer.0/grad_norm": Column([50], [0.0], [9.0]), "grad_norm": Column([50], [0.0], [5.0])}))
     assert every.context.gradients[50] == 1.0
+
+
+def test_a_step_may_be_pushed_in_parts_and_the_norm_is_known_when_its_loss_comes() -> None:
+    every = RankDetectors()
+    for step in range(30):
+        list(every.take({"grad_norm": Column([step], [0.0], [1.0 if step < 29 else 50.0])}))
+        list(every.take({"loss": Column([step], [0.0], [2.0])}))
+    assert every.context.gradients[29] == 50.0
+
+
+def test_after_a_restart_nothing_of_the_steps_that_come_again_is_known() -> None:
+    every = RankDetectors()
+    steps = [*range(30), *range(20, 25)]
+    list(every.take({"grad_norm": Column(steps, [0.0] * 35, [1.0] * 35)}))
+    assert sorted(every.context.gradients) == [20, 21, 22, 23, 24]

@@ -54,7 +54,7 @@ class Context:
     Attributes:
         phase: The innermost phase that the rank is in; empty outside.
         learning_rate: The last finite one; None before the first.
-        rates: The step at which it changed and what it was then, of those of late, the oldest first.
+        rates: The same by step, of those pushed together with what is looked at, and of some before.
         rate_raised_at: The step at which the learning rate rose by more than a tenth at once; None for never.
         rates_raised: All such steps of late.
         gradient: The last finite norm of the gradients over its own median of late; None before there is one.
@@ -76,7 +76,7 @@ class Context:
     def __init__(self) -> None:
         self.phase = ""
         self.learning_rate: float | None = None
-        self.rates: list[tuple[int, float]] = []
+        self.rates: dict[int, float] = {}
         self.rate_raised_at: int | None = None
         self.rates_raised: list[int] = []
         self.gradient: float | None = None
@@ -85,7 +85,7 @@ class Context:
 
     def rate_at(self, step: int) -> float | None:
         """The learning rate at a step that is not long ago; None before the first."""
-        return next((rate for since, rate in reversed(self.rates) if since <= step), None)
+        return next((rate for since, rate in reversed(self.rates.items()) if since <= step), None)
 
 
 class Detector(Protocol):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from trackside_daemon.detectors.window import Window
 
 NEAR, USUAL, RECENT = 9, 128, 24
-"""Of how many numbers: the level; the noise; what else stood out of late."""
+"""Of how many numbers: the level; the noise; the noise of late."""
 
 LEAST, SETTLED = 5, 8
 """Numbers before there is a level, and distances from it before there is a noise: the 14th can be a jump."""
@@ -39,8 +39,14 @@ GREAT = (0.75, 8.0, 2.0)
 It is for what the 128 hide: noise that was greater a while ago.
 """
 
-UNLIKE = 1.5
-"""Times the third largest of the last 24 distances: noise with two levels is no row of jumps."""
+VAST = 1.5
+"""Part of the level from which the noise for that is read from the changes between numbers.
+
+A level that fell at once leaves distances behind that are no noise, and a change hides only itself.
+"""
+
+UNLIKE, LIKE = 1.5, 6
+"""Times the sixth largest of the last 128 distances: noise with two levels is no row of jumps."""
 
 GROWN, SHORTLY = 2.5, 12
 """Noise that has grown by so much in the last 12 distances counts as it is now, as after a learning rate's change."""
@@ -50,6 +56,9 @@ UNSURE = 4.0
 
 _NORMAL = 1.4826
 """Standard deviations in a median distance, for a normal distribution."""
+
+_OF_CHANGES = _NORMAL / 2**0.5
+"""Standard deviations of one number in the median change from one number to the next."""
 
 
 class Jump(NamedTuple):
@@ -73,6 +82,8 @@ class Jumps:
         self._near = Window(NEAR)
         self._usual = Window(USUAL)
         self._recent: deque[float] = deque(maxlen=RECENT)
+        self._changes: deque[float] = deque(maxlen=RECENT)
+        self._last = 0.0
 
     def take(self, value: float, *, agreed: bool) -> Jump | None:
         """Whether the next number is a jump; *agreed* when another sign says so too."""
@@ -84,7 +95,9 @@ class Jumps:
                 jump = self._judge(before, height, EASE_AGREED if agreed else EASE)
             self._usual.add(height)
             self._recent.append(height)
+            self._changes.append(abs(value - self._last))
         near.add(value)
+        self._last = value
         return jump
 
     def clear(self) -> None:
@@ -92,6 +105,7 @@ class Jumps:
         self._near.clear()
         self._usual.clear()
         self._recent.clear()
+        self._changes.clear()
 
     def _judge(self, before: float, height: float, ease: float) -> Jump | None:
         if height < ease * LAW[-1][1] * abs(before):
@@ -105,24 +119,23 @@ class Jumps:
             shortly = _NORMAL * median(lately[-SHORTLY:])
             noise = shortly if shortly > GROWN * noise else noise
         deviations = (height - centre) / noise if noise else inf
-        if self._stands_out(before, height, deviations, ease) or self._is_great(before, height, centre, lately):
+        if self._stands_out(before, height, deviations, ease) or self._is_great(
+            before, height - centre, height, lately
+        ):
             return Jump(before, noise, height)
         return None
 
     def _stands_out(self, before: float, height: float, deviations: float, ease: float) -> bool:
-        others = sorted(self._recent)
-        if height < UNLIKE * others[-3]:
+        if height < UNLIKE * self._usual.ordered[-LIKE]:
             return False
         if self._near.ordered[0] <= 0 <= self._near.ordered[-1]:
             return deviations >= ease * CROSSING
         part = height / abs(before)
         return any(deviations >= ease * least and part >= ease * fraction for least, fraction in LAW)
 
-    def _is_great(self, before: float, height: float, centre: float, lately: list[float]) -> bool:
+    def _is_great(self, before: float, excess: float, height: float, lately: list[float]) -> bool:
         part, deviations, times = GREAT
-        return (
-            self._near.ordered[0] > 0
-            and height >= part * before
-            and height - centre >= deviations * _NORMAL * median(lately)
-            and height >= times * max(self._recent)
-        )
+        if self._near.ordered[0] <= 0 or height < part * before or height < times * max(self._recent):
+            return False
+        noise = _OF_CHANGES * median(self._changes) if height >= VAST * before else _NORMAL * median(lately)
+        return excess >= deviations * noise

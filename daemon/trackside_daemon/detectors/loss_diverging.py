@@ -25,8 +25,8 @@ LEVEL, LEAST = 16, 32
 RISE, NOISE = 0.15, 5.0
 """By how much of the lowest level, and by how many standard deviations of single samples, it must have risen."""
 
-STAYS = 0.8
-"""Of the rise of the older half of the level, below which the newer half decays, as after a spike."""
+STAYS = 0.7
+"""Of the rise of the highest quarter, which the newer half must keep: after a spike it decays instead."""
 
 CROSSING = 12.0
 """Standard deviations for a loss that crosses nought, where parts of it mean nothing."""
@@ -96,9 +96,8 @@ class LossDiverging:
     def _is_above(self, level: float, lowest: float) -> bool:
         if self._last.ordered[LEVEL // 4] - lowest <= RISE * abs(lowest):
             return False
-        last = list(self._last.arrived)
-        older, newer = median(last[: LEVEL // 2]), median(last[LEVEL // 2 :])
-        if newer - lowest < STAYS * (older - lowest):
+        newer = median(list(self._last.arrived)[LEVEL // 2 :])
+        if newer - lowest < STAYS * (self._last.ordered[3 * LEVEL // 4] - lowest):
             return False
         least = CROSSING if lowest <= 0 <= level else NOISE
         return level - lowest > least * _NORMAL * median(self._changes)

@@ -74,8 +74,8 @@ class LossPlateau:
         del self._blocks[:-BLOCKS], self._rates[:-BLOCKS]
         gain, error = _gain(self._blocks)
         level = abs(self._blocks[-1])
-        was, now = self._rates[0], self._rates[-1]
-        ending = was is not None and now is not None and now < FALLING * was
+        rates = [rate for rate in self._rates if rate is not None]
+        ending = bool(rates) and rates[-1] < FALLING * rates[0]
         if self._firing and (gain > AGAIN * level + error or ending):
             self._firing, self._still = False, 0
             yield Finding("LossPlateau", "info", at, f"loss {number(level)} moves again", over=True)

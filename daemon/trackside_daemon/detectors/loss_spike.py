@@ -99,7 +99,7 @@ class LossSpike:
 
 def _text(step: int, value: float, jump: Jump, context: Context) -> str:
     """``loss 5.31 at step 31,219, 2.4 times the 2.2 of the steps before (41 times their noise above)``."""
-    text = f"loss {number(value)} at step {count(step)}, {times(value, jump.before)} of the steps before"
+    text = f"loss {number(value)} at step {count(step)}, {times(value, jump.before, jump.noise)} of the steps before"
     if jump.noise:
         text += f" ({jump.height / jump.noise:,.0f} times their noise above)"
     moved = context.gradients.get(step)

@@ -110,9 +110,7 @@ class RankDetectors:
                 if before is not None and value > before * RAISED and before > 0:
                     context.rate_raised_at = step
                     context.rates_raised.append(step)
-                if value != before:
-                    context.rates.append((step, value))
-                context.learning_rate = value
+                context.learning_rate = context.rates[step] = value
 
     def _note_gradient(self, column: Column) -> None:
         """Measure each norm by those before it."""
@@ -130,14 +128,17 @@ class RankDetectors:
         context = self.context
         steps = next(iter(watched.values())).steps if watched else ()
         if len(steps):
-            if self._step is not None and steps[0] <= self._step:
+            if self._step is not None and steps[0] < self._step:
                 context.gradients.clear()
                 context.rates_raised.clear()
-                context.rates[:] = [(steps[0], rate) for _, rate in context.rates[-1:]]
+                context.rates.clear()
+                if context.learning_rate is not None:
+                    context.rates[steps[0]] = context.learning_rate
             self._step = steps[-1]
-        for step in list(islice(context.gradients, max(0, len(context.gradients) - KEPT))):
-            del context.gradients[step]
-        del context.rates_raised[:-KEPT], context.rates[:-KEPT]
+        for by_step in (context.gradients, context.rates):
+            for step in list(islice(by_step, max(0, len(by_step) - KEPT))):
+                del by_step[step]
+        del context.rates_raised[:-KEPT]
 
 
 def _pieces(columns: Mapping[str, Column]) -> Iterator[tuple[int, Mapping[str, Column]]]:

@@ -27,9 +27,9 @@ def count(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def times(value: float, other: float) -> str:
-    """How *value* compares with *other*: ``2.4 times the 2.2``, or ``by 0.4 above the -0.1`` where times mean nothing."""
-    if other > 0 and value > 0:
+def times(value: float, other: float, noise: float = 0.0) -> str:
+    """``2.4 times the 2.2``, or ``by 0.4 above the -0.1`` where *other* is too near nought for times to mean something."""
+    if other > noise and value > 0:
         return f"{value / other:.3g} times the {number(other)}"
     return f"by {number(value - other)} above the {number(other)}"
 

@@ -1,0 +1,47 @@
+"""Series that the tests of the loss detectors share, and what detectors find in them."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from trackside_daemon.detectors.base import Column, Context, Detector, Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def falling(count: int, *, start: float = 8.0, end: float = 2.0, noise: float = 0.02, seed: int = 0) -> list[float]:
+    """A loss as of a healthy training: it falls ever slower, with noise in proportion to it."""
+    draw = random.Random(seed)
+    return [(end + (start - end) * 0.5 ** (i / (count / 8))) * (1 + draw.gauss(0, noise)) for i in range(count)]
+
+
+def column(values: Sequence[float], steps: Sequence[int] | None = None) -> Column:
+    """*values* of steps that count from nought."""
+    return Column(steps or range(len(values)), [float(i) for i in range(len(values))], values)
+
+
+def found(detector: Detector, samples: Column, context: Context | None = None) -> list[Finding]:
+    """All that is found, at once."""
+    return list(detector.take(samples, context or Context()))
+
+
+def one_by_one(make: Callable[[], Detector], samples: Column) -> list[Finding]:
+    """All that is found where each sample comes alone."""
+    detector, context = make(), Context()
+    return [
+        finding._replace(at=i)
+        for i, (step, at, value) in enumerate(zip(*samples, strict=True))
+        for finding in detector.take(Column([step], [at], [value]), context)
+    ]
+
+
+def alarms(findings: Sequence[Finding], alert: str) -> list[int]:
+    """Where *alert* was found."""
+    return [finding.at for finding in findings if finding.alert == alert and not finding.over]
+
+
+def ends(findings: Sequence[Finding], alert: str) -> list[int]:
+    """Where *alert* was over."""
+    return [finding.at for finding in findings if finding.alert == alert and finding.over]

@@ -1,0 +1,40 @@
+"""A loss that begins anew where the training went back."""
+
+from __future__ import annotations
+
+from detectors.losses import alarms, column, ends, falling, found
+
+from trackside_daemon.detectors.loss_restart import LossRestart
+
+
+def test_a_step_that_falls_is_found_at_once_and_is_over_when_caught_up() -> None:
+    values = falling(400)
+    findings = found(LossRestart(), column(values[:300] + values[250:], [*range(300), *range(250, 400)]))
+    assert [(finding.at, finding.over, finding.severity) for finding in findings] == [
+        (300, False, "info"),
+        (349, True, "info"),
+    ]
+    assert "went back to step 250 from 299" in findings[0].text
+
+
+def test_a_model_made_anew_is_seen_by_its_loss() -> None:
+    values = falling(400, start=8, end=0.5) + falling(400, start=8, end=0.5)
+    findings = found(LossRestart(), column(values))
+    assert alarms(findings, "LossRestart") == [400]
+    assert "made anew" in findings[0].text
+    assert ends(findings, "LossRestart") == [464]
+
+
+def test_a_step_that_counts_within_epochs_is_no_restart() -> None:
+    values = falling(400)
+    assert not found(LossRestart(), column(values, [i % 50 for i in range(400)]))
+
+
+def test_from_the_first_step_anew_is_one_when_the_loss_is() -> None:
+    values = falling(400)
+    findings = found(LossRestart(), column(values * 2, [*range(400), *range(400)]))
+    assert alarms(findings, "LossRestart") == [400]
+
+
+def test_a_healthy_run_is_quiet() -> None:
+    assert not found(LossRestart(), column(falling(5000, noise=0.1)))

@@ -1,0 +1,126 @@
+"""A loss that jumps, and a batch that is hard."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from detectors.losses import alarms, column, ends, falling, found
+
+from trackside_daemon.detectors.base import Context
+from trackside_daemon.detectors.loss_spike import LossSpike
+
+
+def _with(values: list[float], at: int, *heights: float) -> list[float]:
+    return (
+        values[:at]
+        + [value * height for value, height in zip(values[at:], heights, strict=False)]
+        + values[at + len(heights) :]
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("noise", [0.0, 0.005, 0.03])
+def test_a_healthy_run_is_quiet(seed: int, noise: float) -> None:
+    assert not found(LossSpike(), column(falling(5000, noise=noise, seed=seed)))
+
+
+@pytest.mark.parametrize("at", [13, 20, 64, 500])
+def test_a_jump_is_found_at_its_sample_and_says_what_it_is(at: int) -> None:
+    findings = found(LossSpike(), column(_with(falling(600), at, 2.5, 2.2, 1.8, 1.4)))
+    assert alarms(findings, "LossSpike")[0] == at
+    assert f"at step {at}, 2." in findings[0].text
+    assert "times the" in findings[0].text
+    assert findings[0].severity == "warning"
+
+
+def test_it_is_over_when_five_samples_in_a_row_are_back() -> None:
+    findings = found(LossSpike(), column(_with(falling(600), 300, 2.5, 2.2, 1.8)))
+    assert ends(findings, "LossSpike") == [307]
+    assert "3 samples were above" in findings[-1].text
+
+
+def test_a_batch_that_is_hard_is_information_and_passes() -> None:
+    findings = found(LossSpike(), column(_with(falling(600), 300, 1.4)))
+    assert [(finding.alert, finding.severity, finding.at, finding.over) for finding in findings] == [
+        ("LossHardBatch", "info", 300, False),
+        ("LossHardBatch", "info", 305, True),
+    ]
+    assert "a single hard batch" in findings[-1].text
+
+
+def test_what_looked_like_a_hard_batch_is_a_spike_when_the_next_sample_is_high_too() -> None:
+    findings = found(LossSpike(), column(_with(falling(600), 300, 1.4, 1.4, 1.3)))
+    assert [(finding.alert, finding.at, finding.over) for finding in findings[:3]] == [
+        ("LossHardBatch", 300, False),
+        ("LossHardBatch", 301, True),
+        ("LossSpike", 301, False),
+    ]
+    assert "since step 300" in findings[2].text
+
+
+def test_the_gradient_norm_tells_a_spike_from_a_hard_batch_at_once() -> None:
+    values = column(_with(falling(600), 300, 1.4))
+    context = Context()
+    context.gradients = {300: 4.1}
+    moved = found(LossSpike(), values, context)
+    assert alarms(moved, "LossSpike") == [300]
+    assert "the gradient norm agrees (4.1 times its own of late)" in moved[0].text
+    context.gradients = {300: 1.1}
+    unmoved = found(LossSpike(), values, context)
+    assert alarms(unmoved, "LossHardBatch") == [300]
+    assert "does not move" in unmoved[0].text
+
+
+def test_a_raised_learning_rate_is_named() -> None:
+    context = Context()
+    context.rates_raised = [10, 290, 400]
+    assert "raised at step 290" in found(LossSpike(), column(_with(falling(600), 300, 3)), context)[0].text
+
+
+def test_a_spike_hides_no_second_one() -> None:
+    values = _with(_with(falling(600), 300, 6.0, 3.0), 340, 2.5)
+    assert {300, 340} <= set(alarms(found(LossSpike(), column(values)), "LossSpike"))
+
+
+def test_a_loss_that_stays_high_is_no_spike_for_ever() -> None:
+    values = falling(600)
+    values[300:] = [value + 3 for value in values[300:]]
+    findings = found(LossSpike(), column(values))
+    assert ends(findings, "LossSpike") == [364]
+    assert "stays at" in findings[-1].text
+
+
+def test_noise_that_has_two_levels_is_no_row_of_spikes() -> None:
+    draw = random.Random(1)
+    values = [3 + draw.gauss(0, 0.05) + (2 if draw.random() < 0.2 else 0) for _ in range(4000)]
+    assert len(alarms(found(LossSpike(), column(values)), "LossSpike")) <= 8
+
+
+def test_noise_that_grows_is_followed() -> None:
+    draw = random.Random(2)
+    values = [3 + draw.gauss(0, 0.01 if i < 500 else 0.2) for i in range(1500)]
+    assert max(finding.at for finding in found(LossSpike(), column(values))) < 520
+
+
+def test_a_loss_that_crosses_nought_is_quiet_and_its_jumps_are_found() -> None:
+    draw = random.Random(3)
+    values = [draw.gauss(0, 0.1) for _ in range(3000)]
+    assert not found(LossSpike(), column(values))
+    values[2000] = 5.0
+    findings = found(LossSpike(), column(values))
+    assert alarms(findings, "LossSpike") == [2000]
+    assert "by 4.93 above the" in findings[0].text
+
+
+def test_a_restart_ends_it_and_begins_anew() -> None:
+    values = _with(falling(400), 300, 2.5)[:301] + falling(400)[200:]
+    findings = found(LossSpike(), column(values, [*range(301), *range(200, 400)]))
+    assert ends(findings, "LossSpike") == [301]
+    assert "went back to step 200" in findings[-1].text
+    assert alarms(findings, "LossSpike") == [300]
+
+
+def test_a_jump_after_a_level_that_fell_at_once_is_found() -> None:
+    values = [28 + 0.1 * (i % 3) for i in range(40)] + [2 - 0.02 * i for i in range(15)] + [5.8, 5.7, 5.6]
+    assert alarms(found(LossSpike(), column(values)), "LossSpike")[0] == 55
