@@ -1,5 +1,7 @@
 """What a training process and the daemon say to each other: the format's only definition, imported by both.
 
+It is longer than other files since all of the format stands in one place.
+
 A message is three ZeroMQ frames, DEALER to ROUTER::
 
     b"trackside/1"                          protocol and schema version
