@@ -201,6 +201,41 @@ def test_throttling_is_that_of_the_smallest_limit(v2: Machine) -> None:
     assert page["trackside_cgroup_cpu_throttled_seconds_total"] == 2.5
 
 
+def throttled(v2: Machine, cgroup: str, cores: int, count: int) -> None:
+    stat = f"nr_periods {count}\nnr_throttled {count}\nthrottled_usec {count}000000\n"
+    v2.has(cgroup, cpu__max=f"{cores}00000 100000\n", cpu__stat=stat)
+
+
+def test_throttling_does_not_jump_when_another_limit_becomes_the_smallest(v2: Machine) -> None:
+    counts = []
+
+    def look(after: float) -> None:
+        page = v2.page(after=after)
+        told = [value for name, value in page.items() if "periods" in name or "throttled" in name]
+        assert told == told[:1] * 3
+        counts.append(told[0])
+
+    throttled(v2, "job/step", 2, 5)
+    throttled(v2, "job", 8, 900)
+    look(0)
+    throttled(v2, "job/step", 16, 7)
+    look(1)
+    throttled(v2, "job", 8, 903)
+    look(LIMITS_SECONDS)
+    throttled(v2, "job", 8, 905)
+    look(1)
+    throttled(v2, "job/step", 2, 9)
+    look(LIMITS_SECONDS)
+    throttled(v2, "job/step", 2, 10)
+    look(1)
+    v2.loses("job/step")
+    v2.page(after=1)
+    v2.has("job/step", memory__events=EVENTS.format(0))
+    throttled(v2, "job/step", 2, 1)
+    look(1)
+    assert counts == [5, 7, 7, 9, 9, 10, 11]
+
+
 def test_a_process_that_is_moved_is_found_again(v2: Machine) -> None:
     v2.page()
     v2.has("other", memory__current="500", memory__stat="")
@@ -264,14 +299,44 @@ def test_kills_stay_for_a_while_when_nobody_trains_there_any_more(v2: Machine) -
     assert v2.collector._counters == {}, "all files are closed"
 
 
-def test_another_cgroup_of_the_same_name_counts_anew(v2: Machine) -> None:
+def test_a_cgroup_that_comes_again_under_its_name_counts_on(v2: Machine) -> None:
+    """So does a service that systemd starts again, in less time than Prometheus needs to look."""
     v2.page()
-    v2.loses("job/step")
-    assert v2.page(after=1) == {KILLS: 2}
-    v2.has("job/step", memory__events=EVENTS.format(0), memory__current="1", memory__stat="")
-    assert v2.page(after=1)[KILLS] == 0
+    for kills in (3, 4):
+        v2.has("job", memory__events=EVENTS.format(kills))
+        v2.loses("job/step")
+        assert v2.page(after=1) == {KILLS: kills}
+        v2.has("job/step", memory__events=EVENTS.format(0), memory__current="1", memory__stat="")
+        assert v2.page(after=1)[KILLS] == kills
     v2.has("job/step", memory__events=EVENTS.format(1))
-    assert v2.page(after=1)[KILLS] == 1
+    assert v2.page(after=1)[KILLS] == 5
+
+
+def test_those_above_that_come_again_too_are_asked_anew(v2: Machine) -> None:
+    """A requeued job; its second step comes a tick later than the first."""
+    v2.has("job/other", memory__events=EVENTS.format(0), memory__current="1", memory__stat="")
+    v2.trains(8, "0::/job/other\n")
+    v2.page()
+    for cgroup in ("job/step", "job/other", "job"):
+        v2.loses(cgroup)
+    v2.page(after=1)
+    for cgroup in ("job", "job/step"):
+        v2.has(cgroup, memory__events=EVENTS.format(0), memory__current="1", memory__stat="")
+    v2.page(after=1)
+    v2.has("job", memory__events=EVENTS.format(1))
+    v2.loses("job/step")
+    kills = {one.labels[0]: one.value for one in v2.collector.collect() if one.metric.name == KILLS}
+    assert kills == {"/job/step": 3, "/job/other": 0}
+
+
+def test_the_kills_of_one_whose_other_controllers_move_stay(v1: Machine) -> None:
+    v1.has("memory/job/step", memory__oom_control=CONTROL.format(1))
+    v1.page()
+    v1.has("cpu/job", cpuacct__stat="user 1\nsystem 1\n")
+    v1.trains(7, "4:memory:/job/step\n1:cpu,cpuacct:/job\n")
+    assert v1.page(after=FIND_SECONDS)[KILLS] == 1
+    v1.loses("memory/job/step")
+    assert v1.page(after=1)[KILLS] == 1
 
 
 def test_the_verdict_on_an_end_is_the_same(v2: Machine) -> None:

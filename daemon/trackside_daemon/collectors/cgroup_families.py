@@ -17,7 +17,7 @@ def _memory(name: str, says: str, v2: str, v1: str) -> Metric:
 
 
 def _cpu(name: str, says: str, unit: str = "") -> Metric:
-    text = f"{says}, from cpu.stat of the cgroup that has the smallest limit, the own one or one above it."
+    text = f"{says}, from cpu.stat of the cgroup that has the smallest limit, the own one or one above it, counted on when that changes."
     return Metric(f"trackside_cgroup_cpu_{name}_total", "counter", text, SUBJECT, unit)
 
 
@@ -63,7 +63,8 @@ OOM_KILLS = Metric(
     "trackside_cgroup_oom_kills_total",
     "counter",
     "Processes that the OOM killer has killed, from memory.events of cgroup v2 or memory.oom_control of v1; of a cgroup "
-    "that is gone for 15 minutes more, its last kills by the count above it or /proc/vmstat, which may be a neighbour's.",
+    "that is gone for 15 minutes more, its last kills by the count above it or /proc/vmstat, which may be a neighbour's; "
+    "one that comes again under its name counts on.",
     SUBJECT,
 )
 CPU_LIMIT = Metric(

@@ -1,11 +1,14 @@
-"""The limits that hold for a cgroup: the smallest of its own and of those above it, as far as they are seen here."""
+"""The limits that hold for a cgroup: the smallest of its own and of those above it, as far as they are seen here.
+
+Which is the smallest may change while it runs: limits are set anew, by ``systemctl set-property`` or a resize in place.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.collectors import cgroup_families as families
-from trackside_daemon.collectors.cgroup_reading import bounded, number, table
+from trackside_daemon.collectors.cgroup_reading import bounded, number, table, throttling
 from trackside_daemon.collectors.files import read
 
 if TYPE_CHECKING:
@@ -13,9 +16,33 @@ if TYPE_CHECKING:
 
     from trackside_daemon.cgroups import Cgroup
     from trackside_daemon.collectors.cgroup_reading import Reading
+    from trackside_daemon.metric import Metric
 
 UNLIMITED = 1 << 62
 """v1 writes none as a number near 2^63."""
+
+
+class Throttling:
+    """How often the smallest limit of CPU time was reached, counted on when another level's becomes the smallest.
+
+    Each level counts for itself, since long before or not at all: only what a level adds while its limit is the smallest
+    is the cgroup's.
+    """
+
+    def __init__(self) -> None:
+        self._level: str | None = None
+        self._last: dict[Metric, float] = {}
+        self._told: dict[Metric, float] = {}
+
+    def readings(self, level: str) -> list[Reading]:
+        """The counts until now; *level* is the directory of the cgroup whose limit is the smallest."""
+        counts = {metric: count for metric, _, count in throttling(level) if count is not None}
+        for metric, count in counts.items():
+            last = self._last.get(metric, 0) if level == self._level else count
+            grown = count - last if count >= last else count  # a cgroup that comes again counts from 0
+            self._told[metric] = self._told[metric] + grown if metric in self._told else count
+        self._level, self._last = level, counts
+        return [(metric, (), self._told[metric]) for metric in counts]
 
 
 class Limits(NamedTuple):
