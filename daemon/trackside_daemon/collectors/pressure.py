@@ -36,7 +36,7 @@ FILES = {
 }
 
 
-def stalls(path: Path) -> dict[bytes, float]:
+def stalls(path: str | Path) -> dict[bytes, float]:
     """The totals of one file, of the host or of a cgroup, in seconds, by ``some`` and ``full``; none where it is off.
 
     Raises:
