@@ -33,7 +33,7 @@ def read(path: str | os.PathLike[str]) -> bytes:
 
 
 def read_base(path: str | os.PathLike[str]) -> bytes:
-    """All of a file that every Linux has.
+    """All of a file of /proc whose absence has one likely reason.
 
     Raises:
         OSError: It is not there, or cannot be read; the error has the path and says what to look at.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon import mountinfo
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.files import read
+from trackside_daemon.collectors.files import read, read_base
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -102,7 +102,7 @@ class Mounts:
         if now - self._read_at < READ_AGAIN and not self._poller.poll(0):
             return False
         self._watch()
-        own, first = read(self._own), b""
+        own, first = read_base(self._own), b""
         with suppress(OSError):  # hidden by hidepid, or by a container
             first = read(self._first)
         mounts = list(self._below(parse(own)))
