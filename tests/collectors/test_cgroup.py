@@ -178,6 +178,25 @@ def test_with_v1_the_smallest_limit_holds_also_one_that_is_not_seen(
     assert v1.page().get("trackside_cgroup_memory_limit_bytes") == limit
 
 
+@pytest.mark.parametrize(("own", "above", "used"), [("max", "4096", 900), ("4096", "4096", 900), ("2048", "4096", 100)])
+def test_what_is_used_of_the_limit_is_told_of_the_cgroup_that_has_it(
+    v2: Machine, own: str, above: str, used: int
+) -> None:
+    v2.has("job", memory__max=f"{above}\n", memory__current="900\n")
+    v2.has("job/step", memory__max=f"{own}\n")
+    page = v2.page()
+    assert page["trackside_cgroup_memory_limit_used_bytes"] == used
+    assert page["trackside_cgroup_memory_used_bytes"] == 100
+
+
+def test_with_v1_what_is_used_of_a_limit_that_is_not_seen_is_not_told(v1: Machine) -> None:
+    v1.has("memory/job", memory__limit_in_bytes="4096\n", memory__usage_in_bytes="900\n")
+    v1.has("memory/job/step", memory__limit_in_bytes="8192\n", memory__stat="hierarchical_memory_limit 4096\n")
+    assert v1.page()["trackside_cgroup_memory_limit_used_bytes"] == 900
+    v1.has("memory/job/step", memory__stat="hierarchical_memory_limit 2048\n")
+    assert "trackside_cgroup_memory_limit_used_bytes" not in v1.page(after=LIMITS_SECONDS)
+
+
 def test_the_root_of_a_hierarchy_is_the_machine_and_is_not_told(v1: Machine) -> None:
     v1.has("memory/job/step", memory__stat="total_rss 1\n")
     assert not {name for name in v1.page() if "cpu" in name}

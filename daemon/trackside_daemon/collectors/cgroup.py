@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.cgroups import Cgroup, Cgroups
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.cgroup_families import FAMILIES, OOM_KILLS
+from trackside_daemon.collectors.cgroup_families import FAMILIES, LIMIT_USED, OOM_KILLS
 from trackside_daemon.collectors.cgroup_kills import HeldKills
 from trackside_daemon.collectors.cgroup_limits import Throttling, limits
-from trackside_daemon.collectors.cgroup_reading import sources
+from trackside_daemon.collectors.cgroup_reading import number, sources
 from trackside_daemon.kills import Counters
 from trackside_daemon.metric import Sample
 
@@ -53,6 +53,8 @@ class _Followed:
         readings = [reading for reader, directory in self._sources for reading in reader(directory)]
         if all(value is None for _, _, value in readings):  # it is gone
             return []
+        if self._limits.fills is not None:
+            readings.append((LIMIT_USED, (), number(self._limits.fills)))
         if self._limits.throttles is not None:
             readings += self.throttling.readings(self._limits.throttles)
         readings += self._limits.readings

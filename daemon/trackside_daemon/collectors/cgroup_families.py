@@ -32,6 +32,12 @@ LIMIT = _memory(
     "memory.max",
     "memory.limit_in_bytes and memory.stat hierarchical_memory_limit",
 )
+LIMIT_USED = _memory(
+    "limit_used",
+    "Memory in use of that limit, by the cgroup that has it and all below, others' processes among them",
+    "memory.current",
+    "memory.usage_in_bytes",
+)
 HIGH = _memory(
     "high", "Memory above which the cgroup is slowed down, the smallest of it and of those above", "memory.high", ""
 )
@@ -98,7 +104,7 @@ PROCESSES_LIMIT = Metric(
 )
 
 FAMILIES = (
-    *(LIMIT, HIGH, USED, PEAK, WORKING_SET, ANONYMOUS, FILE, SHMEM, SWAP, EVENTS, OOM_KILLS),
+    *(LIMIT, LIMIT_USED, HIGH, USED, PEAK, WORKING_SET, ANONYMOUS, FILE, SHMEM, SWAP, EVENTS, OOM_KILLS),
     *(CPU_LIMIT, CPU_SECONDS, THROTTLED, THROTTLED_PERIODS, PERIODS),
     *(WAITING, STALLED, PROCESSES, PROCESSES_LIMIT),
 )
