@@ -19,7 +19,7 @@ def found(tmp_path: Path, cgroup: str, mountinfo: str, **where: Path) -> Cgroup 
     for name, text in {"self/mountinfo": mountinfo, f"{PID}/cgroup": cgroup}.items():
         file = tmp_path / "proc" / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+        file.write_bytes(text.encode())
     return Cgroups(tmp_path / "proc", **where).of(PID)
 
 
@@ -109,6 +109,13 @@ def test_what_mountinfo_escapes_is_read(tmp_path: Path) -> None:
     cgroup = found(tmp_path, "0::/my\\x2djob.slice/step\n", mountinfo)
     assert cgroup is not None
     assert cgroup.v2[0] == Path("/sys/fs/c group/step")
+
+
+@pytest.mark.parametrize("name", ["a\rb", "a\x0cb", "a\x1cb", "a\x85b", "a\u2028b"])
+def test_what_anybody_mounts_anywhere_and_calls_a_cgroup_costs_nobody_else(tmp_path: Path, name: str) -> None:
+    mounts = f"31 23 0:27 / /mnt/{name} rw - tmpfs none rw\n32 23\n" + V2.format(root="/", point=f"/cg/{name}")
+    cgroup = found(tmp_path, f"0::/job/{name}\n", mounts)
+    assert cgroup == Cgroup(f"/job/{name}", {}, tuple(Path(f"/cg/{name}") / one for one in (f"job/{name}", "job", "")))
 
 
 def test_a_cgroup_that_is_gone_is_none(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from trackside_daemon.hand import Round, Turn
 from trackside_daemon.metric import Batch, Metric, Sample
 from trackside_daemon.nvml.handle import Nvml
 from trackside_daemon.nvml.reading import Order
-from trackside_daemon.sampler import Sampler, deadline
+from trackside_daemon.sampler import STEADY, Sampler, deadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,23 +52,32 @@ class Clock:
 class Hangs(Collects):
     """A collector that hangs until it is released, while the clock goes on beyond every deadline; once, or each time."""
 
-    def __init__(self, name: str, clock: Clock) -> None:
+    def __init__(self, name: str, clock: Clock, seconds: float = 10) -> None:
         super().__init__(name, self._hang)
         self.threads: list[threading.Thread] = []
         self.released = threading.Event()
-        self._clock = clock
+        self._hangs = threading.Event()
+        self._clock, self._seconds = clock, seconds
 
     def _hang(self) -> list[Sample]:
         self.threads.append(threading.current_thread())
+        answer = [Sample(ANSWER, (), float(len(self.threads)))]
         if not self.released.is_set():
-            self._clock.now += 10
+            self._clock.now += self._seconds
+            self._hangs.set()
             self.released.wait()
-        return [Sample(ANSWER, (), float(len(self.threads)))]
+        return answer
 
     def answer(self, sampled: Sampler) -> None:
         """Answer at last, and wait until the sampler may know it."""
+        assert self._hangs.wait(10)
+        self._hangs.clear()
         self.released.set()
-        assert sampled._hands._hung[self.name].round.over.wait(10)
+        self.is_done(sampled)
+
+    def is_done(self, sampled: Sampler) -> None:
+        """Wait until the sampler may know it."""
+        assert sampled._hands._beside[self.name].round.over.wait(10)
 
 
 @pytest.fixture
@@ -142,13 +151,23 @@ def test_a_failure_is_logged_once_when_it_lasts_and_once_when_it_ends(caplog: py
     sampled = sampler(collector)
     once = OSError("is no news: what was sampled before is still served")
     with caplog.at_level(logging.INFO, "trackside"):
-        for error in (None, once, None, OSError("zero"), OSError("one\ntwo"), OSError("three"), None, None):
+        for error in (None, once, None, OSError("zero"), OSError("one\ntwo"), OSError("three"), *[None] * (STEADY + 1)):
             collector.error = error
             sampled.tick(100.0)
     assert messages(caplog) == [
         ("WARNING", "collector a fails: OSError: one two; --no-collector.a turns it off"),
         ("INFO", "collector a works again"),
     ]
+
+
+def test_one_that_fails_now_and_then_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    collector = Collects("a")
+    sampled = sampler(collector)
+    with caplog.at_level(logging.INFO, "trackside"):
+        for error in (OSError("late"), OSError("late"), *[None] * (STEADY - 1)) * 3:
+            collector.error = error
+            sampled.tick(100.0)
+    assert messages(caplog) == [("WARNING", "collector a fails: OSError: late; --no-collector.a turns it off")]
 
 
 def test_what_the_kernel_refuses_is_told_in_plain_words(caplog: pytest.LogCaptureFixture) -> None:
@@ -251,18 +270,90 @@ def test_a_collector_that_hangs_costs_only_itself_and_says_so_once(
     assert len(stuck.threads) == 1
 
 
-def test_what_a_collector_says_after_it_was_given_up_counts_no_more_and_then_it_works_again(
+def test_what_a_collector_says_after_it_hung_is_too_old_and_then_it_works_again(
     stuck: Hangs, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     sampled = sampler(stuck, Collects("b"), clock=clock)
     sampled.tick(100.0)
+    sampled.tick(101.0)
     stuck.answer(sampled)
     caplog.clear()
     with caplog.at_level(logging.INFO, "trackside"):
-        batches = sampled.tick(101.0)
-    assert [batch.source for batch in batches] == ["stuck", "b", "sampler"]
-    assert batches[0].samples == [Sample(ANSWER, (), 2.0)]
+        assert [batch.source for batch in sampled.tick(102.0)] == ["b", "sampler"]
+        assert sampled.standings()["stuck"]["state"] == "slow"
+        stuck.is_done(sampled)
+        for answer in range(STEADY):
+            batches = sampled.tick(103.0)
+            assert [batch.source for batch in batches] == ["stuck", "b", "sampler"]
+            assert batches[0].samples == [Sample(ANSWER, (), 2.0 + answer)]
     assert messages(caplog) == [("INFO", "collector stuck works again")]
+
+
+def test_a_collector_that_is_always_slower_than_a_tick_waits_is_told_a_tick_late_and_says_so_once(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow = Hangs("slow", clock, seconds=0.75)
+    sampled = sampler(slow, Collects("b"), clock=clock)
+    with caplog.at_level(logging.INFO, "trackside"):
+        assert about(sampled.tick(100.0))["success", "slow"] == 0
+        for answer in (1.0, 2.0, 3.0):
+            slow.answer(sampled)
+            slow.released.clear()
+            batches = sampled.tick(101.0)
+            assert [batch.source for batch in batches] == ["slow", "b", "sampler"]
+            assert batches[0].samples == [Sample(ANSWER, (), answer)]
+            told = about(batches)
+            assert (told["success", "slow"], told["skipped_total", "slow"]) == (1, 1)
+            assert told["duration_seconds", "slow"] == 0.75
+        why = "takes 0.75 s where a tick waits for 0.02 s, and is told a tick late"
+        assert sampled.standings()["slow"] == {"state": "slow", "why": why}
+        slow.answer(sampled)
+        sampled.tick(102.0)
+        slow.is_done(sampled)
+        for _ in range(STEADY):
+            assert about(sampled.tick(103.0))["success", "slow"] == 1
+    assert messages(caplog) == [
+        (
+            "WARNING",
+            f"collector slow {why}; a longer --sample.interval gives it more time; --no-collector.slow turns it off",
+        ),
+        ("INFO", "collector slow works again"),
+    ]
+    assert len(set(slow.threads)) <= 2
+
+
+def test_a_collector_that_is_late_once_is_no_news(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    slow = Hangs("slow", clock, seconds=0.75)
+    sampled = sampler(slow, clock=clock)
+    with caplog.at_level(logging.INFO, "trackside"):
+        for _ in range(4):
+            sampled.tick(100.0)
+            slow.answer(sampled)
+            sampled.tick(101.0)
+            slow.is_done(sampled)
+            for now in (102.0, 103.0):
+                assert about(sampled.tick(now))["success", "slow"] == 1
+            slow.released.clear()
+    assert messages(caplog) == []
+
+
+def test_a_collector_that_takes_longer_than_its_samples_are_shown_gives_none_and_says_why(
+    stuck: Hangs, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    sampled = sampler(stuck, clock=clock)
+    with caplog.at_level(logging.INFO, "trackside"):
+        sampled.tick(100.0)
+        for _ in range(3):
+            stuck.answer(sampled)
+            stuck.released.clear()
+            batches = sampled.tick(101.0)
+            assert [batch.source for batch in batches] == ["sampler"]
+            assert about(batches)["success", "stuck"] == 0
+    line = (
+        "collector stuck takes 10.00 s, too long for ticks of 1 s, and is left out; "
+        "a longer --sample.interval gives it more time; --no-collector.stuck turns it off"
+    )
+    assert messages(caplog) == [("WARNING", line)]
 
 
 def test_several_that_hang_have_a_thread_each_and_no_more_is_made_when_they_hang_again(clock: Clock) -> None:
@@ -300,9 +391,11 @@ def test_a_child_outlives_the_turns_of_the_threads_that_collectors_run_in(stuck:
     for _ in range(3):
         sampled.tick(101.0)
     stuck.answer(sampled)
-    told = about(sampled.tick(104.0))
+    sampled.tick(104.0)
+    stuck.is_done(sampled)
+    told = about(sampled.tick(105.0))
     assert (told["success", "gpu"], told["success", "stuck"]) == (1, 1)
-    assert len(workers) == 5
+    assert len(workers) == 6
     assert len(set(workers)) == 1
     nvml.close()
 

@@ -15,6 +15,9 @@ TELL_SECONDS = 10.0
 GROWN = 0.1
 """Shared memory that has filled by so much of its size is told at once."""
 
+_FULL = (("shared memory", "No space left on device"), ("DataLoader worker", "Bus error"))
+_TEXT = 65536
+
 
 class Rooms:
     """Looks for one session, and knows what of it is news. Owned by the sender thread; nothing of it raises.
@@ -48,9 +51,14 @@ class Rooms:
         """What is to be told at this moment; None while nothing is news, or there is nothing."""
         if now - self._told_at < TELL_SECONDS * 1e9 and not self._has_filled():
             return None
+        room = self.seen(now)
+        self._told_at, self._told_used, self._peak = now, self._used, self._used
+        return room
+
+    def seen(self, now: int) -> Room | None:
+        """What there is to tell at this moment, be it news or not; it counts as not told."""
         files = {"open_fds": self._open_files(now), "max_fds": _most_files()}
         room = Room(self._size, self._used, self._peak, **files) if self._size else Room(**files)
-        self._told_at, self._told_used, self._peak = now, self._used, self._used
         return room if room != Room() else None
 
     def forget(self) -> None:
@@ -71,6 +79,18 @@ class Rooms:
         except Exception:  # noqa: BLE001  there is no /proc, or no descriptor left to list it with
             return None
         return self._listed
+
+
+def shortage(error: BaseException | None, shm: str = SHM) -> str:
+    """What an exception says that a full /dev/shm has caused, as PyTorch words it; empty for any other."""
+    try:
+        text = str(error)[:_TEXT]
+        if not any(all(word in text for word in words) for words in _FULL):
+            return ""
+        found = os.statvfs(shm)
+    except Exception:  # noqa: BLE001  the text of a user's exception is the user's code
+        return ""
+    return f"no room in {shm}, which has {found.f_blocks * found.f_frsize / 2**20:.4g} MiB"
 
 
 def _most_files() -> int | None:

@@ -14,6 +14,7 @@ from trackside.device import DeviceScalars, is_on_device, local
 from trackside.log import warn
 from trackside.packing import writable
 from trackside.phases import Phase, Waits
+from trackside.room import shortage
 from trackside.session import HEAVY, Session
 from trackside.tally import Deferred
 from trackside.wire import Happening, Notice
@@ -343,7 +344,8 @@ def outcome(kind: type[BaseException] | None, error: BaseException | None) -> tu
     """The status and the cause that follow from an exception, or from none."""
     if kind is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return "finished", ""
-    return ("stopped" if issubclass(kind, KeyboardInterrupt) else "failed"), kind.__name__
+    cause = ": ".join(filter(None, (kind.__name__, shortage(error))))
+    return ("stopped" if issubclass(kind, KeyboardInterrupt) else "failed"), cause
 
 
 def flush_timeout() -> float:

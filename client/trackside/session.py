@@ -107,6 +107,7 @@ class Session(Outbox):
                 progress_age=self._progress_age(clock),
                 about=about(),
                 phase=self._tally.times.current,
+                room=self._rooms.seen(clock.monotonic),
             ),
         )
 

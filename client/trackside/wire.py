@@ -1,5 +1,7 @@
 """What a training process and the daemon say to each other: the format's only definition, imported by both.
 
+It is longer than other files since all of the format stands in one place.
+
 A message is three ZeroMQ frames, DEALER to ROUTER::
 
     b"trackside/1"                          protocol and schema version
@@ -209,6 +211,7 @@ class Hello(msgspec.Struct, omit_defaults=True):
         about: What the process runs; None from a client that does not tell.
         phase: The innermost phase that the training is in; empty outside.
         late: Told for a process that is gone, by whoever found its spool.
+        room: As it is now.
     """
 
     identity: Identity
@@ -225,6 +228,7 @@ class Hello(msgspec.Struct, omit_defaults=True):
     about: About | None = None
     phase: str = ""
     late: bool = False
+    room: Room | None = None
 
 
 class Block(msgspec.Struct, omit_defaults=True):
@@ -333,7 +337,8 @@ class Bye(msgspec.Struct, omit_defaults=True):
 
     Attributes:
         status: ``finished``, ``stopped`` or ``failed``.
-        cause: The exception's type, or the signal; empty when there is nothing to say.
+        cause: The exception's type, and more where that is known to help; or the signal; empty when there is nothing
+            to say.
         provisional: Said by atexit, which does not know the exit status.
     """
 

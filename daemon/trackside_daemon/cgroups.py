@@ -6,10 +6,12 @@ them: what lies outside of it begins with ``/..``, one for each step up from the
 
 from __future__ import annotations
 
-import re
+import os
 from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from trackside_daemon import mountinfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +21,6 @@ V2 = ""
 
 LABEL_BYTES = 256
 _GONE = " (deleted)"
-_ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 class Mount(NamedTuple):
@@ -63,7 +64,7 @@ class Cgroups:
     def of(self, pid: int) -> Cgroup | None:
         """A process's cgroups (/proc/PID/cgroup); None when it or they are gone."""
         try:
-            text = (self._proc / str(pid) / "cgroup").read_text(errors="surrogateescape")
+            text = os.fsdecode((self._proc / str(pid) / "cgroup").read_bytes())
         except OSError:
             return None
         paths = _paths(text)
@@ -87,18 +88,13 @@ def mounts(proc: Path, sys: Path, root: Path) -> dict[str, list[Mount]]:
     """The mounts of each hierarchy by the names it has in /proc/PID/cgroup (/proc/self/mountinfo, proc(5))."""
     found: dict[str, list[Mount]] = {}
     try:
-        lines = (proc / "self" / "mountinfo").read_text(errors="surrogateescape").splitlines()
+        lines = mountinfo.parse((proc / "self" / "mountinfo").read_bytes())
     except OSError:
         return found
     for line in lines:
-        fields, _, tail = line.partition(" - ")
-        kind, _, options = tail.split(" ")[:3]
-        if kind in {"cgroup", "cgroup2"}:
-            _, _, _, top, point = (
-                _ESCAPED.sub(lambda code: chr(int(code[1], 8)), one) for one in fields.split(" ")[:5]
-            )
-            for name in (V2,) if kind == "cgroup2" else options.split(","):
-                found.setdefault(name, []).append(Mount(_below(root, point), top))
+        if line.fstype in {"cgroup", "cgroup2"}:
+            for name in (V2,) if line.fstype == "cgroup2" else line.more:
+                found.setdefault(name, []).append(Mount(_below(root, line.point), line.root))
     first = _below(root, str(sys))
     for same in found.values():
         same.sort(key=lambda mount: not mount.point.is_relative_to(first))

@@ -265,7 +265,10 @@ def _explain(error: ValidationError, given: _Given) -> str:
     if problem["type"] == "tuple_type":
         return f"{origin}: should be a list such as {_LISTS[key]}, got {problem['input']!r:.80}"
     if problem["type"] == "model_type":
-        return f"{origin}: is a section of settings, got {problem['input']!r:.80}"
+        hint = (
+            f"; write {key}: {{enabled: {str(problem['input']).lower()}}}" if isinstance(problem["input"], bool) else ""
+        )
+        return f"{origin}: is a section of settings, got {problem['input']!r:.80}{hint}"
     return f"{origin}: {problem['msg'][0].lower()}{problem['msg'][1:]}, got {problem['input']!r:.80}"
 
 

@@ -73,6 +73,9 @@ RELOADED = Metric(
 RELOADED_AT = Metric(
     "trackside_config_last_reload_success_timestamp_seconds", "gauge", "Unix time of the last good load.", (), "seconds"
 )
+SOURCES = ("training", "ingest", "pipeline", "history", "sampler", "trackside")
+"""Who else has series on the page."""
+
 PROC = Path("/proc")
 """Where this machine's processes are, by the pids that connections tell."""
 
@@ -249,15 +252,7 @@ class Daemon:
         web = self._config.web
         pages = Pages(
             self._state,
-            sources=[
-                *(one.name for one in self._collectors),
-                "training",
-                "ingest",
-                "pipeline",
-                "history",
-                "sampler",
-                "trackside",
-            ],
+            sources=[*(one.name for one in self._collectors), *SOURCES],
             ready=self._is_ready,
             status=self._status,
             history=HistoryPages(self._state, self._history.database, self._history.writer, self._ingest.ask),

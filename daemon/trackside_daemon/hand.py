@@ -1,7 +1,8 @@
 """Threads that run collectors while the sampler watches, so that one that hangs holds up none of the others.
 
 A read in /proc or /sys can hang in a driver or in firmware, and nothing ends it from outside. Whoever waits in it is
-left there, and another hand goes on with the collectors after it.
+left there, and another hand goes on with the collectors after it. It is run beside the others, and not waited for, until
+it comes back as fast as they do.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ process may have stood still itself."""
 
 
 class NoAnswer(Exception):  # noqa: N818 - says what is so
-    """A collector hangs; the message says for how long."""
+    """A collector has not come back; the message says for how long."""
 
 
 class Outcome(NamedTuple):
@@ -34,12 +35,14 @@ class Outcome(NamedTuple):
         error: What it raised, or `NoAnswer`; None when it succeeded.
         took: Seconds, so far when it has not come back.
         time: When it ended, in Unix seconds.
+        late: It came back after the tick that it was begun in.
     """
 
     samples: list[Sample]
     error: Exception | None
     took: float
     time: float
+    late: bool = False
 
 
 class Turn(NamedTuple):
@@ -56,28 +59,39 @@ class Round:
         collectors: In this order.
         clock: Seconds that they are timed by.
         wall: Unix time, in seconds.
+        beside: Nobody waits for the first one, and no other is run.
 
     Attributes:
         outcomes: Of those that came back in time, by name.
+        late: Of the one that did not.
         over: Set when the hand is free again.
     """
 
-    def __init__(self, collectors: Sequence[Collector], clock: Callable[[], float], wall: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        collectors: Sequence[Collector],
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        *,
+        beside: bool = False,
+    ) -> None:
         self.outcomes: dict[str, Outcome] = {}
+        self.late: Outcome | None = None
         self.over = threading.Event()
         self._collectors = collectors
         self._clock, self._wall = clock, wall
         self._lock = threading.Lock()
         self._turn: Turn | None = None
-        self._given_up = False
+        self._given_up = beside
 
     def run(self) -> None:
-        """Runs them, in the hand's thread, up to one that was given up."""
+        """Runs them, in the hand's thread, up to one that is not waited for."""
         for collector in self._collectors:
             turn = self._turn = Turn(collector, self._clock())
             outcome = self._outcome(turn)
             with self._lock:
                 if self._given_up:
+                    self.late = outcome
                     break
                 self.outcomes[collector.name] = outcome
                 self._turn = None
@@ -87,8 +101,8 @@ class Round:
         """Waits, in the sampler's thread, until all have run.
 
         Returns:
-            The one that has run for longer than *deadline* seconds: what it says later counts no more, and those after
-            it are not run. None when there is none.
+            The one that has run for longer than *deadline* seconds: it is not waited for any more, and those after it
+            are not run. None when there is none.
         """
         suspect: Turn | None = None
         while not self.over.wait(deadline / LOOKS):
@@ -136,14 +150,16 @@ class Hand:
             collectors.run()
 
 
-class _Hung(NamedTuple):
+class _Beside(NamedTuple):
+    """A collector that runs while the others are run."""
+
     hand: Hand
     round: Round
     turn: Turn
 
 
 class Hands:
-    """One hand for all collectors, and one more for each that hangs.
+    """One hand for all collectors, and one more for each that takes too long.
 
     Args:
         clock: Seconds that deadlines are measured by.
@@ -153,10 +169,10 @@ class Hands:
     def __init__(self, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
         self._clock, self._wall = clock, wall
         self._free: list[Hand] = []
-        self._hung: dict[str, _Hung] = {}
+        self._beside: dict[str, _Beside] = {}
 
     def collect(self, collectors: Sequence[Collector], deadline: float) -> dict[str, Outcome]:
-        """Runs collectors one after another, but for those that hang since an earlier call.
+        """Runs collectors one after another, but for those that took longer in an earlier call.
 
         Args:
             collectors: In this order; each in no more than one thread at any time.
@@ -165,9 +181,8 @@ class Hands:
         Returns:
             An outcome of each, by name.
         """
-        self._welcome()
-        outcomes: dict[str, Outcome] = {}
-        left = [collector for collector in collectors if collector.name not in self._hung]
+        outcomes = self._welcome(deadline)
+        left = [one for one in collectors if one.name not in outcomes and one.name not in self._beside]
         while left:
             hand = self._free.pop() if self._free else Hand()
             begun = Round(left, self._clock, self._wall)
@@ -177,23 +192,33 @@ class Hands:
             if turn is None:
                 self._free.append(hand)
                 break
-            self._hung[turn.collector.name] = _Hung(hand, begun, turn)
+            self._beside[turn.collector.name] = _Beside(hand, begun, turn)
             left = left[left.index(turn.collector) + 1 :]
-        return outcomes | {name: self._no_answer(hung.turn) for name, hung in self._hung.items()}
+        return {name: self._no_answer(one.turn) for name, one in self._beside.items()} | outcomes
 
     def end(self) -> None:
         """Ends the threads; what hangs ends with the process."""
-        for hand in (*self._free, *(hung.hand for hung in self._hung.values())):
+        for hand in (*self._free, *(one.hand for one in self._beside.values())):
             hand.end()
         self._free.clear()
 
-    def _welcome(self) -> None:
-        """Those that came back are free again, and so are their hands."""
-        for name, hung in list(self._hung.items()):
-            if hung.round.over.is_set():
-                del self._hung[name]
-                self._free.append(hung.hand)
+    def _welcome(self, deadline: float) -> dict[str, Outcome]:
+        """What those say that have come back. Who was fast is free for the next call; who was not begins again now."""
+        outcomes = {}
+        for name, (hand, ended, turn) in list(self._beside.items()):
+            if not ended.over.is_set() or ended.late is None:
+                continue
+            late = ended.late.took >= deadline
+            outcomes[name] = ended.late._replace(late=late)
+            if late:
+                again = Round([turn.collector], self._clock, self._wall, beside=True)
+                self._beside[name] = _Beside(hand, again, Turn(turn.collector, self._clock()))
+                hand.take(again)
+            else:
+                del self._beside[name]
+                self._free.append(hand)
+        return outcomes
 
     def _no_answer(self, turn: Turn) -> Outcome:
         took = self._clock() - turn.begun
-        return Outcome([], NoAnswer(f"{took:.1f} s"), took, self._wall())
+        return Outcome([], NoAnswer(f"has not answered for {took:.1f} s"), took, self._wall())

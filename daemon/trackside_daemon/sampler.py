@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
@@ -46,10 +47,24 @@ SKIPPED = Metric(
 )
 
 MISSES = 2
-"""So many failures in a row are news: after one, what was sampled last is still served."""
+"""So many failures of a kind are news, without a success between: after one, what was sampled last is still served."""
+
+STEADY = 10
+"""So many successes in a row are news after a failure that was: one that now and then fails would fill the log."""
+
+KEPT = 2
+"""Intervals for which a collector's samples are served, lest one tick that it misses be a gap."""
 
 _SWITCHES = {"nvml": "gpu"}
 """What a collector is switched off by where that is not its own name."""
+
+
+class Late(Exception):  # noqa: N818 - its samples are there
+    """A collector takes longer than a tick waits, and less than its samples are served; the message says how long."""
+
+
+class TooLate(Exception):  # noqa: N818 - says what is so
+    """A collector takes longer than its samples are served; the message says how long."""
 
 
 class Sampler:
@@ -91,7 +106,8 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._last_success: dict[str, float] = {}
         self._failing: dict[str, set[type[Exception]]] = {}
-        self._misses: dict[str, int] = {}
+        self._misses: dict[str, Counter[type[Exception]]] = {}
+        self._well: dict[str, int] = {}
         self._skipped = {collector.name: 0 for collector in self._collectors}
         self._standings: dict[str, dict[str, str]] = {}
 
@@ -109,7 +125,7 @@ class Sampler:
     def standings(self) -> dict[str, dict[str, str]]:
         """How each collector's last run went, by its name.
 
-        Its ``state`` is ``ok``, ``nothing``, ``busy``, ``hangs`` or ``fails``; all but the first say ``why``.
+        Its ``state`` is ``ok``, ``nothing``, ``busy``, ``slow``, ``hangs`` or ``fails``; all but the first say ``why``.
         """
         return dict(self._standings)
 
@@ -120,16 +136,17 @@ class Sampler:
             A batch of each collector that succeeded, an empty one of each that had nothing to collect, and one of the
             sampler about all of them.
         """
-        until = now + 2 * self.interval + 0.5
+        until = now + KEPT * self.interval + 0.5
         batches: list[Batch] = []
         about: list[Sample] = []
-        outcomes = self._hands.collect(self._collectors, self._deadline or deadline(self.interval))
+        limit = self._deadline or deadline(self.interval)
+        outcomes = self._hands.collect(self._collectors, limit)
         for name in (collector.name for collector in self._collectors):
-            outcome = outcomes[name]
+            outcome = self._judged(outcomes[name], limit)
             about.append(Sample(DURATION, (name,), outcome.took))
-            about.append(Sample(SUCCESS, (name,), float(outcome.error is None)))
+            about.append(Sample(SUCCESS, (name,), float(_has_samples(outcome))))
             self._note(name, outcome)
-            if outcome.error is None or isinstance(outcome.error, NothingToCollect):
+            if _has_samples(outcome) or isinstance(outcome.error, NothingToCollect):
                 batches.append(Batch(name, outcome.samples, complete=True, until=until, time=outcome.time))
         about += (Sample(LAST_SUCCESS, (name,), when) for name, when in self._last_success.items())
         about += (Sample(SKIPPED, (name,), times) for name, times in self._skipped.items())
@@ -137,20 +154,37 @@ class Sampler:
             batches.append(Batch("reports", records=records))
         return [*batches, Batch("sampler", about, complete=True, until=until)]
 
+    def _judged(self, outcome: Outcome, limit: float) -> Outcome:
+        """What comes late is told a tick late, and too late not at all; it is said what would cure that."""
+        if not outcome.late or outcome.error is not None:
+            return outcome
+        took = f"takes {outcome.took:.2f} s"
+        if outcome.took > KEPT * self.interval:
+            why = f"{took}, too long for ticks of {self.interval:g} s, and is left out"
+            return outcome._replace(samples=[], error=TooLate(why))
+        return outcome._replace(error=Late(f"{took} where a tick waits for {limit:.2f} s, and is told a tick late"))
+
     def _note(self, name: str, outcome: Outcome) -> None:
         """Keep how it went, and log what is news."""
         error = outcome.error
         self._standings[name] = _standing(error)
-        if error is None:
+        if _has_samples(outcome):
             self._last_success[name] = outcome.time
-            self._misses.pop(name, None)
-            if self._failing.pop(name, None):
-                _log.info("collector %s works again", name)
+        if error is None:
+            self._note_success(name)
             return
-        self._misses[name] = self._misses.get(name, 0) + 1
-        self._skipped[name] += isinstance(error, (StillBusy, NoAnswer))
-        if isinstance(error, (NothingToCollect, NoAnswer)) or self._misses[name] >= MISSES:
+        self._well[name] = 0
+        misses = self._misses.setdefault(name, Counter())
+        misses[type(error)] += 1
+        self._skipped[name] += isinstance(error, (StillBusy, NoAnswer, TooLate))
+        if isinstance(error, NothingToCollect) or misses[type(error)] >= MISSES:
             self._log_failure(name, error)
+
+    def _note_success(self, name: str) -> None:
+        self._misses.pop(name, None)
+        self._well[name] = self._well.get(name, 0) + 1
+        if self._well[name] >= STEADY and self._failing.pop(name, set()):
+            _log.info("collector %s works again", name)
 
     def _log_failure(self, name: str, error: Exception) -> None:
         """Once for each kind of failure, until the collector works again."""
@@ -165,7 +199,9 @@ class Sampler:
         elif isinstance(error, StillBusy):
             _log.info("collector %s is still busy: %s", name, text)
         elif isinstance(error, NoAnswer):
-            _log.warning("collector %s has not answered for %s; it is left out until it does; %s", name, text, remedy)
+            _log.warning("collector %s %s; it is left out until it does; %s", name, text, remedy)
+        elif isinstance(error, (Late, TooLate)):
+            _log.warning("collector %s %s; a longer --sample.interval gives it more time; %s", name, text, remedy)
         else:
             _log.warning("collector %s fails: %s%s %s", name, text, "" if text.endswith("?") else ";", remedy)
             _log.debug("collector %s fails", name, exc_info=error)
@@ -186,14 +222,18 @@ class Sampler:
 
 
 def deadline(interval: float) -> float:
-    """Seconds that one collector may take: two that hang at once cost little more than one tick."""
+    """Seconds that a tick waits for one collector: two that hang at once cost little more than one tick."""
     return min(max(interval / 2, 0.25), 5.0)
+
+
+def _has_samples(outcome: Outcome) -> bool:
+    return outcome.error is None or isinstance(outcome.error, Late)
 
 
 def _standing(error: Exception | None) -> dict[str, str]:
     if error is None:
         return {"state": "ok"}
-    states = {NothingToCollect: "nothing", StillBusy: "busy", NoAnswer: "hangs"}
+    states = {NothingToCollect: "nothing", StillBusy: "busy", Late: "slow", TooLate: "slow", NoAnswer: "hangs"}
     return {"state": states.get(type(error), "fails"), "why": _in_words(error)}
 
 
@@ -203,4 +243,5 @@ def _in_words(error: Exception) -> str:
         reason = error.strerror[0].lower() + error.strerror[1:]
         return f"{error.filename}: {reason}" if error.filename else reason
     text = " ".join(str(error).split())
-    return text if isinstance(error, (NothingToCollect, StillBusy, NoAnswer)) else f"{type(error).__name__}: {text}"
+    ours = (NothingToCollect, StillBusy, Late, TooLate, NoAnswer)
+    return text if isinstance(error, ours) else f"{type(error).__name__}: {text}"

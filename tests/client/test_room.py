@@ -14,7 +14,7 @@ from client.messages import CLOCK, a_session, batches, later, push, send
 import trackside
 from trackside import room
 from trackside.room import Rooms
-from trackside.wire import Room, decode_body
+from trackside.wire import Hello, Room, decode_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -224,6 +224,39 @@ def test_the_peak_of_the_time_without_a_daemon_is_told_to_the_next(shm: Shm) -> 
     session.disconnected()
     session.greeted = True
     assert in_beat(session, later(3.5))
+
+
+def test_a_hello_tells_the_room_and_what_comes_after_it_tells_it_too(shm: Shm) -> None:
+    session = a_session()
+    shm.used = 100
+    session.drain(CLOCK)
+    for _ in range(2):
+        hello: Hello = decode_body("hello", session.hello(CLOCK)[2])
+        assert shared(hello.room) == (1000, 100, 100)
+    session.greeted = True
+    assert in_beat(session, CLOCK)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)"), True),
+        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that"), True),
+        (OSError(28, "No space left on device", "/data/checkpoint"), False),
+        (RuntimeError("DataLoader worker (pid 7) exited unexpectedly"), False),
+        (None, False),
+    ],
+)
+def test_an_exception_that_a_full_shm_has_caused_says_so(shm: Shm, error: BaseException | None, *, words: bool) -> None:
+    assert room.shortage(error) == ("no room in /dev/shm, which has 0.9766 MiB" if words else "")
+
+
+def test_an_exception_whose_text_raises_says_nothing() -> None:
+    class BadError(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    assert room.shortage(BadError()) == ""
 
 
 def test_an_idle_run_tells_a_daemon_of_it_by_a_beat(router: Router) -> None:

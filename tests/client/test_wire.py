@@ -198,6 +198,7 @@ ADDED: dict[str, tuple[str, Any, bytes, bytes]] = {
         b"\xa5about\x83\xa7k8s_pod\xa7train-0\xadk8s_namespace\xa2ml\xadk8s_container\xa4main",
     ),
     "room in a batch": ("batch", msgspec.structs.replace(FROZEN["batch"][1], room=ROOM), b"\x84", ROOM_BYTES),
+    "room in a hello": ("hello", msgspec.structs.replace(FROZEN["hello"][1], room=ROOM), b"\x8c", ROOM_BYTES),
     "room in a beat": ("beat", Beat(CLOCK, 500, room=ROOM), b"\x83", ROOM_BYTES),
     "some room": ("beat", Beat(CLOCK, 500, room=Room(open_fds=3)), b"\x83", b"\xa4room\x81\xa8open_fds\x03"),
     "what was said": (

@@ -178,6 +178,25 @@ def test_with_v1_the_smallest_limit_holds_also_one_that_is_not_seen(
     assert v1.page().get("trackside_cgroup_memory_limit_bytes") == limit
 
 
+@pytest.mark.parametrize(("own", "above", "used"), [("max", "4096", 900), ("4096", "4096", 900), ("2048", "4096", 100)])
+def test_what_is_used_of_the_limit_is_told_of_the_cgroup_that_has_it(
+    v2: Machine, own: str, above: str, used: int
+) -> None:
+    v2.has("job", memory__max=f"{above}\n", memory__current="900\n")
+    v2.has("job/step", memory__max=f"{own}\n")
+    page = v2.page()
+    assert page["trackside_cgroup_memory_limit_used_bytes"] == used
+    assert page["trackside_cgroup_memory_used_bytes"] == 100
+
+
+def test_with_v1_what_is_used_of_a_limit_that_is_not_seen_is_not_told(v1: Machine) -> None:
+    v1.has("memory/job", memory__limit_in_bytes="4096\n", memory__usage_in_bytes="900\n")
+    v1.has("memory/job/step", memory__limit_in_bytes="8192\n", memory__stat="hierarchical_memory_limit 4096\n")
+    assert v1.page()["trackside_cgroup_memory_limit_used_bytes"] == 900
+    v1.has("memory/job/step", memory__stat="hierarchical_memory_limit 2048\n")
+    assert "trackside_cgroup_memory_limit_used_bytes" not in v1.page(after=LIMITS_SECONDS)
+
+
 def test_the_root_of_a_hierarchy_is_the_machine_and_is_not_told(v1: Machine) -> None:
     v1.has("memory/job/step", memory__stat="total_rss 1\n")
     assert not {name for name in v1.page() if "cpu" in name}
@@ -199,6 +218,41 @@ def test_throttling_is_that_of_the_smallest_limit(v2: Machine) -> None:
     assert page["trackside_cgroup_cpu_periods_total"] == 9
     assert page["trackside_cgroup_cpu_throttled_periods_total"] == 3
     assert page["trackside_cgroup_cpu_throttled_seconds_total"] == 2.5
+
+
+def throttled(v2: Machine, cgroup: str, cores: int, count: int) -> None:
+    stat = f"nr_periods {count}\nnr_throttled {count}\nthrottled_usec {count}000000\n"
+    v2.has(cgroup, cpu__max=f"{cores}00000 100000\n", cpu__stat=stat)
+
+
+def test_throttling_does_not_jump_when_another_limit_becomes_the_smallest(v2: Machine) -> None:
+    counts = []
+
+    def look(after: float) -> None:
+        page = v2.page(after=after)
+        told = [value for name, value in page.items() if "periods" in name or "throttled" in name]
+        assert told == told[:1] * 3
+        counts.append(told[0])
+
+    throttled(v2, "job/step", 2, 5)
+    throttled(v2, "job", 8, 900)
+    look(0)
+    throttled(v2, "job/step", 16, 7)
+    look(1)
+    throttled(v2, "job", 8, 903)
+    look(LIMITS_SECONDS)
+    throttled(v2, "job", 8, 905)
+    look(1)
+    throttled(v2, "job/step", 2, 9)
+    look(LIMITS_SECONDS)
+    throttled(v2, "job/step", 2, 10)
+    look(1)
+    v2.loses("job/step")
+    v2.page(after=1)
+    v2.has("job/step", memory__events=EVENTS.format(0))
+    throttled(v2, "job/step", 2, 1)
+    look(1)
+    assert counts == [5, 7, 7, 9, 9, 10, 11]
 
 
 def test_a_process_that_is_moved_is_found_again(v2: Machine) -> None:
@@ -264,14 +318,44 @@ def test_kills_stay_for_a_while_when_nobody_trains_there_any_more(v2: Machine) -
     assert v2.collector._counters == {}, "all files are closed"
 
 
-def test_another_cgroup_of_the_same_name_counts_anew(v2: Machine) -> None:
+def test_a_cgroup_that_comes_again_under_its_name_counts_on(v2: Machine) -> None:
+    """So does a service that systemd starts again, in less time than Prometheus needs to look."""
     v2.page()
-    v2.loses("job/step")
-    assert v2.page(after=1) == {KILLS: 2}
-    v2.has("job/step", memory__events=EVENTS.format(0), memory__current="1", memory__stat="")
-    assert v2.page(after=1)[KILLS] == 0
+    for kills in (3, 4):
+        v2.has("job", memory__events=EVENTS.format(kills))
+        v2.loses("job/step")
+        assert v2.page(after=1) == {KILLS: kills}
+        v2.has("job/step", memory__events=EVENTS.format(0), memory__current="1", memory__stat="")
+        assert v2.page(after=1)[KILLS] == kills
     v2.has("job/step", memory__events=EVENTS.format(1))
-    assert v2.page(after=1)[KILLS] == 1
+    assert v2.page(after=1)[KILLS] == 5
+
+
+def test_those_above_that_come_again_too_are_asked_anew(v2: Machine) -> None:
+    """A requeued job; its second step comes a tick later than the first."""
+    v2.has("job/other", memory__events=EVENTS.format(0), memory__current="1", memory__stat="")
+    v2.trains(8, "0::/job/other\n")
+    v2.page()
+    for cgroup in ("job/step", "job/other", "job"):
+        v2.loses(cgroup)
+    v2.page(after=1)
+    for cgroup in ("job", "job/step"):
+        v2.has(cgroup, memory__events=EVENTS.format(0), memory__current="1", memory__stat="")
+    v2.page(after=1)
+    v2.has("job", memory__events=EVENTS.format(1))
+    v2.loses("job/step")
+    kills = {one.labels[0]: one.value for one in v2.collector.collect() if one.metric.name == KILLS}
+    assert kills == {"/job/step": 3, "/job/other": 0}
+
+
+def test_the_kills_of_one_whose_other_controllers_move_stay(v1: Machine) -> None:
+    v1.has("memory/job/step", memory__oom_control=CONTROL.format(1))
+    v1.page()
+    v1.has("cpu/job", cpuacct__stat="user 1\nsystem 1\n")
+    v1.trains(7, "4:memory:/job/step\n1:cpu,cpuacct:/job\n")
+    assert v1.page(after=FIND_SECONDS)[KILLS] == 1
+    v1.loses("memory/job/step")
+    assert v1.page(after=1)[KILLS] == 1
 
 
 def test_the_verdict_on_an_end_is_the_same(v2: Machine) -> None:

@@ -37,8 +37,14 @@ def test_every_mode_of_the_first_line_is_in_seconds() -> None:
     assert seconds["steal"] == 26 / HERTZ
 
 
-def test_cpus_are_those_that_the_daemon_may_run_on() -> None:
-    assert CpuCollector(PROC).collect()[-1].value == len(os.sched_getaffinity(0))
+@pytest.mark.parametrize(("machine", "cpus"), [("many-cpus", 224), ("plain", 2)])
+def test_cpus_are_those_that_are_online_also_when_the_daemon_may_not_use_them(machine: str, cpus: int) -> None:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        assert CpuCollector(MACHINES / machine / "proc").collect()[-1].value == cpus
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def test_a_mode_that_the_kernel_does_not_count_is_left_out(tmp_path: Path) -> None:

@@ -48,6 +48,9 @@ def test_a_field_whose_name_ends_as_anothers_is_not_taken_for_it(tmp_path: Path)
 def test_a_file_that_is_not_there_or_broken_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"path\.procfs name it\?: '.*/meminfo'$"):
         MemoryCollector(tmp_path).collect()
+    (tmp_path / "meminfo").write_text("")
+    with pytest.raises(ValueError, match=r"/meminfo has no MemTotal nor .* nor SwapTotal; .*path\.procfs"):
+        MemoryCollector(tmp_path).collect()
     (tmp_path / "meminfo").write_text("MemTotal:       8 kB\nDirty:\n")
     with pytest.raises(ValueError, match=r"/meminfo: Dirty is '', not a number; .*path\.procfs"):
         MemoryCollector(tmp_path).collect()

@@ -10,7 +10,7 @@ import pytest
 
 from trackside_daemon.collectors import pressure
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.files import read
+from trackside_daemon.collectors.files import read_base
 from trackside_daemon.collectors.pressure import PressureCollector
 
 PLAIN = Path(__file__).parent / "machines" / "plain" / "proc"
@@ -49,13 +49,15 @@ def not_counted(path: Path) -> bytes:
 
 
 def test_a_kernel_that_has_it_turned_off_has_nothing_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pressure, "read", not_counted)
+    monkeypatch.setattr(pressure, "read_base", not_counted)
     with pytest.raises(NothingToCollect, match=r"psi=1 on the kernel's command line"):
         PressureCollector(PLAIN).collect()
 
 
 def test_a_kernel_that_does_not_count_interrupts_tells_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pressure, "read", lambda path: not_counted(path) if path.name == "irq" else read(path))
+    monkeypatch.setattr(
+        pressure, "read_base", lambda path: not_counted(path) if path.name == "irq" else read_base(path)
+    )
     assert "irq_stalled_seconds_total" not in values(PLAIN)
     assert values(PLAIN)["cpu_waiting_seconds_total"] == 32.78729
 

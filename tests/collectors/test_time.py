@@ -94,6 +94,9 @@ def test_a_file_that_is_not_there_or_broken_is_named(host: Host) -> None:
     host.stat.write_text("btime soon\n")
     with pytest.raises(ValueError, match=r"/stat: btime is 'soon', not a number; .*path\.procfs"):
         host.values()
+    host.stat.write_text("cpu  1 2 3 4\n")
+    with pytest.raises(ValueError, match=r"/stat has no btime; .*path\.procfs"):
+        host.values()
     host.stat.unlink()
     with pytest.raises(FileNotFoundError, match=r"path\.procfs name it\?: '.*/stat'$"):
         host.values()

@@ -31,6 +31,9 @@ def test_a_field_that_the_kernel_lacks_is_left_out_and_one_that_begins_alike_is_
 def test_a_file_that_is_not_there_or_broken_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"path\.procfs name it\?: '.*/vmstat'$"):
         VmstatCollector(tmp_path).collect()
+    (tmp_path / "vmstat").write_text("nr_free_pages 5\n")
+    with pytest.raises(ValueError, match=r"/vmstat has no oom_kill nor .* nor pswpout; .*path\.procfs"):
+        VmstatCollector(tmp_path).collect()
     (tmp_path / "vmstat").write_text("pswpin 5\npgfault ?\n")
     with pytest.raises(ValueError, match=r"/vmstat: pgfault is '\?', not a number; .*path\.procfs"):
         VmstatCollector(tmp_path).collect()

@@ -60,7 +60,7 @@ NAMED = {
 """What theirs is called, without its ``node_``, where it is not as ours is; the first less the others."""
 
 LACKING = {
-    "cpus": "it counts no CPUs, and knows of no affinity",
+    "cpus": "it counts no CPUs",
     "hung_tasks_total": "newer than Debian's node_exporter",
     "pressure_irq_stalled_seconds_total": "newer than Debian's node_exporter",
     **dict.fromkeys(

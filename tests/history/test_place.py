@@ -338,6 +338,11 @@ def test_the_nearest_mount_that_is_seen_tells_the_file_system(
     assert mounts(path) == kind
 
 
+def test_the_name_of_a_mount_may_have_anything_but_a_newline(tmp_path: Path) -> None:
+    (tmp_path / "mountinfo").write_bytes(b"22 1 0:20 / / rw - ext4 x rw\n23 22 0:21 / /a\rb rw - nfs4 server:/a rw\n")
+    assert network_file_system(Path("/a\rb/x"), tmp_path / "mountinfo") == "nfs4"
+
+
 def test_a_root_on_the_network_is_found(tmp_path: Path) -> None:
     (tmp_path / "mountinfo").write_text("22 1 0:20 / / rw - nfs server:/root rw\n")
     assert network_file_system(Path("/srv/x"), tmp_path / "mountinfo") == "nfs"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.cgroups import Cgroup, Cgroups
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.cgroup_families import FAMILIES, OOM_KILLS
+from trackside_daemon.collectors.cgroup_families import FAMILIES, LIMIT_USED, OOM_KILLS
 from trackside_daemon.collectors.cgroup_kills import HeldKills
-from trackside_daemon.collectors.cgroup_limits import limits
-from trackside_daemon.collectors.cgroup_reading import sources, throttling
+from trackside_daemon.collectors.cgroup_limits import Throttling, limits
+from trackside_daemon.collectors.cgroup_reading import number, sources
 from trackside_daemon.kills import Counters
 from trackside_daemon.metric import Sample
 
@@ -33,9 +33,10 @@ HOLD_SECONDS = 900.0
 class _Followed:
     """One cgroup, from *now* on; times are seconds of the monotonic clock."""
 
-    def __init__(self, cgroup: Cgroup, kills: HeldKills, now: float) -> None:
+    def __init__(self, cgroup: Cgroup, kills: HeldKills, throttling: Throttling, now: float) -> None:
         self.cgroup = cgroup
         self.kills = kills
+        self.throttling = throttling
         self.used_at = now
         self._sources = sources(cgroup)
         self._limits, self._limits_due = limits(cgroup), now + LIMITS_SECONDS
@@ -52,8 +53,10 @@ class _Followed:
         readings = [reading for reader, directory in self._sources for reading in reader(directory)]
         if all(value is None for _, _, value in readings):  # it is gone
             return []
+        if self._limits.fills is not None:
+            readings.append((LIMIT_USED, (), number(self._limits.fills)))
         if self._limits.throttles is not None:
-            readings += throttling(self._limits.throttles)
+            readings += self.throttling.readings(self._limits.throttles)
         readings += self._limits.readings
         path = (self.cgroup.path,)
         return [Sample(metric, path + labels, value) for metric, labels, value in readings if value is not None]
@@ -124,15 +127,25 @@ class CgroupCollector:
         self._found = {pid: self._found[pid] if pid in self._found else self._cgroups.of(pid) for pid in pids}
 
     def _follow(self, used: dict[str, Cgroup], now: float) -> None:
-        """Begin with cgroups that are new, and anew with those that are not where they were."""
+        """Begin with cgroups that are new, and go on with those that have come again, or are not where they were."""
         for path, cgroup in used.items():
             known = self._followed.get(path)
-            if known is not None and (known.cgroup != cgroup or known.kills.is_back):
-                self._followed.pop(path).kills.release()
-                known = None
-            if known is None and _is_there(cgroup):
-                kills = HeldKills(self._counters, cgroup, self._machine, now)
-                self._followed[path] = _Followed(cgroup, kills, now)
+            if known is not None and known.cgroup == cgroup and not known.kills.is_back:
+                continue
+            if _is_there(cgroup):
+                throttling = Throttling() if known is None else known.throttling
+                self._followed[path] = _Followed(cgroup, self._kills(known, cgroup, now), throttling, now)
+
+    def _kills(self, known: _Followed | None, cgroup: Cgroup, now: float) -> HeldKills:
+        """Those of a cgroup, after what is *known* under its name: a count that fell would hide the next kill."""
+        before = 0
+        if known is not None and known.cgroup.levels("memory") == cgroup.levels("memory"):
+            if not known.kills.is_back:
+                return known.kills
+            before = known.kills.total or 0
+        if known is not None:
+            known.kills.release()
+        return HeldKills(self._counters, cgroup, self._machine, now, before)
 
     def _explain(self, pids: set[int], used: dict[str, Cgroup]) -> None:
         """Say why there is nothing of processes that train and live."""

@@ -17,7 +17,7 @@ def _memory(name: str, says: str, v2: str, v1: str) -> Metric:
 
 
 def _cpu(name: str, says: str, unit: str = "") -> Metric:
-    text = f"{says}, from cpu.stat of the cgroup that has the smallest limit, the own one or one above it."
+    text = f"{says}, from cpu.stat of the cgroup that has the smallest limit, the own one or one above it, counted on when that changes."
     return Metric(f"trackside_cgroup_cpu_{name}_total", "counter", text, SUBJECT, unit)
 
 
@@ -31,6 +31,12 @@ LIMIT = _memory(
     "Memory above which the OOM killer comes, the smallest limit of the cgroup and of those above it",
     "memory.max",
     "memory.limit_in_bytes and memory.stat hierarchical_memory_limit",
+)
+LIMIT_USED = _memory(
+    "limit_used",
+    "Memory in use of that limit, by the cgroup that has it and all below, others' processes among them",
+    "memory.current",
+    "memory.usage_in_bytes",
 )
 HIGH = _memory(
     "high", "Memory above which the cgroup is slowed down, the smallest of it and of those above", "memory.high", ""
@@ -63,7 +69,8 @@ OOM_KILLS = Metric(
     "trackside_cgroup_oom_kills_total",
     "counter",
     "Processes that the OOM killer has killed, from memory.events of cgroup v2 or memory.oom_control of v1; of a cgroup "
-    "that is gone for 15 minutes more, its last kills by the count above it or /proc/vmstat, which may be a neighbour's.",
+    "that is gone for 15 minutes more, its last kills by the count above it or /proc/vmstat, which may be a neighbour's; "
+    "one that comes again under its name counts on.",
     SUBJECT,
 )
 CPU_LIMIT = Metric(
@@ -97,7 +104,7 @@ PROCESSES_LIMIT = Metric(
 )
 
 FAMILIES = (
-    *(LIMIT, HIGH, USED, PEAK, WORKING_SET, ANONYMOUS, FILE, SHMEM, SWAP, EVENTS, OOM_KILLS),
+    *(LIMIT, LIMIT_USED, HIGH, USED, PEAK, WORKING_SET, ANONYMOUS, FILE, SHMEM, SWAP, EVENTS, OOM_KILLS),
     *(CPU_LIMIT, CPU_SECONDS, THROTTLED, THROTTLED_PERIODS, PERIODS),
     *(WAITING, STALLED, PROCESSES, PROCESSES_LIMIT),
 )

@@ -25,38 +25,44 @@ class HeldKills:
     Args:
         counters: Looked at by the owner before each `look`.
         machine: /proc/vmstat, which tells where no cgroup above does.
+        before: The kills of those of the same name that came before it.
+
+    Attributes:
+        total: The kills until now; None when the kernel does not count them.
     """
 
-    def __init__(self, counters: Counters, cgroup: Cgroup, machine: Path, now: float) -> None:
+    def __init__(self, counters: Counters, cgroup: Cgroup, machine: Path, now: float, before: int = 0) -> None:
         self._counters = counters
         self._paths = counters.follow(kill_counts(cgroup), now) if bounded(cgroup.levels("memory")[:1]) else ()
+        self._own = self._paths[0].parent if self._paths else None
         if len(self._paths) == 1:
             self._paths += counters.follow([machine], now)
+        self._before = before
         self._above: list[int | None] = []
-        self._total: int | None = None
-        self.gone = False
+        self.total: int | None = None
 
     @property
     def is_back(self) -> bool:
         """Whether another cgroup of the same name has come after it was gone."""
-        return self.gone and self._paths[0].parent.is_dir()
+        return self._own is not None and not self._paths and self._own.is_dir()
 
     def look(self) -> int | None:
-        """The kills until now; None when the kernel does not count them."""
+        """The total, as of now."""
         if not self._paths:
-            return None
+            return self.total
         own, *above = (self._counters[path] for path in self._paths)
-        if own.there:
-            self._total, self._above = own.count, [one.count for one in above]
-        elif not self.gone and self._total is not None:
-            self.gone = True
+        if own.there and own.count is not None:
+            self.total, self._above = self._before + own.count, [one.count for one in above]
+        elif self.total is not None:
             known = ((one.count, before) for one, before in zip(above, self._above, strict=True) if one.there)
-            self._total += _grown(known)
-        return self._total
+            self.total += _grown(known)
+            self.release()  # lest who comes next under the name be given these files
+        return self.total
 
     def release(self) -> None:
-        """It is not asked for any more."""
+        """It is not asked for any more, or gone."""
         self._counters.release(self._paths)
+        self._paths = ()
 
 
 def _grown(counts: Iterable[tuple[int | None, int | None]]) -> int:

@@ -6,10 +6,12 @@ The root of a hierarchy is left out: it counts the whole machine, which other co
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from trackside_daemon.collectors import cgroup_families as families
 from trackside_daemon.collectors.files import read
+from trackside_daemon.collectors.pressure import stalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -137,14 +139,8 @@ def _processes(at: str) -> Iterator[Reading]:
 
 def _pressure(at: str) -> Iterator[Reading]:
     for resource in ("cpu", "io", "memory"):
-        totals = _totals(f"{at}/{resource}.pressure")
-        yield families.WAITING, (resource,), _over(totals.get(b"some"), _MICROSECONDS)
-        yield families.STALLED, (resource,), _over(totals.get(b"full"), _MICROSECONDS)
-
-
-def _totals(file: str) -> dict[bytes, int]:
-    """The microseconds of a file of pressure by how many waited; none where the kernel does not count them."""
-    try:
-        return {line[:4]: int(line.rpartition(b"total=")[2]) for line in read(file).splitlines()}
-    except (OSError, ValueError):
-        return {}
+        totals: dict[bytes, float] = {}
+        with suppress(OSError, ValueError):
+            totals = stalls(f"{at}/{resource}.pressure")
+        yield families.WAITING, (resource,), totals.get(b"some")
+        yield families.STALLED, (resource,), totals.get(b"full")

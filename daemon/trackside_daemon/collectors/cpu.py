@@ -1,4 +1,4 @@
-"""CPU time of the host by mode, the CPUs that this process may run on, and what is ready to run."""
+"""CPU time of the host by mode, its CPUs, and what is ready to run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CORE_SECONDS = Metric(
     ("cpu", "mode"),
     "seconds",
 )
-CPUS = Metric("trackside_host_cpus", "gauge", "CPUs that the daemon may run on, from sched_getaffinity(2).")
+CPUS = Metric("trackside_host_cpus", "gauge", "CPUs of the host that are online, from /proc/stat.")
 NUMBERS = {
     b"ctxt ": Metric("trackside_host_context_switches_total", "counter", "Context switches, from /proc/stat ctxt."),
     b"procs_running ": Metric(
@@ -78,7 +78,9 @@ class CpuCollector:
             value = number(data, name, self._stat)
             if value is not None:
                 samples.append(Sample(metric, (), value))
-        return [*samples, Sample(CPUS, (), len(os.sched_getaffinity(0)))]
+        if (cpus := data.count(b"\ncpu")) > 0:
+            samples.append(Sample(CPUS, (), cpus))
+        return samples
 
     def _cores(self, data: bytes) -> list[Sample]:
         samples = []

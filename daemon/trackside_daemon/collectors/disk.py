@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.files import read
+from trackside_daemon.collectors.files import read_base
 from trackside_daemon.metric import Metric, Sample
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class DiskCollector:
             ValueError: It has lines, and none is a device's.
         """
         try:
-            lines = read(self._diskstats).splitlines()
+            lines = read_base(self._diskstats).splitlines()
         except FileNotFoundError:
             raise NothingToCollect(
                 f"{self._diskstats} is not there: this kernel tells nothing of block devices, or --path.procfs is not a procfs"

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _BYTES = 65536
 _DIGITS = 32  # of a number and the spaces before it
@@ -29,7 +33,7 @@ def read(path: str | os.PathLike[str]) -> bytes:
 
 
 def read_base(path: str | os.PathLike[str]) -> bytes:
-    """All of a file that every Linux has.
+    """All of a file of /proc whose absence has one likely reason.
 
     Raises:
         OSError: It is not there, or cannot be read; the error has the path and says what to look at.
@@ -60,6 +64,11 @@ def number(data: bytes, name: bytes, path: str | os.PathLike[str]) -> int | None
         return int(word)
     except ValueError as error:
         raise no_number(path, name.decode().rstrip(" :") or "its first word", word) from error
+
+
+def no_field(path: str | os.PathLike[str], names: Iterable[str]) -> ValueError:
+    """The error of a file that has none of the fields that are looked for."""
+    return ValueError(f"{os.fspath(path)} has no {' nor '.join(names)}; {_CURE}")
 
 
 def no_number(path: str | os.PathLike[str], what: str, word: bytes) -> ValueError:

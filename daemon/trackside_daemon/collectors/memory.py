@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trackside_daemon.collectors.files import number, read_base
+from trackside_daemon.collectors.files import no_field, number, read_base
 from trackside_daemon.metric import Metric, Sample
 
 
@@ -46,7 +46,7 @@ class MemoryCollector:
 
         Raises:
             OSError: /proc/meminfo cannot be read.
-            ValueError: A field is not a number.
+            ValueError: It has none of the fields, or one is not a number.
         """
         data = read_base(self._meminfo)
         samples = []
@@ -57,4 +57,6 @@ class MemoryCollector:
         swap, free = (number(data, name, self._meminfo) for name in (b"SwapTotal:", b"SwapFree:"))
         if swap is not None and free is not None:
             samples.append(Sample(SWAP_USED, (), (swap - free) * 1024))
+        if not samples:
+            raise no_field(self._meminfo, FIELDS)
         return samples

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import select
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside_daemon import mountinfo
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.files import read
+from trackside_daemon.collectors.files import read, read_base
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,15 +59,10 @@ class Mount(NamedTuple):
 
 def parse(text: bytes) -> list[Mount]:
     """The mounts of a mountinfo file, in its order; a line that is none is left out."""
-    mounts = []
-    for line in text.splitlines():
-        with suppress(ValueError):  # too few columns, or an id that is no number: proc_pid_mountinfo(5) has neither
-            before, after = line.split(b" - ", 1)
-            number, parent, device, _, point, options, *_ = before.split(b" ")
-            fstype, _, more = after.split(b" ", 2)
-            readonly = b"ro" in options.split(b",") or b"ro" in more.split(b",")
-            mounts.append(Mount(int(number), int(parent), device.decode(), _plain(point), _plain(fstype), readonly))
-    return mounts
+    return [
+        Mount(one.number, one.parent, one.device, one.point, one.fstype, "ro" in one.options or "ro" in one.more)
+        for one in mountinfo.parse(text)
+    ]
 
 
 class Mounts:
@@ -107,7 +102,7 @@ class Mounts:
         if now - self._read_at < READ_AGAIN and not self._poller.poll(0):
             return False
         self._watch()
-        own, first = read(self._own), b""
+        own, first = read_base(self._own), b""
         with suppress(OSError):  # hidden by hidepid, or by a container
             first = read(self._first)
         mounts = list(self._below(parse(own)))
@@ -215,10 +210,3 @@ class Mounts:
 def _parts(path: str) -> list[str]:
     """Its components, the first one last."""
     return [one for one in reversed(path.split("/")) if one not in ("", ".")]
-
-
-def _plain(word: bytes) -> str:
-    """A word of mountinfo, where the kernel writes space, tab, newline, backslash and # in octal."""
-    if b"\\" in word:
-        word = re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), word)
-    return os.fsdecode(word)

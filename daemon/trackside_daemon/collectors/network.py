@@ -14,7 +14,7 @@ import time
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from trackside_daemon.collectors.files import read
+from trackside_daemon.collectors.files import read, read_base
 from trackside_daemon.metric import Metric, Sample
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class NetworkCollector:
         """
         devices: dict[str, list[Sample]] = {}
         every = set()
-        for line in read(self._dev).splitlines():
+        for line in read_base(self._dev).splitlines():
             name, colon, counts = line.partition(b":")
             if not colon:
                 continue

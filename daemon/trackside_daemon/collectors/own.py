@@ -195,7 +195,7 @@ def _text(path: str) -> bytes:
 def _numbers(path: str, wanted: Collection[bytes]) -> dict[bytes, int]:
     """The fields of a file with a line ``name: number`` each that are *wanted*."""
     found = {}
-    for line in _text(path).splitlines():
+    for line in _text(path).split(b"\n"):
         name, _, rest = line.partition(b":")
         if name in wanted and (number := rest.split(None, 1)) and number[0].isdigit():
             found[name] = int(number[0])
@@ -210,7 +210,7 @@ def _size(path: str) -> int:
 
 
 def _limit(path: str) -> int | None:
-    for line in _text(path).splitlines():
+    for line in _text(path).split(b"\n"):
         if line.startswith(b"Max open files"):
             soft = line[len(b"Max open files") :].split()[0]
             return int(soft) if soft.isdigit() else None

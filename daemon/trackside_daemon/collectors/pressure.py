@@ -6,7 +6,7 @@ import errno
 from pathlib import Path
 
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.files import no_number, read
+from trackside_daemon.collectors.files import no_number, read_base
 from trackside_daemon.metric import Metric, Sample
 
 
@@ -36,7 +36,7 @@ FILES = {
 }
 
 
-def stalls(path: Path) -> dict[bytes, float]:
+def stalls(path: str | Path) -> dict[bytes, float]:
     """The totals of one file, of the host or of a cgroup, in seconds, by ``some`` and ``full``; none where it is off.
 
     Raises:
@@ -44,7 +44,7 @@ def stalls(path: Path) -> dict[bytes, float]:
         ValueError: A total is not a number.
     """
     try:
-        lines = read(path).splitlines()
+        lines = read_base(path).splitlines()
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.EOPNOTSUPP):
             return {}

@@ -73,7 +73,7 @@ class Processes:
 
 def _status(file: Path) -> Status | None:
     try:
-        lines = file.read_bytes().decode(errors="replace").splitlines()
+        lines = file.read_bytes().decode(errors="replace").split("\n")
         fields = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
         pids = fields.get("NSpid", "").split()  # not there before Linux 4.1
         return Status(fields["Name"], int(fields["PPid"]), int(fields["Uid"].split()[0]), len(pids) > 1)

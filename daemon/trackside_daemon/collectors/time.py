@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside_daemon.collectors.adjtimex import Discipline, discipline
-from trackside_daemon.collectors.files import number, read_base
+from trackside_daemon.collectors.files import no_field, number, read_base
 from trackside_daemon.metric import Metric, Sample
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class TimeCollector:
         self._clock = clock
         self._kernel: Callable[[], Discipline] | None = kernel
         self._uname = uname
-        self._boot: int | None = None
+        self._boot = 0
         self._boot_until = -1.0
 
     def collect(self) -> list[Sample]:
@@ -84,15 +84,25 @@ class TimeCollector:
 
         Raises:
             OSError: /proc/stat cannot be read.
-            ValueError: ``btime`` in it is not a number.
+            ValueError: It has no ``btime``, or that is not a number.
         """
         if self._clock() >= self._boot_until:
-            self._boot = number(read_base(self._stat), b"btime ", self._stat)
+            self._boot = self._read_boot()
             self._boot_until = self._clock() + BOOT_EVERY
         uname = self._uname()
         names = (uname.sysname, uname.release, uname.version, uname.machine, uname.nodename)
-        samples = [Sample(NOW, (), self._wall()), Sample(UNAME, names, 1), *self._kept()]
-        return samples if self._boot is None else [*samples, Sample(BOOT, (), self._boot)]
+        return [
+            Sample(NOW, (), self._wall()),
+            Sample(UNAME, names, 1),
+            *self._kept(),
+            Sample(BOOT, (), self._boot),
+        ]
+
+    def _read_boot(self) -> int:
+        boot = number(read_base(self._stat), b"btime ", self._stat)
+        if boot is None:
+            raise no_field(self._stat, ["btime"])
+        return boot
 
     def _kept(self) -> list[Sample]:
         if self._kernel is None:

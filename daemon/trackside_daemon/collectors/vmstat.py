@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trackside_daemon.collectors.files import number, read_base
+from trackside_daemon.collectors.files import no_field, number, read_base
 from trackside_daemon.metric import Metric, Sample
 
 
@@ -40,7 +40,7 @@ class VmstatCollector:
 
         Raises:
             OSError: /proc/vmstat cannot be read.
-            ValueError: A field is not a number.
+            ValueError: It has none of the fields, or one is not a number.
         """
         data = read_base(self._vmstat)
         samples = []
@@ -48,4 +48,6 @@ class VmstatCollector:
             count = number(data, name, self._vmstat)
             if count is not None:
                 samples.append(Sample(metric, (), count))
+        if not samples:
+            raise no_field(self._vmstat, FIELDS)
         return samples

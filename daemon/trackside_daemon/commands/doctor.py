@@ -102,7 +102,7 @@ def _about(address: str, status: dict[str, Any]) -> Iterator[Finding]:
     yield Finding("ok", "daemon", f"trackside {version} serves {address}")
     metrics = status.get("metrics") or {}
     for name, how in status.get("collectors", {}).items():
-        if how["state"] in {"fails", "hangs"} and name not in {"gpu", "nvml"}:
+        if how["state"] in {"fails", "hangs", "slow"} and name not in {"gpu", "nvml"}:
             yield Finding("warn", f"collector {name}", f"{how['state']}: {how['why']}")
     if any(metrics.get("trackside_pipeline_failures_total", {}).values()):
         yield Finding("warn", "pipeline", "samples were lost inside the daemon; its log says why")

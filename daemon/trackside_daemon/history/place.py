@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside.place import SYSTEM_DIRECTORY, state_directory
+from trackside_daemon.mountinfo import parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -189,24 +190,16 @@ class Lock:
 def network_file_system(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> str:
     """The type of the file system that *path* lies on, such as ``nfs4``, when it is reached over a network; else empty.
 
-    Source: proc_pid_mountinfo(5): the mount point is field 5, the type follows a lone dash. Of two mounts on one point
-    the later one is seen.
+    Source: proc_pid_mountinfo(5). Of two mounts on one point the later one is seen.
     """
     try:
-        lines = mountinfo.read_bytes().splitlines()
+        lines = parse(mountinfo.read_bytes())
     except OSError:
         return ""
-    wanted = os.fsencode(os.path.realpath(path))
-    found, kind = b"", b""
+    wanted = f"{os.path.realpath(path)}/"
+    found, kind = "", ""
     for line in lines:
-        mount, _, source = line.partition(b" - ")
-        fields = mount.split(b" ")
-        point = _unescaped(fields[4]).rstrip(b"/") if len(fields) > 5 else None
-        if point is not None and len(point) >= len(found) and (wanted + b"/").startswith(point + b"/"):
-            found, kind = point, source.partition(b" ")[0]
-    name = os.fsdecode(kind)
-    return name if _NETWORK.fullmatch(name) else ""
-
-
-def _unescaped(field: bytes) -> bytes:
-    return re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8) & 0xFF]), field)
+        point = line.point.rstrip("/")
+        if len(point) >= len(found) and wanted.startswith(f"{point}/"):
+            found, kind = point, line.fstype
+    return kind if _NETWORK.fullmatch(kind) else ""

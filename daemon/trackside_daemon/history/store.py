@@ -237,6 +237,7 @@ class Store:
         """What is kept of a process and its machine; what is empty is left out."""
         hello, identity = record.hello, record.hello.identity
         said = hello.about
+        shm = None if hello.room is None else hello.room.shm_size
         texts = {
             **{name: getattr(identity, name) for name in ("host", "framework", "job_id", "git_commit")},
             **({} if said is None else {name: getattr(said, name) for name in ("directory", "python", "platform")}),
@@ -249,7 +250,7 @@ class Store:
             **({} if said is None or said.git_dirty is None else {"git_dirty": said.git_dirty}),
             **({} if said is None else {"command": list(said.command), "packages": said.packages}),
             **({"clock_offset": record.offset} if record.offset else {}),
-            "hardware": self._hardware_here(),
+            "hardware": {**self._hardware_here(), **({} if shm is None else {"shm_bytes": shm})},
         }
 
     def _hardware_here(self) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def _is(proc: Path, pid: int, identity: Identity) -> bool:
     """Whether it is the process that *identity* is of: its start (stat, field 22) and innermost pid (status, NSpid)."""
     try:
         start = int(stat(proc, pid)[19])
-        status = (proc / str(pid) / "status").read_bytes().splitlines()
+        status = (proc / str(pid) / "status").read_bytes().split(b"\n")
     except OSError:
         return False
     pids = next((line.split() for line in status if line.startswith(b"NSpid:")), [b"", str(pid).encode()])

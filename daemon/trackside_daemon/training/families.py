@@ -126,14 +126,14 @@ SHM_SIZE = Metric(
 SHM_USED = Metric(
     "trackside_training_shm_used_bytes",
     "gauge",
-    "What of that is used, by whichever process; from statvfs(3).",
+    "What is used of /dev/shm as the training process sees it, by whichever process; from statvfs(3).",
     RANK,
     "bytes",
 )
 SHM_PEAK = Metric(
     "trackside_training_shm_peak_bytes",
     "gauge",
-    "The most of it that was used since the client told before, 10 s ago at most; from statvfs(3).",
+    "The most that was used of /dev/shm since the client told before, 10 s ago at most; from statvfs(3).",
     RANK,
     "bytes",
 )
@@ -143,7 +143,7 @@ OPEN_FDS = Metric(
 MAX_FDS = Metric(
     "trackside_training_max_fds",
     "gauge",
-    "How many the training process may have open, the soft limit of RLIMIT_NOFILE; absent without one.",
+    "File descriptors that the training process may have open, the soft limit of RLIMIT_NOFILE; absent without one.",
     RANK,
 )
 ROOM = {

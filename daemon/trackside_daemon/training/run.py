@@ -19,7 +19,7 @@ from trackside_daemon.training import families as f
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trackside.wire import Beat, Bye, Identity, Pushes, Room
+    from trackside.wire import Beat, Bye, Hello, Identity, Pushes, Room
     from trackside_daemon.training.rank import End, Rank
     from trackside_daemon.training.verdict import Exit
 
@@ -78,7 +78,7 @@ class Session:
         self.identity = replace(self.identity, gpus=identity.gpus)
         self.k8s = k8s
 
-    def look(self, said: Pushes | Beat) -> list[Sample]:
+    def look(self, said: Hello | Pushes | Beat) -> list[Sample]:
         """What it says of its room, which may be older than what is known: a batch may come again behind a beat."""
         if said.room is None or said.clock.monotonic < self.room_at:
             return []

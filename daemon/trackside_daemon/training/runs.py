@@ -96,7 +96,7 @@ class Runs:
             known.process, known.elsewhere = process, False
         known.learn(self.bounded(hello.identity), pod(hello.about, self._limits.label_bytes))
         before = known.rank.state
-        batches += [*revived, known.speak(known.rank.greet(session, hello))]
+        batches += [*revived, known.speak(known.rank.greet(session, hello) + known.look(hello))]
         return batches if known.rank.state == before else [*batches, known.run.marks()]
 
     def pushes(self, session: bytes, pushes: Pushes, now: Moment, *, late: bool = False) -> list[Batch]:
