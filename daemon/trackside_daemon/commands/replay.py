@@ -88,7 +88,7 @@ class _Counted(NamedTuple):
 
 
 def _wanted(only: list[str], severity: str) -> Wanted:
-    from trackside_daemon.detectors.base import SEVERITIES
+    from trackside_daemon.alarm import SEVERITIES
     from trackside_daemon.detectors.rank import ALERTS
     from trackside_daemon.detectors.replaying import Wanted
 

@@ -6,14 +6,12 @@ the same either way: what it finds at a sample depends on that sample and those 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-Severity = Literal["info", "warning", "critical"]
-SEVERITIES: tuple[Severity, ...] = get_args(Severity)
-"""The least severe first."""
+    from trackside_daemon.alarm import Severity
 
 
 class Column(NamedTuple):

@@ -12,7 +12,8 @@ from trackside_daemon.detectors.window import Window
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.detectors.base import Column, Context, Severity
+    from trackside_daemon.alarm import Severity
+    from trackside_daemon.detectors.base import Column, Context
 
 NEAR = 9
 """Samples whose median is the usual of late; short, so that it follows a norm that falls or rises by itself."""

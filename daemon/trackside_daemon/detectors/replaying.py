@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.detectors.base import SEVERITIES, Column
+from trackside_daemon.alarm import SEVERITIES
+from trackside_daemon.detectors.base import Column
 from trackside_daemon.detectors.firing import Firing
 from trackside_daemon.detectors.rank import RankDetectors
 from trackside_daemon.detectors.roles import role
@@ -13,7 +14,8 @@ from trackside_daemon.detectors.roles import role
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from trackside_daemon.detectors.base import Finding, Severity
+    from trackside_daemon.alarm import Severity
+    from trackside_daemon.detectors.base import Finding
     from trackside_daemon.detectors.firing import State
 
 

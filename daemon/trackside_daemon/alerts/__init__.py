@@ -1,0 +1,1 @@
+"""What fires: the book of alerts, and the rules that are set over families and keys."""
