@@ -193,7 +193,7 @@ def check_config(
         value: Any = config
         for part in path:
             value = getattr(value, part)
-        shown = ", ".join(value) if isinstance(value, tuple) else str(value)
+        shown = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
         typer.echo(f"{'.'.join(path).replace('_', '-')}: {shown.lower() if isinstance(value, bool) else shown}")
 
 

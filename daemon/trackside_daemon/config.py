@@ -16,6 +16,8 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, InitSettingsSource, SettingsConfigDict
 
+from trackside_daemon.alert_sections import AlertsSection
+from trackside_daemon.quantities import seconds
 from trackside_daemon.sections import (
     CollectorsSection,
     GpuSection,
@@ -78,6 +80,7 @@ class Config(BaseSettings):
     log: LogSection = LogSection()
     collector: CollectorsSection = CollectorsSection()
     limits: LimitsSection = LimitsSection()
+    alerts: AlertsSection = AlertsSection()
     require_gpu: Annotated[bool, Field(description="Do not start without a GPU.")] = False
 
     @classmethod
@@ -119,7 +122,7 @@ def variables() -> dict[str, tuple[str, ...]]:
 
 def needs_restart(old: Config, new: Config) -> list[str]:
     """What differs that a running daemon cannot change."""
-    sections = ("path", "web", "push", "collector", "limits")
+    sections = ("path", "web", "push", "collector", "limits", "alerts")
     found = [name for name in sections if getattr(new, name) != getattr(old, name)]
     of_storage = ("path", "jsonl", "synchronous")
     return found + [
@@ -145,7 +148,8 @@ def describe(name: str) -> str:
         return f"{field.description} [default: {default // 1024**3}GiB]"
     if isinstance(default, tuple):
         return f"{field.description} [default: {','.join(default)}]"
-    shown = f"{default:g}s" if isinstance(default, float) else str(default).lower()
+    unit = "s" if any(getattr(one, "func", None) is seconds for one in field.metadata) else ""
+    shown = f"{default:g}{unit}" if isinstance(default, float) else str(default).lower()
     return f"{field.description} [default: {shown}]"
 
 

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from trackside_daemon.metric import Batch, Distribution, Metric
 
@@ -92,6 +92,18 @@ class State:
             self._forget(now)
             families = [self._families.get(metric, {}) for metric in metrics]
             return [{labels: series.value for labels, series in family.items()} for family in families]
+
+    def named(
+        self, now: float, names: Collection[str]
+    ) -> dict[str, tuple[Metric, dict[tuple[str, ...], float | Distribution]]]:
+        """As `values`, of the families of some names that are there, each with what it is."""
+        with self._lock:
+            self._forget(now)
+            return {
+                metric.name: (metric, {labels: series.value for labels, series in family.items()})
+                for metric, family in self._families.items()
+                if metric.name in names
+            }
 
     def _new(self, metric: Metric, labels: tuple[str, ...], source: str) -> Series:
         """A series of a source; when another source had it, it changes hands."""

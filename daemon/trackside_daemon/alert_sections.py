@@ -1,0 +1,149 @@
+"""The settings of alerts: the thresholds of those that are built in, and rules of the user's own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from trackside_daemon.quantities import Pattern, Seconds
+from trackside_daemon.sections import Section
+
+
+def _bound(what: str, *, most: float = 1e18) -> Any:
+    return Field(ge=0, le=most, allow_inf_nan=False, description=what)
+
+
+def _share(what: str) -> Any:
+    return _bound(what, most=1.0)
+
+
+class ThresholdsSection(Section):
+    """Where what is built in begins to be wrong; what is longer, more or hotter than that is told."""
+
+    gpu_hot_margin_celsius: Annotated[float, _bound("GpuHot: degrees below the slowdown that are too few.")] = 5.0
+    gpu_hot_celsius: Annotated[
+        float, _bound("GpuHot: temperature that is too high, of GPUs that do not tell when they slow down.")
+    ] = 86.5
+    gpu_throttled_ratio: Annotated[float, _share("GpuThrottled: share of a minute with clocks kept down.")] = 0.5
+    gpu_power_capped_ratio: Annotated[float, _share("GpuPowerCapped: share of ten minutes at the power limit.")] = 0.9
+    nvlink_errors: Annotated[float, _bound("NvlinkDegraded: corrected errors in ten minutes.")] = 100.0
+    gpu_memory_ratio: Annotated[float, _share("GpuMemoryPressure: share of a GPU's memory in use.")] = 0.97
+    gpu_underutilized_ratio: Annotated[
+        float, _share("GpuUnderutilized: utilisation of a GPU under training that is too low.")
+    ] = 0.3
+    gpu_held_bytes: Annotated[float, _bound("GpuIdleButHeld: memory that a GPU without work may hold, in bytes.")] = 5e9
+    host_memory_ratio: Annotated[float, _share("HostMemoryPressure: share of memory that should be available.")] = 0.05
+    host_memory_stalled_ratio: Annotated[
+        float, _share("HostMemoryPressure: share of time that may be lost by waiting for memory.")
+    ] = 0.1
+    container_memory_ratio: Annotated[
+        float, _share("ContainerMemoryPressure: share of a container's limit in use, without cached files.")
+    ] = 0.95
+    disk_ratio: Annotated[float, _share("DiskFilling: share of a file system that should be free.")] = 0.05
+    disk_full_in: Annotated[
+        Seconds,
+        Field(
+            ge=0, description="DiskFilling: a file system that is full within this time, as it filled in the last hour."
+        ),
+    ] = 4 * 3600.0
+    shm_ratio: Annotated[float, _share("ShmFull: share of /dev/shm in use.")] = 0.9
+    fds_ratio: Annotated[float, _share("FdsExhausted: share of the file descriptors in use.")] = 0.9
+    io_stalled_ratio: Annotated[
+        float, _share("IoBottleneck: share of time in which nothing got on for want of IO.")
+    ] = 0.2
+    cpu_waiting_ratio: Annotated[float, _share("CpuSaturated: share of time in which something waited for a CPU.")] = (
+        0.5
+    )
+    cpu_throttled_ratio: Annotated[
+        float, _share("CpuSaturated: share of periods in which a container's CPU limit was reached.")
+    ] = 0.25
+    leak_ratio: Annotated[
+        float, _share("HostMemoryLeak: growth of a rank's memory that is looked at, as a share of what it holds.")
+    ] = 0.03
+
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Window = Annotated[Seconds, Field(ge=1)]
+
+
+class OverSection(Section):
+    """What a rule's value is divided by."""
+
+    metric: str
+    labels: dict[str, str] = Field(default_factory=dict)
+
+
+class RuleSection(Section):
+    """One rule of the user's own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    alert: Annotated[Pattern, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+    metric: Annotated[str, Field(pattern=r"^(key:.+|[a-zA-Z_][a-zA-Z0-9_]*)$")]
+    labels: dict[str, str] = Field(default_factory=dict)
+    above: Number | None = None
+    below: Number | None = None
+    absent: bool = False
+    rate: Window | None = None
+    change: Window | None = None
+    over: OverSection | None = None
+    lasting: Annotated[Seconds, Field(ge=0, alias="for")] = 0.0
+    keep_firing_for: Annotated[Seconds, Field(ge=0)] = 0.0
+    cooldown: Annotated[Seconds, Field(ge=0)] = 0.0
+    severity: Literal["info", "warning", "critical"] = "warning"
+    summary: str = ""
+    description: str = ""
+
+    def __str__(self) -> str:
+        bound = "absent" if self.absent else f"above {self.above:g}" if self.above is not None else ""
+        return f"{self.alert} ({self.metric} {bound or f'below {self.below:g}'})"
+
+    @model_validator(mode="after")
+    def _one_condition(self) -> RuleSection:
+        bounds = [name for name in ("above", "below") if getattr(self, name) is not None]
+        bounds += ["absent"] * self.absent
+        if len(bounds) != 1:
+            found = " and ".join(bounds) or "none"
+            raise ValueError(f"one condition of above, below and absent is needed, there is {found}")
+        ways = [name for name in ("rate", "change", "over") if getattr(self, name) is not None]
+        if len(ways) > 1 or (ways and self.absent):
+            raise ValueError(f"{' and '.join([*ways, *bounds])} do not go together")
+        return self
+
+
+def _rule(values: object, at: int) -> object:
+    if not isinstance(values, dict):
+        return values
+    name = values.get("alert", f"number {at + 1}")
+    written = {str(key).replace("-", "_"): value for key, value in values.items()}
+    over = written.get("over")
+    if isinstance(over, str):
+        written["over"] = {"metric": over}
+    try:
+        return RuleSection(**written)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(str(part).replace("_", "-") for part in problem["loc"] if part != "float")
+        text = problem["msg"].removeprefix("Value error, ")
+        got = f", got {problem['input']!r:.80}" if key and problem["type"] not in ("missing", "value_error") else ""
+        said = f"{key}: {text[0].lower()}{text[1:]}" if key else text
+        raise ValueError(f"rule {name}: {said}{got}") from None
+
+
+def _rules(values: object) -> object:
+    """Each by itself, so that what is wrong is said of the rule by its name."""
+    if isinstance(values, (list, tuple)):
+        return [one if isinstance(one, RuleSection) else _rule(one, at) for at, one in enumerate(values)]
+    return values
+
+
+class AlertsSection(Section):
+    """What is told, and when."""
+
+    thresholds: ThresholdsSection = ThresholdsSection()
+    rules: Annotated[
+        tuple[RuleSection, ...],
+        BeforeValidator(_rules),
+        Field(description="Rules of your own, in the YAML file: alert, metric, a condition, and what to say."),
+    ] = ()

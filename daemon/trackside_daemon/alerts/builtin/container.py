@@ -1,0 +1,88 @@
+"""What a container, or any cgroup with a limit, is short of.
+
+| alert | why this threshold |
+|---|---|
+| ContainerMemoryPressure | without files that could be dropped: caches fill every container in the end, and that is well; or all of the limit and a tenth of the time lost by it |
+| CpuSaturated | a quarter of its periods ended at its CPU limit, for five minutes |
+| OomKilled | the kernel killed something; when it was a rank or a worker, another alert names that, so info |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trackside_daemon.alerts.query import Matcher, Query
+from trackside_daemon.alerts.rule import Rule
+
+if TYPE_CHECKING:
+    from trackside_daemon.alert_sections import ThresholdsSection
+
+CGROUP = ("cgroup",)
+MINUTE = 60.0
+
+
+def rules(thresholds: ThresholdsSection) -> list[Rule]:
+    """In the order of the table."""
+    return [*_memory(thresholds), _cpu(thresholds), _killed()]
+
+
+def _memory(thresholds: ThresholdsSection) -> list[Rule]:
+    limit = Query("trackside_cgroup_memory_limit_bytes")
+    stalled = Query(
+        "trackside_cgroup_pressure_waiting_seconds_total",
+        (Matcher("resource", "memory"),),
+        how="rate",
+        window=MINUTE,
+        above=thresholds.host_memory_stalled_ratio,
+    )
+    most = thresholds.container_memory_ratio
+    queries = {
+        "held": Query("trackside_cgroup_memory_working_set_bytes", over=limit, on=CGROUP, above=most),
+        "stalled": Query(
+            "trackside_cgroup_memory_limit_used_bytes", over=limit, on=CGROUP, above=most, only=(stalled,)
+        ),
+    }
+    return [
+        Rule(
+            "ContainerMemoryPressure",
+            "critical",
+            when,
+            "the cgroup {cgroup} uses {value:percent} of its memory limit; the OOM killer is near",
+            "Since {since}. trackside_cgroup_memory_anonymous_bytes and _shmem_bytes say what holds it: processes, or batches in "
+            "/dev/shm. Fewer data loader workers, or a higher limit.",
+            lasting=30.0,
+            keep_firing=MINUTE,
+            variant=variant,
+        )
+        for variant, when in queries.items()
+    ]
+
+
+def _cpu(thresholds: ThresholdsSection) -> Rule:
+    return Rule(
+        "CpuSaturated",
+        "warning",
+        Query(
+            "trackside_cgroup_cpu_throttled_periods_total",
+            how="rate",
+            window=MINUTE,
+            over=Query("trackside_cgroup_cpu_periods_total", how="rate", window=MINUTE),
+            on=CGROUP,
+            above=thresholds.cpu_throttled_ratio,
+        ),
+        "the cgroup {cgroup} was held at its CPU limit in {value:percent} of its periods, for 5 min",
+        "Since {since}. Raise the limit (trackside_cgroup_cpu_limit_cores), or start fewer workers and threads.",
+        lasting=300.0,
+        keep_firing=MINUTE,
+        variant="container",
+    )
+
+
+def _killed() -> Rule:
+    return Rule(
+        "OomKilled",
+        "info",
+        Query("trackside_cgroup_oom_kills_total", how="change", window=600.0, above=0.0),
+        "the OOM killer killed {value:whole} processes of the cgroup {cgroup} in the last 10 min",
+        "Since {since}. dmesg names them and what each held; raise the limit, or look at what grew before.",
+    )

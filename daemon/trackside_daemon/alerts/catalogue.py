@@ -1,0 +1,42 @@
+"""The families that a rule can name, by their names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trackside_daemon.collectors.cgroup import CgroupCollector
+from trackside_daemon.collectors.cpu import CpuCollector
+from trackside_daemon.collectors.disk import DiskCollector
+from trackside_daemon.collectors.filesystem import FilesystemCollector
+from trackside_daemon.collectors.gpu import GpuCollector
+from trackside_daemon.collectors.infiniband import InfinibandCollector
+from trackside_daemon.collectors.load import LoadCollector
+from trackside_daemon.collectors.memory import MemoryCollector
+from trackside_daemon.collectors.network import NetworkCollector
+from trackside_daemon.collectors.nvml import NvmlCollector
+from trackside_daemon.collectors.pressure import PressureCollector
+from trackside_daemon.collectors.process import ProcessCollector
+from trackside_daemon.collectors.ranks import RanksCollector
+from trackside_daemon.collectors.thermal import ThermalCollector
+from trackside_daemon.collectors.time import TimeCollector
+from trackside_daemon.collectors.vmstat import VmstatCollector
+from trackside_daemon.history import writer
+from trackside_daemon.metric import Metric
+from trackside_daemon.training import families
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_COLLECTORS = (
+    *(CpuCollector, LoadCollector, MemoryCollector, VmstatCollector, PressureCollector, DiskCollector),
+    *(FilesystemCollector, NetworkCollector, InfinibandCollector, CgroupCollector, ProcessCollector, TimeCollector),
+    *(ThermalCollector, GpuCollector, NvmlCollector, RanksCollector),
+)
+
+
+def catalogue(more: Iterable[Metric] = ()) -> dict[str, Metric]:
+    """Those of the collectors, of trainings and of the history, and *more* that rooms above this one have."""
+    training = (one for one in vars(families).values() if isinstance(one, Metric))
+    known = [*training, *families.KNOWN.values(), writer.SIZE, writer.SAMPLES, writer.EXCESS, *more]
+    known += [metric for collector in _COLLECTORS for metric in collector.metrics]
+    return {metric.name: metric for metric in known}

@@ -1,0 +1,127 @@
+"""The user's own rules: what the configuration says becomes a rule like those that are built in."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING
+
+from trackside_daemon.alerts.query import How, Matcher, Query
+from trackside_daemon.alerts.rule import Rule
+from trackside_daemon.alerts.template import check
+from trackside_daemon.training.families import KNOWN, VALUE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from trackside_daemon.alert_sections import RuleSection
+    from trackside_daemon.metric import Metric
+
+KEY = "key:"
+LIKE = "~"
+
+
+class RuleError(ValueError):
+    """A rule cannot be used; the message names the rule, and says what to write instead."""
+
+
+def rules(sections: Iterable[RuleSection], families: Mapping[str, Metric]) -> list[Rule]:
+    """The rules of the configuration.
+
+    Args:
+        sections: As they were read.
+        families: Those that there are, by name.
+
+    Raises:
+        RuleError: In one line, the first thing that is wrong.
+    """
+    return [_rule(one, families) for one in sections]
+
+
+def _rule(section: RuleSection, families: Mapping[str, Metric]) -> Rule:
+    try:
+        query, labels = _query(section, families)
+        summary = section.summary or _said(section)
+        for text in (summary, section.description):
+            check(text, labels)
+    except ValueError as error:
+        raise RuleError(f"alerts.rules: rule {section.alert}: {error}") from None
+    return Rule(
+        section.alert,
+        section.severity,
+        query,
+        summary,
+        section.description,
+        section.lasting,
+        section.keep_firing_for,
+        section.cooldown,
+        section.absent,
+    )
+
+
+def _query(section: RuleSection, families: Mapping[str, Metric]) -> tuple[Query, tuple[str, ...]]:
+    """What is looked at, and the labels of what is found."""
+    metric, matchers = _chosen(section.metric, section.labels, families)
+    how: How = "rate" if section.rate else "change" if section.change else "value"
+    over, on = None, metric.labels
+    if section.over is not None:
+        other, chosen = _chosen(section.over.metric, section.over.labels, families)
+        over, on = Query(other.name, chosen), tuple(name for name in metric.labels if name in other.labels)
+        fixed = {matcher.label for matcher in chosen if matcher.operator == "="}
+        if left := [name for name in other.labels if name not in (*on, *fixed)]:
+            raise ValueError(f"over: {other.name} has {', '.join(left)} too; say which one under over.labels")
+    query = Query(
+        metric.name,
+        matchers,
+        how,
+        section.rate or section.change or 0.0,
+        over=over,
+        on=on,
+        above=section.above,
+        below=section.below,
+    )
+    labels = metric.labels
+    if section.absent:
+        labels = tuple(matcher.label for matcher in matchers if matcher.operator == "=")
+    return query, labels
+
+
+def _chosen(name: str, labels: Mapping[str, str], families: Mapping[str, Metric]) -> tuple[Metric, tuple[Matcher, ...]]:
+    """The family, or that of a pushed key, and what chooses its series."""
+    matchers = []
+    if name.startswith(KEY):
+        key = name.removeprefix(KEY)
+        metric = KNOWN.get(key, VALUE)
+        matchers += [Matcher("key", key)] if metric is VALUE else []
+    elif name in families:
+        metric = families[name]
+    else:
+        near = difflib.get_close_matches(name, families, 1)
+        hint = f"did you mean {near[0]}?" if near else f"a key that is pushed is written {KEY}{name}"
+        raise ValueError(f"no family {name}; {hint}")
+    if metric.kind == "histogram":
+        raise ValueError(f"{name} is a histogram, which has no one value")
+    return metric, (*matchers, *(_matcher(label, value, metric) for label, value in labels.items()))
+
+
+def _matcher(label: str, value: str, metric: Metric) -> Matcher:
+    if label not in metric.labels:
+        raise ValueError(f"{metric.name} has no label {label}; it has {', '.join(metric.labels) or 'none'}")
+    if not value.startswith(LIKE):
+        return Matcher(label, value)
+    pattern = value.removeprefix(LIKE)
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{label}: {pattern!r} is not a regular expression: {error}") from None
+    return Matcher(label, pattern, "=~")
+
+
+def _said(section: RuleSection) -> str:
+    """What is said where the user does not say."""
+    what = section.metric.removeprefix(KEY).replace("{", "").replace("}", "")
+    if section.absent:
+        return f"there is no {what}"
+    way = "the rate of " if section.rate else "the change of " if section.change else ""
+    side = "above" if section.above is not None else "below"
+    return f"{way}{what} is {{value}}, {side} {{threshold}}"
