@@ -1,0 +1,236 @@
+"""Each built-in rule fires on what it is for, and a healthy machine hears nothing."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from alerts.ticking import Machine
+from documents import generator
+
+from trackside_daemon.alert_sections import ThresholdsSection
+from trackside_daemon.alerts import builtin
+from trackside_daemon.alerts.catalogue import catalogue
+from trackside_daemon.alerts.template import check
+from trackside_daemon.alerts.vector import Vector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+GPU = "{gpu=0,uuid=G}"
+GIB = 2.0**30
+
+
+def of_gpu(name: str, **labels: str) -> str:
+    more = "".join(f",{label}={value}" for label, value in labels.items())
+    return f"trackside_gpu_{name}{{gpu=0,uuid=G{more}}}"
+
+
+def healthy(now: float) -> dict[str, float]:
+    """What everything is *now* seconds into a training that goes well."""
+    return {
+        of_gpu("up"): 1.0,
+        of_gpu("temperature_celsius", sensor="gpu"): 68.0 + 4 * math.sin(now / 30),
+        of_gpu("thermal_margin_celsius", threshold="slowdown"): 19.0 - 4 * math.sin(now / 30),
+        of_gpu("clock_limited_seconds_total", reason="hw_thermal"): 3.0 + 0.01 * now,
+        of_gpu("clock_limited_seconds_total", reason="sw_power_cap"): 0.5 * now,
+        of_gpu("clock_limit_active", reason="hw_slowdown"): 0.0,
+        of_gpu("xid_errors_total", xid="79"): 0.0,
+        of_gpu("xid_errors_total", xid="13"): 0.0,
+        of_gpu("xid_errors_total", xid="45"): 0.0,
+        of_gpu("ecc_errors_total", kind="uncorrected"): 3.0,
+        of_gpu("ecc_errors_total", kind="corrected"): 3.0 + now // 100,
+        of_gpu("row_remap_pending"): 0.0,
+        of_gpu("row_remap_failed"): 0.0,
+        of_gpu("nvlink_links"): 18.0,
+        of_gpu("nvlink_links_up"): 18.0,
+        of_gpu("nvlink_errors_total", error="recovery"): 2.0,
+        of_gpu("nvlink_errors_total", error="crc"): 5.0 + now // 60,
+        of_gpu("memory_used_bytes"): 70 * GIB,
+        of_gpu("memory_bytes"): 80 * GIB,
+        of_gpu("utilization_ratio"): 0.0 if now % 60 < 20 else 0.9,
+        "trackside_gpu_rank_info{gpu=0,uuid=G,run=r,rank=0}": 1.0,
+        "trackside_training_steps_total{run=r,rank=0}": 2 * now,
+        "trackside_training_shm_peak_bytes{run=r,rank=0}": 0.5 * GIB,
+        "trackside_training_shm_size_bytes{run=r,rank=0}": GIB,
+        "trackside_training_open_fds{run=r,rank=0}": 100.0,
+        "trackside_training_max_fds{run=r,rank=0}": 1024.0,
+        "trackside_host_memory_available_bytes": 100 * GIB,
+        "trackside_host_memory_bytes": 500 * GIB,
+        "trackside_host_pressure_memory_stalled_seconds_total": 0.01 * now,
+        "trackside_host_pressure_io_stalled_seconds_total": 0.05 * now,
+        "trackside_host_pressure_cpu_waiting_seconds_total": 0.2 * now,
+        "trackside_cgroup_memory_working_set_bytes{cgroup=/a}": 50 * GIB,
+        "trackside_cgroup_memory_limit_used_bytes{cgroup=/a}": 64 * GIB,
+        "trackside_cgroup_memory_limit_bytes{cgroup=/a}": 64 * GIB,
+        "trackside_cgroup_pressure_waiting_seconds_total{cgroup=/a,resource=memory}": 0.01 * now,
+        "trackside_cgroup_cpu_throttled_periods_total{cgroup=/a}": 0.5 * now,
+        "trackside_cgroup_cpu_periods_total{cgroup=/a}": 10 * now,
+        "trackside_cgroup_oom_kills_total{cgroup=/a}": 2.0,
+        "trackside_host_filesystem_avail_bytes{mountpoint=/data,fstype=xfs}": 3e11 - 1e6 * now,
+        "trackside_host_filesystem_size_bytes{mountpoint=/data,fstype=xfs}": 1e12,
+        "trackside_host_filesystem_readonly{mountpoint=/data,fstype=xfs}": 0.0,
+        "trackside_host_filesystem_device_error{mountpoint=/data,fstype=xfs}": 0.0,
+        "trackside_host_filesystem_avail_bytes{mountpoint=/snap,fstype=squashfs}": 0.0,
+        "trackside_host_filesystem_size_bytes{mountpoint=/snap,fstype=squashfs}": 1e8,
+        "trackside_host_filesystem_readonly{mountpoint=/snap,fstype=squashfs}": 1.0,
+    }
+
+
+TROUBLE_AT = 720
+"""Seconds into the training at which the trouble begins, when all windows but an hour's are full."""
+
+Trouble = "Callable[[float], Mapping[str, float | None]]"
+"""What is otherwise so many seconds into the trouble; None for a series that is gone."""
+
+MARGIN = of_gpu("thermal_margin_celsius", threshold="slowdown")
+TEMPERATURE = of_gpu("temperature_celsius", sensor="gpu")
+THRESHOLD = of_gpu("temperature_threshold_celsius", threshold="slowdown")
+STALLED = "trackside_host_pressure_{}_seconds_total"
+AVAILABLE = "trackside_host_filesystem_avail_bytes{mountpoint=/data,fstype=xfs}"
+
+TROUBLES: list[tuple[str, str, int, Callable[[float], Mapping[str, float | None]]]] = [
+    ("GpuHot", "warning", 70, lambda _: {MARGIN: 4.0, TEMPERATURE: 83.0}),
+    ("GpuHot", "warning", 70, lambda _: {MARGIN: None, THRESHOLD: 89.0, TEMPERATURE: 85.0}),
+    ("GpuHot", "warning", 70, lambda _: {MARGIN: None, TEMPERATURE: 87.0}),
+    (
+        "GpuThrottled",
+        "warning",
+        70,
+        lambda since: {of_gpu("clock_limited_seconds_total", reason="hw_thermal"): 20.0 + 0.9 * since},
+    ),
+    ("GpuThrottled", "warning", 70, lambda _: {of_gpu("clock_limit_active", reason="hw_slowdown"): 1.0}),
+    (
+        "GpuPowerCapped",
+        "info",
+        700,
+        lambda since: {of_gpu("clock_limited_seconds_total", reason="sw_power_cap"): 360 + since},
+    ),
+    ("GpuXid", "critical", 2, lambda _: {of_gpu("xid_errors_total", xid="79"): 1.0}),
+    ("GpuXid", "critical", 2, lambda _: {of_gpu("xid_errors_total", xid="140"): 1.0}),
+    ("GpuXid", "warning", 2, lambda _: {of_gpu("xid_errors_total", xid="13"): 2.0}),
+    ("GpuXid", "info", 2, lambda _: {of_gpu("xid_errors_total", xid="45"): 1.0}),
+    ("GpuEccUncorrectable", "critical", 2, lambda _: {of_gpu("ecc_errors_total", kind="uncorrected"): 4.0}),
+    ("GpuRowRemap", "warning", 2, lambda _: {of_gpu("row_remap_pending"): 1.0}),
+    ("GpuRowRemap", "critical", 2, lambda _: {of_gpu("row_remap_failed"): 1.0}),
+    ("GpuLost", "critical", 12, lambda _: {of_gpu("up"): 0.0}),
+    ("NvlinkDegraded", "warning", 70, lambda _: {of_gpu("nvlink_links_up"): 17.0}),
+    ("NvlinkDegraded", "warning", 2, lambda _: {of_gpu("nvlink_errors_total", error="recovery"): 3.0}),
+    ("NvlinkDegraded", "warning", 2, lambda _: {of_gpu("nvlink_errors_total", error="crc"): 500.0}),
+    ("GpuMemoryPressure", "info", 125, lambda _: {of_gpu("memory_used_bytes"): 78.5 * GIB}),
+    ("GpuUnderutilized", "warning", 320, lambda _: {of_gpu("utilization_ratio"): 0.1}),
+    ("GpuIdleButHeld", "warning", 660, lambda _: {of_gpu("utilization_ratio"): 0.0}),
+    ("HostMemoryPressure", "critical", 40, lambda _: {"trackside_host_memory_available_bytes": 20 * GIB}),
+    ("HostMemoryPressure", "warning", 70, lambda since: {STALLED.format("memory_stalled"): 10 + 0.2 * since}),
+    ("IoBottleneck", "warning", 370, lambda since: {STALLED.format("io_stalled"): 40 + 0.5 * since}),
+    ("CpuSaturated", "warning", 370, lambda since: {STALLED.format("cpu_waiting"): 150 + 0.7 * since}),
+    (
+        "CpuSaturated",
+        "warning",
+        370,
+        lambda since: {"trackside_cgroup_cpu_throttled_periods_total{cgroup=/a}": 360 + 5 * since},
+    ),
+    (
+        "ContainerMemoryPressure",
+        "critical",
+        40,
+        lambda _: {"trackside_cgroup_memory_working_set_bytes{cgroup=/a}": 62 * GIB},
+    ),
+    (
+        "ContainerMemoryPressure",
+        "critical",
+        100,
+        lambda since: {"trackside_cgroup_pressure_waiting_seconds_total{cgroup=/a,resource=memory}": 10 + 0.3 * since},
+    ),
+    ("OomKilled", "info", 2, lambda _: {"trackside_cgroup_oom_kills_total{cgroup=/a}": 3.0}),
+    ("DiskFilling", "warning", 70, lambda _: {AVAILABLE: 4e10}),
+    ("DiskFilling", "warning", 4500, lambda since: {AVAILABLE: 3e11 - 2e7 * since}),
+    (
+        "FilesystemDead",
+        "critical",
+        12,
+        lambda _: {"trackside_host_filesystem_device_error{mountpoint=/data,fstype=xfs}": 1.0},
+    ),
+    ("ShmFull", "warning", 2, lambda _: {"trackside_training_shm_peak_bytes{run=r,rank=0}": 0.95 * GIB}),
+    ("FdsExhausted", "warning", 40, lambda _: {"trackside_training_open_fds{run=r,rank=0}": 1000.0}),
+    ("DataLoaderDied", "critical", 2, lambda _: {"trackside_dataloader_deaths_total{run=r,rank=0,cause=SIGBUS}": 1.0}),
+]
+
+
+@pytest.mark.parametrize(
+    ("alert", "severity", "within", "trouble"), TROUBLES, ids=[f"{one[0]}-{at}" for at, one in enumerate(TROUBLES)]
+)
+def test_it_fires_on_its_trouble_alone_and_is_over_with_it(
+    alert: str, severity: str, within: int, trouble: Callable[[float], Mapping[str, float | None]]
+) -> None:
+    machine = Machine()
+    every = 5.0 if within > 1000 else 1.0
+    assert machine.run(TROUBLE_AT, healthy, 5.0) == []
+
+    def ails(since: float) -> dict[str, float]:
+        values = {**healthy(TROUBLE_AT + since), **trouble(since)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    found = machine.run(within, ails, every)
+    consequences = {"GpuIdleButHeld": {"GpuUnderutilized"}}.get(alert, set())
+    assert {one.alert for one in found} - consequences == {alert}
+    first = next(one for one in found if one.alert == alert)
+    assert (first.severity, first.over) == (severity, False)
+    assert sum(one.alert == alert and not one.over for one in found) == 1, "told once"
+    assert not re.search(r"[{}]", first.summary + first.description), first
+    ended = machine.run(2000, lambda since: healthy(TROUBLE_AT + within + since), 5.0)
+    assert alert in {one.alert for one in ended if one.over}
+    assert not machine.watcher._firing
+
+
+def test_every_alert_has_a_trouble_here() -> None:
+    assert {rule.alert for rule in builtin.rules(ThresholdsSection())} == {alert for alert, *_ in TROUBLES}
+
+
+def test_a_healthy_machine_hears_nothing_for_two_hours() -> None:
+    assert Machine().run(7200, healthy, every=5.0) == []
+
+
+def test_every_family_that_a_rule_names_exists_and_has_its_labels() -> None:
+    exported = {metric.name for members in generator().sections().values() for metric in members}
+    families = catalogue()
+    assert families.keys() <= exported
+    for rule in builtin.rules(ThresholdsSection()):
+        vectors = [Vector(rule.when)]
+        for vector in vectors:
+            query = vector.query
+            assert query.metric in exported
+            assert {matcher.label for matcher in query.matchers} <= set(families[query.metric].labels)
+            assert set(query.by or ()) <= set(families[query.metric].labels)
+            assert set(query.on) <= set(families[query.metric].labels)
+            parts = (query.over, query.minus, *query.only, *query.unless)
+            vectors += [Vector(part) for part in parts if part is not None]
+        for text in (rule.summary, rule.description):
+            check(text, rule.when.by if rule.when.by is not None else families[rule.when.metric].labels)
+
+
+def test_a_threshold_can_be_set() -> None:
+    loose = builtin.rules(ThresholdsSection(gpu_hot_margin_celsius=1.0))
+    machine = Machine(loose)
+    assert machine.run(120, lambda now: {**healthy(now), MARGIN: 4.0}) == []
+    assert [one.alert for one in machine.run(120, lambda now: {**healthy(now), MARGIN: 0.5})] == ["GpuHot"]
+
+
+def test_a_hot_gpu_is_not_also_throttled() -> None:
+    machine = Machine()
+    active = of_gpu("clock_limit_active", reason="hw_slowdown")
+    found = machine.run(300, lambda now: {**healthy(now), MARGIN: 0.5, active: 1.0})
+    assert [one.alert for one in found] == ["GpuHot"]
+
+
+def test_a_board_without_bridges_has_no_degraded_nvlinks() -> None:
+    found = Machine().run(300, lambda now: {**healthy(now), of_gpu("nvlink_links_up"): 0.0})
+    assert found == []
+
+
+def test_a_gpu_that_waits_for_its_run_to_begin_is_not_underutilized() -> None:
+    idle = {of_gpu("utilization_ratio"): 0.0, of_gpu("memory_used_bytes"): GIB}
+    steps = {"trackside_training_steps_total{run=r,rank=0}": 0.0}
+    assert Machine().run(900, lambda now: {**healthy(now), **idle, **steps}) == []

@@ -1,0 +1,128 @@
+"""The user's own rules, from the configuration file to the alarm."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from alerts.ticking import FAMILIES, Machine
+
+from trackside_daemon.alerts.custom import RuleError, rules
+from trackside_daemon.config import ConfigError, load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trackside_daemon.alerts.rule import Rule
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("TRACKSIDE_")]:
+        monkeypatch.delenv(name)
+
+
+def read(place: Path, text: str) -> list[Rule]:
+    path = place / "trackside.yml"
+    path.write_text(f"alerts: {{rules: [{text}]}}\n", encoding="utf-8")
+    return rules(load(path).alerts.rules, FAMILIES)
+
+
+def refusal(place: Path, text: str) -> str:
+    with pytest.raises((ConfigError, RuleError)) as caught:
+        read(place, text)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_rule_on_a_pushed_key(tmp_path: Path) -> None:
+    text = '{alert: RewardLow, metric: "key:reward/mean", below: 0.1, for: 1m, summary: "{run}: reward {value}"}'
+    (rule,) = read(tmp_path, text)
+    assert rule.promql() == 'trackside_training_value{key="reward/mean"} < 0.1'
+    assert (rule.lasting, rule.severity) == (60.0, "warning")
+    series = "trackside_training_value{run=r,rank=0,key=reward/mean}"
+    found = Machine([rule]).run(61, lambda _: {series: 0.01, series.replace("reward", "other"): 0.01})
+    assert [one.summary for one in found] == ["r: reward 0.01"]
+
+
+def test_a_key_with_a_family_of_its_own_and_labels(tmp_path: Path) -> None:
+    text = '{alert: A, metric: "key:loss", labels: {run: "~big-.*"}, above: 5, keep-firing-for: 2m, severity: critical}'
+    (rule,) = read(tmp_path, text)
+    assert rule.promql() == 'trackside_training_loss{run=~"big-.*"} > 5.0'
+    assert (rule.keep_firing, rule.severity) == (120.0, "critical")
+    loss = "trackside_training_loss{run=%s,rank=0}"
+    found = Machine([rule]).tick({loss % "big-1": 6.0, loss % "small-1": 6.0})
+    assert [dict(one.labels)["run"] for one in found] == ["big-1"]
+    assert found[0].summary == "loss is 6, above 5"
+
+
+@pytest.mark.parametrize(
+    ("text", "promql"),
+    [
+        ("metric: trackside_host_load1, change: 10m, above: 5", "delta(trackside_host_load1[600s]) > 5.0"),
+        (
+            "metric: trackside_host_oom_kills_total, change: 10m, above: 0",
+            "increase(trackside_host_oom_kills_total[600s]) > 0.0",
+        ),
+        (
+            "metric: trackside_training_tokens_total, rate: 60s, below: 100",
+            "rate(trackside_training_tokens_total[60s]) < 100.0",
+        ),
+        (
+            'metric: trackside_gpu_up, labels: {gpu: "3"}, absent: true, for: 30s',
+            'absent(trackside_gpu_up{gpu="3"})',
+        ),
+        (
+            "metric: trackside_host_swap_used_bytes, over: trackside_host_swap_bytes, above: 0.5",
+            "trackside_host_swap_used_bytes / on (job, instance) group_left () (trackside_host_swap_bytes > 0) > 0.5",
+        ),
+        (
+            "metric: trackside_gpu_power_watts, over: {metric: trackside_gpu_power_limit_watts, labels: {limit: max}}, above: 1",
+            (
+                "trackside_gpu_power_watts / on (job, instance, gpu, uuid) group_left () "
+                '(trackside_gpu_power_limit_watts{limit="max"} > 0) > 1.0'
+            ),
+        ),
+    ],
+)
+def test_conditions(tmp_path: Path, text: str, promql: str) -> None:
+    (rule,) = read(tmp_path, f"{{alert: A, {text}}}")
+    assert rule.promql() == promql
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{metric: trackside_host_load1, above: 1}", "rule number 1: alert: field required"),
+        ("{alert: A, above: 1}", "rule A: metric: field required"),
+        ("{alert: A, metric: trackside_host_load1}", "rule A: one condition of above, below and absent is needed"),
+        ("{alert: A, metric: trackside_host_load1, above: 1, below: 2}", "above and below"),
+        ("{alert: A, metric: trackside_host_load1, above: much}", "rule A: above: "),
+        ("{alert: A, metric: trackside_host_load1, above: 1, for: soon}", "rule A: for: 'soon' is not a duration"),
+        ("{alert: A, metric: trackside_host_load1, above: 1, unit: x}", "rule A: unit: "),
+        ("{alert: A, metric: trackside_host_load1, above: 1, rate: 1m, change: 1m}", "rate and change and above"),
+        ("{alert: A, metric: trackside_host_laod1, above: 1}", "did you mean trackside_host_load1?"),
+        ("{alert: A, metric: loss, above: 1}", "rule A: no family loss; a key that is pushed is written key:loss"),
+        ("{alert: A, metric: trackside_host_load1, labels: {x: y}, above: 1}", "has no label x"),
+        ('{alert: A, metric: "key:loss", labels: {run: "~("}, above: 1}', "not a regular expression"),
+        ("{alert: A, metric: trackside_training_step_duration_seconds, above: 1}", "is a histogram"),
+        ('{alert: A, metric: "key:loss", above: 1, summary: "{value.__class__}"}', "is no name"),
+        ('{alert: A, metric: "key:loss", above: 1, summary: "{gpu}"}', "there is no {gpu}"),
+        ('{alert: A, metric: "key:loss", above: 1, summary: "{value"}', "a brace"),
+        ("{alert: A, metric: trackside_host_load1, over: trackside_gpu_power_limit_watts, above: 1}", "say which one"),
+        ("5", "alerts.rules"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, text: str, said: str) -> None:
+    assert said in refusal(tmp_path, text)
+
+
+def test_a_threshold_that_is_misspelt_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "trackside.yml"
+    path.write_text("alerts: {thresholds: {shm-ration: 0.8}}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"did you mean alerts\.thresholds\.shm-ratio"):
+        load(path)
+    path.write_text("alerts: {thresholds: {shm-ratio: 0.8, disk-full-in: 2h}}\n", encoding="utf-8")
+    thresholds = load(path).alerts.thresholds
+    assert (thresholds.shm_ratio, thresholds.disk_full_in) == (0.8, 7200.0)

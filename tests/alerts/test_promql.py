@@ -1,0 +1,96 @@
+"""Prometheus takes every rule, and its judgement is the daemon's."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from alerts.test_builtin import TROUBLE_AT, TROUBLES, healthy
+from alerts.ticking import FAMILIES
+
+from trackside_daemon.alert_sections import RuleSection, ThresholdsSection
+from trackside_daemon.alerts import builtin
+from trackside_daemon.alerts.custom import rules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from trackside_daemon.alerts.rule import Rule
+
+PROMTOOL = shutil.which("promtool")
+
+pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
+
+EVERY = 15
+"""Seconds between two scrapes."""
+
+
+def promtool(*arguments: str) -> None:
+    assert PROMTOOL is not None
+    done = subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def written(path: Path, all_rules: Iterable[Rule]) -> Path:
+    groups = [{"name": "trackside", "rules": [rule.prometheus() for rule in all_rules]}]
+    path.write_text(yaml.safe_dump({"groups": groups}), encoding="utf-8")
+    return path
+
+
+def test_prometheus_takes_every_rule(tmp_path: Path) -> None:
+    odd = RuleSection(
+        alert="Odd", metric='key:a"b\\c', labels={"run": '~x\\d+"'}, above=1, summary="{run} {{ $x }}"[:5]
+    )
+    custom = rules([odd, RuleSection(alert="Gone", metric="trackside_gpu_up", absent=True)], FAMILIES)
+    file = written(tmp_path / "rules.yml", [*builtin.rules(ThresholdsSection()), *custom])
+    promtool("check", "rules", "--lint=all", "--lint-fatal", str(file))
+
+
+def quoted(series: str) -> str:
+    name, _, rest = series.partition("{")
+    pairs = [part.split("=", 1) for part in rest.rstrip("}").split(",") if part]
+    pairs += [["job", "trackside"], ["instance", "node"]]
+    labels = ", ".join(f'{label}="{value}"' for label, value in pairs)
+    return f"{name}{{{labels}}}"
+
+
+def judged(alert: str, within: int, trouble: Any) -> dict[str, Any]:
+    """A test of promtool: the healthy machine and then its trouble, and that the alert fires in the latter alone."""
+    length = TROUBLE_AT + within + 60
+    series: dict[str, list[str]] = {}
+    for tick in range(length // EVERY + 1):
+        now = tick * EVERY
+        values = healthy(now) if now < TROUBLE_AT else {**healthy(now), **trouble(now - TROUBLE_AT)}
+        for name, value in values.items():
+            series.setdefault(name, ["_"] * tick)
+            series[name] += ["_"] * (tick - len(series[name]))
+            series[name].append("stale" if value is None else repr(float(value)))
+    return {
+        "interval": f"{EVERY}s",
+        "input_series": [{"series": quoted(name), "values": " ".join(row)} for name, row in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": f'count(ALERTS{{alertname="{alert}", alertstate="firing"}}) > bool 0',
+                "eval_time": f"{length}s",
+                "exp_samples": [{"labels": "{}", "value": 1}],
+            },
+            {
+                "expr": 'count(ALERTS{alertstate="firing"})',
+                "eval_time": f"{TROUBLE_AT - EVERY}s",
+                "exp_samples": [],
+            },
+        ],
+    }
+
+
+def test_prometheus_finds_the_same_troubles_and_nothing_on_a_healthy_machine(tmp_path: Path) -> None:
+    written(tmp_path / "rules.yml", builtin.rules(ThresholdsSection()))
+    tests = [judged(alert, within, trouble) for alert, _, within, trouble in TROUBLES if within < 1000]
+    file = tmp_path / "tests.yml"
+    document = {"rule_files": ["rules.yml"], "evaluation_interval": f"{EVERY}s", "tests": tests}
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    promtool("test", "rules", str(file))

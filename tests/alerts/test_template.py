@@ -1,0 +1,30 @@
+"""Templates say numbers as a person would, and execute nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from trackside_daemon.alerts.template import check, fill, prometheus
+
+
+def test_numbers_have_forms() -> None:
+    text = "{value} {value:percent} {value:whole} {value:bytes} {value:duration} {threshold}"
+    assert fill(text, {"value": 12345.0, "threshold": 0.5}, {}) == "12,345 1.23e+06 % 12,345 12.3 kB 3.4 h 0.5"
+
+
+def test_braces_in_a_label_are_text() -> None:
+    assert fill("{run}", {"value": 1.0}, {"run": "{value} {0.__class__}"}) == "{value} {0.__class__}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{value.real}", "{value!r}", "{run[0]}", "{}", "{0}", "{value:>10}", "{run:percent}", "{", "}", "{{value}}"],
+)
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        check(text, ("run",))
+
+
+def test_it_can_be_told_to_prometheus() -> None:
+    text = "GPU {gpu} {value:percent} since {since}"
+    assert prometheus(text) == "GPU {{ $labels.gpu }} {{ humanizePercentage $value }} since the alert's start"
