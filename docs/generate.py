@@ -86,6 +86,33 @@ change at once, the others need a restart.
 | setting | variable | what it is |
 |---|---|---|
 """
+ALERTS = """
+A rule of your own needs no code. In the YAML file:
+
+```yaml
+alerts:
+  thresholds: {gpu-hot-margin-celsius: 8, disk-full-in: 12h}
+  rules:
+    - alert: RewardLow
+      metric: key:reward/mean            # a key as it is pushed, or a family of docs/metrics.md
+      labels: {run: "~big-.*"}           # with ~ a regular expression, which matches all of a value
+      below: 0.1
+      for: 5m
+      severity: warning                  # info, warning or critical
+      summary: "the reward of {run} is {value}"
+    - {alert: SwapUsed, metric: trackside_host_swap_used_bytes, over: trackside_host_swap_bytes, above: 0.5}
+    - {alert: Slow, metric: trackside_training_tokens_total, rate: 1m, below: 50000, for: 2m, cooldown: 1h}
+    - {alert: NoGpu, metric: trackside_gpu_up, labels: {gpu: "3"}, absent: true, for: 30s}
+```
+
+| in a rule | what it is |
+|---|---|
+| `above`, `below` | the bound of the value, of its `rate` a second or its `change` over a time, or of its share `over` another family's |
+| `absent` | there is no such series |
+| `for`, `keep_firing_for` | how long it is so before the alert fires, and not so before it ends |
+| `cooldown` | how long it does not fire anew after its end |
+| `summary`, `description` | `{value}`, `{value:percent}`, `{value:bytes}`, `{value:duration}`, `{value:whole}`, `{threshold}`, `{since}` and each label by its name |
+"""
 STORAGE = """
 The history is one SQLite file, `history.db`, in `storage.path`, which has to be there when it is named and is made when
 it is not; one daemon alone may use it. When the disk is full, `/metrics` goes on, clients keep their samples, and writing
@@ -155,7 +182,7 @@ def configuration_page() -> str:
         name = ".".join(path).replace("_", "-")
         what = describe(name).replace("|", "\\|")
         rows.append(f"| `{name}` | `{variable}` | {what} |\n")
-    return CONFIGURATION + "".join(rows) + STORAGE + CLIENT
+    return CONFIGURATION + "".join(rows) + ALERTS + STORAGE + CLIENT
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from trackside_daemon.alert_sections import RuleSection, ThresholdsSection
 from trackside_daemon.config import (
     CLIENT_VARIABLES,
     Config,
@@ -23,6 +24,8 @@ from trackside_daemon.quantities import seconds, size_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+RULE = RuleSection(alert="A", metric="key:loss", above=5.0)
 
 
 @pytest.fixture(autouse=True)
@@ -137,6 +140,8 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "limits.series": ("3", 3),
         "limits.label_bytes": ("16", 16),
         "require_gpu": ("true", True),
+        "alerts.rules": ('[{"alert": "A", "metric": "key:loss", "above": 5}]', (RULE,)),
+        **{f"alerts.thresholds.{name}": ("0.5", 0.5) for name in ThresholdsSection.model_fields},
     }
     assert {".".join(path) for path in settings()} == set(given)
     for variable, path in variables().items():
@@ -406,6 +411,8 @@ def test_what_the_client_owns_and_what_kubernetes_puts_there_is_no_warning(
 def test_every_setting_has_a_description_and_shows_its_default() -> None:
     for path in settings():
         assert describe(".".join(path)).endswith((".", "]"))
+    assert describe("alerts.thresholds.shm-ratio").endswith("[default: 0.9]")
+    assert describe("alerts.thresholds.disk-full-in").endswith("[default: 14400s]")
     assert describe("sample.interval").endswith("[default: 1s]")
     assert describe("web.listen-address").endswith("[default: 127.0.0.1:21790]")
     assert describe("storage.retention.size").endswith("[default: 10GiB]")

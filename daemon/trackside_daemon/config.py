@@ -54,6 +54,7 @@ _LISTS = {
     "collector.gpu.extra": "links,engines",
     "collector.gpu.skip": "processes,clock",
     "collector.gpu.trouble": "hot,lost:2",
+    "alerts.rules": "[{alert: LossHigh, metric: 'key:loss', above: 5}]",
 }
 _KUBERNETES = re.compile(PREFIX + r"(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)$")
 

@@ -4,7 +4,7 @@
 |---|---|
 | GpuLost | one that is lost for 10 s does not come back by itself; less is a driver that was slow |
 | GpuXid | the errors after which NVIDIA's guide wants a reset, a drain or a replacement are critical; those of an application are its own; the others are worth a line |
-| GpuEccUncorrectable | data was wrong; one is too many |
+| GpuEccUncorrectable | data was wrong; one is too many, and where an Xid says so that is enough |
 | GpuRowRemap | a row is replaced at the next reset only; where that failed there are no spare rows |
 | NvlinkDegraded | links that train have recovered from nothing; corrected errors happen, a hundred in ten minutes do not |
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 GPU = ("gpu", "uuid")
 LATELY = 600.0
 FATAL = "48|62|63|64|74|79|92|94|95|119|120|140"
+MEMORY = "48|63|64|92|94|95"
+"""Those that say of an error in memory what it was."""
 APPLICATION = "13|31|43"
 CORRECTED = "crc.*|replay|ecc"
 
@@ -83,10 +85,22 @@ def _xids() -> list[Rule]:
 
 
 def _ecc() -> Rule:
+    told = Query(
+        "trackside_gpu_xid_errors_total", (Matcher("xid", MEMORY, "=~"),), "change", LATELY, fresh=True, above=0.0
+    )
     return Rule(
         "GpuEccUncorrectable",
         "critical",
-        Query("trackside_gpu_ecc_errors_total", (Matcher("kind", "uncorrected"),), "change", LATELY, by=GPU, above=0.0),
+        Query(
+            "trackside_gpu_ecc_errors_total",
+            (Matcher("kind", "uncorrected"),),
+            "change",
+            LATELY,
+            on=GPU,
+            by=GPU,
+            above=0.0,
+            unless=(told,),
+        ),
         "GPU {gpu} had {value:whole} uncorrectable memory errors in the last 10 min",
         "Since {since}. What was computed from that memory is wrong. Restart the run from its last checkpoint, and reset "
         "the GPU, so that the row is replaced.",

@@ -1,0 +1,66 @@
+"""Simulated GPUs, through the collector that reads real ones: their troubles are found, and no others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from alerts.ticking import Machine
+
+from trackside_daemon.collectors.gpu import GpuCollector
+from trackside_daemon.metric import Batch
+from trackside_daemon.nvml.simulated import Start, simulate
+
+if TYPE_CHECKING:
+    from trackside_daemon.nvml.handle import Nvml
+    from trackside_daemon.nvml.reading import Reading
+
+
+class Simulated:
+    """A handle whose worker simulates."""
+
+    def __init__(self, machine: Machine, profile: str, troubles: tuple[str, ...]) -> None:
+        self.skipped = 0
+        self.patience = 0.0
+        self.last: Reading | None = None
+        self._machine, self._profile, self._troubles = machine, profile, troubles
+        self._start = Start(machine.now - 1.0, 0.0)
+
+    def read(self, patience: float) -> Reading:
+        self.patience = patience
+        self.last = simulate(8, self._machine.now, self._profile, self._troubles, self._start)
+        return self.last
+
+
+def told(seconds: int, profile: str, *troubles: str) -> set[tuple[str, str, str]]:
+    """The alerts in some seconds with 8 GPUs: name, severity and index."""
+    machine = Machine()
+    collector = GpuCollector(cast("Nvml", Simulated(machine, profile, troubles)), patience=1.0)
+    begun = machine.now
+    while machine.now < begun + seconds:
+        machine.state.update(Batch("gpu", collector.collect(), complete=True, time=machine.now))
+        machine.judge()
+        machine.now += 1.0
+    return {(one.alert, one.severity, dict(one.labels)["gpu"]) for one in machine.alarms if not one.over}
+
+
+@pytest.mark.parametrize("profile", ["h100", "a100", "l40s"])
+def test_hot(profile: str) -> None:
+    assert told(150, profile, "hot:3") == {("GpuHot", "warning", "3")}
+
+
+def test_throttled() -> None:
+    assert told(150, "h100", "throttled") == {("GpuThrottled", "warning", "7")}
+
+
+def test_xid() -> None:
+    assert told(70, "h100", "xid:1") == {("GpuXid", "critical", "1"), ("GpuRowRemap", "warning", "1")}
+
+
+def test_lost() -> None:
+    assert told(280, "h100", "lost:0") == {("GpuLost", "critical", "0")}
+
+
+@pytest.mark.parametrize("profile", ["h100", "a100", "l40s"])
+def test_ten_minutes_of_health_are_quiet(profile: str) -> None:
+    assert told(600, profile) == set()
