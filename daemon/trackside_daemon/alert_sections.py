@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from trackside_daemon.quantities import Pattern, Seconds
+from trackside_daemon.quantities import Pattern, Seconds, size_bytes
 from trackside_daemon.sections import Section
 
 
@@ -32,7 +32,11 @@ class ThresholdsSection(Section):
     gpu_underutilized_ratio: Annotated[
         float, _share("GpuUnderutilized: utilisation of a GPU under training that is too low.")
     ] = 0.3
-    gpu_held_bytes: Annotated[float, _bound("GpuIdleButHeld: memory that a GPU without work may hold, in bytes.")] = 5e9
+    gpu_held_bytes: Annotated[
+        int,
+        BeforeValidator(size_bytes),
+        _bound("GpuIdleButHeld: memory that a GPU without work may hold, such as 5GB."),
+    ] = 5 * 10**9
     host_memory_ratio: Annotated[float, _share("HostMemoryPressure: share of memory that should be available.")] = 0.05
     host_memory_stalled_ratio: Annotated[
         float, _share("HostMemoryPressure: share of time that may be lost by waiting for memory.")

@@ -185,10 +185,16 @@ def check_config(
     file: Annotated[Path, typer.Argument(help="A YAML file of the daemon's settings.", show_default=False)],
 ) -> None:
     """Say what is wrong with a configuration file, and how to mend it."""
+    from trackside_daemon.alerts.custom import RuleError
+    from trackside_daemon.watching import rules
+
     try:
         config = load(file, groups=GROUPS)
+        rules(config.alerts)
     except ConfigError as error:
         _fail(str(error))
+    except RuleError as error:
+        _fail(f"{file}: {error}")
     for path in settings():
         value: Any = config
         for part in path:

@@ -1,0 +1,49 @@
+"""The rules as the command line and the daemon take them from a file."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import clean_environ, command
+
+from trackside_daemon.alert_sections import AlertsSection, RuleSection
+from trackside_daemon.alerts.leaks import Leaks
+from trackside_daemon.alerts.rules import Rules
+from trackside_daemon.state import State
+from trackside_daemon.watching import rules, watchers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RULE = "{alert: Skipped, metric: trackside_collector_skipped_total, change: 5m, above: 3}"
+
+
+def check(path: Path, rule: str) -> subprocess.CompletedProcess[str]:
+    path.write_text(f"alerts: {{rules: [{rule}]}}\n", encoding="utf-8")
+    arguments = command("check-config", str(path))
+    return subprocess.run(arguments, capture_output=True, text=True, check=False, env=clean_environ())
+
+
+def test_check_config_shows_the_rules(tmp_path: Path) -> None:
+    done = check(tmp_path / "t.yml", RULE)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "alerts.rules: Skipped (trackside_collector_skipped_total above 3)" in done.stdout
+    assert "alerts.thresholds.gpu-throttled-ratio: 0.5" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "wrong", ["{alert: Skipped, metric: trackside_colector_success, below: 1}", "{alert: Skipped}"]
+)
+def test_check_config_names_the_rule_that_is_wrong(tmp_path: Path, wrong: str) -> None:
+    done = check(tmp_path / "t.yml", wrong)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "t.yml: alerts.rules: rule Skipped: " in done.stderr
+
+
+def test_a_daemon_watches_by_the_rules_and_for_leaks() -> None:
+    own = RuleSection(alert="Skipped", metric="trackside_collector_skipped_total", change=300.0, above=3.0)
+    assert rules(AlertsSection(rules=(own,)))[-1].alert == "Skipped"
+    assert [type(one) for one in watchers(State(), AlertsSection())] == [Rules, Leaks]
