@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, InitSettingsSource, SettingsConfigDict
 
 from trackside_daemon.sections import (
+    AlertsSection,
     CollectorsSection,
     GpuSection,
     LimitsSection,
@@ -49,6 +50,7 @@ _LISTS = {
     "web.allowed-hosts": "node1,node1.cluster",
     "push.endpoint": "ipc:///run/trackside/push.sock",
     "collector.filesystem.paths": "/,/data,/checkpoints",
+    "alerts.off": "LossPlateau,SlowStep@debug-*",
     "collector.gpu.extra": "links,engines",
     "collector.gpu.skip": "processes,clock",
     "collector.gpu.trouble": "hot,lost:2",
@@ -77,6 +79,7 @@ class Config(BaseSettings):
     storage: StorageSection = StorageSection()
     log: LogSection = LogSection()
     collector: CollectorsSection = CollectorsSection()
+    alerts: AlertsSection = AlertsSection()
     limits: LimitsSection = LimitsSection()
     require_gpu: Annotated[bool, Field(description="Do not start without a GPU.")] = False
 
@@ -121,9 +124,12 @@ def needs_restart(old: Config, new: Config) -> list[str]:
     """What differs that a running daemon cannot change."""
     sections = ("path", "web", "push", "collector", "limits")
     found = [name for name in sections if getattr(new, name) != getattr(old, name)]
-    of_storage = ("path", "jsonl", "synchronous")
+    single = {"storage": ("path", "jsonl", "synchronous"), "alerts": ("enabled",)}
     return found + [
-        f"storage.{name}" for name in of_storage if getattr(new.storage, name) != getattr(old.storage, name)
+        f"{section}.{name}"
+        for section, names in single.items()
+        for name in names
+        if getattr(getattr(new, section), name) != getattr(getattr(old, section), name)
     ]
 
 

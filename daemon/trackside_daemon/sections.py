@@ -220,6 +220,18 @@ class CollectorsSection(Section):
     ranks: RanksSection = RanksSection()
 
 
+class AlertsSection(Section):
+    """What is told when something goes wrong."""
+
+    enabled: Annotated[bool, Field(description="Whether trouble is looked for.")] = True
+    off: Annotated[
+        Texts,
+        Field(
+            description="Alerts that are not wanted, such as LossPlateau, or SlowStep@debug-* for runs that are called so."
+        ),
+    ] = ()
+
+
 class LimitsSection(Section):
     """What may be on /metrics at once; what is over it is counted, and kept off the page."""
 

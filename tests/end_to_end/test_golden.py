@@ -27,12 +27,12 @@ from trackside.wire import (
     Totals,
     encode,
 )
+from trackside_daemon.about import BUILD_INFO, RELOADED, RELOADED_AT
 from trackside_daemon.collectors.cpu import CpuCollector
 from trackside_daemon.collectors.gpu import GpuCollector
 from trackside_daemon.collectors.memory import MemoryCollector
 from trackside_daemon.collectors.nvml import NvmlCollector
 from trackside_daemon.collectors.ranks import RanksCollector
-from trackside_daemon.daemon import BUILD_INFO, RELOADED, RELOADED_AT
 from trackside_daemon.exposition import render
 from trackside_daemon.history.writer import EXCESS, SIZE
 from trackside_daemon.history.writer import SAMPLES as STORED
