@@ -132,6 +132,8 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "collector.gpu.expected": ("8", 8),
         "collector.gpu.profile": ("a100", "a100"),
         "collector.gpu.trouble": ("hot,lost:2", ("hot", "lost:2")),
+        "alerts.enabled": ("false", False),
+        "alerts.off": ("LossPlateau,SlowStep@debug-*", ("LossPlateau", "SlowStep@debug-*")),
         "limits.runs": ("1", 1),
         "limits.keys": ("2", 2),
         "limits.series": ("3", 3),

@@ -9,6 +9,9 @@ import pytest
 from processes import eventually
 
 from trackside_daemon import pipeline as module
+from trackside_daemon.alarm import Alarm
+from trackside_daemon.alerts.book import Book
+from trackside_daemon.alerts.families import FIRING
 from trackside_daemon.history.queue import QUEUE_ITEMS
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.history.trimming import Bounds
@@ -232,3 +235,41 @@ def test_a_history_that_stumbles_goes_on_and_is_counted(state: Watched, place: P
     made.stop()
     history.stop()
     history.close()
+
+
+class Nags:
+    """Says one thing wrong with each batch, and fails on what is called worse."""
+
+    def take(self, batch: Batch) -> list[Alarm]:
+        if batch.source == "worse":
+            raise RuntimeError("broken")
+        over = batch.source == "good"
+        return [Alarm("Nag", "warning", (), 1.0, batch.source, over=over)] if batch.source != "nothing" else []
+
+
+def test_what_watchers_say_takes_the_road_of_all_else(state: Watched, history: Recorder) -> None:
+    now = [1000.0]
+    made = Pipeline(state, history, [Nags()], Book(), wall=lambda: now[0])
+    labels = ("Nag", "warning", *[""] * 6)
+    made.accept(Batch("wrong"))
+    assert state.values(0.0, FIRING) == [{labels: 1.0}]
+    assert eventually(lambda: [(one.alert, one.run, one.ended) for one in history.firing()]) == [("Nag", "", None)]
+    made.accept(Batch("good"))
+    now[0] = 1119.0
+    made.accept(Batch("nothing"))
+    assert state.values(0.0, FIRING) == [{labels: 1.0}]
+    now[0] = 1120.0
+    made.accept(Batch("nothing"))
+    assert state.values(0.0, FIRING) == [{labels: 0.0}]
+    eventually(lambda: not history.firing())
+
+
+def test_a_watcher_that_fails_is_counted_and_keeps_no_other_from_speaking(state: Watched, history: Recorder) -> None:
+    made = Pipeline(state, history, [Nags(), Nags()], Book())
+    made.accept(Batch("worse"))
+    made.accept(Batch("wrong"))
+    made.tick([])
+    made.start()
+    made.stop()
+    assert failures(state) == {**QUIET, ("detectors",): 2.0}
+    assert len(state.values(0.0, FIRING)[0]) == 1
