@@ -155,8 +155,21 @@ def test_a_rank_that_joins_is_told_with_the_next_tick_and_begins_nothing(told: T
     assert told.records[1].started == NOW
 
 
+def test_a_nan_of_loss_and_gradients_is_one_alert_of_the_loss(told: Told) -> None:
+    both = alarm(key="grad_norm", severity="info"), alarm()
+    told.take(*both).tick(1)
+    assert told.firing == {CRITICAL: 1.0}
+    assert told.records[-1].summary == "rank 0; also of grad_norm"
+    told.take(alarm(key="grad_norm", rank=1), alarm(rank=1), at=2).tick(3)
+    assert told.records[-1].summary == "rank 0; also of grad_norm and on rank 1"
+    told.take(over(alarm()), over(alarm(rank=1)), over(both[0]), at=4).tick(200)
+    assert told.firing == {CRITICAL: 1.0}
+    told.take(over(alarm(key="grad_norm", rank=1)), at=201).tick(202)
+    assert told.firing == {CRITICAL: 0.0}
+
+
 def test_runs_and_keys_are_alerts_of_their_own(told: Told) -> None:
-    told.take(alarm(), alarm(run="other"), alarm(key="eval/loss")).tick(1)
+    told.take(alarm("LossSpike"), alarm("LossSpike", run="other"), alarm("LossSpike", key="loss/lm")).tick(1)
     assert sum(value for (metric, _), value in told.page.items() if metric is FIRING) == 3
 
 
@@ -217,10 +230,10 @@ def test_what_fired_before_a_restart_and_is_not_found_anew_resolves_after_five_m
 def test_a_flood_is_bounded_and_counted(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST", 10)
     assert MOST == 1000
-    told.take(*(alarm(key=f"loss/{number}") for number in range(15)))
+    told.take(*(alarm("LossPlateau", key=f"loss/{number}") for number in range(15)))
     assert sum(value for (metric, _), value in told.page.items() if metric is FIRING) == 10
     assert told.page[EXCESS, ()] == 5.0
-    told.take(*(over(alarm(key=f"loss/{number}")) for number in range(15))).tick(120)
+    told.take(*(over(alarm("LossPlateau", key=f"loss/{number}")) for number in range(15))).tick(120)
     told.take(alarm(key="more"), at=121)
     assert sum(value for (metric, _), value in told.page.items() if metric is FIRING) == 1
 

@@ -6,8 +6,8 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.causes import Causes, precedence
-from trackside_daemon.alerts.entry import Entry, rank_of, restored
+from trackside_daemon.alerts.causes import Causes, folded, precedence
+from trackside_daemon.alerts.entry import Entry, restored, where
 from trackside_daemon.alerts.families import BEGUN, EXCESS, FIRING, labels
 from trackside_daemon.alerts.off import Off
 from trackside_daemon.metric import Batch, Sample
@@ -36,7 +36,7 @@ MOST = 1000
 log = logging.getLogger("trackside")
 
 Key = tuple[str, str, tuple[tuple[str, str], ...]]
-"""An alert's name, the id of its run, and its labels but for the rank."""
+"""An alert's name, the id of its run, and its labels but for those that are folded."""
 
 
 class Book:
@@ -72,7 +72,7 @@ class Book:
             entry = self._entries.get(key)
             if alarm.over:
                 if entry is not None and entry.fires:
-                    entry.lasting.discard(rank_of(alarm))
+                    entry.lasting.discard(where(alarm))
             elif entry is not None and entry.fires:
                 self._renew(entry, alarm, now)
             elif not self._causes.explains(alarm, now):
@@ -153,7 +153,8 @@ class Book:
 
 
 def _key(alert: str, run: str, about: Iterable[tuple[str, str]]) -> Key:
-    return alert, run, tuple(sorted((name, value) for name, value in about if name != "rank"))
+    left_out = folded(alert)
+    return alert, run, tuple(sorted((name, value) for name, value in about if name not in left_out))
 
 
 def _level(entry: Entry) -> int:

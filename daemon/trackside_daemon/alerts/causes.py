@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from trackside_daemon.alarm import SEVERITIES
+
 if TYPE_CHECKING:
     from trackside_daemon.alarm import Alarm
 
@@ -50,13 +52,22 @@ _OF: dict[str, tuple[Cause, ...]] = {
     effect: tuple(cause for cause in CAUSES if effect in cause.effects)
     for effect in {effect for cause in CAUSES for effect in cause.effects}
 }
+_FOLDED = {"NonFinite": ("rank", "key")}
+"""A loss that is NaN makes the gradients' norm NaN, and the loss of evaluation."""
+
 _WITHIN = {cause.alert: cause.within for cause in CAUSES}
 
 
-def precedence(alarm: Alarm) -> tuple[float, int]:
-    """Sorts alarms by time, and causes before what follows from them."""
+def precedence(alarm: Alarm) -> tuple[float, int, int]:
+    """Sorts alarms by time, causes before what follows from them, and the worst first."""
     names = list(_WITHIN)
-    return alarm.time, names.index(alarm.alert) if alarm.alert in _WITHIN else len(names)
+    order = names.index(alarm.alert) if alarm.alert in _WITHIN else len(names)
+    return alarm.time, order, -SEVERITIES.index(alarm.severity)
+
+
+def folded(alert: str) -> tuple[str, ...]:
+    """The labels by which the same alert of a run is one: of several the first is named."""
+    return _FOLDED.get(alert, ("rank",))
 
 
 class Causes:

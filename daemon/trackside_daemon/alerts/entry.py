@@ -5,14 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alarm import SEVERITIES, Alarm
+from trackside_daemon.alerts.causes import folded
 from trackside_daemon.record import Alert
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trackside_daemon.alarm import Severity
 
-OTHERS = "; also on "
+OTHERS = "; also "
 NAMED = 8
 """So many other ranks are named; more are counted."""
+
+PLACES = 10_000
+"""So many are counted."""
+
+Where = tuple[str, ...]
+"""A rank, and where keys are folded a key."""
 
 
 class Entry:
@@ -20,8 +29,8 @@ class Entry:
 
     Attributes:
         severities: What it has been since it began, the last is what it is.
-        ranks: Those that have had it since it began, the first is in its labels; one that is empty stands for no rank.
-        lasting: Those of them that have it still, until they say otherwise.
+        had: What has had it since it began, by the labels that are `folded`; the first is in its labels.
+        lasting: What of that has it still, until it says otherwise.
         until: It does not resolve before, in Unix seconds.
         ended: When it resolved; None while it fires.
         told: The history knows all of it.
@@ -34,8 +43,8 @@ class Entry:
         self.started = alarm.time
         self.severities: list[Severity] = [alarm.severity]
         self.summary, self.description = alarm.summary, alarm.description
-        self.ranks: dict[str, None] = {rank_of(alarm): None}
-        self.lasting: set[str] = set()
+        self.had: dict[Where, None] = {where(alarm): None}
+        self.lasting: set[Where] = set()
         self.until = until
         self.ended: float | None = None
         self.told = False
@@ -52,14 +61,14 @@ class Entry:
 
     def renew(self, alarm: Alarm, until: float) -> None:
         """It was found, anew or of another rank. It gets worse, but not better: that is another."""
-        rank = rank_of(alarm)
-        if rank not in self.ranks:
-            self.ranks[rank] = None
+        place = where(alarm)
+        if place not in self.had and len(self.had) < PLACES:
+            self.had[place] = None
             self.told = False
         if alarm.once:
             self.until = max(self.until, until)
         else:
-            self.lasting.add(rank)
+            self.lasting.add(place)
         if SEVERITIES.index(alarm.severity) > SEVERITIES.index(self.severity):
             self.severities.append(alarm.severity)
             self.summary, self.description = alarm.summary, alarm.description
@@ -77,16 +86,24 @@ class Entry:
         )
 
     def _others(self) -> str:
-        others = [rank for rank in self.ranks if rank][1:]
-        if not others:
-            return ""
-        named = ", ".join(others[:NAMED]) + (", …" if len(others) > NAMED else "")
-        return f"{OTHERS}rank {named}" if len(others) == 1 else f"{OTHERS}{len(others):,} other ranks: {named}"
+        columns = list(zip(*self.had, strict=True))
+        ranks, keys = (list(dict.fromkeys(column))[1:] for column in (columns[0], columns[-1]))
+        said = [f"of {_listed(keys)}"] if keys and len(columns) > 1 else []
+        if ranks:
+            said.append(
+                f"on rank {ranks[0]}" if len(ranks) == 1 else f"on {len(ranks):,} other ranks: {_listed(ranks)}"
+            )
+        return OTHERS + " and ".join(said) if said else ""
 
 
-def rank_of(alarm: Alarm) -> str:
-    """The rank that it is about; empty for none."""
-    return dict(alarm.labels).get("rank", "")
+def where(alarm: Alarm) -> Where:
+    """What of it is folded: its rank and the like; empty where it has none."""
+    labels = dict(alarm.labels)
+    return tuple(labels.get(name, "") for name in folded(alarm.alert))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
 
 
 def restored(kept: Alert, until: float) -> Entry:
