@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trackside_daemon import daemon, pipeline
+from trackside_daemon import about, pipeline
+from trackside_daemon.alerts import families as alerts
 from trackside_daemon.collectors.cgroup import CgroupCollector
 from trackside_daemon.collectors.cpu import CpuCollector
 from trackside_daemon.collectors.disk import DiskCollector
@@ -80,8 +81,8 @@ Everything works with none. A setting has one name everywhere: `sample.interval`
 A flag counts before the environment, and that before the file. Durations are `500ms`, `2s`, `1h30m` or a number of
 seconds, sizes `10GiB`, `500MB` or a number of bytes; in the environment, lists are separated by commas. `trackside
 check-config FILE` says what is wrong with a file. On SIGHUP, or by `POST /-/reload` when `web.enable-lifecycle` allows
-it, the daemon reads it again; `sample.interval`, `run.linger`, `storage.interval`, `storage.retention.*` and `log.*`
-change at once, the others need a restart.
+it, the daemon reads it again; `sample.interval`, `run.linger`, `storage.interval`, `storage.retention.*`, `alerts.off` and
+`log.*` change at once, the others need a restart.
 
 | setting | variable | what it is |
 |---|---|---|
@@ -148,6 +149,7 @@ def sections() -> dict[str, list[Metric]]:
     ingest = [one for one in vars(sessions).values() if isinstance(one, Metric)]
     return {
         "training": [*dict.fromkeys([*training, *families.KNOWN.values()])],
+        "alerts": [alerts.FIRING, alerts.BEGUN, alerts.EXCESS],
         "gpu": list(GpuCollector.metrics),
         "nvml": list(NvmlCollector.metrics),
         "ranks": list(RanksCollector.metrics),
@@ -156,7 +158,7 @@ def sections() -> dict[str, list[Metric]]:
         "ingest": [*ingest, families.SERIES_REJECTED],
         "pipeline": [pipeline.FAILURES],
         "history": [writer.SIZE, writer.SAMPLES, writer.EXCESS],
-        "trackside": [daemon.BUILD_INFO, daemon.RELOADED, daemon.RELOADED_AT],
+        "trackside": [about.BUILD_INFO, about.RELOADED, about.RELOADED_AT],
     }
 
 

@@ -9,6 +9,9 @@ import pytest
 from processes import eventually
 
 from trackside_daemon import pipeline as module
+from trackside_daemon.alarm import Alarm
+from trackside_daemon.alerts.book import Book
+from trackside_daemon.alerts.families import FIRING
 from trackside_daemon.history.queue import QUEUE_ITEMS
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.history.trimming import Bounds
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 GAUGE = Metric("trackside_a", "gauge", "A.", ("name",))
 PATIENCE = 30.0
 """Seconds; only a test that fails waits for so long."""
+QUIET = {(stage,): 0.0 for stage in module.STAGES}
+"""No failures."""
 
 
 class Watched(State):
@@ -136,7 +141,7 @@ def test_a_stage_that_fails_is_counted_and_logged_once_and_holds_nothing_up(
     acknowledged.wait_for(2)
     pipeline.tick([])
     pipeline.stop()
-    assert failures(state) == {("state",): 2.0, ("history",): 0.0, ("jsonl",): 0.0}
+    assert failures(state) == {**QUIET, ("state",): 2.0}
     assert state.values(0.0, GAUGE) == [{("x",): 1.0}]
     assert caplog.messages == ["stage state failed on a batch of bad; further failures are only counted"]
     assert caplog.records[0].exc_info is not None
@@ -145,7 +150,7 @@ def test_a_stage_that_fails_is_counted_and_logged_once_and_holds_nothing_up(
 def test_failures_are_on_the_page_at_0_with_the_first_tick(pipeline: Pipeline, state: Watched) -> None:
     pipeline.tick([])
     pipeline.stop()
-    assert failures(state) == {("state",): 0.0, ("history",): 0.0, ("jsonl",): 0.0}
+    assert failures(state) == QUIET
 
 
 def test_it_says_when_there_is_no_room_and_nobody_waits(pipeline: Pipeline, state: Watched) -> None:
@@ -230,3 +235,41 @@ def test_a_history_that_stumbles_goes_on_and_is_counted(state: Watched, place: P
     made.stop()
     history.stop()
     history.close()
+
+
+class Nags:
+    """Says one thing wrong with each batch, and fails on what is called worse."""
+
+    def take(self, batch: Batch) -> list[Alarm]:
+        if batch.source == "worse":
+            raise RuntimeError("broken")
+        over = batch.source == "good"
+        return [Alarm("Nag", "warning", (), 1.0, batch.source, over=over)] if batch.source != "nothing" else []
+
+
+def test_what_watchers_say_takes_the_road_of_all_else(state: Watched, history: Recorder) -> None:
+    now = [1000.0]
+    made = Pipeline(state, history, [Nags()], Book(), wall=lambda: now[0])
+    labels = ("Nag", "warning", *[""] * 6)
+    made.accept(Batch("wrong"))
+    assert state.values(0.0, FIRING) == [{labels: 1.0}]
+    assert eventually(lambda: [(one.alert, one.run, one.ended) for one in history.firing()]) == [("Nag", "", None)]
+    made.accept(Batch("good"))
+    now[0] = 1119.0
+    made.accept(Batch("nothing"))
+    assert state.values(0.0, FIRING) == [{labels: 1.0}]
+    now[0] = 1120.0
+    made.accept(Batch("nothing"))
+    assert state.values(0.0, FIRING) == [{labels: 0.0}]
+    eventually(lambda: not history.firing())
+
+
+def test_a_watcher_that_fails_is_counted_and_keeps_no_other_from_speaking(state: Watched, history: Recorder) -> None:
+    made = Pipeline(state, history, [Nags(), Nags()], Book())
+    made.accept(Batch("worse"))
+    made.accept(Batch("wrong"))
+    made.tick([])
+    made.start()
+    made.stop()
+    assert failures(state) == {**QUIET, ("detectors",): 2.0}
+    assert len(state.values(0.0, FIRING)[0]) == 1

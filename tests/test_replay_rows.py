@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from trackside_daemon.commands import rows
-from trackside_daemon.commands.rows import DURATION, Durations, Rows
+from trackside_daemon.commands.rows import Durations, Rows
+from trackside_daemon.detectors.durations import DURATION
 from trackside_daemon.detectors.replaying import Row
 from trackside_daemon.history.files.items import LINE_BYTES
 

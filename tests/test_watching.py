@@ -12,7 +12,7 @@ from trackside_daemon.alert_sections import AlertsSection, RuleSection
 from trackside_daemon.alerts.leaks import Leaks
 from trackside_daemon.alerts.rules import Rules
 from trackside_daemon.state import State
-from trackside_daemon.watching import rules, watchers
+from trackside_daemon.watching import all_watchers, rules
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,4 +46,5 @@ def test_check_config_names_the_rule_that_is_wrong(tmp_path: Path, wrong: str) -
 def test_a_daemon_watches_by_the_rules_and_for_leaks() -> None:
     own = RuleSection(alert="Skipped", metric="trackside_collector_skipped_total", change=300.0, above=3.0)
     assert rules(AlertsSection(rules=(own,)))[-1].alert == "Skipped"
-    assert [type(one) for one in watchers(State(), AlertsSection())] == [Rules, Leaks]
+    assert [type(one) for one in all_watchers(State(), AlertsSection(), [])][-2:] == [Rules, Leaks]
+    assert all_watchers(State(), AlertsSection(enabled=False), []) == []

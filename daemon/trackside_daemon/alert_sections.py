@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from trackside_daemon.quantities import Pattern, Seconds, size_bytes
+from trackside_daemon.quantities import Pattern, Seconds, Texts, size_bytes
 from trackside_daemon.sections import Section
 
 
@@ -143,8 +143,22 @@ def _rules(values: object) -> object:
 
 
 class AlertsSection(Section):
-    """What is told, and when."""
+    """What is told when something goes wrong."""
 
+    enabled: Annotated[bool, Field(description="Whether trouble is looked for.")] = True
+    off: Annotated[
+        Texts,
+        Field(
+            description="Alerts that are not wanted, such as LossPlateau, or SlowStep@debug-* for runs that are called so."
+        ),
+    ] = ()
+    stall_after: Annotated[
+        Seconds,
+        Field(
+            ge=1,
+            description="The least time without a step after which a run is stalled; beyond that its own pace decides.",
+        ),
+    ] = 60.0
     thresholds: ThresholdsSection = ThresholdsSection()
     rules: Annotated[
         tuple[RuleSection, ...],

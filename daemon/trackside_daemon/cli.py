@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from trackside_daemon import __version__, log
-from trackside_daemon.commands import doctor, gpu, keys, replay, runs, spool
+from trackside_daemon.commands import alerts, doctor, gpu, keys, replay, runs, spool
 from trackside_daemon.config import Config, ConfigError, describe, load, settings, warn_of_unknown_variables
 from trackside_daemon.ingest.endpoint import EndpointError
 from trackside_daemon.ingest.server import PushSocket
@@ -204,6 +204,7 @@ def check_config(
 
 
 app.add_typer(runs.app)
+app.command("alerts", epilog="\b\nExample: trackside alerts --firing")(alerts.alerts)
 app.command("replay", epilog="\b\nExample: trackside replay pushes.jsonl --severity warning")(replay.replay)
 app.add_typer(spool.app, name="spool")
 app.command("pause-gpu", epilog="\b\nExample: trackside pause-gpu --for 10m")(gpu.pause)

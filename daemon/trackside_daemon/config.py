@@ -51,6 +51,7 @@ _LISTS = {
     "web.allowed-hosts": "node1,node1.cluster",
     "push.endpoint": "ipc:///run/trackside/push.sock",
     "collector.filesystem.paths": "/,/data,/checkpoints",
+    "alerts.off": "LossPlateau,SlowStep@debug-*",
     "collector.gpu.extra": "links,engines",
     "collector.gpu.skip": "processes,clock",
     "collector.gpu.trouble": "hot,lost:2",
@@ -123,11 +124,14 @@ def variables() -> dict[str, tuple[str, ...]]:
 
 def needs_restart(old: Config, new: Config) -> list[str]:
     """What differs that a running daemon cannot change."""
-    sections = ("path", "web", "push", "collector", "limits", "alerts")
+    sections = ("path", "web", "push", "collector", "limits")
     found = [name for name in sections if getattr(new, name) != getattr(old, name)]
-    of_storage = ("path", "jsonl", "synchronous")
+    single = {"storage": ("path", "jsonl", "synchronous"), "alerts": ("enabled", "stall_after", "thresholds", "rules")}
     return found + [
-        f"storage.{name}" for name in of_storage if getattr(new.storage, name) != getattr(old.storage, name)
+        f"{section}.{name}"
+        for section, names in single.items()
+        for name in names
+        if getattr(getattr(new, section), name) != getattr(getattr(old, section), name)
     ]
 
 

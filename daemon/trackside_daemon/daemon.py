@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 import signal
 import threading
 import time
@@ -16,6 +15,10 @@ import psutil
 
 from trackside.identity import boot_id
 from trackside_daemon import __version__, log
+from trackside_daemon.about import about
+from trackside_daemon.alerts.book import Book
+from trackside_daemon.alerts.custom import RuleError
+from trackside_daemon.alerts.off import Off
 from trackside_daemon.collectors.base import Closes
 from trackside_daemon.collectors.cgroup import CgroupCollector
 from trackside_daemon.collectors.chronicle import Chronicle
@@ -35,7 +38,6 @@ from trackside_daemon.ingest.server import Server
 from trackside_daemon.ingest.sessions import DUPLICATES, GAPS, MESSAGES, REJECTED, Sessions
 from trackside_daemon.ingest.spools import Spools
 from trackside_daemon.ingest.watch import Watch
-from trackside_daemon.metric import Batch, Metric, Sample
 from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlUnavailable
 from trackside_daemon.nvml.reading import Order
 from trackside_daemon.pipeline import FAILURES, Pipeline
@@ -47,6 +49,7 @@ from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.rank import End
 from trackside_daemon.training.runs import Moment, Runs
 from trackside_daemon.training.verdict import UNKNOWN
+from trackside_daemon.watching import all_watchers
 from trackside_daemon.web.address import is_loopback, written
 from trackside_daemon.web.api import values
 from trackside_daemon.web.app import Pages
@@ -64,16 +67,7 @@ if TYPE_CHECKING:
     from trackside_daemon.config import Config
     from trackside_daemon.ingest.server import PushSocket
 
-BUILD_INFO = Metric(
-    "trackside_build_info", "info", "This daemon's version, and Python's; always 1.", ("version", "python_version")
-)
-RELOADED = Metric(
-    "trackside_config_last_reload_successful", "gauge", "Whether the last reload of the configuration held."
-)
-RELOADED_AT = Metric(
-    "trackside_config_last_reload_success_timestamp_seconds", "gauge", "Unix time of the last good load.", (), "seconds"
-)
-SOURCES = ("training", "ingest", "pipeline", "history", "sampler", "trackside")
+SOURCES = ("training", "alerts", "ingest", "pipeline", "history", "sampler", "trackside")
 """Who else has series on the page."""
 
 PROC = Path("/proc")
@@ -126,7 +120,14 @@ class Daemon:
         self._liveness = Liveness()
         limits = Limits(**config.limits.model_dump())
         self._runs = Runs(limits, config.run.linger, self._liveness, self._history.last_attempt)
-        self._pipeline = Pipeline(self._state, self._history)
+        self._book = Book(Off(config.alerts.off))
+        fired = self._history.firing()
+        self._book.restore(fired, self._started)
+        try:
+            found = all_watchers(self._state, config.alerts, fired)
+        except RuleError as error:
+            raise StartError(str(error)) from error
+        self._pipeline = Pipeline(self._state, self._history, found, self._book)
         self._spools = Spools(push_socket.endpoints)
         watch = Watch(PROC, Path(config.path.sysfs))
         self._sessions = Sessions(
@@ -198,11 +199,12 @@ class Daemon:
             self._runs.linger = new.run.linger
             self._history.writer.bound(Bounds(new.storage.retention.size, new.storage.retention.age))
             self._history.interval = new.storage.interval
+            self._book.off = Off(new.alerts.off)
             self._sample_every(new.sample.interval)
             self._reloaded_at = time.time()
             logger.info("configuration reloaded")
         self._reloaded = not wrong
-        self._pipeline.tick([self._own()])
+        self._pipeline.tick([about(reloaded=self._reloaded, at=self._reloaded_at)])
         return wrong
 
     def _sample_every(self, seconds: float) -> None:
@@ -272,7 +274,7 @@ class Daemon:
         self._history.start()
         self._begin_after_others()
         self._pipeline.start()
-        self._pipeline.tick([self._own()])
+        self._pipeline.tick([about(reloaded=self._reloaded, at=self._reloaded_at)])
         self._ingest.start()
         self._spools.start()
         self._forgetting.start()
@@ -356,14 +358,6 @@ class Daemon:
             if (received := signal.sigtimedwait(STOP, 0.1)) is not None:
                 return received.si_signo
         raise StartError(f"--require-gpu: {problem}")
-
-    def _own(self) -> Batch:
-        samples = [
-            Sample(BUILD_INFO, (__version__, platform.python_version()), 1.0),
-            Sample(RELOADED, (), float(self._reloaded)),
-            Sample(RELOADED_AT, (), self._reloaded_at),
-        ]
-        return Batch("trackside", samples, complete=True)
 
     def _status(self) -> dict[str, Any]:
         families = (SUCCESS, DURATION, LAST_SUCCESS, MESSAGES, REJECTED, DUPLICATES, GAPS, FAILURES, SIZE, STORED)

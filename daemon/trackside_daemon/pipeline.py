@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trackside_daemon.metric import Batch, Metric, Sample
@@ -12,15 +14,20 @@ from trackside_daemon.metric import Batch, Metric, Sample
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from trackside_daemon.alarm import Alarm
+    from trackside_daemon.alerts.book import Book
+    from trackside_daemon.alerts.parts import Watcher
     from trackside_daemon.history.recorder import Recorder
     from trackside_daemon.state import State
 
 FAILURES = Metric(
     "trackside_pipeline_failures_total", "counter", "Batches that a stage of the pipeline failed on.", ("stage",)
 )
-STAGES = ("state", "history", "jsonl")
+STAGES = ("state", "history", "detectors", "alerts", "jsonl")
 PUSHES_WAITING = 256
 TICKS_WAITING = 64
+BOOK_SECONDS = 1.0
+"""The book is told the time so often, while anything passes here."""
 
 log = logging.getLogger("trackside")
 
@@ -31,11 +38,27 @@ class Pipeline:
     Args:
         state: The newest of every series.
         history: Keeps runs; it acknowledges what it has committed.
+        watchers: Asked in this order; one that fails is no other's loss.
+        book: Decides what fires; None for nothing.
+        wall: Unix time, in seconds.
     """
 
-    def __init__(self, state: State, history: Recorder) -> None:
+    def __init__(
+        self,
+        state: State,
+        history: Recorder,
+        watchers: Sequence[Watcher] = (),
+        book: Book | None = None,
+        *,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self._state = state
         self._history = history
+        self._watchers = tuple(watchers)
+        self._book = book
+        self._wall = wall
+        self._booked = 0.0
+        self._alarms: list[Alarm] = []
         self._ticks: deque[Batch] = deque(maxlen=TICKS_WAITING)
         self._pushes: deque[Batch] = deque()
         self._changed = threading.Condition()
@@ -76,6 +99,27 @@ class Pipeline:
         """Take one batch the whole way. Each stage fails alone, and is counted."""
         self._stage("state", self._state.update, batch)
         self._stage("history", self._history.take, batch)
+        if self._book is not None:
+            for watcher in self._watchers:
+                self._stage("detectors", partial(self._look, watcher), batch)
+            self._stage("alerts", self._alert, batch)
+
+    def _look(self, watcher: Watcher, batch: Batch) -> None:
+        self._alarms.extend(watcher.take(batch))
+
+    def _alert(self, _: Batch) -> None:
+        """Tell the book what was found; what it makes of that goes to the state and the history."""
+        now, alarms = self._wall(), self._alarms
+        if self._book is None or not (alarms or abs(now - self._booked) >= BOOK_SECONDS):
+            return
+        self._alarms = []
+        said = self._book.take(alarms, now) if alarms else []
+        if abs(now - self._booked) >= BOOK_SECONDS:
+            self._booked = now
+            said = [*said, *self._book.tick(now)]
+        for batch in said:
+            self._stage("state", self._state.update, batch)
+            self._stage("history", self._history.take, batch)
 
     def _stage(self, name: str, stage: Callable[[Batch], None], batch: Batch) -> None:
         try:

@@ -46,12 +46,16 @@ class Taken:
 
     Attributes:
         shift: Nanoseconds from the client's monotonic clock to Unix time.
+        phases: Seconds that the session has spent in each phase so far.
+        late: What it brings is a minute old or more: it is no news.
     """
 
     session: bytes
     number: int
     blocks: Sequence[Block] = ()
     shift: int = 0
+    phases: Mapping[str, float] = field(default_factory=dict)
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Who watches the families of GPUs, host and processes: the rules, built in and of the user's own, and the leaks."""
+"""Who looks for trouble in a daemon: at what is pushed, at runs, and by rules at the families of GPUs, host and processes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from trackside_daemon.alerts import builtin, custom
 from trackside_daemon.alerts.catalogue import catalogue
 from trackside_daemon.alerts.leaks import Leaks
+from trackside_daemon.alerts.parts import watchers
 from trackside_daemon.alerts.rules import Rules
 from trackside_daemon.ingest import sessions
 from trackside_daemon.metric import Metric
@@ -14,8 +15,12 @@ from trackside_daemon.pipeline import FAILURES
 from trackside_daemon.sampler import Sampler
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from trackside_daemon.alert_sections import AlertsSection
+    from trackside_daemon.alerts.parts import Watcher
     from trackside_daemon.alerts.rule import Rule
+    from trackside_daemon.record import Alert
     from trackside_daemon.state import State
 
 
@@ -30,10 +35,20 @@ def rules(section: AlertsSection) -> list[Rule]:
     return [*builtin.rules(section.thresholds), *custom.rules(section.rules, families)]
 
 
-def watchers(state: State, section: AlertsSection) -> list[Rules | Leaks]:
-    """Those of one daemon.
+def all_watchers(state: State, section: AlertsSection, fired: Iterable[Alert]) -> list[Watcher]:
+    """Those of one daemon; none where alerts are not wanted.
+
+    Args:
+        state: The newest values.
+        section: The settings.
+        fired: What fired when the daemon before this one ended.
 
     Raises:
         RuleError: As `rules`.
     """
-    return [Rules(state, rules(section)), Leaks(state, section.thresholds.leak_ratio)]
+    if not section.enabled:
+        return []
+    judges = Rules(state, rules(section))
+    for alert in fired:
+        judges.adopt(alert)
+    return [*watchers(stall_after=section.stall_after), judges, Leaks(state, section.thresholds.leak_ratio)]

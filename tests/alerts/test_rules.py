@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from alerts.ticking import EPOCH, Machine
 
 from trackside_daemon.alerts.query import Matcher, Query
 from trackside_daemon.alerts.rule import Rule
 from trackside_daemon.alerts.rules import MOST
 from trackside_daemon.metric import Batch
+from trackside_daemon.record import Alert
 
 TEMPERATURE = "trackside_gpu_temperature_celsius"
 XIDS = "trackside_gpu_xid_errors_total"
@@ -112,15 +114,28 @@ def test_what_a_window_keeps_is_bounded() -> None:
     assert all(window is None or len(window._points) <= 14 for window in watched.vector._windows.values())
 
 
-def test_an_adopted_alert_neither_fires_again_nor_ends_before_its_window_is_full() -> None:
+@pytest.mark.parametrize(("celsius", "ends"), [(90.0, []), (50.0, [True])])
+def test_an_adopted_alert_neither_fires_again_nor_ends_before_its_window_is_full(
+    celsius: float, ends: list[bool]
+) -> None:
     when = Query(TEMPERATURE, how="mean", window=60.0, above=80.0)
-    labels = (("gpu", "0"), ("uuid", "G0"), ("sensor", "gpu"))
-    for celsius, expected in ((90.0, []), (50.0, [True])):
-        machine = Machine([Rule("Mean", "warning", when, "{value}")])
-        machine.watcher.adopt("Mean", tuple(sorted(labels)))
-        assert machine.run(50, lambda _, celsius=celsius: {gpu(0, sensor="gpu"): celsius}) == []  # type: ignore[misc]
-        found = machine.run(30, lambda _, celsius=celsius: {gpu(0, sensor="gpu"): celsius})  # type: ignore[misc]
-        assert [one.over for one in found] == expected
+    machine = Machine(
+        [Rule("Mean", "warning", when, "{value}"), Rule("Mean", "critical", when, "{value}", lasting=1e6)]
+    )
+    labels = {"gpu": "0", "uuid": "G0", "sensor": "gpu"}
+    machine.watcher.adopt(Alert("Mean", "warning", EPOCH, labels=labels, summary="as it was"))
+    machine.watcher.adopt(Alert("NoLonger", "warning", EPOCH))
+    renewed = machine.run(50, lambda _: {gpu(0, sensor="gpu"): celsius})
+    assert [(one.severity, one.over, one.summary) for one in renewed] == [("warning", False, "as it was")]
+    assert [one.over for one in machine.run(30, lambda _: {gpu(0, sensor="gpu"): celsius})] == ends
+
+
+def test_an_alert_is_of_its_run_also_when_that_is_gone() -> None:
+    loss = "trackside_training_loss{run=r,rank=0}"
+    machine = Machine([Rule("High", "warning", Query("trackside_training_loss", above=5.0), "{run}")])
+    (alarm,) = machine.tick({loss: 6.0, "trackside_training_run_info{run=r,run_id=id-1}": 1.0})
+    (over,) = machine.tick({})
+    assert (alarm.run, over.run, over.over) == ("id-1", "id-1", True)
 
 
 def test_two_rules_that_find_the_same_end_together() -> None:

@@ -27,12 +27,14 @@ from trackside.wire import (
     Totals,
     encode,
 )
+from trackside_daemon.about import BUILD_INFO, RELOADED, RELOADED_AT
+from trackside_daemon.alerts.book import Book
 from trackside_daemon.collectors.cpu import CpuCollector
 from trackside_daemon.collectors.gpu import GpuCollector
 from trackside_daemon.collectors.memory import MemoryCollector
 from trackside_daemon.collectors.nvml import NvmlCollector
 from trackside_daemon.collectors.ranks import RanksCollector
-from trackside_daemon.daemon import BUILD_INFO, RELOADED, RELOADED_AT
+from trackside_daemon.detectors.watch import Watch
 from trackside_daemon.exposition import render
 from trackside_daemon.history.writer import EXCESS, SIZE
 from trackside_daemon.history.writer import SAMPLES as STORED
@@ -123,8 +125,11 @@ def _gpu(index: int, busy: float) -> GpuReading:
 def machine() -> State:
     """What is known of a machine with two CPUs, two GPUs, and a run of two ranks, one of which has failed."""
     state = State()
+    watch, book = Watch(), Book()
     for batch in (*_about_itself(), *_sampled(), *_pushed()):
         state.update(batch)
+        for said in book.take(watch.take(batch), NOW.wall):
+            state.update(said)
     return state
 
 

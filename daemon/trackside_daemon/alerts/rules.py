@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.rule import Rule
     from trackside_daemon.alerts.vector import Families
     from trackside_daemon.metric import Batch
+    from trackside_daemon.record import Alert
     from trackside_daemon.state import State
 
 TICK = "sampler"
@@ -31,10 +32,11 @@ Named = tuple[tuple[str, str], ...]
 class _Standing:
     """One alert of one rule, from when it is so; times in seconds of the clock, but for *began*, in Unix seconds."""
 
-    __slots__ = ("began", "clear_until", "fires", "last", "named", "since", "value")
+    __slots__ = ("began", "clear_until", "fires", "last", "named", "run", "since", "value")
 
     def __init__(self, named: Named, now: float, began: float) -> None:
         self.named = named
+        self.run = ""
         self.since = self.last = now
         self.began = began
         self.clear_until = 0.0
@@ -50,7 +52,7 @@ class _Watched:
         self.vector = Vector(rule.when)
         self.standing: dict[Labels, _Standing] = {}
         self.quiet: dict[Labels, float] = {}
-        self.adopted: list[Named] = []
+        self.adopted: list[Alert] = []
 
 
 class Rules:
@@ -90,11 +92,11 @@ class Rules:
             alarms += self._judge(one, now, families)
         return alarms
 
-    def adopt(self, alert: str, labels: Named) -> None:
+    def adopt(self, alert: Alert) -> None:
         """An alert fired when the daemon before this one ended: it goes on, or is over when its rule knows enough."""
         for one in self._watched:
-            if one.rule.alert == alert:
-                one.adopted.append(labels)
+            if (one.rule.alert, one.rule.severity) == (alert.alert, alert.severity):
+                one.adopted.append(alert)
 
     def _judge(self, one: _Watched, now: float, families: Families) -> Iterator[Alarm]:
         rule, standing = one.rule, one.standing
@@ -102,7 +104,7 @@ class Rules:
         if rule.absent:
             hits = {} if hits else {(): 0.0}
         if one.adopted:
-            self._take_over(one, now)
+            yield from self._take_over(one, now)
         for labels, value in hits.items():
             known = standing.get(labels)
             if known is None:
@@ -113,20 +115,21 @@ class Rules:
             if not known.fires and now - known.since >= rule.lasting and self._may_fire(one, labels, now):
                 yield self._begin(rule, known, families)
         if len(standing) > len(hits) or rule.because:
-            yield from self._end(one, now, families)
+            yield from self._end(one, now)
 
-    def _take_over(self, one: _Watched, now: float) -> None:
+    def _take_over(self, one: _Watched, now: float) -> Iterator[Alarm]:
         """Adopted alerts stand as soon as it is known what labels the rule has; some time is given to windows to fill."""
         if not one.vector.known and not one.rule.absent:
             return
         names = () if one.rule.absent else one.vector.labels
-        for named in one.adopted:
-            of = dict(named)
-            known = _Standing(named, now, self._wall())
-            known.fires = True
+        for kept in one.adopted:
+            known = _Standing(tuple(sorted(kept.labels.items())), now, kept.started)
+            known.fires, known.run = True, kept.run
             known.clear_until = now + max(one.rule.when.window, one.rule.lasting)
-            one.standing[tuple(of.get(name, "") for name in names)] = known
+            one.standing[tuple(kept.labels.get(name, "") for name in names)] = known
             self._count(one.rule, known, 1)
+            severity = one.rule.severity
+            yield Alarm(kept.alert, severity, known.named, self._wall(), kept.summary, kept.description, run=kept.run)
         one.adopted.clear()
 
     def _may_fire(self, one: _Watched, labels: Labels, now: float) -> bool:
@@ -150,11 +153,11 @@ class Rules:
         return tuple(sorted((name, value) for name, value in pairs if value))
 
     def _begin(self, rule: Rule, known: _Standing, families: Families) -> Alarm:
-        known.fires = True
+        known.fires, known.run = True, _run_id(dict(known.named).get("run", ""), families)
         self._count(rule, known, 1)
-        return self._alarm(rule, known, families)
+        return self._alarm(rule, known)
 
-    def _end(self, one: _Watched, now: float, families: Families) -> Iterator[Alarm]:
+    def _end(self, one: _Watched, now: float) -> Iterator[Alarm]:
         """What was not so at *now* is dropped, or is over."""
         rule = one.rule
         for labels, known in [*one.standing.items()]:
@@ -169,7 +172,7 @@ class Rules:
                 one.quiet = {quiet: until for quiet, until in one.quiet.items() if until > now}
                 one.quiet[labels] = now + rule.cooldown
             if not self._count(rule, known, -1):
-                yield self._alarm(rule, known, families, over=True)
+                yield self._alarm(rule, known, over=True)
 
     def _count(self, rule: Rule, known: _Standing, more: int) -> int:
         """How many rules still find the same alert."""
@@ -179,7 +182,7 @@ class Rules:
             self._firing[key] = count
         return count
 
-    def _alarm(self, rule: Rule, known: _Standing, families: Families, *, over: bool = False) -> Alarm:
+    def _alarm(self, rule: Rule, known: _Standing, *, over: bool = False) -> Alarm:
         numbers = {"value": known.value, "threshold": rule.threshold}
         began = datetime.fromtimestamp(known.began, timezone.utc).strftime("%H:%M:%S UTC")
         texts = {**dict(known.named), "since": began}
@@ -191,7 +194,7 @@ class Rules:
             fill(rule.summary, numbers, texts),
             fill(rule.description, numbers, texts),
             over=over,
-            run=_run_id(texts.get("run", ""), families),
+            run=known.run,
             evidence={"value": known.value, "since": known.began},
         )
 

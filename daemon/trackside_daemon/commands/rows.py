@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from trackside_daemon.detectors.durations import DURATION, StepDurations
 from trackside_daemon.detectors.replaying import Row
 from trackside_daemon.history.files.items import LINE_BYTES
 from trackside_daemon.history.files.json_forms import NONSENSE, number
@@ -17,8 +18,6 @@ from trackside_daemon.history.files.json_forms import NONSENSE, number
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import BinaryIO
-
-DURATION = "step_duration_seconds"
 
 
 class _Pushed(msgspec.Struct):
@@ -156,21 +155,15 @@ class Durations:
 
     def __init__(self) -> None:
         self._whose: tuple[int, int] | None = None
-        self._step = 0
-        self._began = 0.0
+        self._of = StepDurations()
         self._pushed = False
 
     def take(self, row: Row) -> Row | None:
         """The row with the duration of the step that ended with this row, at that step; None when none did."""
         if self._whose != (row.attempt, row.rank):
-            self._whose, self._pushed = (row.attempt, row.rank), False
-            self._step, self._began = row.step, row.time
+            self._whose, self._pushed, self._of = (row.attempt, row.rank), False, StepDurations()
         self._pushed = self._pushed or DURATION in row.values
-        step, began = self._step, self._began
-        if row.step == step:
+        ended = self._of.take([row.step], [row.time])
+        if self._pushed or not ended.steps:
             return None
-        self._step, self._began = row.step, row.time
-        if row.step < step or self._pushed:
-            return None
-        seconds = max(0.0, row.time - began) / (row.step - step)
-        return row._replace(step=step, values={DURATION: seconds})
+        return row._replace(step=ended.steps[0], values={DURATION: ended.values[0]})

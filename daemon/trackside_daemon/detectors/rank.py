@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _ORDER = ("rate", "gradient", "loss", "evaluation", "duration", "memory")
 """What others are judged by comes first."""
 
+_APART = ("", "duration", "memory")
+"""Their samples are not pushed with the others: the durations of steps come with the next step."""
+
 _DETECTORS: dict[str, tuple[Callable[[], Detector], ...]] = {
     "rate": (LearningRate,),
     "gradient": (partial(NonFinite, skips=True), Gradient),
@@ -126,7 +129,8 @@ class RankDetectors:
     def _forget_old(self, watched: Mapping[str, Column]) -> None:
         """What is known of steps that come again is of the last time."""
         context = self.context
-        steps = next(iter(watched.values())).steps if watched else ()
+        first = next(iter(watched), "")
+        steps = watched[first].steps if role(first) not in _APART else ()
         if len(steps):
             if self._step is not None and steps[0] < self._step:
                 context.gradients.clear()

@@ -8,6 +8,9 @@ from functools import lru_cache
 EVALUATION = re.compile(r"(^|[/_.])(eval|evaluation|val|valid|validation|dev|test)([/_.]|$)")
 """A key of evaluation comes seldom and jumps: nothing is compared with its training's."""
 
+PART = re.compile(r"(^|[/_.])(\d+|(layers?|blocks?|stage|expert|params?|parameters?|h)\d*)([/_.]|$)")
+"""A gradient norm with a number or such a word in its name is of a part of the model, and not the model's."""
+
 _ROLES = (
     ("loss", re.compile(r"loss|.*[/_.]loss|loss[/_.].*")),
     ("gradient", re.compile(r"(.*[/_.])?grad(ient)?s?_?norm([/_.].*)?")),
@@ -22,4 +25,6 @@ def role(key: str) -> str:
     """``loss``, ``evaluation`` (a loss of it), ``gradient``, ``rate``, ``duration``, ``memory``; empty for none."""
     name = key.lower()
     found = next((role for role, pattern in _ROLES if pattern.fullmatch(name)), "")
+    if found == "gradient" and PART.search(name):
+        return ""
     return "evaluation" if found == "loss" and EVALUATION.search(name) else found

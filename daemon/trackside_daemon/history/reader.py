@@ -13,6 +13,7 @@ from trackside_daemon.history import codec
 from trackside_daemon.history.schema import BLOCK_BITS, HOST
 from trackside_daemon.history.series import LOSSES, Series, Tail, find
 from trackside_daemon.metric import json_number
+from trackside_daemon.record import Alert
 
 if TYPE_CHECKING:
     import sqlite3
@@ -158,6 +159,20 @@ def alerts(connection: sqlite3.Connection, uid: str = "", limit: int = 1000) -> 
     ).fetchall()
     names = ("run", "name", "alert", "severity", "started", "ended", "summary", "description")
     return [{**dict(zip(names, row, strict=True)), "labels": json.loads(labels)} for *row, labels in reversed(found)]
+
+
+def firing(connection: sqlite3.Connection, limit: int = 1000) -> list[Alert]:
+    """The newest alerts that have not ended, oldest first."""
+    found = connection.execute(
+        "SELECT alert.alert, alert.severity, alert.started, coalesce(run.uid, ''), alert.labels, alert.summary, "
+        "alert.description FROM alert LEFT JOIN run ON run.id = alert.run "
+        "WHERE alert.ended IS NULL AND coalesce(NOT run.deleted, 1) ORDER BY alert.started DESC, alert.id DESC LIMIT ?",
+        (limit,),
+    ).fetchall()
+    return [
+        Alert(alert, severity, started, run, json.loads(labels), summary, description)
+        for alert, severity, started, run, labels, summary, description in reversed(found)
+    ]
 
 
 def series(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trackside.wire import Identity
     from trackside_daemon.history.trimming import Bounds
     from trackside_daemon.metric import Batch, Sample
+    from trackside_daemon.record import Alert
 
 LATEST = 10_000
 """So many runs' last attempts are remembered."""
@@ -153,6 +154,13 @@ class Recorder:
         if found is None:
             return None
         return found[0], 0.0 if found[1] is None and (run, found[0]) in self._abandoned else found[1]
+
+    def firing(self) -> list[Alert]:
+        """The alerts that fired when a daemon before this one ended; none if nobody can tell."""
+        try:
+            return self._look(reader.firing)
+        except UnreadableError:
+            return []
 
     def _look(self, look: Callable[[sqlite3.Connection], T]) -> T:
         """What *look* finds."""

@@ -348,14 +348,16 @@ class Sessions:
                 )
             behind = shift(message.clock, session.offset)
             batches: list[Batch] = []
-            if session.late:
+            late = session.late
+            if late:
                 for block in message.blocks:
                     block.columns()
             else:
                 age = now.wall - message.clock.wall / 1e9 - session.offset
-                batches = self._runs.pushes(session.id, message, now, late=age > LATE_SECONDS)
+                late = age > LATE_SECONDS
+                batches = self._runs.pushes(session.id, message, now, late=late)
             return batches, [
-                Taken(session.id, envelope.number, message.blocks, behind),
+                Taken(session.id, envelope.number, message.blocks, behind, message.totals.phases, late),
                 *told(session, message, behind),
             ]
         taken = Taken(session.id, envelope.number)

@@ -1,0 +1,26 @@
+"""What looks for trouble in a daemon: the list that a new watcher is added to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from trackside_daemon.detectors.runs import RunWatch
+from trackside_daemon.detectors.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trackside_daemon.alarm import Alarm
+    from trackside_daemon.metric import Batch
+
+
+class Watcher(Protocol):
+    """Looks at every batch, in the pipeline's thread, and says what is wrong."""
+
+    def take(self, batch: Batch) -> Sequence[Alarm]:
+        """What follows from a batch."""
+
+
+def watchers(*, stall_after: float = 60.0) -> list[Watcher]:
+    """All of them, made anew; *stall_after* is the least silence in seconds that is a stall."""
+    return [Watch(), RunWatch(stall_after=stall_after)]

@@ -1,0 +1,253 @@
+"""The book: what fires, for how long, of which ranks, and what is told of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trackside_daemon.alarm import Alarm
+from trackside_daemon.alerts import book as module
+from trackside_daemon.alerts.book import MOST, Book
+from trackside_daemon.alerts.causes import CAUSES
+from trackside_daemon.alerts.families import BEGUN, EXCESS, FIRING
+from trackside_daemon.alerts.off import Off
+from trackside_daemon.record import Alert
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trackside_daemon.metric import Batch, Metric
+
+NOW = 1_700_000_000.0
+
+
+def alarm(alert: str = "NonFinite", *, rank: int = 0, run: str = "id", time: float = NOW, **more: Any) -> Alarm:
+    labels = (("key", more.pop("key", "loss")), ("rank", str(rank)), ("run", f"name-{run}"))
+    return Alarm(alert, more.pop("severity", "critical"), labels, time, f"rank {rank}", "look", run=run, **more)
+
+
+def over(one: Alarm) -> Alarm:
+    return one._replace(over=True)
+
+
+class Told:
+    """A book, and what the state and the history have heard of it."""
+
+    def __init__(self, off: Iterable[str] = ()) -> None:
+        self.book = Book(Off(tuple(off)))
+        self.page: dict[tuple[Metric, tuple[str, ...]], Any] = {}
+        self.records: list[Alert] = []
+
+    def take(self, *alarms: Alarm, at: float = 0.0) -> Told:
+        return self._hear(self.book.take(alarms, NOW + at))
+
+    def tick(self, at: float) -> Told:
+        return self._hear(self.book.tick(NOW + at))
+
+    def _hear(self, batches: list[Batch]) -> Told:
+        for batch in batches:
+            assert batch.complete
+            self.page = {(one.metric, one.labels): one.value for one in batch.samples}
+            self.records += [record for record in batch.records if isinstance(record, Alert)]
+        return self
+
+    @property
+    def firing(self) -> dict[tuple[str, str, str], float]:
+        """By alert, severity and rank."""
+        shown = {labels: value for (metric, labels), value in self.page.items() if metric is FIRING}
+        return {(labels[0], labels[1], labels[3]): value for labels, value in shown.items()}
+
+    def begun(self) -> dict[str, float]:
+        return {labels[0]: value for (metric, labels), value in self.page.items() if metric is BEGUN}
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+CRITICAL = ("NonFinite", "critical", "0")
+
+
+def test_an_alarm_fires_at_once_and_is_told_once(told: Told, caplog: pytest.LogCaptureFixture) -> None:
+    told.take(alarm()).take(alarm(time=NOW + 1), at=1).tick(2)
+    labels = ("NonFinite", "critical", "name-id", "0", "loss", "", "", "")
+    assert told.page == {
+        (FIRING, labels): 1.0,
+        (BEGUN, ("NonFinite", "critical", "name-id")): 1.0,
+        (EXCESS, ()): 0.0,
+    }
+    about = {"key": "loss", "rank": "0", "run": "name-id"}
+    assert told.records == [Alert("NonFinite", "critical", NOW, "id", about, "rank 0", "look")]
+    assert caplog.messages == ["NonFinite (critical): rank 0"]
+    assert caplog.records[0].levelname == "WARNING"
+
+
+def test_it_fires_for_two_minutes_stays_at_0_for_fifteen_and_vanishes(told: Told) -> None:
+    told.take(alarm()).take(over(alarm()), at=3).tick(119)
+    assert told.firing == {CRITICAL: 1.0}
+    told.tick(120)
+    assert told.firing == {CRITICAL: 0.0}
+    assert told.records[-1].ended == NOW + 120
+    assert told.records[-1].started == told.records[0].started
+    told.tick(120 + 899)
+    assert told.firing == {CRITICAL: 0.0}
+    told.tick(120 + 900)
+    assert told.page == {(EXCESS, ()): 0.0}
+
+
+def test_what_is_not_over_fires_on(told: Told) -> None:
+    told.take(alarm()).tick(3600)
+    assert told.firing == {CRITICAL: 1.0}
+    told.take(over(alarm()), at=3601).tick(3602)
+    assert told.firing == {CRITICAL: 0.0}
+    assert [record.ended for record in told.records] == [None, NOW + 3602]
+
+
+def test_what_comes_again_within_the_two_minutes_is_the_same(told: Told) -> None:
+    told.take(alarm()).take(over(alarm()), at=3).take(alarm(time=NOW + 100), at=100).tick(500)
+    assert told.firing == {CRITICAL: 1.0}
+    assert told.begun() == {"NonFinite": 1.0}
+
+
+def test_what_comes_again_afterwards_is_another(told: Told) -> None:
+    told.take(alarm()).take(over(alarm()), at=3).tick(130).take(alarm(time=NOW + 140), at=140)
+    assert told.firing == {CRITICAL: 1.0}
+    assert told.begun() == {"NonFinite": 2.0}
+    assert [record.started for record in told.records] == [NOW, NOW, NOW + 140]
+
+
+@pytest.mark.parametrize(("alert", "seconds"), [("RunRestarted", 120), ("UserAlert", 900)])
+def test_what_happened_once_resolves_by_itself(told: Told, alert: str, seconds: int) -> None:
+    told.take(alarm(alert, severity="info", once=True)).tick(seconds - 1)
+    assert set(told.firing.values()) == {1.0}
+    told.tick(seconds)
+    assert set(told.firing.values()) == {0.0}
+
+
+def test_it_gets_worse_and_never_better(told: Told) -> None:
+    told.take(alarm(severity="info")).take(alarm(severity="critical"), at=1).take(alarm(severity="warning"), at=2).tick(
+        3
+    )
+    assert told.firing == {("NonFinite", "info", "0"): 0.0, CRITICAL: 1.0}
+    assert [record.severity for record in told.records] == ["info", "critical"]
+    assert told.begun() == {"NonFinite": 1.0}
+
+
+def test_64_ranks_are_one_alert_that_names_the_first_and_counts_the_others(told: Told) -> None:
+    told.take(*(alarm(rank=rank, time=NOW + rank % 7 / 10) for rank in range(64))).tick(1)
+    assert told.firing == {CRITICAL: 1.0}
+    assert told.records[-1].summary == "rank 0; also on 63 other ranks: 7, 14, 21, 28, 35, 42, 49, 56, …"
+    assert told.records[-1].labels["rank"] == "0"
+    told.take(*(over(alarm(rank=rank)) for rank in range(63)), at=200).tick(300)
+    assert told.firing == {CRITICAL: 1.0}
+    told.take(over(alarm(rank=63)), at=301).tick(302)
+    assert told.firing == {CRITICAL: 0.0}
+    assert told.begun() == {"NonFinite": 1.0}
+
+
+def test_a_rank_that_joins_is_told_with_the_next_tick_and_begins_nothing(told: Told) -> None:
+    told.take(alarm()).take(alarm(rank=5), at=50)
+    assert len(told.records) == 1
+    told.tick(51).tick(52)
+    assert [record.summary for record in told.records] == ["rank 0", "rank 0; also on rank 5"]
+    assert told.records[1].started == NOW
+
+
+def test_a_nan_of_loss_and_gradients_is_one_alert_of_the_loss(told: Told) -> None:
+    both = alarm(key="grad_norm", severity="info"), alarm()
+    told.take(*both).tick(1)
+    assert told.firing == {CRITICAL: 1.0}
+    assert told.records[-1].summary == "rank 0; also of grad_norm"
+    told.take(alarm(key="grad_norm", rank=1), alarm(rank=1), at=2).tick(3)
+    assert told.records[-1].summary == "rank 0; also of grad_norm and on rank 1"
+    told.take(over(alarm()), over(alarm(rank=1)), over(both[0]), at=4).tick(200)
+    assert told.firing == {CRITICAL: 1.0}
+    told.take(over(alarm(key="grad_norm", rank=1)), at=201).tick(202)
+    assert told.firing == {CRITICAL: 0.0}
+
+
+def test_runs_and_keys_are_alerts_of_their_own(told: Told) -> None:
+    told.take(alarm("LossSpike"), alarm("LossSpike", run="other"), alarm("LossSpike", key="loss/lm")).tick(1)
+    assert sum(value for (metric, _), value in told.page.items() if metric is FIRING) == 3
+
+
+@pytest.mark.parametrize(
+    ("cause", "effect", "rank"),
+    [(one.alert, effect, 1 if one.within == "run" else 0) for one in CAUSES for effect in one.effects],
+)
+def test_what_follows_from_a_cause_is_not_told(told: Told, cause: str, effect: str, rank: int) -> None:
+    told.take(alarm(effect, rank=rank), alarm(cause)).take(over(alarm(cause)), at=50)
+    told.take(alarm(effect, rank=rank), at=169)
+    assert {alert for alert, *_ in told.firing} == {cause}
+    told.tick(171).take(alarm(effect, rank=rank), at=171)
+    assert {alert for alert, *_ in told.firing} == {cause, effect}
+
+
+def test_a_nan_of_one_rank_explains_no_spike_of_another(told: Told) -> None:
+    told.take(alarm(), alarm("LossSpike", rank=1), alarm("LossSpike", run="other"))
+    assert {(alert, rank) for alert, _, rank in told.firing} == {
+        ("NonFinite", "0"),
+        ("LossSpike", "1"),
+        ("LossSpike", "0"),
+    }
+
+
+def test_what_is_off_neither_fires_nor_explains() -> None:
+    told = Told(["NonFinite", "LossSpike@name-debug*"])
+    told.take(alarm(), alarm("LossSpike", run="debug-7"), alarm("LossSpike")).tick(1)
+    assert list(told.firing) == [("LossSpike", "critical", "0")]
+    told.book.off = Off(["LossSpike"])
+    told.tick(2)
+    assert list(told.firing.values()) == [0.0]
+
+
+def test_what_fired_before_a_restart_fires_on_and_begins_nothing(told: Told, caplog: pytest.LogCaptureFixture) -> None:
+    before = Told().take(alarm(), alarm(rank=3)).tick(1).records[-1]
+    told.book.restore([before], NOW + 10)
+    told.tick(11)
+    assert told.firing == {CRITICAL: 1.0}
+    told.take(alarm(time=NOW + 12), alarm(rank=3, time=NOW + 12), at=12).tick(13)
+    assert {(record.started, record.ended, record.summary) for record in told.records} == {
+        (NOW, None, "rank 0; also on rank 3")
+    }
+    assert told.begun() == {}
+    assert [message for message in caplog.messages if "rank 0" in message] == ["NonFinite (critical): rank 0"]
+    told.tick(3600)
+    assert told.firing == {CRITICAL: 1.0}
+
+
+def test_what_fired_before_a_restart_and_is_not_found_anew_resolves_after_five_minutes(told: Told) -> None:
+    told.book.restore(Told().take(alarm()).records, NOW + 10)
+    told.tick(309)
+    assert told.firing == {CRITICAL: 1.0}
+    told.tick(310)
+    assert told.firing == {CRITICAL: 0.0}
+    assert [record.ended for record in told.records] == [NOW + 310]
+
+
+def test_a_flood_is_bounded_and_counted(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST", 10)
+    assert MOST == 1000
+    told.take(*(alarm("LossPlateau", key=f"loss/{number}") for number in range(15)))
+    assert sum(value for (metric, _), value in told.page.items() if metric is FIRING) == 10
+    assert told.page[EXCESS, ()] == 5.0
+    told.take(*(over(alarm("LossPlateau", key=f"loss/{number}")) for number in range(15))).tick(120)
+    told.take(alarm(key="more"), at=121)
+    assert sum(value for (metric, _), value in told.page.items() if metric is FIRING) == 1
+
+
+def test_what_is_not_of_a_run_says_what_it_is_about(told: Told) -> None:
+    about = (("device", "/dev/sda"), ("gpu", "3"), ("uuid", "GPU-1"))
+    told.take(Alarm("DiskFilling", "warning", about, NOW, "full"))
+    assert (FIRING, ("DiskFilling", "warning", "", "", "", "3", "GPU-1", "/dev/sda")) in told.page
+    assert told.records[0].run == ""
+
+
+def test_while_nothing_changes_nothing_is_said(told: Told) -> None:
+    told.tick(0)
+    assert told.book.tick(NOW + 1) == []
+    told.take(alarm(), at=2)
+    assert told.book.take([alarm()], NOW + 3) == []
+    assert told.book.tick(NOW + 4) == []

@@ -1,0 +1,106 @@
+"""A real training goes wrong: the page, the API, the command and the log say so, also after the daemon was killed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from processes import Daemon, clean_environ, command, eventually
+
+import trackside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trackside.run import Run
+
+FIRES = (
+    'trackside_alert_firing{{alert="NonFinite",gpu="",key="loss",rank="0",run="{run}",severity="critical",'
+    'subject="",uuid=""}}'
+)
+
+
+@pytest.fixture
+def training(daemon: Daemon) -> Iterator[Run]:
+    """A run of this process."""
+    with trackside.init("trouble", id="trouble-1", endpoint=daemon.endpoint) as run:
+        yield run
+
+
+def firing(daemon: Daemon, run: str = "trouble") -> float | None:
+    return daemon.series().get(FIRES.format(run=run))
+
+
+def alerts(daemon: Daemon) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = daemon.api("alerts").json()["alerts"]
+    return found
+
+
+def test_a_nan_is_on_the_page_in_the_history_and_in_the_log(daemon: Daemon, training: Run) -> None:
+    training.push(step=1, loss=2.5)
+    training.push(step=2, loss=float("nan"))
+    eventually(lambda: firing(daemon) == 1)
+    (kept,) = eventually(lambda: alerts(daemon))
+    assert (kept["run"], kept["name"], kept["alert"], kept["severity"]) == (
+        "trouble-1",
+        "trouble",
+        "NonFinite",
+        "critical",
+    )
+    assert kept["labels"] == {"key": "loss", "rank": "0", "run": "trouble"}
+    assert kept["summary"] == "trouble: loss: NaN at step 2; the last finite value was 2.5"
+    assert kept["ended"] is None
+    assert "checkpoint" in kept["description"]
+    assert [line for line in daemon.log if "NonFinite" in line and "level=warning" in line]
+
+
+def test_the_command_lists_what_fires_within_80_columns(daemon: Daemon, training: Run) -> None:
+    training.push(step=1, loss=float("inf"))
+    eventually(lambda: alerts(daemon))
+    asked = command("alerts", "--firing", "--run=trouble", f"--storage.path={daemon.history}")
+    printed = subprocess.run(
+        asked, env=clean_environ({"COLUMNS": "80"}), capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    assert "NonFinite  critical  trouble" in printed
+    assert "infinite at step 1" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+
+
+def test_a_quiet_run_raises_nothing(daemon: Daemon) -> None:
+    with trackside.init("quiet", endpoint=daemon.endpoint) as run:
+        for step in range(200):
+            run.push(
+                step=step, loss=3.0 - step / 200 + step * 7919 % 13 / 300, grad_norm=1 + step * 31 % 7 / 10, lr=1e-3
+            )
+    eventually(lambda: daemon.series().get('trackside_training_state{run="quiet",state="finished"}') == 1)
+    assert [one for one in alerts(daemon) if one["severity"] != "info" and one["alert"] != "SlowStep"] == []
+
+
+def test_what_fires_goes_on_over_the_daemon_s_death_and_begins_once(
+    start_daemon: Callable[..., Daemon], training: Run, daemon: Daemon
+) -> None:
+    training.push(step=1, loss=float("nan"))
+    (before,) = eventually(lambda: alerts(daemon))
+    daemon.stop(signal.SIGKILL)
+    again = start_daemon()
+    eventually(lambda: firing(again) == 1)
+    training.push(step=2, loss=float("nan"))
+    eventually(lambda: again.series().get('trackside_training_step{rank="0",run="trouble"}') == 2)
+    training.push(step=3, loss=float("nan"))
+    eventually(lambda: again.series().get('trackside_training_step{rank="0",run="trouble"}') == 3)
+    (kept,) = alerts(again)
+    assert (kept["started"], kept["ended"]) == (before["started"], None)
+    assert not [line for line in again.log if "NonFinite" in line]
+    assert firing(again) == 1
+
+
+def test_what_is_off_is_not_told(start_daemon: Callable[..., Daemon]) -> None:
+    daemon = start_daemon(environ={"TRACKSIDE_ALERTS__OFF": "NonFinite@qui*"})
+    for name in ("quiet", "loud"):
+        with trackside.init(name, endpoint=daemon.endpoint) as run:
+            run.push(step=1, loss=float("nan"))
+    eventually(lambda: firing(daemon, "loud") == 1)
+    assert firing(daemon, "quiet") is None
+    assert [one["name"] for one in alerts(daemon)] == ["loud"]
