@@ -48,7 +48,8 @@ def all_watchers(state: State, section: AlertsSection, fired: Iterable[Alert]) -
     """
     if not section.enabled:
         return []
-    judges = Rules(state, rules(section))
+    judges, leaks = Rules(state, rules(section)), Leaks(state, section.thresholds.leak_ratio)
     for alert in fired:
         judges.adopt(alert)
-    return [*watchers(stall_after=section.stall_after), judges, Leaks(state, section.thresholds.leak_ratio)]
+        leaks.adopt(alert)
+    return [*watchers(stall_after=section.stall_after), judges, leaks]

@@ -8,6 +8,7 @@ from alerts.ticking import EPOCH, sample
 
 from trackside_daemon.alerts.leaks import EVERY, FORGET, Leaks
 from trackside_daemon.metric import Batch
+from trackside_daemon.record import Alert
 from trackside_daemon.state import State
 
 GIB = 2.0**30
@@ -81,3 +82,15 @@ def test_it_is_over_when_the_ranks_are_gone() -> None:
     node.run(2, own_0=2 * GIB, own_1=2 * GIB)
     assert [told[:2] for told in node.run(FORGET / 3600 + 0.1)] == [("HostMemoryLeak", True)]
     assert not node.leaks._followed
+
+
+def test_a_leak_that_an_earlier_daemon_told_goes_on_and_is_not_told_anew() -> None:
+    node = Node()
+    node.leaks.adopt(Alert("HostMemoryLeak", "warning", EPOCH, run="id", labels={"run": "r"}, summary="as it was"))
+    assert node.run(2, own_0=2 * GIB) == [("HostMemoryLeak", False, "as it was")]
+
+
+def test_a_leak_that_an_earlier_daemon_told_and_that_is_no_more_is_over() -> None:
+    node = Node()
+    node.leaks.adopt(Alert("HostMemoryLeak", "warning", EPOCH, run="id", labels={"run": "r"}, summary="as it was"))
+    assert [over for _, over, _ in node.run(2, own_0=0.0)] == [False, True]

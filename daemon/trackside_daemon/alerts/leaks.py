@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.vector import Labels
     from trackside_daemon.detectors.base import Finding
     from trackside_daemon.metric import Batch, Distribution
+    from trackside_daemon.record import Alert
     from trackside_daemon.state import State
 
 EVERY = 10.0
@@ -35,12 +36,16 @@ EVERY = 10.0
 FORGET = 600.0
 """Seconds without a sample after which a rank is forgotten, and its alert is over."""
 
+CONFIRM = 3600.0
+"""Seconds within which a leak that an earlier daemon told is found anew, or is over."""
+
 MOST = 1024
 """So many ranks and processes on GPUs are followed at most."""
 
 ANONYMOUS, SHMEM = MEMORY[b"RssAnon"], MEMORY[b"RssShmem"]
 ON_GPU = FAMILIES["process_memory_bytes"].metric
 AVAILABLE = FIELDS["MemAvailable"]
+GONE = "its process is gone"
 HOST, GPU = "HostMemoryLeak", "GpuMemoryLeak"
 LOOK = {
     HOST: "Look at what the training keeps from step to step (lists of losses that hold graphs, caches), and at data sets "
@@ -103,7 +108,14 @@ class Leaks:
         self._next = -FORGET
         self._followed: dict[tuple[str, Rank, str], _Followed] = {}
         self._told: dict[tuple[str, str], Alarm] = {}
+        self._adopted: list[Alert] = []
+        self._unconfirmed: dict[tuple[str, str], float] = {}
         self._context = Context()
+
+    def adopt(self, alert: Alert) -> None:
+        """An alert fired when the daemon before this one ended: it goes on until enough is known of its run."""
+        if alert.alert in LOOK:
+            self._adopted.append(alert)
 
     def take(self, batch: Batch) -> list[Alarm]:
         """The alarms of a tick, when the batch is its last and the next sample is due."""
@@ -114,6 +126,7 @@ class Leaks:
         return list(self._follow(now))
 
     def _follow(self, now: float) -> Iterator[Alarm]:
+        yield from self._take_over(now)
         infos, anonymous, shared, workers, on_gpu, steps, available = self._state.values(
             now, PROCESS_INFO, ANONYMOUS, SHMEM, WORKERS, ON_GPU, STEP, AVAILABLE
         )
@@ -126,7 +139,23 @@ class Leaks:
         for key, followed in [*self._followed.items()]:
             if now - followed.seen > FORGET:
                 del self._followed[key]
-                yield from self._resolved(followed, "its process is gone")
+                yield from self._resolved(followed, GONE)
+
+    def _take_over(self, now: float) -> Iterator[Alarm]:
+        """What was adopted is told anew, and what was not found again in time is over."""
+        for kept in self._adopted:
+            told = (kept.alert, kept.labels.get("run", ""))
+            labels = tuple(sorted(kept.labels.items()))
+            self._told[told] = Alarm(
+                kept.alert, "warning", labels, self._wall(), kept.summary, kept.description, run=kept.run
+            )
+            self._unconfirmed[told] = now + CONFIRM
+            yield self._told[told]
+        self._adopted.clear()
+        for told in [told for told, until in self._unconfirmed.items() if until <= now]:
+            del self._unconfirmed[told]
+            if told in self._told:
+                yield self._told.pop(told)._replace(time=self._wall(), over=True)
 
     def _one(self, held: Held, step: int, room: float, now: float) -> Iterator[Alarm]:
         key = (held.alert, held.rank, held.gpu)
@@ -148,6 +177,7 @@ class Leaks:
         """The first rank of a run that leaks is told."""
         held = followed.held
         told = (held.alert, held.rank.run)
+        self._unconfirmed.pop(told, None)
         if told in self._told:
             return
         where = f" on GPU {held.gpu}" if held.gpu else ""
@@ -168,6 +198,8 @@ class Leaks:
         followed.leaks = False
         alert, run = followed.held.alert, followed.held.rank.run
         others = self._followed.values()
+        if (alert, run) in self._unconfirmed and text != GONE:
+            return
         if any(one.leaks and one.held.alert == alert and one.held.rank.run == run for one in others):
             return
         alarm = self._told.pop((alert, run), None)
