@@ -40,3 +40,15 @@ def rate_raised(step: int, context: Context) -> str:
     if at is None or step - at > RAISED_LATELY:
         return ""
     return f"; the learning rate was raised at step {count(at)}"
+
+
+def span(seconds: float) -> str:
+    """A length of time in two units at most: ``0.31 s``, ``42 s``, ``5 min 20 s``, ``3 h 5 min``, ``2 d 4 h``."""
+    if seconds < 10:
+        return f"{max(0.0, seconds):.2g} s"
+    whole = round(seconds)
+    for size, unit, small, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // small
+            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{whole} s"

@@ -1,0 +1,83 @@
+"""A run that has not saved for long: what a crash would cost grows."""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+from typing import TYPE_CHECKING
+
+from trackside_daemon.detectors.words import span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trackside_daemon.alarm import Alarm
+    from trackside_daemon.detectors.clock import Clock
+    from trackside_daemon.detectors.run_view import Run
+    from trackside_daemon.record import Event
+
+INTERVALS = 16
+"""So many intervals are remembered."""
+
+ENOUGH = 2
+"""Intervals, of three checkpoints."""
+
+SAME = 10.0
+"""Seconds in which what several ranks tell is one checkpoint."""
+
+OVERDUE, LEAST = 2.0, 600.0
+"""It is overdue after so many times the median interval, and so many seconds at least."""
+
+
+class Checkpoints:
+    """`CheckpointOverdue` of one run, by the events ``checkpoint`` that the training tells."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._intervals: deque[float] = deque(maxlen=INTERVALS)
+        self._last: float | None = None
+        self._step: int | None = None
+        self._said = False
+
+    def saved(self, event: Event, at: float) -> None:
+        """A checkpoint was made, as is heard at *at*, in watched seconds."""
+        if self._last is not None:
+            if at - self._last < SAME:
+                return
+            self._intervals.append(at - self._last)
+        self._last, self._step = at, event.step
+
+    def look(self, clock: Clock) -> Iterator[Alarm]:
+        """What time has changed."""
+        if self._last is None or len(self._intervals) < ENOUGH:
+            return
+        passed = clock.at - self._last
+        if self._said:
+            if passed < SAME:
+                yield from self.end(clock)
+            return
+        if passed <= LEAST:
+            return
+        usual = median(self._intervals)
+        if passed > OVERDUE * usual and not self._run.stalled:
+            self._said = True
+            yield self._say(passed, usual, clock)
+
+    def end(self, clock: Clock) -> Iterator[Alarm]:
+        """One was made, or the run has ended."""
+        if self._said:
+            text = f"run {self._run.name} needs no checkpoint any more, or has made one"
+            yield self._run.alarm("CheckpointOverdue", "warning", clock.now, text, over=True)
+        self._said = False
+
+    def _say(self, passed: float, usual: float, clock: Clock) -> Alarm:
+        run = self._run
+        step = "" if self._step is None else f", at step {self._step:,}"
+        summary = (
+            f"run {run.name} has saved no checkpoint for {span(passed)}{step}, where it saved each {span(usual)} before"
+        )
+        text = (
+            "A crash would lose all since then. See whether the disk for checkpoints is full or slow, and what the "
+            "training's log says of saving."
+        )
+        return run.alarm("CheckpointOverdue", "warning", clock.now, summary, text)

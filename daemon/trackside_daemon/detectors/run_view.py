@@ -1,0 +1,235 @@
+"""What is known of a live run by what it exports: its ranks, how far each is, and how its pushes come.
+
+Families are known by their names: who defines them stands on the same stair.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from trackside_daemon.alarm import Alarm
+from trackside_daemon.detectors.pace import Longest, Pace
+from trackside_daemon.metric import Distribution
+from trackside_daemon.record import ENDED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from trackside_daemon.alarm import Severity
+    from trackside_daemon.metric import Sample
+
+STEP_PHASES = frozenset(("data", "forward", "backward", "optimizer", "step", "other"))
+"""Phases that are part of any step."""
+
+SYNC_PHASES = frozenset(("sync", "allreduce", "all_reduce", "reduce", "communication", "comm", "barrier", "collective"))
+"""Phases in which a rank waits for others. They are part of a step as well."""
+
+_ORDINARY = STEP_PHASES | SYNC_PHASES
+
+
+class Rank:
+    """One rank of one attempt.
+
+    Attributes:
+        step: The one that it pushed last; None before the first.
+        at: When that was, in watched seconds.
+        longest: Its longest gap between two pushes of late.
+        pushes: How often it was seen to have pushed.
+        ended: It has, however.
+        steps: How many it has made.
+        phases: Seconds by phase.
+        phase: The one that it is in, so far as that is known.
+        wait: Seconds that it waited for data; None while it does not say.
+        dropped: Pushed values that the client could not keep; None before it was told.
+    """
+
+    __slots__ = (
+        "at",
+        "dropped",
+        "ended",
+        "longest",
+        "number",
+        "phase",
+        "phases",
+        "pushes",
+        "run",
+        "stamp",
+        "step",
+        "steps",
+        "wait",
+    )
+
+    def __init__(self, run: Run, number: int, at: float) -> None:
+        self.run = run
+        self.number = number
+        self.at = at
+        self.stamp: float | None = None
+        self.step: int | None = None
+        self.longest = Longest()
+        self.pushes = 0
+        self.ended = False
+        self.steps = 0.0
+        self.phases: dict[str, float] = {}
+        self.phase = ""
+        self.wait: float | None = None
+        self.dropped: float | None = None
+
+    @property
+    def pauses(self) -> bool:
+        """Whether it is in a phase that is no part of a step, such as an evaluation."""
+        return bool(self.phase) and self.phase not in _ORDINARY
+
+
+class Run:
+    """One attempt of a run.
+
+    Attributes:
+        id: On all machines; *name* as it is exported.
+        at: When any rank was seen to go on last, in watched seconds.
+        high: The highest step of any rank since it went back last; None before the first.
+        pace: How its steps come.
+        order: Its ranks that have pushed and live, the one that is silent for longest first.
+        pausing: Ranks that are in a phase that is no part of a step.
+        paused: Such phases that were left again.
+        died: When a rank of it died, in watched seconds; None for never.
+        dropped: Values that its clients could not keep, since it is watched.
+        waited: Seconds that its ranks waited for data, since it is watched; *waiting* of them say so.
+        syncs: It tells the time in which it waits for other ranks.
+        started: When its first rank began, in Unix seconds; 0 for unknown.
+        state: How it has ended; empty while it lives.
+        stalled: It is said to be.
+    """
+
+    def __init__(self, id: str, attempt: int, at: float, floor: float) -> None:  # noqa: A002  the field's word for it
+        self.id, self.attempt = id, attempt
+        self.name = id
+        self.at = self._advanced_at = at
+        self.high: int | None = None
+        self.pace = Pace(floor)
+        self.ranks: dict[int, Rank] = {}
+        self.order: OrderedDict[int, Rank] = OrderedDict()
+        self.pausing: set[int] = set()
+        self.paused: set[str] = set()
+        self.died: float | None = None
+        self.dropped = self.waited = self.steps = self.started = 0.0
+        self.waiting: set[int] = set()
+        self.syncs = self.stalled = False
+        self.state = ""
+
+    def take(self, rank: Rank, samples: Sequence[Sample], at: float) -> None:
+        """What a rank says."""
+        grown = ("", 0.0)
+        for metric, labels, value in samples:
+            if metric.name == "trackside_training_phase_seconds_total" and not isinstance(value, Distribution):
+                grown = max(grown, self._phase(rank, labels[2], value), key=_growth)
+            elif (handle := _HANDLERS.get(metric.name)) is not None:
+                handle(self, rank, labels, value.sum if isinstance(value, Distribution) else value, at)
+        if grown[0]:
+            self._enter(rank, grown[0])
+
+    def alarm(
+        self,
+        alert: str,
+        severity: Severity,
+        time: float,
+        summary: str = "",
+        description: str = "",
+        *,
+        rank: int | None = None,
+        over: bool = False,
+        evidence: Mapping[str, object] | None = None,
+    ) -> Alarm:
+        """Something about it, or about one rank of it."""
+        labels = (("run", self.name),) if rank is None else (("rank", str(rank)), ("run", self.name))
+        return Alarm(
+            alert, severity, labels, time, summary, description, over=over, run=self.id, evidence=evidence or {}
+        )
+
+    def _phase(self, rank: Rank, phase: str, seconds: float) -> tuple[str, float]:
+        """Keep a phase's seconds; the phase, and how much longer it is than before."""
+        before = rank.phases.get(phase)
+        rank.phases[phase] = seconds
+        self.syncs = self.syncs or phase in SYNC_PHASES
+        if before is None:
+            return phase, 0.0
+        if phase == "data" and rank.wait is None and not rank.ended:  # not wrapped in data(), which tells more
+            self.waited += max(0.0, seconds - before)
+            self.waiting.add(rank.number)
+        return phase, seconds - before
+
+    def _enter(self, rank: Rank, phase: str) -> None:
+        """The rank spends its time in this phase."""
+        if rank.phase == phase:
+            return
+        if rank.pauses:
+            self.paused.add(rank.phase)
+        rank.phase = phase
+        (self.pausing.add if rank.pauses and not rank.ended else self.pausing.discard)(rank.number)
+
+    def _pushed(self, rank: Rank, _: tuple[str, ...], stamp: float, at: float) -> None:
+        """The moment of the last push, by the client's clock: only that it is another one counts."""
+        if stamp == rank.stamp:
+            return
+        if rank.stamp is not None:
+            rank.longest.add(at - rank.at, at)
+        rank.stamp, rank.at, self.at = stamp, at, at
+        rank.pushes += 1
+        if not rank.ended:
+            self.order[rank.number] = rank
+            self.order.move_to_end(rank.number)
+
+    def _step(self, rank: Rank, _: tuple[str, ...], value: float, at: float) -> None:
+        """A step that is higher than any makes a gap, and so does one by which a rank has gone back."""
+        step, before = int(value), rank.step
+        rank.step = step
+        back = before is not None and step < before
+        if self.high is not None and step <= self.high and not back:
+            return
+        if self.high is not None:
+            self.pace.add(at - self._advanced_at, 1 if back else step - self.high, at)
+        self.high, self._advanced_at = step, at
+
+    def _rank_state(self, rank: Rank, labels: tuple[str, ...], value: float, at: float) -> None:
+        if not value:
+            return
+        ended = labels[2] in ENDED
+        if ended == rank.ended:
+            return
+        rank.ended = ended
+        self.at = max(self.at, at)
+        self.order.pop(rank.number, None)
+        self.pausing.discard(rank.number)
+        self.waiting.discard(rank.number)
+
+    def _count_steps(self, rank: Rank, _: tuple[str, ...], value: float, __: float) -> None:
+        rank.steps = value
+        self.steps = max(self.steps, value)
+
+    def _wait(self, rank: Rank, _: tuple[str, ...], seconds: float, __: float) -> None:
+        self.waited += 0.0 if rank.wait is None else max(0.0, seconds - rank.wait)
+        rank.wait = seconds
+        if not rank.ended:
+            self.waiting.add(rank.number)
+
+    def _drop(self, rank: Rank, _: tuple[str, ...], count: float, __: float) -> None:
+        self.dropped += 0.0 if rank.dropped is None else max(0.0, count - rank.dropped)
+        rank.dropped = count
+
+    def _start(self, _: Rank, __: tuple[str, ...], time: float, ___: float) -> None:
+        self.started = min(self.started or time, time)
+
+
+def _growth(grown: tuple[str, float]) -> float:
+    return grown[1]
+
+
+_HANDLERS: dict[str, Callable[[Run, Rank, tuple[str, ...], float, float], None]] = {
+    "trackside_training_step": Run._step,  # noqa: SLF001  its own
+    "trackside_training_last_step_timestamp_seconds": Run._pushed,  # noqa: SLF001
+    "trackside_training_rank_state": Run._rank_state,  # noqa: SLF001
+    "trackside_training_steps_total": Run._count_steps,  # noqa: SLF001
+    "trackside_training_data_wait_seconds": Run._wait,  # noqa: SLF001
+    "trackside_training_client_dropped_total": Run._drop,  # noqa: SLF001
+    "trackside_training_start_timestamp_seconds": Run._start,  # noqa: SLF001
+}

@@ -1,0 +1,244 @@
+"""Follows every run: that it began, goes on, ends or falls silent. Costs a batch nothing that grows with the ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from trackside_daemon.alarm import Alarm
+from trackside_daemon.detectors.blind import PipelineBlind, RunBlind
+from trackside_daemon.detectors.checkpoints import Checkpoints
+from trackside_daemon.detectors.clock import Clock
+from trackside_daemon.detectors.data_loader import DataLoader
+from trackside_daemon.detectors.deaths import Deaths, finished
+from trackside_daemon.detectors.losses_seen import LossSeen
+from trackside_daemon.detectors.run_view import Rank, Run
+from trackside_daemon.detectors.stalled import FLOOR, RankSilent, Stalled
+from trackside_daemon.detectors.straggler import Straggler
+from trackside_daemon.detectors.user_alerts import UserAlerts
+from trackside_daemon.record import ENDED, Alert, Event, Opened, Taken
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trackside_daemon.metric import Batch
+    from trackside_daemon.record import Record
+
+ALERTS = (
+    *("RunStarted", "RunRestarted", "RunFinished", "TrainingProcessDied", "OomKilled", "UserAlert", "TrainingStalled"),
+    *("RankSilent", "StragglerRank", "DataLoaderBottleneck", "CheckpointOverdue", "MonitorBlind"),
+)
+"""All that can be found, by name."""
+
+RUNS = 512
+"""Attempts that are followed at once, and whose names are known; of more the oldest are forgotten."""
+
+SESSIONS = 8192
+"""The same for client sessions."""
+
+
+class Part(Protocol):
+    """Looks after one thing of one run."""
+
+    def look(self, clock: Clock) -> Iterator[Alarm]:
+        """What time, and what came meanwhile, has changed."""
+
+    def end(self, clock: Clock) -> Iterator[Alarm]:
+        """The run has ended: what it says is over."""
+
+
+class Followed:
+    """A run that is followed, and who looks after it."""
+
+    def __init__(self, run: Run, floor: float) -> None:
+        self.run = run
+        self.checkpoints = Checkpoints(run)
+        self.parts: tuple[Part, ...] = (
+            *(Stalled(run), RankSilent(run, floor), Straggler(run), DataLoader(run)),
+            *(self.checkpoints, RunBlind(run)),
+        )
+        self.sources: set[str] = set()
+
+
+class RunWatch:
+    """A watcher of the pipeline.
+
+    Args:
+        stall_after: Seconds of silence that are never a stall; beyond that a run's own pace decides.
+    """
+
+    def __init__(self, *, stall_after: float = FLOOR) -> None:
+        self._floor = stall_after
+        self._clock = Clock()
+        self._runs: dict[tuple[str, int], Followed] = {}
+        self._ranks: dict[str, Rank] = {}
+        self._names: dict[tuple[str, int], str] = {}
+        self._sessions: dict[bytes, tuple[tuple[str, int], int]] = {}
+        self._losses: dict[tuple[str, int], LossSeen] = {}
+        self._deaths = Deaths()
+        self._user_alerts = UserAlerts()
+        self._pipeline = PipelineBlind()
+
+    def take(self, batch: Batch) -> list[Alarm]:
+        """What a batch tells of the runs, and what time has changed by it."""
+        alarms: list[Alarm] = []
+        for record in batch.records:
+            alarms += self._record(record, batch.source)
+        if batch.source.startswith("training:"):
+            alarms += self._training(batch)
+        elif batch.source == "pipeline":
+            alarms += self._pipeline.take(batch.samples, self._clock)
+        if batch.time and self._clock.advance(batch.time):
+            alarms += self._look()
+        return alarms
+
+    def _look(self) -> Iterator[Alarm]:
+        yield from self._deaths.look(self._names)
+        for followed in self._runs.values():
+            if not followed.run.state:
+                for part in followed.parts:
+                    yield from part.look(self._clock)
+
+    def _training(self, batch: Batch) -> Iterator[Alarm]:
+        rank = self._ranks.get(batch.source)
+        if rank is None:
+            place, number = _place(batch.source)
+            if number is None:
+                yield from self._marks(batch, place)
+                return
+            if not batch.samples:
+                return
+            followed = self._follow(place)
+            run = followed.run
+            rank = run.ranks[number] = self._ranks[batch.source] = Rank(run, number, self._clock.at)
+            followed.sources.add(batch.source)
+            run.name = batch.samples[0].labels[0]
+            self._name(place, run.name)
+        ended = rank.ended
+        rank.run.take(rank, batch.samples, self._clock.at)
+        if ended and not rank.ended:
+            rank.run.died = None
+            yield from self._deaths.revived(rank, self._clock.now)
+
+    def _follow(self, place: tuple[str, int]) -> Followed:
+        followed = self._runs.get(place)
+        if followed is None:
+            followed = self._runs[place] = Followed(Run(*place, self._clock.at, self._floor), self._floor)
+            if len(self._runs) > RUNS:
+                self._forget(next(iter(self._runs)))
+        return followed
+
+    def _forget(self, place: tuple[str, int]) -> list[Alarm]:
+        """A run is gone from the page."""
+        followed = self._runs.pop(place, None)
+        self._losses.pop(place, None)
+        if followed is None:
+            return []
+        for source in followed.sources:
+            del self._ranks[source]
+        return [alarm for part in followed.parts for alarm in part.end(self._clock)]
+
+    def _marks(self, batch: Batch, place: tuple[str, int]) -> Iterator[Alarm]:
+        """A run's state, which is empty for us while it lives."""
+        if batch.complete and not batch.samples:
+            yield from self._forget(place)
+            return
+        state, ended_at = "", 0.0
+        for metric, labels, value in batch.samples:
+            if metric.name == "trackside_training_state" and value == 1 and labels[1] in ENDED:
+                state = labels[1]
+            elif metric.name == "trackside_training_end_timestamp_seconds" and isinstance(value, (int, float)):
+                ended_at = max(ended_at, value)
+            elif metric.name == "trackside_training_run_info":
+                self._name(place, labels[0])
+        if not batch.samples:
+            return
+        followed = self._follow(place)
+        run, before = followed.run, followed.run.state
+        run.name, run.state = self._names.get(place, run.name), state
+        if state and not before:
+            yield from self._ended(followed, ended_at or self._clock.now)
+
+    def _ended(self, followed: Followed, time: float) -> Iterator[Alarm]:
+        run = followed.run
+        for part in followed.parts:
+            yield from part.end(self._clock)
+        if run.state in {"failed", "lost"}:
+            yield from self._deaths.ended(run.id, run.attempt, run.name, state=run.state, time=time, clock=self._clock)
+            return
+        loss = self._losses.get((run.id, run.attempt))
+        text = finished(
+            run.name, run.state, time - run.started if run.started else 0.0, run.steps, loss.text() if loss else ""
+        )
+        yield self._once("RunFinished", run.id, run.name, time, text)
+
+    def _record(self, record: Record, source: str) -> Iterator[Alarm]:
+        if isinstance(record, Taken):
+            self._losses_of(record)
+        elif isinstance(record, Event):
+            yield from self._event(record)
+        elif isinstance(record, Opened):
+            self._open(record)
+        elif isinstance(record, Alert) and source == "ingest":
+            yield from self._user_alerts.take(record, self._name_of(record.run), self._clock)
+
+    def _open(self, opened: Opened) -> None:
+        place = opened.hello.identity.run, opened.attempt
+        self._name(place, opened.name)
+        if opened.hello.late:
+            return
+        self._sessions[opened.session] = place, opened.hello.identity.rank
+        if len(self._sessions) > SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+
+    def _losses_of(self, taken: Taken) -> None:
+        """Follow the loss of the lowest rank of each run."""
+        place, rank = self._sessions.get(taken.session, (None, 0))
+        if place is None or place not in self._runs or not taken.blocks:
+            return
+        seen = self._losses.get(place)
+        if seen is None or rank < seen.rank:
+            seen = self._losses[place] = LossSeen(rank)
+        if rank == seen.rank:
+            for block in taken.blocks:
+                seen.take(block)
+
+    def _event(self, event: Event) -> Iterator[Alarm]:
+        place = event.run, event.attempt
+        name = self._names.get(place, event.run)
+        followed = self._runs.get(place)
+        if event.kind == "rank_ended":
+            if followed is not None and event.fields.get("state") in {"failed", "lost"}:
+                followed.run.died = self._clock.at
+            yield from self._deaths.died(event, name, self._clock)
+        elif event.kind == "dataloader_died":
+            self._deaths.worker_died(event)
+        elif event.kind == "checkpoint" and followed is not None:
+            followed.checkpoints.saved(event, self._clock.at)
+        elif event.kind == "run_started" and event.rank is None:
+            yield self._once("RunStarted", event.run, name, event.time, f"run {name} has begun")
+        elif event.kind == "run_restarted" and event.rank is None:
+            text = f"run {name} was restarted: attempt {event.attempt + 1} begins"
+            yield self._once("RunRestarted", event.run, name, event.time, text)
+            yield from self._deaths.restarted(event.run, event.attempt, name, event.time)
+
+    def _once(self, alert: str, run: str, name: str, time: float, text: str) -> Alarm:
+        return Alarm(alert, "info", (("run", name),), time, text, once=True, run=run)
+
+    def _name(self, place: tuple[str, int], name: str) -> None:
+        self._names[place] = name
+        if len(self._names) > RUNS:
+            del self._names[next(iter(self._names))]
+
+    def _name_of(self, run: str) -> str:
+        """Of the last attempt that was heard of."""
+        return next((name for place, name in reversed(self._names.items()) if place[0] == run), run)
+
+
+def _place(source: str) -> tuple[tuple[str, int], int | None]:
+    """The run's id and attempt of a source of the training, and the rank; None for the run's marks."""
+    rest, rank = source.removeprefix("training:"), None
+    before, _, last = rest.rpartition(":")
+    if last.isdigit():
+        rest, rank = before, int(last)
+    run, _, attempt = rest.rpartition(".")
+    return (run, int(attempt)), rank

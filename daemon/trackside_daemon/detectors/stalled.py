@@ -1,0 +1,162 @@
+"""A run that makes no step any more, or a rank that others leave behind: by the pace that the run itself has had."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from trackside_daemon.detectors.pace import BEGINNING, ENOUGH, OVER_LONGEST, WARNING
+from trackside_daemon.detectors.words import count, span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trackside_daemon.alarm import Alarm, Severity
+    from trackside_daemon.detectors.clock import Clock
+    from trackside_daemon.detectors.run_view import Rank, Run
+
+FLOOR = 60.0
+"""Seconds of silence that are never a stall."""
+
+CONSEQUENCE = 60.0
+"""Seconds: what falls silent so soon before or after a rank's death does so because of it."""
+
+STACKS = "where its threads are is told by /api/v1/runs/{run}/stacks"
+
+
+class Stalled:
+    """`TrainingStalled` of one run, all of whose ranks are silent."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._severity: Severity | None = None
+        self._heard = run.at
+        self._sure = False  # a daemon before this one may have said so
+
+    def look(self, clock: Clock) -> Iterator[Alarm]:
+        """What time has changed."""
+        run = self._run
+        if run.at != self._heard:
+            self._heard = run.at
+            yield from self.end(clock)
+        severity = self._judge(clock.at - run.at)
+        if severity is not None and self._severity not in {severity, "critical"}:
+            self._severity = severity
+            run.stalled = True
+            yield self._say(severity, clock)
+
+    def end(self, clock: Clock) -> Iterator[Alarm]:
+        """It goes on, or has ended."""
+        run = self._run
+        if self._severity is not None or not self._sure:
+            went = "" if run.high is None else f": step {count(run.high)}"
+            text = f"run {run.name} is not stalled any more{went}"
+            yield run.alarm("TrainingStalled", self._severity or "warning", clock.now, text, over=True)
+        self._severity, run.stalled, self._sure = None, False, True
+
+    def _judge(self, silence: float) -> Severity | None:
+        run = self._run
+        if not any(not rank.ended for rank in run.ranks.values()) or self._is_consequence():
+            return None
+        deadline = allowed(run, run.pausing)
+        return "critical" if silence > deadline else "warning" if silence > WARNING * deadline else None
+
+    def _is_consequence(self) -> bool:
+        """A rank has died, which was told, and the others wait for it."""
+        died = self._run.died
+        return died is not None and died > self._run.at - CONSEQUENCE
+
+    def _say(self, severity: Severity, clock: Clock) -> Alarm:
+        run = self._run
+        silence = clock.at - run.at
+        since = clock.now - silence
+        ranks = sorted((rank for rank in run.ranks.values() if not rank.ended), key=_behind)
+        first = ranks[0]
+        if run.high is None:
+            summary = f"run {run.name} has not made its first step in {span(silence)}"
+            usual = "Before the first steps half an hour is allowed for data and compilation."
+        else:
+            summary = f"run {run.name} has made no step for {span(silence)}, since step {count(run.high)}"
+            usual = (
+                f"Its pushes came every {span(run.pace.usual)} at most, with pauses of up to {span(run.pace.longest)}."
+            )
+        phase = f" It is in the phase {first.phase}." if first.phase else ""
+        who = f"Rank {first.number} is furthest behind{_where(first)}" if len(ranks) > 1 else f"Rank {first.number}"
+        look = f"{who}: {STACKS.format(run=run.id)}; then see whether its GPU computes and its disk answers."
+        evidence = {
+            "silent_since": since,
+            "ranks": {str(rank.number): {"step": rank.step, "phase": rank.phase} for rank in islice(ranks, 8)},
+        }
+        text = f"{usual}{phase} {look}"
+        return run.alarm("TrainingStalled", severity, clock.now, summary, text, evidence=evidence)
+
+
+class RankSilent:
+    """`RankSilent` of one run: a rank pushes no more while others go on. Of several it is said of the first."""
+
+    def __init__(self, run: Run, floor: float) -> None:
+        self._run = run
+        self._floor = floor / 2
+        self._said: Rank | None = None
+        self._since = 0.0
+
+    def look(self, clock: Clock) -> Iterator[Alarm]:
+        """What time has changed; costs nothing that grows with the ranks, as the first is silent for longest."""
+        run, said = self._run, self._said
+        if said is not None and (said.at != self._since or said.ended):
+            yield from self.end(clock)
+        if self._said is not None or len(run.order) < 2 or run.stalled:
+            return
+        rank = next(iter(run.order.values()))
+        silence = clock.at - rank.at
+        if rank.pushes <= ENOUGH or silence <= max(self._floor, allowed_rank(rank)):
+            return
+        if clock.at - run.at > self._floor / 2 or _is_ahead(rank, run):
+            return  # all are silent, or it waits for nobody
+        self._said, self._since = rank, rank.at
+        yield self._say(rank, silence, clock)
+
+    def end(self, clock: Clock) -> Iterator[Alarm]:
+        """It pushes again, or has ended."""
+        if self._said is not None:
+            number = self._said.number
+            text = f"rank {number} of run {self._run.name} is not silent any more"
+            yield self._run.alarm("RankSilent", "warning", clock.now, text, rank=number, over=True)
+        self._said = None
+
+    def _say(self, rank: Rank, silence: float, clock: Clock) -> Alarm:
+        run = self._run
+        others = sum(clock.at - other.at > silence / 2 for other in run.order.values()) - 1
+        more = f", and so have {others} more ranks" if others > 1 else ", and so has one more" if others else ""
+        summary = (
+            f"rank {rank.number} of run {run.name} has pushed nothing for {span(silence)} while others go on{more}: "
+            f"its last step is {count(rank.step or 0)}, theirs {count(run.high or 0)}"
+        )
+        text = f"Its longest pause of late was {span(rank.longest.seconds)}. Look at rank {rank.number}: {STACKS.format(run=run.id)}."
+        return run.alarm("RankSilent", "warning", clock.now, summary, text, rank=rank.number)
+
+
+def allowed(run: Run, pausing: set[int]) -> float:
+    """Seconds for which the run may be silent, now that these ranks of it are in a pause."""
+    deadline = run.pace.deadline
+    new = any(run.ranks[number].phase not in run.paused for number in islice(pausing, 4))
+    return max(deadline, BEGINNING) if new else deadline
+
+
+def allowed_rank(rank: Rank) -> float:
+    """Seconds for which a rank may be silent while others go on."""
+    learnt = OVER_LONGEST * rank.longest.seconds
+    return max(learnt, BEGINNING) if rank.pauses and rank.phase not in rank.run.paused else learnt
+
+
+def _is_ahead(rank: Rank, run: Run) -> bool:
+    """A rank with the highest step has nothing to catch up with."""
+    return rank.step is not None and run.high is not None and rank.step >= run.high
+
+
+def _behind(rank: Rank) -> tuple[float, float, int]:
+    return (-1 if rank.step is None else rank.step, rank.at, rank.number)
+
+
+def _where(rank: Rank) -> str:
+    return ", which has made no step" if rank.step is None else f", at step {count(rank.step)}"
