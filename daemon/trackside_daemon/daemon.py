@@ -121,7 +121,8 @@ class Daemon:
         self._runs = Runs(limits, config.run.linger, self._liveness, self._history.last_attempt)
         self._book = Book(Off(config.alerts.off))
         self._book.restore(self._history.firing(), self._started)
-        self._pipeline = Pipeline(self._state, self._history, watchers() if config.alerts.enabled else (), self._book)
+        found = watchers(stall_after=config.alerts.stall_after) if config.alerts.enabled else ()
+        self._pipeline = Pipeline(self._state, self._history, found, self._book)
         self._spools = Spools(push_socket.endpoints)
         watch = Watch(PROC, Path(config.path.sysfs))
         self._sessions = Sessions(

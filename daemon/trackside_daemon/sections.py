@@ -230,6 +230,13 @@ class AlertsSection(Section):
             description="Alerts that are not wanted, such as LossPlateau, or SlowStep@debug-* for runs that are called so."
         ),
     ] = ()
+    stall_after: Annotated[
+        Seconds,
+        Field(
+            ge=1,
+            description="The least time without a step after which a run is stalled; beyond that its own pace decides.",
+        ),
+    ] = 60.0
 
 
 class LimitsSection(Section):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from trackside_daemon.detectors.runs import RunWatch
 from trackside_daemon.detectors.watch import Watch
 
 if TYPE_CHECKING:
@@ -20,6 +21,6 @@ class Watcher(Protocol):
         """What follows from a batch."""
 
 
-def watchers() -> list[Watcher]:
-    """All of them, made anew."""
-    return [Watch()]
+def watchers(*, stall_after: float = 60.0) -> list[Watcher]:
+    """All of them, made anew; *stall_after* is the least silence in seconds that is a stall."""
+    return [Watch(), RunWatch(stall_after=stall_after)]

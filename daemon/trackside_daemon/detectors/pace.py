@@ -23,6 +23,12 @@ REMEMBERED = 2000
 REMEMBERED_SECONDS = 12 * 3600.0
 """The longest gap is remembered for so many gaps and so long, and for twice that at most: pauses come by schedule."""
 
+SEEDED = 240.0
+"""Seconds of silence that are a stall by what is known of a run from before this daemon, which may not know its pauses."""
+
+OVER_MEAN = 10.0
+"""The same in means of all its gaps."""
+
 WARNING = 0.6
 """The share of the deadline after which it is a warning."""
 
@@ -62,6 +68,19 @@ class Pace:
         self._gaps = Window(GAPS)
         self._longest = Longest()
         self.steps = 0
+        self._seeded = 0.0
+
+    def seed(self, count: float, usual: float, longest: float, gap: float) -> None:
+        """What a run tells of all that it has made, also before this daemon was there.
+
+        Args:
+            count: Steps that were timed.
+            usual: Seconds of a step: of 100 steps 99 were shorter.
+            longest: Those of the longest.
+            gap: The mean from one push to the next.
+        """
+        if count >= ENOUGH_STEPS:
+            self._seeded = max(SEEDED, OVER_USUAL * usual, OVER_LONGEST * longest, OVER_MEAN * gap)
 
     def add(self, gap: float, steps: int, at: float) -> None:
         """The run went on by so many *steps* after *gap* seconds."""
@@ -89,5 +108,5 @@ class Pace:
     def deadline(self) -> float:
         """Seconds of silence after which the run is stalled."""
         if not self.known:
-            return max(BEGINNING, self._floor)
+            return max(self._seeded or BEGINNING, self._floor)
         return max(self._floor, OVER_USUAL * self.usual, OVER_LONGEST * self.longest)

@@ -28,6 +28,10 @@ SYNC_PHASES = frozenset(("sync", "allreduce", "all_reduce", "reduce", "communica
 _ORDINARY = STEP_PHASES | SYNC_PHASES
 
 
+_PUSHES = "trackside_training_client_pushes_total"
+_STEP_DURATION = "trackside_training_step_duration_seconds"
+
+
 class Rank:
     """One rank of one attempt.
 
@@ -125,6 +129,8 @@ class Run:
                 grown = max(grown, self._phase(rank, labels[2], value), key=_growth)
             elif (handle := _HANDLERS.get(metric.name)) is not None:
                 handle(self, rank, labels, value.sum if isinstance(value, Distribution) else value, at)
+        if not self.pace.known:
+            self._seed(rank, samples)
         if grown[0]:
             self._enter(rank, grown[0])
 
@@ -157,6 +163,17 @@ class Run:
             self.waited += max(0.0, seconds - before)
             self.waiting.add(rank.number)
         return phase, seconds - before
+
+    def _seed(self, rank: Rank, samples: Sequence[Sample]) -> None:
+        """What the rank's totals say of its pace."""
+        pushes = next((value for metric, _, value in samples if metric.name == _PUSHES), None)
+        if rank.stamp is None or not isinstance(pushes, (int, float)) or pushes < 1 or not self.started:
+            return
+        for metric, _, value in samples:
+            if metric.name == _STEP_DURATION and isinstance(value, Distribution):
+                count = sum(value.counts)
+                usual, longest = (_quantile(value, metric.buckets, share) for share in (0.99, 1.0))
+                self.pace.seed(count, usual, longest, max(0.0, rank.stamp - self.started) / pushes)
 
     def _enter(self, rank: Rank, phase: str) -> None:
         """The rank spends its time in this phase."""
@@ -218,6 +235,16 @@ class Run:
 
     def _start(self, _: Rank, __: tuple[str, ...], time: float, ___: float) -> None:
         self.started = min(self.started or time, time)
+
+
+def _quantile(times: Distribution, bounds: tuple[float, ...], share: float) -> float:
+    """The bound below which this share of the times lies; their sum where there is none."""
+    left = share * sum(times.counts)
+    for bound, count in zip(bounds, times.counts, strict=False):
+        left -= count
+        if left <= 1e-9:
+            return bound
+    return times.sum
 
 
 def _growth(grown: tuple[str, float]) -> float:

@@ -9,12 +9,13 @@ from trackside_daemon.detectors.blind import PipelineBlind, RunBlind
 from trackside_daemon.detectors.checkpoints import Checkpoints
 from trackside_daemon.detectors.clock import Clock
 from trackside_daemon.detectors.data_loader import DataLoader
-from trackside_daemon.detectors.deaths import Deaths, finished
+from trackside_daemon.detectors.deaths import Deaths
 from trackside_daemon.detectors.losses_seen import LossSeen
 from trackside_daemon.detectors.run_view import Rank, Run
 from trackside_daemon.detectors.stalled import FLOOR, RankSilent, Stalled
 from trackside_daemon.detectors.straggler import Straggler
 from trackside_daemon.detectors.user_alerts import UserAlerts
+from trackside_daemon.detectors.words import span
 from trackside_daemon.record import ENDED, Alert, Event, Opened, Taken
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class RunWatch:
         return alarms
 
     def _look(self) -> Iterator[Alarm]:
-        yield from self._deaths.look(self._names)
+        yield from self._deaths.look(self._clock)
         for followed in self._runs.values():
             if not followed.run.state:
                 for part in followed.parts:
@@ -166,9 +167,7 @@ class RunWatch:
             yield from self._deaths.ended(run.id, run.attempt, run.name, state=run.state, time=time, clock=self._clock)
             return
         loss = self._losses.get((run.id, run.attempt))
-        text = finished(
-            run.name, run.state, time - run.started if run.started else 0.0, run.steps, loss.text() if loss else ""
-        )
+        text = _finished(run, time, loss.text() if loss else "")
         yield self._once("RunFinished", run.id, run.name, time, text)
 
     def _record(self, record: Record, source: str) -> Iterator[Alarm]:
@@ -219,7 +218,7 @@ class RunWatch:
         elif event.kind == "run_restarted" and event.rank is None:
             text = f"run {name} was restarted: attempt {event.attempt + 1} begins"
             yield self._once("RunRestarted", event.run, name, event.time, text)
-            yield from self._deaths.restarted(event.run, event.attempt, name, event.time)
+            yield from self._deaths.restarted(event.run, event.attempt, event.time)
 
     def _once(self, alert: str, run: str, name: str, time: float, text: str) -> Alarm:
         return Alarm(alert, "info", (("run", name),), time, text, once=True, run=run)
@@ -242,3 +241,11 @@ def _place(source: str) -> tuple[tuple[str, int], int | None]:
         rest, rank = before, int(last)
     run, _, attempt = rest.rpartition(".")
     return (run, int(attempt)), rank
+
+
+def _finished(run: Run, time: float, loss: str) -> str:
+    """What is said of a run that has ended well, or was stopped."""
+    how = "has finished" if run.state == "finished" else "was stopped"
+    after = f" after {span(time - run.started)}" if run.started else ""
+    made = f" and {run.steps:,.0f} steps" if run.steps else ""
+    return f"run {run.name} {how}{after}{made}" + (f": {loss}" if loss else "")

@@ -31,7 +31,6 @@ class Stalled:
         self._run = run
         self._severity: Severity | None = None
         self._heard = run.at
-        self._sure = False  # a daemon before this one may have said so
 
     def look(self, clock: Clock) -> Iterator[Alarm]:
         """What time has changed."""
@@ -48,11 +47,11 @@ class Stalled:
     def end(self, clock: Clock) -> Iterator[Alarm]:
         """It goes on, or has ended."""
         run = self._run
-        if self._severity is not None or not self._sure:
+        if self._severity is not None:
             went = "" if run.high is None else f": step {count(run.high)}"
             text = f"run {run.name} is not stalled any more{went}"
-            yield run.alarm("TrainingStalled", self._severity or "warning", clock.now, text, over=True)
-        self._severity, run.stalled, self._sure = None, False, True
+            yield run.alarm("TrainingStalled", self._severity, clock.now, text, over=True)
+        self._severity, run.stalled = None, False
 
     def _judge(self, silence: float) -> Severity | None:
         run = self._run
