@@ -1,0 +1,137 @@
+"""A run as the pipeline sees it, batch by batch and second by second: for the tests of who watches runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trackside.packing import pack
+from trackside.wire import Block, Clock, Hello, Identity, Totals
+from trackside_daemon.detectors.runs import RunWatch
+from trackside_daemon.metric import Batch, Distribution, Sample
+from trackside_daemon.record import Alert, Event, Opened, Taken
+from trackside_daemon.training import families as f
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trackside_daemon.alarm import Alarm
+
+BEGAN = 1_700_000_000.0
+ID = "abc:1.5"
+"""A run's id may hold what its sources are written with."""
+
+
+class Running:
+    """A run of some ranks, and who watches it.
+
+    Attributes:
+        alarms: All that was said.
+        now: In Unix seconds.
+    """
+
+    def __init__(self, ranks: int = 1, *, attempt: int = 0, watch: RunWatch | None = None, **settings: float) -> None:
+        self.watch = watch or RunWatch(**settings)
+        self.alarms: list[Alarm] = []
+        self.now = BEGAN
+        self.attempt = attempt
+        self.source = f"training:{ID}.{attempt}"
+        self.wait(1)
+        self.take(Batch("ingest", records=[self._opened(rank, ranks) for rank in range(ranks)]))
+        self.tell("run_restarted" if attempt else "run_started")
+        for rank in range(ranks):
+            self.state(rank, "starting")
+
+    def take(self, batch: Batch) -> list[Alarm]:
+        """Hand over a batch; what is said of it."""
+        said = self.watch.take(batch)
+        self.alarms += said
+        return said
+
+    def wait(self, seconds: float, tick: float = 1.0) -> None:
+        """The sampler ticks, and nothing else comes."""
+        for _ in range(round(seconds / tick)):
+            self.now += tick
+            self.take(Batch("cpu", complete=True, time=self.now))
+
+    def push(self, step: int, *ranks: int, **more: Any) -> None:
+        """Some ranks push a step; *more* are `samples`' arguments."""
+        for rank in ranks or (0,):
+            self.speak(rank, self.samples(rank, step, **more))
+
+    def speak(self, rank: int, samples: list[Sample]) -> None:
+        """What a rank says."""
+        self.take(Batch(f"{self.source}:{rank}", samples))
+
+    def samples(
+        self,
+        rank: int,
+        step: int,
+        *,
+        phases: Mapping[str, float] | None = None,
+        wait: float | None = None,
+        dropped: int = 0,
+    ) -> list[Sample]:
+        """As the daemon says them of a push."""
+        about = ("net", str(rank))
+        samples = [
+            Sample(f.STARTED, about, BEGAN),
+            Sample(f.RANK_STATE, (*about, "running"), 1.0),
+            Sample(f.STEP, about, step),
+            Sample(f.LAST_STEP, about, self.now),
+            Sample(f.DROPPED, about, dropped),
+            Sample(f.STEPS, about, step),
+        ]
+        samples += [Sample(f.PHASE_SECONDS, (*about, phase), spent) for phase, spent in (phases or {}).items()]
+        if wait is not None:
+            samples.append(Sample(f.DATA_WAIT, about, Distribution((0,) * 18, wait)))
+        return samples
+
+    def beat(self, rank: int, **phases: float) -> None:
+        """A sign of life of a rank in a phase."""
+        self.speak(rank, [Sample(f.PHASE_SECONDS, ("net", str(rank), phase), spent) for phase, spent in phases.items()])
+
+    def state(self, rank: int, state: str) -> None:
+        """A rank's state."""
+        self.speak(rank, [Sample(f.RANK_STATE, ("net", str(rank), one), float(one == state)) for one in f.STATES])
+
+    def marks(self, state: str, *records: Event) -> None:
+        """The run's state, and what the history is told beside it."""
+        samples = [Sample(f.RUN_INFO, ("net", ID, str(self.attempt), "1", "", "", "", ""), 1.0)]
+        samples += [Sample(f.STATE, ("net", one), float(one == state)) for one in f.STATES]
+        samples.append(Sample(f.ENDED_AT, ("net", "0"), self.now))
+        self.take(Batch(self.source, samples, complete=True, records=records))
+
+    def event(self, kind: str, rank: int | None = None, time: float | None = None, **fields: Any) -> Event:
+        """Something that happens to it."""
+        return Event(ID, self.attempt, self.now if time is None else time, kind, rank, fields=fields)
+
+    def tell(self, kind: str, rank: int | None = None, time: float | None = None, **fields: Any) -> list[Alarm]:
+        """The same, handed over."""
+        return self.take(Batch("training", records=[self.event(kind, rank, time, **fields)]))
+
+    def losses(self, first: int, *losses: float) -> None:
+        """Losses that rank 0 pushes."""
+        keys = ["lr", "loss"]
+        values = [value for loss in losses for value in (0.1, loss)]
+        steps = range(first, first + len(losses))
+        block = Block(keys, pack("q", steps), pack("q", steps), pack("d", values))
+        self.take(Batch("ingest", records=[Taken(bytes(16), 1, [block])]))
+
+    def raises(self, title: str, text: str = "", severity: str = "warning") -> list[Alarm]:
+        """What the training code says with run.alert."""
+        record = Alert(title, severity, self.now, ID, {"rank": "0", "step": "7"}, text, "", self.now)
+        return self.take(Batch("ingest", records=[record]))
+
+    def said(self, alert: str, *, over: bool = False) -> list[Alarm]:
+        """What was said by this name."""
+        return [alarm for alarm in self.alarms if alarm.alert == alert and alarm.over == over]
+
+    @property
+    def trouble(self) -> list[Alarm]:
+        """All that is worse than an info."""
+        return [alarm for alarm in self.alarms if alarm.severity != "info"]
+
+    def _opened(self, rank: int, world: int) -> Opened:
+        identity = Identity(ID, "net", self.attempt, rank, rank, world, world)
+        hello = Hello(identity, Clock(0, 0), 0, Totals())
+        return Opened(bytes([rank // 256, rank % 256, *bytes(14)]), hello, "net", self.attempt, BEGAN)
