@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from detectors.running import BEGAN, ID, Running
+
 from trackside_daemon.metric import Batch
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from detectors.running import Running
+
 from trackside_daemon.metric import Batch, Sample
 from trackside_daemon.pipeline import FAILURES
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trackside_daemon.detectors.clock import Clock
-    from trackside_daemon.detectors.run_view import Rank
+    from trackside_daemon.detectors.run_rank import Rank
     from trackside_daemon.record import Event
 
 OLD = 900.0

@@ -9,7 +9,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alarm import Alarm
-from trackside_daemon.detectors.pace import Longest, Pace
+from trackside_daemon.detectors.pace import Pace
+from trackside_daemon.detectors.run_rank import SYNC_PHASES
 from trackside_daemon.metric import Distribution
 from trackside_daemon.record import ENDED
 
@@ -17,72 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from trackside_daemon.alarm import Severity
+    from trackside_daemon.detectors.run_rank import Rank
     from trackside_daemon.metric import Sample
 
-STEP_PHASES = frozenset(("data", "forward", "backward", "optimizer", "step", "other"))
-"""Phases that are part of any step."""
-
-SYNC_PHASES = frozenset(("sync", "allreduce", "all_reduce", "reduce", "communication", "comm", "barrier", "collective"))
-"""Phases in which a rank waits for others. They are part of a step as well."""
-
-_ORDINARY = STEP_PHASES | SYNC_PHASES
-
-
+_PHASE_SECONDS = "trackside_training_phase_seconds_total"
 _PUSHES = "trackside_training_client_pushes_total"
 _STEP_DURATION = "trackside_training_step_duration_seconds"
-
-
-class Rank:
-    """One rank of one attempt.
-
-    Attributes:
-        step: The one that it pushed last; None before the first.
-        at: When that was, in watched seconds.
-        longest: Its longest gap between two pushes of late.
-        pushes: How often it was seen to have pushed.
-        ended: It has, however.
-        steps: How many it has made.
-        phases: Seconds by phase.
-        phase: The one that it is in, so far as that is known.
-        wait: Seconds that it waited for data; None while it does not say.
-        dropped: Pushed values that the client could not keep; None before it was told.
-    """
-
-    __slots__ = (
-        "at",
-        "dropped",
-        "ended",
-        "longest",
-        "number",
-        "phase",
-        "phases",
-        "pushes",
-        "run",
-        "stamp",
-        "step",
-        "steps",
-        "wait",
-    )
-
-    def __init__(self, run: Run, number: int, at: float) -> None:
-        self.run = run
-        self.number = number
-        self.at = at
-        self.stamp: float | None = None
-        self.step: int | None = None
-        self.longest = Longest()
-        self.pushes = 0
-        self.ended = False
-        self.steps = 0.0
-        self.phases: dict[str, float] = {}
-        self.phase = ""
-        self.wait: float | None = None
-        self.dropped: float | None = None
-
-    @property
-    def pauses(self) -> bool:
-        """Whether it is in a phase that is no part of a step, such as an evaluation."""
-        return bool(self.phase) and self.phase not in _ORDINARY
 
 
 class Run:
@@ -123,16 +64,19 @@ class Run:
 
     def take(self, rank: Rank, samples: Sequence[Sample], at: float) -> None:
         """What a rank says."""
-        grown = ("", 0.0)
+        entered, most = "", 0.0
         for metric, labels, value in samples:
-            if metric.name == "trackside_training_phase_seconds_total" and not isinstance(value, Distribution):
-                grown = max(grown, self._phase(rank, labels[2], value), key=_growth)
-            elif (handle := _HANDLERS.get(metric.name)) is not None:
-                handle(self, rank, labels, value.sum if isinstance(value, Distribution) else value, at)
+            handle = _HANDLERS.get(metric.name)
+            if handle is not None:
+                handle(self, rank, value.sum if isinstance(value, Distribution) else value, labels[-1], at)
+            elif metric.name == _PHASE_SECONDS and not isinstance(value, Distribution):
+                grown = self._spend(rank, labels[2], value)
+                if grown > most:
+                    entered, most = labels[2], grown
         if not self.pace.known:
             self._seed(rank, samples)
-        if grown[0]:
-            self._enter(rank, grown[0])
+        if entered:
+            self._enter(rank, entered)
 
     def alarm(
         self,
@@ -152,17 +96,17 @@ class Run:
             alert, severity, labels, time, summary, description, over=over, run=self.id, evidence=evidence or {}
         )
 
-    def _phase(self, rank: Rank, phase: str, seconds: float) -> tuple[str, float]:
-        """Keep a phase's seconds; the phase, and how much longer it is than before."""
+    def _spend(self, rank: Rank, phase: str, seconds: float) -> float:
+        """Keep a phase's seconds; by how much they have grown."""
         before = rank.phases.get(phase)
         rank.phases[phase] = seconds
-        self.syncs = self.syncs or phase in SYNC_PHASES
         if before is None:
-            return phase, 0.0
+            self.syncs = self.syncs or phase in SYNC_PHASES
+            return 0.0
         if phase == "data" and rank.wait is None and not rank.ended:  # not wrapped in data(), which tells more
             self.waited += max(0.0, seconds - before)
             self.waiting.add(rank.number)
-        return phase, seconds - before
+        return seconds - before
 
     def _seed(self, rank: Rank, samples: Sequence[Sample]) -> None:
         """What the rank's totals say of its pace."""
@@ -184,7 +128,7 @@ class Run:
         rank.phase = phase
         (self.pausing.add if rank.pauses and not rank.ended else self.pausing.discard)(rank.number)
 
-    def _pushed(self, rank: Rank, _: tuple[str, ...], stamp: float, at: float) -> None:
+    def _pushed(self, rank: Rank, stamp: float, _: str, at: float) -> None:
         """The moment of the last push, by the client's clock: only that it is another one counts."""
         if stamp == rank.stamp:
             return
@@ -196,7 +140,7 @@ class Run:
             self.order[rank.number] = rank
             self.order.move_to_end(rank.number)
 
-    def _step(self, rank: Rank, _: tuple[str, ...], value: float, at: float) -> None:
+    def _step(self, rank: Rank, value: float, _: str, at: float) -> None:
         """A step that is higher than any makes a gap, and so does one by which a rank has gone back."""
         step, before = int(value), rank.step
         rank.step = step
@@ -207,10 +151,10 @@ class Run:
             self.pace.add(at - self._advanced_at, 1 if back else step - self.high, at)
         self.high, self._advanced_at = step, at
 
-    def _rank_state(self, rank: Rank, labels: tuple[str, ...], value: float, at: float) -> None:
+    def _rank_state(self, rank: Rank, value: float, state: str, at: float) -> None:
         if not value:
             return
-        ended = labels[2] in ENDED
+        ended = state in ENDED
         if ended == rank.ended:
             return
         rank.ended = ended
@@ -219,21 +163,21 @@ class Run:
         self.pausing.discard(rank.number)
         self.waiting.discard(rank.number)
 
-    def _count_steps(self, rank: Rank, _: tuple[str, ...], value: float, __: float) -> None:
+    def _count_steps(self, rank: Rank, value: float, *_: object) -> None:
         rank.steps = value
         self.steps = max(self.steps, value)
 
-    def _wait(self, rank: Rank, _: tuple[str, ...], seconds: float, __: float) -> None:
+    def _wait(self, rank: Rank, seconds: float, *_: object) -> None:
         self.waited += 0.0 if rank.wait is None else max(0.0, seconds - rank.wait)
         rank.wait = seconds
         if not rank.ended:
             self.waiting.add(rank.number)
 
-    def _drop(self, rank: Rank, _: tuple[str, ...], count: float, __: float) -> None:
+    def _drop(self, rank: Rank, count: float, *_: object) -> None:
         self.dropped += 0.0 if rank.dropped is None else max(0.0, count - rank.dropped)
         rank.dropped = count
 
-    def _start(self, _: Rank, __: tuple[str, ...], time: float, ___: float) -> None:
+    def _start(self, _: Rank, time: float, *__: object) -> None:
         self.started = min(self.started or time, time)
 
 
@@ -247,11 +191,7 @@ def _quantile(times: Distribution, bounds: tuple[float, ...], share: float) -> f
     return times.sum
 
 
-def _growth(grown: tuple[str, float]) -> float:
-    return grown[1]
-
-
-_HANDLERS: dict[str, Callable[[Run, Rank, tuple[str, ...], float, float], None]] = {
+_HANDLERS: dict[str, Callable[[Run, Rank, float, str, float], None]] = {
     "trackside_training_step": Run._step,  # noqa: SLF001  its own
     "trackside_training_last_step_timestamp_seconds": Run._pushed,  # noqa: SLF001
     "trackside_training_rank_state": Run._rank_state,  # noqa: SLF001

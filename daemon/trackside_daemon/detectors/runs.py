@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from trackside_daemon.alarm import Alarm
-from trackside_daemon.detectors.blind import PipelineBlind, RunBlind
-from trackside_daemon.detectors.checkpoints import Checkpoints
+from trackside_daemon.detectors.blind import PipelineBlind
 from trackside_daemon.detectors.clock import Clock
-from trackside_daemon.detectors.data_loader import DataLoader
 from trackside_daemon.detectors.deaths import Deaths
+from trackside_daemon.detectors.followed import Followed, last_words
 from trackside_daemon.detectors.losses_seen import LossSeen
-from trackside_daemon.detectors.run_view import Rank, Run
-from trackside_daemon.detectors.stalled import FLOOR, RankSilent, Stalled
-from trackside_daemon.detectors.straggler import Straggler
+from trackside_daemon.detectors.run_rank import Rank
+from trackside_daemon.detectors.run_view import Run
+from trackside_daemon.detectors.stalled import FLOOR
 from trackside_daemon.detectors.user_alerts import UserAlerts
-from trackside_daemon.detectors.words import span
 from trackside_daemon.record import ENDED, Alert, Event, Opened, Taken
 
 if TYPE_CHECKING:
@@ -35,29 +33,6 @@ RUNS = 512
 
 SESSIONS = 8192
 """The same for client sessions."""
-
-
-class Part(Protocol):
-    """Looks after one thing of one run."""
-
-    def look(self, clock: Clock) -> Iterator[Alarm]:
-        """What time, and what came meanwhile, has changed."""
-
-    def end(self, clock: Clock) -> Iterator[Alarm]:
-        """The run has ended: what it says is over."""
-
-
-class Followed:
-    """A run that is followed, and who looks after it."""
-
-    def __init__(self, run: Run, floor: float) -> None:
-        self.run = run
-        self.checkpoints = Checkpoints(run)
-        self.parts: tuple[Part, ...] = (
-            *(Stalled(run), RankSilent(run, floor), Straggler(run), DataLoader(run)),
-            *(self.checkpoints, RunBlind(run)),
-        )
-        self.sources: set[str] = set()
 
 
 class RunWatch:
@@ -167,7 +142,7 @@ class RunWatch:
             yield from self._deaths.ended(run.id, run.attempt, run.name, state=run.state, time=time, clock=self._clock)
             return
         loss = self._losses.get((run.id, run.attempt))
-        text = _finished(run, time, loss.text() if loss else "")
+        text = last_words(run, time, loss.text() if loss else "")
         yield self._once("RunFinished", run.id, run.name, time, text)
 
     def _record(self, record: Record, source: str) -> Iterator[Alarm]:
@@ -241,11 +216,3 @@ def _place(source: str) -> tuple[tuple[str, int], int | None]:
         rest, rank = before, int(last)
     run, _, attempt = rest.rpartition(".")
     return (run, int(attempt)), rank
-
-
-def _finished(run: Run, time: float, loss: str) -> str:
-    """What is said of a run that has ended well, or was stopped."""
-    how = "has finished" if run.state == "finished" else "was stopped"
-    after = f" after {span(time - run.started)}" if run.started else ""
-    made = f" and {run.steps:,.0f} steps" if run.steps else ""
-    return f"run {run.name} {how}{after}{made}" + (f": {loss}" if loss else "")

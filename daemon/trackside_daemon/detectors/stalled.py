@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from trackside_daemon.alarm import Alarm, Severity
     from trackside_daemon.detectors.clock import Clock
-    from trackside_daemon.detectors.run_view import Rank, Run
+    from trackside_daemon.detectors.run_rank import Rank
+    from trackside_daemon.detectors.run_view import Run
 
 FLOOR = 60.0
 """Seconds of silence that are never a stall."""

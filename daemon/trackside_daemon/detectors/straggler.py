@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
 
 from trackside_daemon.detectors.words import span
 
@@ -11,7 +12,8 @@ if TYPE_CHECKING:
 
     from trackside_daemon.alarm import Alarm
     from trackside_daemon.detectors.clock import Clock
-    from trackside_daemon.detectors.run_view import Rank, Run
+    from trackside_daemon.detectors.run_rank import Rank
+    from trackside_daemon.detectors.run_view import Run
 
 OWN = ("data", "forward")
 """Phases of a rank's own, in which it waits for nobody."""
@@ -19,7 +21,7 @@ OWN = ("data", "forward")
 OWN_BESIDE_SYNC = ("backward", "optimizer")
 """So are these where the waiting is a phase of its own; else it is in them, as DDP reduces gradients in backward()."""
 
-STEPS, SECONDS = 20, 5.0
+STEPS, SECONDS = 20, 10
 """A window is of so many steps and so long, at least."""
 
 WINDOWS = 50
@@ -47,7 +49,8 @@ class Straggler:
         self._run = run
         self._marks: dict[int, Mark] = {}
         self._slow: dict[int, int] = {}
-        self._began, self._steps = 0.0, 0.0
+        self._began = run.at - crc32(run.id.encode()) % SECONDS  # not all runs at the same tick
+        self._steps = 0.0
         self._said: int | None = None
 
     def look(self, clock: Clock) -> Iterator[Alarm]:

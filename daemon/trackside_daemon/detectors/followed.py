@@ -1,0 +1,50 @@
+"""A run that is followed, and all that looks after it: the list that a new part is added to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from trackside_daemon.detectors.blind import RunBlind
+from trackside_daemon.detectors.checkpoints import Checkpoints
+from trackside_daemon.detectors.data_loader import DataLoader
+from trackside_daemon.detectors.stalled import RankSilent, Stalled
+from trackside_daemon.detectors.straggler import Straggler
+from trackside_daemon.detectors.words import span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trackside_daemon.alarm import Alarm
+    from trackside_daemon.detectors.clock import Clock
+    from trackside_daemon.detectors.run_view import Run
+
+
+class Part(Protocol):
+    """Looks after one thing of one run."""
+
+    def look(self, clock: Clock) -> Iterator[Alarm]:
+        """What time, and what came meanwhile, has changed."""
+
+    def end(self, clock: Clock) -> Iterator[Alarm]:
+        """The run has ended: what it says is over."""
+
+
+class Followed:
+    """A run that is followed, and who looks after it."""
+
+    def __init__(self, run: Run, floor: float) -> None:
+        self.run = run
+        self.checkpoints = Checkpoints(run)
+        self.parts: tuple[Part, ...] = (
+            *(Stalled(run), RankSilent(run, floor), Straggler(run), DataLoader(run)),
+            *(self.checkpoints, RunBlind(run)),
+        )
+        self.sources: set[str] = set()
+
+
+def last_words(run: Run, time: float, loss: str) -> str:
+    """What is said of a run that has ended well, or was stopped."""
+    how = "has finished" if run.state == "finished" else "was stopped"
+    after = f" after {span(time - run.started)}" if run.started else ""
+    made = f" and {run.steps:,.0f} steps" if run.steps else ""
+    return f"run {run.name} {how}{after}{made}" + (f": {loss}" if loss else "")
