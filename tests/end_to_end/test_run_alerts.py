@@ -1,0 +1,90 @@
+"""Alerts about runs, with the real daemon and real trainings: one that stops, one that is killed, one that says so itself."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any
+
+from processes import DEADLINE, Daemon, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from end_to_end.conftest import Process
+
+TRAINS = """
+import sys, time, trackside
+for step in range(100_000):
+    trackside.push(step=step, loss=0.5)
+    time.sleep(0.05)
+    if step == 20:
+        print("trains", flush=True)
+"""
+
+ALERTS = """
+import sys, trackside
+for step in range(10):
+    trackside.push(step=step, loss=0.5)
+trackside.alert("Reward hacking", "The score rose by 3.", severity="critical")
+trackside.push(step=10, loss=0.25)
+sys.stdin.readline()
+"""
+
+
+def alerts(daemon: Daemon, name: str) -> list[dict[str, Any]]:
+    """What the history has of the alerts of this name."""
+    return [one for one in daemon.api("alerts").json()["alerts"] if one["alert"] == name]
+
+
+def start(start_training: Callable[..., Process], daemon: Daemon, rank: int = 0, world: int = 1) -> Process:
+    """A training that has made some steps."""
+    about = {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank), "TRACKSIDE_RUN_ID": "the-run"}
+    training = start_training(daemon, "-c", TRAINS, TRACKSIDE_RUN_NAME="net", **about)
+    assert training.stdout is not None
+    assert training.stdout.readline() == "trains\n"
+    return training
+
+
+def made(daemon: Daemon) -> float:
+    """How many steps the page shows."""
+    return max(
+        (value for name, value in daemon.series().items() if name.startswith("trackside_training_step{")), default=0
+    )
+
+
+def test_a_training_that_stands_still_is_stalled(
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
+) -> None:
+    daemon = start_daemon(environ={"TRACKSIDE_ALERTS__STALL_AFTER": "2"})
+    training = start(start_training, daemon)
+    eventually(lambda: len(alerts(daemon, "RunStarted")) == 1)
+    eventually(lambda: made(daemon) > 60)
+    assert not alerts(daemon, "TrainingStalled")
+    training.send_signal(signal.SIGSTOP)
+    (alert,) = eventually(lambda: [one for one in alerts(daemon, "TrainingStalled") if one["severity"] == "critical"])
+    assert alert["summary"].startswith("run net has made no step for")
+
+
+def test_ranks_that_are_killed_are_one_alert_with_its_cause(
+    daemon: Daemon, start_training: Callable[..., Process]
+) -> None:
+    ranks = [start(start_training, daemon, rank, 2) for rank in range(2)]
+    ranks[1].kill()
+    (alert,) = eventually(lambda: alerts(daemon, "TrainingProcessDied"))
+    assert (alert["summary"], alert["severity"]) == ("rank 1 of run net was killed by SIGKILL", "critical")
+    ranks[0].kill()
+    (alert,) = eventually(lambda: [one for one in alerts(daemon, "TrainingProcessDied") if "also" in one["summary"]])
+    assert alert["summary"] == "rank 1 of run net was killed by SIGKILL; also on rank 0"
+
+
+def test_what_the_training_raises_and_its_good_end_are_told(
+    daemon: Daemon, start_training: Callable[..., Process]
+) -> None:
+    training = start_training(daemon, "-c", ALERTS, TRACKSIDE_RUN_NAME="net")
+    (alert,) = eventually(lambda: alerts(daemon, "UserAlert"))
+    assert (alert["summary"], alert["severity"]) == ("Reward hacking", "critical")
+    training.communicate("end\n", timeout=DEADLINE)
+    (alert,) = eventually(lambda: alerts(daemon, "RunFinished"))
+    assert alert["summary"].startswith("run net has finished after ")
+    assert alert["summary"].endswith("last loss 0.25, best 0.25 at step 10")
+    assert not alerts(daemon, "TrainingProcessDied")
