@@ -134,6 +134,7 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "collector.gpu.trouble": ("hot,lost:2", ("hot", "lost:2")),
         "alerts.enabled": ("false", False),
         "alerts.off": ("LossPlateau,SlowStep@debug-*", ("LossPlateau", "SlowStep@debug-*")),
+        "alerts.stall_after": ("2m", 120.0),
         "limits.runs": ("1", 1),
         "limits.keys": ("2", 2),
         "limits.series": ("3", 3),
