@@ -194,3 +194,22 @@ def test_what_is_forgotten_leaves_nothing_behind() -> None:
     run.take(Batch(run.source, complete=True))
     assert not run.watch._runs
     assert not run.watch._ranks
+
+
+def test_a_day_of_healthy_ranks_with_evaluations_and_checkpoints_raises_nothing() -> None:
+    run = Running(8)
+    end, step, evaluated = run.now + 86_400, 0, 0.0
+    while run.now < end:
+        step += 1
+        for rank in range(8):
+            phases = {"forward": 1.5 * step, "backward": 3.0 * step + 0.01 * rank, "data": 0.3 * step}
+            run.push(step, rank, phases=phases | ({} if rank else {"eval": evaluated}), wait=0.3 * step)
+        run.wait(5)
+        if step % 100 == 0:
+            for _ in range(300 if step % 1000 == 0 else 120):
+                evaluated += 1
+                run.beat(0, eval=evaluated)
+                run.wait(1)
+        if step % 200 == 0:
+            run.tell("checkpoint", 0)
+    assert not run.trouble

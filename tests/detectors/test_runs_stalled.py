@@ -98,7 +98,7 @@ def test_a_second_pause_that_takes_much_longer_than_the_first_is_a_stall() -> No
     for step in range(30, 200):
         run.push(step)
         run.wait(1)
-    for second in range(320):
+    for second in range(620):
         run.beat(0, eval=100.0 + second)
         run.wait(1)
     assert run.trouble[-1].severity == "critical"

@@ -168,3 +168,9 @@ def test_a_schedule_keeps_no_more_than_it_must() -> None:
     for place in range(10 * KEPT):
         schedule.note(place, 1.0)
     assert len(schedule._pauses) == KEPT
+
+
+def test_what_costs_nothing_worth_a_look_is_not_told() -> None:
+    values = [0.001 * value for value in paused(300, {217: 100.0})]
+    assert not feed(SlowStep(lost=0.05), values)
+    assert alarms(feed(SlowStep(lost=0.02), values)) == [217]

@@ -88,6 +88,12 @@ def test_steps_are_timed_by_when_they_were_pushed(watch: Watch) -> None:
     assert "step 30 took 10 s" in found.summary
 
 
+def test_a_few_milliseconds_are_no_slow_step(watch: Watch) -> None:
+    seconds = [0.001 + number % 3 / 1e5 for number in range(40)]
+    seconds[30] = 0.02
+    assert told(watch, opened(), taken(block(0, {"x": [0.0] * 40}, seconds))) == []
+
+
 def test_time_in_evaluation_is_no_step_s(watch: Watch) -> None:
     seconds = [1.0 + number % 3 / 100 for number in range(40)]
     seconds[30] = 10.0

@@ -32,6 +32,7 @@ def test_what_is_late_is_kept_and_not_on_the_page(desk: Any) -> None:
     _, (taken,) = say(desk, who.batch(1, {"loss": 0.5}))
     assert isinstance(taken, Taken)
     assert len(taken.blocks) == 1
+    assert taken.late
     _, records = say(desk, who.frames("bye", who.bye("failed"), 2))
     assert [type(record) for record in records] == [Taken, Event, Standing]
     assert records[2] == Standing(who.identity.run, 0, "failed", records[2].cause, records[2].ended, late=True)  # type: ignore[union-attr]

@@ -381,6 +381,15 @@ def test_the_history_is_told_of_a_session_before_what_it_pushed(desk: Any, who: 
     assert block.columns()[1][0] + taken.shift == round((WALL + 3) * 1e9), "its time, as Unix time"
 
 
+@pytest.mark.parametrize(("after", "late"), [(59.0, False), (61.0, True)])
+def test_what_is_a_minute_old_is_said_to_be_late(desk: Any, who: Speaker, *, after: float, late: bool) -> None:
+    desk.house.after = after
+    who.totals.phases = {"eval": 7.0}
+    desk.say(*who.batch(1, after=0.0))
+    (taken,) = records(desk, Taken)
+    assert (taken.late, taken.phases) == (late, {"eval": 7.0})
+
+
 @pytest.mark.parametrize(("boot", "offset"), [(None, 0.0), ("another", 7.0)])
 def test_only_a_clock_of_another_machine_is_corrected(desk: Any, boot: str | None, offset: float) -> None:
     who = Speaker(**({} if boot is None else {"boot": boot}))

@@ -115,6 +115,7 @@ def _changes(name: str, directory: Path | None, url: str, running: Replay) -> It
 
 def _of_run(source: Source, name: str, running: Replay) -> Iterator[Change]:
     from trackside_daemon.commands import rows
+    from trackside_daemon.detectors.durations import LOST
     from trackside_daemon.history.place import HistoryError
     from trackside_daemon.history.reader import UnknownRunError
 
@@ -124,7 +125,7 @@ def _of_run(source: Source, name: str, running: Replay) -> Iterator[Change]:
         raise WrongError(f"{name}: no such file, nor a run: {error}") from error
     if found.get("trimmed"):
         say("older samples of this run were trimmed, and the detectors see only what is left")
-    durations = rows.Durations()
+    durations, running.lost = rows.Durations(), LOST
     chunks = source.export(found["id"], "jsonl").chunks
     for row in rows.read(rows.split(chunks), rows.Rows(numbered=False), _Bad(f"run {name}")):
         if (derived := durations.take(row)) is not None:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 DURATION = "step_duration_seconds"
 """The key of what is derived; what the training itself pushed under it counts instead."""
 
+LOST = 0.05
+"""Seconds that a slow step loses at least: when a step was pushed is known as well as the host's scheduler lets it be."""
+
 
 class StepDurations:
     """Those of one rank. Pauses are part of a duration, but for those that `paused` was told of."""

@@ -19,6 +19,9 @@ ENOUGH_STEPS = 5
 BEGINNING = 1800.0
 """Seconds of silence that are a stall before there is a pace, and in a pause that is entered for the first time."""
 
+PAUSE, OVER_PAUSE = 600.0, 5.0
+"""Seconds that a pause which was made before may last, and times the longest gap: one evaluation is larger than another."""
+
 REMEMBERED = 2000
 REMEMBERED_SECONDS = 12 * 3600.0
 """The longest gap is remembered for so many gaps and so long, and for twice that at most: pauses come by schedule."""

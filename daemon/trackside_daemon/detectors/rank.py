@@ -64,10 +64,15 @@ class Found(NamedTuple):
 
 
 class RankDetectors:
-    """Those of one rank of one attempt; made anew for the next attempt."""
+    """Those of one rank of one attempt; made anew for the next attempt.
 
-    def __init__(self) -> None:
+    Args:
+        lost: Seconds that a slow step loses at least.
+    """
+
+    def __init__(self, *, lost: float = 0.0) -> None:
         self.context = Context()
+        self._lost = lost
         self._of: dict[str, tuple[Detector, ...]] = {}
         self._total: dict[str, str] = {}
         self._norms = Window(OWN)
@@ -89,10 +94,14 @@ class RankDetectors:
             elif role(key) == "gradient" and self._is_total(key):
                 self._note_gradient(column)
             if key not in self._of:
-                self._of[key] = tuple(detector() for detector in _DETECTORS[role(key)])
+                self._of[key] = self._made(role(key))
             for detector in self._of[key]:
                 for finding in detector.take(column, self.context):
                     yield Found(key, finding)
+
+    def _made(self, what: str) -> tuple[Detector, ...]:
+        made = tuple(detector() for detector in _DETECTORS[what])
+        return tuple(SlowStep(lost=self._lost) if isinstance(one, SlowStep) else one for one in made)
 
     def _is_total(self, key: str) -> bool:
         """Of several keys of a role that with the shortest name is of the whole model."""

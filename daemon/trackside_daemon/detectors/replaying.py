@@ -77,16 +77,21 @@ class Wanted(NamedTuple):
 class _Rank:
     """One rank of one attempt."""
 
-    def __init__(self, attempt: int) -> None:
+    def __init__(self, attempt: int, lost: float) -> None:
         self.attempt = attempt
-        self.detectors = RankDetectors()
+        self.detectors = RankDetectors(lost=lost)
         self.firing = Firing()
 
 
 class Replay:
-    """The detectors of all ranks."""
+    """The detectors of all ranks.
+
+    Attributes:
+        lost: Seconds that a slow step loses at least; to be set before the first row.
+    """
 
     def __init__(self, wanted: Wanted = Wanted()) -> None:  # noqa: B008  it is frozen
+        self.lost = 0.0
         self._wanted = wanted
         self._ranks: dict[int, _Rank] = {}
         self._counts: Counter[tuple[int, str]] = Counter()
@@ -97,7 +102,7 @@ class Replay:
         if rank is None or rank.attempt != row.attempt:
             if rank is not None:
                 yield from self._ended(row, rank)
-            rank = self._ranks[row.rank] = _Rank(row.attempt)
+            rank = self._ranks[row.rank] = _Rank(row.attempt, self.lost)
         watched = {key: value for key, value in row.values.items() if role(key)}
         if row.place is None:
             self._counts.update((row.rank, key) for key in watched)

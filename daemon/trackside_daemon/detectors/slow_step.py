@@ -60,13 +60,17 @@ class Slow(NamedTuple):
 
 
 class SlowStep:
-    """A step, or a few, that take more than *ratio* times the median of late and lie *scales* robust deviations above it."""
+    """A step, or a few, that take more than *ratio* times the median of late and lie *scales* robust deviations above it.
+
+    They have to lose *lost* seconds, too.
+    """
 
     alerts: tuple[str, ...] = ("SlowStep",)
 
-    def __init__(self, *, ratio: float = 1.5, scales: float = 9.0) -> None:
+    def __init__(self, *, ratio: float = 1.5, scales: float = 9.0, lost: float = 0.0) -> None:
         self._ratio = ratio
         self._scales = scales
+        self._lost = lost
         self._window = Window(BEFORE)
         self._by_step: Schedule | None = None
         self._by_time: Schedule | None = None
@@ -108,7 +112,7 @@ class SlowStep:
         scales = (slow.seconds - slow.usual) / (self._window.spread() + QUANTUM * slow.usual)
         if scales <= LEARNT_SCALES:
             return
-        told = slow.seconds > self._ratio * slow.usual and scales > self._scales
+        told = self._is_slow(slow.seconds, slow.usual) and scales > self._scales
         if told and not self._crowded(slow) and not self._due(slow):
             if self._index - self._last_slow > APART:
                 yield Finding("SlowStep", "warning", at, slow.text())
@@ -119,6 +123,9 @@ class SlowStep:
             self._by_step.note(slow.step, slow.excess)
         if self._by_time is not None and isfinite(slow.time):
             self._by_time.note(slow.time, slow.excess)
+
+    def _is_slow(self, seconds: float, usual: float) -> bool:
+        return seconds > self._ratio * usual and seconds - usual >= self._lost
 
     def _crowded(self, slow: Slow) -> bool:
         return self._by_step is not None and self._by_step.crowded(slow.step, self._unit)
@@ -137,7 +144,7 @@ class SlowStep:
 
     def _watch(self, at: int, step: int, seconds: float) -> Iterator[Finding]:
         usual = self._usual or 0.0
-        self._calm = self._calm + 1 if seconds <= self._ratio * usual else 0
+        self._calm = 0 if self._is_slow(seconds, usual) else self._calm + 1
         if self._calm >= CALM:
             text = f"steps take {self._window.median():.3g} s again at step {step:,}"
         elif self._index - self._told_at >= USUAL:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.pace import BEGINNING, ENOUGH, OVER_LONGEST, WARNING
+from trackside_daemon.detectors.pace import BEGINNING, ENOUGH, OVER_LONGEST, OVER_PAUSE, PAUSE, WARNING
 from trackside_daemon.detectors.words import count, span
 
 if TYPE_CHECKING:
@@ -139,14 +139,18 @@ class RankSilent:
 def allowed(run: Run, pausing: set[int]) -> float:
     """Seconds for which the run may be silent, now that these ranks of it are in a pause."""
     deadline = run.pace.deadline
+    if not pausing:
+        return deadline
     new = any(run.ranks[number].phase not in run.paused for number in islice(pausing, 4))
-    return max(deadline, BEGINNING) if new else deadline
+    return max(deadline, BEGINNING if new else max(PAUSE, OVER_PAUSE * run.pace.longest))
 
 
 def allowed_rank(rank: Rank) -> float:
     """Seconds for which a rank may be silent while others go on."""
-    learnt = OVER_LONGEST * rank.longest.seconds
-    return max(learnt, BEGINNING) if rank.pauses and rank.phase not in rank.run.paused else learnt
+    longest = rank.longest.seconds
+    if not rank.pauses:
+        return OVER_LONGEST * longest
+    return max(BEGINNING if rank.phase not in rank.run.paused else PAUSE, OVER_PAUSE * longest)
 
 
 def _is_ahead(rank: Rank, run: Run) -> bool:

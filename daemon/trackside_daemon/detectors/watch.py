@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trackside_daemon.alarm import Alarm
 from trackside_daemon.detectors.advice import NEXT
 from trackside_daemon.detectors.base import Column
-from trackside_daemon.detectors.durations import DURATION, StepDurations
+from trackside_daemon.detectors.durations import DURATION, LOST, StepDurations
 from trackside_daemon.detectors.firing import Firing
 from trackside_daemon.detectors.rank import Found, RankDetectors
 from trackside_daemon.detectors.roles import role
@@ -48,7 +48,7 @@ class _Rank:
 
     def _begin(self) -> None:
         """Learn anew."""
-        self._detectors = RankDetectors()
+        self._detectors = RankDetectors(lost=LOST)
         self._durations = StepDurations()
         self._firing = Firing()
         self._pushes_durations = False
