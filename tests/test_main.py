@@ -17,6 +17,7 @@ from speech import Client, Speaker
 
 from trackside.wire import Beat
 from trackside_daemon import __version__
+from trackside_daemon.pipeline import STAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -246,7 +247,7 @@ def test_the_status_says_how_the_daemon_does(daemon: Daemon) -> None:
     assert set(metrics["trackside_collector_success"]) >= {"cpu", "memory", "cgroup", "process", "gpu", "nvml", "ranks"}
     assert {name for name, how in said["collectors"].items() if how == {"state": "ok"}} >= {"cpu", "memory", "process"}
     assert metrics["trackside_ingest_messages_total"]["hello"] == 0.0
-    assert metrics["trackside_pipeline_failures_total"] == {"state": 0.0, "history": 0.0, "jsonl": 0.0}
+    assert metrics["trackside_pipeline_failures_total"] == dict.fromkeys(STAGES, 0.0)
     assert metrics["trackside_history_samples_total"] == 0.0
     assert metrics["trackside_history_size_bytes"] > 0
 
