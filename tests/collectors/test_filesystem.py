@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -372,6 +373,11 @@ def test_what_was_said_last_is_not_told_for_longer_than_the_deadline(
     assert set(by_mount(far)) == {"/"}
 
 
+def waits_for(collector: FilesystemCollector, count: int) -> bool:
+    """Whether, after another tick, so many do not answer, and nothing is said of any."""
+    return by_mount(collector) == {} and len(hanging(collector)) == count
+
+
 def test_many_are_asked_by_one_child_and_one_is_started_in_a_tick_at_most(
     table: Table, collect: Any, fifos: Path, clock: Clock
 ) -> None:
@@ -381,7 +387,7 @@ def test_many_are_asked_by_one_child_and_one_is_started_in_a_tick_at_most(
         os.mkfifo(fifos / name)
     collector = collect(*(f"/{name}" for name in names), command=(sys.executable, "-c", BLOCKS, str(fifos)))
     for asked in range(1, 5):
-        eventually(lambda asked=asked: by_mount(collector) == {} and len(hanging(collector)) == asked)
+        eventually(partial(waits_for, collector, asked))
         assert idle(collector) == []
     for name in names:
         (fifos / name).write_text("now")
