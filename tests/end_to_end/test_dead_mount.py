@@ -27,7 +27,7 @@ def mount(place: Path) -> Iterator[FuseMount]:
     try:
         mount = FuseMount(point)
     except CannotMount as error:
-        pytest.skip(f"{error}; tests/collectors/test_filesystem.py has the same without a mount")
+        pytest.skip(f"{error}; tests/collectors/test_remote.py has the same without a mount")
     yield mount
     mount.close()
 
