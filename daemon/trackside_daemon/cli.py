@@ -11,7 +11,15 @@ import typer
 
 from trackside_daemon import __version__, log
 from trackside_daemon.commands import doctor, gpu, keys, runs, spool
-from trackside_daemon.config import Config, ConfigError, describe, load, settings, warn_of_unknown_variables
+from trackside_daemon.config import (
+    Config,
+    ConfigError,
+    check_roots,
+    describe,
+    load,
+    settings,
+    warn_of_unknown_variables,
+)
 from trackside_daemon.ingest.endpoint import EndpointError
 from trackside_daemon.ingest.server import PushSocket
 from trackside_daemon.nvml.groups import GROUPS
@@ -137,6 +145,7 @@ def daemon(
 
     try:
         config = reload()
+        check_roots(config.path)
         log.set_up(config.log.level, config.log.format)
         warn_of_unknown_variables()
         hold()
@@ -187,6 +196,7 @@ def check_config(
     """Say what is wrong with a configuration file, and how to mend it."""
     try:
         config = load(file, groups=GROUPS)
+        check_roots(config.path)
     except ConfigError as error:
         _fail(str(error))
     for path in settings():

@@ -10,6 +10,7 @@ import difflib
 import logging
 import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import yaml
@@ -32,7 +33,6 @@ from trackside_daemon.troubles import assigned
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
-    from pathlib import Path
 
     from pydantic_settings import PydanticBaseSettingsSource
 
@@ -53,6 +53,8 @@ _LISTS = {
     "collector.gpu.skip": "processes,clock",
     "collector.gpu.trouble": "hot,lost:2",
 }
+_ROOTS = {"procfs": ("procfs", "stat"), "sysfs": ("sysfs", "class"), "rootfs": ("directory", "")}
+"""What is looked for in each, to know it by."""
 _KUBERNETES = re.compile(PREFIX + r"(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)$")
 
 log = logging.getLogger("trackside")
@@ -170,6 +172,20 @@ def load(
         raise ConfigError(_explain(error, given)) from None
     _check_gpu(config.collector.gpu, given, groups)
     return config
+
+
+def check_roots(path: PathSection) -> None:
+    """Whether the host's directories that were set are what they should be; a machine without /sys is none's slip.
+
+    Raises:
+        ConfigError: In one line, the first that is wrong.
+    """
+    for name, (what, sign) in _ROOTS.items():
+        root, default = Path(getattr(path, name)), PathSection.model_fields[name].default
+        if str(root) == default or (root.is_dir() and (root / sign).exists()):
+            continue
+        lacks = f"it has no {sign}" if root.is_dir() else "it is a file" if root.exists() else "it is not there"
+        raise ConfigError(f"path.{name}: {root} is no {what}: {lacks}; say where the host's {default} is mounted")
 
 
 def _check_gpu(gpu: GpuSection, given: _Given, groups: Collection[str] | None) -> None:

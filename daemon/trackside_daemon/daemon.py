@@ -220,7 +220,11 @@ class Daemon:
             (on.gpu.enabled, self._counts),
             (on.ranks.enabled, ranks),
         ]
-        paths = (*on.filesystem.paths, str(directory)) if self._config.path.rootfs == "/" else on.filesystem.paths
+        paths = (
+            (*on.filesystem.paths, str(directory.absolute()))
+            if self._config.path.rootfs == "/"
+            else on.filesystem.paths
+        )
         host = host_collectors(on, self._config.path, paths)
         return [*host, *(collector for enabled, collector in built if enabled)]
 
