@@ -23,6 +23,7 @@ from trackside_daemon.config import (
 from trackside_daemon.ingest.endpoint import EndpointError
 from trackside_daemon.ingest.server import PushSocket
 from trackside_daemon.nvml.groups import GROUPS
+from trackside_daemon.open_files import raise_limit
 from trackside_daemon.signals import hold
 from trackside_daemon.web.address import AddressError, listen
 
@@ -148,6 +149,7 @@ def daemon(
         check_roots(config.path)
         log.set_up(config.log.level, config.log.format)
         warn_of_unknown_variables()
+        raise_limit()
         hold()
         with closing(PushSocket(config.push.endpoint, keys=config.push.keys, group=config.push.group)) as push_socket:
             status = _serve(config, reload, push_socket, listen(config.web.listen_address))

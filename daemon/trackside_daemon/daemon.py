@@ -117,9 +117,9 @@ class Daemon:
         self._state = State()
         self._nvml = Nvml(order(config))
         self._gpu = GpuCollector(self._nvml, patience(config.sample.interval), Chronicle())
-        gpu = config.collector.gpu
-        self._counts = NvmlCollector(self._nvml, self._gpu, gpu.expected, None if gpu.simulate else Path("/sys"))
-        self._process = ProcessCollector(lambda: self._runs.members, PROC, smaps=config.collector.process.smaps)
+        on, sys = config.collector, Path(config.path.sysfs)
+        self._counts = NvmlCollector(self._nvml, self._gpu, on.gpu.expected, None if on.gpu.simulate else Path("/sys"))
+        self._process = ProcessCollector(lambda: self._runs.members, PROC, sys, smaps=on.process.smaps)
         directory = prepare(Path(config.storage.path) if config.storage.path else None)
         self._collectors = self._build_collectors(directory)
         self._history = self._open_history(directory)
@@ -128,7 +128,7 @@ class Daemon:
         self._runs = Runs(limits, config.run.linger, self._liveness, self._history.last_attempt)
         self._pipeline = Pipeline(self._state, self._history)
         self._spools = Spools(push_socket.endpoints)
-        watch = Watch(PROC, Path(config.path.sysfs))
+        watch = Watch(PROC, sys)
         self._sessions = Sessions(
             *(self._runs, self._history.known, boot_id(Path("/proc")), watch.meet),
             lambda: {**push_socket.rejected(), **self._spools.rejected()},
