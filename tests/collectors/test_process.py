@@ -9,6 +9,7 @@ import pytest
 from collectors.trees import FIRST, Proc, member
 
 from trackside_daemon.collectors import below, own, smaps, tree
+from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.below import TURN_SECONDS
 from trackside_daemon.collectors.own import LATER_SECONDS
 from trackside_daemon.collectors.process import ProcessCollector
@@ -245,6 +246,15 @@ def test_the_next_process_of_a_pid_is_the_younger_runs_though_the_older_has_not_
     machine.members = (member(RANK), member(RANK, run="second", run_id="id-8"))
     machine.page()
     assert [one.run for one in machine.collector.seen] == ["second"]
+
+
+def test_pids_that_are_all_hidden_are_told_with_what_would_show_them(machine: Machine) -> None:
+    machine.members = (member(0), member(0, rank=1))
+    for _ in range(2):
+        with pytest.raises(NothingToCollect, match="hostPID"):
+            machine.page()
+    machine.members = ()
+    assert machine.page() == {}
 
 
 def test_a_process_whose_pid_is_hidden_and_one_that_is_gone_are_left_out(machine: Machine) -> None:

@@ -55,7 +55,8 @@ SHARED = Metric(
 CPU = Metric(
     "trackside_dataloader_cpu_seconds_total",
     "counter",
-    "CPU time of all workers, those that are gone too, from /proc/PID/stat; one that no two ticks have seen is missed.",
+    "CPU time of all workers, those that are gone too, from /proc/PID/stat; what one used after the last tick that saw it is "
+    "missed, which is much where epochs take a few ticks.",
     _WHOSE,
     "seconds",
 )

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside_daemon.collectors.base import HIDDEN, NothingToCollect
 from trackside_daemon.collectors.below import Below, Whose
 from trackside_daemon.collectors.deaths import Deaths
 from trackside_daemon.collectors.own import Own
@@ -93,9 +94,14 @@ class ProcessCollector:
         self._began: dict[tuple[str, int, int], int] = {}
 
     def collect(self) -> list[Sample]:
-        """What each rank takes and what those below it do; nothing when nobody trains."""
+        """What each rank takes and what those below it do; nothing when nobody trains.
+
+        Raises:
+            NothingToCollect: Processes train here, and the pid of none is known.
+        """
         now = self._clock()
-        members = [member for member in self._members() if member.pid]
+        every = self._members()
+        members = [member for member in every if member.pid]
         self._rooms.hear(members, now)
         self._below.begin(now)
         trees = list(self._trees(members, now))
@@ -110,6 +116,8 @@ class ProcessCollector:
         self._own.keep(lives)
         self._below.keep(ranks, {member.pid for member in members})
         self._remember(trees, members)
+        if every and not members:
+            raise NothingToCollect(HIDDEN)
         return samples
 
     def reports(self) -> Sequence[Record]:
