@@ -36,8 +36,7 @@ from trackside_daemon.ingest.sessions import DUPLICATES, GAPS, MESSAGES, REJECTE
 from trackside_daemon.ingest.spools import Spools
 from trackside_daemon.ingest.watch import Watch
 from trackside_daemon.metric import Batch, Metric, Sample
-from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlUnavailable
-from trackside_daemon.nvml.reading import Order
+from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlUnavailable, order
 from trackside_daemon.pipeline import FAILURES, Pipeline
 from trackside_daemon.sampler import DURATION, LAST_SUCCESS, SUCCESS, Sampler
 from trackside_daemon.signals import SIGNALS, STOP, hold
@@ -115,7 +114,7 @@ class Daemon:
         self._reloaded_at, self._reloaded = self._started, True
         self._failed = self._serving = self._ready = False
         self._state = State()
-        self._nvml = Nvml(order(config))
+        self._nvml = Nvml(order(config.collector.gpu))
         self._gpu = GpuCollector(self._nvml, patience(config.sample.interval), Chronicle())
         on, sys = config.collector, Path(config.path.sysfs)
         self._counts = NvmlCollector(self._nvml, self._gpu, on.gpu.expected, None if on.gpu.simulate else Path("/sys"))
@@ -388,12 +387,6 @@ class Daemon:
         name = getattr(problem.thread, "name", "a thread")
         logger.error("%s failed: %r", name, problem.exc_value, exc_info=problem.exc_value)
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-def order(config: Config) -> Order:
-    """What the NVML worker is to do."""
-    gpu = config.collector.gpu
-    return Order(gpu.extra, gpu.skip, gpu.simulate, gpu.profile, gpu.trouble)
 
 
 def _make_token(path: Path) -> Token:
