@@ -136,7 +136,7 @@ class Tree:
     def _listed(self, pid: int, thread: str) -> list[int]:
         """The children that a thread has started (/proc/PID/task/TID/children)."""
         try:
-            return list(map(int, read(f"{self._proc}/{pid}/task/{thread}/children").split()))
+            return [int(one) for one in read(f"{self._proc}/{pid}/task/{thread}/children").split() if one.isdigit()]
         except OSError:  # it is over
             return []
 
