@@ -14,9 +14,11 @@ import socket
 import struct
 import subprocess
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 BLOCK, BLOCKS, FREE, AVAIL, FILES, FILES_FREE = 4096, 1000, 400, 300, 200, 150
@@ -25,7 +27,7 @@ BLOCK, BLOCKS, FREE, AVAIL, FILES, FILES_FREE = 4096, 1000, 400, 300, 200, 150
 GETATTR, STATFS, INIT = 3, 17, 26
 SILENT = {2, 36, 42}  # FORGET, INTERRUPT and BATCH_FORGET have no answer
 ENOSYS = 38
-MS_NOSUID, MS_NODEV, MNT_DETACH = 2, 4, 2
+MS_RDONLY, MS_NOSUID, MS_NODEV, MNT_DETACH = 1, 2, 4, 2
 READ_BYTES = 1024 * 1024 + 4096
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -85,6 +87,18 @@ class FuseMount:
     def _line(self) -> str:
         assert self._server.stdout is not None
         return self._server.stdout.readline().rstrip("\n")
+
+
+def mount_overlay(point: Path, *layers: Path) -> Callable[[], None]:
+    """Layers, the upper one first, as one file system that is only read; what unmounts it.
+
+    Raises:
+        CannotMount: The message says why.
+    """
+    options = f"lowerdir={':'.join(map(str, layers))}".encode()
+    if libc.mount(b"overlay", os.fsencode(point), b"overlay", MS_RDONLY, options) != 0:
+        raise CannotMount(f"this machine cannot mount an overlay: {os.strerror(ctypes.get_errno())}")
+    return partial(_unmount, str(point))
 
 
 def serve(point: str) -> None:

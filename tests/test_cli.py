@@ -33,6 +33,7 @@ NEEDS_PORT = (
     "--push.keys is for clients that come by TCP, and there is no such endpoint; add one, such as"
     " --push.endpoint=tcp://0.0.0.0:21791"
 )
+NO_PROCFS = "path.procfs: /no/such is no procfs: it is not there; say where the host's /proc is mounted"
 NEEDS_GROUP = (
     "--push.group: there is no group nobody-has-this; make it with: groupadd --system nobody-has-this, or name another"
 )
@@ -138,6 +139,8 @@ def test_wrong_usage_names_what_was_perhaps_meant(arguments: list[str], says: st
             "--push.keys: /no/such/daemon.key: no such file or directory; make it with: trackside keys /no/such",
         ),
         (["--push.group=nobody-has-this"], {}, NEEDS_GROUP),
+        (["--path.procfs=/no/such"], {}, NO_PROCFS),
+        ([], {"TRACKSIDE_PATH__ROOTFS": ""}, "TRACKSIDE_PATH__ROOTFS: '' is not an absolute path, such as /data"),
     ],
 )
 def test_a_wrong_setting_is_one_line(place: Path, flags: list[str], environ: dict[str, str], says: str) -> None:

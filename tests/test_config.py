@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from trackside_daemon.config import (
     CLIENT_VARIABLES,
     Config,
     ConfigError,
+    check_roots,
     describe,
     load,
     settings,
@@ -20,10 +22,10 @@ from trackside_daemon.config import (
     warn_of_unknown_variables,
 )
 from trackside_daemon.quantities import seconds, size_bytes
+from trackside_daemon.sections import PathSection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 RULE = RuleSection(alert="A", metric="key:loss", above=5.0)
 
@@ -270,6 +272,12 @@ def test_what_is_left_empty_has_its_default(file: Callable[[str], Path], text: s
             "collector: {gpu: {expected: -1}}",
             "collector.gpu.expected: input should be greater than or equal to 0, got -",
         ),
+        ("path: {procfs: ''}", "path.procfs: '' is not an absolute path, such as /data"),
+        ("path: {rootfs: nowhere}", "path.rootfs: 'nowhere' is not an absolute path, such as /data"),
+        ("path: {sysfs: ~nobody-has-this/sys}", "path.sysfs: '~nobody-has-this/sys'"),
+        ("collector: {filesystem: {paths: ['']}}", "collector.filesystem.paths: '' is not an absolute path"),
+        ("collector: {filesystem: {paths: '/, data'}}", "collector.filesystem.paths: 'data' is not an absolute path"),
+        ("collector: {filesystem: {paths: 5}}", "collector.filesystem.paths: should be a list such as /,/data,/ch"),
         ("collector: {gpu: {extra: 5}}", "collector.gpu.extra: should be a list such as links,engines, got 5"),
     ],
 )
@@ -320,6 +328,39 @@ def test_what_is_wrong_in_a_variable_is_named_by_the_variable(
 def test_what_is_wrong_in_a_flag_is_named_by_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACKSIDE_LOG__LEVEL", "debug")
     assert refusal(None, {"log": {"level": "loud"}}).startswith("--log.level: input should be 'debug'")
+
+
+def test_the_home_directory_may_be_written_as_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    flags = {"path": {"rootfs": "~/host"}, "collector": {"filesystem": {"paths": "~,~/data"}}}
+    config = load(None, flags)
+    assert config.path.rootfs == "/home/ada/host"
+    assert config.collector.filesystem.paths == ("/home/ada", "/home/ada/data")
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "sign", "default"),
+    [("procfs", "procfs", "stat", "/proc"), ("sysfs", "sysfs", "class", "/sys"), ("rootfs", "directory", "", "/")],
+)
+def test_a_root_that_is_none_is_said_in_one_line(tmp_path: Path, name: str, what: str, sign: str, default: str) -> None:
+    file, empty, good = tmp_path / "file", tmp_path / "empty", tmp_path / "good"
+    file.touch()
+    empty.mkdir()
+    (good / sign).mkdir(parents=True)
+    wrong = {file: "it is a file", tmp_path / "nowhere": "it is not there", empty: f"it has no {sign}"}
+    for root, lacks in wrong.items():
+        if root == empty and not sign:
+            continue
+        with pytest.raises(ConfigError) as caught:
+            check_roots(PathSection(**{name: str(root)}))
+        expected = f"path.{name}: {root} is no {what}: {lacks}; say where the host's {default} is mounted"
+        assert str(caught.value) == expected
+    check_roots(PathSection(**{name: str(good)}))
+
+
+def test_a_machine_without_sysfs_is_no_slip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "is_dir", lambda _: False)
+    check_roots(PathSection())
 
 
 @pytest.mark.parametrize("name", ["extra", "skip"])

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from documents import generator
 from processes import ROOT, clean_environ, command
 
 from trackside_daemon.nvml.groups import GROUPS
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -113,3 +117,15 @@ def test_every_group_of_gpu_readings_is_on_the_page_of_gpus() -> None:
     assert [
         name for name, group in GROUPS.items() if (f"| `{name}` |" if group.extra else f"`{name}`") not in page
     ] == []
+
+
+def test_prometheus_can_read_every_expression_of_the_host_s_page(tmp_path: Path) -> None:
+    blocks = re.findall(r"```promql\n(.*?)```", (ROOT / "docs" / "host.md").read_text(), re.DOTALL)
+    lines = [line for block in blocks for line in re.sub("#.*", "", block).splitlines() if line.strip()]
+    expressions = re.split(r"\n(?![ )])", "\n".join(lines))
+    assert len(expressions) > 10
+    rules = [{"alert": "Any", "expr": one} for one in expressions]
+    file = tmp_path / "rules.yml"
+    file.write_text(json.dumps({"groups": [{"name": "host", "rules": rules}]}))
+    check = subprocess.run(["promtool", "check", "rules", file], capture_output=True, text=True, check=False)
+    assert check.returncode == 0, check.stderr

@@ -83,12 +83,13 @@ def heads(directories: Iterable[Path], machine: str | None) -> Iterator[tuple[by
 
 
 def _named(directories: Iterable[Path]) -> Iterator[tuple[Path, str, bytes]]:
-    """The directory, name and session of each spool."""
+    """The directory, name and session of each spool; a place that cannot be looked into has none."""
     for directory in directories:
         files = []
-        for path in directory.glob("*.spool"):
-            with suppress(OSError):
-                files.append((path.stat().st_mtime_ns, path))
+        with suppress(OSError):
+            for path in directory.glob("*.spool"):
+                with suppress(OSError):
+                    files.append((path.stat().st_mtime_ns, path))
         for name in dict.fromkeys(path.name.partition(".")[0] for _, path in sorted(files)):
             if re.fullmatch("[0-9a-f]{32}", name):
                 yield directory, name, bytes.fromhex(name)

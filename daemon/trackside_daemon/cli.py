@@ -11,10 +11,19 @@ import typer
 
 from trackside_daemon import __version__, log
 from trackside_daemon.commands import alerts, doctor, gpu, keys, replay, runs, spool
-from trackside_daemon.config import Config, ConfigError, describe, load, settings, warn_of_unknown_variables
+from trackside_daemon.config import (
+    Config,
+    ConfigError,
+    check_roots,
+    describe,
+    load,
+    settings,
+    warn_of_unknown_variables,
+)
 from trackside_daemon.ingest.endpoint import EndpointError
 from trackside_daemon.ingest.server import PushSocket
 from trackside_daemon.nvml.groups import GROUPS
+from trackside_daemon.open_files import raise_limit
 from trackside_daemon.signals import hold
 from trackside_daemon.web.address import AddressError, listen
 
@@ -137,8 +146,10 @@ def daemon(
 
     try:
         config = reload()
+        check_roots(config.path)
         log.set_up(config.log.level, config.log.format)
         warn_of_unknown_variables()
+        raise_limit()
         hold()
         with closing(PushSocket(config.push.endpoint, keys=config.push.keys, group=config.push.group)) as push_socket:
             status = _serve(config, reload, push_socket, listen(config.web.listen_address))
@@ -191,6 +202,7 @@ def check_config(
     try:
         config = load(file, groups=GROUPS)
         rules(config.alerts)
+        check_roots(config.path)
     except ConfigError as error:
         _fail(str(error))
     except RuleError as error:

@@ -10,6 +10,7 @@ import difflib
 import logging
 import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import yaml
@@ -34,7 +35,6 @@ from trackside_daemon.troubles import assigned
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
-    from pathlib import Path
 
     from pydantic_settings import PydanticBaseSettingsSource
 
@@ -57,6 +57,8 @@ _LISTS = {
     "collector.gpu.trouble": "hot,lost:2",
     "alerts.rules": "[{alert: LossHigh, metric: 'key:loss', above: 5}]",
 }
+_ROOTS = {"procfs": ("procfs", "stat"), "sysfs": ("sysfs", "class"), "rootfs": ("directory", "")}
+"""What is looked for in each, to know it by."""
 _KUBERNETES = re.compile(PREFIX + r"(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)$")
 
 log = logging.getLogger("trackside")
@@ -179,6 +181,20 @@ def load(
         raise ConfigError(_explain(error, given)) from None
     _check_gpu(config.collector.gpu, given, groups)
     return config
+
+
+def check_roots(path: PathSection) -> None:
+    """Whether the host's directories that were set are what they should be; a machine without /sys is none's slip.
+
+    Raises:
+        ConfigError: In one line, the first that is wrong.
+    """
+    for name, (what, sign) in _ROOTS.items():
+        root, default = Path(getattr(path, name)), PathSection.model_fields[name].default
+        if str(root) == default or (root.is_dir() and (root / sign).exists()):
+            continue
+        lacks = f"it has no {sign}" if root.is_dir() else "it is a file" if root.exists() else "it is not there"
+        raise ConfigError(f"path.{name}: {root} is no {what}: {lacks}; say where the host's {default} is mounted")
 
 
 def _check_gpu(gpu: GpuSection, given: _Given, groups: Collection[str] | None) -> None:

@@ -38,8 +38,7 @@ from trackside_daemon.ingest.server import Server
 from trackside_daemon.ingest.sessions import DUPLICATES, GAPS, MESSAGES, REJECTED, Sessions
 from trackside_daemon.ingest.spools import Spools
 from trackside_daemon.ingest.watch import Watch
-from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlUnavailable
-from trackside_daemon.nvml.reading import Order
+from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlUnavailable, order
 from trackside_daemon.pipeline import FAILURES, Pipeline
 from trackside_daemon.sampler import DURATION, LAST_SUCCESS, SUCCESS, Sampler
 from trackside_daemon.signals import SIGNALS, STOP, hold
@@ -109,11 +108,11 @@ class Daemon:
         self._reloaded_at, self._reloaded = self._started, True
         self._failed = self._serving = self._ready = False
         self._state = State()
-        self._nvml = Nvml(order(config))
+        self._nvml = Nvml(order(config.collector.gpu))
         self._gpu = GpuCollector(self._nvml, patience(config.sample.interval), Chronicle())
-        gpu = config.collector.gpu
-        self._counts = NvmlCollector(self._nvml, self._gpu, gpu.expected, None if gpu.simulate else Path("/sys"))
-        self._process = ProcessCollector(lambda: self._runs.members, PROC, smaps=config.collector.process.smaps)
+        on, sys = config.collector, Path(config.path.sysfs)
+        self._counts = NvmlCollector(self._nvml, self._gpu, on.gpu.expected, None if on.gpu.simulate else Path("/sys"))
+        self._process = ProcessCollector(lambda: self._runs.members, PROC, sys, smaps=on.process.smaps)
         directory = prepare(Path(config.storage.path) if config.storage.path else None)
         self._collectors = self._build_collectors(directory)
         self._history = self._open_history(directory)
@@ -129,7 +128,7 @@ class Daemon:
             raise StartError(str(error)) from error
         self._pipeline = Pipeline(self._state, self._history, found, self._book)
         self._spools = Spools(push_socket.endpoints)
-        watch = Watch(PROC, Path(config.path.sysfs))
+        watch = Watch(PROC, sys)
         self._sessions = Sessions(
             *(self._runs, self._history.known, boot_id(Path("/proc")), watch.meet),
             lambda: {**push_socket.rejected(), **self._spools.rejected()},
@@ -222,7 +221,11 @@ class Daemon:
             (on.gpu.enabled, self._counts),
             (on.ranks.enabled, ranks),
         ]
-        paths = (*on.filesystem.paths, str(directory)) if self._config.path.rootfs == "/" else on.filesystem.paths
+        paths = (
+            (*on.filesystem.paths, str(directory.absolute()))
+            if self._config.path.rootfs == "/"
+            else on.filesystem.paths
+        )
         host = host_collectors(on, self._config.path, paths)
         return [*host, *(collector for enabled, collector in built if enabled)]
 
@@ -378,12 +381,6 @@ class Daemon:
         name = getattr(problem.thread, "name", "a thread")
         logger.error("%s failed: %r", name, problem.exc_value, exc_info=problem.exc_value)
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-def order(config: Config) -> Order:
-    """What the NVML worker is to do."""
-    gpu = config.collector.gpu
-    return Order(gpu.extra, gpu.skip, gpu.simulate, gpu.profile, gpu.trouble)
 
 
 def _make_token(path: Path) -> Token:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -53,6 +54,17 @@ def pattern(value: str) -> str:
     return value
 
 
+def absolute(value: str) -> str:
+    """A path from / on; ~ is the home directory."""
+    try:
+        path = str(Path(value).expanduser())
+    except RuntimeError as error:
+        raise ValueError(f"{value!r}: {error}") from None
+    if not path.startswith("/"):
+        raise ValueError(f"{value!r} is not an absolute path, such as /data")
+    return path
+
+
 def text(value: object) -> object:
     """A text that YAML has read as a number."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
@@ -61,4 +73,6 @@ def text(value: object) -> object:
 Seconds = Annotated[float, BeforeValidator(seconds), Field(allow_inf_nan=False, le=100 * 365 * 86400)]
 Bytes = Annotated[int, BeforeValidator(size_bytes), AfterValidator(bound_bytes)]
 Pattern = Annotated[str, AfterValidator(pattern)]
+AbsolutePath = Annotated[str, AfterValidator(absolute)]
 Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
+AbsolutePaths = Annotated[tuple[AbsolutePath, ...], NoDecode, BeforeValidator(_listed)]

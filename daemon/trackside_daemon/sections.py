@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from trackside_daemon.quantities import Bytes, Pattern, Seconds, Texts, text
+from trackside_daemon.quantities import AbsolutePath, AbsolutePaths, Bytes, Pattern, Seconds, Texts, text
 
 
 class Section(BaseModel):
@@ -24,9 +24,9 @@ class SampleSection(Section):
 class PathSection(Section):
     """Where the host's files are; in a container they may be mounted elsewhere."""
 
-    procfs: Annotated[str, Field(description="Where the host's /proc is.")] = "/proc"
-    sysfs: Annotated[str, Field(description="Where the host's /sys is.")] = "/sys"
-    rootfs: Annotated[str, Field(description="Where the host's / is.")] = "/"
+    procfs: Annotated[AbsolutePath, Field(description="Where the host's /proc is.")] = "/proc"
+    sysfs: Annotated[AbsolutePath, Field(description="Where the host's /sys is.")] = "/sys"
+    rootfs: Annotated[AbsolutePath, Field(description="Where the host's / is.")] = "/"
 
 
 class RunSection(Section):
@@ -138,7 +138,7 @@ class FilesystemSection(CollectorSection):
     """The collector of file systems."""
 
     paths: Annotated[
-        Texts,
+        AbsolutePaths,
         Field(
             description="Paths whose file systems are shown, such as those of data and checkpoints; the history's is shown too."
         ),
@@ -149,7 +149,9 @@ class NetworkSection(CollectorSection):
     """The collector of network devices."""
 
     exclude: Annotated[Pattern, Field(description="Devices to leave out, as a regular expression.")] = (
-        r"(veth|cali|cilium|lxc|cni|flannel|docker|podman|br-|virbr|vnet|tap|ifb|dummy).*"
+        r"(veth|cali|cilium|lxc|azv|cni|flannel|kube-|nodelocaldns|vxlan\.calico|(genev|vxlan)_sys_).*"  # pods, clusters
+        r"|(eni|gke)[0-9a-f]{11}|(cbr|tunl)\d+"
+        r"|(docker|podman|nerdctl|br-|virbr|lxdbr|incusbr|ovs-|vnet|tap|ifb|dummy).*"  # containers, virtual machines
     )
 
 

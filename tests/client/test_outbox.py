@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from trackside import outbox as outbox_module
 from trackside import spool as spool_module
-from trackside.leftover import Leftover, leftovers
+from trackside.leftover import Leftover, heads, leftovers
 from trackside.outbox import PENDING_BYTES, WINDOW
 from trackside.session import Session
 from trackside.spool import Record, _record
@@ -341,6 +341,27 @@ def test_only_what_its_process_has_left_is_found_and_only_this_machines(spool: P
     (left,) = leftovers([spool, spool / "nowhere"], None)
     assert isinstance(left, Leftover)
     assert list(leftovers([spool], None)) == []  # it is held now
+
+
+@pytest.mark.parametrize("error", [PermissionError, TimeoutError])
+def test_a_place_that_cannot_be_looked_into_has_nothing_and_the_others_are_looked_into(
+    spool: Path, monkeypatch: pytest.MonkeyPatch, error: type[OSError]
+) -> None:
+    session = a_session()
+    push(session, {"loss": 1.0}, 1)
+    session.drain(CLOCK)
+    session.settle(CLOCK, everything=True)
+    session.spool.close()
+    closed, stat = spool / "closed", Path.stat
+
+    def refuses(path: Path, **more: bool) -> os.stat_result:
+        if path == closed:
+            raise error
+        return stat(path, **more)
+
+    monkeypatch.setattr(Path, "stat", refuses)
+    assert [session for session, _ in heads([closed, spool], None)]
+    assert len(list(leftovers([closed, spool], None))) == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"trackside spool 1\n", b"trackside spool 1\n" + bytes(28), bytes(1000)])

@@ -25,6 +25,7 @@ DEAD = {"device_error": 1}
 #: hangs until somebody writes there.
 BLOCKS = """
 import os, sys
+print("ready", flush=True)
 for request in sys.stdin:
     fifo = os.path.join(sys.argv[1], os.path.basename(bytes.fromhex(request).decode()))
     if os.path.exists(fifo): open(fifo).read()
@@ -46,10 +47,15 @@ def hanging(collector: FilesystemCollector) -> list[Child]:
     return [one.child for one in collector._remote._asked.values() if one.child is not None]
 
 
+def idle(collector: FilesystemCollector) -> list[Child]:
+    """Those that wait to be asked."""
+    return collector._remote._children.idle
+
+
 def ask_in_vain(collector: FilesystemCollector, fifo: Path) -> Child:
-    """Until nothing but the mount of that name leaves its child without an answer."""
+    """Until nothing but the mount of that name leaves its child without an answer, and another child serves the rest."""
     os.mkfifo(fifo)
-    eventually(lambda: by_mount(collector) and len(hanging(collector)) == 1)
+    eventually(lambda: by_mount(collector) and len(hanging(collector)) == 1 and idle(collector))
     return hanging(collector)[0]
 
 

@@ -17,7 +17,7 @@ from processes import DEADLINE
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.cgroup import FIND_SECONDS, HOLD_SECONDS, LIMITS_SECONDS, CgroupCollector
 from trackside_daemon.member import Member
-from trackside_daemon.training.oom import OomKills
+from trackside_daemon.oom import OomKills
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

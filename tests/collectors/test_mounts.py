@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from collectors.mountinfo import Table
 from workers import Clock
 
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.mounts import LINKS, READ_AGAIN, Mount, Mounts, parse
+from trackside_daemon.collectors.mount_table import Mount, MountTable, parse
+from trackside_daemon.collectors.mounts import LINKS, READ_AGAIN, READ_AT_MOST, Mounts
 
 
 @pytest.fixture
@@ -48,30 +50,46 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize("optional", ["", " shared:1", " shared:1 master:2 propagate_from:3"])
 def test_a_line_may_have_any_number_of_optional_fields(optional: str) -> None:
     line = f"36 35 98:0 /mnt1 /mnt2 rw,noatime{optional} - ext3 /dev/root rw,errors=continue\n"
-    assert parse(line.encode()) == [Mount(36, 35, "98:0", "/mnt2", "ext3", readonly=False)]
+    assert MountTable(line.encode()).at("/mnt2") == [Mount(36, 35, "98:0", "/mnt2", "ext3", readonly=False)]
 
 
-def test_what_the_kernel_writes_in_octal_is_read() -> None:
-    line = rb"36 35 98:0 / /a\040b\011c\012d\134e\043f rw - ext3 /dev/root rw"
-    assert [mount.point for mount in parse(line)] == ["/a b\tc\nd\\e#f"]
+def test_what_the_kernel_writes_in_octal_is_found() -> None:
+    line = rb"36 35 98:0 / /a\040b\011c\012d\134e\134 rw - ext3 /dev/root rw"
+    assert [mount.point for mount in MountTable(line).at("/a b\tc\nd\\e\\")] == ["/a b\tc\nd\\e\\"]
 
 
 def test_a_name_that_is_no_utf8_is_kept() -> None:
-    assert os.fsencode(parse(b"36 35 98:0 / /caf\xe9 rw - ext3 /dev/root rw")[0].point) == b"/caf\xe9"
+    [mount] = MountTable(b"36 35 98:0 / /caf\xe9 rw - ext3 /dev/root rw").at(os.fsdecode(b"/caf\xe9"))
+    assert os.fsencode(mount.point) == b"/caf\xe9"
+
+
+def test_only_what_is_mounted_at_a_point_is_found() -> None:
+    at = rb"36 35 98:0 / {} ro - ext3 /data rw" + b"\n"
+    lines = [
+        at.replace(b"{}", point) for point in (b"/data/sets", b"/", b"/data", b"/mnt/data", b"/data", b"/database")
+    ]
+    bind = b"37 35 98:0 /data /elsewhere rw - ext3 /data rw\n"
+    table = MountTable(b"".join([*lines, bind]))
+    assert [len(table.at(point)) for point in ("/data", "/", "/mnt/data", "/elsewhere", "/nowhere")] == [2, 1, 1, 1, 0]
 
 
 @pytest.mark.parametrize(("options", "more"), [("ro,relatime", "rw"), ("rw,relatime", "ro,errors=remount-ro")])
 def test_a_mount_is_read_only_by_itself_or_by_its_file_system(options: str, more: str) -> None:
-    assert parse(f"36 35 98:0 / / {options} - ext3 /dev/root {more}".encode())[0].readonly
+    mount = parse(f"36 35 98:0 / / {options} - ext3 /dev/root {more}".encode())
+    assert mount is not None
+    assert mount.readonly
 
 
 def test_rootflags_are_no_ro() -> None:
-    assert not parse(b"36 35 98:0 / / rw,errors=ro - ext3 /dev/root rw,prone")[0].readonly
+    mount = parse(b"36 35 98:0 / / rw,errors=ro - ext3 /dev/root rw,prone")
+    assert mount is not None
+    assert not mount.readonly
 
 
 def test_a_line_that_is_none_costs_only_itself() -> None:
     good = b"36 35 98:0 / / rw - ext3 /dev/root rw\n"
-    assert len(parse(good + b"nonsense\n" + b"x 35 98:0 / / rw - ext3 /dev/root rw\n" + good)) == 2
+    bad = b"nonsense / rw\n" + b"x 35 98:0 / / rw - ext3 /dev/root rw\n"
+    assert len(MountTable(good + bad + good).at("/")) == 2
 
 
 def test_a_path_is_on_the_last_mount_on_its_way(table: Table) -> None:
@@ -235,6 +253,41 @@ def test_the_mounts_are_read_again_after_ten_seconds(table: Table) -> None:
     assert mounts.refresh()
     assert mounts.of("/data") is not None
     mounts.close()
+
+
+def test_a_table_that_keeps_changing_is_read_every_few_seconds(table: Table) -> None:
+    clock = Clock()
+    mounts = Mounts(table.proc, table.root, clock)
+    mounts._poller = SimpleNamespace(poll=lambda _: [1], register=lambda *_: None, unregister=lambda _: None)  # type: ignore[assignment]
+    read = []
+    for _ in range(10):
+        read.append(mounts.refresh())
+        clock.now += READ_AT_MOST / 3
+    assert read == [True, False, False] * 3 + [True]
+    assert mounts.changed
+    mounts.close()
+
+
+def test_an_overlay_and_what_is_on_it_may_hang_but_not_where_this_process_lives(table: Table) -> None:
+    def answers(proc: Path, root: Path, path: str) -> bool:
+        mounts = Mounts(proc, root)
+        mounts.refresh()
+        mounts.close()
+        mount = mounts.of(path)
+        assert mount is not None
+        return mounts.answers(mount)
+
+    table.mount("/merged", "overlay")
+    table.mount("/merged/data", "xfs")
+    found = [answers(table.proc, table.root, path) for path in ("/", "/merged", "/merged/data")]
+    assert found == [True, False, False]
+    mountinfo = table.proc / "self" / "mountinfo"
+    mountinfo.write_text(
+        "20 1 0:20 / / rw - overlay overlay rw,lowerdir=/l/a:/l/b,upperdir=/u,workdir=/w\n"
+        f"21 20 0:21 / {table.root} rw - overlay overlay rw,lowerdir=/far,upperdir=/u,workdir=/w\n"
+    )
+    assert answers(table.proc, Path("/"), "/")
+    assert not answers(table.proc, table.root, "/")
 
 
 def test_without_mountinfo_it_says_what_is_wrong(tmp_path: Path) -> None:

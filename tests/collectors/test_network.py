@@ -9,6 +9,7 @@ import pytest
 from workers import Clock
 
 from trackside_daemon.collectors import network
+from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.files import read
 from trackside_daemon.collectors.network import INTERVAL, NetworkCollector
 from trackside_daemon.sections import NetworkSection
@@ -148,6 +149,30 @@ def test_the_sysfs_of_another_network_says_nothing_of_this_one(
     assert "up" not in by_device(host.collect())["eth0"]
 
 
+@pytest.mark.parametrize(("counts", "is_ours"), [(("1", "9"), True), (("1", "8"), False), (("2", "9"), False)])
+def test_the_sysfs_of_another_network_with_the_same_names_says_nothing_of_this_one(
+    host: NetworkCollector, tmp_path: Path, counts: tuple[str, str], *, is_ours: bool
+) -> None:
+    link(tmp_path, "eth0/statistics", rx_bytes=counts[0], tx_bytes=counts[1])
+    assert ("up" in by_device(host.collect())["eth0"]) == is_ours
+
+
+def test_counts_that_grow_between_the_files_are_those_of_one_network(
+    host: NetworkCollector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Procfs, sysfs and procfs again are read one after another."""
+    link(tmp_path, "eth0/statistics", rx_bytes="5", tx_bytes="9")
+
+    def grows(path: Path | str) -> bytes:
+        if str(path).endswith("rx_bytes"):
+            dev = tmp_path / "proc" / "net" / "dev"
+            dev.write_text(dev.read_text().replace(": 1 ", ": 7 "))
+        return read(path)
+
+    monkeypatch.setattr(network, "read", grows)
+    assert "up" in by_device(host.collect())["eth0"]
+
+
 def test_a_host_without_sysfs_has_its_counts(tmp_path: Path, clock: Clock) -> None:
     devices(tmp_path, "lo")
     assert len(by_device(collector(tmp_path, clock).collect())["lo"]) == 8
@@ -158,10 +183,53 @@ def test_the_file_of_bonds_is_no_device(host: NetworkCollector, tmp_path: Path) 
     assert "up" in by_device(host.collect())["eth0"]
 
 
-@pytest.mark.parametrize("device", ["veth12ab", "docker0", "cali0", "br-7f", "virbr0", "cilium_host", "cni0", "tap1"])
+@pytest.mark.parametrize(
+    "device",
+    [
+        *(
+            "veth12ab",
+            "docker0",
+            "cali0",
+            "br-7f",
+            "virbr0",
+            "cilium_host",
+            "cni0",
+            "tap1",
+            "eni0123456789a",
+            "azv0a1b2c3d4e5",
+        ),
+        *(
+            "gke0123456789a",
+            "vxlan.calico",
+            "kube-ipvs0",
+            "nodelocaldns",
+            "cbr0",
+            "tunl0",
+            "genev_sys_6081",
+            "ovs-system",
+        ),
+        *("lxdbr0", "incusbr0", "nerdctl0", "vxlan_sys_4789"),
+    ],
+)
 def test_what_containers_and_machines_plug_in_is_left_out(device: str, tmp_path: Path, clock: Clock) -> None:
     devices(tmp_path, "lo", device)
     assert set(by_device(collector(tmp_path, clock).collect())) == {"lo"}
+
+
+@pytest.mark.parametrize(
+    "device", ["eth0", "ens5", "enp3s0f1np1", "eno1", "eni", "bond0", "ib0", "br0", "wlan0", "vlan7"]
+)
+def test_what_the_machine_has_itself_is_shown(device: str, tmp_path: Path, clock: Clock) -> None:
+    devices(tmp_path, device)
+    assert set(by_device(collector(tmp_path, clock).collect())) == {device}
+
+
+def test_when_all_are_left_out_there_is_nothing_to_collect(tmp_path: Path, clock: Clock) -> None:
+    devices(tmp_path, "lo", "eth0")
+    with pytest.raises(
+        NothingToCollect, match=r"net/dev has no device but those that collector\.network\.exclude leaves"
+    ):
+        collector(tmp_path, clock, ".*").collect()
 
 
 def test_the_setting_matches_whole_names(tmp_path: Path, clock: Clock) -> None:
@@ -209,4 +277,4 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path, clock: Clock) -> None:
 
 def test_the_host_that_runs_the_test_can_be_read() -> None:
     told = by_device(NetworkCollector(Path("/proc"), Path("/sys"), "").collect())
-    assert "receive_bytes_total" in told["lo"]
+    assert {"receive_bytes_total", "up"} <= told["lo"].keys()

@@ -9,10 +9,11 @@ import pytest
 from collectors.trees import FIRST, Proc, member
 
 from trackside_daemon.collectors import below, own, smaps, tree
+from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.below import TURN_SECONDS
 from trackside_daemon.collectors.own import LATER_SECONDS
 from trackside_daemon.collectors.process import ProcessCollector
-from trackside_daemon.collectors.tree import WORKER
+from trackside_daemon.collectors.roles import WORKER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +67,7 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     one = Machine(tmp_path)
-    one.proc.run(RANK, stack=7000)
+    one.proc.run(RANK)
     return one
 
 
@@ -110,6 +111,7 @@ def test_the_workers_of_a_rank_are_summed_and_so_are_the_others(machine: Machine
     machine.proc.run(FIRST_WORKER, RANK, comm=WORKER, start=600)
     machine.proc.run(SECOND_WORKER, RANK, comm=WORKER, state="D", start=601, resident=3000, shared=500, read=100)
     machine.proc.run(HELPER, RANK, comm="wandb-core", start=602, resident=50, user=7, system=3)
+    machine.page()
     page = machine.page()
     assert page[f"dataloader_workers{LOADER}"] == 2
     assert page[f"dataloader_blocked_workers{LOADER}"] == 1
@@ -132,6 +134,7 @@ def test_the_workers_of_a_rank_are_summed_and_so_are_the_others(machine: Machine
 def test_what_workers_had_is_kept_when_they_are_gone_and_another_of_the_same_pid_adds_to_it(machine: Machine) -> None:
     cpu, read = f"dataloader_cpu_seconds_total{LOADER}", f"dataloader_read_bytes_total{LOADER}"
     machine.proc.run(FIRST_WORKER, RANK, comm=WORKER, start=600)
+    assert machine.page()[cpu] == 0
     assert machine.page()[cpu] == 400 / TICK
     machine.proc.run(FIRST_WORKER, RANK, comm=WORKER, start=600, user=350, read=5000)
     assert machine.page()[cpu] == 450 / TICK
@@ -139,6 +142,7 @@ def test_what_workers_had_is_kept_when_they_are_gone_and_another_of_the_same_pid
     page = machine.page()
     assert (page[f"dataloader_workers{LOADER}"], page[cpu], page[read]) == (0, 450 / TICK, 5000)
     machine.proc.run(FIRST_WORKER, RANK, comm=WORKER, start=900, user=10, system=0, read=1)
+    machine.page()
     page = machine.page()
     assert (page[cpu], page[read]) == (460 / TICK, 5001)
 
@@ -147,43 +151,58 @@ def test_who_is_out_of_sight_for_a_moment_is_not_counted_twice(machine: Machine)
     cpu = f"dataloader_cpu_seconds_total{LOADER}"
     machine.proc.run(FIRST_WORKER, RANK, comm=WORKER)
     machine.page()
-    for parent in (1, RANK):
+    for after, parent in ((1, RANK), (TURN_SECONDS / 2, 1), (TURN_SECONDS / 2, RANK), (1, RANK)):
         machine.proc.run(FIRST_WORKER, parent, comm=WORKER)
-        assert machine.page(TURN_SECONDS / 2)[cpu] == 400 / TICK
+        assert machine.page(after)[cpu] == 400 / TICK
 
 
 def test_a_worker_that_was_spawned_is_one_once_it_has_its_name(machine: Machine) -> None:
-    machine.proc.run(FIRST_WORKER, RANK, stack=8000, start=600)
+    machine.proc.run(FIRST_WORKER, RANK, start=600)
     assert machine.page()[f"dataloader_cpu_seconds_total{LOADER}"] == 0
-    machine.proc.run(FIRST_WORKER, RANK, stack=8000, start=600, comm=WORKER, user=310)
+    machine.proc.run(FIRST_WORKER, RANK, start=600, comm=WORKER, user=310)
+    machine.page()
     page = machine.page()
     assert page[f"dataloader_cpu_seconds_total{LOADER}"] == 10 / TICK, "the rest is told already"
     assert page[f'process_children_cpu_seconds_total{{pid="{RANK}"}}'] == 400 / TICK
 
 
-def test_a_fork_is_a_worker_from_its_second_tick_on_as_exec_may_follow(machine: Machine) -> None:
-    machine.proc.run(FIRST_WORKER, RANK, stack=7000)
-    machine.page()
-    assert machine.roles()[FIRST_WORKER] == "other"
-    machine.page()
-    assert machine.roles()[FIRST_WORKER] == "dataloader"
-
-
-def test_forks_of_a_rank_whose_workers_have_names_are_none_also_when_those_are_gone(machine: Machine) -> None:
-    machine.proc.run(HELPER, RANK, stack=7000)
-    machine.proc.run(FIRST_WORKER, RANK, stack=7000, comm=WORKER)
-    for _ in range(2):
+def test_a_fork_of_a_rank_is_no_worker_without_the_name(machine: Machine) -> None:
+    machine.proc.run(HELPER, RANK)
+    for _ in range(3):
         machine.page()
-        assert machine.roles() == {RANK: "rank", FIRST_WORKER: "dataloader", HELPER: "other"}
-    machine.proc.end(FIRST_WORKER)
+        assert machine.roles() == {RANK: "rank", HELPER: "other"}
+
+
+def test_who_has_the_name_is_a_worker_from_the_second_tick_on_as_exec_may_follow(machine: Machine) -> None:
+    machine.proc.run(FIRST_WORKER, RANK, comm=WORKER)
+    machine.proc.run(HELPER, RANK, comm=WORKER)
     machine.page()
-    assert machine.roles() == {RANK: "rank", HELPER: "other"}
+    assert machine.roles() == {RANK: "rank", FIRST_WORKER: "other", HELPER: "other"}
+    machine.proc.run(HELPER, RANK, comm="false")
+    machine.page()
+    assert machine.roles() == {RANK: "rank", FIRST_WORKER: "dataloader", HELPER: "other"}
+
+
+def test_what_a_worker_starts_is_no_worker_also_when_another_has_taken_it_over(machine: Machine) -> None:
+    machine.proc.run(FIRST_WORKER, RANK, comm=WORKER)
+    machine.proc.run(SECOND_WORKER, FIRST_WORKER, comm=WORKER)
+    machine.proc.run(HELPER, SECOND_WORKER, comm=WORKER)
+    for _ in range(3):
+        machine.page()
+    expected = {RANK: "rank", FIRST_WORKER: "dataloader", SECOND_WORKER: "other", HELPER: "other"}
+    assert machine.roles() == expected
+    machine.proc.end(FIRST_WORKER)
+    machine.proc.run(SECOND_WORKER, RANK, comm=WORKER)
+    for _ in range(3):
+        machine.page()
+        assert machine.roles() == {RANK: "rank", SECOND_WORKER: "other", HELPER: "other"}
 
 
 def test_two_ranks_are_told_apart_and_one_that_started_the_other_does_not_count_it(machine: Machine) -> None:
     machine.members = (member(RANK), member(OTHER_RANK, 1))
     machine.proc.run(OTHER_RANK, RANK)
     machine.proc.run(FIRST_WORKER, OTHER_RANK, comm=WORKER)
+    machine.page()
     page = machine.page()
     assert page[f"dataloader_workers{LOADER}"] == 0
     assert page['dataloader_workers{run="char-model",rank="1"}'] == 1
@@ -191,11 +210,51 @@ def test_two_ranks_are_told_apart_and_one_that_started_the_other_does_not_count_
     assert [(one.pid, one.rank) for one in machine.collector.seen] == [(RANK, 0), (OTHER_RANK, 1), (FIRST_WORKER, 1)]
 
 
-def test_of_several_runs_in_one_process_the_newest_counts(machine: Machine) -> None:
-    machine.members = (member(RANK, run="first"), member(RANK, run="second"))
-    assert {key for key in machine.page() if key.startswith("dataloader_workers")} == {
-        'dataloader_workers{run="second",rank="0"}'
-    }
+def test_of_several_runs_in_one_process_the_oldest_has_the_workers_and_what_they_had_is_kept(machine: Machine) -> None:
+    first, second = member(RANK, run="first", run_id="id-1"), member(RANK, run="second", run_id="id-2")
+    cpu = 'dataloader_cpu_seconds_total{run="%s",rank="0"}'
+    machine.proc.run(FIRST_WORKER, RANK, comm=WORKER)
+    machine.members = (first,)
+    machine.page()
+    before = machine.page()[cpu % "first"]
+    assert before > 0
+    machine.members = (first, second)
+    page = machine.page()
+    assert {key for key in page if key.startswith("dataloader_workers")} == {'dataloader_workers{run="first",rank="0"}'}
+    assert page[cpu % "first"] == before
+    machine.members = (second,)
+    page = machine.page()
+    assert page['dataloader_workers{run="second",rank="0"}'] == 1
+    assert (page[cpu % "second"], cpu % "first" in page) == (0, False)
+
+
+def test_what_the_workers_of_a_rank_had_is_kept_while_its_process_cannot_be_seen(machine: Machine) -> None:
+    cpu = f"dataloader_cpu_seconds_total{LOADER}"
+    machine.proc.run(FIRST_WORKER, RANK, comm=WORKER)
+    machine.page()
+    before = machine.page()[cpu]
+    stat = machine.proc.place / str(RANK) / "stat"
+    stat.rename(stat.with_name("hidden"))
+    assert cpu not in machine.page()
+    stat.with_name("hidden").rename(stat)
+    assert machine.page()[cpu] == before > 0
+
+
+def test_the_next_process_of_a_pid_is_the_younger_runs_though_the_older_has_not_said_its_end(machine: Machine) -> None:
+    machine.page()
+    machine.proc.run(RANK, start=900)
+    machine.members = (member(RANK), member(RANK, run="second", run_id="id-8"))
+    machine.page()
+    assert [one.run for one in machine.collector.seen] == ["second"]
+
+
+def test_pids_that_are_all_hidden_are_told_with_what_would_show_them(machine: Machine) -> None:
+    machine.members = (member(0), member(0, rank=1))
+    for _ in range(2):
+        with pytest.raises(NothingToCollect, match="hostPID"):
+            machine.page()
+    machine.members = ()
+    assert machine.page() == {}
 
 
 def test_a_process_whose_pid_is_hidden_and_one_that_is_gone_are_left_out(machine: Machine) -> None:
@@ -235,9 +294,11 @@ def test_what_the_kernel_does_not_tell_is_absent(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, file: str, families: set[str]
 ) -> None:
     machine.proc.run(FIRST_WORKER, RANK, comm=WORKER)
+    machine.page()
     whole = machine.page().keys()
     refuse(monkeypatch, lambda path: path.endswith(f"/{file}"), PermissionError)
     machine.collector = machine.collects()
+    machine.page()
     missing = {f'process_{name}{"" if name == "max_fds" else "_total"}{{pid="{RANK}"}}' for name in families}
     missing |= {f"dataloader_read_bytes_total{LOADER}"} if file == "io" else set()
     assert whole - machine.page().keys() == missing
@@ -258,16 +319,22 @@ def test_a_process_may_vanish_while_any_of_its_files_is_read(
     machine.proc.run(OTHER_RANK)
     machine.proc.run(FIRST_WORKER, RANK, comm=WORKER)
     machine.proc.run(SECOND_WORKER, OTHER_RANK, comm=WORKER)
+    machine.page()
     files: list[str] = []
     refuse(monkeypatch, lambda path: files.append(path) or False, error)  # type: ignore[func-returns-value]
-    others = {key: value for key, value in machine.page().items() if f'"{OTHER_RANK}"' in key or 'rank="1"' in key}
+    others = {
+        key: value
+        for key, value in machine.page(LATER_SECONDS).items()
+        if f'"{OTHER_RANK}"' in key or 'rank="1"' in key
+    }
     its = {file for file in files if f"/{RANK}/" in file or f"/{FIRST_WORKER}/" in file}
     assert len(its) == 10
     for gone in its:
         with monkeypatch.context() as patch:
-            refuse(patch, gone.__eq__, error)
             machine.collector = machine.collects()
-            page = machine.page()
+            machine.page()
+            refuse(patch, gone.__eq__, error)
+            page = machine.page(LATER_SECONDS)
         assert {key: value for key, value in page.items() if f'"{OTHER_RANK}"' in key or 'rank="1"' in key} == others
 
 
@@ -297,7 +364,7 @@ def test_many_open_files_are_counted_now_and_then_where_they_must_be_listed(mach
 def test_the_limit_of_open_files_is_read_now_and_then_and_none_is_none(machine: Machine) -> None:
     limit = f'process_max_fds{{pid="{RANK}"}}'
     assert machine.page()[limit] == 1024
-    machine.proc.run(RANK, files="unlimited", stack=7000)
+    machine.proc.run(RANK, files="unlimited")
     assert machine.page(LATER_SECONDS - 1)[limit] == 1024
     assert limit not in machine.page(1)
 

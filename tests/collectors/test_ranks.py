@@ -318,7 +318,7 @@ def test_a_process_that_a_rank_has_started_bears_its_rank_and_another_ones_only_
     machine.run(70, comm="vllm")
     machine.train(50)
     machine.use(first=[60, 70, 80])
-    assert machine.processes() == [("50", "rank", "0"), ("60", "rank", "0"), ("70", "other", "")]
+    assert machine.processes() == [("50", "rank", "0"), ("60", "other", "0"), ("70", "other", "")]
     expected = ("70", "other", "vllm", USER, "", "", "", "", "", *NOWHERE)
     eventually(lambda: machine.told("trackside_process_info")[-1] == expected)
 
@@ -348,13 +348,17 @@ def test_the_job_is_the_one_that_a_rank_tells_or_else_slurms(machine: Machine) -
     assert [one[8] for one in machine.told("trackside_process_info")] == ["815", "8", "9"]
 
 
-def test_a_worker_of_a_data_loader_is_one_only_below_a_rank(machine: Machine) -> None:
+def test_a_worker_of_a_data_loader_is_one_only_below_a_rank_and_not_below_another_worker(machine: Machine) -> None:
     machine.run(50, comm="pt_data_worker")
     machine.run(60, parent=50, comm="pt_data_worker")
+    machine.run(61, parent=60, comm="pt_data_worker")
     machine.run(70, comm="pt_data_worker")
     machine.train(50)
-    machine.use(first=[60, 70])
-    assert machine.processes() == [("50", "rank", "0"), ("60", "dataloader", "0"), ("70", "other", "")]
+    machine.use(first=[60, 61, 70])
+    assert machine.processes() == [
+        *(("50", "rank", "0"), ("60", "dataloader", "0"), ("61", "other", "0")),
+        ("70", "other", ""),
+    ]
 
 
 def test_other_processes_are_left_out_when_that_is_asked_for(machine: Machine) -> None:
@@ -364,7 +368,7 @@ def test_other_processes_are_left_out_when_that_is_asked_for(machine: Machine) -
     machine.run(70)
     machine.train(50)
     machine.use(first=[60, 70])
-    assert machine.processes() == [("50", "rank", "0"), ("60", "rank", "0")]
+    assert machine.processes() == [("50", "rank", "0"), ("60", "other", "0")]
 
 
 def test_a_process_that_renames_itself_keeps_the_name_that_it_was_seen_with(machine: Machine) -> None:
@@ -376,12 +380,12 @@ def test_a_process_that_renames_itself_keeps_the_name_that_it_was_seen_with(mach
     assert machine.told("trackside_process_info")[0][2] == "another"
 
 
-def test_a_process_with_two_runs_has_one_info_of_the_newest_and_both_are_on_its_gpu(machine: Machine) -> None:
+def test_a_process_with_two_runs_has_one_info_of_the_oldest_and_both_are_on_its_gpu(machine: Machine) -> None:
     machine.run(50)
     machine.train(50)
     machine.train(50, run="second", run_id="id-8", rank=1)
     machine.use(first=[50])
-    assert machine.processes() == [("50", "rank", "1")]
+    assert machine.processes() == [("50", "rank", "0")]
     assert machine.ranks() == [("0", "0"), ("0", "1")]
 
 
@@ -416,7 +420,7 @@ def test_what_ranks_have_started_comes_before_a_crowd_whose_cut_is_told_once(
     assert not caplog.records
     machine.use(first=crowd, second=[2000])
     for _ in range(2):
-        assert ("2000", "rank", "0") in machine.processes()
+        assert ("2000", "other", "0") in machine.processes()
     [said] = [record.getMessage() for record in caplog.records]
     assert said.startswith(f"{OTHERS + 1} processes beside the ranks are on the GPUs, and trackside_process_info shows")
 

@@ -1,8 +1,9 @@
-"""The processes below ranks, of files and of real ones, and what part they play."""
+"""The processes below ranks, of files and of real ones."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from processes import DEADLINE, clean_environ
 
 from trackside_daemon.collectors import tree as module
 from trackside_daemon.collectors.files import read
-from trackside_daemon.collectors.tree import LATER_SECONDS, WORKER, Stat, Tree, look, role
+from trackside_daemon.collectors.tree import LATER_SECONDS, Tree, look
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -94,17 +95,52 @@ def test_a_name_may_be_any(proc: Proc) -> None:
     assert (found.comm, found.state, found.parent) == ("a) R 1 (b", "S", 1)
 
 
-def test_children_of_other_threads_are_looked_for_now_and_then_and_then_kept(proc: Proc) -> None:
+def test_children_of_a_ranks_other_threads_are_found_at_once(proc: Proc) -> None:
     tree = Tree(proc.place)
     proc.run(10)
     proc.run(20, 10, thread=11)
     assert pids(proc, tree, 0.0) == [[10, 20]]
     proc.run(21, 10, thread=11)
     proc.run(22, 10)
-    assert pids(proc, tree, LATER_SECONDS - 0.1) == [[10, 20, 22]]
-    assert pids(proc, tree, LATER_SECONDS) == [[10, 20, 21, 22]]
+    proc.run(23, 10, thread=12)
+    assert pids(proc, tree, 1.0) == [[10, 20, 21, 22, 23]]
     proc.end(20)
-    assert pids(proc, tree, LATER_SECONDS + 1) == [[10, 21, 22]]
+    assert pids(proc, tree, 2.0) == [[10, 21, 22, 23]]
+
+
+def test_children_of_other_threads_below_a_rank_are_looked_for_now_and_then_and_then_kept(proc: Proc) -> None:
+    tree = Tree(proc.place)
+    proc.run(10)
+    proc.run(20, 10)
+    assert pids(proc, tree, 0.0) == [[10, 20]]
+    proc.run(30, 20, thread=21)
+    assert pids(proc, tree, LATER_SECONDS - 0.1) == [[10, 20]]
+    assert pids(proc, tree, LATER_SECONDS) == [[10, 20, 30]]
+    assert pids(proc, tree, LATER_SECONDS + 1) == [[10, 20, 30]]
+
+
+def test_a_thread_that_has_started_somebody_is_asked_in_each_walk_as_long_as_it_is_there(
+    proc: Proc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AT_ONCE", 1)
+    tree = Tree(proc.place)
+    proc.run(10)
+    for thread in range(11, 31):
+        proc.run(thread + 100, 10, thread=thread)
+    (known,) = pids(proc, tree, 0.0)
+    [thread] = [child - 100 for child in known[1:]]
+    proc.run(200, 10, thread=thread)
+    assert 200 in pids(proc, tree, 1.0)[0]
+    for other in (10, *range(11, 31)):
+        shutil.rmtree(proc.place / "10" / "task" / str(other))
+    for now in range(2, 60):
+        pids(proc, tree, now)
+    assert not any(tree._starters.values())
+    proc.end(10)
+    proc.run(40)
+    for now in range(60, 62):
+        pids(proc, tree, now, ranks=(40,))
+    assert tree._starters == {}
 
 
 def test_with_many_threads_some_are_asked_in_one_walk_and_some_in_the_next(
@@ -181,28 +217,6 @@ def test_who_vanishes_meanwhile_takes_nobody_along(
         assert broken in ([], [[10]], [[10, 20]], [[10, 20, 30]])
 
 
-STAT = Stat(20, "python3", "S", 10, 0, 0, 0, 0, 1, 900, 0, 7000)
-RANK = STAT._replace(pid=10, start=500)
-
-
-@pytest.mark.parametrize(
-    ("process", "named", "part"),
-    [
-        (STAT, False, "dataloader"),
-        (STAT, True, "other"),
-        (STAT._replace(stack=7001), False, "other"),
-        (STAT._replace(stack=0), False, "other"),
-        (STAT._replace(stack=7001, comm=WORKER), True, "dataloader"),
-        (STAT._replace(stack=0, comm=WORKER), False, "dataloader"),
-    ],
-)
-def test_a_worker_is_one_by_name_or_a_fork_where_none_has_the_name(process: Stat, part: str, *, named: bool) -> None:
-    assert role(process, RANK, named=named) == part
-    assert role(process._replace(stack=0), RANK._replace(stack=0), named=False) == (
-        "dataloader" if process.comm == WORKER else "other"
-    )
-
-
 @contextmanager
 def started(how: str) -> Iterator[tuple[int, int]]:
     """A process and its child, which it has started in that way."""
@@ -219,10 +233,10 @@ def started(how: str) -> Iterator[tuple[int, int]]:
             process.wait(DEADLINE)
 
 
-@pytest.mark.parametrize(("how", "part"), [("fork", "dataloader"), ("execute", "other"), ("in_thread", "other")])
+@pytest.mark.parametrize("how", ["fork", "execute", "in_thread"])
 @pytest.mark.parametrize("lists", [True, False])
-def test_a_real_fork_is_told_from_what_was_executed(
-    how: str, part: str, monkeypatch: pytest.MonkeyPatch, *, lists: bool
+def test_a_real_process_has_those_that_it_has_started(
+    how: str, monkeypatch: pytest.MonkeyPatch, *, lists: bool
 ) -> None:
     monkeypatch.setattr(module, "AT_ONCE", 1 << 22)
     tree = Tree(REAL)
@@ -230,4 +244,3 @@ def test_a_real_fork_is_told_from_what_was_executed(
     with started(how) as (rank, child):
         [(first, second)] = tree.walk([rank], 0.0).values()
         assert (first.pid, second.pid, second.parent) == (rank, child, rank)
-        assert role(second, first) == part

@@ -60,11 +60,11 @@ class Proc:
     def run(self, pid: int, parent: int = 1, *, thread: int = 0, **more: Any) -> None:
         """A process appears, or has other numbers now; a *thread* of its parent has started it, by default the main one."""
         about = {"comm": "python3", "state": "S", "start": 500, "user": 300, "system": 100, "threads": 1, "read": 4096}
-        about |= {"stack": 0, "resident": 1000, "shared": 400, "files": 1024, **more}
+        about |= {"resident": 1000, "shared": 400, "files": 1024, **more}
         place = self.place / str(pid)
         (place / "task" / str(pid)).mkdir(parents=True, exist_ok=True)
         numbers = ["0"] * 50
-        fields = {0: "state", 11: "user", 12: "system", 17: "threads", 19: "start", 21: "resident", 25: "stack"}
+        fields = {0: "state", 11: "user", 12: "system", 17: "threads", 19: "start", 21: "resident"}
         for index, name in fields.items():
             numbers[index] = str(about[name])
         numbers[1], numbers[9] = str(parent), "6"

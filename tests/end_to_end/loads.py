@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,6 +18,9 @@ import trackside
 CROWD = 15 * 1024**2
 """Most of the /dev/shm of 16 MiB that the tests give, in bytes; and what does not fit into it."""
 SHM = 32 * 1024**2
+
+CALLS = 32
+"""So many batches in which a command runs, of four workers."""
 
 
 class Data(Dataset[torch.Tensor]):  # type: ignore[misc]  # torch may be missing where types are checked
@@ -39,11 +43,13 @@ class Data(Dataset[torch.Tensor]):  # type: ignore[misc]  # torch may be missing
             os.kill(os.getpid(), signal.SIGKILL)
         elif act == "exit" and worker == 0:
             os._exit(3)
+        elif act == "call":
+            call()
         time.sleep(0.001)
         return torch.zeros(16)
 
 
-LINES = ("", "fill", "allocate", "kill", "exit")
+LINES = ("", "fill", "allocate", "kill", "exit", "call")
 
 
 def fill() -> None:
@@ -53,6 +59,11 @@ def fill() -> None:
         file.truncate(SHM)
         with mmap.mmap(file.fileno(), SHM) as memory:
             memory[:] = b"x" * SHM
+
+
+def call() -> None:
+    """Runs a command that fails, some time after it was forked, so that each look sees it with the worker's name."""
+    subprocess.run(["false"], preexec_fn=lambda: time.sleep(0.6), check=False)
 
 
 def main() -> None:
@@ -70,8 +81,9 @@ def main() -> None:
         line = sys.stdin.readline().strip()
     if line in LINES[1:]:
         data.told.fill_(LINES.index(line))
-        for _ in batches:
-            pass
+        for number, _ in enumerate(batches, 1):
+            if line == "call" and number == CALLS:
+                break
     del batches, loader
     sys.stdin.read()
 

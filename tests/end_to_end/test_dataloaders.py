@@ -50,6 +50,11 @@ def processes(daemon: Daemon, run: str) -> list[dict[str, Any]]:
     return [one for one in daemon.api("processes").json()["processes"] if one["run"] == run]
 
 
+def called(daemon: Daemon, run: str, comm: str) -> list[dict[str, Any]]:
+    """Those of a run that have that name."""
+    return [one for one in processes(daemon, run) if one["comm"] == comm]
+
+
 def roles(daemon: Daemon, run: str) -> list[str]:
     """The rank's, then the others' in alphabetical order."""
     first, *others = [one["role"] for one in processes(daemon, run)] or [""]
@@ -117,7 +122,9 @@ def test_a_worker_that_finds_shared_memory_full_is_seen_for_what_it_is(
     say(training, "crowd")
     assert training.stdout is not None
     assert training.stdout.readline() == "crowded\n"
-    for _ in range(2):
+    used = 'trackside_training_shm_used_bytes{rank="0",run="full"}'
+    eventually(lambda: daemon.series().get(used, 0) > 14 * MIB)
+    for _ in range(5):
         await_tick(daemon)
     say(training, "fill")
     training.communicate("", timeout=60)
@@ -163,9 +170,27 @@ def test_a_worker_that_dies_otherwise_is_told_of_too(
     eventually(lambda: of_loader(daemon, line, "workers") == 4)
     say(training, line)
     training.communicate("", timeout=60)
-    [died] = eventually(lambda: deaths(daemon, line))
+    died, *others = eventually(lambda: deaths(daemon, line))
+    assert others == []
     assert {key: died["fields"][key] for key in known} == known
     assert daemon.series()[f'trackside_dataloader_deaths_total{{cause="{cause}",rank="0",run="{line}"}}'] == 1
+
+
+def test_the_commands_that_workers_run_are_no_workers_and_none_of_them_dies(
+    daemon: Daemon, start_training: Callable[..., Process]
+) -> None:
+    training = start_training(daemon, TRAINING, "fork", TRACKSIDE_RUN_NAME="calls")
+    eventually(lambda: of_loader(daemon, "calls", "workers") == 4)
+    say(training, "call")
+    named = eventually(lambda: (found := called(daemon, "calls", "pt_data_worker"))[4:] and found)
+    assert {one["role"] for one in named if one["parent"] != training.pid} == {"other"}
+    for _ in range(4):
+        await_tick(daemon)
+        assert (of_loader(daemon, "calls", "workers") or 0) <= 4
+    training.communicate("", timeout=60)
+    eventually(lambda: processes(daemon, "calls") == [])
+    assert deaths(daemon, "calls") == []
+    assert not [line for line in daemon.log if "run calls rank 0: data loader" in line]
 
 
 def test_workers_that_are_killed_with_their_rank_are_no_news(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from fuse import BLOCK, BLOCKS, CannotMount, FuseMount
+from fuse import BLOCK, BLOCKS, CannotMount, FuseMount, mount_overlay
 from processes import eventually
 
 if TYPE_CHECKING:
@@ -27,14 +27,29 @@ def mount(place: Path) -> Iterator[FuseMount]:
     try:
         mount = FuseMount(point)
     except CannotMount as error:
-        pytest.skip(f"{error}; tests/collectors/test_filesystem.py has the same without a mount")
+        pytest.skip(f"{error}; tests/collectors/test_remote.py has the same without a mount")
     yield mount
     mount.close()
 
 
-def value(daemon: Daemon, family: str, point: Path) -> float | None:
-    """What the page says of the real mount of the test."""
-    return daemon.series().get(f'trackside_host_filesystem_{family}{{fstype="{FSTYPE}",mountpoint="{point}"}}')
+@pytest.fixture
+def overlay(place: Path, mount: FuseMount) -> Iterator[Path]:
+    """Where the real mount is under another directory."""
+    merged, below = place / "merged", place / "below"
+    merged.mkdir()
+    below.mkdir()
+    try:
+        unmount = mount_overlay(merged, place / "far", below)
+    except CannotMount as error:
+        pytest.skip(f"{error}; tests/collectors/test_mounts.py knows what may hang without a mount")
+    yield merged
+    mount.answer()
+    unmount()
+
+
+def value(daemon: Daemon, family: str, point: Path, fstype: str = FSTYPE) -> float | None:
+    """What the page says of a mount of the test."""
+    return daemon.series().get(f'trackside_host_filesystem_{family}{{fstype="{fstype}",mountpoint="{point}"}}')
 
 
 def local(daemon: Daemon) -> set[str]:
@@ -81,6 +96,17 @@ def test_the_daemon_ends_though_its_child_hangs_in_the_kernel(
     assert status(child, "State").startswith("D")
     mount.answer()
     eventually(lambda: not status(child, "State"))
+
+
+def test_an_overlay_over_a_dead_mount_is_dead_too_and_costs_only_itself(
+    place: Path, mount: FuseMount, overlay: Path, start_daemon: Callable[..., Daemon]
+) -> None:
+    daemon = start_daemon("--sample.interval=250ms", f"--collector.filesystem.paths=/,{overlay}")
+    eventually(lambda: value(daemon, "device_error", overlay, "overlay") == 0)
+    mount.hang()
+    eventually(lambda: value(daemon, "device_error", overlay, "overlay") == 1)
+    assert [name for name in local(daemon) if str(place) not in name]
+    assert daemon.stop(signal.SIGTERM) == 0
 
 
 def processes() -> list[int]:

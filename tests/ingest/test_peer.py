@@ -24,7 +24,7 @@ from trackside_daemon import exits
 from trackside_daemon.ingest import peer as module
 from trackside_daemon.ingest.peer import Peer, find_peer
 from trackside_daemon.ingest.watch import PATIENCE_SECONDS, Ended, Watch
-from trackside_daemon.training.oom import OomKills
+from trackside_daemon.oom import OomKills
 from trackside_daemon.training.run import Process
 from trackside_daemon.training.verdict import Exit
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from trackside.wire import Identity
-    from trackside_daemon.training.oom import Watched
+    from trackside_daemon.oom import Watched
 
 NOBODY = 65534
 CLIENT = """

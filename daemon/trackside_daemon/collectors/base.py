@@ -8,6 +8,13 @@ if TYPE_CHECKING:
     from trackside_daemon.metric import Metric, Sample
 
 
+HIDDEN = (
+    "the pids of the processes that train are hidden; start this daemon in the host's pid namespace (hostPID: true, "
+    "docker run --pid=host), or in theirs"
+)
+"""Nothing is known of any rank's process."""
+
+
 class NothingToCollect(Exception):  # noqa: N818 - not an error: the host does not have it
     """This host has nothing for the collector to read; the message says what would change that."""
 

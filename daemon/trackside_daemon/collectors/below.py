@@ -28,8 +28,7 @@ _STATM = "from /proc/PID/statm"
 WORKERS = Metric(
     "trackside_dataloader_workers",
     "gauge",
-    "Data loader workers below the rank: pt_data_worker by name in /proc/PID/stat, or its forks where no worker has that "
-    "name.",
+    "Data loader workers below the rank: pt_data_worker by name in /proc/PID/stat, as PyTorch 2.5 and later call them.",
     _WHOSE,
 )
 RESIDENT = Metric(
@@ -56,7 +55,8 @@ SHARED = Metric(
 CPU = Metric(
     "trackside_dataloader_cpu_seconds_total",
     "counter",
-    "CPU time of all workers, those that are gone too, from /proc/PID/stat; one that lived between two ticks is missed.",
+    "CPU time of all workers, those that are gone too, from /proc/PID/stat; what one used after the last tick that saw it is "
+    "missed, which is much where epochs take a few ticks.",
     _WHOSE,
     "seconds",
 )
@@ -199,9 +199,9 @@ class Below:
             if whose in self._read.totals:
                 yield Sample(READ, whose, self._read.totals[whose])
 
-    def keep(self, pids: Collection[int]) -> None:
-        """Forget all ranks but those that have samples now, and these processes."""
-        keys = {*self._sums, *((str(pid),) for pid in pids)}
+    def keep(self, ranks: Collection[Whose], pids: Collection[int]) -> None:
+        """Forget all but these ranks and these processes."""
+        keys = {*ranks, *((str(pid),) for pid in pids)}
         self._cpu.keep(keys)
         self._read.keep(keys)
 

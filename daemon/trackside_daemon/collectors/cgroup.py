@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside_daemon.cgroups import Cgroup, Cgroups
-from trackside_daemon.collectors.base import NothingToCollect
+from trackside_daemon.collectors.base import HIDDEN, NothingToCollect
 from trackside_daemon.collectors.cgroup_families import FAMILIES, LIMIT_USED, OOM_KILLS
 from trackside_daemon.collectors.cgroup_kills import HeldKills
 from trackside_daemon.collectors.cgroup_limits import Throttling, limits
@@ -160,10 +160,7 @@ class CgroupCollector:
                 "systemd-run --scope"
             )
         if pids == {0}:
-            raise NothingToCollect(
-                "the pids of the processes that train are hidden; start this daemon in the host's pid namespace, or in "
-                "theirs"
-            )
+            raise NothingToCollect(HIDDEN)
 
 
 def _is_there(cgroup: Cgroup) -> bool:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trackside_daemon.collectors.mounts import Mount, Mounts
+from trackside_daemon.collectors.base import NothingToCollect
+from trackside_daemon.collectors.mounts import Mounts
 from trackside_daemon.collectors.remote import Answer, Remote, Room
 from trackside_daemon.metric import Metric, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from trackside_daemon.collectors.mount_table import Mount
 
 LABELS = ("mountpoint", "fstype")
 
@@ -39,7 +42,7 @@ class FilesystemCollector:
     Local ones are asked in the tick, all others in another process: a dead server makes statvfs(3) hang for ever.
 
     Args:
-        paths: Paths of the host. One that is not there is looked for again.
+        paths: Absolute paths of the host. One that is not there is looked for again.
         proc: Where procfs is mounted.
         root: Where the host's / is.
         command: Started instead of our worker, by tests.
@@ -58,7 +61,7 @@ class FilesystemCollector:
         command: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._paths = tuple(dict.fromkeys(path if path.startswith("/") else str(Path.cwd() / path) for path in paths))
+        self._paths = tuple(dict.fromkeys(paths))
         self._mounts = Mounts(proc, root, clock)
         self._remote = Remote(command, clock)
         self._local: list[Mount] = []
@@ -70,18 +73,21 @@ class FilesystemCollector:
         """Seven samples for each file system that tells all, one for each that does not answer.
 
         Raises:
-            NothingToCollect: There is no mountinfo.
+            NothingToCollect: There is no mountinfo, or no path.
             OSError: It cannot be read.
         """
+        if not self._paths:
+            raise NothingToCollect(
+                "collector.filesystem.paths names no path; / and those of data and checkpoints are some"
+            )
         if self._mounts.refresh():
             self._look()
         samples: list[Sample] = []
         for mount in self._local:
             samples += self._samples(mount, self._ask(mount))
-        if self._elsewhere:
-            rooms = self._remote.rooms(self._elsewhere, self._mounts.prefix)
-            for mount in self._elsewhere:
-                samples += self._samples(mount, rooms.get(mount.number))
+        rooms = self._remote.rooms(self._elsewhere, self._mounts.prefix)
+        for mount in self._elsewhere:
+            samples += self._samples(mount, rooms.get(mount.key))
         return samples
 
     def close(self) -> None:
@@ -90,13 +96,15 @@ class FilesystemCollector:
         self._mounts.close()
 
     def _look(self) -> None:
-        """Finds out which file systems the paths are on."""
+        """Finds out which file systems the paths are on, and which may hang."""
         hidden = {path: point for path in self._paths if (point := self._mounts.hidden(path))}
         found = {path: self._mounts.of(path) for path in self._paths if path not in hidden}
         self._tell_missing(hidden, {path for path, mount in found.items() if mount is None})
         mounts = {mount.point: mount for mount in found.values() if mount is not None}
-        self._local = [mount for mount in mounts.values() if mount.local]
-        self._elsewhere = [mount for mount in mounts.values() if not mount.local]
+        self._local = [mount for mount in mounts.values() if self._mounts.answers(mount)]
+        self._elsewhere = [mount for mount in mounts.values() if mount not in self._local]
+        if self._mounts.changed:
+            self._remote.hasten()
         self._ailing = {point: text for point, text in self._ailing.items() if point in mounts}
 
     def _tell_missing(self, hidden: dict[str, str], absent: set[str]) -> None:

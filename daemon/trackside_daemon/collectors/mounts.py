@@ -7,62 +7,35 @@ import os
 import select
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from trackside_daemon import mountinfo
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.files import read, read_base
+from trackside_daemon.collectors.mount_table import Mount, MountTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from pathlib import Path
 
 LOCAL = frozenset(
     {
         *("bcachefs", "btrfs", "devtmpfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hugetlbfs", "iso9660"),
-        *("jfs", "overlay", "ramfs", "rootfs", "squashfs", "tmpfs", "udf", "vfat", "xfs", "zfs"),
+        *("jfs", "ramfs", "rootfs", "squashfs", "tmpfs", "udf", "vfat", "xfs"),
     }
 )
 """Kinds of file systems whose answer needs nobody else. What is not named here may hang for ever when its server does."""
+OURS = frozenset({"overlay", "zfs"})
+"""Kinds that ask what is below them, a server perhaps. The / that this process runs from is asked all the same: without
+it nothing goes on here, no other process could be started, and every container has one."""
 AUTOFS = "autofs"
 """Where nothing is mounted yet: asking would mount it."""
 
 READ_AGAIN = 10.0
 """Seconds until mountinfo is read again though the kernel tells of no change: a disk that becomes read-only is none."""
+READ_AT_MOST = 3.0
+"""Seconds between two readings however often it changes: to write a table of thousands takes the kernel milliseconds."""
 LINKS = 40
 """More symbolic links than that in a path are a circle, as for the kernel."""
-
-
-class Mount(NamedTuple):
-    """A line of mountinfo.
-
-    Attributes:
-        number: Its id, and *parent* that of the mount that it is on.
-        device: Major and minor number, such as ``254:0``.
-        point: Where it is mounted.
-        fstype: As the kernel names it, such as ``ext4``, ``nfs4`` or ``fuse.sshfs``.
-        readonly: Whether this mount, or the whole file system, is.
-    """
-
-    number: int
-    parent: int
-    device: str
-    point: str
-    fstype: str
-    readonly: bool
-
-    @property
-    def local(self) -> bool:
-        """Whether it answers by itself."""
-        return self.fstype in LOCAL
-
-
-def parse(text: bytes) -> list[Mount]:
-    """The mounts of a mountinfo file, in its order; a line that is none is left out."""
-    return [
-        Mount(one.number, one.parent, one.device, one.point, one.fstype, "ro" in one.options or "ro" in one.more)
-        for one in mountinfo.parse(text)
-    ]
 
 
 class Mounts:
@@ -78,18 +51,23 @@ class Mounts:
 
     Attributes:
         prefix: What stands before a path of the host to find it here; empty when root is /.
+        changed: Whether what was read last differs from what was read before, or the kernel told of a change.
     """
 
     def __init__(self, proc: Path, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.prefix = "" if str(root) == "/" else str(root)
+        self.changed = False
         self._own, self._first = proc / "self" / "mountinfo", proc / "1" / "mountinfo"
         self._clock = clock
         self._read_at = float("-inf")
         self._watched: int | None = None
         self._poller = select.poll()
+        self._told = False
+        self._table, self._host = MountTable(), MountTable()
+        self._known: dict[str, list[Mount]] = {}
+        self._numbered: dict[int, Mount] = {}
         self._root: Mount | None = None
-        self._on: dict[tuple[int, str], Mount] = {}
-        self._unseen: list[str] = []
+        self._same_root = False
 
     def refresh(self) -> bool:
         """Reads them again when they have changed, or after `READ_AGAIN`; whether they were read.
@@ -99,34 +77,35 @@ class Mounts:
             OSError: It cannot be read.
         """
         now = self._clock()
-        if now - self._read_at < READ_AGAIN and not self._poller.poll(0):
+        self._told = bool(self._poller.poll(0)) or self._told  # it tells of a change once
+        if now - self._read_at < (READ_AT_MOST if self._told else READ_AGAIN):
             return False
         self._watch()
-        own, first = read_base(self._own), b""
-        with suppress(OSError):  # hidden by hidepid, or by a container
-            first = read(self._first)
-        mounts = list(self._below(parse(own)))
-        self._unseen = []
-        if first != own:
-            mounts = self._compare(mounts, parse(first))
-        self._on = {(one.parent, one.point): one for one in mounts}
-        top = [one for one in mounts if one.point == "/"]
-        if not top:
-            where = self.prefix or "/"
-            raise NothingToCollect(f"{self._own} has no mount at {where}; in a chroot, bind-mount its directory first")
-        self._root = self._top(top[0], "/")
+        text = read_base(self._own)
+        self.changed, self._told = self._told or text != self._table.text, False
+        self._table, self._host = MountTable(text), MountTable(_unlike(self._first, text))
+        self._known, self._numbered = {}, {}
+        hosts = {one.device for one in self._host.at("/")}
+        tops = self._at("/")
+        if not tops:
+            raise NothingToCollect(
+                f"{self._own} has no mount at {self.prefix or '/'}; --path.rootfs is where the host's / is mounted, "
+                "and in a chroot, bind-mount its directory first"
+            )
+        self._same_root = bool(self.prefix) and any(one.device in hosts for one in tops)
+        self._root = self._top(tops[0], "/")
         self._read_at = now
         return True
 
     def of(self, path: str) -> Mount | None:
         """The mount that a path of the host leads to, through its links; None when the path is not there.
 
-        A link is read only on a local file system. Where another begins, the rest of the path is taken as it stands.
+        A link is read only where that cannot hang. Where another begins, the rest of the path is taken as it stands.
         """
         at, mount, links = "", self._root, 0
         rest = _parts(path)
         while rest and mount is not None:
-            if not mount.local:
+            if not self.answers(mount):
                 return self._deepest(mount, at, rest)
             name = rest.pop()
             if name == "..":
@@ -146,9 +125,23 @@ class Mounts:
                 rest += _parts(target)
         return None if mount is None or mount.fstype == AUTOFS else mount
 
+    def answers(self, mount: Mount) -> bool:
+        """Whether it answers by itself, and so does all that the way to it leads over."""
+        on: Mount | None = mount
+        while on is not None:
+            at_home = on is self._root and not self.prefix and on.fstype in OURS
+            if on.fstype not in LOCAL and not at_home:
+                return False
+            on = None if on is self._root else self._numbered.get(on.parent)
+        return True
+
     def hidden(self, path: str) -> str:
         """The mount point on the way to a path that is the host's alone: below the root it is not; empty for none."""
-        return next((point for point in self._unseen if f"{path}/".startswith(f"{point}/")), "")
+        if not self._same_root:  # the first process is in another container
+            return ""
+        names = _parts(path)[::-1]
+        points = ["/" + "/".join(names[:count]) for count in range(len(names), 0, -1)]
+        return next((point for point in points if self._host.at(point) and not self._at(point)), "")
 
     def close(self) -> None:
         """Lets go of the file that is watched."""
@@ -166,24 +159,22 @@ class Mounts:
             raise NothingToCollect(f"{self._own} is not there; is --path.procfs where procfs is mounted?") from error
         self._poller.register(self._watched, select.POLLPRI)
 
-    def _compare(self, mounts: list[Mount], host: list[Mount]) -> list[Mount]:
-        """Ours, read-only as the host says; what it has beyond is noted, when it is the one whose / is at our root."""
-        told = {(one.point, one.device): one.readonly for one in host}
-        if self.prefix and any(one.point == "/" and ("/", one.device) in told for one in mounts):
-            self._unseen = sorted({one.point for one in host} - {one.point for one in mounts}, key=len, reverse=True)
-        return [one._replace(readonly=told.get((one.point, one.device), one.readonly)) for one in mounts]
-
-    def _below(self, mounts: Iterable[Mount]) -> Iterable[Mount]:
-        for one in mounts:
-            if one.point == self.prefix:
-                yield one._replace(point="/")
-            elif one.point.startswith(f"{self.prefix}/"):
-                yield one._replace(point=one.point.removeprefix(self.prefix))
+    def _at(self, point: str) -> list[Mount]:
+        """Ours at a point of the host, read-only as the host says."""
+        if (known := self._known.get(point)) is not None:
+            return known
+        ours = self._table.at(self.prefix + point if point != "/" else self.prefix or "/")
+        told = {one.device: one.readonly for one in self._host.at(point)} if ours else {}
+        mounts = [one._replace(point=point, readonly=told.get(one.device, one.readonly)) for one in ours]
+        self._known[point] = mounts
+        self._numbered.update((one.number, one) for one in mounts)
+        return mounts
 
     def _top(self, mount: Mount, point: str) -> Mount:
         """What is mounted over *mount* at *point*, and over that; *mount* itself when nothing is."""
-        while (over := self._on.get((mount.number, point))) is not None and over is not mount:
-            mount = over
+        over = {one.parent: one for one in self._at(point)}
+        while (next_one := over.pop(mount.number, None)) is not None:
+            mount = next_one
         return mount
 
     def _covering(self, at: str) -> Mount | None:
@@ -210,3 +201,13 @@ class Mounts:
 def _parts(path: str) -> list[str]:
     """Its components, the first one last."""
     return [one for one in reversed(path.split("/")) if one not in ("", ".")]
+
+
+def _unlike(path: Path, own: bytes) -> bytes:
+    """A process's mountinfo, as far as it can be read; nothing when it has our mounts, which their ids tell at once."""
+    with suppress(OSError):  # hidden by hidepid, or by a container
+        with path.open("rb", buffering=0) as file:
+            first = file.read(4096) or b""
+        if not own.startswith(first):
+            return read(path)
+    return b""

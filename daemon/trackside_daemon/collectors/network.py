@@ -14,11 +14,13 @@ import time
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.files import read, read_base
 from trackside_daemon.metric import Metric, Sample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
 LABELS = ("device",)
@@ -55,6 +57,12 @@ SPEED = Metric(
     "bytes_per_second",
 )
 
+Counts = dict[str, list[bytes]]
+"""The columns after a device's name, by that."""
+
+BYTES = (0, 8)
+"""The columns of the bytes that it received, and that it sent."""
+
 MEGABIT = 125_000
 """Bytes."""
 
@@ -70,8 +78,8 @@ class NetworkCollector:
 
     Args:
         proc: Where procfs is mounted.
-        sys: Where sysfs is mounted. Nothing is taken from it when it has other devices than procfs, and so is that of
-            another network.
+        sys: Where sysfs is mounted. Nothing is taken from it when it has other devices than procfs, or other counts of
+            them, and so is that of another network.
         exclude: A regular expression that matches the whole names of the devices to leave out.
         clock: Seconds of the monotonic clock.
     """
@@ -92,34 +100,51 @@ class NetworkCollector:
         """Eight samples a device, and up to three of its link; a line that is not one of numbers is left out.
 
         Raises:
+            NothingToCollect: There is none but the excluded.
             OSError: /proc/net/dev cannot be read.
             ValueError: It has no line of a device.
         """
-        devices: dict[str, list[Sample]] = {}
-        every = set()
-        for line in read_base(self._dev).splitlines():
-            name, colon, counts = line.partition(b":")
-            if not colon:
-                continue
-            device = name.strip().decode(errors="replace")
-            every.add(device)
-            if not self._excluded(device):
-                devices[device] = _samples((device,), counts.split())
+        every = self._read()
+        devices = {device: counts for device, counts in every.items() if not self._excluded(device)}
         if not every:
             raise ValueError(f"{self._dev} has no line of a device; is procfs mounted?")
-        self._look(every, devices)
-        return [sample for device in devices for sample in (*devices[device], *self._links.get(device, ()))]
+        if not devices:
+            raise NothingToCollect(f"{self._dev} has no device but those that collector.network.exclude leaves out")
+        self._look(every.keys(), devices)
+        return [
+            sample
+            for device, counts in devices.items()
+            for sample in (*_samples((device,), counts), *self._links.get(device, ()))
+        ]
 
-    def _look(self, every: set[str], devices: Iterable[str]) -> None:
+    def _read(self) -> Counts:
+        found = {}
+        for line in read_base(self._dev).splitlines():
+            name, colon, counts = line.partition(b":")
+            if colon:
+                found[name.strip().decode(errors="replace")] = counts.split()
+        return found
+
+    def _look(self, every: AbstractSet[str], devices: Counts) -> None:
         """Reads the links of the devices anew when it is time, again at the next tick if a device came or went meanwhile."""
         now = self._clock()
         if now < self._due:
             return
-        if _names(self._class) == every:
+        if _names(self._class) == every and self._is_of_this_network(devices):
             self._links = {device: _link(f"{self._class}/{device}", (device,)) for device in devices}
             self._due = now + INTERVAL
         elif now >= self._due + INTERVAL:
             self._links = {}
+
+    def _is_of_this_network(self, before: Counts) -> bool:
+        """Whether sysfs counts bytes as procfs does: names alone are alike everywhere, such as lo and eth0."""
+        told = {device: _bytes(f"{self._class}/{device}/statistics") for device in before}
+        after = self._read()
+        return all(
+            count is None or _number(before[device], column) <= count <= _number(after.get(device, []), column)
+            for device, counts in told.items()
+            for column, count in zip(BYTES, counts, strict=True)
+        )
 
 
 def _names(directory: str) -> set[str]:
@@ -135,6 +160,20 @@ def _samples(labels: tuple[str], counts: list[bytes]) -> list[Sample]:
         return [Sample(metric, labels, int(counts[column])) for column, metric in FIELDS]
     except (ValueError, IndexError):
         return []
+
+
+def _bytes(directory: str) -> list[int | None]:
+    """What sysfs counts of `BYTES`; None for what is not told."""
+    words = (_text(f"{directory}/{name}") for name in ("rx_bytes", "tx_bytes"))
+    return [int(word) if word.isdigit() else None for word in words]
+
+
+def _number(counts: list[bytes], column: int) -> int:
+    """A column's number, -1 when it is none."""
+    try:
+        return int(counts[column])
+    except (ValueError, IndexError):
+        return -1
 
 
 def _link(directory: str, labels: tuple[str]) -> list[Sample]:

@@ -137,7 +137,7 @@ class Own:
         for field, amount in _numbers(f"{place}/io", IO).items():
             yield Sample(IO[field], (label,), amount)
         schedule = _text(f"{place}/schedstat").split()
-        if len(schedule) > 1:
+        if len(schedule) > 1 and schedule[1].isdigit():
             yield Sample(WAITED, (label,), int(schedule[1]) / 1e9)
         yield from self._of_files(rank.life, place, label, now)
 

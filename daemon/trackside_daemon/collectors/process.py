@@ -7,17 +7,19 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside_daemon.collectors.base import HIDDEN, NothingToCollect
 from trackside_daemon.collectors.below import Below, Whose
 from trackside_daemon.collectors.deaths import Deaths
 from trackside_daemon.collectors.own import Own
+from trackside_daemon.collectors.roles import Role, Roles
 from trackside_daemon.collectors.room import Rooms
 from trackside_daemon.collectors.smaps import Smaps
-from trackside_daemon.collectors.tree import WORKER, Role, Tree, role
+from trackside_daemon.collectors.tree import Tree
+from trackside_daemon.oom import OomKills
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from trackside_daemon.collectors.names import Life
     from trackside_daemon.collectors.tree import Stat
     from trackside_daemon.member import Member
     from trackside_daemon.metric import Sample
@@ -55,6 +57,7 @@ class ProcessCollector:
     Args:
         members: The processes of this machine that train.
         proc: Where the kernel's process files are.
+        sys: Where the host's /sys is.
         smaps: Read what takes a lock of the process's memory too.
         clock: Seconds of the monotonic clock.
         wall: Unix time, in seconds.
@@ -70,6 +73,7 @@ class ProcessCollector:
         self,
         members: Callable[[], Sequence[Member]],
         proc: Path = Path("/proc"),
+        sys: Path = Path("/sys"),
         *,
         smaps: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -82,32 +86,38 @@ class ProcessCollector:
         self._tree = Tree(proc)
         self._own = Own(proc)
         self._below = Below(proc)
-        self._rooms = Rooms(proc)
-        self._deaths = Deaths(proc)
+        self._roles = Roles()
+        self._rooms = Rooms()
+        self._deaths = Deaths(proc, OomKills(proc, sys))
         self._smaps = Smaps(proc) if smaps else None
         self._tick, self._page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-        self._known: set[Life] = set()
-        self._named: set[Life] = set()
         self._began: dict[tuple[str, int, int], int] = {}
 
     def collect(self) -> list[Sample]:
-        """What each rank takes and what those below it do; nothing when nobody trains."""
+        """What each rank takes and what those below it do; nothing when nobody trains.
+
+        Raises:
+            NothingToCollect: Processes train here, and the pid of none is known.
+        """
         now = self._clock()
-        ranks = {member.pid: member for member in self._members() if member.pid}  # of several in one process the newest
-        self._rooms.look(ranks, now)
+        every = self._members()
+        members = [member for member in every if member.pid]
+        self._rooms.hear(members, now)
         self._below.begin(now)
-        walked = self._tree.walk(ranks, now)
-        trees = [self._parts(tree) for pid, tree in walked.items() if self._is_still(ranks[pid], tree[0])]
-        samples = [sample for tree in trees for sample in self._of(tree, ranks[tree.rank.pid], now)]
+        trees = list(self._trees(members, now))
+        samples = [sample for tree in trees for sample in self._of(tree, now)]
         samples += self._below.samples()
         self._deaths.look(now, self._wall(), self._rooms.most())
-        samples += self._deaths.samples({_whose(member) for member in ranks.values()}, now)
+        ranks = {_whose(member) for member in members}
+        samples += self._deaths.samples(ranks, now)
         lives = [tree.rank.life for tree in trees]
         if self._smaps is not None:
             samples += self._smaps.samples(lives, now)
         self._own.keep(lives)
-        self._below.keep(ranks)
-        self._remember(trees, ranks)
+        self._below.keep(ranks, {member.pid for member in members})
+        self._remember(trees, members)
+        if every and not members:
+            raise NothingToCollect(HIDDEN)
         return samples
 
     def reports(self) -> Sequence[Record]:
@@ -118,36 +128,35 @@ class ProcessCollector:
         """Follow nobody any more; it collects no more after this."""
         self._deaths.close()
 
+    def _trees(self, members: Iterable[Member], now: float) -> Iterator[_Parts]:
+        """Who is below each rank; of several runs in one process all is the oldest's."""
+        by_pid: dict[int, list[Member]] = {}
+        for member in members:
+            by_pid.setdefault(member.pid, []).append(member)
+        self._roles.begin()
+        for pid, (rank, *below) in self._tree.walk(by_pid, now).items():
+            if its := [member for member in by_pid[pid] if self._is_still(member, rank)]:
+                yield _Parts(its[0], rank, below, self._roles.of(below))
+
     def _is_still(self, member: Member, process: Stat) -> bool:
         """Whether it is the process that the rank's pid was at first, and not the next one that has it."""
         return self._began.setdefault((member.run_id, member.attempt, member.pid), process.start) == process.start
 
-    def _parts(self, tree: Sequence[Stat]) -> _Parts:
-        """Who is who below a rank. A fork is nobody's worker at first sight: what it calls next may be exec."""
-        rank, *below = tree
-        if any(one.comm == WORKER for one in below):
-            self._named.add(rank.life)
-        named = rank.life in self._named
-        roles = [role(one, rank, named=named or one.life not in self._known) for one in below]
-        return _Parts(rank, below, roles)
-
-    def _of(self, tree: _Parts, member: Member, now: float) -> Iterator[Sample]:
+    def _of(self, tree: _Parts, now: float) -> Iterator[Sample]:
         workers, others = tree.having("dataloader"), tree.having("other")
-        for worker in workers:
-            self._deaths.follow(worker, tree.rank, member)
-        self._below.workers(_whose(member), workers)
+        self._deaths.leave(other.life for other in others)
+        self._deaths.follow(workers, tree.rank, tree.member, now)
+        self._below.workers(_whose(tree.member), workers)
         yield from self._own.samples(tree.rank, now)
         yield from self._below.others(tree.rank.pid, others)
 
-    def _remember(self, trees: Sequence[_Parts], ranks: dict[int, Member]) -> None:
-        self._known = {one.life for tree in trees for one in tree.below}
-        self._named &= {tree.rank.life for tree in trees}
-        current = {(member.run_id, member.attempt, member.pid) for member in ranks.values()}
+    def _remember(self, trees: Sequence[_Parts], members: Iterable[Member]) -> None:
+        current = {(member.run_id, member.attempt, member.pid) for member in members}
         self._began = {key: start for key, start in self._began.items() if key in current}
         self.seen = tuple(
-            self._seen(one, part, ranks[tree.rank.pid])
+            self._seen(one, part or "other", tree.member)
             for tree in trees
-            for one, part in ((tree.rank, "rank"), *zip(tree.below, tree.roles, strict=True))
+            for one, part in zip((tree.rank, *tree.below), ("rank", *tree.roles), strict=True)
         )
 
     def _seen(self, one: Stat, part: Role, member: Member) -> Process:
@@ -159,11 +168,12 @@ class ProcessCollector:
 
 
 class _Parts(NamedTuple):
-    """A rank, those *below* it, and the role of each of these."""
+    """A rank, those *below* it, and the role of each of these, None of who is in neither sum yet."""
 
+    member: Member
     rank: Stat
     below: list[Stat]
-    roles: list[Role]
+    roles: list[Role | None]
 
     def having(self, part: Role) -> list[Stat]:
         return [one for one, its in zip(self.below, self.roles, strict=True) if its == part]

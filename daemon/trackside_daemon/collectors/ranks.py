@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside_daemon.collectors.claims import by_index, by_uuid
 from trackside_daemon.collectors.names import Life, Names
 from trackside_daemon.collectors.places import Place, Places
+from trackside_daemon.collectors.roles import role
 from trackside_daemon.collectors.status import Processes
 from trackside_daemon.collectors.users import Users
 from trackside_daemon.metric import Metric, Sample
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from trackside_daemon.collectors.roles import Role
     from trackside_daemon.member import Member
     from trackside_daemon.nvml.reading import GpuReading
 
@@ -39,16 +41,13 @@ RANK_INFO = Metric(
 PROCESS_INFO = Metric(
     "trackside_process_info",
     "info",
-    "A process that is a rank or that NVML lists on a GPU (role rank and dataloader with those that ranks have started, "
-    "else other), from /proc/PID/status and /proc/PID/cgroup; sampled by the daemon's tick.",
+    "A process that is a rank, or that NVML lists on a GPU: one that a rank has started has that rank's labels, and is "
+    "dataloader by its name or other, as are strangers; from /proc/PID/status and /proc/PID/cgroup; sampled by the daemon's tick.",
     (
         *("pid", "role", "comm", "user", "run", "run_id", "rank", "local_rank", "job_id"),
         *("k8s_pod", "k8s_namespace", "k8s_container", "container_id", "cgroup"),
     ),
 )
-
-WORKER = "pt_data_worker"
-"""What PyTorch calls the processes of a DataLoader."""
 
 OTHERS = 256
 """So many processes at most beside the ranks themselves, first those that they have started; a machine has a few."""
@@ -141,8 +140,11 @@ class RanksCollector:
     def _processes(
         self, members: Iterable[Member], elders: Mapping[int, int], processes: Processes
     ) -> Iterable[Sample]:
-        """Each process once; of several runs in one process the newest."""
-        by_pid = {member.pid: member for member in members if member.pid}
+        """Each process once; of several runs in one process the oldest."""
+        by_pid: dict[int, Member] = {}
+        for member in members:
+            if member.pid:
+                by_pid.setdefault(member.pid, member)
         for pid, member in by_pid.items():
             yield self._process(pid, processes, member)
         listed = [pid for pid in elders if pid not in by_pid and (self._others or elders[pid])]
@@ -160,7 +162,7 @@ class RanksCollector:
             place = self._places.of(life)
         *run, job, pod, namespace, container = _NOBODY if member is None else _whose(member)
         where = (job or place.job, pod, namespace, container, place.container, place.cgroup)
-        return Sample(PROCESS_INFO, (str(pid), _role(pid, comm, member), *who, *run, *where), 1)
+        return Sample(PROCESS_INFO, (str(pid), _role(pid, member, processes), *who, *run, *where), 1)
 
     def _tell_cut(self, count: int) -> None:
         """Log, once, that there are more processes than are shown."""
@@ -173,11 +175,15 @@ class RanksCollector:
             )
 
 
-def _role(pid: int, comm: str, member: Member | None) -> str:
-    """What a process that a rank has started, or is, is to the training."""
+def _role(pid: int, member: Member | None, processes: Processes) -> Role:
+    """What a process is to the training of the rank that it is, or that has started it."""
     if member is None:
         return "other"
-    return "dataloader" if comm == WORKER and pid != member.pid else "rank"
+    if pid == member.pid:
+        return "rank"
+    status = processes.get(pid)
+    parent = None if status is None or status.parent == member.pid else processes.get(status.parent)
+    return "other" if status is None else role(status.comm, "" if parent is None else parent.comm)
 
 
 def _whose(member: Member) -> tuple[str, ...]:

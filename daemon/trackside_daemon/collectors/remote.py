@@ -1,33 +1,32 @@
 """Room on file systems that may hang, asked by child processes: what hangs there hangs no one else.
 
 One child asks them all, one after another. When a file system does not answer in time, that child is left to it and
-another goes on with the others; so no more than one hangs in each, and no answer of one is late because of another.
+another goes on with the others; so no more than one hangs in each, and no answer of one is late because of another. What
+ails a child itself says nothing of a file system: then there is no answer.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.child import Child, ChildFailed
+from trackside_daemon.collectors.remote_children import RETRY, RETRY_AT_MOST, Children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trackside_daemon.collectors.mounts import Mount
+    from trackside_daemon.collectors.mount_table import Mount
 
 PATIENCE = 0.05
 """Seconds that a tick waits for all answers; later ones are for the next tick."""
 DEADLINE = 5.0
-"""Seconds without an answer after which a file system is stuck."""
-RETRY, RETRY_AT_MOST = 30.0, 300.0
-"""Seconds from then until it is asked again, doubling."""
-END = 0.5
-"""Seconds that the end of the children is waited for."""
+"""Seconds without an answer after which a file system is stuck; from then on it is asked again after `RETRY`, and then ever more seldom."""
+
+Key = tuple[int, str, str]
+"""A mount's."""
 
 
 class Room(NamedTuple):
@@ -52,13 +51,13 @@ Answer = Room | OSError
 
 
 class _Asked:
-    """A file system's standing: what it said last, who asks it now, and when it may be asked again."""
+    """A file system's standing: what it said last, who asks it now and since when, and when it may be asked again."""
 
     def __init__(self) -> None:
         self.last: Answer | None = None
         self.child: Child | None = None
         self.since = 0.0
-        self.stuck = self.hung = False
+        self.stuck = self.hung = self.late = False
         self.retry_at, self.retry = float("-inf"), RETRY
 
 
@@ -77,70 +76,67 @@ class Remote:
         clock: Callable[[], float] = time.monotonic,
         patience: float = PATIENCE,
     ) -> None:
-        # -I keeps the working directory and the user's variables out, -S the site: neither is needed.
-        self._command = [*(command or (sys.executable, "-I", "-S", str(Path(__file__).with_name("remote_worker.py"))))]
+        self._children = Children(command, clock)
         self._clock, self._patience = clock, patience
-        self._asked: dict[int, _Asked] = {}
-        self._idle: list[Child] = []
-        self._ending: list[Child] = []
+        self._asked: dict[Key, _Asked] = {}
 
-    def rooms(self, mounts: Sequence[Mount], prefix: str = "") -> dict[int, Answer]:
-        """What each says now, or has said when the answer is not there yet, by the mount's number.
+    def rooms(self, mounts: Sequence[Mount], prefix: str = "") -> dict[Key, Answer]:
+        """What each says now, or has said `DEADLINE` ago at most when the answer is not there yet, by the mount's key.
 
-        One that has not answered yet, and is not stuck, is left out.
+        One that has not answered, and is not stuck, is left out.
 
         Args:
             mounts: All that are wanted; what is known of others is forgotten.
             prefix: Stands before their mount points.
         """
         until = time.monotonic() + self._patience
-        wanted = {mount.number for mount in mounts}
-        self._forget(wanted)
-        self._ending = [child for child in self._ending if not child.gone()]
-        for mount in mounts:
-            one = self._asked.setdefault(mount.number, _Asked())
-            if one.child is not None:
-                self._take(one, 0.0)
-            if one.child is None and self._clock() >= one.retry_at:
-                self._ask(one, os.fsencode(prefix + mount.point))
-                self._take(one, until)
-        return {number: one.last for number, one in self._asked.items() if one.last is not None and number in wanted}
+        self._forget({mount.key for mount in mounts})
+        self._children.begin()
+        every = [(mount, self._asked.setdefault(mount.key, _Asked())) for mount in mounts]
+        for mount, one in sorted(every, key=lambda pair: pair[1].late):  # who is quick does not wait for who is not
+            self._attend(one, os.fsencode(prefix + mount.point), until)
+        self._children.trim(1 if mounts else 0)
+        return {mount.key: one.last for mount, one in every if one.last is not None and self._holds(one)}
+
+    def hasten(self) -> None:
+        """What is mounted has changed, perhaps to cure one: none is put off for longer than `RETRY`."""
+        for one in self._asked.values():
+            one.retry, one.retry_at = RETRY, min(one.retry_at, one.since + RETRY)
 
     def close(self) -> None:
-        """Kills the children, and leaves to the kernel what has not ended after `END`. Call it when no thread asks."""
-        asking = [one.child for one in self._asked.values() if one.child is not None]
-        children = [*self._idle, *asking, *self._ending]
-        for child in children:
-            child.kill()
-        until = time.monotonic() + END
-        for child in children:
-            child.leave(until)
-        self._asked, self._idle, self._ending = {}, [], []
+        """Ends the children, or leaves them to the kernel, within half a second. Call it when no thread asks."""
+        self._children.close([one.child for one in self._asked.values() if one.child is not None])
+        self._asked = {}
 
-    def _forget(self, wanted: set[int]) -> None:
+    def _holds(self, one: _Asked) -> bool:
+        return isinstance(one.last, TimeoutError) or self._clock() - one.since <= DEADLINE
+
+    def _forget(self, wanted: set[Key]) -> None:
         """All but the file systems that are wanted, and those in which a child still hangs."""
-        for number in self._asked.keys() - wanted:
-            one = self._asked[number]
+        for key in self._asked.keys() - wanted:
+            one = self._asked[key]
             if one.child is not None and not one.stuck:
                 one.child.kill()
                 one.last, one.stuck = None, True
             if one.child is None or one.child.gone():
-                del self._asked[number]
+                del self._asked[key]
 
-    def _ask(self, one: _Asked, path: bytes) -> None:
-        self._idle = [child for child in self._idle if not child.gone()]
-        try:
-            one.child = self._idle.pop() if self._idle else Child([*self._command, str(os.getpid())], self._clock)
-            one.child.ask(path.hex().encode())
-        except (OSError, ChildFailed) as error:
-            self._failed(one, error)
-        one.since = self._clock()
+    def _attend(self, one: _Asked, path: bytes, until: float) -> None:
+        """Takes its answer, and asks it again."""
+        if one.child is not None:
+            self._take(one, one.child, 0.0)
+        if one.child is None and self._clock() >= one.retry_at and (child := self._children.free(until)) is not None:
+            one.child, one.since = child, self._clock()
+            try:
+                child.ask(path.hex().encode())
+            except (OSError, ChildFailed) as error:
+                self._failed(one, child, error)
+                return
+            self._take(one, child, until)
+            one.late = one.child is not None
 
-    def _take(self, one: _Asked, until: float) -> None:
+    def _take(self, one: _Asked, child: Child, until: float) -> None:
         """Its answer, when it comes until then; what is to follow when it does not."""
-        child = one.child
-        if child is None:
-            return
         if one.stuck:
             self._await_end(one, child)
             return
@@ -148,11 +144,11 @@ class Remote:
             line = child.answer(until)
             answer = _decode(line) if line is not None else None
         except (ChildFailed, ValueError, TypeError) as error:
-            self._failed(one, error)
+            self._failed(one, child, error)
             return
         if answer is not None:
             one.last, one.child, one.retry = answer, None, RETRY
-            self._idle.append(child)
+            self._children.give_back(child)
         elif self._clock() - one.since > DEADLINE:
             child.kill()
             one.last, one.stuck = TimeoutError(errno.ETIMEDOUT, f"no answer for {DEADLINE:.0f} s"), True
@@ -166,11 +162,9 @@ class Remote:
                 one.retry_at = self._clock()
             one.child, one.stuck, one.hung = None, False, False
 
-    def _failed(self, one: _Asked, error: Exception) -> None:
-        if one.child is not None:
-            one.child.kill()
-            self._ending.append(one.child)
-        one.child, one.last = None, OSError(errno.EIO, f"the process that asks it failed: {error}")
+    def _failed(self, one: _Asked, child: Child, error: Exception) -> None:
+        one.child = one.last = None
+        self._children.failed(child, error)
         self._put_off(one)
 
     def _put_off(self, one: _Asked) -> None:

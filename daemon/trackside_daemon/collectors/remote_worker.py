@@ -1,7 +1,7 @@
 """The process that asks a file system which may hang: ``python -I -S remote_worker.py PARENT``.
 
-A request is a path in hexadecimal digits, as a line on stdin. Its answer is a line on stdout: the numbers of `NUMBERS`,
-or one, the errno. The worker ends with its input and with its parent, a process id. It imports as little as can be, and
+It says ``ready`` when it can be asked. A request is a path in hexadecimal digits, as a line on stdin. Its answer is a
+line on stdout: the numbers of `NUMBERS`, or one, the errno. The worker ends with its input and with its parent, a process id. It imports as little as can be, and
 nothing of the daemon: it is started where memory is scarce, and may stay for as long as its file system is dead.
 """
 
@@ -20,6 +20,7 @@ def main(parent: int) -> int:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, *map(ctypes.c_ulong, (SIGKILL, 0, 0, 0)))
     if os.getppid() != parent:
         return 1  # it died before it was ours to die with
+    os.write(1, b"ready\n")
     for request in sys.stdin.buffer:
         os.write(1, _answer(bytes.fromhex(request.decode())).encode() + b"\n")
     return 0

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Iterable
 
     from trackside_daemon.member import Member
 
@@ -37,44 +35,31 @@ class Use(NamedTuple):
 
 
 class Rooms:
-    """Looks at the /dev/shm of each rank once a tick, and hears what the rank itself says of it.
+    """Remembers what ranks say of their /dev/shm: to ask for it from here could wait for ever, as for any mount."""
 
-    Args:
-        proc: Where the kernel's process files are; PID/root there leads into a container for who may trace its processes.
-    """
+    def __init__(self) -> None:
+        self._told: dict[int, list[tuple[float, Use]]] = {}
 
-    def __init__(self, proc: Path) -> None:
-        self._proc = str(proc)
-        self._seen: dict[int, list[tuple[float, Use]]] = {}
-
-    def look(self, ranks: Mapping[int, Member], now: float) -> None:
+    def hear(self, members: Iterable[Member], now: float) -> None:
         """Once a tick, at *now* in seconds of the monotonic clock."""
-        for pid, member in ranks.items():
-            uses = [use for use in (self._own(pid), _told(member)) if use is not None]
-            self._seen.setdefault(pid, []).extend((now, use) for use in uses)
-        self._seen = {pid: kept for pid, seen in self._seen.items() if (kept := _lately(seen, now))}
+        for member in members:
+            if (use := _use(member)) is not None:
+                self._told.setdefault(member.pid, []).append((now, use))
+        self._told = {pid: kept for pid, told in self._told.items() if (kept := _lately(told, now))}
 
     def most(self) -> dict[int, Use]:
-        """The fullest that it was lately, by the rank's pid; nobody that cannot tell."""
+        """The fullest that it was lately, by the rank's pid; nobody that has not told."""
         return {
-            pid: max((use for _, use in seen), key=lambda use: use.used / use.size) for pid, seen in self._seen.items()
+            pid: max((use for _, use in told), key=lambda use: use.used / use.size) for pid, told in self._told.items()
         }
 
-    def _own(self, pid: int) -> Use | None:
-        try:
-            found = os.statvfs(f"{self._proc}/{pid}/root/dev/shm")
-        except OSError:  # it is gone, has none, or is not ours to look into
-            return None
-        size = found.f_blocks * found.f_frsize
-        return Use(size - found.f_bfree * found.f_frsize, size) if size else None
 
-
-def _told(member: Member) -> Use | None:
+def _use(member: Member) -> Use | None:
     room = member.room
     if room is None or not room.shm_size:
         return None
     return Use(max(room.shm_used or 0, room.shm_peak or 0), room.shm_size)
 
 
-def _lately(seen: list[tuple[float, Use]], now: float) -> list[tuple[float, Use]]:
-    return [one for one in seen if one[0] > now - MEMORY_SECONDS]
+def _lately(told: list[tuple[float, Use]], now: float) -> list[tuple[float, Use]]:
+    return [one for one in told if one[0] > now - MEMORY_SECONDS]

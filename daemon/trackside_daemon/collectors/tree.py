@@ -1,4 +1,4 @@
-"""The processes that ranks have started, of all depths, and what part they play.
+"""The processes that ranks have started, of all depths.
 
 Only files that take no lock of the process's memory are read: a rank that faults pages in is never held up.
 """
@@ -8,30 +8,25 @@ from __future__ import annotations
 import logging
 import os
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.collectors.files import read
 from trackside_daemon.collectors.names import Life
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
 LATER_SECONDS = 10.0
-"""How often the children of other threads than the main one are looked for, or all where the kernel lists none."""
+"""How often the threads of those below the ranks are asked for their children, or all where the kernel lists none."""
 
 AT_ONCE = 512
-"""So many threads, or processes, are asked in one walk at most, and the others in the next ones."""
+"""So many threads, or processes, are asked in one walk at most (3 µs each), and the others in the next ones."""
 
 DESCENDANTS = 4096
 """So many processes below the ranks at most."""
 
-WORKER = "pt_data_worker"
-"""What PyTorch calls the processes of its data loader since 2024, however they are started."""
-
 log = logging.getLogger("trackside")
-
-Role = Literal["rank", "dataloader", "other"]
 
 
 class Stat(NamedTuple):
@@ -45,8 +40,6 @@ class Stat(NamedTuple):
         major_faults: Its own, as *user* and *system*, the clock ticks that all its threads have run.
         start: Clock ticks from boot to its start.
         resident: Pages.
-        stack: Where its stack begins, which those have in common that were forked and have not called exec; 0 when the
-            daemon may not know.
     """
 
     pid: int
@@ -60,7 +53,6 @@ class Stat(NamedTuple):
     threads: int
     start: int
     resident: int
-    stack: int
 
     @property
     def life(self) -> Life:
@@ -73,26 +65,14 @@ def look(proc: str, pid: int) -> Stat | None:
     try:
         data = read(f"{proc}/{pid}/stat")
         begin, end = data.index(b"(") + 1, data.rindex(b")")
-        fields = data[end + 1 :].split(None, 26)
+        fields = data[end + 1 :].split(None, 22)
         return Stat(
             *(pid, data[begin:end].decode(errors="replace"), fields[0].decode(), int(fields[1]), int(fields[6])),
             *(int(fields[9]), int(fields[11]), int(fields[12]), int(fields[17]), int(fields[19])),
-            *(int(fields[21]), int(fields[25])),
+            int(fields[21]),
         )
     except (OSError, ValueError, IndexError):
         return None
-
-
-def role(process: Stat, rank: Stat, *, named: bool = False) -> Role:
-    """The part that a process plays below a rank.
-
-    A data loader's worker is `WORKER` by name. Before PyTorch named them, one was a fork of its rank, as are helpers of
-    the `multiprocessing` module, so a fork counts where no worker has been *named*.
-    """
-    if process.comm == WORKER:
-        return "dataloader"
-    forked = process.stack == rank.stack != 0
-    return "dataloader" if forked and not named else "other"
 
 
 class Tree:
@@ -108,6 +88,7 @@ class Tree:
         self._children: dict[int, list[int]] = {}
         self._before: dict[int, list[int]] = {}
         self._more: dict[int, set[int]] = {}
+        self._starters: dict[int, set[str]] = {}
         self._unasked: list[tuple[int, str]] = []
         self._due = 0.0
         self._told = False
@@ -144,7 +125,8 @@ class Tree:
 
     def _children_of(self, pid: int, ranks: Collection[int]) -> list[Stat]:
         """Those that are no ranks, the first last."""
-        listed = self._listed(pid, str(pid)) if self._lists else ()
+        threads = (str(pid), *self._starters.get(pid, ())) if self._lists else ()
+        listed = [child for thread in threads for child in self._listed(pid, thread)]
         pids = {*listed, *self._before.get(pid, ()), *self._more.get(pid, ())}.difference(ranks)
         looks = (look(self._proc, child) for child in sorted(pids, reverse=True))
         found = [child for child in looks if child is not None and child.parent == pid]
@@ -154,27 +136,40 @@ class Tree:
     def _listed(self, pid: int, thread: str) -> list[int]:
         """The children that a thread has started (/proc/PID/task/TID/children)."""
         try:
-            return list(map(int, read(f"{self._proc}/{pid}/task/{thread}/children").split()))
+            return [int(one) for one in read(f"{self._proc}/{pid}/task/{thread}/children").split() if one.isdigit()]
         except OSError:  # it is over
             return []
 
     def _look_further(self, ranks: Collection[int], now: float) -> None:
-        """What costs too much for each tick: all threads of these, or all processes of the machine, a part at a time."""
-        if not self._unasked and now >= self._due and ranks:
-            self._due, self._more = now + LATER_SECONDS, {}
+        """What may cost too much for each tick, a part at a time.
+
+        That is the ranks' other threads, as any may start workers, and now and then those of the processes below; or all
+        processes of the machine.
+        """
+        if not self._unasked and ranks:
+            is_due = now >= self._due
+            if is_due:
+                self._due, self._more = now + LATER_SECONDS, {}
             if self._lists:
-                known = {*ranks, *self._children}
-                self._unasked = [(pid, thread) for pid in known for thread in _names(f"{self._proc}/{pid}/task")]
-            else:
+                self._unasked = self._threads(dict.fromkeys((*ranks, *(self._children if is_due else ()))))
+            elif is_due:
                 self._unasked = [(int(pid), "") for pid in _names(self._proc)]
         part, self._unasked = self._unasked[:AT_ONCE], self._unasked[AT_ONCE:]
         for pid, thread in part:
             self._ask(pid, thread)
 
+    def _threads(self, pids: Iterable[int]) -> list[tuple[int, str]]:
+        """All of some processes but the main ones; those that have started somebody and are over are forgotten."""
+        threads = {pid: _names(f"{self._proc}/{pid}/task") for pid in pids}
+        known = {pid: starters for pid, starters in self._starters.items() if pid in self._children}
+        self._starters = {pid: starters.intersection(threads.get(pid, starters)) for pid, starters in known.items()}
+        return [(pid, name) for pid, names in threads.items() for name in names if name != str(pid)]
+
     def _ask(self, pid: int, thread: str) -> None:
-        """Learn of the children of a thread, or of the parent of a process."""
+        """Learn whether a thread has children, or who is the parent of a process."""
         if thread:
-            self._more.setdefault(pid, set()).update(self._listed(pid, thread))
+            if self._listed(pid, thread):
+                self._starters.setdefault(pid, set()).add(thread)
         elif (process := look(self._proc, pid)) is not None:
             self._more.setdefault(process.parent, set()).add(pid)
 

@@ -111,15 +111,14 @@ def _own() -> dict[str, Any]:
     from trackside_daemon.collectors.gpu import GpuCollector
     from trackside_daemon.collectors.nvml import NvmlCollector
     from trackside_daemon.config import load
-    from trackside_daemon.daemon import order
     from trackside_daemon.nvml.groups import GROUPS
-    from trackside_daemon.nvml.handle import Nvml
+    from trackside_daemon.nvml.handle import Nvml, order
 
     config = load(groups=GROUPS)
     on = config.collector.gpu
     if not on.enabled:
         return {"nvml": None}
-    nvml = Nvml(order(config))
+    nvml = Nvml(order(on))
     gpu = GpuCollector(nvml, PATIENCE)
     try:
         _read(gpu)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.identity import boot_id
 from trackside_daemon.ingest.peer import find_peer
-from trackside_daemon.training.oom import OomKills
+from trackside_daemon.oom import OomKills
 from trackside_daemon.training.run import Process
 from trackside_daemon.training.verdict import Exit
 
 if TYPE_CHECKING:
     from trackside.wire import Identity
     from trackside_daemon.ingest.peer import Peer
-    from trackside_daemon.training.oom import Watched
+    from trackside_daemon.oom import Watched
     from trackside_daemon.training.runs import Moment
 
 RETRY_SECONDS = 0.05

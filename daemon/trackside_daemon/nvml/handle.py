@@ -24,6 +24,8 @@ from trackside_daemon.nvml.roster import Roster
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trackside_daemon.sections import GpuSection
+
 FAILED, ABSENT = (1.0, 60.0), (5.0, 60.0)
 """Seconds until the next worker, after the first failure and at most."""
 SILENCE = 60.0
@@ -297,3 +299,8 @@ def _worker_command(order: Order) -> list[str]:
     # -m would put the working directory, full of a user's files, before the standard library.
     safe_path = ["-P"] if sys.version_info >= (3, 11) else []
     return [sys.executable, *safe_path, "-m", "trackside_daemon.nvml.worker", msgspec.json.encode(order).decode()]
+
+
+def order(gpu: GpuSection) -> Order:
+    """What the worker is to do."""
+    return Order(gpu.extra, gpu.skip, gpu.simulate, gpu.profile, gpu.trouble)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trackside_daemon.training.oom import TEARDOWN_SECONDS, OomKills
+from trackside_daemon.oom import TEARDOWN_SECONDS, OomKills
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,81 @@
+"""A machine's mounts as a table of a test, and collectors of the file systems there, whose servers hang when it wants."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from collectors.blocking import BLOCKS, by_mount
+from collectors.mountinfo import Table
+from workers import Clock
+
+from trackside_daemon.collectors.filesystem import FilesystemCollector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(tmp_path)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def statvfs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every path that the collector itself asks about, all of which have the same room."""
+    asked: list[str] = []
+    room = SimpleNamespace(f_frsize=4096, f_blocks=1000, f_bfree=400, f_bavail=300, f_files=200, f_ffree=150)
+
+    def answer(path: str) -> SimpleNamespace:
+        asked.append(path)
+        return room
+
+    monkeypatch.setattr(os, "statvfs", answer)
+    return asked
+
+
+@pytest.fixture
+def collect(table: Table, clock: Clock) -> Iterator[Callable[..., FilesystemCollector]]:
+    """Makes collectors of paths, with the machine's table of mounts or another's."""
+    made: list[FilesystemCollector] = []
+
+    def make(*paths: str, command: Sequence[str] = (), proc: Path = table.proc, root: Path = table.root) -> Any:
+        made.append(FilesystemCollector(paths, proc, root, command=command, clock=clock))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def fifos(tmp_path: Path) -> Path:
+    """Where a mount hangs that has a fifo with its name."""
+    directory = tmp_path / "fifos"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def far(table: Table, collect: Callable[..., FilesystemCollector], fifos: Path) -> FilesystemCollector:
+    """Two remote mounts beside the root, whose child is `BLOCKS`; they answer."""
+    table.mount("/nfs", "nfs4")
+    table.mount("/lustre", "lustre")
+    collector = collect("/", "/nfs", "/lustre", command=(sys.executable, "-c", BLOCKS, str(fifos)))
+    collector._remote._patience = 30.0
+    assert {point: told["device_error"] for point, told in by_mount(collector).items()} == {
+        "/": 0,
+        "/nfs": 0,
+        "/lustre": 0,
+    }
+    collector._remote._patience = 0.2
+    return collector
