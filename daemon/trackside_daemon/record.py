@@ -19,6 +19,9 @@ ENDS = ("failed", "lost", "stopped", "finished")
 
 ENDED = frozenset(ENDS)
 
+USER_ALERT = "user_alert"
+"""The kind of event that a training raises with ``run.alert``: its fields are ``title``, ``severity`` and ``text``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:

@@ -126,6 +126,14 @@ def test_what_happened_once_resolves_by_itself(told: Told, alert: str, seconds: 
     assert set(told.firing.values()) == {0.0}
 
 
+def test_what_happens_again_while_it_fires_is_told_by_its_own_words(told: Told) -> None:
+    told.take(alarm("UserAlert", once=True)._replace(summary="first"))
+    told.take(alarm("UserAlert", once=True, time=NOW + 70)._replace(summary="second"), at=70)
+    assert [record.summary for record in told.records] == ["first", "second"]
+    told.tick(70 + 899)
+    assert set(told.firing.values()) == {1.0}
+
+
 def test_it_gets_worse_and_never_better(told: Told) -> None:
     told.take(alarm(severity="info")).take(alarm(severity="critical"), at=1).take(alarm(severity="warning"), at=2).tick(
         3

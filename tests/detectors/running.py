@@ -8,7 +8,7 @@ from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.detectors.runs import RunWatch
 from trackside_daemon.metric import Batch, Distribution, Sample
-from trackside_daemon.record import Alert, Event, Opened, Taken
+from trackside_daemon.record import USER_ALERT, Event, Opened, Taken
 from trackside_daemon.training import families as f
 
 if TYPE_CHECKING:
@@ -119,7 +119,8 @@ class Running:
 
     def raises(self, title: str, text: str = "", severity: str = "warning") -> list[Alarm]:
         """What the training code says with run.alert."""
-        record = Alert(title, severity, self.now, ID, {"rank": "0", "step": "7"}, text, "", self.now)
+        fields = {"title": title, "severity": severity, "text": text}
+        record = Event(ID, 0, self.now, USER_ALERT, 0, 7, fields)
         return self.take(Batch("ingest", records=[record]))
 
     def said(self, alert: str, *, over: bool = False) -> list[Alarm]:

@@ -95,11 +95,9 @@ class Book:
         return self._told() if self._changed or not all(entry.told for entry in self._entries.values()) else []
 
     def _renew(self, entry: Entry, alarm: Alarm, now: float) -> None:
-        before = entry.severity
-        entry.renew(alarm, now + self._hold(alarm))
-        if entry.severity != before:
+        if entry.renew(alarm, now + self._hold(alarm)):
             self._changed = True
-            log.log(_level(entry), "%s is %s now: %s", entry.alert, entry.severity, entry.summary)
+            log.log(_level(entry), "%s (now %s): %s", entry.alert, entry.severity, entry.summary)
 
     def _begin(self, key: Key, alarm: Alarm, now: float) -> None:
         self._entries.pop(key, None)

@@ -59,8 +59,12 @@ class Entry:
         """Whether it has not resolved."""
         return self.ended is None
 
-    def renew(self, alarm: Alarm, until: float) -> None:
-        """It was found, anew or of another rank. It gets worse, but not better: that is another."""
+    def renew(self, alarm: Alarm, until: float) -> bool:
+        """It was found, anew or of another rank. It gets worse, but not better: that is another.
+
+        Returns:
+            Whether there is something new to say: it is worse, or something else of its name has happened.
+        """
         place = where(alarm)
         if place not in self.had and len(self.had) < PLACES:
             self.had[place] = None
@@ -69,10 +73,14 @@ class Entry:
             self.until = max(self.until, until)
         else:
             self.lasting.add(place)
-        if SEVERITIES.index(alarm.severity) > SEVERITIES.index(self.severity):
+        worse = SEVERITIES.index(alarm.severity) > SEVERITIES.index(self.severity)
+        news = worse or (alarm.once and alarm.summary != self.summary)
+        if worse:
             self.severities.append(alarm.severity)
+        if news:
             self.summary, self.description = alarm.summary, alarm.description
             self.told = False
+        return news
 
     def is_due(self, now: float) -> bool:
         """Whether it fires for nothing any more."""

@@ -14,7 +14,7 @@ from trackside_daemon.detectors.run_rank import Rank
 from trackside_daemon.detectors.run_view import Run
 from trackside_daemon.detectors.stalled import FLOOR
 from trackside_daemon.detectors.user_alerts import UserAlerts
-from trackside_daemon.record import ENDED, Alert, Event, Opened, Taken
+from trackside_daemon.record import ENDED, USER_ALERT, Event, Opened, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ class RunWatch:
         """What a batch tells of the runs, and what time has changed by it."""
         alarms: list[Alarm] = []
         for record in batch.records:
-            alarms += self._record(record, batch.source)
+            alarms += self._record(record)
         if batch.source.startswith("training:"):
             alarms += self._training(batch)
         elif batch.source == "pipeline":
@@ -145,15 +145,13 @@ class RunWatch:
         text = last_words(run, time, loss.text() if loss else "")
         yield self._once("RunFinished", run.id, run.name, time, text)
 
-    def _record(self, record: Record, source: str) -> Iterator[Alarm]:
+    def _record(self, record: Record) -> Iterator[Alarm]:
         if isinstance(record, Taken):
             self._losses_of(record)
         elif isinstance(record, Event):
             yield from self._event(record)
         elif isinstance(record, Opened):
             self._open(record)
-        elif isinstance(record, Alert) and source == "ingest":
-            yield from self._user_alerts.take(record, self._name_of(record.run), self._clock)
 
     def _open(self, opened: Opened) -> None:
         place = opened.hello.identity.run, opened.attempt
@@ -186,6 +184,8 @@ class RunWatch:
             yield from self._deaths.died(event, name, self._clock)
         elif event.kind == "dataloader_died":
             self._deaths.worker_died(event)
+        elif event.kind == USER_ALERT:
+            yield from self._user_alerts.take(event, self._name_of(event.run), self._clock)
         elif event.kind == "checkpoint" and followed is not None:
             followed.checkpoints.saved(event, self._clock.at)
         elif event.kind == "run_started" and event.rank is None:

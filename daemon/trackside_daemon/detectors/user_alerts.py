@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.alarm import Severity
     from trackside_daemon.detectors.clock import Clock
-    from trackside_daemon.record import Alert
+    from trackside_daemon.record import Event
 
 APART = 60.0
 """Seconds between two of a run; what comes between is counted."""
@@ -32,33 +32,33 @@ class UserAlerts:
         self._last: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
 
-    def take(self, alert: Alert, name: str, clock: Clock) -> Iterator[Alarm]:
+    def take(self, event: Event, name: str, clock: Clock) -> Iterator[Alarm]:
         """What a rank of a run of this *name* raises."""
-        if clock.now and clock.now - alert.started > OLD:
+        if clock.now and clock.now - event.time > OLD:
             return
-        last = self._last.get(alert.run)
+        last = self._last.get(event.run)
         if last is not None and clock.at - last < APART:
-            self._left_out[alert.run] = self._left_out.get(alert.run, 0) + 1
+            self._left_out[event.run] = self._left_out.get(event.run, 0) + 1
             return
-        self._last.pop(alert.run, None)
-        self._last[alert.run] = clock.at
+        self._last.pop(event.run, None)
+        self._last[event.run] = clock.at
         if len(self._last) > RUNS:
             oldest = next(iter(self._last))
             del self._last[oldest]
             self._left_out.pop(oldest, None)
-        yield self._say(alert, name, clock)
+        yield self._say(event, name, clock)
 
-    def _say(self, alert: Alert, name: str, clock: Clock) -> Alarm:
-        severity: Severity = next((one for one in SEVERITIES if one == alert.severity), "warning")
-        rank = str(alert.labels.get("rank", "0"))
-        left_out = self._left_out.pop(alert.run, 0)
+    def _say(self, event: Event, name: str, clock: Clock) -> Alarm:
+        severity: Severity = next((one for one in SEVERITIES if one == event.fields.get("severity")), "warning")
+        rank = str(event.rank or 0)
+        left_out = self._left_out.pop(event.run, 0)
         more = f"{left_out} more came before it within a minute, and are in the history only." if left_out else ""
-        step = f" at step {alert.labels['step']}" if "step" in alert.labels else ""
+        step = "" if event.step is None else f" at step {event.step}"
         whose = f"Raised by rank {rank} of run {name}{step}."
-        text = " ".join(filter(None, (_cut(alert.summary, TEXT), whose, more)))
+        text = " ".join(filter(None, (_cut(str(event.fields.get("text", "")), TEXT), whose, more)))
         labels = (("rank", rank), ("run", name))
-        title = _cut(alert.alert, TITLE) or "an alert without a title"
-        return Alarm("UserAlert", severity, labels, alert.started or clock.now, title, text, once=True, run=alert.run)
+        title = _cut(str(event.fields.get("title", "")), TITLE) or "an alert without a title"
+        return Alarm("UserAlert", severity, labels, event.time or clock.now, title, text, once=True, run=event.run)
 
 
 def _cut(text: str, length: int) -> str:

@@ -6,10 +6,10 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.wire import Envelope, Nack, encode
-from trackside_daemon.record import Alert, Event
+from trackside_daemon.record import USER_ALERT, Event
 
 if TYPE_CHECKING:
-    from trackside.wire import Bye, Clock, Identity, Pushes
+    from trackside.wire import Bye, Clock, Happening, Identity, Notice, Pushes
     from trackside_daemon.record import Record
 
 
@@ -69,18 +69,15 @@ class Session:
 
 
 def told(session: Session, pushes: Pushes, shifted: int) -> list[Record]:
-    """The events and alerts that came with a batch."""
+    """The events that came with a batch, and what it raised: whether that is an alert, the book decides."""
     where = session.run, session.attempt
-    events = [
-        Event(*where, (one.time + shifted) / 1e9, one.kind, session.rank, one.step, _fields(one.fields))
-        for one in pushes.events
-    ]
-    alerts = []
-    for one in pushes.alerts:
-        time = (one.time + shifted) / 1e9
-        labels = {"rank": str(session.rank)} | ({} if one.step is None else {"step": str(one.step)})
-        alerts.append(Alert(one.title, one.severity, time, session.run, labels, one.text, "", time))
-    return [*events, *alerts]
+
+    def event(said: Happening | Notice, kind: str, fields: dict[str, Any]) -> Event:
+        return Event(*where, (said.time + shifted) / 1e9, kind, session.rank, said.step, fields)
+
+    events = [event(one, one.kind, _fields(one.fields)) for one in pushes.events]
+    words = [{"title": one.title, "severity": one.severity, "text": one.text} for one in pushes.alerts]
+    return [*events, *(event(one, USER_ALERT, said) for one, said in zip(pushes.alerts, words, strict=True))]
 
 
 def _fields(text: str) -> dict[str, Any]:

@@ -45,9 +45,6 @@ GAPS = Metric(
 
 UNNUMBERED = ("beat", *ANSWERS)
 KINDS = ("hello", "batch", "skip", "bye", *UNNUMBERED)
-LOGGED = 8
-"""Of the alerts that come with one batch, so many are in the log."""
-
 LATE_SECONDS = 60.0
 """A batch that is older is no news: the page does not show it."""
 
@@ -342,10 +339,6 @@ class Sessions:
     def _say(self, envelope: Envelope, message: Any, session: Session, now: Moment) -> tuple[list[Batch], list[Record]]:
         """What follows from a message, and what of it belongs into one transaction with its number."""
         if envelope.kind == "batch":
-            for one in message.alerts[:LOGGED]:
-                log.warning(
-                    'run %s rank %d: alert "%s" (%s) %s', session.run, session.rank, one.title, one.severity, one.text
-                )
             behind = shift(message.clock, session.offset)
             batches: list[Batch] = []
             late = session.late
