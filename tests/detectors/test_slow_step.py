@@ -33,10 +33,15 @@ def test_steady_steps_are_not_told() -> None:
 def test_a_slow_step_is_told_at_its_sample_with_what_it_cost() -> None:
     fed = feed(SlowStep(), paused(300, {217: 4.0}))
     assert alarms(fed) == [217]
-    assert (fed[0].alert, fed[0].severity) == ("SlowStep", "warning")
+    assert (fed[0].alert, fed[0].severity) == ("SlowStep", "info")
     assert "step 217 took 1." in fed[0].text
     assert "times the 0.3" in fed[0].text
     assert " s lost" in fed[0].text
+
+
+def test_what_costs_a_second_is_a_warning() -> None:
+    fed = feed(SlowStep(), paused(300, {217: 6.0}))
+    assert [finding.severity for finding in fed if not finding.over] == ["warning"]
 
 
 def test_it_is_over_when_steps_are_as_before() -> None:

@@ -37,6 +37,9 @@ CALM = 20
 USUAL = 1000
 """Samples after which slow steps are what is usual now."""
 
+WORTH = 1.0
+"""Seconds lost by one step that are worth a person's attention; less is information."""
+
 
 class Slow(NamedTuple):
     """A slow step: how long it took and how long those before it, in seconds."""
@@ -115,7 +118,7 @@ class SlowStep:
         told = self._is_slow(slow.seconds, slow.usual) and scales > self._scales
         if told and not self._crowded(slow) and not self._due(slow):
             if self._index - self._last_slow > APART:
-                yield Finding("SlowStep", "warning", at, slow.text())
+                yield Finding("SlowStep", "warning" if slow.seconds - slow.usual >= WORTH else "info", at, slow.text())
                 if self._usual is None:
                     self._usual, self._told_at = slow.usual, self._index
             self._last_slow = self._index
