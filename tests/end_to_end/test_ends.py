@@ -68,7 +68,7 @@ def ended_as(daemon: Daemon, run: str) -> str | None:
 
 def told(daemon: Daemon, run: str) -> dict[str, Any]:
     """What the history says of a run by its name."""
-    (found,) = (one for one in daemon.api("runs").json()["runs"] if one["name"] == run)
+    (found,) = eventually(lambda: [one for one in daemon.api("runs").json()["runs"] if one["name"] == run])
     return daemon.api(f"runs/{found['id']}").json()  # type: ignore[no-any-return]  # JSON
 
 
