@@ -68,7 +68,7 @@ def of_loader(daemon: Daemon, run: str, family: str) -> float | None:
 
 def deaths(daemon: Daemon, run: str) -> list[dict[str, Any]]:
     """The history's events of workers that died."""
-    (found,) = (one for one in daemon.api("runs").json()["runs"] if one["name"] == run)
+    (found,) = eventually(lambda: [one for one in daemon.api("runs").json()["runs"] if one["name"] == run])
     events = daemon.api(f"events?run={found['id']}").json()["events"]
     return [one for one in events if one["kind"] == "dataloader_died"]
 
@@ -150,7 +150,7 @@ def test_pytorch_that_cannot_allocate_shared_memory_says_so_itself_and_nobody_di
     say(training, "allocate")
     _, complaints = training.communicate("", timeout=60)
     assert "unable to allocate shared memory" in complaints
-    (run,) = (one for one in daemon.api("runs").json()["runs"] if one["name"] == "raises")
+    (run,) = eventually(lambda: [one for one in daemon.api("runs").json()["runs"] if one["name"] == "raises"])
     cause = "RuntimeError: no room in /dev/shm, which has 16 MiB"
     eventually(lambda: daemon.api(f"runs/{run['id']}").json()["cause"] == cause)
     assert deaths(daemon, "raises") == []
