@@ -47,6 +47,11 @@ def hanging(collector: FilesystemCollector) -> list[Child]:
     return [one.child for one in collector._remote._asked.values() if one.child is not None]
 
 
+def waited_for(collector: FilesystemCollector) -> list[tuple[int, str, str]]:
+    """The mounts that those hang on: id, device and place."""
+    return [key for key, one in collector._remote._asked.items() if one.child is not None]
+
+
 def idle(collector: FilesystemCollector) -> list[Child]:
     """Those that wait to be asked."""
     return collector._remote._children.idle
