@@ -143,7 +143,7 @@ def _in_turns(ours: Ours, theirs: NodeExporter | None) -> tuple[list[Took], list
 
         def scrape() -> None:
             assert theirs is not None
-            pages.append(client.get(theirs.url).text)
+            pages.append(client.get(f"{theirs.url}/metrics").text)
 
         ours.tick()  # the first looks for what is there
         for _ in range(TICKS):

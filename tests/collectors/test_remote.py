@@ -286,7 +286,8 @@ def test_a_change_of_the_mounts_ends_a_long_pause(
     table: Table, far: FilesystemCollector, clock: Clock, fifos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trackside_daemon.child.KILL_GRACE", 3600.0)  # a busy machine may reap late
-    hang(far, clock, fifos / "nfs")
+    first = hang(far, clock, fifos / "nfs")
+    eventually(lambda: is_reaped(first) and by_mount(far) and not hanging(far))  # or it would be taken for the next
     clock.now += RETRY
     eventually(lambda: by_mount(far) and [point for _, _, point in waited_for(far)] == ["/nfs"])  # and no other is late
     clock.now += DEADLINE + 0.1

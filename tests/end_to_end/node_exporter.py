@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 import httpx
-import pytest
+from end_to_end.listening import Listening
 from processes import DEADLINE
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
@@ -39,34 +36,17 @@ def families(page: str) -> dict[str, Family]:
     return found
 
 
-class NodeExporter:
+class NodeExporter(Listening):
     """node_exporter on a port of its own. As a context it ends with the block.
 
     Args:
         flags: Further ones.
         tree: Where its proc and sys are instead of this machine's.
-
-    Attributes:
-        process: It.
-        url: Its page.
     """
 
     def __init__(self, *flags: str, tree: Path | None = None) -> None:
         roots = () if tree is None else (f"--path.procfs={tree / 'proc'}", f"--path.sysfs={tree / 'sys'}")
-        self.url = ""
-        self.log: list[str] = []
-        self._listening = threading.Event()
-        self.process = subprocess.Popen(
-            ["prometheus-node-exporter", "--web.listen-address=127.0.0.1:0", *roots, *flags],
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        if not self._listening.wait(DEADLINE) or not self.url:
-            self.stop()
-            pytest.fail("node_exporter did not start: " + "".join(self.log))
+        super().__init__("prometheus-node-exporter", "--web.listen-address=127.0.0.1:0", *roots, *flags)
 
     def __enter__(self) -> NodeExporter:  # noqa: PYI034  Self came with Python 3.11
         return self
@@ -76,21 +56,4 @@ class NodeExporter:
 
     def page(self) -> str:
         """Its page, for which it reads all anew."""
-        return httpx.get(self.url, timeout=DEADLINE, trust_env=False).text
-
-    def stop(self) -> None:
-        """End the process."""
-        self.process.terminate()
-        self.process.wait(DEADLINE)
-        self._reader.join(DEADLINE)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.log.append(line)
-            if (found := re.search(r'msg="Listening on" address=(\S+)', line)) is not None:
-                self.url = f"http://{found[1]}/metrics"
-                self._listening.set()
-        self._listening.set()
+        return httpx.get(f"{self.url}/metrics", timeout=DEADLINE, trust_env=False).text

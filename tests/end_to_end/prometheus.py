@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx
 import pytest
+from end_to_end.listening import Listening
 from processes import DEADLINE, eventually
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ class Point(NamedTuple):
     value: float
 
 
-class Prometheus:
+class Prometheus(Listening):
     """Prometheus on a port of its own, with one target, whose first scrape comes five seconds after the start.
 
     As a context it ends with the block, and must have found no scrape wrong by then.
@@ -43,26 +42,13 @@ class Prometheus:
         job = {"job_name": "trackside", "static_configs": [{"targets": [target.removeprefix("http://")]}], **scrape}
         config = directory / "prometheus.yml"  # JSON is YAML
         config.write_text(json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": [job]}))
-        self.log: list[str] = []
-        self.url = ""
-        self._listening = threading.Event()
-        self._process = subprocess.Popen(
-            [
-                "prometheus",
-                f"--config.file={config}",
-                f"--storage.tsdb.path={directory / 'prometheus'}",
-                "--web.listen-address=127.0.0.1:0",
-                "--log.level=debug",
-            ],
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
+        super().__init__(
+            "prometheus",
+            f"--config.file={config}",
+            f"--storage.tsdb.path={directory / 'prometheus'}",
+            "--web.listen-address=127.0.0.1:0",
+            "--log.level=debug",
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        if not self._listening.wait(DEADLINE) or not self.url:
-            self.stop()
-            pytest.fail("Prometheus did not start: " + "".join(self.log))
         eventually(lambda: httpx.get(f"{self.url}/-/ready", timeout=DEADLINE).status_code == 200)
 
     def __enter__(self) -> Prometheus:  # noqa: PYI034  Self came with Python 3.11
@@ -116,24 +102,3 @@ class Prometheus:
         """
         wrong = re.compile(r"Scrape failed|Append failed|level=(warn|error)|[Ee]rror on ingesting")
         return [line for line in self.log if wrong.search(line) and "context deadline exceeded" not in line]
-
-    def stop(self) -> None:
-        """End the process."""
-        self._process.terminate()
-        try:
-            self._process.wait(DEADLINE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._reader.join(DEADLINE)
-        assert self._process.stderr is not None
-        self._process.stderr.close()
-
-    def _read(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            self.log.append(line)
-            if (found := re.search(r'msg="Listening on" address=(\S+)', line)) is not None:
-                self.url = f"http://{found[1]}"
-                self._listening.set()
-        self._listening.set()

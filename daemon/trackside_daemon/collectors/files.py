@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from trackside_daemon.metric import Metric, Sample
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 _BYTES = 65536
 _DIGITS = 32  # of a number and the spaces before it
@@ -64,6 +66,26 @@ def number(data: bytes, name: bytes, path: str | os.PathLike[str]) -> int | None
         return int(word)
     except ValueError as error:
         raise no_number(path, name.decode().rstrip(" :") or "its first word", word) from error
+
+
+def fields(
+    data: bytes, wanted: Sequence[tuple[bytes, Metric]], path: str | os.PathLike[str], scale: int = 1
+) -> list[Sample]:
+    """A sample of each family whose field is there, in units of *scale*.
+
+    Args:
+        data: What was read.
+        wanted: What stands before each number, as `number` takes it.
+        path: From where it was read.
+        scale: What the numbers are multiplied by.
+
+    Raises:
+        ValueError: None of the fields is there, or one is no number.
+    """
+    found = [(metric, count) for name, metric in wanted if (count := number(data, name, path)) is not None]
+    if not found:
+        raise no_field(path, (name.decode().rstrip(" :") for name, _ in wanted))
+    return [Sample(metric, (), count * scale) for metric, count in found]
 
 
 def no_field(path: str | os.PathLike[str], names: Iterable[str]) -> ValueError:

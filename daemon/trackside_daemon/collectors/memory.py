@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trackside_daemon.collectors.files import no_field, number, read_base
+from trackside_daemon.collectors.files import fields, number, read_base
 from trackside_daemon.metric import Metric, Sample
 
 
@@ -49,14 +49,8 @@ class MemoryCollector:
             ValueError: It has none of the fields, or one is not a number.
         """
         data = read_base(self._meminfo)
-        samples = []
-        for name, metric in self._fields:
-            kibibytes = number(data, name, self._meminfo)
-            if kibibytes is not None:
-                samples.append(Sample(metric, (), kibibytes * 1024))
+        samples = fields(data, self._fields, self._meminfo, 1024)
         swap, free = (number(data, name, self._meminfo) for name in (b"SwapTotal:", b"SwapFree:"))
         if swap is not None and free is not None:
             samples.append(Sample(SWAP_USED, (), (swap - free) * 1024))
-        if not samples:
-            raise no_field(self._meminfo, FIELDS)
         return samples

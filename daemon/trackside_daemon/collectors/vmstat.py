@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trackside_daemon.collectors.files import no_field, number, read_base
+from trackside_daemon.collectors.files import fields, read_base
 from trackside_daemon.metric import Metric, Sample
 
 
@@ -42,12 +42,4 @@ class VmstatCollector:
             OSError: /proc/vmstat cannot be read.
             ValueError: It has none of the fields, or one is not a number.
         """
-        data = read_base(self._vmstat)
-        samples = []
-        for name, metric in self._fields:
-            count = number(data, name, self._vmstat)
-            if count is not None:
-                samples.append(Sample(metric, (), count))
-        if not samples:
-            raise no_field(self._vmstat, FIELDS)
-        return samples
+        return fields(read_base(self._vmstat), self._fields, self._vmstat)

@@ -53,11 +53,9 @@ class Context:
         phase: The innermost phase that the rank is in; empty outside.
         learning_rate: The last finite one; None before the first.
         rates: The same by step, of those pushed together with what is looked at, and of some before.
-        rate_raised_at: The step at which the learning rate rose by more than a tenth at once; None for never.
-        rates_raised: All such steps of late.
+        rates_raised: The steps of late at which it rose by more than a tenth at once.
         gradient: The last finite norm of the gradients over its own median of late; None before there is one.
         gradients: The same by step, of those pushed together with what is looked at, and of some before.
-        restarted_at: The step that the training went back to last, by its step or by a new attempt; None for never.
     """
 
     __slots__ = (
@@ -65,21 +63,17 @@ class Context:
         "gradients",
         "learning_rate",
         "phase",
-        "rate_raised_at",
         "rates",
         "rates_raised",
-        "restarted_at",
     )
 
     def __init__(self) -> None:
         self.phase = ""
         self.learning_rate: float | None = None
         self.rates: dict[int, float] = {}
-        self.rate_raised_at: int | None = None
         self.rates_raised: list[int] = []
         self.gradient: float | None = None
         self.gradients: dict[int, float] = {}
-        self.restarted_at: int | None = None
 
     def rate_at(self, step: int) -> float | None:
         """The learning rate at a step that is not long ago; None before the first."""

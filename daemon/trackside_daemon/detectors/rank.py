@@ -120,7 +120,6 @@ class RankDetectors:
             if isfinite(value):
                 before = context.learning_rate
                 if before is not None and value > before * RAISED and before > 0:
-                    context.rate_raised_at = step
                     context.rates_raised.append(step)
                 context.learning_rate = context.rates[step] = value
 
@@ -131,8 +130,7 @@ class RankDetectors:
                 continue
             if len(self._norms) >= OWN_LEAST:
                 own = self._norms.median()
-                self.context.gradient = value / own if own > 0 else 1.0
-                self.context.gradients[step] = self.context.gradient
+                self.context.gradients[step] = value / own if own > 0 else 1.0
             self._norms.add(value)
 
     def _forget_old(self, watched: Mapping[str, Column]) -> None:
