@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from trackside_daemon.alarm import Alarm
     from trackside_daemon.alerts.book import Book
-    from trackside_daemon.alerts.parts import Watcher
+    from trackside_daemon.alerts.parts import Told, Watcher
     from trackside_daemon.history.recorder import Recorder
     from trackside_daemon.state import State
 
 FAILURES = Metric(
     "trackside_pipeline_failures_total", "counter", "Batches that a stage of the pipeline failed on.", ("stage",)
 )
-STAGES = ("state", "history", "detectors", "alerts", "jsonl")
+STAGES = ("state", "history", "detectors", "alerts", "told", "jsonl")
 PUSHES_WAITING = 256
 TICKS_WAITING = 64
 BOOK_SECONDS = 1.0
@@ -40,6 +40,7 @@ class Pipeline:
         history: Keeps runs; it acknowledges what it has committed.
         watchers: Asked in this order; one that fails is no other's loss.
         book: Decides what fires; None for nothing.
+        told: Told in this order of what began, got worse or ended.
         wall: Unix time, in seconds.
     """
 
@@ -50,12 +51,14 @@ class Pipeline:
         watchers: Sequence[Watcher] = (),
         book: Book | None = None,
         *,
+        told: Sequence[Told] = (),
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._state = state
         self._history = history
         self._watchers = tuple(watchers)
         self._book = book
+        self._told = tuple(told)
         self._wall = wall
         self._booked = 0.0
         self._alarms: list[Alarm] = []
@@ -120,6 +123,8 @@ class Pipeline:
         for batch in said:
             self._stage("state", self._state.update, batch)
             self._stage("history", self._history.take, batch)
+            for one in self._told:
+                self._stage("told", one.take, batch)
 
     def _stage(self, name: str, stage: Callable[[Batch], None], batch: Batch) -> None:
         try:

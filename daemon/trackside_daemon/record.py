@@ -96,6 +96,9 @@ class Alert:
 
     Attributes:
         ended: When it ended; None while it fires. The same name, labels and start again renew it.
+        evidence: What helps to understand it, as JSON has it; what is added later is in `AlertNote`.
+        silenced: A silence has it: people are not told. Not kept.
+        notified: The sinks by which people were told that it fires, as the history knows them.
     """
 
     alert: str
@@ -106,6 +109,45 @@ class Alert:
     summary: str = ""
     description: str = ""
     ended: float | None = None
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    silenced: bool = False
+    notified: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AlertNote:
+    """What is learnt of an alert after it was told; the first four say which.
+
+    Attributes:
+        evidence: Added to what it has; what is of the same name is replaced.
+        notified: The sink by which people were told that it fires; empty for none.
+    """
+
+    alert: str
+    started: float
+    run: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    notified: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """People are not told of some alerts for a while. The same id again changes it.
+
+    Attributes:
+        id: Eight hexadecimal digits.
+        labels: What the alerts are to have, as patterns with ``*`` and ``?``; ``alert`` is one of the names, and ``run`` the
+            run's name. All of them must fit.
+        until: When it ends, in Unix seconds; one that was ended early has the time of that.
+        comment: Why, in the user's words.
+    """
+
+    id: str
+    labels: Mapping[str, str]
+    started: float
+    until: float
+    comment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,4 +158,4 @@ class Sampled:
     values: Mapping[str, float]
 
 
-Record = Opened | Taken | Standing | Event | Alert | Sampled
+Record = Opened | Taken | Standing | Event | Alert | AlertNote | Silence | Sampled

@@ -140,7 +140,7 @@ def _use(database: Database) -> None:  # noqa: C901
 
 def test_a_newer_file_is_refused_in_one_line_and_left_alone(written: Path, place: Path) -> None:
     connection = sqlite3.connect(written)
-    connection.execute("INSERT INTO migration VALUES (2, 'the future', 1.0)")
+    connection.execute("INSERT INTO migration VALUES (?, 'the future', 1.0)", (len(schema.MIGRATIONS) + 1,))
     connection.commit()
     connection.close()
     before = written.read_bytes()[100:]  # a counter is in the header

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-COPY = f"{FILE}.schema-1"
+NOW = len(schema.MIGRATIONS)
+COPY = f"{FILE}.schema-{NOW}"
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_an_older_file_is_copied_and_changed(old: Path, place: Path) -> None:
     assert database.connection.execute("SELECT a FROM two").fetchall() == [(2,)]
     assert len(read(database, 1, "a")) == 100
     database.close()
-    assert version(place / COPY) == 1
+    assert version(place / COPY) == NOW
     assert stat.S_IMODE((place / COPY).stat().st_mode) == 0o600
     Database(place, migrations=MORE).close()
     assert not list(place.glob("*.unfinished"))
@@ -62,8 +63,8 @@ def test_an_older_file_is_copied_and_changed(old: Path, place: Path) -> None:
 def test_a_step_that_fails_leaves_nothing_of_itself(old: Path, place: Path) -> None:
     connection = sqlite3.connect(old, isolation_level=None)
     with pytest.raises(sqlite3.OperationalError):
-        schema.migrate(connection, (*MORE[:2], ("three", ("UPDATE two SET a = 7", "NONSENSE"))))
-    assert schema.version(connection) == 2
+        schema.migrate(connection, (*MORE[: NOW + 1], ("three", ("UPDATE two SET a = 7", "NONSENSE"))))
+    assert schema.version(connection) == NOW + 1
     assert connection.execute("SELECT a FROM two").fetchall() == [(1,)]
     connection.close()
 
@@ -102,7 +103,7 @@ def environ() -> dict[str, str]:
 def test_killed_between_two_statements_the_next_start_completes_it(after: int, old: Path, place: Path) -> None:
     died = subprocess.run([sys.executable, "-c", KILLED_BETWEEN, str(place), str(after)], env=environ(), check=False)
     assert died.returncode == 9
-    assert version(old) == 1 + (after >= 4)
+    assert version(old) == NOW + (after >= 4)
     test_an_older_file_is_copied_and_changed(old, place)
 
 

@@ -43,6 +43,7 @@ class Entry:
         self.started = alarm.time
         self.severities: list[Severity] = [alarm.severity]
         self.summary, self.description = alarm.summary, alarm.description
+        self.evidence = dict(alarm.evidence)
         self.had: dict[Where, None] = {where(alarm): None}
         self.lasting: set[Where] = set()
         self.until = until
@@ -79,6 +80,7 @@ class Entry:
             self.severities.append(alarm.severity)
         if news:
             self.summary, self.description = alarm.summary, alarm.description
+            self.evidence |= alarm.evidence
             self.told = False
         return news
 
@@ -90,7 +92,7 @@ class Entry:
         """As the history keeps it."""
         return Alert(
             *(self.alert, self.severity, self.started, self.run, self.labels),
-            *(self.summary + self._others(), self.description, self.ended),
+            *(self.summary + self._others(), self.description, self.ended, self.evidence),
         )
 
     def _others(self) -> str:
@@ -119,7 +121,14 @@ def restored(kept: Alert, until: float) -> Entry:
     severity: Severity = next((one for one in SEVERITIES if one == kept.severity), "warning")
     labels = tuple(sorted(kept.labels.items()))
     alarm = Alarm(
-        kept.alert, severity, labels, kept.started, kept.summary.partition(OTHERS)[0], kept.description, run=kept.run
+        kept.alert,
+        severity,
+        labels,
+        kept.started,
+        kept.summary.partition(OTHERS)[0],
+        kept.description,
+        run=kept.run,
+        evidence=kept.evidence,
     )
     entry = Entry(alarm, until)
     entry.told = True

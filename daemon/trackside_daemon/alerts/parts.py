@@ -21,6 +21,13 @@ class Watcher(Protocol):
         """What follows from a batch."""
 
 
+class Told(Protocol):
+    """Is told of alerts that began, got worse or ended, in the pipeline's thread: it keeps that for a thread of its own."""
+
+    def take(self, batch: Batch) -> None:
+        """The `record.Alert`s of a batch that the book made."""
+
+
 def watchers(*, stall_after: float = 60.0) -> list[Watcher]:
     """All of them, made anew; *stall_after* is the least silence in seconds that is a stall."""
     return [Watch(), RunWatch(stall_after=stall_after)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trackside_daemon.history.redact import redact, redact_command, redact_text
-from trackside_daemon.record import Alert, Event, Opened, Record, Standing
+from trackside_daemon.record import Alert, AlertNote, Event, Opened, Record, Silence, Standing
 
 if TYPE_CHECKING:
     from trackside.wire import About, Hello
@@ -23,14 +23,18 @@ def clean(record: Record) -> Record:
         return replace(record, cause=redact_text(record.cause))
     if isinstance(record, Event):
         return replace(record, fields=redact(dict(record.fields)))
-    if isinstance(record, Alert):
-        return replace(
-            record,
-            labels={name: redact_text(value) for name, value in record.labels.items()},
-            summary=redact_text(record.summary),
-            description=redact_text(record.description),
-        )
-    return record
+    if isinstance(record, Silence):
+        return replace(record, comment=redact_text(record.comment))
+    return _alert(record) if isinstance(record, Alert | AlertNote) else record
+
+
+def _alert(record: Alert | AlertNote) -> Alert | AlertNote:
+    labels = {name: redact_text(value) for name, value in record.labels.items()}
+    evidence = redact(dict(record.evidence))
+    if isinstance(record, AlertNote):
+        return replace(record, labels=labels, evidence=evidence)
+    summary, description = redact_text(record.summary), redact_text(record.description)
+    return replace(record, labels=labels, summary=summary, description=description, evidence=evidence)
 
 
 def as_text(value: Any) -> str:

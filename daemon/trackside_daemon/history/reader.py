@@ -13,7 +13,7 @@ from trackside_daemon.history import codec
 from trackside_daemon.history.schema import BLOCK_BITS, HOST
 from trackside_daemon.history.series import LOSSES, Series, Tail, find
 from trackside_daemon.metric import json_number
-from trackside_daemon.record import Alert
+from trackside_daemon.record import Alert, Silence
 
 if TYPE_CHECKING:
     import sqlite3
@@ -26,6 +26,13 @@ _decode = msgspec.json.decode
 _RUN = (
     "uid, name, state, cause, started, ended, (SELECT max(number) FROM attempt WHERE attempt.run = run.id), step, loss, "
     "tags, pinned"
+)
+
+
+_ALERT = (
+    "SELECT alert.id, run.uid, run.name, alert.alert, alert.severity, alert.started, alert.ended, alert.summary, "
+    "alert.description, alert.labels, alert.evidence, alert.notified FROM alert LEFT JOIN run ON run.id = alert.run "
+    "WHERE coalesce(NOT run.deleted, 1)"
 )
 
 
@@ -152,26 +159,47 @@ def events(connection: sqlite3.Connection, uid: str = "", limit: int = 1000) -> 
 def alerts(connection: sqlite3.Connection, uid: str = "", limit: int = 1000) -> list[dict[str, Any]]:
     """The newest alerts, oldest first; of one run, or of all and the machine."""
     found = connection.execute(
-        "SELECT run.uid, run.name, alert.alert, alert.severity, alert.started, alert.ended, alert.summary, "
-        "alert.description, alert.labels FROM alert LEFT JOIN run ON run.id = alert.run "
-        "WHERE coalesce(NOT run.deleted, 1) AND (? = '' OR run.uid = ?) ORDER BY alert.started DESC, alert.id DESC LIMIT ?",
-        (uid, uid, limit),
+        f"{_ALERT} AND (? = '' OR run.uid = ?) ORDER BY alert.started DESC, alert.id DESC LIMIT ?", (uid, uid, limit)
     ).fetchall()
-    names = ("run", "name", "alert", "severity", "started", "ended", "summary", "description")
-    return [{**dict(zip(names, row, strict=True)), "labels": json.loads(labels)} for *row, labels in reversed(found)]
+    return [_told(row) for row in reversed(found)]
+
+
+def alert(connection: sqlite3.Connection, number: int) -> dict[str, Any] | None:
+    """One alert by its id; None when there is none."""
+    found = connection.execute(f"{_ALERT} AND alert.id = ?", (number,)).fetchone()
+    return None if found is None else _told(found)
+
+
+def _told(row: Sequence[Any]) -> dict[str, Any]:
+    *fields, labels, evidence, notified = row
+    names = ("id", "run", "name", "alert", "severity", "started", "ended", "summary", "description")
+    documents = {"labels": labels, "evidence": evidence, "notified": notified}
+    return {**dict(zip(names, fields, strict=True)), **{name: json.loads(text) for name, text in documents.items()}}
+
+
+def silences(connection: sqlite3.Connection, now: float) -> list[Silence]:
+    """Those that have not ended at *now*, in Unix seconds, the first to end first."""
+    found = connection.execute(
+        "SELECT id, labels, started, until, comment FROM silence WHERE until > ? ORDER BY until, id", (now,)
+    ).fetchall()
+    return [Silence(id_, json.loads(labels), *rest) for id_, labels, *rest in found]
 
 
 def firing(connection: sqlite3.Connection, limit: int = 1000) -> list[Alert]:
     """The newest alerts that have not ended, oldest first."""
     found = connection.execute(
         "SELECT alert.alert, alert.severity, alert.started, coalesce(run.uid, ''), alert.labels, alert.summary, "
-        "alert.description FROM alert LEFT JOIN run ON run.id = alert.run "
+        "alert.description, alert.evidence, alert.notified FROM alert LEFT JOIN run ON run.id = alert.run "
         "WHERE alert.ended IS NULL AND coalesce(NOT run.deleted, 1) ORDER BY alert.started DESC, alert.id DESC LIMIT ?",
         (limit,),
     ).fetchall()
     return [
-        Alert(alert, severity, started, run, json.loads(labels), summary, description)
-        for alert, severity, started, run, labels, summary, description in reversed(found)
+        Alert(
+            *(alert, severity, started, run, json.loads(labels), summary, description),
+            evidence=json.loads(evidence),
+            notified=tuple(json.loads(notified)),
+        )
+        for alert, severity, started, run, labels, summary, description, evidence, notified in reversed(found)
     ]
 
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from trackside.packing import pack
 from trackside.wire import Block
 from trackside_daemon.history import rows
+from trackside_daemon.history.alert_rows import keep_alert, keep_note, keep_silence
 from trackside_daemon.history.cleaning import as_text, clean
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.ends import together
 from trackside_daemon.history.schema import HOST, LOG_BITS
 from trackside_daemon.history.series import LOSSES
 from trackside_daemon.metric import json_number
-from trackside_daemon.record import ENDED, Alert, Event, Opened, Record, Sampled, Standing, Taken
+from trackside_daemon.record import ENDED, Alert, AlertNote, Event, Opened, Record, Sampled, Silence, Standing, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -83,6 +84,8 @@ class Store:
             Standing: self._standing,
             Event: self._event,
             Alert: self._alert,
+            AlertNote: self._alert,
+            Silence: lambda record: keep_silence(self.connection, record),
             Sampled: self._sampled,
         }
         self.due.update((stream, None) for stream in self._unpacked())
@@ -317,19 +320,13 @@ class Store:
                 ),
             )
 
-    def _alert(self, record: Alert) -> None:
+    def _alert(self, record: Alert | AlertNote) -> None:
         run = self.run_id(record.run) if record.run else HOST
         if run is not None:
-            self.connection.execute(
-                "INSERT INTO alert (run, alert, severity, labels, started, ended, summary, description) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run, alert, labels, started) DO UPDATE SET "
-                "severity = excluded.severity, ended = excluded.ended, summary = excluded.summary, "
-                "description = excluded.description",
-                (
-                    *(run, record.alert, record.severity, as_text(dict(sorted(record.labels.items())))),
-                    *(record.started, record.ended, record.summary, record.description),
-                ),
-            )
+            if isinstance(record, Alert):
+                keep_alert(self.connection, run, record)
+            else:
+                keep_note(self.connection, run, record)
 
     def _sampled(self, record: Sampled) -> None:
         moment = round(record.time * 1e9)

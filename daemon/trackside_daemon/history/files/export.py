@@ -211,7 +211,7 @@ def _alerts(database: Readable, uid: str) -> Iterator[dict[str, Any]]:
 
 def _own(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Without the run, which is the file's."""
-    return ({name: value for name, value in one.items() if name not in {"run", "name"}} for one in found)
+    return ({name: value for name, value in one.items() if name not in {"id", "run", "name"}} for one in found)
 
 
 def _seconds(time: int) -> str:

@@ -91,6 +91,7 @@ class _Alert(msgspec.Struct):
     summary: str = ""
     description: str = ""
     labels: dict[str, str] = {}
+    evidence: dict[str, Any] = {}
 
 
 class _Session:

@@ -21,7 +21,7 @@ import msgspec
 
 from trackside_daemon.history.files.rotation import Files
 from trackside_daemon.history.place import writable_directory
-from trackside_daemon.record import Alert, Event, Opened, Sampled, Standing, Taken
+from trackside_daemon.record import Alert, AlertNote, Event, Opened, Sampled, Silence, Standing, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -89,7 +89,7 @@ class JsonLines:
         """Let go of the files. A later write opens them again."""
         self._files.close()
 
-    def _lines(self, record: Record) -> tuple[str | None, str, list[bytes]]:
+    def _lines(self, record: Record) -> tuple[str | None, str, list[bytes]]:  # noqa: PLR0911  one for each kind
         """The run that a record is about, or None for the machine; the kind of its file; its lines."""
         if isinstance(record, Taken):
             who = self._who(record.session)
@@ -100,8 +100,11 @@ class JsonLines:
             return record.run, "runs", [_line(_standing(record))]
         if isinstance(record, Event):
             return record.run, "events", [_line(_event(record))]
-        if isinstance(record, Alert):
-            return record.run or None, "alerts", [_line(_alert(record))]
+        if isinstance(record, Alert | AlertNote):
+            told = _alert(record) if isinstance(record, Alert) else _note(record)
+            return record.run or None, "alerts", [_line(told)]
+        if isinstance(record, Silence):
+            return None, "silences", [_line(_silence(record))]
         return None, "samples", [_line(_sampled(record))]
 
     def _opened(self, record: Opened) -> list[bytes]:
@@ -192,6 +195,28 @@ def _alert(record: Alert) -> dict[str, Any]:
         "ended": ended,
         "summary": record.summary,
         "description": record.description,
+        "evidence": dict(record.evidence),
+    }
+
+
+def _note(record: AlertNote) -> dict[str, Any]:
+    return {
+        "alert": record.alert,
+        "run": record.run,
+        "labels": dict(record.labels),
+        "started": _moment(record.started),
+        "evidence": dict(record.evidence),
+        "notified": record.notified,
+    }
+
+
+def _silence(record: Silence) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "labels": dict(record.labels),
+        "started": _moment(record.started),
+        "until": _moment(record.until),
+        "comment": record.comment,
     }
 
 

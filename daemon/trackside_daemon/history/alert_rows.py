@@ -1,0 +1,56 @@
+"""How alerts, what is learnt of them later, and silences are written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trackside_daemon.history.cleaning import as_text
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Mapping
+
+    from trackside_daemon.record import Alert, AlertNote, Silence
+
+SILENCES_KEPT = 30 * 86400.0
+"""Seconds after its end for which a silence is kept."""
+
+
+def keep_alert(connection: sqlite3.Connection, run: int, record: Alert) -> None:
+    """An alert, anew or as it is now; *run* is its run's row."""
+    connection.execute(
+        "INSERT INTO alert (run, alert, severity, labels, started, ended, summary, description, evidence) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run, alert, labels, started) DO UPDATE SET "
+        "severity = excluded.severity, ended = excluded.ended, summary = excluded.summary, "
+        "description = excluded.description, evidence = json_patch(evidence, excluded.evidence)",
+        (
+            *(run, record.alert, record.severity, _labels(record.labels), record.started, record.ended),
+            *(record.summary, record.description, as_text(dict(record.evidence))),
+        ),
+    )
+
+
+def keep_note(connection: sqlite3.Connection, run: int, record: AlertNote) -> None:
+    """What is learnt of an alert that is kept; of one that is not, nothing."""
+    connection.execute(
+        "UPDATE alert SET evidence = json_patch(evidence, ?), notified = (SELECT json_group_array(value) FROM "
+        "(SELECT value FROM json_each(notified) UNION SELECT ? WHERE ? != '')) "
+        "WHERE run = ? AND alert = ? AND labels = ? AND started = ?",
+        (
+            *(as_text(dict(record.evidence)), record.notified, record.notified),
+            *(run, record.alert, _labels(record.labels), record.started),
+        ),
+    )
+
+
+def keep_silence(connection: sqlite3.Connection, record: Silence) -> None:
+    """A silence, anew or as it is now; those that ended long ago go."""
+    connection.execute("DELETE FROM silence WHERE until < ?", (record.started - SILENCES_KEPT,))
+    connection.execute(
+        "INSERT OR REPLACE INTO silence (id, labels, started, until, comment) VALUES (?, ?, ?, ?, ?)",
+        (record.id, _labels(record.labels), record.started, record.until, record.comment),
+    )
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return as_text(dict(sorted(labels.items())))
