@@ -216,6 +216,7 @@ def test_events_and_alerts_of_a_run_are_beside_its_samples(start: Callable[..., 
             "ended": None,
             "summary": "a spike",
             "description": "see password=[redacted]",
+            "evidence": {},
         }
     ]
 
