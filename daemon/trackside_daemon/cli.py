@@ -196,8 +196,8 @@ def check_config(
     file: Annotated[Path, typer.Argument(help="A YAML file of the daemon's settings.", show_default=False)],
 ) -> None:
     """Say what is wrong with a configuration file, and how to mend it."""
-    from trackside_daemon.alerts.custom import RuleError
     from trackside_daemon import watching
+    from trackside_daemon.alerts.custom import RuleError
 
     try:
         config = load(file, groups=GROUPS)
@@ -218,9 +218,9 @@ def check_config(
 app.add_typer(runs.app)
 app.command("alerts", epilog="\b\nExample: trackside alerts --firing")(alerts.alerts)
 app.command("replay", epilog="\b\nExample: trackside replay pushes.jsonl --severity warning")(replay.replay)
-app.command("rules", epilog="\b\nExample: trackside rules --config.file=/etc/trackside/trackside.yml > trackside.rules.yml")(
-    rules.rules
-)
+app.command(
+    "rules", epilog="\b\nExample: trackside rules --config.file=/etc/trackside/trackside.yml > trackside.rules.yml"
+)(rules.rules)
 app.add_typer(spool.app, name="spool")
 app.command("pause-gpu", epilog="\b\nExample: trackside pause-gpu --for 10m")(gpu.pause)
 app.command("resume-gpu", epilog="\b\nExample: trackside resume-gpu")(gpu.resume)

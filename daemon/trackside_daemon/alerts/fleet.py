@@ -85,9 +85,10 @@ def _failing() -> list[Fleet]:
         Fleet(
             "TracksideCollectorFailing",
             "warning",
-            "trackside_collector_success == 0",
+            "  trackside_collector_success == 0\nand on (job, instance, collector)\n"
+            "  trackside_collector_last_success_timestamp_seconds",
             "10m",
-            "A collector of a trackside daemon fails.",
+            "A collector of a trackside daemon fails that did not before.",
             f"{HERE} has no values of its collector {{{{ $labels.collector }}}}; trackside doctor on that machine says why.",
         ),
         Fleet(
@@ -107,15 +108,13 @@ def _losing() -> list[Fleet]:
             "TracksideSamplesLost",
             "trackside_pipeline_failures_total",
             "A part of a trackside daemon fails.",
-            f"{HERE} lost {{{{ $value | humanize }}}} batches in its {{{{ $labels.stage }}}} in 15 minutes; its log has the "
-            "reason.",
+            f"{HERE} lost {{{{ $value | humanize }}}} batches in its {{{{ $labels.stage }}}}; its log has the reason.",
         ),
         (
             "TracksidePushesMissing",
             "trackside_ingest_gaps_total",
             "Pushes did not reach a trackside daemon.",
-            f"{HERE} misses {{{{ $value | humanize }}}} batches of its clients for good: they were cut off for longer than "
-            "they could keep them.",
+            f"{HERE} misses {{{{ $value | humanize }}}} batches for good: clients could not keep them for so long.",
         ),
         (
             "TracksideSeriesRejected",

@@ -107,7 +107,10 @@ class Query:
 
     def widened(self, least: float) -> Query:
         """With windows of *least* seconds at least, as one that sees fewer values needs them."""
-        parts = {name: None if one is None else one.widened(least) for name, one in (("over", self.over), ("minus", self.minus))}
+        parts = {
+            name: None if one is None else one.widened(least)
+            for name, one in (("over", self.over), ("minus", self.minus))
+        }
         window = max(self.window, least) if self.how != "value" else self.window
         only, unless = (tuple(one.widened(least) for one in others) for others in (self.only, self.unless))
         return replace(self, window=window, only=only, unless=unless, over=parts["over"], minus=parts["minus"])

@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 from enum import Enum
-from pathlib import Path
+from pathlib import Path  # noqa: TC003  typer reads the annotations while running
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -46,7 +46,8 @@ def rules(
         Format, typer.Option("--format", help="A rule file, or a PrometheusRule of the Prometheus operator.")
     ] = Format.prometheus,
     scrape_interval: Annotated[
-        str, typer.Option(help="How often Prometheus scrapes; windows are four times that at least.", metavar="DURATION")
+        str,
+        typer.Option(help="How often Prometheus scrapes; windows are four times that at least.", metavar="DURATION"),
     ] = "15s",
     job: Annotated[str, typer.Option(help="The job of the daemons' targets.", metavar="NAME")] = "trackside",
     runbook_url: Annotated[
