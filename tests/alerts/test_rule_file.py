@@ -77,6 +77,11 @@ def test_windows_are_four_scrapes_at_least() -> None:
     assert not [rule for rule in wide if "[1m]" in rule["expr"]]
 
 
+def test_a_threshold_outlives_the_scrapes_that_a_restart_costs() -> None:
+    assert {rule["keep_firing_for"] for rule in made()["thresholds"]} == {"1m", "10m"}
+    assert named(made(Wanted(scrape=30.0))["thresholds"], "GpuLost")[0]["keep_firing_for"] == "2m"
+
+
 def test_a_cause_is_known_by_its_name_in_prometheus() -> None:
     (counted, _) = named(made()["thresholds"], "GpuThrottled")
     assert 'ALERTS{alertname="TracksideGpuHot"}' in counted["expr"]

@@ -12,6 +12,7 @@ WIDTH = 100
 """Characters of a line that are not too many."""
 
 _SET = re.compile(r" (or|unless on \([^)]*\)|and on \([^)]*\)|unless|and) ")
+_BOUND = re.compile(r"(.*) ([<>] -?[\d.e+-]+)", re.DOTALL)
 _ARITHMETIC = re.compile(r" ([/-] on \([^)]*\) group_left \(\)|[/-]) ")
 
 
@@ -19,16 +20,24 @@ def laid_out(expr: str, indent: str = "") -> str:
     """The expression, over several lines where it is too long for one."""
     if "\n" in expr or len(indent) + len(expr) <= WIDTH:
         return indent + expr
-    for operators in (_SET, _ARITHMETIC):
-        parts = [*_split(expr, operators)]
-        if len(parts) > 1:
-            return "\n".join(
-                laid_out(part, f"{indent}  ") if at % 2 == 0 else indent + part for at, part in enumerate(parts)
-            )
+    if (lines := _operands(expr, _SET, indent)) is not None:
+        return lines
+    found = _BOUND.fullmatch(expr)
+    left, bound = (found[1], f"\n{indent}{found[2]}") if found else (expr, "")
+    if (lines := _operands(left, _ARITHMETIC, indent)) is not None:
+        return lines + bound
     if (opened := _enclosed(expr)) is not None:
         before, inner, after = opened
         return f"{indent}{before}(\n{laid_out(inner, f'{indent}  ')}\n{indent}){after}"
     return indent + expr
+
+
+def _operands(expr: str, operators: re.Pattern[str], indent: str) -> str | None:
+    """Each operand and each operator in lines of its own; None without an operator."""
+    parts = [*_split(expr, operators)]
+    if len(parts) == 1:
+        return None
+    return "\n".join(laid_out(part, f"{indent}  ") if at % 2 == 0 else indent + part for at, part in enumerate(parts))
 
 
 def _split(expr: str, operators: re.Pattern[str]) -> Iterator[str]:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 PREFIX = "Trackside"
 SILENCED = "trackside_alert_silenced"
 SCRAPES = 4
-"""So many scrapes are in a window at least: one may be missed, and a rate needs two."""
+"""So many scrapes are in a window at least: one may be missed, and a rate needs two. For as long an alert fires on without
+its series, as it is while the daemon is restarted."""
 
 HELD = "alert:trackside_alert_firing:held5m"
 HOLD = "5m"
@@ -94,7 +95,9 @@ def _threshold(
     kept = _kept(rule, off, families)
     if kept is None:
         return
-    found: dict[str, Any] = replace(kept, when=kept.when.widened(SCRAPES * wanted.scrape)).prometheus(PREFIX)
+    least = SCRAPES * wanted.scrape
+    seen = replace(kept, when=kept.when.widened(least), keep_firing=max(kept.keep_firing, least))
+    found: dict[str, Any] = seen.prometheus(PREFIX)
     found["expr"] = laid_out(found["expr"])
     yield _linked(found, runbooks, rule.alert)
 
