@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -67,5 +68,6 @@ def kubernetes(groups: Sequence[Group], command: str, labels: Mapping[str, str],
 
 def _written(document: Mapping[str, Any], command: str) -> str:
     body = yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=WIDTH, allow_unicode=True)
-    spaced = body.replace("\n      - alert:", "\n\n      - alert:").replace("\n  - name:", "\n\n  - name:")
+    deep = " " * (4 if "spec" in document else 2)
+    spaced = re.sub(rf"(?<!rules:)\n({deep}- name:|{deep}    - alert:)", r"\n\n\1", body)
     return HEAD.format(command=command) + "\n" + spaced
