@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from trackside_daemon.record import Alert, Silence
 
@@ -80,6 +80,14 @@ class Silences:
 def silenced_until(silences: Iterable[Silence], alert: str, labels: Mapping[str, str]) -> float | None:
     """When the last of *silences* that has this alert ends, in Unix seconds; None when none has it."""
     return max((one.until for one in silences if fits(one, alert, labels)), default=None)
+
+
+def with_ends(alerts: Iterable[dict[str, Any]], lasting: Sequence[Silence]) -> list[dict[str, Any]]:
+    """Alerts as the history tells them, each with ``silenced_until``: None of those that are not silenced or have ended."""
+    return [
+        {**one, "silenced_until": silenced_until(lasting if one["ended"] is None else (), one["alert"], one["labels"])}
+        for one in alerts
+    ]
 
 
 def fits(silence: Silence, alert: str, labels: Mapping[str, str]) -> bool:

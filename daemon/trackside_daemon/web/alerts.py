@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from trackside_daemon.alarm import Severity  # noqa: TC001  msgspec reads the annotations while running
 from trackside_daemon.alerts import silences as kept_quiet
 from trackside_daemon.alerts import trial
-from trackside_daemon.alerts.silences import Silences, fits, silenced_until
+from trackside_daemon.alerts.silences import Silences, fits, with_ends
 from trackside_daemon.history import reader
 from trackside_daemon.history.reader import UnknownRunError
 from trackside_daemon.metric import Batch
@@ -60,7 +60,7 @@ class AlertPages:
 
     async def alerts(self, request: Request) -> Response:
         """The alerts that fire or have fired, oldest first."""
-        return as_json({"alerts": self._told(await listed(self._kept, request, reader.alerts))})
+        return as_json({"alerts": with_ends(await listed(self._kept, request, reader.alerts), self._lasting())})
 
     async def alert(self, request: Request) -> Response:
         """One of them."""
@@ -72,7 +72,7 @@ class AlertPages:
         found = await self._kept.read(lambda connection: reader.alert(connection, number))
         if found is None:
             raise HTTPException(404, f"alert {number}: there is none; /api/v1/alerts lists them with their ids")
-        return as_json(*self._told([found]))
+        return as_json(*with_ends([found], self._lasting()))
 
     async def test_alert(self, request: Request) -> Response:
         """Raise one that says it is a test; it takes the way of all others."""
@@ -90,7 +90,7 @@ class AlertPages:
 
     async def silences(self, _request: Request) -> Response:
         """Those that last, the first to end first."""
-        return as_json({"silences": [asdict(one) for one in self._silences.active(time.time())]})
+        return as_json({"silences": [asdict(one) for one in self._lasting()]})
 
     async def silence(self, request: Request) -> Response:
         """A new one; what fires now and fits is in the answer."""
@@ -132,13 +132,8 @@ class AlertPages:
             return str(error.detail)
         return ""
 
-    def _told(self, alerts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """With the end of the silence that has each, of those that fire."""
-        lasting = self._silences.active(time.time())
-        for one in alerts:
-            fires = one["ended"] is None
-            one["silenced_until"] = silenced_until(lasting, one["alert"], one["labels"]) if fires else None
-        return alerts
+    def _lasting(self) -> list[Silence]:
+        return self._silences.active(time.time())
 
 
 def _run(connection: Any, text: str) -> tuple[str, str]:
