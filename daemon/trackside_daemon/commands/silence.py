@@ -101,7 +101,7 @@ def _add(url: str, body: Mapping[str, Any], *, as_json: bool) -> None:
     typer.echo(f"silence {made['id']} until {clock(made['until'])}: {_what(made['labels'])}")
     typer.echo(_silent(answer["firing"]))
     typer.echo(
-        "thresholds that Prometheus evaluates by itself are silenced in Alertmanager:\n"
+        "what Prometheus itself evaluates (thresholds, rules of your own) is silenced in Alertmanager:\n"
         f"    {amtool(made['labels'], body['for'], made['comment'])}"
     )
     _warn(answer)
