@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from processes import DEADLINE, clean_environ, command, eventually
 
 import trackside
+from trackside_daemon.commands import trial
 from trackside_daemon.commands.silence import amtool
 
 if TYPE_CHECKING:
@@ -151,3 +153,49 @@ def test_a_test_alert_that_is_silenced_says_so(daemon: Daemon) -> None:
 def test_a_severity_that_is_none_is_one_line() -> None:
     told = "trackside: --severity bad: an alert is info, warning, critical\n"
     assert run("ipc:///nowhere/push.sock", "test-alert", "--severity=bad") == (2, "", told)
+
+
+class Sinks:
+    """A daemon that answers how its sinks are, of an alert that some have delivered."""
+
+    def __init__(self, notified: list[str], standings: dict[str, dict[str, Any]]) -> None:
+        self.notified = notified
+        self.standings = standings
+
+    def alert(self, number: int) -> dict[str, Any]:
+        return {"id": number, "notified": self.notified}
+
+    def status(self) -> dict[str, Any]:
+        return {"notifications": self.standings}
+
+
+ALERT = {"id": 7, "severity": "warning"}
+
+
+@pytest.mark.parametrize(
+    ("standing", "told"),
+    [
+        ({"last_error": "403"}, "webhook: not delivered in 0 s: 403\n"),
+        ({"last_error": ""}, "webhook: not delivered in 0 s: no error is known; the daemon's log may say more\n"),
+        ({"last_error": "404", "dropped": 1, "queued": 0}, "webhook: not delivered, and given up: 404\n"),
+    ],
+)
+def test_each_sink_says_that_it_has_delivered_or_why_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], standing: dict[str, Any], told: str
+) -> None:
+    monkeypatch.setattr(trial, "WAIT_SECONDS", 0.0)
+    sinks: Any = Sinks(["log"], {"log": {}, "webhook": standing})
+    assert trial.delivered(sinks, ALERT, {"log": {}, "webhook": {"dropped": 0}}, time.monotonic()) == 1
+    assert capsys.readouterr().out == "log: delivered after 0.0 s\n" + told
+
+
+def test_a_sink_that_does_not_tell_of_such_alerts_has_not_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    quiet = {"critical": "critical", "off": "off", "warning": "warning"}
+    before = {name: {"severity": least, "also": ["RunStarted"]} for name, least in quiet.items()}
+    before["named"] = {"severity": "critical", "also": ["TestAlert"]}
+    sinks: Any = Sinks(["warning", "named"], before)
+    assert trial.delivered(sinks, ALERT, before, time.monotonic()) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "critical: not told: its severity is critical",
+        "off: not told: its severity is off",
+    ]

@@ -126,6 +126,7 @@ class Daemon:
         fired = self._history.firing()
         since = min((one.started for one in fired), default=self._started)
         self._silences = Silences(self._history.silences(min(since, self._started)))
+        fired = self._silences.mark(fired, self._started)
         self._trial = Trial()
         self._book = Book(Off(config.alerts.off), self._silences)
         self._book.restore(fired, self._started)

@@ -38,6 +38,9 @@ class Told:
             self.page = {(one.metric, one.labels): one.value for one in batch.samples}
         return [record for batch in batches for record in batch.records if isinstance(record, Alert)]
 
+    def restore(self, kept: list[Alert], now: float) -> None:
+        self.book.restore(self.silences.mark(kept, now), now)
+
     @property
     def shown(self) -> tuple[object, object]:
         """What the page has of the NaN: whether it fires, and is silenced."""
@@ -56,7 +59,7 @@ class Told:
     ],
 )
 def test_a_silence_has_what_all_its_patterns_fit(labels: dict[str, str]) -> None:
-    assert fits(silence(**labels), "NonFinite", dict(LABELS))
+    assert fits(Silence("1", labels, NOW, NOW + 60), "NonFinite", dict(LABELS))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +67,7 @@ def test_a_silence_has_what_all_its_patterns_fit(labels: dict[str, str]) -> None
     [{"alert": "nonfinite"}, {"run": "net1"}, {"alert": "NonFinite", "rank": "1"}, {"gpu": "*"}, {"rank": "0?"}],
 )
 def test_a_silence_has_nothing_of_which_a_pattern_does_not_fit_or_a_label_is_not_there(labels: dict[str, str]) -> None:
-    assert not fits(silence(**labels), "NonFinite", dict(LABELS))
+    assert not fits(Silence("1", labels, NOW, NOW + 60), "NonFinite", dict(LABELS))
 
 
 def test_the_last_silence_to_end_counts_and_only_for_what_fires() -> None:
@@ -147,7 +150,7 @@ def kept(notified: tuple[str, ...] = ()) -> Alert:
 
 def test_a_restart_keeps_a_silence() -> None:
     told = Told(silence(200, run="net*"))
-    told.book.restore([kept()], NOW + 30)
+    told.restore([kept()], NOW + 30)
     assert told.take(at=30) == []
     assert told.shown == (1.0, 1.0)
     assert [alert.silenced for alert in told.take(at=200)] == [False]
@@ -158,12 +161,12 @@ def test_what_lost_its_silence_while_no_daemon_was_there_is_told_unless_somebody
     notified: tuple[str, ...], told_anew: int
 ) -> None:
     told = Told(silence(60, run="net*"))
-    told.book.restore([kept(notified)], NOW + 90)
+    told.restore([kept(notified)], NOW + 90)
     assert [alert.silenced for alert in told.take(at=90)] == [False] * told_anew
     assert told.shown == (1.0, None)
 
 
 def test_what_no_silence_had_is_not_told_again_after_a_restart() -> None:
     told = Told(silence(60, run="another"))
-    told.book.restore([kept()], NOW + 90)
+    told.restore([kept()], NOW + 90)
     assert told.take(at=90) == []

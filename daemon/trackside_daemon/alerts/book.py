@@ -65,10 +65,10 @@ class Book:
     def restore(self, kept: Iterable[Alert], now: float) -> None:
         """What fired when a daemon before this one ended: it is not counted again.
 
-        Nor is it told again, but for what a silence had that has ended since, and of which nobody was told.
+        Nor is it told again, but for what a silence had that has ended since, and of which nobody was told. *kept* has been
+        `Silences.mark`ed.
         """
-        self._lasting = self._silences.active(now)
-        for one in self._silences.mark(kept, now):
+        for one in kept:
             entry = restored(one, now + RESTORED_SECONDS)
             entry.told = one.silenced or bool(one.notified) or not self._silences.kept_quiet(one, now)
             self._entries[_key(entry.alert, entry.run, entry.labels.items())] = entry

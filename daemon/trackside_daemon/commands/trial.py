@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trackside_daemon.alarm import SEVERITIES
+from trackside_daemon.alerts.trial import TEST_ALERT
 from trackside_daemon.commands.gpu import Url, clock
 from trackside_daemon.commands.runs import WrongError, say, told
 from trackside_daemon.commands.table import shown
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
     from trackside_daemon.commands.source import ApiSource
 
+    Standings = Mapping[str, Mapping[str, Any]]
+    """How each sink is, by its name, as `/api/v1/status` has it."""
+
 WAIT_SECONDS = 30.0
 """A sink that has not delivered by then has failed."""
 
@@ -24,6 +28,8 @@ FIRE_SECONDS = 10.0
 """The daemon has until then to say that the alert fires."""
 
 POLL_SECONDS = 0.1
+UNKNOWN = "no error is known; the daemon's log may say more"
+ORDER = {severity: place for place, severity in enumerate(SEVERITIES)}
 
 
 def trial(
@@ -46,9 +52,10 @@ def trial(
         if severity not in SEVERITIES:
             raise WrongError(f"--severity {shown(severity)}: an alert is {', '.join(SEVERITIES)}")
         source = daemon(url)
+        sinks = _standings(source)
         begun = time.monotonic()
         alert = _raised(source, source.test_alert({"severity": severity, "run": run}))
-        status = _delivered(source, alert, begun)
+        status = delivered(source, alert, sinks, begun) if _is_told(alert, sinks) else 1
     raise typer.Exit(status)
 
 
@@ -67,9 +74,8 @@ def _raised(source: ApiSource, asked: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def _delivered(source: ApiSource, alert: Mapping[str, Any], begun: float) -> int:
-    """Say of each sink when it has delivered the alert; the exit status."""
-    sinks = source.status().get("notifications") or {}
+def _is_told(alert: Mapping[str, Any], sinks: Standings) -> bool:
+    """Say where it is to be seen; whether no silence has it."""
     typer.echo(
         f"TestAlert fires as alert {alert['id']}; Prometheus sees it for 2 minutes as "
         'trackside_alert_firing{alert="TestAlert"}'
@@ -79,23 +85,46 @@ def _delivered(source: ApiSource, alert: Mapping[str, Any], begun: float) -> int
             f"a silence has it until {clock(alert['silenced_until'])}, so nobody is told; trackside silence --list has "
             "its id, and --end ID ends it"
         )
-        return 1
-    if not sinks:
-        typer.echo("no sink is set (alerts.sinks), so the daemon itself tells nobody")
-        return 0
-    waited = set(sinks)
-    while waited and time.monotonic() - begun < WAIT_SECONDS:
-        for name in sorted(waited.intersection(source.alert(alert["id"])["notified"])):
-            typer.echo(f"{shown(name)}: delivered after {time.monotonic() - begun:.1f} s")
-            waited.discard(name)
+        return False
+    if not sinks.keys() - {"log"}:
+        typer.echo("no sink is set (alerts.sinks): the daemon itself tells nobody" + (" but its log" if sinks else ""))
+    return True
+
+
+def delivered(source: ApiSource, alert: Mapping[str, Any], before: Standings, begun: float) -> int:
+    """Say of each sink when it has delivered the alert, or why not; the exit status."""
+    waited = {name for name, of in before.items() if _takes(name, of, alert["severity"])}
+    status = 0
+    while waited:
+        late = time.monotonic() - begun
+        arrived, now = source.alert(alert["id"])["notified"], _standings(source)
+        for name in sorted(waited):
+            of = now.get(name, {})
+            error = shown(of.get("last_error") or UNKNOWN)
+            if name in arrived:
+                typer.echo(f"{shown(name)}: delivered after {late:.1f} s")
+            elif of.get("dropped", 0) > before[name].get("dropped", 0) and not of.get("queued"):
+                typer.echo(f"{shown(name)}: not delivered, and given up: {error}")
+                status = 1
+            elif late >= WAIT_SECONDS:
+                typer.echo(f"{shown(name)}: not delivered in {WAIT_SECONDS:.0f} s: {error}")
+                status = 1
+            else:
+                continue
+            waited = waited - {name}
         if waited:
             time.sleep(POLL_SECONDS)
-    for name in sorted(waited):
-        typer.echo(f"{shown(name)}: {_why(source, name)}")
-    return 1 if waited else 0
+    return status
 
 
-def _why(source: ApiSource, name: str) -> str:
-    standing = (source.status().get("notifications") or {}).get(name) or {}
-    error = standing.get("last_error") or "and no error is known; the daemon's log may say more"
-    return f"not delivered in {WAIT_SECONDS:.0f} s: {shown(error)}"
+def _takes(name: str, standing: Mapping[str, Any], severity: str) -> bool:
+    """Whether a sink tells of such an alert, as far as it says; if not, that is said."""
+    least = standing.get("severity", "info")
+    if TEST_ALERT in standing.get("also", ()) or SEVERITIES.index(severity) >= ORDER.get(least, len(SEVERITIES)):
+        return True
+    typer.echo(f"{shown(name)}: not told: its severity is {shown(least)}")
+    return False
+
+
+def _standings(source: ApiSource) -> Standings:
+    return dict(source.status().get("notifications") or {})
