@@ -25,7 +25,7 @@ NAMED = 5
 
 def silence(
     alert: Annotated[
-        str, typer.Argument(metavar="[ALERT]", help="An alert's name, or a pattern with * and ?.", show_default=False)
+        str, typer.Argument(metavar="ALERT", help="An alert's name, or a pattern with * and ?.", show_default=False)
     ] = "",
     *,
     run: Annotated[str, typer.Option(help="Only of runs that are called so, with * and ?.", metavar="PATTERN")] = "",
