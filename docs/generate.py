@@ -152,7 +152,7 @@ def sections() -> dict[str, list[Metric]]:
     ingest = [one for one in vars(sessions).values() if isinstance(one, Metric)]
     return {
         "training": [*dict.fromkeys([*training, *families.KNOWN.values()])],
-        "alerts": [alerts.FIRING, alerts.BEGUN, alerts.EXCESS],
+        "alerts": [alerts.FIRING, alerts.SILENCED, alerts.BEGUN, alerts.EXCESS],
         "gpu": list(GpuCollector.metrics),
         "nvml": list(NvmlCollector.metrics),
         "ranks": list(RanksCollector.metrics),

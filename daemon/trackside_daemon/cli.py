@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from trackside_daemon import __version__, log
-from trackside_daemon.commands import alerts, doctor, gpu, keys, replay, rules, runs, spool
+from trackside_daemon.commands import alerts, doctor, gpu, keys, replay, rules, runs, silence, spool, trial
 from trackside_daemon.config import (
     Config,
     ConfigError,
@@ -217,6 +217,8 @@ def check_config(
 
 app.add_typer(runs.app)
 app.command("alerts", epilog="\b\nExample: trackside alerts --firing")(alerts.alerts)
+app.command("silence", epilog='\b\nExample: trackside silence LossSpike --run "debug-*" --for 2h')(silence.silence)
+app.command("test-alert", epilog="\b\nExample: trackside test-alert --severity critical")(trial.trial)
 app.command("replay", epilog="\b\nExample: trackside replay pushes.jsonl --severity warning")(replay.replay)
 app.command(
     "rules", epilog="\b\nExample: trackside rules --config.file=/etc/trackside/trackside.yml > trackside.rules.yml"

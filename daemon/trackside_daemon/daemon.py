@@ -19,6 +19,8 @@ from trackside_daemon.about import about
 from trackside_daemon.alerts.book import Book
 from trackside_daemon.alerts.custom import RuleError
 from trackside_daemon.alerts.off import Off
+from trackside_daemon.alerts.silences import Silences
+from trackside_daemon.alerts.trial import Trial
 from trackside_daemon.collectors.base import Closes
 from trackside_daemon.collectors.cgroup import CgroupCollector
 from trackside_daemon.collectors.chronicle import Chronicle
@@ -50,11 +52,13 @@ from trackside_daemon.training.runs import Moment, Runs
 from trackside_daemon.training.verdict import UNKNOWN
 from trackside_daemon.watching import all_watchers
 from trackside_daemon.web.address import is_loopback, written
+from trackside_daemon.web.alerts import AlertPages
 from trackside_daemon.web.api import values
 from trackside_daemon.web.app import Pages
 from trackside_daemon.web.gpu import GpuPages
 from trackside_daemon.web.guard import Token
 from trackside_daemon.web.history import HistoryPages
+from trackside_daemon.web.kept import Kept
 from trackside_daemon.web.processes import ProcessPages
 from trackside_daemon.web.server import WebServer
 
@@ -119,14 +123,18 @@ class Daemon:
         self._liveness = Liveness()
         limits = Limits(**config.limits.model_dump())
         self._runs = Runs(limits, config.run.linger, self._liveness, self._history.last_attempt)
-        self._book = Book(Off(config.alerts.off))
         fired = self._history.firing()
+        since = min((one.started for one in fired), default=self._started)
+        self._silences = Silences(self._history.silences(min(since, self._started)))
+        fired = self._silences.mark(fired, self._started)
+        self._trial = Trial()
+        self._book = Book(Off(config.alerts.off), self._silences)
         self._book.restore(fired, self._started)
         try:
             found = all_watchers(self._state, config.alerts, fired)
         except RuleError as error:
             raise StartError(str(error)) from error
-        self._pipeline = Pipeline(self._state, self._history, found, self._book)
+        self._pipeline = Pipeline(self._state, self._history, [*found, self._trial], self._book)
         self._spools = Spools(push_socket.endpoints)
         watch = Watch(PROC, sys)
         self._sessions = Sessions(
@@ -255,12 +263,14 @@ class Daemon:
 
     def _pages(self) -> Any:
         web = self._config.web
+        kept = Kept(self._history.database, self._history.writer)
         pages = Pages(
             self._state,
             sources=[*(one.name for one in self._collectors), *SOURCES],
             ready=self._is_ready,
             status=self._status,
-            history=HistoryPages(self._state, self._history.database, self._history.writer, self._ingest.ask),
+            history=HistoryPages(self._state, kept, self._ingest.ask),
+            alerts=AlertPages(kept, self._silences, self._trial, self._pipeline.push),
             gpu=GpuPages(self._nvml, self._gpu.forget),
             processes=ProcessPages(lambda: self._process.seen),
             reload=self.reload if web.enable_lifecycle else None,

@@ -9,15 +9,19 @@ import httpx
 import pytest
 from speech import House
 
+from trackside_daemon.alerts.silences import Silences
+from trackside_daemon.alerts.trial import Trial
 from trackside_daemon.collectors.cpu import CPUS
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.history.trimming import Bounds
 from trackside_daemon.metric import Batch, Sample
 from trackside_daemon.nvml.handle import Nvml
+from trackside_daemon.web.alerts import AlertPages
 from trackside_daemon.web.app import Pages
 from trackside_daemon.web.gpu import GpuPages
 from trackside_daemon.web.guard import Token
 from trackside_daemon.web.history import HistoryPages
+from trackside_daemon.web.kept import Kept
 from trackside_daemon.web.processes import ProcessPages
 
 if TYPE_CHECKING:
@@ -60,6 +64,9 @@ class Site:
         nvml: A real handle, which nobody reads from.
         forgotten: How often the GPUs were to be forgotten.
         history: A real one, on disk.
+        silences: Those that last.
+        trial: Raises test alerts.
+        pushed: What the pipeline was given.
     """
 
     def __init__(self, directory: Path, state: State) -> None:
@@ -74,6 +81,9 @@ class Site:
         state.update(Batch("cpu", [Sample(CPUS, (), 4.0)]))
         self.speaking: tuple[frozenset[int], list[Any]] = (frozenset(), [])
         self.history = Recorder(directory, Bounds(0))
+        self.silences = Silences()
+        self.trial = Trial()
+        self.pushed: list[Batch] = []
         self.history.start()
 
     def ask(self, kind: str, run: str) -> tuple[frozenset[int], list[Any]]:
@@ -95,12 +105,14 @@ class Site:
         return self.wrong
 
     def client(self, *, lifecycle: bool = False, public_read: bool = False, hosts: tuple[str, ...] = ()) -> Client:
+        kept = Kept(self.history.database, self.history.writer)
         pages = Pages(
             self.state,
             sources=["cpu", "memory", "training"],
             ready=lambda: self.ready,
             status=lambda: {"version": "1"},
-            history=HistoryPages(self.state, self.history.database, self.history.writer, self.ask),
+            history=HistoryPages(self.state, kept, self.ask),
+            alerts=AlertPages(kept, self.silences, self.trial, self.pushed.extend),
             gpu=GpuPages(self.nvml, self._forget),
             processes=ProcessPages(lambda: self.processes),
             reload=self._reload if lifecycle else None,

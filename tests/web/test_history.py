@@ -25,6 +25,7 @@ from trackside_daemon.history.trimming import Bounds
 from trackside_daemon.ingest.questions import Answer
 from trackside_daemon.record import Alert, Event, Opened, Sampled, Standing, Taken
 from trackside_daemon.web import history as pages
+from trackside_daemon.web import kept as writing
 from trackside_daemon.web.openapi import ENDPOINTS, document
 from trackside_daemon.web.series import drawn
 
@@ -374,7 +375,7 @@ def test_changes_that_wait_for_the_writer_keep_nobody_from_reading(site: Site) -
 
 def test_a_change_that_takes_long_is_answered(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     kept(site, {"loss": [1.0]})
-    monkeypatch.setattr(pages, "CHANGE_SECONDS", 0.05)
+    monkeypatch.setattr(writing, "CHANGE_SECONDS", 0.05)
     over = threading.Event()
     site.history.writer.call(lambda _: over.wait(10))
     assert refused(site, "runs/id-1/pin", "POST", json={"pinned": True}) == (
@@ -416,7 +417,7 @@ def test_each_chart_is_of_one_moment_though_its_series_is_packed_meanwhile(site:
 
 
 def test_half_a_surrogate_pair_is_answered_as_a_question_mark() -> None:
-    assert pages._json({"config": {"\ud800": ["\udfff", nan]}}).body == b'{"config":{"?":["?",null]}}'
+    assert writing.as_json({"config": {"\ud800": ["\udfff", nan]}}).body == b'{"config":{"?":["?",null]}}'
 
 
 @pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
@@ -516,7 +517,7 @@ def test_the_document_names_every_route_and_every_parameter(api: Callable[[str],
     for path, methods in said["paths"].items():
         for operation in methods.values():
             inside = {one["name"] for one in operation["parameters"] if one["in"] == "path"}
-            assert inside == ({"id"} if "{id}" in path else set())
+            assert inside == {part[1:-1] for part in path.split("/") if part.startswith("{")}
             assert operation["summary"].endswith(".")
 
 

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.causes import Causes, folded, precedence
 from trackside_daemon.alerts.entry import Entry, restored, where
-from trackside_daemon.alerts.families import BEGUN, EXCESS, FIRING, labels
+from trackside_daemon.alerts.families import BEGUN, EXCESS, FIRING, SILENCED, labels
 from trackside_daemon.alerts.off import Off
+from trackside_daemon.alerts.silences import Silences, silenced_until
 from trackside_daemon.metric import Batch, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from trackside_daemon.alarm import Alarm
-    from trackside_daemon.record import Alert
+    from trackside_daemon.record import Alert, Silence
 
 LEAST_SECONDS = 120.0
 """An alert fires for so long at least, so that a scrape a minute sees it; so does what happened once."""
@@ -44,11 +45,16 @@ class Book:
 
     Args:
         off: Which alarms are not wanted; may be changed at any time.
+        silences: What people are not told of; it fires all the same.
         least: Seconds that an alert fires at least.
     """
 
-    def __init__(self, off: Off | None = None, *, least: float = LEAST_SECONDS) -> None:
+    def __init__(
+        self, off: Off | None = None, silences: Silences | None = None, *, least: float = LEAST_SECONDS
+    ) -> None:
         self.off = off or Off()
+        self._silences = silences or Silences()
+        self._lasting: list[Silence] = []
         self._least = least
         self._entries: dict[Key, Entry] = {}
         self._causes = Causes()
@@ -57,14 +63,20 @@ class Book:
         self._changed = True
 
     def restore(self, kept: Iterable[Alert], now: float) -> None:
-        """What fired when a daemon before this one ended: it is neither told nor counted again."""
+        """What fired when a daemon before this one ended: it is not counted again.
+
+        Nor is it told again, but for what a silence had that has ended since, and of which nobody was told. *kept* has been
+        `Silences.mark`ed.
+        """
         for one in kept:
             entry = restored(one, now + RESTORED_SECONDS)
+            entry.told = one.silenced or bool(one.notified) or not self._silences.kept_quiet(one, now)
             self._entries[_key(entry.alert, entry.run, entry.labels.items())] = entry
         self._changed = True
 
     def take(self, alarms: Iterable[Alarm], now: float) -> list[Batch]:
         """What is wrong, or is no longer, as of *now* in Unix seconds."""
+        self._heed(now)
         for alarm in sorted(alarms, key=precedence):
             if self.off.has(alarm.alert, dict(alarm.labels)):
                 continue
@@ -82,6 +94,7 @@ class Book:
 
     def tick(self, now: float) -> list[Batch]:
         """Once a second or so: resolves what is over, and forgets what has been for long."""
+        self._heed(now)
         for key, entry in list(self._entries.items()):
             if entry.is_due(now) or (entry.fires and self.off.has(entry.alert, entry.labels)):
                 entry.ended, entry.told = max(now, entry.started), False
@@ -105,9 +118,24 @@ class Book:
             return
         entry = self._entries[key] = Entry(alarm, now + self._hold(alarm))
         entry.renew(alarm, entry.until)
+        entry.silenced = self._is_silenced(entry)
         self._begun[alarm.alert, alarm.severity, entry.labels.get("run", "")] += 1
         self._changed = True
         log.log(_level(entry), "%s (%s): %s", entry.alert, entry.severity, entry.summary)
+
+    def _heed(self, now: float) -> None:
+        """Where silences have begun or ended: what fires is told anew if people are to be told of it now, or no longer."""
+        lasting = self._silences.active(now)
+        if lasting == self._lasting:
+            return
+        self._lasting = lasting
+        for entry in self._entries.values():
+            if entry.fires and entry.silenced != self._is_silenced(entry):
+                entry.silenced, entry.told = not entry.silenced, False
+                self._changed = True
+
+    def _is_silenced(self, entry: Entry) -> bool:
+        return silenced_until(self._lasting, entry.alert, entry.labels) is not None
 
     def _hold(self, alarm: Alarm) -> float:
         return LONGER.get(alarm.alert, self._least) if alarm.once else self._least
@@ -136,7 +164,10 @@ class Book:
 
     def _samples(self) -> list[Sample]:
         firing: dict[tuple[str, ...], float] = {}
+        silenced: set[tuple[str, ...]] = set()
         for entry in self._entries.values():
+            if entry.fires and entry.silenced:
+                silenced.add(labels(entry.alert, entry.severity, entry.labels))
             for severity in entry.severities:
                 series = labels(entry.alert, severity, entry.labels)
                 fires = float(entry.fires and severity == entry.severity)
@@ -145,6 +176,7 @@ class Book:
         self._begun = Counter({key: count for key, count in self._begun.items() if key[-1] in runs})
         return [
             *(Sample(FIRING, series, value) for series, value in firing.items()),
+            *(Sample(SILENCED, series, 1.0) for series in silenced),
             *(Sample(BEGUN, key, float(count)) for key, count in self._begun.items()),
             Sample(EXCESS, (), float(self._excess)),
         ]

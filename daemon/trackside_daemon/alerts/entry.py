@@ -33,6 +33,7 @@ class Entry:
         lasting: What of that has it still, until it says otherwise.
         until: It does not resolve before, in Unix seconds.
         ended: When it resolved; None while it fires.
+        silenced: A silence has it, or had when it resolved.
         told: The history knows all of it.
     """
 
@@ -48,6 +49,7 @@ class Entry:
         self.lasting: set[Where] = set()
         self.until = until
         self.ended: float | None = None
+        self.silenced = False
         self.told = False
 
     @property
@@ -92,7 +94,7 @@ class Entry:
         """As the history keeps it."""
         return Alert(
             *(self.alert, self.severity, self.started, self.run, self.labels),
-            *(self.summary + self._others(), self.description, self.ended, self.evidence),
+            *(self.summary + self._others(), self.description, self.ended, self.evidence, self.silenced),
         )
 
     def _others(self) -> str:
@@ -131,5 +133,6 @@ def restored(kept: Alert, until: float) -> Entry:
         evidence=kept.evidence,
     )
     entry = Entry(alarm, until)
+    entry.silenced = kept.silenced
     entry.told = True
     return entry

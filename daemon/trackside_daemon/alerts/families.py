@@ -18,6 +18,12 @@ FIRING = Metric(
 BEGUN = Metric(
     "trackside_alerts_total", "counter", "How often the alert has begun to fire.", ("alert", "severity", "run")
 )
+SILENCED = Metric(
+    "trackside_alert_silenced",
+    "gauge",
+    "1 while the alert fires and a silence has it: people are not told.",
+    FIRING.labels,
+)
 EXCESS = Metric(
     "trackside_alerts_excess_total", "counter", "Alerts that were not kept, since 1,000 others fire already."
 )

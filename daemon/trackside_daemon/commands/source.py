@@ -16,6 +16,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
 from urllib.request import ProxyHandler, Request, build_opener
 
+from trackside_daemon.alerts.silences import with_ends
 from trackside_daemon.history import changing, place, reader
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.files import export as exports
@@ -139,7 +140,7 @@ class FileSource:
     def alerts(self, uid: str) -> list[dict[str, Any]]:
         """See `Source`."""
         with self._file().reading() as connection:
-            return reader.alerts(connection, uid)
+            return with_ends(reader.alerts(connection, uid), reader.silences(connection, time.time()))
 
     def export(self, uid: str, form: Form) -> Export:
         """See `Source`."""
@@ -229,7 +230,7 @@ class ApiSource:
 
     def gpu(self, what: str, said: Any) -> dict[str, Any]:
         """Has the daemon ``pause`` or ``resume`` the GPUs; what it answers."""
-        return self._json(f"gpu/{what}", "POST", json.dumps(said).encode(), {"Content-Type": "application/json"})
+        return self._post(f"gpu/{what}", said)
 
     def runs(self, wanted: Filter) -> list[dict[str, Any]]:
         """See `Source`."""
@@ -244,9 +245,29 @@ class ApiSource:
         """See `Source`."""
         return list(self._json(f"events?{urlencode({'run': uid})}")["events"])
 
-    def alerts(self, uid: str) -> list[dict[str, Any]]:
-        """See `Source`."""
-        return list(self._json(f"alerts?{urlencode({'run': uid})}")["alerts"])
+    def alerts(self, uid: str, limit: int = 0) -> list[dict[str, Any]]:
+        """See `Source`; with a *limit* so many of the newest."""
+        return list(self._json(f"alerts?{urlencode({'run': uid, **({'limit': limit} if limit else {})})}")["alerts"])
+
+    def alert(self, number: int) -> dict[str, Any]:
+        """One alert."""
+        return self._json(f"alerts/{number}")
+
+    def test_alert(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        """Has the daemon raise a test alert; what it answers."""
+        return self._post("alerts/test", said)
+
+    def silences(self) -> list[dict[str, Any]]:
+        """The silences that last, the first to end first."""
+        return list(self._json("silences")["silences"])
+
+    def silence(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        """Makes a silence; it, and what fires and fits."""
+        return self._post("silences", said)
+
+    def unsilence(self, id_: str) -> dict[str, Any]:
+        """Ends a silence."""
+        return self._json(f"silences/{quote(id_, safe='')}", "DELETE")
 
     def export(self, uid: str, form: Form) -> Export:
         """See `Source`."""
@@ -256,8 +277,7 @@ class ApiSource:
 
     def pin(self, uid: str, *, pinned: bool) -> None:
         """See `Source`."""
-        body = json.dumps({"pinned": pinned}).encode()
-        self._json(f"runs/{quote(uid, safe='')}/pin", "POST", body, {"Content-Type": "application/json"})
+        self._post(f"runs/{quote(uid, safe='')}/pin", {"pinned": pinned})
 
     def delete(self, uid: str) -> None:
         """See `Source`."""
@@ -272,6 +292,9 @@ class ApiSource:
                 headers["Content-Length"] = str(os.fstat(stream.fileno()).st_size)
             answer = self._json(f"import?{asked}", "POST", stream, headers, IMPORT_SECONDS)
         return Imported(str(answer["run"]), int(answer["samples"]), [str(note) for note in answer.get("notes", ())])
+
+    def _post(self, path: str, said: Any) -> dict[str, Any]:
+        return self._json(path, "POST", json.dumps(said).encode(), {"Content-Type": "application/json"})
 
     def _json(
         self,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trackside.wire import Identity
     from trackside_daemon.history.trimming import Bounds
     from trackside_daemon.metric import Batch, Sample
-    from trackside_daemon.record import Alert
+    from trackside_daemon.record import Alert, Silence
 
 LATEST = 10_000
 """So many runs' last attempts are remembered."""
@@ -159,6 +159,13 @@ class Recorder:
         """The alerts that fired when a daemon before this one ended; none if nobody can tell."""
         try:
             return self._look(reader.firing)
+        except UnreadableError:
+            return []
+
+    def silences(self, since: float) -> list[Silence]:
+        """Those that lasted at *since*, in Unix seconds, or do later; none if nobody can tell."""
+        try:
+            return self._look(lambda connection: reader.silences(connection, since))
         except UnreadableError:
             return []
 

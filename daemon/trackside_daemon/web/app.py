@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from trackside_daemon.state import State
+    from trackside_daemon.web.alerts import AlertPages
     from trackside_daemon.web.gpu import GpuPages
     from trackside_daemon.web.history import HistoryPages
     from trackside_daemon.web.openapi import Endpoint
@@ -64,6 +65,7 @@ class Pages:
         status: What ``/api/v1/status`` says beside what is in the state.
         reload: Reads the configuration again, and returns what is wrong with it, or nothing; None when not allowed.
         history: What the API tells of runs.
+        alerts: What it tells of alerts.
         gpu: What it does with the GPUs.
         processes: What it tells of processes.
     """
@@ -76,6 +78,7 @@ class Pages:
         ready: Callable[[], bool],
         status: Callable[[], dict[str, Any]],
         history: HistoryPages,
+        alerts: AlertPages,
         gpu: GpuPages,
         processes: ProcessPages,
         reload: Callable[[], str] | None = None,
@@ -85,7 +88,7 @@ class Pages:
         self._ready = ready
         self._status = status
         self._reload = reload
-        self._pages = {"daemon": self, "history": history, "gpu": gpu, "processes": processes}
+        self._pages = {"daemon": self, "history": history, "alerts": alerts, "gpu": gpu, "processes": processes}
         self._own = own_families()
 
     def app(self, *, token: Token, hosts: Collection[str], public_read: bool) -> Starlette:

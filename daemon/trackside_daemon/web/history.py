@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 import shutil
-import sqlite3
 import time
 from contextlib import suppress
 from tempfile import TemporaryFile
@@ -24,10 +22,11 @@ from trackside_daemon.history.charts import POINTS
 from trackside_daemon.history.files.export import FORMS, count, export
 from trackside_daemon.history.files.importing import ImportingError, Reading, write
 from trackside_daemon.history.files.items import FormError
-from trackside_daemon.history.reader import Filter, UnknownRunError
+from trackside_daemon.history.reader import Filter
 from trackside_daemon.record import ENDED
 from trackside_daemon.web import api
 from trackside_daemon.web.asked import bounded, number, window
+from trackside_daemon.web.kept import as_json, listed
 from trackside_daemon.web.series import MOST_BUCKETS, drawn, find, stream, stream_points
 
 if TYPE_CHECKING:
@@ -36,18 +35,13 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from trackside_daemon.history.database import Database
-    from trackside_daemon.history.store import Store
-    from trackside_daemon.history.writer import Writer
     from trackside_daemon.state import State
+    from trackside_daemon.web.kept import Kept
 
     Ask = Callable[[str, str], tuple[frozenset[int], Sequence["Answer"]]]
 
 TYPES = {"csv": "text/csv", "json": "application/json", "jsonl": "application/jsonl"}
 MOST_POINTS = 20_000
-CHANGE_SECONDS = 15.0
-"""Whoever changes something waits for the writer so long."""
-
 IMPORTS = 4
 """So many files are read at once; others wait, and hold no thread."""
 
@@ -55,7 +49,6 @@ IMPORT_BYTES = 16 * 1024**3
 """A larger file is not taken."""
 
 
-_encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.decode
 
 
@@ -75,16 +68,14 @@ class HistoryPages:
 
     Args:
         state: What is on ``/metrics``.
-        database: Is read, in threads of their own.
-        writer: Makes the changes.
+        kept: The history.
         ask: Asks the clients of a run that live: the ranks that were asked, and what each has answered.
     """
 
-    def __init__(self, state: State, database: Database, writer: Writer, ask: Ask) -> None:
+    def __init__(self, state: State, kept: Kept, ask: Ask) -> None:
         self._state = state
         self._ask = ask
-        self._database = database
-        self._writer = writer
+        self._kept = kept
         self._importing = asyncio.Semaphore(IMPORTS)
 
     async def runs(self, request: Request) -> Response:
@@ -99,13 +90,13 @@ class HistoryPages:
             limit=bounded(asked, "limit", 0, 10_000_000),
         )
         live = api.runs(self._state, time.monotonic())
-        return _json(
-            {"runs": await self._read(lambda connection: _merged(reader.runs(connection, wanted), live, wanted))}
+        return as_json(
+            {"runs": await self._kept.read(lambda connection: _merged(reader.runs(connection, wanted), live, wanted))}
         )
 
     async def run(self, request: Request) -> Response:
         """All that is known of one run but its samples."""
-        return _json(await self._read(lambda connection: reader.run(connection, _resolve(connection, request))))
+        return as_json(await self._kept.read(lambda connection: reader.run(connection, _resolve(connection, request))))
 
     async def stacks(self, request: Request) -> Response:
         """Where each thread of a run's processes is, from their own mouths: also when their main thread hangs."""
@@ -116,12 +107,12 @@ class HistoryPages:
         return await self._asked(request, "ping", lambda _: {})
 
     async def _asked(self, request: Request, kind: str, told: Callable[[Any], dict[str, Any]]) -> Response:
-        uid = await self._read(lambda connection: _resolve(connection, request))
-        asked, answers = await self._in_thread(lambda: self._ask(kind, uid))
+        uid = await self._kept.read(lambda connection: _resolve(connection, request))
+        asked, answers = await self._kept.in_thread(lambda: self._ask(kind, uid))
         if not asked:
             raise HTTPException(404, f"run {request.path_params['id']!r} has no process that speaks to this daemon now")
         ranks = [{"rank": one.rank, "seconds": one.seconds, **told(one.body)} for one in answers]
-        return _json({"ranks": ranks, "silent": sorted(asked - {one.rank for one in answers})})
+        return as_json({"ranks": ranks, "silent": sorted(asked - {one.rank for one in answers})})
 
     async def series(self, request: Request) -> Response:
         """Series of one or more runs: buckets of each, or with ``points=0`` every sample."""
@@ -131,11 +122,13 @@ class HistoryPages:
             raise HTTPException(400, "run: say which, by its id or name; it may be repeated")
         points = bounded(asked, "points", POINTS, MOST_POINTS)
         wanted = window(asked)
-        found = await self._read(lambda connection: find(connection, names, asked))
+        found = await self._kept.read(lambda connection: find(connection, names, asked))
         if not points:
-            return StreamingResponse(stream(self._database, found, wanted), media_type="application/json")
+            return StreamingResponse(stream(self._kept.database, found, wanted), media_type="application/json")
         points = min(points, max(2, MOST_BUCKETS // max(1, len(found))))
-        return _json({"series": await self._in_thread(lambda: drawn(self._database, found, wanted, points))})
+        return as_json(
+            {"series": await self._kept.in_thread(lambda: drawn(self._kept.database, found, wanted, points))}
+        )
 
     async def one_series(self, request: Request) -> Response:
         """One key of a run, its attempts one behind the other: buckets, or with ``points=0`` every sample."""
@@ -144,22 +137,18 @@ class HistoryPages:
             raise HTTPException(400, "key: say which one; for several, ask /api/v1/series")
         points = bounded(asked, "points", POINTS, MOST_POINTS)
         wanted = window(asked)
-        found = await self._read(lambda connection: find(connection, [request.path_params["id"]], asked))
+        found = await self._kept.read(lambda connection: find(connection, [request.path_params["id"]], asked))
         if not found:
             raise HTTPException(404, f"key {asked['key']!r}: run {request.path_params['id']!r} has none of that name")
         if not points:
-            return StreamingResponse(stream_points(self._database, found, wanted), media_type="application/json")
+            return StreamingResponse(stream_points(self._kept.database, found, wanted), media_type="application/json")
         points = max(1, points // len(found))
-        charts = await self._in_thread(lambda: drawn(self._database, found, wanted, points))
-        return _json({"key": asked["key"], "points": [point for chart in charts for point in chart["points"]]})
+        charts = await self._kept.in_thread(lambda: drawn(self._kept.database, found, wanted, points))
+        return as_json({"key": asked["key"], "points": [point for chart in charts for point in chart["points"]]})
 
     async def events(self, request: Request) -> Response:
         """What happened, oldest first."""
-        return await self._listed(request, "events", reader.events)
-
-    async def alerts(self, request: Request) -> Response:
-        """The alerts that fire or have fired, oldest first."""
-        return await self._listed(request, "alerts", reader.alerts)
+        return as_json({"events": await listed(self._kept, request, reader.events)})
 
     async def pin(self, request: Request) -> Response:
         """Keep a run whatever the bounds are, or no longer: ``{"pinned": true}``."""
@@ -167,36 +156,36 @@ class HistoryPages:
             pinned = _decode(await request.body(), type=dict[str, bool])["pinned"]
         except (msgspec.MsgspecError, UnicodeDecodeError, KeyError):
             raise HTTPException(400, 'the body is {"pinned": true} or {"pinned": false}') from None
-        uid = await self._read(lambda connection: _resolve(connection, request))
-        await self._change(lambda store: changing.pin(store, uid, pinned=pinned))
-        return _json({"pinned": pinned})
+        uid = await self._kept.read(lambda connection: _resolve(connection, request))
+        await self._kept.change(lambda store: changing.pin(store, uid, pinned=pinned))
+        return as_json({"pinned": pinned})
 
     async def delete(self, request: Request) -> Response:
         """Delete a run that has ended, with all its samples."""
-        uid = await self._read(lambda connection: _resolve(connection, request))
-        await self._change(lambda store: changing.delete(store, uid, live=False))
-        return _json({"deleted": uid})
+        uid = await self._kept.read(lambda connection: _resolve(connection, request))
+        await self._kept.change(lambda store: changing.delete(store, uid, live=False))
+        return as_json({"deleted": uid})
 
     async def export(self, request: Request) -> Response:
         """All samples of a run as a file, streamed; ``X-Trackside-Samples`` says how many there are."""
         form = request.query_params.get("format", "csv")
         if form not in FORMS:
             raise HTTPException(400, f"format: {', '.join(FORMS)}, not {form!r}")
-        uid = await self._read(lambda connection: _resolve(connection, request))
-        headers = {"X-Trackside-Samples": str(await run_in_threadpool(count, self._database, uid))}
-        return StreamingResponse(export(self._database, uid, form), headers=headers, media_type=TYPES[form])
+        uid = await self._kept.read(lambda connection: _resolve(connection, request))
+        headers = {"X-Trackside-Samples": str(await run_in_threadpool(count, self._kept.database, uid))}
+        return StreamingResponse(export(self._kept.database, uid, form), headers=headers, media_type=TYPES[form])
 
     async def import_(self, request: Request) -> Response:
         """Bring a run in from the file that is the request's body."""
         asked = request.query_params
         called = {"id": asked.get("id", ""), "name": asked.get("name", "")}
         name = unquote(request.headers.get("x-file-name", "")) or "body"
-        self._refuse_when_stuck()
+        self._kept.refuse_when_stuck()
         with await self._body(request) as file:
             try:
                 async with self._importing:
                     taken = await run_in_threadpool(
-                        lambda: write(self._writer, Reading(file, name, **called, begin=time.time()))
+                        lambda: write(self._kept.writer, Reading(file, name, **called, begin=time.time()))
                     )
             except FormError as error:
                 raise HTTPException(400, str(error)) from None
@@ -204,22 +193,11 @@ class HistoryPages:
                 raise HTTPException(409, str(error)) from None
             except (ArithmeticError, RecursionError, ValueError) as error:
                 raise HTTPException(400, f"{name}: it holds what no history can: {error}") from None
-        return _json({"run": taken.run, "samples": taken.samples, "notes": taken.notes})
-
-    async def _listed(
-        self, request: Request, what: str, read: Callable[[Any, str, int], list[dict[str, Any]]]
-    ) -> Response:
-        asked = request.query_params
-        limit = bounded(asked, "limit", 1000, 100_000)
-
-        def look(connection: Any) -> list[dict[str, Any]]:
-            return read(connection, reader.resolve(connection, asked["run"]) if asked.get("run") else "", limit)
-
-        return _json({what: await self._read(look)})
+        return as_json({"run": taken.run, "samples": taken.samples, "notes": taken.notes})
 
     async def _body(self, request: Request) -> io.BufferedReader:
         """What is sent, in a file without a name beside the history: nothing is left of it, whatever happens."""
-        directory = self._database.path.parent
+        directory = self._kept.database.path.parent
         try:
             file = TemporaryFile(dir=directory)  # noqa: SIM115  the caller closes it
             try:
@@ -240,45 +218,6 @@ class HistoryPages:
         except ClientDisconnect:
             raise HTTPException(400, "the file broke off") from None
         return io.BufferedReader(file.detach())
-
-    async def _read(self, look: Callable[[Any], Any]) -> Any:
-        """What *look* finds in one moment's view of the history."""
-
-        def read() -> Any:
-            with self._database.reading() as connection:
-                return look(connection)
-
-        return await self._in_thread(read)
-
-    async def _in_thread(self, read: Callable[[], Any]) -> Any:
-        """What *read* finds in the history."""
-        try:
-            return await run_in_threadpool(read)
-        except UnknownRunError as error:
-            raise HTTPException(404, str(error)) from None
-        except (ValueError, sqlite3.Error) as error:  # a block that is damaged, or the file
-            raise HTTPException(500, f"{self._database.path}: {error}") from error
-
-    async def _change(self, change: Callable[[Store], Any]) -> Any:
-        """Have the writer change something, and wait until it is done, or for `CHANGE_SECONDS`."""
-        self._refuse_when_stuck()
-        future = asyncio.wrap_future(self._writer.call(change))
-        await asyncio.wait([future], timeout=CHANGE_SECONDS)
-        if not future.done():
-            future.cancel()
-            raise HTTPException(503, "the history is busy; the change may still be made, so look before you ask again")
-        try:
-            return future.result()
-        except asyncio.CancelledError:
-            raise HTTPException(503, "the daemon stops, and the change was not made") from None
-        except ValueError as error:
-            raise HTTPException(409, str(error)) from None
-        except sqlite3.Error as error:
-            raise HTTPException(503, f"the history cannot be written: {error}") from None
-
-    def _refuse_when_stuck(self) -> None:
-        if self._writer.stuck:
-            raise HTTPException(503, "the history cannot be written at the moment; the log says why")
 
 
 def _fits(size: int, most: int, directory: Path) -> None:
@@ -308,11 +247,3 @@ def _merged(kept: list[dict[str, Any]], live: dict[str, Any], wanted: Filter) ->
 
 def _resolve(connection: Any, request: Request) -> str:
     return reader.resolve(connection, request.path_params["id"])
-
-
-def _json(content: Any) -> Response:
-    try:
-        body = _encode(content)
-    except UnicodeEncodeError:  # half a surrogate pair, which an escape in a configuration can write
-        body = _encode(json.loads(json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")))
-    return Response(body, media_type="application/json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, NamedTuple
 
 _PARAMETERS = {
@@ -9,6 +10,8 @@ _PARAMETERS = {
         "string",
         "A run's id, the beginning of one, or a name, of which the newest run counts; percent-encoded, a slash too.",
     ),
+    "alert": ("integer", "An alert's id."),
+    "silence": ("string", "A silence's id."),
     "run": ("string", "A run, as id; on /series it may be repeated."),
     "name": ("string", "A part of the name, or the beginning of the id."),
     "tag": ("string", "One of the run's tags."),
@@ -43,7 +46,8 @@ class Endpoint(NamedTuple):
     Attributes:
         handler: The name of the method that answers.
         body: What a request has in its body; empty for nothing.
-        pages: Whose method it is: of the pages of the history, of the GPUs, of the processes, or of the daemon itself.
+        pages: Whose method it is: of the pages of the history, of alerts, of the GPUs, of the processes, or of the daemon
+            itself.
     """
 
     method: str
@@ -53,7 +57,7 @@ class Endpoint(NamedTuple):
     parameters: tuple[str, ...] = ()
     description: str = ""
     body: str = ""
-    pages: Literal["history", "gpu", "processes", "daemon"] = "history"
+    pages: Literal["history", "alerts", "gpu", "processes", "daemon"] = "history"
 
 
 ENDPOINTS = (
@@ -88,7 +92,41 @@ ENDPOINTS = (
     Endpoint("DELETE", "/runs/{id}", "delete", "Delete a run that has ended."),
     Endpoint("GET", "/series", "series", "Series of one or more runs.", ("run", *_SERIES), _BUCKETS),
     Endpoint("GET", "/events", "events", "What happened, oldest first.", ("run", "limit")),
-    Endpoint("GET", "/alerts", "alerts", "Alerts that fire or have fired, oldest first.", ("run", "limit")),
+    Endpoint(
+        "GET",
+        "/alerts",
+        "alerts",
+        "Alerts that fire or have fired, oldest first.",
+        ("run", "limit"),
+        "silenced_until is when the silence ends that has an alert which fires, or null; notified are the sinks by which "
+        "people were told.",
+        pages="alerts",
+    ),
+    Endpoint("GET", "/alerts/{alert}", "alert", "One alert, with its evidence.", pages="alerts"),
+    Endpoint(
+        "POST",
+        "/alerts/test",
+        "test_alert",
+        "Raise TestAlert, to see whether a notification arrives.",
+        description="severity is info, warning or critical; run a run's name, which no run need have. The answer has its "
+        "label test, by which /alerts has it a moment later; notified says there where it arrived.",
+        body='{"severity": "warning", "run": ""}',
+        pages="alerts",
+    ),
+    Endpoint("GET", "/silences", "silences", "Silences that last, the first to end first.", pages="alerts"),
+    Endpoint(
+        "POST",
+        "/silences",
+        "silence",
+        "People are not told of some alerts for a while; all else goes on.",
+        description="labels are patterns with * and ?, all of which must fit: alert is the alert's name, run the run's, and "
+        "others the alert's labels; with none, all alerts are silent. for is in seconds, 7200 without it, 2592000 at most. "
+        "firing is what fires and fits now. Answers when the history has it; kept is false when it cannot, and why says "
+        "the reason: the silence lasts all the same, but not beyond a restart.",
+        body='{"labels": {"alert": "LossSpike", "run": "debug-*"}, "for": 7200, "comment": ""}',
+        pages="alerts",
+    ),
+    Endpoint("DELETE", "/silences/{silence}", "unsilence", "End a silence before its time.", pages="alerts"),
     Endpoint(
         "POST",
         "/import",
@@ -169,7 +207,7 @@ def document(version: str) -> dict[str, Any]:
 
 
 def _operation(endpoint: Endpoint) -> dict[str, Any]:
-    names = (*(("id",) if "{id}" in endpoint.path else ()), *endpoint.parameters)
+    names = (*re.findall(r"{(\w+)}", endpoint.path), *endpoint.parameters)
     content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     operation: dict[str, Any] = {
         "operationId": f"{endpoint.method.lower()}_{endpoint.handler.strip('_')}",

@@ -1,0 +1,128 @@
+"""Alerts, silences and the test alert over HTTP."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trackside_daemon.history import reader
+from trackside_daemon.metric import Batch
+from trackside_daemon.record import Alert
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NOW = 1_700_000_000.0
+HOT = Alert("GpuHot", "warning", NOW, labels={"gpu": "3"}, summary="hot", evidence={"temperature": 91})
+
+
+def ask(site: Any, method: str, path: str, **options: Any) -> tuple[int, Any]:
+    answer = site.client().ask(method, f"/api/v1/{path}", headers=site.key, **options)
+    return answer.status_code, answer.json()
+
+
+def refused(site: Any, method: str, path: str, **options: Any) -> tuple[int, str]:
+    status, said = ask(site, method, path, **options)
+    return status, said["error"]["message"]
+
+
+def test_one_alert_is_told_with_its_evidence(site: Any, api: Callable[[str], Any]) -> None:
+    site.keep(HOT)
+    (listed,) = api("alerts")["alerts"]
+    assert api(f"alerts/{listed['id']}") == listed
+    assert (listed["evidence"], listed["notified"], listed["silenced_until"]) == ({"temperature": 91}, [], None)
+
+
+def test_an_alert_that_is_not_there_and_an_id_that_is_none_are_refused_in_words(site: Any) -> None:
+    assert refused(site, "GET", "alerts/7") == (
+        *(404, "alert 7: there is none; /api/v1/alerts lists them with their ids"),
+    )
+    assert refused(site, "GET", "alerts/x") == (400, "alert 'x': an alert's id is a number, from /api/v1/alerts")
+    assert refused(site, "GET", f"alerts/{'9' * 40}")[0] == 400
+
+
+def test_a_silence_lasts_is_kept_and_says_what_is_silent_now(site: Any, api: Callable[[str], Any]) -> None:
+    site.keep(HOT, Alert("GpuLost", "critical", NOW, labels={"gpu": "4"}))
+    body = {"labels": {"alert": "Gpu*", "gpu": "3"}, "for": 600, "comment": "fans"}
+    status, said = ask(site, "POST", "silences", json=body)
+    made = said["silence"]
+    assert (status, said["kept"], said["why"]) == (200, True, "")
+    assert (made["labels"], made["comment"], made["until"] - made["started"]) == (body["labels"], "fans", 600)
+    assert [one["alert"] for one in said["firing"]] == ["GpuHot"]
+    assert api("silences") == {"silences": [made]}
+    ends = {one["alert"]: one["silenced_until"] for one in api("alerts")["alerts"]}
+    assert ends == {"GpuHot": made["until"], "GpuLost": None}
+    with site.history.database.reading() as connection:
+        assert [one.id for one in reader.silences(connection, time.time())] == [made["id"]]
+
+
+def test_a_silence_can_be_ended_once_and_the_history_has_that(site: Any, api: Callable[[str], Any]) -> None:
+    _, said = ask(site, "POST", "silences", json={"labels": {}})
+    id_ = said["silence"]["id"]
+    status, ended = ask(site, "DELETE", f"silences/{id_}")
+    assert (status, ended["kept"]) == (200, True)
+    assert ended["silence"]["until"] <= time.time()
+    assert api("silences") == {"silences": []}
+    assert site.history.silences(time.time()) == []
+    assert refused(site, "DELETE", f"silences/{id_}") == (
+        *(404, f"silence '{id_}': none of this id lasts; trackside silence --list has them"),
+    )
+
+
+def test_a_silence_that_cannot_be_kept_lasts_and_says_why(site: Any, api: Callable[[str], Any]) -> None:
+    site.history.stop()
+    _, said = ask(site, "POST", "silences", json={"labels": {"run": "net"}})
+    assert (said["kept"], said["why"]) == (False, "the daemon stops, and the change was not made")
+    assert len(api("silences")["silences"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "Object missing required field `labels`"),
+        (b"[]", "Expected `object`, got `array`"),
+        (b'{"labels": {"alert": 1}}', "Expected `str`, got `int`"),
+        (b'{"labels": {"alert": ""}}', "Expected `str` of length >= 1"),
+        (b'{"labels": {"a b": "1"}}', "Expected `str` matching regex"),
+        (b'{"labels": {}, "for": 0}', "Expected `float` > 0.0"),
+        (b'{"labels": {}, "for": 2592001}', "Expected `float` <= 2592000.0"),
+        (b'{"labels": {}, "for": null}', "Expected `float`, got `null`"),
+        (b'{"labels": {}, "until": 1}', "Object contains unknown field `until`"),
+    ],
+)
+def test_a_silence_without_sense_is_refused(site: Any, body: bytes, why: str) -> None:
+    status, message = refused(site, "POST", "silences", content=body)
+    assert status == 400
+    assert message.startswith('the body is {"labels": {"alert": PATTERN, "run": PATTERN, …}, "for": SECONDS')
+    assert why in message
+    assert site.silences.active(time.time()) == []
+
+
+def test_a_test_alert_is_raised_at_once(site: Any) -> None:
+    status, said = ask(site, "POST", "alerts/test", json={"severity": "critical", "run": "not-there"})
+    assert (status, said["alert"], said["run"]) == (200, "TestAlert", "")
+    assert site.pushed == [Batch("test")]
+    (alarm,) = site.trial.take(Batch("test"))
+    assert (alarm.severity, alarm.once, dict(alarm.labels)) == (
+        *("critical", True),
+        {"run": "not-there", "test": said["test"]},
+    )
+
+
+def test_a_test_alert_without_sense_or_too_often_is_refused(site: Any) -> None:
+    status, message = refused(site, "POST", "alerts/test", json={"severity": "bad"})
+    assert (status, message) == (
+        400,
+        'the body is {"severity": "warning", "run": "NAME"} (Invalid enum value \'bad\' - at `$.severity`)',
+    )
+    answers = [ask(site, "POST", "alerts/test")[0] for _ in range(11)]
+    assert answers == [200] * 10 + [409]
+
+
+def test_changes_need_the_token_also_where_reading_is_public(site: Any) -> None:
+    client = site.client(public_read=True)
+    assert client.get("/api/v1/silences").status_code == 200
+    for method, path in (("POST", "silences"), ("DELETE", "silences/1"), ("POST", "alerts/test")):
+        assert client.ask(method, f"/api/v1/{path}", json={"labels": {}}).status_code == 401
