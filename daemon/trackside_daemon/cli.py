@@ -197,15 +197,18 @@ def check_config(
 ) -> None:
     """Say what is wrong with a configuration file, and how to mend it."""
     from trackside_daemon.alerts.custom import RuleError
+    from trackside_daemon.alerts.sinks.known import sinks
+    from trackside_daemon.alerts.sinks.sink import About, SinkError
     from trackside_daemon.watching import rules
 
     try:
         config = load(file, groups=GROUPS)
         rules(config.alerts)
+        sinks(config.alerts.sinks, About("this machine"))
         check_roots(config.path)
     except ConfigError as error:
         _fail(str(error))
-    except RuleError as error:
+    except (RuleError, SinkError) as error:
         _fail(f"{file}: {error}")
     for path in settings():
         value: Any = config
