@@ -43,15 +43,15 @@ class Courier:
         self.sink = sink
         self.outbox: Outbox = before.outbox if before is not None else sink.outbox()
         self.outbox.wants = sink.wants
-        self.tries = before.tries if before is not None else 0
-        self.failures = before.failures if before is not None else 0
-        self.success = before.success if before is not None else None
-        self.error = before.error if before is not None else ""
+        self.tries: int = before.tries if before is not None else 0
+        self.failures: int = before.failures if before is not None else 0
+        self.success: float | None = before.success if before is not None else None
+        self.error: str = before.error if before is not None else ""
         self._told = told
         self._retry = 0.0
         self._pause = 0.0
         self._flushing = self._ended = False
-        self._changed = before._changed if before is not None else threading.Condition()  # noqa: SLF001  of this class
+        self._changed: threading.Condition = before._changed if before is not None else threading.Condition()  # noqa: SLF001  of this class
         self._thread = threading.Thread(target=self._run, name=f"trackside-sink-{sink.name}", daemon=True)
 
     def restore(self, alert: Alert) -> None:

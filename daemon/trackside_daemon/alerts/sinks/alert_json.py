@@ -26,9 +26,9 @@ def labels(alert: Alert, about: About) -> dict[str, str]:
     return {name: value for name, value in sorted(found.items()) if value}
 
 
-def annotations(alert: Alert, about: About) -> dict[str, str]:
+def texts(alert: Alert, about: About) -> dict[str, str]:
     """What people read."""
-    runbook = about.runbook + alert.alert.lower() if about.runbook else ""
+    runbook = f"{about.runbook}#{alert.alert.lower()}" if about.runbook else ""
     found = {"summary": alert.summary, "description": alert.description, "runbook_url": runbook}
     return {name: value for name, value in found.items() if value}
 
@@ -44,7 +44,7 @@ def as_json(alert: Alert, about: About, ends: float, more: Mapping[str, str]) ->
     """
     return {
         "labels": {**labels(alert, about), **more},
-        "annotations": annotations(alert, about),
+        "annotations": texts(alert, about),
         "startsAt": rfc3339(alert.started),
         "endsAt": rfc3339(max(ends, alert.started)),
         "generatorURL": about.url,

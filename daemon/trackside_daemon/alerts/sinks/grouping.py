@@ -105,7 +105,7 @@ class Grouping:
             if news:
                 for entry in news:
                     entry.flies = True
-                known = [entry.alert for entry in mine if not entry.waits]
+                known = [entry.alert for entry in mine if not entry.waits and rank(entry.alert)]
                 return Message(group, _sorted([entry.alert for entry in news]), _sorted(known))
         return None
 

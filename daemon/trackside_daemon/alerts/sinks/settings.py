@@ -22,5 +22,7 @@ class SinksSection(Section):
     apprise: AppriseSection = AppriseSection()
     runbook_url: Annotated[
         str,
-        Field(description="Where runbooks are, put before an alert's name in small letters; https://…/alerts.md#"),
+        Field(
+            description="Where runbooks are, such as https://HOST/alerts.md; the alert's name in small letters is the anchor."
+        ),
     ] = ""

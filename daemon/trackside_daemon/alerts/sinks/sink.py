@@ -36,7 +36,7 @@ class Message(NamedTuple):
     Attributes:
         group: The id of the run that it is about; empty for the machine.
         alerts: What is new: those that fire, the worst first, then those that are over.
-        others: Those of the group that people know of, and that fire still.
+        others: Those of the group that people know of, and that fire still; no infos.
         lines: Of each alert what is said of it, where the outbox knows that.
     """
 
@@ -52,7 +52,7 @@ class About(NamedTuple):
     Attributes:
         instance: The machine's name.
         url: The dashboard's address, without its token.
-        runbook: What the alert's name is put behind to get the address of its runbook; empty for none.
+        runbook: The page of runbooks, with a section for each alert; empty for none.
     """
 
     instance: str

@@ -41,7 +41,7 @@ class AlertmanagerSink:
         self._section = section
         self._url = url.rstrip("/") + "/api/v2/alerts"
         self._about = about
-        self._more = dict((name, value) for name, _, value in (one.partition("=") for one in section.labels))
+        self._more = {name: value for name, _, value in (one.partition("=") for one in section.labels)}
         self._trust = post.trust(section.ca_file, f"{SETTING}.ca-file")
         self._headers()
 

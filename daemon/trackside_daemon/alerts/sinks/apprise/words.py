@@ -43,7 +43,7 @@ def _paragraph(alert: Alert, about: About) -> str:
     if alert.ended is not None:
         return f"{alert.alert} is over after {alert.ended - alert.started:.0f} s: {alert.summary[:LONGEST]}"
     lines = [f"{alert.alert} ({alert.severity}): {alert.summary[:LONGEST]}", alert.description[:LONGEST]]
-    lines.append(about.runbook + alert.alert.lower() if about.runbook else "")
+    lines.append(f"{about.runbook}#{alert.alert.lower()}" if about.runbook else "")
     return "\n".join(line for line in lines if line)
 
 

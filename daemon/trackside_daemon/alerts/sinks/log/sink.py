@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.sinks.sink import Message
 from trackside_daemon.alerts.sinks.wants import Key, Said, Wants, key, said
@@ -22,9 +22,8 @@ log = logging.getLogger("trackside")
 class LogSink:
     """See `trackside_daemon.alerts.sinks.sink.Sink`."""
 
-    name: ClassVar = "log"
-
     def __init__(self, section: LogSinkSection) -> None:
+        self.name = "log"
         self.wants = Wants(section.severity)
 
     def outbox(self) -> Lines:
