@@ -96,7 +96,8 @@ def shown(url: str) -> str:
         port = f":{parts.port}" if parts.port is not None else ""
     except ValueError:
         raise ValueError("it is no URL such as http://HOST:PORT/PATH") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or not url.isascii() or not url.isprintable():
+    plain = url.isascii() and url.isprintable() and " " not in url
+    if parts.scheme not in ("http", "https") or not parts.hostname or not plain:
         raise ValueError("it is no URL such as http://HOST:PORT/PATH")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{parts.scheme}://{host}{port}"
