@@ -1,0 +1,198 @@
+"""`trackside rules`: the rules follow the configuration, and say so when they cannot."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from processes import DEADLINE, clean_environ, command
+
+from trackside_daemon.alert_sections import AlertsSection, RuleSection, ThresholdsSection
+from trackside_daemon.alerts.layout import laid_out
+from trackside_daemon.alerts.rule_file import Wanted, groups
+from trackside_daemon.alerts.rule_text import prometheus
+from trackside_daemon.watching import families
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CUSTOM = (
+    RuleSection(
+        alert="RewardLow", metric="key:reward/mean", below=0.1, labels={"run": "~big-.*"}, summary="{run}: {value}"
+    ),
+    RuleSection(alert="NoGpu", metric="trackside_gpu_up", labels={"gpu": "3"}, absent=True),
+    RuleSection(alert="Odd", metric='key:a"b\\c (or {x} unless) y', above=1, description="line\nline"),
+)
+
+
+def made(wanted: Wanted | None = None, **settings: Any) -> dict[str, list[dict[str, Any]]]:
+    """The rules by the group that they are in."""
+    found = groups(AlertsSection(**settings), families(), wanted or Wanted())
+    return {group["name"].removeprefix("trackside."): group["rules"] for group in found}
+
+
+def named(rules: list[dict[str, Any]], alert: str) -> list[dict[str, Any]]:
+    return [rule for rule in rules if rule.get("alert") == f"Trackside{alert}"]
+
+
+def test_thresholds_are_those_of_the_configuration() -> None:
+    found = made(thresholds=ThresholdsSection(gpu_hot_margin_celsius=8.5))["thresholds"]
+    assert named(found, "GpuHot")[0]["expr"].endswith("< 8.5")
+
+
+def test_what_is_off_is_left_out_and_for_some_runs_those_are_not_matched() -> None:
+    found = made(
+        off=("LossPlateau", "GpuPowerCapped", "ShmFull@debug-*", "ShmFull@x.y?", "GpuHot@*", "GpuLost@debug-*")
+    )
+    assert not named(found["detectors"], "LossPlateau")
+    assert not named(found["thresholds"], "GpuPowerCapped")
+    assert (
+        'trackside_training_shm_peak_bytes{run!~"debug\\\\-.*|x\\\\.y."}'
+        in named(found["thresholds"], "ShmFull")[0]["expr"]
+    )
+    assert not named(found["thresholds"], "GpuHot"), "what is of no run fits *, as the daemon has it"
+    assert named(found["thresholds"], "GpuLost"), "what is of no run is none of a run that is called so"
+
+
+def test_rules_of_ones_own_are_among_the_thresholds() -> None:
+    found = made(rules=CUSTOM)["thresholds"]
+    (low,) = named(found, "RewardLow")
+    assert low["expr"] == 'trackside_training_value{key="reward/mean", run=~"big-.*"} < 0.1'
+    assert low["annotations"]["summary"] == "{{ $labels.run }}: {{ humanize $value }}"
+    assert "runbook_url" not in low["annotations"]
+    (gone,) = named(found, "NoGpu")
+    assert gone["expr"] == 'absent(trackside_gpu_up{gpu="3"})'
+
+
+def test_windows_are_four_scrapes_at_least() -> None:
+    assert "[1m]" in named(made()["thresholds"], "IoBottleneck")[0]["expr"]
+    wide = made(Wanted(scrape=30.0))["thresholds"]
+    assert "[2m]" in named(wide, "IoBottleneck")[0]["expr"]
+    (_, throttled) = named(wide, "GpuThrottled")
+    assert "[2m]" in throttled["expr"]
+    assert "offset 2m" in throttled["expr"]
+    assert not [rule for rule in wide if "[1m]" in rule["expr"]]
+
+
+def test_a_threshold_outlives_the_scrapes_that_a_restart_costs() -> None:
+    assert {rule["keep_firing_for"] for rule in made()["thresholds"]} == {"1m", "10m"}
+    assert named(made(Wanted(scrape=30.0))["thresholds"], "GpuLost")[0]["keep_firing_for"] == "2m"
+
+
+def test_a_cause_is_known_by_its_name_in_prometheus() -> None:
+    (counted, _) = named(made()["thresholds"], "GpuThrottled")
+    assert 'ALERTS{alertname="TracksideGpuHot"}' in counted["expr"]
+
+
+def test_where_alerts_are_not_wanted_the_fleet_is_watched_still() -> None:
+    assert list(made(enabled=False)) == ["recording", "fleet"]
+
+
+def test_job_and_runbooks_can_be_said() -> None:
+    found = made(Wanted(job="ml", runbooks="https://wiki/x"))
+    assert named(found["fleet"], "SidecarDown")[0]["expr"] == 'up{job="ml"} == 0'
+    assert named(found["detectors"], "NonFinite")[0]["annotations"]["runbook_url"] == "https://wiki/x#nonfinite"
+    bare = made(Wanted(runbooks=""))
+    assert not [rule for rules in bare.values() for rule in rules if "runbook_url" in rule.get("annotations", {})]
+
+
+@pytest.mark.parametrize(
+    "expr",
+    [
+        "up",
+        'a{x="(" , y="} and "} and on (job) (b > 0 or c unless d)' + " and on (job) e" * 9,
+        'absent(trackside_training_value{key="a\\"b\\\\c (or {x} unless) y"})' + " or aaaaaaaaaaaaaaaaaaaa" * 4,
+        "((" + "x + " * 40 + "y) > 1)",
+        'unbalanced{x="' + "y" * 120,
+    ],
+)
+def test_laying_an_expression_out_changes_blanks_only(expr: str) -> None:
+    assert "".join(laid_out(expr).split()) == "".join(expr.split())
+
+
+def test_what_is_quoted_is_never_broken() -> None:
+    text = 'key="a or b unless c / d and (e"'
+    assert text in laid_out(f"x{{{text}}} or " + f"y{{{text}}} and on (job) " * 5 + "z")
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_prometheus_takes_odd_rules(tmp_path: Path) -> None:
+    found = groups(AlertsSection(rules=CUSTOM, off=("ShmFull@a b-*",)), families(), Wanted(60.0, 'j"b', "x"))
+    file = tmp_path / "rules.yml"
+    file.write_text(prometheus(found, "trackside rules"), encoding="utf-8")
+    assert yaml.safe_load(file.read_text(encoding="utf-8"))["groups"] == found
+    done = subprocess.run(
+        ["promtool", "check", "rules", "--lint=all", "--lint-fatal", str(file)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command("rules", *arguments),
+        env=clean_environ(environ),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+
+
+def test_the_command_reads_file_and_environment(tmp_path: Path) -> None:
+    file = tmp_path / "trackside.yml"
+    file.write_text("alerts: {thresholds: {fds-ratio: 0.75}}\n", encoding="utf-8")
+    done = run(f"--config.file={file}", TRACKSIDE_ALERTS__OFF="LossPlateau")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"#   trackside rules --config.file={file}\n" in done.stdout
+    assert "> 0.75" in done.stdout
+    assert "LossPlateau" not in done.stdout
+
+
+def test_a_manifest_has_the_same_groups() -> None:
+    done = run("--format", "kubernetes", "--label", "release=prometheus", "--namespace", "monitoring")
+    manifest = yaml.safe_load(done.stdout)
+    assert (manifest["apiVersion"], manifest["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+    assert manifest["metadata"] == {
+        "name": "trackside",
+        "namespace": "monitoring",
+        "labels": {"app.kubernetes.io/name": "trackside", "release": "prometheus"},
+    }
+    assert manifest["spec"]["groups"] == groups(AlertsSection(), families(), Wanted())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--scrape-interval", "5m"), "--scrape-interval 5m: it is between 1s and 1m"),
+        (("--scrape-interval", "often"), "--scrape-interval often: it is a duration such as 15s"),
+        (("--label", "a=b"), "--label and --namespace are of a PrometheusRule: add --format kubernetes"),
+        (
+            ("--format", "kubernetes", "--label", "release"),
+            "--label release: write NAME=VALUE, such as release=prometheus",
+        ),
+        (
+            ("--format", "kubernetes", "--namespace", "A"),
+            "--namespace A: a namespace has small letters, digits and - only",
+        ),
+        (("--config.file", "/no/such"), "/no/such: no such file or directory; --config.file takes a YAML file"),
+    ],
+)
+def test_what_is_wrong_is_one_line(arguments: tuple[str, ...], words: str) -> None:
+    done = run(*arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"trackside: {words}\n")
+
+
+def test_a_wrong_rule_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "trackside.yml"
+    file.write_text("alerts: {rules: [{alert: A, metric: trackside_gpu_upp, below: 1}]}\n", encoding="utf-8")
+    done = run(f"--config.file={file}")
+    assert done.returncode == 2
+    assert done.stderr.startswith("trackside: alerts.rules: rule A: ")
+    assert done.stderr.count("\n") == 1

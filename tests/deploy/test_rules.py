@@ -1,0 +1,131 @@
+"""The Prometheus rules that are shipped: Prometheus takes them, each is tested, and what they name exists."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+from documents import documented, generator
+from processes import ROOT
+
+from trackside_daemon.alert_sections import ThresholdsSection
+from trackside_daemon.alerts import builtin, leaks
+from trackside_daemon.alerts.detected import DETECTED, RULED
+from trackside_daemon.detectors import rank, runs
+
+PLACE = ROOT / "deploy" / "prometheus"
+FILE = PLACE / "trackside.rules.yml"
+RULES: list[dict[str, Any]] = [
+    rule for group in yaml.safe_load(FILE.read_text(encoding="utf-8"))["groups"] for rule in group["rules"]
+]
+ALERTS = [rule for rule in RULES if "alert" in rule]
+RECORDED = {rule["record"] for rule in RULES if "record" in rule}
+KEYS = {"alert", "record", "expr", "for", "keep_firing_for", "labels", "annotations"}
+"""What Prometheus 2.42 knows."""
+
+OURS = {"job", "instance", "node", "pod", "alertname", "le"}
+"""Labels that Prometheus itself, or its discovery, adds."""
+
+LATER = {
+    "trackside_alert_silenced": ("alert", "severity", "run", "rank", "key", "gpu", "uuid", "subject"),
+    "trackside_notifications_failed_total": ("sink",),
+    "trackside_notifications_dropped_total": ("sink",),
+}
+"""Families of silences and sinks."""
+
+FAMILIES = {**LATER, **{metric.name: metric.labels for metric in documented()}}
+
+needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+
+
+def promtool(*arguments: str) -> None:
+    done = subprocess.run(["promtool", *arguments], cwd=PLACE, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_file_is_as_the_command_makes_it() -> None:
+    assert FILE.read_text(encoding="utf-8") == generator().rules(), "run: python docs/generate.py"
+
+
+@needs_promtool
+def test_prometheus_takes_the_rules_and_the_configuration() -> None:
+    promtool("check", "rules", "--lint=all", "--lint-fatal", FILE.name)
+    promtool("check", "config", "prometheus.yml")
+
+
+@needs_promtool
+def test_every_rule_fires_when_it_should_and_not_when_it_should_not() -> None:
+    promtool("test", "rules", "trackside.test.yml")
+
+
+def labelled(text: str) -> dict[str, str]:
+    return dict(re.findall(r'(\w+)="([^"]*)"', text))
+
+
+def test_every_rule_has_its_expectations() -> None:
+    tests = yaml.safe_load((PLACE / "trackside.test.yml").read_text(encoding="utf-8"))["tests"]
+    cases = [case for test in tests for case in test["promql_expr_test"]]
+    expected = [labelled(sample["labels"]) for case in cases for sample in case["exp_samples"]]
+    for rule in ALERTS:
+        wanted = {"alertname": rule["alert"], **rule.get("labels", {})}
+        fires = [one for one in expected if one.get("alertname") == rule["alert"]]
+        assert fires, rule["alert"]
+        if rule["alert"].removeprefix("Trackside") in RULED and "severity" in wanted:
+            assert wanted in fires, wanted
+    for record in RECORDED - {"alert:trackside_alert_firing:held5m"}:
+        assert any(record in case["expr"] for case in cases), record
+
+
+def families_of(expr: str) -> set[str]:
+    bare = re.sub(r'"[^"]*"', '""', expr)
+    return set(re.findall(r"[a-z_]*:?trackside_[\w:]+", bare))
+
+
+def known(family: str) -> tuple[str, ...] | None:
+    """The labels of a family, or of a part of a histogram."""
+    return FAMILIES.get(family, FAMILIES.get(re.sub(r"_(sum|count|bucket)$", "", family)))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule.get("alert", rule.get("record")) for rule in RULES])
+def test_every_family_and_label_that_a_rule_names_exists(rule: dict[str, Any]) -> None:
+    expr = rule["expr"]
+    named = families_of(expr)
+    assert {one for one in named if ":" in one} <= RECORDED
+    plain = {one for one in named if ":" not in one}
+    assert all(known(one) is not None for one in plain), plain
+    for family, chosen in re.findall(r"(trackside_\w+)\{([^}]*)\}", expr):
+        if ":" not in family and f":{family}" not in expr:
+            assert set(re.findall(r"(\w+)[=!]", re.sub(r'"[^"]*"', "", chosen))) <= {*(known(family) or ()), *OURS}
+    labels = {label for one in plain for label in known(one) or ()} | OURS
+    if not any(":" in one for one in named):
+        for listed in re.findall(r"\b(?:on|by|without|ignoring) \(([^)]*)\)", expr):
+            assert {label.strip() for label in listed.split(",")} <= labels, listed
+
+
+def test_rules_have_only_what_prometheus_2_42_knows() -> None:
+    document = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    assert [set(group) for group in document["groups"]] == [{"name", "rules"}] * 4
+    assert all(set(rule) <= KEYS for rule in RULES)
+
+
+def test_every_alert_that_the_code_can_say_has_words() -> None:
+    found = {*rank.ALERTS, *runs.ALERTS, leaks.HOST, leaks.GPU}
+    assert found == set(DETECTED) - {"TestAlert"}
+    assert {rule.alert for rule in builtin.rules(ThresholdsSection())} == set(RULED)
+    assert {rule["alert"] for rule in ALERTS} > {f"Trackside{name}" for name in {*DETECTED, *RULED}}
+
+
+def test_the_words_can_be_grouped_and_are_sentences() -> None:
+    summaries: dict[str, str] = {}
+    for rule in ALERTS:
+        said = rule["annotations"]
+        assert summaries.setdefault(rule["alert"], said["summary"]) == said["summary"]
+        assert re.fullmatch(r"[A-Z/][^{}]*\.", said["summary"]), said["summary"]
+        assert re.search(r"\.$", said["description"]), said["description"]
+        name = rule["alert"]
+        named = name.removeprefix("Trackside") if name.removeprefix("Trackside") in {*DETECTED, *RULED} else name
+        assert said["runbook_url"] == f"docs/alerts.md#{named.lower()}"
