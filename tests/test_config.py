@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic import SecretStr
 
 from trackside_daemon.alert_sections import RuleSection, ThresholdsSection
 from trackside_daemon.config import (
@@ -27,6 +28,7 @@ from trackside_daemon.sections import PathSection
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+SINKS = ("alertmanager", "webhook", "apprise")
 RULE = RuleSection(alert="A", metric="key:loss", above=5.0)
 
 
@@ -140,6 +142,22 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "alerts.enabled": ("false", False),
         "alerts.off": ("LossPlateau,SlowStep@debug-*", ("LossPlateau", "SlowStep@debug-*")),
         "alerts.stall_after": ("2m", 120.0),
+        "alerts.sinks.runbook_url": ("https://host/alerts.md", "https://host/alerts.md"),
+        "alerts.sinks.log.severity": ("off", "off"),
+        **{f"alerts.sinks.{name}.severity": ("critical", "critical") for name in SINKS},
+        **{f"alerts.sinks.{name}.also": ("A,B", ("A", "B")) for name in SINKS},
+        "alerts.sinks.alertmanager.urls": ("http://a:1,http://b", ("http://a:1", "http://b")),
+        "alerts.sinks.alertmanager.labels": ("cluster=a", ("cluster=a",)),
+        "alerts.sinks.alertmanager.username": ("ada", "ada"),
+        "alerts.sinks.alertmanager.password_file": ("/a", "/a"),
+        "alerts.sinks.alertmanager.bearer_file": ("/a", "/a"),
+        "alerts.sinks.alertmanager.ca_file": ("/a", "/a"),
+        "alerts.sinks.webhook.url": ("http://a/secret", SecretStr("http://a/secret")),
+        "alerts.sinks.webhook.url_file": ("/a", "/a"),
+        "alerts.sinks.webhook.bearer_file": ("/a", "/a"),
+        "alerts.sinks.webhook.headers_file": ("/a", "/a"),
+        "alerts.sinks.webhook.ca_file": ("/a", "/a"),
+        "alerts.sinks.apprise.urls_file": ("/a", "/a"),
         "limits.runs": ("1", 1),
         "limits.keys": ("2", 2),
         "limits.series": ("3", 3),
@@ -395,6 +413,32 @@ def test_each_setting_that_is_a_list_has_an_example(file: Callable[[str], Path])
     assert "collector.gpu.extra" in lists
     for name in lists:
         assert "should be a list such as " in refusal(file(f"{name}: 7"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "webhook: https://hooks/hush",
+        "webhook: {url: [https://hooks/hush]}",
+        "webhook: {url: 7, also: {hush: 1}}",
+        "webhook: {uri: https://hooks/hush}",
+        "webhook: {url-file: {hush: hush}}",
+        "alertmanager: {urls: 'https://ada:hush@host'}",
+        "alertmanager: {urls: 'hush://host'}",
+        "alertmanager: {urls: {hush: 1}}",
+        "alertmanager: {severity: hush}",
+        "alertmanager: {labels: hush}",
+        "hush",
+    ],
+)
+def test_no_value_of_a_sink_of_alerts_is_ever_said(file: Callable[[str], Path], text: str) -> None:
+    says = refusal(file(f"alerts: {{sinks: {{{text}}}}}" if ":" in text else f"alerts: {{sinks: {text}}}"))
+    assert "alerts.sinks" in says
+    assert "hush" not in says
+
+
+def test_off_may_be_written_as_yaml_reads_it(file: Callable[[str], Path]) -> None:
+    assert load(file("alerts: {sinks: {log: {severity: off}}}")).alerts.sinks.log.severity == "off"
 
 
 def test_all_extra_groups_may_be_asked_for_at_once_and_not_left_out_at_once() -> None:

@@ -238,7 +238,7 @@ def test_the_status_says_how_the_daemon_does(daemon: Daemon) -> None:
     eventually(lambda: status()["metrics"]["trackside_ingest_messages_total"])
     said = status()
     where = {"listen_address", "push_endpoints", "storage_path"}
-    assert set(said) == {"version", "started", "gpus", "nvml", "collectors", "metrics", *where}
+    assert set(said) == {"version", "started", "gpus", "nvml", "collectors", "notifications", "metrics", *where}
     assert (said["gpus"], set(said["nvml"]) >= {"error", "absent", "expected", "paused_until"}) == ([], True)
     assert said["storage_path"] == str(daemon.history)
     assert (said["version"], said["push_endpoints"]) == (__version__, [daemon.endpoint])

@@ -198,14 +198,17 @@ def check_config(
     """Say what is wrong with a configuration file, and how to mend it."""
     from trackside_daemon import watching
     from trackside_daemon.alerts.custom import RuleError
+    from trackside_daemon.alerts.sinks.known import sinks
+    from trackside_daemon.alerts.sinks.sink import About, SinkError
 
     try:
         config = load(file, groups=GROUPS)
         watching.rules(config.alerts)
+        sinks(config.alerts.sinks, About("this machine"))
         check_roots(config.path)
     except ConfigError as error:
         _fail(str(error))
-    except RuleError as error:
+    except (RuleError, SinkError) as error:
         _fail(f"{file}: {error}")
     for path in settings():
         value: Any = config

@@ -99,8 +99,6 @@ class Book:
             if entry.is_due(now) or (entry.fires and self.off.has(entry.alert, entry.labels)):
                 entry.ended, entry.told = max(now, entry.started), False
                 self._changed = True
-                level = _level(entry)
-                log.log(level, "%s is over after %.0f s: %s", entry.alert, entry.ended - entry.started, entry.summary)
             elif entry.ended is not None and now - entry.ended >= SHOWN_SECONDS:
                 del self._entries[key]
                 self._changed = True
@@ -110,7 +108,6 @@ class Book:
     def _renew(self, entry: Entry, alarm: Alarm, now: float) -> None:
         if entry.renew(alarm, now + self._hold(alarm)):
             self._changed = True
-            log.log(_level(entry), "%s (now %s): %s", entry.alert, entry.severity, entry.summary)
 
     def _begin(self, key: Key, alarm: Alarm, now: float) -> None:
         self._entries.pop(key, None)
@@ -121,7 +118,6 @@ class Book:
         entry.silenced = self._is_silenced(entry)
         self._begun[alarm.alert, alarm.severity, entry.labels.get("run", "")] += 1
         self._changed = True
-        log.log(_level(entry), "%s (%s): %s", entry.alert, entry.severity, entry.summary)
 
     def _heed(self, now: float) -> None:
         """Where silences have begun or ended: what fires is told anew if people are to be told of it now, or no longer."""
@@ -185,7 +181,3 @@ class Book:
 def _key(alert: str, run: str, about: Iterable[tuple[str, str]]) -> Key:
     left_out = folded(alert)
     return alert, run, tuple(sorted((name, value) for name, value in about if name not in left_out))
-
-
-def _level(entry: Entry) -> int:
-    return logging.INFO if entry.severity == "info" else logging.WARNING

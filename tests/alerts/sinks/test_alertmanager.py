@@ -1,0 +1,159 @@
+"""Debian's own Alertmanager is told, and tells."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from alerts.sinks.told import alert, batch, over
+from processes import eventually
+from receivers import Alertmanager, Receiver
+
+from trackside_daemon.alerts.delivery import Delivery
+from trackside_daemon.alerts.sinks.alertmanager.settings import AlertmanagerSection
+from trackside_daemon.alerts.sinks.alertmanager.sink import alertmanagers
+from trackside_daemon.alerts.sinks.sink import About, SinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from trackside_daemon.record import AlertNote
+
+ABOUT = About("node1", "http://127.0.0.1:1/", "https://host/alerts.md")
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    one = Receiver()
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def alertmanager(tmp_path: Path, receiver: Receiver) -> Iterator[Alertmanager]:
+    one = Alertmanager(tmp_path, receiver)
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def deliver() -> Iterator[Callable[..., Delivery]]:
+    """Starts deliveries to Alertmanagers."""
+    made: list[Delivery] = []
+
+    def start(*urls: str, notes: list[AlertNote] | None = None, fired: Any = (), **more: Any) -> Delivery:
+        section = AlertmanagerSection.model_validate({"urls": urls, **more})
+        made.append(Delivery(alertmanagers(section, ABOUT), (notes if notes is not None else []).append))
+        made[-1].restore(fired)
+        made[-1].start()
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.stop()
+
+
+def active(alertmanager: Alertmanager) -> list[dict[str, Any]]:
+    found = httpx.get(f"{alertmanager.url}/api/v2/alerts", trust_env=False).json()
+    return [one for one in found if one["status"]["state"] == "active"]
+
+
+def test_it_fires_with_all_labels_is_noted_and_is_resolved(
+    alertmanager: Alertmanager, receiver: Receiver, deliver: Callable[..., Delivery]
+) -> None:
+    notes: list[AlertNote] = []
+    delivery = deliver(alertmanager.url, notes=notes, labels="cluster=a")
+    nan = alert(started=time.time() - 10.25)
+    delivery.take(batch(nan))
+    fired = receiver.wait()[0].json
+    (one,) = fired["alerts"]
+    assert (fired["status"], one["labels"]) == (
+        "firing",
+        {
+            "alertname": "TracksideNonFinite",
+            "severity": "critical",
+            "run": "name-id",
+            "rank": "0",
+            "key": "loss",
+            "instance": "node1",
+            "cluster": "a",
+        },
+    )
+    assert one["annotations"] == {
+        "summary": "NonFinite on rank 0",
+        "description": "look",
+        "runbook_url": "https://host/alerts.md#nonfinite",
+    }
+    assert one["generatorURL"] == "http://127.0.0.1:1/"
+    (kept,) = active(alertmanager)
+    assert kept["endsAt"] > kept["updatedAt"]
+    assert [(note.alert, note.notified) for note in eventually(lambda: notes)] == [("NonFinite", "alertmanager")]
+    delivery.take(batch(replace(nan, ended=time.time())))
+    resolved = receiver.wait(2)[1].json
+    assert (resolved["status"], resolved["alerts"][0]["startsAt"]) == ("resolved", one["startsAt"])
+
+
+def test_after_a_restart_it_is_the_same_alert_and_nobody_is_told_again(
+    alertmanager: Alertmanager, receiver: Receiver, deliver: Callable[..., Delivery]
+) -> None:
+    nan = alert(started=time.time() - 10.25)
+    first = deliver(alertmanager.url)
+    first.take(batch(nan))
+    receiver.wait()
+    (before,) = active(alertmanager)
+    first.stop()
+    again = deliver(alertmanager.url, fired=[replace(nan, notified=("alertmanager",))])
+    eventually(lambda: active(alertmanager)[0]["updatedAt"] > before["updatedAt"])
+    (after,) = active(alertmanager)
+    assert (after["startsAt"], after["labels"]) == (before["startsAt"], before["labels"])
+    again.take(batch(alert("Later", run="other", started=time.time() - 1)))
+    assert [one.json["groupLabels"]["run"] for one in receiver.wait(2)] == ["name-id", "name-other"]
+
+
+def test_a_peer_that_is_down_keeps_no_other_from_being_told_and_is_told_later(
+    alertmanager: Alertmanager, receiver: Receiver, deliver: Callable[..., Delivery]
+) -> None:
+    down = Receiver(503)
+    port, url = down.port, down.url
+    down.stop()
+    delivery = deliver(url, alertmanager.url)
+    delivery.take(batch(alert(started=time.time())))
+    receiver.wait()
+    name = f"alertmanager:127.0.0.1:{port}"
+    eventually(lambda: delivery.standings()[name]["failed"])
+    assert delivery.standings()[name]["last_error"] == f"{url} cannot be reached: connection refused"
+    up = Receiver(port=port)
+    try:
+        assert up.wait()[0].json[0]["labels"]["alertname"] == "TracksideNonFinite"
+        eventually(lambda: delivery.standings()[name]["last_error"] == "")
+    finally:
+        up.stop()
+
+
+def test_a_password_goes_to_the_server_and_nowhere_else(
+    receiver: Receiver, deliver: Callable[..., Delivery], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("hush\n")
+    receiver.answers = [401, 200]
+    delivery = deliver(receiver.url, username="ada", password_file=str(secret))
+    delivery.take(batch(alert()))
+    eventually(lambda: delivery.standings()["alertmanager"]["failed"])
+    said = f"{delivery.standings()} {delivery.samples()} {caplog.text}"
+    assert "answered 401 Unauthorized; check the token, or user and password" in said
+    delivery.take(batch(over(alert())))
+    assert "hush" not in said
+    assert "YWRhOmh1c2g" not in said
+
+
+def test_a_file_that_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
+    for setting in ("password_file", "bearer_file", "ca_file"):
+        section = AlertmanagerSection.model_validate(
+            {"urls": "http://a", "username": "ada", setting: str(tmp_path / "no")}
+        )
+        with pytest.raises(SinkError, match=f"^alerts.sinks.alertmanager.{setting.replace('_', '-')}: .*no such file"):
+            alertmanagers(section, ABOUT)

@@ -1,0 +1,93 @@
+"""apprise: real messages to a real server, in plain words, and its URLs never said."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from alerts.sinks.told import alert, over
+from receivers import Receiver
+
+from trackside_daemon.alerts.sinks.apprise import words
+from trackside_daemon.alerts.sinks.apprise.settings import AppriseSection
+from trackside_daemon.alerts.sinks.apprise.sink import AppriseSink, apprises
+from trackside_daemon.alerts.sinks.sink import About, Message, SendError, SinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*imghdr:DeprecationWarning")  # apprise's own
+
+ABOUT = About("node1", "http://127.0.0.1:1/", "https://host/alerts.md")
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    one = Receiver()
+    yield one
+    one.stop()
+
+
+def apprise(tmp_path: Path, *urls: str) -> list[AppriseSink]:
+    file = tmp_path / "urls"
+    file.write_text("\n".join(["# ours", *urls, ""]))
+    return apprises(AppriseSection(urls_file=str(file)), ABOUT)
+
+
+def test_a_message_arrives_in_plain_words(receiver: Receiver, tmp_path: Path) -> None:
+    sinks = apprise(tmp_path, f"json://127.0.0.1:{receiver.port}/a", f"json://127.0.0.1:{receiver.port}/b")
+    assert [one.name for one in sinks] == ["apprise:json", "apprise:json:2"]
+    nan, spike = alert(), alert("LossSpike", severity="warning", description="")
+    sinks[1].send(Message("id", (nan, spike), (alert("GpuHot"),)))
+    (got,) = receiver.got
+    assert (got.path, got.json["title"]) == ("/b", "[firing:2] run name-id: NonFinite, LossSpike")
+    assert got.json["message"] == (
+        "NonFinite (critical): NonFinite on rank 0\nlook\nhttps://host/alerts.md#nonfinite\n\n"
+        "LossSpike (warning): LossSpike on rank 0\nhttps://host/alerts.md#lossspike\n\n"
+        "still firing: GpuHot\n\non node1, http://127.0.0.1:1/"
+    )
+    assert got.json["type"] == "failure"
+
+
+def test_titles_and_texts() -> None:
+    many = tuple(alert(f"Alert{number}", run="") for number in range(12))
+    assert words.title(Message("", many), ABOUT) == "[firing:12] machine node1: Alert0, Alert1, Alert2 and 9 more"
+    assert "and 2 more alerts" in words.body(Message("", many), ABOUT)
+    resolved = Message("id", (over(alert()),))
+    assert words.title(resolved, ABOUT) == "[resolved:1] run name-id: NonFinite"
+    assert words.body(resolved, About("node1")) == "NonFinite is over after 150 s: NonFinite on rank 0\n\non node1"
+
+
+def test_a_service_that_fails_is_said_without_its_url(
+    receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level("DEBUG")
+    (sink,) = apprise(tmp_path, f"json://ada:hush@127.0.0.1:{receiver.port}/hush")
+    receiver.answers = [500]
+    with pytest.raises(SendError) as caught:
+        sink.send(Message("id", (alert(),)))
+    receiver.stop()
+    with pytest.raises(SendError):
+        sink.send(Message("id", (alert(),)))
+    printed = capfd.readouterr()
+    assert "hush" not in f"{caught.value} {caplog.text} {printed.out} {printed.err} {sink.name}"
+
+
+def test_what_is_no_url_is_named_by_its_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for url in ("hush://hush", "hush"):
+        with pytest.raises(
+            SinkError, match=r"alerts\.sinks\.apprise\.urls-file: .*: line 2 is no URL that apprise knows$"
+        ):
+            apprise(tmp_path, url)
+    with pytest.raises(SinkError, match="there is no URL in it"):
+        apprise(tmp_path)
+    assert "hush" not in caplog.text
+
+
+def test_without_the_library_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    with pytest.raises(SinkError, match=r"pip install 'trackside\[apprise\]'"):
+        apprise(tmp_path, "json://host")
+    assert apprises(AppriseSection(), ABOUT) == []

@@ -1,0 +1,70 @@
+"""The log says what begins, gets worse and is over, each once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from alerts.sinks.told import alert, over
+
+from trackside_daemon.alerts.sinks.log.settings import LogSinkSection
+from trackside_daemon.alerts.sinks.log.sink import MOST, LogSink
+
+if TYPE_CHECKING:
+    import pytest
+
+    from trackside_daemon.record import Alert
+
+
+def logged(severity: str, *alerts: Alert) -> list[str]:
+    """What of them is noted as told."""
+    sink = LogSink(LogSinkSection.model_validate({"severity": severity}))
+    box, noted = sink.outbox(), []
+    for one in alerts:
+        box.put(one, 0.0)
+        assert (box.due() is None) == (len(box) == 0)
+        message = box.take(0.0)
+        if message is not None:
+            sink.send(message)
+            noted += [told.alert for told in box.sent(message, 0.0)]
+    return noted
+
+
+def test_an_alert_is_a_line_when_it_begins_gets_worse_and_ends(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "trackside")
+    hot = alert("GpuHot", severity="warning", summary="hot")
+    worse = replace(hot, severity="critical", summary="very hot")
+    more = replace(hot, summary="hot; also on rank 3")
+    assert logged("info", hot, hot, more, replace(hot, silenced=True), worse, over(worse)) == ["GpuHot"]
+    assert caplog.messages == [
+        "GpuHot (warning): hot",
+        "GpuHot (now critical): very hot",
+        "GpuHot is over after 150 s: very hot",
+    ]
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+
+
+def test_what_is_less_severe_is_not_logged_and_an_info_is_one(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "trackside")
+    mild = alert("RunStarted", severity="info")
+    assert logged("warning", mild, over(mild)) == []
+    assert logged("off", alert()) == []
+    assert caplog.messages == []
+    logged("info", mild)
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+
+
+def test_what_fired_before_a_restart_is_not_logged_again_but_its_end_is() -> None:
+    box = LogSink(LogSinkSection()).outbox()
+    box.restore(alert(), 0.0, told=False)
+    box.put(alert(), 1.0)
+    assert box.due() is None
+    box.put(over(alert()), 2.0)
+    assert box.due() == 0.0
+
+
+def test_lines_are_bounded() -> None:
+    box = LogSink(LogSinkSection()).outbox()
+    for number in range(MOST + 5):
+        box.put(alert(rank=number), 0.0)
+    assert (len(box), box.dropped) == (MOST, 5)

@@ -1,0 +1,100 @@
+"""What an Alertmanager is told: all that fires, again and again, and what is over for some minutes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from alerts.sinks.told import START, alert, over
+
+from trackside_daemon.alerts.sinks.alertmanager import standing
+from trackside_daemon.alerts.sinks.alertmanager.standing import Standing
+from trackside_daemon.alerts.sinks.wants import Wants
+
+if TYPE_CHECKING:
+    import pytest
+
+    from trackside_daemon.record import Alert
+
+NOW = START + 50
+
+
+def box() -> Standing:
+    return Standing(Wants("info"), lambda: NOW)
+
+
+def said(of: Standing, now: float) -> list[tuple[str, str, float | None]]:
+    """Name, severity and end of what is sent at *now*."""
+    message = of.take(now)
+    if message is None:
+        return []
+    of.sent(message, now)
+    return [(one.alert, one.severity, one.ended) for one in message.alerts]
+
+
+def test_it_is_said_at_once_and_each_minute_and_its_end_for_five() -> None:
+    of = box()
+    nan = alert()
+    of.put(nan, 100.0)
+    assert of.due() == 100.0
+    assert said(of, 100.0) == [("NonFinite", "critical", None)]
+    assert of.due() == 160.0
+    assert said(of, 160.0) == [("NonFinite", "critical", None)]
+    of.put(over(nan), 170.0)
+    assert said(of, 170.0) == [("NonFinite", "critical", START + 150)]
+    assert [len(said(of, at)) for at in (220.0, 280.0, 340.0, 400.0, 460.0, 470.0)] == [1, 1, 1, 1, 1, 0]
+    assert of.due() is None
+
+
+def test_one_that_gets_worse_is_another_and_the_former_is_over() -> None:
+    of = box()
+    hot = alert("GpuHot", severity="warning")
+    of.put(hot, 0.0)
+    said(of, 0.0)
+    of.put(replace(hot, severity="critical"), 1.0)
+    assert set(said(of, 1.0)) == {("GpuHot", "warning", NOW), ("GpuHot", "critical", None)}
+
+
+def test_what_is_silenced_is_over_and_fires_anew_when_the_silence_ends() -> None:
+    of = box()
+    of.put(replace(alert(), silenced=True), 0.0)
+    assert said(of, 0.0) == []
+    of.put(alert(), 1.0)
+    assert said(of, 1.0) == [("NonFinite", "critical", None)]
+    of.put(replace(alert(), silenced=True), 2.0)
+    assert said(of, 2.0) == [("NonFinite", "critical", NOW)]
+    of.put(alert(), 3.0)
+    assert said(of, 3.0) == [("NonFinite", "critical", None)]
+
+
+def test_after_a_restart_what_fires_is_said_on_whoever_was_told_and_noted_once() -> None:
+    of = box()
+    of.restore(alert("Known"), 0.0, told=True)
+    of.restore(alert("New"), 0.0, told=False)
+    message = of.take(0.0)
+    assert message is not None
+    assert {one.alert for one in message.alerts} == {"Known", "New"}
+    assert [one.alert for one in of.sent(message, 0.0)] == ["New"]
+    assert of.sent(message, 1.0) == []
+
+
+def test_what_was_not_taken_waits_and_what_was_refused_is_said_with_the_rest() -> None:
+    of = box()
+    of.put(alert(), 0.0)
+    message = of.take(0.0)
+    assert message is not None
+    of.failed(message, 0.5, never=False)
+    assert (len(of), of.due()) == (1, 0.5)
+    message = of.take(1.0)
+    assert message is not None
+    of.failed(message, 1.0, never=True)
+    assert (len(of), of.due()) == (0, 60.0)
+
+
+def test_it_is_bounded_and_what_is_over_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standing, "MOST", 2)
+    of = box()
+    gone: Alert = alert("Gone")
+    for one in (alert("First"), gone, over(gone), alert("Last")):
+        of.put(one, 0.0)
+    assert {name for name, _, _ in said(of, 0.0)} == {"First", "Last"}

@@ -1,0 +1,25 @@
+"""Alerts as the book says them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from trackside_daemon.metric import Batch
+from trackside_daemon.record import Alert
+
+START = 1_700_000_000.5
+
+
+def alert(name: str = "NonFinite", *, rank: int = 0, run: str = "id", severity: str = "critical", **more: Any) -> Alert:
+    labels = {"key": "loss", "rank": str(rank), "run": f"name-{run}"} if run else {"device": "/dev/sda"}
+    given = {"summary": f"{name} on rank {rank}", "description": "look", **more}
+    return Alert(name, severity, given.pop("started", START), run, labels, **given)
+
+
+def over(one: Alert, after: float = 150.0) -> Alert:
+    return replace(one, ended=one.started + after)
+
+
+def batch(*alerts: Alert) -> Batch:
+    return Batch("alerts", records=alerts)

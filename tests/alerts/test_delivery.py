@@ -1,0 +1,178 @@
+"""Delivery: a thread a sink, tries, ends, restarts, changes of the settings, and what is said of it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from alerts.sinks.told import alert, batch, over
+from processes import eventually
+
+from trackside_daemon.alerts import courier
+from trackside_daemon.alerts.delivery import DROPPED, FAILED, LAST_SUCCESS, QUEUED, TRIES, Delivery
+from trackside_daemon.alerts.sinks import grouping
+from trackside_daemon.alerts.sinks.grouping import Grouping
+from trackside_daemon.alerts.sinks.sink import Message, SendError
+from trackside_daemon.alerts.sinks.wants import Wants
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trackside_daemon.record import AlertNote
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouping, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(courier, "FIRST_SECONDS", 0.01)
+
+
+class Friend:
+    """A sink that keeps what it is told, fails as it is told to, and stands still while it may not go on."""
+
+    def __init__(self, name: str = "friend", *failures: Exception, severity: str = "info") -> None:
+        self.name = name
+        self.wants = Wants(severity)
+        self.failures = list(failures)
+        self.heard: list[list[tuple[str, bool]]] = []
+        self.go = threading.Event()
+        self.go.set()
+        self.asked = 0
+
+    def outbox(self) -> Grouping:
+        return Grouping(self.wants)
+
+    def send(self, message: Message) -> None:
+        self.asked += 1
+        self.go.wait(60)
+        if self.failures:
+            raise self.failures.pop(0)
+        self.heard.append([(one.alert, one.ended is None) for one in message.alerts])
+
+
+@pytest.fixture
+def notes() -> list[AlertNote]:
+    return []
+
+
+@pytest.fixture
+def started(notes: list[AlertNote]) -> Iterator[Any]:
+    """Starts a delivery."""
+    made: list[Delivery] = []
+
+    def start(*sinks: Friend, fired: Any = ()) -> Delivery:
+        made.append(Delivery(sinks, notes.append))
+        made[-1].restore(fired)
+        made[-1].start()
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.stop()
+
+
+def test_who_is_told_is_noted_when_it_fires_and_not_when_it_is_over(started: Any, notes: list[AlertNote]) -> None:
+    friend = Friend()
+    delivery = started(friend)
+    nan = alert()
+    delivery.take(batch(nan))
+    (note,) = eventually(lambda: notes)
+    assert (note.alert, note.started, note.run, note.labels, note.notified) == (
+        *(nan.alert, nan.started, nan.run, nan.labels),
+        "friend",
+    )
+    delivery.take(batch(over(nan)))
+    delivery.stop()
+    assert friend.heard == [[("NonFinite", True)], [("NonFinite", False)]], "the end waits for nothing"
+    assert len(notes) == 1
+
+
+def test_a_slow_sink_delays_neither_another_nor_who_tells_it(started: Any) -> None:
+    slow, quick = Friend("slow"), Friend("quick")
+    slow.go.clear()
+    delivery = started(slow, quick)
+    delivery.take(batch(alert()))
+    eventually(lambda: slow.asked)
+    eventually(lambda: quick.heard)
+    delivery.take(batch(alert("More", run="other")))
+    eventually(lambda: len(quick.heard) == 2)
+    assert delivery.standings()["slow"]["queued"] == 2
+    slow.go.set()
+    eventually(lambda: len(slow.heard) == 2)
+
+
+def test_what_is_not_taken_is_tried_again_and_said_once(started: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "trackside")
+    friend = Friend("friend", *(SendError("http://host answered 503 Service Unavailable") for _ in range(3)))
+    delivery = started(friend)
+    delivery.take(batch(alert()))
+    eventually(lambda: friend.heard)
+    eventually(lambda: delivery.standings()["friend"]["last_error"] == "")
+    assert caplog.messages == [
+        "alerts.sinks: friend: http://host answered 503 Service Unavailable",
+        "alerts.sinks: friend takes messages again",
+    ]
+    shown = {sample.metric: sample.value for sample in delivery.samples()}
+    assert (shown[TRIES], shown[FAILED], shown[DROPPED], shown[QUEUED]) == (4.0, 3.0, 0.0, 0.0)
+    assert LAST_SUCCESS in shown
+
+
+def test_what_is_refused_for_good_costs_only_itself(started: Any) -> None:
+    friend = Friend("friend", SendError("http://host answered 400 Bad Request", "never"))
+    delivery = started(friend)
+    delivery.take(batch(alert()))
+    eventually(lambda: delivery.standings()["friend"]["dropped"] == 1)
+    delivery.take(batch(alert("Next", run="other")))
+    eventually(lambda: friend.heard == [[("Next", True)]])
+
+
+def test_a_fault_of_a_sink_is_named_by_its_kind_alone(started: Any, caplog: pytest.LogCaptureFixture) -> None:
+    friend = Friend("friend", RuntimeError("https://hooks/hush"))
+    delivery = started(friend)
+    delivery.take(batch(alert()))
+    eventually(lambda: friend.heard)
+    assert caplog.messages == ["alerts.sinks: friend: the message cannot be sent: RuntimeError"]
+
+
+def test_after_a_restart_who_was_told_is_not_told_again_and_who_was_not_is(
+    started: Any, notes: list[AlertNote]
+) -> None:
+    friend, other = Friend(), Friend("other")
+    delivery = started(friend, other, fired=[replace(alert(), notified=("friend",)), alert("New", run="")])
+    eventually(lambda: len(other.heard) == 2)
+    eventually(lambda: friend.heard == [[("New", True)]])
+    delivery.take(batch(over(alert())))
+    delivery.stop()
+    assert friend.heard[-1] == other.heard[-1] == [("NonFinite", False)]
+
+
+def test_the_end_waits_for_what_is_queued_but_not_for_a_sink_that_stands_still(
+    started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trackside_daemon.alerts.delivery.FLUSH_SECONDS", 0.5)
+    monkeypatch.setattr(grouping, "WAIT_SECONDS", 3600.0)
+    friend, stuck, down = Friend(), Friend("stuck"), Friend("down", SendError("down"))
+    stuck.go.clear()
+    delivery = started(friend, stuck, down)
+    delivery.take(batch(alert()))
+    delivery.stop()
+    assert (friend.heard, stuck.heard, down.asked) == ([[("NonFinite", True)]], [], 1)
+    stuck.go.set()
+
+
+def test_other_settings_lose_nothing_that_waits_and_tell_nobody_twice(started: Any) -> None:
+    friend, told = Friend("friend", *(SendError("down", "later") for _ in range(9))), Friend("told")
+    delivery = started(friend, told)
+    delivery.take(batch(alert()))
+    eventually(lambda: friend.asked and told.heard)
+    eventually(lambda: delivery.standings()["friend"]["failed"])
+    better, again, new = Friend("friend"), Friend("told"), Friend("new")
+    delivery.change([better, again, new])
+    eventually(lambda: better.heard and new.heard)
+    assert delivery.standings()["friend"]["failed"] == 1
+    delivery.take(batch(over(alert())))
+    delivery.stop()
+    assert again.heard == [[("NonFinite", False)]]
+    assert len(told.heard) == 1
