@@ -216,7 +216,7 @@ def check_config(
 
 
 app.add_typer(runs.app)
-app.command("alerts", epilog="\b\nExample: trackside alerts --firing")(alerts.alerts)
+app.add_typer(alerts.app, name="alerts")
 app.command("replay", epilog="\b\nExample: trackside replay pushes.jsonl --severity warning")(replay.replay)
 app.add_typer(spool.app, name="spool")
 app.command("pause-gpu", epilog="\b\nExample: trackside pause-gpu --for 10m")(gpu.pause)

@@ -18,6 +18,8 @@ from trackside_daemon import __version__, log
 from trackside_daemon.about import about
 from trackside_daemon.alerts.book import Book
 from trackside_daemon.alerts.custom import RuleError
+from trackside_daemon.alerts.evidence.gathering import Evidence
+from trackside_daemon.alerts.evidence.sources import Sources
 from trackside_daemon.alerts.off import Off
 from trackside_daemon.collectors.base import Closes
 from trackside_daemon.collectors.cgroup import CgroupCollector
@@ -73,6 +75,9 @@ PROC = Path("/proc")
 """Where this machine's processes are, by the pids that connections tell."""
 
 GPU_START_SECONDS = 60.0
+WRITTEN_SECONDS = 5.0
+"""Evidence is gathered without what the history has not written by then."""
+
 RETURN_SECONDS = 60.0
 """A run of a daemon before this one that has not come back by then is lost, unless its process lives here."""
 
@@ -126,7 +131,8 @@ class Daemon:
             found = all_watchers(self._state, config.alerts, fired)
         except RuleError as error:
             raise StartError(str(error)) from error
-        self._pipeline = Pipeline(self._state, self._history, found, self._book)
+        self._evidence = self._gatherer()
+        self._pipeline = Pipeline(self._state, self._history, found, self._book, told=[self._evidence])
         self._spools = Spools(push_socket.endpoints)
         watch = Watch(PROC, sys)
         self._sessions = Sessions(
@@ -253,6 +259,17 @@ class Daemon:
             "gpus": [labels[name] for labels in sorted(gpus, key=lambda labels: int(labels[index]))],
         }
 
+    def _gatherer(self) -> Evidence:
+        """Looks, when an alert begins, where the parts below are made later."""
+        sources = Sources(
+            self._state,
+            self._history.database,
+            lambda run, ranks: self._ingest.ask("stacks?", run, ranks),
+            lambda: self._process.seen,
+            lambda: self._history.writer.written(WRITTEN_SECONDS),
+        )
+        return Evidence(sources, lambda batch: self._pipeline.push([batch]))
+
     def _pages(self) -> Any:
         web = self._config.web
         pages = Pages(
@@ -276,6 +293,7 @@ class Daemon:
     def _start(self) -> None:
         self._history.start()
         self._begin_after_others()
+        self._evidence.start()
         self._pipeline.start()
         self._pipeline.tick([about(reloaded=self._reloaded, at=self._reloaded_at)])
         self._ingest.start()
@@ -322,6 +340,7 @@ class Daemon:
         if self._serving:
             self._sampler.stop()
             self._spools.stop()
+            self._evidence.stop()
             self._ingest.stop()
             self._pipeline.stop()
             self._history.stop()

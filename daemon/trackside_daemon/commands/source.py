@@ -90,6 +90,10 @@ class Source(Protocol):
         """A run's alerts, oldest first."""
         ...
 
+    def alert(self, number: int) -> dict[str, Any]:
+        """One alert by its id."""
+        ...
+
     def export(self, uid: str, form: Form) -> Export:
         """A run with its samples."""
         ...
@@ -140,6 +144,14 @@ class FileSource:
         """See `Source`."""
         with self._file().reading() as connection:
             return reader.alerts(connection, uid)
+
+    def alert(self, number: int) -> dict[str, Any]:
+        """See `Source`."""
+        with self._file().reading() as connection:
+            found = reader.alert(connection, number)
+        if found is None:
+            raise SourceError(f"alert {number}: there is none with this id")
+        return found
 
     def export(self, uid: str, form: Form) -> Export:
         """See `Source`."""
@@ -247,6 +259,10 @@ class ApiSource:
     def alerts(self, uid: str) -> list[dict[str, Any]]:
         """See `Source`."""
         return list(self._json(f"alerts?{urlencode({'run': uid})}")["alerts"])
+
+    def alert(self, number: int) -> dict[str, Any]:
+        """See `Source`."""
+        return self._json(f"alerts/{number}")
 
     def export(self, uid: str, form: Form) -> Export:
         """See `Source`."""

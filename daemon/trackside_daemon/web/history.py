@@ -27,7 +27,7 @@ from trackside_daemon.history.files.items import FormError
 from trackside_daemon.history.reader import Filter, UnknownRunError
 from trackside_daemon.record import ENDED
 from trackside_daemon.web import api
-from trackside_daemon.web.asked import bounded, number, window
+from trackside_daemon.web.asked import bounded, number, whole, window
 from trackside_daemon.web.series import MOST_BUCKETS, drawn, find, stream, stream_points
 
 if TYPE_CHECKING:
@@ -160,6 +160,20 @@ class HistoryPages:
     async def alerts(self, request: Request) -> Response:
         """The alerts that fire or have fired, oldest first."""
         return await self._listed(request, "alerts", reader.alerts)
+
+    async def alert(self, request: Request) -> Response:
+        """One alert by its id, with its evidence."""
+        text = request.path_params["id"]
+        try:
+            id_ = whole(text)
+        except ValueError:
+            raise HTTPException(
+                400, f"alert {text[:60]!r}: an id is a whole number; /api/v1/alerts lists them"
+            ) from None
+        found = await self._read(lambda connection: reader.alert(connection, id_))
+        if found is None:
+            raise HTTPException(404, f"alert {id_}: there is none with this id")
+        return _json(found)
 
     async def pin(self, request: Request) -> Response:
         """Keep a run whatever the bounds are, or no longer: ``{"pinned": true}``."""

@@ -89,6 +89,7 @@ ENDPOINTS = (
     Endpoint("GET", "/series", "series", "Series of one or more runs.", ("run", *_SERIES), _BUCKETS),
     Endpoint("GET", "/events", "events", "What happened, oldest first.", ("run", "limit")),
     Endpoint("GET", "/alerts", "alerts", "Alerts that fire or have fired, oldest first.", ("run", "limit")),
+    Endpoint("GET", "/alerts/{id}", "alert", "One alert, with its evidence."),
     Endpoint(
         "POST",
         "/import",
