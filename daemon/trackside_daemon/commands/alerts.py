@@ -39,6 +39,11 @@ def alerts(
 ) -> None:
     """List the alerts that fire and those that did, the newest first; or show one of them."""
     if context.invoked_subcommand is not None:
+        with told():
+            if run or firing or as_json or storage_path or url:
+                raise WrongError(
+                    f"options go behind the command: trackside alerts {context.invoked_subcommand} … --run=RUN"
+                )
         return
     with told():
         source = find_history(storage_path, url)

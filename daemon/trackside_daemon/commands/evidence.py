@@ -21,8 +21,6 @@ BAD = "!"
 NEWEST = 5
 """So many of the last samples are told in numbers."""
 
-UNITS = {"_bytes": (2**30, "GiB"), "_bytes_per_second": (2**20, "MiB/s"), "_hertz": (1e6, "MHz")}
-
 
 def describe(alert: Mapping[str, Any], now: float) -> Iterator[str]:
     """The lines of `trackside alerts show`; *now* in Unix seconds."""
@@ -33,14 +31,13 @@ def describe(alert: Mapping[str, Any], now: float) -> Iterator[str]:
         yield ""
         yield from wrapped(shown(alert["description"]), "")
     evidence = alert["evidence"]
+    rest = {name: value for name, value in evidence.items() if name not in _BLOCKS}
+    if rest:
+        yield ""
+        yield from _pairs({name: _value(name, value) for name, value in flat(rest).items()})
     for name, block in _BLOCKS.items():
         if evidence.get(name):
             yield from _block(name, block, evidence[name], alert)
-    rest = {name: value for name, value in evidence.items() if name not in _BLOCKS and name not in _INLINE}
-    if rest:
-        yield ""
-        yield "evidence:"
-        yield from _pairs({name: _value(name, value) for name, value in flat(rest).items()})
     yield from _onwards(alert)
 
 
@@ -83,15 +80,14 @@ def _ranks(ranks: Mapping[str, Mapping[str, Any]], _: Mapping[str, Any]) -> Iter
     yield from table(["", *(f"RANK {shown(rank)}" for rank in order)], rows, right="<" + ">" * len(order), flexible="~")
 
 
-def _samples(samples: Mapping[str, Any], alert: Mapping[str, Any]) -> Iterator[str]:
+def _samples(samples: Mapping[str, Any], _: Mapping[str, Any]) -> Iterator[str]:
     points = samples["points"]
     if not points:
         return
     values = [float(value) for _, _, value in points]
     finite = [value for value in values if isfinite(value)]
     steps = f"steps {points[0][0]} to {points[-1][0]}" if len(points) > 1 else f"step {points[0][0]}"
-    before = len([one for one in points if one[1] < alert["started"]])
-    yield f"{shown(samples['key'])} of rank {samples['rank']}, {steps} ({before} samples before it began):"
+    yield f"{shown(samples['key'])} of rank {samples['rank']}, {steps}:"
     spread = f"  {number(min(finite))} to {number(max(finite))}" if finite else ""
     yield f"  {_bars(values, finite)}{spread}"
     yield "  " + "  ".join(f"{step}: {number(value)}" for step, _, value in points[-NEWEST:])
@@ -184,7 +180,6 @@ def _onwards(alert: Mapping[str, Any]) -> Iterator[str]:
 
 
 _LISTS = ("clocks_kept_down_by", "ranks")
-_INLINE = frozenset(("since",))
 _BLOCKS: dict[str, Block] = {
     "ranks": _ranks,
     "samples": _samples,
@@ -236,13 +231,25 @@ def _value(name: str, value: Any) -> str:
         return "-" if value is None else shown(value if isinstance(value, str) else setting(value))
     if name in _MOMENTS:
         return time.strftime("%H:%M:%S", time.localtime(value))
-    if name.endswith("_seconds") or name.startswith("phase_seconds."):
-        return duration(value) if value >= 10 else f"{number(value)}s"
     base = name.partition(" ")[0]
-    for ending, (size, unit) in UNITS.items():
-        if base.endswith(ending):
-            return f"{value / size:.3g} {unit}"
-    return number(value)
+    if base.endswith("_seconds") or base.startswith("phase_seconds."):
+        return _span(value)
+    if base.endswith(("_bytes", "_bytes_per_second")):
+        return _size(value) + ("/s" if base.endswith("_second") else "")
+    return f"{value / 1e6:.4g} MHz" if base.endswith("_hertz") else number(value)
+
+
+def _span(seconds: float) -> str:
+    if seconds >= 10:
+        return duration(seconds)
+    return f"{seconds:.3g}s" if seconds >= 1 else f"{seconds * 1e3:.3g}ms"
+
+
+def _size(size: float) -> str:
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if abs(size) >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size:.0f} B"
 
 
 _MOMENTS = frozenset(("last_push", "since"))

@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.evidence.sources import Case
 
 RANKS = 8
-THREADS = 32
 FRAMES = 12
+RANK_LETTERS = 5000
+"""Of all threads of a rank; what of them is more is left out, the main thread never."""
+
 LETTERS = 300
 """Of a call; paths are seldom so long."""
 
@@ -26,7 +28,7 @@ def stacks(case: Case) -> dict[str, Any]:
         case.missing.append("stacks: no rank of the run is on /metrics")
         return {}
     asked, answers = case.sources.ask(case.alert.run, frozenset(wanted))
-    answered = {one.rank: _threads(one.body.threads) for one in answers if one.rank in wanted}
+    answered = {one.rank: _threads(one.rank, one.body.threads, case) for one in answers if one.rank in wanted}
     for rank in wanted:
         if rank not in asked:
             case.missing.append(f"stacks: rank {rank} does not speak to this daemon now")
@@ -58,12 +60,18 @@ def _chosen(case: Case) -> list[int]:
     return [int(rank) for rank in dict.fromkeys([*behind[: RANKS - 1], *behind[-1:]])]
 
 
-def _threads(told: dict[str, list[str]]) -> list[dict[str, Any]]:
+def _threads(rank: int, told: dict[str, list[str]], case: Case) -> list[dict[str, Any]]:
     """The threads of the training itself, the main thread first."""
     named = [(name.rpartition(" ")[0] or name, calls) for name, calls in told.items()]
     others = [(name, calls) for name, calls in named if not name.startswith(_OWN)]
     others.sort(key=lambda thread: thread[0] != "MainThread")
-    return [
-        {"name": name[:LETTERS], "frames": [call[-LETTERS:] for call in calls[-FRAMES:]]}
-        for name, calls in others[:THREADS]
-    ]
+    kept: list[dict[str, Any]] = []
+    left = RANK_LETTERS
+    for name, calls in others:
+        thread = {"name": name[:LETTERS], "frames": [call[-LETTERS:] for call in calls[-FRAMES:]]}
+        left -= len(name) + sum(map(len, thread["frames"]))
+        if kept and left < 0:
+            case.missing.append(f"stacks: {len(others) - len(kept)} more threads of rank {rank} are left out")
+            break
+        kept.append(thread)
+    return kept
