@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 EVIDENCE = {
     "value": 97.0,
-    "ranks": {"0": {"step": 31219, "phase": "train"}, "10": {"step": 5}, "2": {"phase_seconds": {"data": 3700.0}}},
+    "ranks": {
+        "0": {"step": 31219, "phase": "train"},
+        "10": {"step": 5},
+        "2": {"phase_seconds": {"data": 3700.0}},
+        **{str(rank): {"state": "running", "last_push": BEGIN, "loss": 1234.5678} for rank in range(3, 8)},
+    },
     "samples": {"key": "loss", "rank": 0, "points": [[1, BEGIN, 1.0], [2, BEGIN, "inf"], [3, BEGIN, 3.0]]},
     "stacks": [{"rank": 0, "threads": [{"name": "Main\x1bThread", "frames": ["/a/very" * 30 + "/train.py:3 main"]}]}],
     "processes": [{"pid": 7, "role": "rank", "resident_bytes": 3 * 2**30}],
@@ -69,7 +74,7 @@ def test_a_name_means_the_newest_and_all_of_it_fits_80_columns(place: Path) -> N
     assert max(map(len, lines)) <= 80
     assert "told      webhook" in lines
     assert "  value  97" in lines
-    assert re.search(r"RANK 0 +RANK 2 +RANK 10$", done.stdout, re.MULTILINE)
+    assert re.search(r"RANK 0 +RANK 2 +RANK 3 +RANK 4 +RANK 5$", done.stdout, re.MULTILINE)
     assert "  ▁!█  1 to 3" in lines
     assert "rank 0, Main\\x1bThread, the innermost call last:" in lines
     assert re.search(r"^  clock_hertz sm +1980 MHz$", done.stdout, re.MULTILINE)

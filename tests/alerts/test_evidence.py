@@ -250,6 +250,7 @@ def test_a_gpu_has_its_readings_its_limits_and_its_xid_errors(scene: Scene) -> N
     assert list(found) == ["7"]
     readings = found["7"]["readings"]
     assert {"temperature_celsius gpu", "power_watts", "memory_used_bytes", "clock_hertz sm"} <= readings.keys()
+    assert not {name for name in readings if name.startswith(("power_limit_watts m", "xid_errors"))}
     assert any(reason.startswith("hw_") for reason in found["7"]["clocks_kept_down_by"])
 
 

@@ -18,6 +18,9 @@ BARS = "▁▂▃▄▅▆▇█"
 BAD = "!"
 """Stands for NaN and infinities."""
 
+BESIDE = 5
+"""Ranks in a table."""
+
 NEWEST = 5
 """So many of the last samples are told in numbers."""
 
@@ -73,11 +76,13 @@ def _block(name: str, block: Block, value: Any, alert: Mapping[str, Any]) -> Ite
 def _ranks(ranks: Mapping[str, Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[str]:
     """Values below each other, ranks beside each other."""
     order = sorted(ranks, key=lambda rank: (len(rank), rank))
-    names = dict.fromkeys(name for rank in order for name in flat(ranks[rank]))
     values = {rank: flat(ranks[rank]) for rank in order}
-    rows = [[f"  {shown(name)}", *(_value(name, values[rank].get(name)) for rank in order)] for name in names]
+    names = dict.fromkeys(name for rank in order for name in values[rank])
     yield "last values:"
-    yield from table(["", *(f"RANK {shown(rank)}" for rank in order)], rows, right="<" + ">" * len(order), flexible="~")
+    for first in range(0, len(order), BESIDE):
+        some = order[first : first + BESIDE]
+        rows = [[f"  {shown(name)}", *(_value(name, values[rank].get(name)) for rank in some)] for name in names]
+        yield from table(["", *(f"RANK {shown(rank)}" for rank in some)], rows, right="<" + ">" * BESIDE, flexible="~")
 
 
 def _samples(samples: Mapping[str, Any], _: Mapping[str, Any]) -> Iterator[str]:

@@ -25,6 +25,13 @@ _READINGS = (
     *("ecc_errors_total", "remapped_rows_total", "row_remap_pending", "row_remap_failed", "recovery_action"),
     *("nvlink_links", "nvlink_links_up", "nvlink_errors_total", "xid_errors_total"),
 )
+_OF_THESE = {
+    "thermal_margin_celsius": ("slowdown",),
+    "power_limit_watts": ("enforced", "default"),
+    **dict.fromkeys(("clock_hertz", "clock_max_hertz"), ("sm", "memory")),
+}
+"""Of families with many series those that are told; of counters those that have counted."""
+
 _LIMITED = "trackside_gpu_clock_limit_active"
 _HELD = "trackside_gpu_process_memory_bytes"
 _XIDS = "trackside_gpu_xid_last_timestamp_seconds"
@@ -41,7 +48,7 @@ def gpus(case: Case) -> dict[str, Any]:
             "".join([short, *(f" {label}" for label in labels[2:])]): json_number(value)
             for name, short in names.items()
             for labels, value in families.get(name, {}).items()
-            if labels[0] == gpu and isinstance(value, float)
+            if labels[0] == gpu and isinstance(value, float) and _is_told(short, labels[2:], value)
         }
         if readings:
             told[gpu] = {"readings": readings, **_around(gpu, families)}
@@ -68,6 +75,12 @@ def _chosen(case: Case, families: Mapping[str, Family]) -> list[str]:
         return [case.alert.labels["gpu"]]
     whose = families.get(RANK_INFO.name, {})
     return sorted({labels[0] for labels in whose if labels[2] == case.run}, key=lambda gpu: (len(gpu), gpu))[:GPUS]
+
+
+def _is_told(name: str, labels: tuple[str, ...], value: float) -> bool:
+    if name in _OF_THESE:
+        return labels[0] in _OF_THESE[name]
+    return bool(value) or not name.endswith("_total")
 
 
 def _around(gpu: str, families: Mapping[str, Family]) -> dict[str, Any]:
