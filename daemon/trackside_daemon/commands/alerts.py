@@ -108,7 +108,7 @@ def _list(found: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
             shown(one["name"] or "-"),
             short_moment(one["started"], now),
             duration((now if one["ended"] is None else one["ended"]) - one["started"]),
-            "firing" if one["ended"] is None else "resolved",
+            _state(one, now),
         ]
         for one in ordered
     ]
@@ -117,3 +117,10 @@ def _list(found: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
     for line, one in zip(lines, ordered, strict=True):
         yield line
         yield from wrapped(shown(one["summary"]))
+
+
+def _state(alert: Mapping[str, Any], now: float) -> str:
+    if alert["ended"] is not None:
+        return "resolved"
+    end = alert.get("silenced_until")  # a daemon of an older version does not say
+    return "firing" if end is None else f"silenced until {short_moment(end, now)}"

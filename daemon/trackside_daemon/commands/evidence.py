@@ -49,14 +49,14 @@ def _facts(alert: Mapping[str, Any], now: float) -> Iterator[str]:
     state = "firing" if ended is None else f"resolved {moment(ended)}"
     yield shown(f"{alert['alert']}  {alert['severity']}  {state}")
     own = {name: value for name, value in alert["labels"].items() if name != "run"}
-    silenced = alert.get("silenced")
+    silenced = alert.get("silenced_until")
     facts = {
         "id": str(alert["id"]),
         "run": f"{alert['name']}  {alert['run']}" if alert["run"] else "",
         "about": ", ".join(f"{name} {value}" for name, value in own.items()),
         "since": moment(alert["started"]) + f", for {duration((now if ended is None else ended) - alert['started'])}",
         "told": ", ".join(alert["notified"]) or "nobody",
-        "silenced": "yes" if silenced is True else setting(silenced) if silenced else "",
+        "silenced": f"until {moment(silenced)}" if silenced else "",
     }
     for name, text in facts.items():
         if text:
