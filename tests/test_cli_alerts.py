@@ -133,7 +133,18 @@ def test_evidence_of_another_shape_is_shown_all_the_same(name: str, strange: Any
 
 def test_until_when_it_is_silenced_is_told() -> None:
     alert = {
-        **{"id": 1, "alert": "A", "severity": "info", "started": BEGIN, "ended": None, "run": "", "name": ""},
-        **{"labels": {}, "summary": "s", "description": "", "notified": [], "evidence": {}, "silenced_until": BEGIN},
+        "id": 1,
+        "alert": "A",
+        "severity": "info",
+        "started": BEGIN,
+        "ended": None,
+        "run": "",
+        "name": "",
+        "labels": {},
+        "summary": "s",
+        "description": "",
+        "notified": [],
+        "evidence": {},
+        "silenced_until": BEGIN,
     }
     assert [line[:15] for line in describe(alert, BEGIN) if line.startswith("silenced")] == ["silenced  until"]

@@ -130,11 +130,18 @@ class Evidence:
                 if self._stopping.is_set():
                     return
                 one = self._waiting.popleft()
-            evidence = self.gather(one.alert, one.until)
-            if evidence and not self._stopping.is_set():
-                alert = one.alert
-                note = AlertNote(alert.alert, alert.started, alert.run, alert.labels, evidence)
-                self._tell(Batch("evidence", records=[note]))
+            try:
+                self._look_into(one)
+            except Exception:  # a daemon without this piece of evidence is better than none
+                if not self._failed:
+                    log.exception("no evidence of %s; further failures are only noted", one.alert.alert)
+                self._failed = True
+
+    def _look_into(self, one: _Wanted) -> None:
+        alert, evidence = one.alert, self.gather(one.alert, one.until)
+        if evidence and not self._stopping.is_set():
+            note = AlertNote(alert.alert, alert.started, alert.run, alert.labels, evidence)
+            self._tell(Batch("evidence", records=[note]))
 
     def gather(self, alert: Alert, until: float) -> dict[str, Any]:
         """All that can be had of what is wanted; why the rest cannot is under ``missing``."""
