@@ -219,7 +219,7 @@ def check_config(
 
 
 app.add_typer(runs.app)
-app.command("alerts", epilog="\b\nExample: trackside alerts --firing")(alerts.alerts)
+app.add_typer(alerts.app, name="alerts")
 app.command("silence", epilog='\b\nExample: trackside silence LossSpike --run "debug-*" --for 2h')(silence.silence)
 app.command("test-alert", epilog="\b\nExample: trackside test-alert --severity critical")(trial.trial)
 app.command("replay", epilog="\b\nExample: trackside replay pushes.jsonl --severity warning")(replay.replay)

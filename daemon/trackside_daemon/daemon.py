@@ -20,6 +20,8 @@ from trackside_daemon.about import about
 from trackside_daemon.alerts.book import Book
 from trackside_daemon.alerts.custom import RuleError
 from trackside_daemon.alerts.delivery import Delivery
+from trackside_daemon.alerts.evidence.gathering import Evidence
+from trackside_daemon.alerts.evidence.sources import Sources
 from trackside_daemon.alerts.off import Off
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.sinks.known import sinks
@@ -81,6 +83,9 @@ PROC = Path("/proc")
 """Where this machine's processes are, by the pids that connections tell."""
 
 GPU_START_SECONDS = 60.0
+WRITTEN_SECONDS = 5.0
+"""Evidence is gathered without what the history has not written by then."""
+
 RETURN_SECONDS = 60.0
 """A run of a daemon before this one that has not come back by then is lost, unless its process lives here."""
 
@@ -142,7 +147,9 @@ class Daemon:
         self._sinks = config.alerts.sinks
         self._delivery = Delivery(ways, lambda note: self._history.writer.put([note]))
         self._delivery.restore(fired)
-        self._pipeline = Pipeline(self._state, self._history, [*found, self._trial], self._book, told=[self._delivery])
+        self._evidence = self._gatherer()
+        told = [self._evidence, self._delivery]
+        self._pipeline = Pipeline(self._state, self._history, [*found, self._trial], self._book, told=told)
         self._spools = Spools(push_socket.endpoints)
         watch = Watch(PROC, sys)
         self._sessions = Sessions(
@@ -279,6 +286,17 @@ class Daemon:
             "gpus": [labels[name] for labels in sorted(gpus, key=lambda labels: int(labels[index]))],
         }
 
+    def _gatherer(self) -> Evidence:
+        """Looks, when an alert begins, where the parts below are made later."""
+        sources = Sources(
+            self._state,
+            self._history.database,
+            lambda run, ranks: self._ingest.ask("stacks?", run, ranks),
+            lambda: self._process.seen,
+            lambda: self._history.writer.written(WRITTEN_SECONDS),
+        )
+        return Evidence(sources, lambda batch: self._pipeline.push([batch]))
+
     def _pages(self) -> Any:
         web = self._config.web
         kept = Kept(self._history.database, self._history.writer)
@@ -304,6 +322,7 @@ class Daemon:
     def _start(self) -> None:
         self._history.start()
         self._begin_after_others()
+        self._evidence.start()
         self._pipeline.start()
         self._delivery.start()
         self._pipeline.tick([about(reloaded=self._reloaded, at=self._reloaded_at)])
@@ -351,6 +370,7 @@ class Daemon:
         if self._serving:
             self._sampler.stop()
             self._spools.stop()
+            self._evidence.stop()
             self._ingest.stop()
             self._pipeline.stop()
             self._delivery.stop()

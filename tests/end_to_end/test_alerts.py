@@ -64,7 +64,7 @@ def test_the_command_lists_what_fires_within_80_columns(daemon: Daemon, training
     printed = subprocess.run(
         asked, env=clean_environ({"COLUMNS": "80"}), capture_output=True, text=True, check=True, timeout=60
     ).stdout
-    assert re.search(r"^NonFinite +critical +trouble", printed, re.MULTILINE)
+    assert re.search(r"^ *\d+  NonFinite +critical +trouble", printed, re.MULTILINE)
     assert "infinite at step 1" in printed
     assert max(map(len, printed.splitlines())) <= 80
 

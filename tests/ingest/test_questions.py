@@ -69,6 +69,16 @@ def test_of_a_run_those_are_asked_that_speak_and_their_answers_come_back(desk: A
     assert [one.body.threads["MainThread"] for one in question.wait(0)] == [["rank 0"], ["rank 1"]]
 
 
+def test_only_the_ranks_that_are_named_are_asked(desk: Any) -> None:
+    ranks = [Speaker(rank=rank, world=3, local_world=3) for rank in range(3)]
+    for who in ranks:
+        desk.greet(who)
+    question = Question("stacks?", ranks[0].identity.run, frozenset((2, 9)))
+    asked = desk.sessions.ask(question, desk.house.now)
+    assert [open_envelope(frames[1:]).session for frames in asked] == [ranks[2].id]
+    assert question.asked == frozenset((2,))
+
+
 def test_who_has_been_silent_is_not_asked(desk: Any) -> None:
     who = Speaker()
     desk.greet(who)

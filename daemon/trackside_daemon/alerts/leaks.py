@@ -189,7 +189,7 @@ class Leaks:
             f"rank {held.rank.rank} of {held.rank.run}{where}: {finding.text}",
             LOOK[held.alert],
             run=held.rank.run_id,
-            evidence={"rank": held.rank.rank, "value": held.held},
+            evidence={"value": held.held, "ranks": {held.rank.rank: {"held_bytes": held.held}}},
         )
         yield self._told[told]
 

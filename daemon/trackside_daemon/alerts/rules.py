@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from trackside_daemon.alarm import Alarm
 from trackside_daemon.alerts.template import fill
 from trackside_daemon.alerts.vector import Family, Labels, Vector
+from trackside_daemon.metric import json_number
 from trackside_daemon.training.families import RUN_INFO
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ class Rules:
             fill(rule.description, numbers, texts),
             over=over,
             run=known.run,
-            evidence={"value": known.value, "since": known.began},
+            evidence={"value": json_number(known.value), "since": known.began},
         )
 
 

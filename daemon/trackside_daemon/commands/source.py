@@ -91,6 +91,10 @@ class Source(Protocol):
         """A run's alerts, oldest first."""
         ...
 
+    def alert(self, number: int) -> dict[str, Any]:
+        """One alert by its id."""
+        ...
+
     def export(self, uid: str, form: Form) -> Export:
         """A run with its samples."""
         ...
@@ -141,6 +145,14 @@ class FileSource:
         """See `Source`."""
         with self._file().reading() as connection:
             return with_ends(reader.alerts(connection, uid), reader.silences(connection, time.time()))
+
+    def alert(self, number: int) -> dict[str, Any]:
+        """See `Source`."""
+        with self._file().reading() as connection:
+            found = reader.alert(connection, number)
+            if found is None:
+                raise SourceError(f"alert {number}: there is none with this id")
+            return with_ends([found], reader.silences(connection, time.time()))[0]
 
     def export(self, uid: str, form: Form) -> Export:
         """See `Source`."""
@@ -249,10 +261,6 @@ class ApiSource:
         """See `Source`; with a *limit* so many of the newest."""
         return list(self._json(f"alerts?{urlencode({'run': uid, **({'limit': limit} if limit else {})})}")["alerts"])
 
-    def alert(self, number: int) -> dict[str, Any]:
-        """One alert."""
-        return self._json(f"alerts/{number}")
-
     def test_alert(self, said: Mapping[str, Any]) -> dict[str, Any]:
         """Has the daemon raise a test alert; what it answers."""
         return self._post("alerts/test", said)
@@ -268,6 +276,10 @@ class ApiSource:
     def unsilence(self, id_: str) -> dict[str, Any]:
         """Ends a silence."""
         return self._json(f"silences/{quote(id_, safe='')}", "DELETE")
+
+    def alert(self, number: int) -> dict[str, Any]:
+        """See `Source`."""
+        return self._json(f"alerts/{number}")
 
     def export(self, uid: str, form: Form) -> Export:
         """See `Source`."""

@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import sys
+import textwrap
 import time
 import unicodedata
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,11 @@ def head(text: str, wide: int) -> str:
         if used > wide:
             return text[:place]
     return text
+
+
+def wrapped(text: str, indent: str = "  ", first: str = "") -> Iterator[str]:
+    """A text in lines of the terminal's width, set in; the *first* with something else than the *indent*."""
+    return iter(textwrap.wrap(text, max(20, width()), initial_indent=first or indent, subsequent_indent=indent))
 
 
 def number(value: Any) -> str:

@@ -84,8 +84,8 @@ class Stalled:
         who = f"Rank {first.number} is furthest behind{_where(first)}" if len(ranks) > 1 else f"Rank {first.number}"
         look = f"{who}: {STACKS.format(run=run.id)}; then see whether its GPU computes and its disk answers."
         evidence = {
-            "silent_since": since,
-            "ranks": {str(rank.number): {"step": rank.step, "phase": rank.phase} for rank in islice(ranks, 8)},
+            "since": since,
+            "ranks": {str(rank.number): _last(rank) for rank in islice(ranks, 8)},
         }
         text = f"{usual}{phase} {look}"
         return run.alarm("TrainingStalled", severity, clock.now, summary, text, evidence=evidence)
@@ -133,7 +133,8 @@ class RankSilent:
             f"its last step is {count(rank.step or 0)}, theirs {count(run.high or 0)}"
         )
         text = f"Its longest pause of late was {span(rank.longest.seconds)}. Look at rank {rank.number}: {STACKS.format(run=run.id)}."
-        return run.alarm("RankSilent", "warning", clock.now, summary, text, rank=rank.number)
+        evidence = {"since": clock.now - silence, "ranks": {str(rank.number): _last(rank)}}
+        return run.alarm("RankSilent", "warning", clock.now, summary, text, rank=rank.number, evidence=evidence)
 
 
 def allowed(run: Run, pausing: set[int]) -> float:
@@ -160,6 +161,12 @@ def _is_ahead(rank: Rank, run: Run) -> bool:
 
 def _behind(rank: Rank) -> tuple[float, float, int]:
     return (-1 if rank.step is None else rank.step, rank.at, rank.number)
+
+
+def _last(rank: Rank) -> dict[str, object]:
+    """What is known of it, for the alert's evidence."""
+    known = {"step": rank.step, "phase": rank.phase}
+    return {name: value for name, value in known.items() if value not in (None, "")}
 
 
 def _where(rank: Rank) -> str:

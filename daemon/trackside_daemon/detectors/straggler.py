@@ -110,7 +110,8 @@ class Straggler:
             f"So it was in {self._share(number):.0%} of the last {WINDOWS} windows of {STEPS} steps or more, and all "
             f"others wait for it. Look at its GPU's clocks, temperature and throttling, and at what else runs on its CPUs."
         )
-        return run.alarm("StragglerRank", "warning", clock.now, summary, text, rank=number)
+        evidence = {"value": time, "usual": usual}
+        return run.alarm("StragglerRank", "warning", clock.now, summary, text, rank=number, evidence=evidence)
 
 
 def _own(rank: Rank, phases: tuple[str, ...]) -> float:

@@ -165,6 +165,24 @@ def samples(
             yield found
 
 
+def last(
+    connection: sqlite3.Connection, series: Series, tail: Tail, count: int
+) -> tuple[array[int], array[int], array[float]]:
+    """The newest samples of a series, at most so many: steps, times in microseconds, values; of one block at most.
+
+    Raises:
+        ValueError: The block is damaged.
+    """
+    columns = tail.read(series)
+    missing = count - len(columns[0])
+    if missing > 0 and series.end:
+        place = max(0, series.end - missing, (series.end - 1) // BLOCK * BLOCK)
+        before = _block(connection, series, place)[1]
+        columns = before[0] + columns[0], before[1] + columns[1], before[2] + columns[2]
+    steps, times, values = columns
+    return steps[-count:], times[-count:], values[-count:]
+
+
 def _again(connection: sqlite3.Connection, series: Series) -> Series:
     found = connection.execute(
         "SELECT stream, key, id, packed, end FROM series WHERE stream = ? AND key = ?", (series.stream, series.key)

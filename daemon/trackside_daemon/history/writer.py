@@ -10,6 +10,8 @@ import logging
 import sqlite3
 import threading
 import time
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -132,6 +134,13 @@ class Writer:
     def call(self, work: Callable[[Store], T]) -> Future[T]:
         """Have *work* done in a transaction of its own, after what is queued by now; cancelled after the end."""
         return self._queue.call(work)
+
+    def written(self, seconds: float) -> bool:
+        """Wait for so long until what is queued by now is written; whether it is. Called from any thread but this."""
+        with suppress(FutureTimeoutError, CancelledError, sqlite3.Error):
+            self.call(lambda _: None).result(seconds)
+            return True
+        return False
 
     def samples(self) -> list[Sample]:
         """What the history tells of itself."""

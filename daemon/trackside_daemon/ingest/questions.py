@@ -32,12 +32,14 @@ class Question:
     Attributes:
         kind: ``stacks?`` or ``ping``.
         run: The run's id.
+        ranks: Only these are asked; None for all.
         asked: The ranks that could be asked; None before it was.
     """
 
-    def __init__(self, kind: str, run: str) -> None:
+    def __init__(self, kind: str, run: str, ranks: frozenset[int] | None = None) -> None:
         self.kind = kind
         self.run = run
+        self.ranks = ranks
         self.asked: frozenset[int] | None = None
         self._began = time.monotonic()
         self._answers: dict[int, Answer] = {}

@@ -203,17 +203,18 @@ class Server:
         self._renounced.append(session)
         self._wake()
 
-    def ask(self, kind: str, run: str) -> tuple[frozenset[int], list[Answer]]:
+    def ask(self, kind: str, run: str, ranks: frozenset[int] | None = None) -> tuple[frozenset[int], list[Answer]]:
         """Ask the clients of a run, for `ANSWER_SECONDS` at most. Called from any thread but this.
 
         Args:
             kind: ``stacks?`` or ``ping``.
             run: Its id.
+            ranks: Only these; None for all.
 
         Returns:
             The ranks that were asked, and what they answered.
         """
-        question = Question(kind, run)
+        question = Question(kind, run, ranks)
         self._questions.append(question)
         self._wake()
         answers = question.wait(ANSWER_SECONDS)

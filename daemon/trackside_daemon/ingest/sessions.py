@@ -182,6 +182,7 @@ class Sessions:
         for one in sorted(self._sessions.values(), key=lambda one: one.heard_at):
             if (
                 one.run == question.run
+                and (question.ranks is None or one.rank in question.ranks)
                 and not (one.late or one.over)
                 and now.monotonic - one.heard_at < SPEAKING_SECONDS
             ):

@@ -1,0 +1,298 @@
+"""What is gathered of an alert, from a real state and a real history; only clients and processes are played."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import pytest
+from alerts.test_simulated import Simulated
+from alerts.ticking import Machine
+from histories import BEGIN, column, history, opened, taken
+from processes import eventually
+
+from trackside.wire import Stacks
+from trackside_daemon.alerts.evidence import gathering
+from trackside_daemon.alerts.evidence.gathering import MOST_BYTES, WAITING, Evidence
+from trackside_daemon.alerts.evidence.sources import Sources
+from trackside_daemon.alerts.evidence.stacks import FRAMES
+from trackside_daemon.collectors.gpu import GpuCollector
+from trackside_daemon.collectors.process import Process
+from trackside_daemon.history.cleaning import as_text
+from trackside_daemon.metric import Batch, Distribution, Metric, Sample
+from trackside_daemon.record import Alert, Event
+from trackside_daemon.sampler import LAST_SUCCESS
+from trackside_daemon.state import State
+from trackside_daemon.training import families as f
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from histories import History
+
+    from trackside_daemon.nvml.handle import Nvml
+
+NOW = BEGIN + 1000
+
+
+class Answer(NamedTuple):
+    """What a client says."""
+
+    rank: int
+    body: Any
+
+
+class Scene:
+    """Everything that evidence is gathered from, and what was handed back."""
+
+    def __init__(self, kept: History) -> None:
+        self.state = State()
+        self.kept = kept
+        self.asked: list[frozenset[int]] = []
+        self.threads: dict[int, dict[str, list[str]]] = {}
+        self.silent: frozenset[int] = frozenset()
+        self.seen: list[Process] = []
+        self.told: list[Any] = []
+        self.sources = Sources(
+            self.state, kept.database, self._ask, lambda: self.seen, lambda: kept.writer.written(30), lambda _: None
+        )
+        self.evidence = Evidence(self.sources, self._tell, wall=lambda: NOW)
+
+    def gather(self, alert: Alert, until: float = NOW) -> dict[str, Any]:
+        return self.evidence.gather(alert, until)
+
+    def ranks(self, steps: list[int], state: str = "running") -> None:
+        """Ranks of the run ``net`` at these steps."""
+        samples = []
+        for rank, step in enumerate(steps):
+            who = ("net", str(rank))
+            samples += [Sample(f.RANK_STATE, (*who, state), 1.0), Sample(f.STEP, who, step)]
+            samples += [Sample(f.LAST_STEP, who, NOW), Sample(f.KNOWN["loss"], who, float("nan"))]
+            samples += [Sample(f.VALUE, (*who, "reward"), 0.5), Sample(f.PHASE_SECONDS, (*who, "data"), 7.0)]
+            samples += [Sample(f.STEP_DURATION, who, Distribution((0, 4), 2.0))]
+        self.state.update(Batch("training", samples))
+
+    def _ask(self, _: str, ranks: frozenset[int]) -> tuple[frozenset[int], list[Answer]]:
+        self.asked.append(ranks)
+        answers = [Answer(rank, Stacks(self.threads[rank])) for rank in sorted(ranks & self.threads.keys())]
+        return ranks & (self.threads.keys() | self.silent), answers
+
+    def _tell(self, batch: Batch) -> None:
+        self.told.extend(batch.records)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with history(tmp_path / "history") as kept:
+        yield Scene(kept)
+
+
+def about(name: str = "LossSpike", *, severity: str = "warning", started: float = NOW, **labels: str) -> Alert:
+    return Alert(name, severity, started, "net-1", {"run": "net", **labels})
+
+
+def test_the_last_values_of_the_rank_and_of_its_key(scene: Scene) -> None:
+    scene.ranks([7, 9])
+    assert scene.gather(about(rank="1", key="reward"))["ranks"] == {
+        "1": {
+            "state": "running",
+            "step": 9.0,
+            "loss": "nan",
+            "last_push": NOW,
+            "reward": 0.5,
+            "step_seconds": 0.5,
+            "phase_seconds": {"data": 7.0},
+        }
+    }
+    assert list(scene.gather(about())["ranks"]) == ["0"]
+
+
+@pytest.mark.parametrize("steps", [10, 300, 9000])
+def test_the_samples_up_to_the_alert_and_none_that_came_later(scene: Scene, steps: int) -> None:
+    scene.kept.put([opened("net-1", name="net"), column("net-1", ["loss"], steps)])
+    scene.kept.packed()
+    scene.kept.put([taken("net-1", [(steps, round((BEGIN + steps) * 1e6), {"loss": 99.0})], number=2)])
+    found = scene.gather(about(key="loss", rank="0"), BEGIN + steps)["samples"]
+    assert (found["key"], found["rank"]) == ("loss", 0)
+    assert found["points"][-1] == [steps, BEGIN + steps, 99.0]
+    assert len(found["points"]) == min(20, steps + 1)
+    assert [step for step, _, _ in found["points"]] == list(range(steps + 1))[-20:]
+    earlier = scene.gather(about(key="loss", rank="0"), BEGIN + steps - 3)["samples"]
+    assert earlier["points"][-1][0] == steps - 3
+
+
+def test_durations_that_are_not_kept_come_from_the_times_of_the_steps(scene: Scene) -> None:
+    pushes = [(step, round((BEGIN + step * 2) * 1e6), {"loss": 1.0}) for step in range(5)]
+    scene.kept.put([opened("net-1", name="net"), taken("net-1", pushes)])
+    found = scene.gather(about("SlowStep", key="step_duration_seconds", rank="0"))["samples"]
+    assert [(step, value) for step, _, value in found["points"]] == [(step, 2.0) for step in range(4)]
+
+
+def test_a_key_that_is_not_kept_is_said_to_be_missing(scene: Scene) -> None:
+    found = scene.gather(about(key="loss", rank="0"))
+    assert found == {
+        "missing": ["ranks: nothing of them is on /metrics any more", "samples: the history has none of loss"]
+    }
+
+
+def test_of_a_stalled_run_those_furthest_behind_are_asked_and_the_one_ahead(scene: Scene) -> None:
+    scene.ranks([100 - rank for rank in range(20)])
+    scene.threads = {rank: {"MainThread 1": ["train.py:3 main"], "trackside-sender 2": ["x:1 run"]} for rank in (0, 19)}
+    scene.silent = frozenset((18,))
+    found = scene.gather(about("TrainingStalled"))
+    assert scene.asked == [frozenset((0, *range(13, 20)))]
+    assert found["stacks"] == [
+        {"rank": rank, "threads": [{"name": "MainThread", "frames": ["train.py:3 main"]}]} for rank in (19, 0)
+    ]
+    assert "stacks: rank 18 has not answered in 3 s: it is stopped, or a call holds the GIL" in found["missing"]
+    assert "stacks: rank 17 does not speak to this daemon now" in found["missing"]
+
+
+def test_of_a_slow_rank_it_and_one_that_goes_on_are_asked(scene: Scene) -> None:
+    scene.ranks([5, 9, 5])
+    scene.gather(about("StragglerRank", rank="2"))
+    assert scene.asked == [frozenset((2, 1))]
+
+
+def test_stacks_are_bounded_and_have_no_secrets(scene: Scene) -> None:
+    scene.ranks([5])
+    url = "https://me:hunter2@host/x"
+    scene.threads = {
+        0: {f"thread {n} {n}": [f"{'x' * 400}.py:{line} f" for line in range(64)] for n in range(100)}
+        | {f"MainThread {url} 7": [f"{url}:{line} f" for line in range(64)]}
+    }
+    found = scene.gather(about("TrainingStalled"))
+    assert len(found["stacks"][0]["threads"][0]["frames"]) == FRAMES
+    assert "hunter2" not in as_text(found)
+    assert len(as_text(found).encode()) < MOST_BYTES
+    assert any("more threads of rank 0 are left out" in line for line in found["missing"])
+
+
+def test_what_is_too_large_gives_way(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.ranks([5])
+    monkeypatch.setitem(gathering._GATHERED, "samples", lambda _: {"samples": ["x" * 100] * 1000})
+    found = scene.gather(about())
+    assert "samples" not in found
+    assert found["missing"] == ["samples: 101 KiB are too many"]
+    assert "ranks" in found
+
+
+def test_a_part_that_fails_costs_only_itself(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.ranks([5])
+
+    def fail(_: object) -> dict[str, Any]:
+        raise RuntimeError("broken")
+
+    monkeypatch.setitem(gathering._GATHERED, "samples", fail)
+    found = scene.gather(about())
+    assert (list(found["ranks"]), found["missing"]) == (["0"], ["samples: RuntimeError"])
+
+
+def process(pid: int, resident: int, cpu: float) -> Process:
+    return Process(pid, 1, "rank", "python", "R", "net", "net-1", pid, resident, cpu, 4, BEGIN)
+
+
+def test_the_greatest_processes_come_first(scene: Scene) -> None:
+    scene.seen = [process(pid, pid * 1000, 1.0) for pid in range(1, 12)]
+    found = scene.gather(Alert("HostMemoryPressure", "critical", NOW))["processes"]
+    assert [one["pid"] for one in found] == list(range(11, 3, -1))
+    assert found[0] == {
+        "pid": 11,
+        "role": "rank",
+        "command": "python",
+        "run": "net",
+        "rank": 11,
+        "resident_bytes": 11000,
+        "cpu_seconds": 1.0,
+    }
+
+
+def test_who_computes_is_told_by_the_cpus_of_the_last_seconds(scene: Scene) -> None:
+    def tick(at: float) -> None:
+        scene.seen = [process(1, 0, at / 2 - 100), process(2, 0, at * 3 - 10)]
+        scene.state.update(Batch("sampler", [Sample(LAST_SUCCESS, ("process",), at)]))
+
+    tick(100.0)
+    evidence = Evidence(scene.sources, lambda _: None, wall=lambda: NOW)
+    evidence._sources = scene.sources._replace(pause=lambda _: tick(102.0))
+    found = evidence.gather(Alert("CpuSaturated", "warning", NOW), NOW)["processes"]
+    assert [(one["pid"], one["cpus"]) for one in found] == [(2, 3.0), (1, 0.5)]
+
+
+def test_a_death_has_the_events_and_memory(scene: Scene) -> None:
+    event = Event("net-1", 0, NOW - 5, "rank_ended", 3, fields={"state": "failed", "cause": "SIGBUS"})
+    old = Event("net-1", 0, NOW - 5000, "checkpoint", 3)
+    scene.kept.put([opened("net-1", name="net"), old, event])
+    limit = Metric("trackside_cgroup_memory_limit_bytes", "gauge", "Limit.", ("cgroup",), "bytes")
+    scene.state.update(Batch("cgroup", [Sample(limit, ("/a",), 5e9)]))
+    found = scene.gather(about("TrainingProcessDied", rank="3"))
+    assert found["events"] == [
+        {
+            "time": NOW - 5,
+            "rank": 3,
+            "step": None,
+            "kind": "rank_ended",
+            "fields": {"state": "failed", "cause": "SIGBUS"},
+        }
+    ]
+    assert found["cgroups"] == {"/a": {"memory_limit_bytes": 5e9}}
+    assert "processes: no training's process is seen here now" in found["missing"]
+
+
+def test_a_gpu_has_its_readings_its_limits_and_its_xid_errors(scene: Scene) -> None:
+    machine = Machine()
+    machine.now = NOW - 60
+    collector = GpuCollector(cast("Nvml", Simulated(machine, "h100", ("throttled",))), patience=1.0)
+    machine.now = NOW
+    scene.state.update(Batch("gpu", collector.collect(), complete=True))
+    found = scene.gather(Alert("GpuThrottled", "warning", NOW, labels={"gpu": "7", "uuid": "GPU-7"}))["gpus"]
+    assert list(found) == ["7"]
+    readings = found["7"]["readings"]
+    assert {"temperature_celsius gpu", "power_watts", "memory_used_bytes", "clock_hertz sm"} <= readings.keys()
+    assert not {name for name in readings if name.startswith(("power_limit_watts m", "xid_errors"))}
+    assert any(reason.startswith("hw_") for reason in found["7"]["clocks_kept_down_by"])
+
+
+def test_an_alert_is_looked_into_when_it_begins_and_when_it_gets_worse(scene: Scene) -> None:
+    scene.ranks([5])
+    scene.evidence.start()
+    begun = about(rank="0")
+    worse = about(rank="0", severity="critical")
+    for alert in (begun, begun, worse, worse, Alert(*begun_ended(worse))):
+        scene.evidence.take(Batch("alerts", records=[alert]))
+    eventually(lambda: len(scene.told) >= 2)
+    scene.evidence.stop()
+    assert [(note.alert, note.started, note.run, note.labels) for note in scene.told] == [
+        ("LossSpike", NOW, "net-1", {"run": "net", "rank": "0"})
+    ] * 2
+    assert scene.told[0].evidence["ranks"]["0"]["step"] == 5.0
+
+
+def begun_ended(alert: Alert) -> tuple[Any, ...]:
+    return alert.alert, alert.severity, alert.started, alert.run, alert.labels, "", "", NOW + 1
+
+
+def test_the_pipeline_never_waits_and_the_oldest_go_without(scene: Scene) -> None:
+    holds, go_on = threading.Event(), threading.Event()
+
+    def ask(_: str, __: frozenset[int]) -> tuple[frozenset[int], list[Answer]]:
+        holds.set()
+        assert go_on.wait(60)
+        return frozenset(), []
+
+    scene.ranks([5])
+    evidence = Evidence(scene.sources._replace(ask=ask), scene._tell, wall=lambda: NOW)
+    evidence.start()
+    evidence.take(Batch("alerts", records=[about("TrainingStalled")]))
+    assert holds.wait(60)
+    evidence.take(Batch("alerts", records=[about(started=NOW + n, rank="0") for n in range(WAITING + 10)]))
+    go_on.set()
+    eventually(lambda: len(scene.told) == WAITING + 1)
+    evidence.stop()
+    assert [note.started for note in scene.told[1:]] == [NOW + n for n in range(10, WAITING + 10)]
+
+
+def test_what_only_happened_needs_no_evidence(scene: Scene) -> None:
+    scene.ranks([5])
+    assert scene.gather(about("RunFinished")) == {}
