@@ -84,6 +84,9 @@ class Deaths:
         before = self._told.get(who)
         if before is not None and before.alert == death.alert:
             return
+        if before is not None:
+            text = f"rank {rank} of run {name} died of something else than was thought: {cause or state}"
+            yield self._told.pop(who).alarm(over=(clock.now or event.time, text))
         worker = self._worker(death)
         if worker or state == "lost" or cause.startswith(("SIG", "exit", OUT_OF_MEMORY)):
             yield self._tell(who, death, worker)

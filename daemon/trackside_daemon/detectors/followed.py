@@ -34,10 +34,10 @@ class Followed:
 
     def __init__(self, run: Run, floor: float) -> None:
         self.run = run
-        self.checkpoints = Checkpoints(run)
+        self.checkpoints, self.blind = Checkpoints(run), RunBlind(run)
         self.parts: tuple[Part, ...] = (
             *(Stalled(run), RankSilent(run, floor), Straggler(run), DataLoader(run)),
-            *(self.checkpoints, RunBlind(run)),
+            *(self.checkpoints, self.blind),
         )
         self.sources: set[str] = set()
 

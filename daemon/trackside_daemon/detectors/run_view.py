@@ -38,7 +38,6 @@ class Run:
         pausing: Ranks that are in a phase that is no part of a step.
         paused: Such phases that were left again.
         died: When a rank of it died, in watched seconds; None for never.
-        dropped: Values that its clients could not keep, since it is watched.
         waited: Seconds that its ranks waited for data, since it is watched; *waiting* of them say so.
         syncs: It tells the time in which it waits for other ranks.
         started: When its first rank began, in Unix seconds; 0 for unknown.
@@ -57,7 +56,7 @@ class Run:
         self.pausing: set[int] = set()
         self.paused: set[str] = set()
         self.died: float | None = None
-        self.dropped = self.waited = self.steps = self.started = 0.0
+        self.waited = self.steps = self.started = 0.0
         self.waiting: set[int] = set()
         self.syncs = self.stalled = False
         self.state = ""
@@ -173,10 +172,6 @@ class Run:
         if not rank.ended:
             self.waiting.add(rank.number)
 
-    def _drop(self, rank: Rank, count: float, *_: object) -> None:
-        self.dropped += 0.0 if rank.dropped is None else max(0.0, count - rank.dropped)
-        rank.dropped = count
-
     def _start(self, _: Rank, time: float, *__: object) -> None:
         self.started = min(self.started or time, time)
 
@@ -197,6 +192,5 @@ _HANDLERS: dict[str, Callable[[Run, Rank, float, str, float], None]] = {
     "trackside_training_rank_state": Run._rank_state,  # noqa: SLF001
     "trackside_training_steps_total": Run._count_steps,  # noqa: SLF001
     "trackside_training_data_wait_seconds": Run._wait,  # noqa: SLF001
-    "trackside_training_client_dropped_total": Run._drop,  # noqa: SLF001
     "trackside_training_start_timestamp_seconds": Run._start,  # noqa: SLF001
 }

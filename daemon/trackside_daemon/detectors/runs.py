@@ -188,6 +188,8 @@ class RunWatch:
             yield from self._user_alerts.take(event, self._name_of(event.run), self._clock)
         elif event.kind == "checkpoint" and followed is not None:
             followed.checkpoints.saved(event, self._clock.at)
+        elif event.kind == "gap" and followed is not None:
+            followed.blind.gap(int(event.fields.get("batches", 1)), self._clock.at)
         elif event.kind == "run_started" and event.rank is None:
             yield self._once("RunStarted", event.run, name, event.time, f"run {name} has begun")
         elif event.kind == "run_restarted" and event.rank is None:
