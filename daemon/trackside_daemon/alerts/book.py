@@ -69,7 +69,9 @@ class Book:
     def restore(self, kept: Iterable[Alert], now: float) -> None:
         """What fired when a daemon before this one ended: it is neither told nor counted again."""
         for one in kept:
-            entry = restored(one, max(now, one.started + self._hold(one.alert)) if one.alert in ONCE else now + RESTORED_SECONDS)
+            entry = restored(
+                one, max(now, one.started + self._hold(one.alert)) if one.alert in ONCE else now + RESTORED_SECONDS
+            )
             self._entries[_key(entry.alert, entry.run, entry.labels.items())] = entry
             self._causes.note(alarm_of(one), now)
         self._changed = True
@@ -84,6 +86,8 @@ class Book:
             if alarm.over:
                 if entry is not None and entry.fires:
                     entry.lasting.discard(where(alarm))
+                    if entry.restored and not entry.lasting:
+                        entry.until = min(entry.until, now)
             elif entry is not None and entry.fires:
                 self._renew(entry, alarm, now)
             elif not self._causes.explains(alarm, now):

@@ -35,6 +35,7 @@ class Entry:
         hold: Seconds that it fires at least.
         ended: When it resolved; None while it fires.
         told: The history knows all of it.
+        restored: It fired before this daemon.
     """
 
     def __init__(self, alarm: Alarm, until: float, hold: float = 0.0) -> None:
@@ -50,7 +51,7 @@ class Entry:
         self.until = until
         self.hold = hold
         self.ended: float | None = None
-        self.told = False
+        self.told = self.restored = False
 
     @property
     def severity(self) -> Severity:
@@ -121,7 +122,7 @@ def _listed(names: Sequence[str]) -> str:
 def restored(kept: Alert, until: float) -> Entry:
     """One that fired when a daemon before this one ended; *kept* is what the history has of it."""
     entry = Entry(alarm_of(kept), until)
-    entry.told = True
+    entry.told = entry.restored = True
     return entry
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trackside_daemon.detectors.clock import Clock
     from trackside_daemon.detectors.run_view import Run
     from trackside_daemon.metric import Sample
+    from trackside_daemon.record import Alert
 
 QUIET = 300.0
 """Seconds without a further loss after which it is over."""
@@ -96,6 +97,10 @@ class RunBlind:
         self._at = 0.0
         self._severity: Severity | None = None
 
+    def adopt(self, kept: Alert) -> None:
+        """Something was lost before this daemon, of late."""
+        self._severity = "info" if kept.severity == "info" else "warning"
+
     def gap(self, messages: int, at: float) -> None:
         """A client had to drop so many messages, as is heard *at* this time, in watched seconds."""
         self._lost += messages
@@ -103,7 +108,7 @@ class RunBlind:
 
     def look(self, clock: Clock) -> Iterator[Alarm]:
         """What time has changed."""
-        if not self._lost:
+        if not self._lost and self._severity is None:
             return
         severity: Severity = "info" if self._lost < MANY else "warning"
         if clock.at - self._at > QUIET:
@@ -121,7 +126,11 @@ class RunBlind:
 
     def _say(self, severity: Severity, clock: Clock) -> Alarm:
         run = self._run
-        what = "1 message of pushed values is" if self._lost == 1 else f"{count(self._lost)} messages of pushed values are"
+        what = (
+            "1 message of pushed values is" if self._lost == 1 else f"{count(self._lost)} messages of pushed values are"
+        )
         text = f"{what} lost: the client of run {run.name} had no room for more while no daemon took them"
-        look = "See whether this daemon was away or its disk full for long; a spool with more room would have kept them."
+        look = (
+            "See whether this daemon was away or its disk full for long; a spool with more room would have kept them."
+        )
         return run.alarm("MonitorBlind", severity, clock.now, text, look)

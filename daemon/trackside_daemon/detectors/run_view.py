@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alarm import Alarm
+from trackside_daemon.alarm import SEVERITIES, Alarm
 from trackside_daemon.detectors.pace import Pace
 from trackside_daemon.detectors.run_rank import SYNC_PHASES
 from trackside_daemon.metric import Distribution
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trackside_daemon.alarm import Severity
     from trackside_daemon.detectors.run_rank import Rank
     from trackside_daemon.metric import Sample
+    from trackside_daemon.record import Alert
 
 _PHASE_SECONDS = "trackside_training_phase_seconds_total"
 _PUSHES = "trackside_training_client_pushes_total"
@@ -43,6 +44,7 @@ class Run:
         started: When its first rank began, in Unix seconds; 0 for unknown.
         state: How it has ended; empty while it lives.
         stalled: It is said to be.
+        adopted: A daemon before this one has said so: what ranks tell of themselves at first is from before.
     """
 
     def __init__(self, id: str, attempt: int, at: float, floor: float) -> None:  # noqa: A002  the field's word for it
@@ -58,7 +60,7 @@ class Run:
         self.died: float | None = None
         self.waited = self.steps = self.started = 0.0
         self.waiting: set[int] = set()
-        self.syncs = self.stalled = False
+        self.syncs = self.stalled = self.adopted = False
         self.state = ""
 
     def take(self, rank: Rank, samples: Sequence[Sample], at: float) -> None:
@@ -94,6 +96,12 @@ class Run:
         return Alarm(
             alert, severity, labels, time, summary, description, over=over, run=self.id, evidence=evidence or {}
         )
+
+    def again(self, kept: Alert, time: float) -> Alarm:
+        """An alert that fired before this daemon fires on, with the same words."""
+        severity: Severity = next((one for one in SEVERITIES if one == kept.severity), "warning")
+        labels = tuple(sorted(kept.labels.items()))
+        return Alarm(kept.alert, severity, labels, time, kept.summary, kept.description, run=self.id)
 
     def _spend(self, rank: Rank, phase: str, seconds: float) -> float:
         """Keep a phase's seconds; by how much they have grown."""
@@ -133,7 +141,9 @@ class Run:
             return
         if rank.stamp is not None:
             rank.longest.add(at - rank.at, at)
-        rank.stamp, rank.at, self.at = stamp, at, at
+        if rank.stamp is not None or not self.adopted:
+            self.at = at
+        rank.stamp, rank.at = stamp, at
         rank.pushes += 1
         if not rank.ended:
             self.order[rank.number] = rank
