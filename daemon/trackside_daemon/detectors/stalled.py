@@ -126,8 +126,8 @@ class RankSilent:
     def look(self, clock: Clock) -> Iterator[Alarm]:
         """What time has changed; costs nothing that grows with the ranks, as the first is silent for longest."""
         run, said = self._run, self._said
-        if self._adopted in run.ranks:
-            rank = run.ranks[self._adopted or 0]
+        rank = None if self._adopted is None else run.ranks.get(self._adopted)
+        if rank is not None and rank.stamp is not None:
             self._said, self._since, self._adopted = rank, rank.at, None
             yield self._say(rank, clock.at - rank.at, clock)
             return
