@@ -323,3 +323,8 @@ def test_begin_and_end_of_a_run_are_logged_by_who_follows_it(told: Told, caplog:
     told.take(*(alarm(one, severity="info", once=True) for one in ("RunStarted", "RunFinished"))).tick(500)
     assert caplog.messages == []
     assert set(told.firing.values()) == {0.0}
+
+
+def test_what_is_information_explains_no_warning(told: Told) -> None:
+    told.take(alarm(severity="info", key="grad_norm"), alarm("LossSpike", severity="warning", time=NOW + 1))
+    assert ("LossSpike", "warning", "0") in told.firing
