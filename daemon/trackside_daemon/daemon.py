@@ -57,7 +57,7 @@ from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.rank import End
 from trackside_daemon.training.runs import Moment, Runs
 from trackside_daemon.training.verdict import UNKNOWN
-from trackside_daemon.watching import all_watchers
+from trackside_daemon.watching import all_watchers, recall
 from trackside_daemon.web.address import is_loopback, written
 from trackside_daemon.web.alerts import AlertPages
 from trackside_daemon.web.api import values
@@ -141,6 +141,7 @@ class Daemon:
         self._book.restore(fired, self._started)
         try:
             found = all_watchers(self._state, config.alerts, fired)
+            recall(found, self._history.database, fired)
             ways = sinks(config.alerts.sinks, self._about())
         except (RuleError, SinkError) as error:
             raise StartError(str(error)) from error
@@ -148,8 +149,9 @@ class Daemon:
         self._delivery = Delivery(ways, lambda note: self._history.writer.put([note]))
         self._delivery.restore(fired)
         self._evidence = self._gatherer()
-        told = [self._evidence, self._delivery]
-        self._pipeline = Pipeline(self._state, self._history, [*found, self._trial], self._book, told=told)
+        self._pipeline = Pipeline(
+            *(self._state, self._history, [*found, self._trial], self._book), told=(self._evidence, self._delivery)
+        )
         self._spools = Spools(push_socket.endpoints)
         watch = Watch(PROC, sys)
         self._sessions = Sessions(

@@ -171,3 +171,14 @@ def test_of_a_flood_of_them_one_a_minute_is_passed_on_and_the_others_are_counted
 
 def test_a_severity_that_is_none_is_a_warning() -> None:
     assert Running().raises("Trouble", severity="terrible")[0].severity == "warning"
+
+
+def test_a_death_whose_cause_is_learnt_later_is_told_by_its_right_name_alone() -> None:
+    run = Running(2)
+    run.tell("rank_ended", 1, state="lost", cause="")
+    run.tell("rank_ended", 1, state="failed", cause="OOM killed")
+    assert [(one.alert, one.over) for one in run.trouble] == [
+        ("TrainingProcessDied", False),
+        ("TrainingProcessDied", True),
+        ("OomKilled", False),
+    ]

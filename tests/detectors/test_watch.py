@@ -194,3 +194,11 @@ def test_a_quiet_training_says_nothing(watch: Watch) -> None:
     }
     seconds = [0.5 + (row * 31 % 7) / 200 for row in rows]
     assert told(watch, opened(), taken(block(0, values, seconds))) == []
+
+
+def test_a_duration_that_the_training_pushes_is_not_judged_where_it_was_in_a_pause(watch: Watch) -> None:
+    calm = [1.0 + number % 3 / 100 for number in range(40)]
+    told(watch, opened(), taken(block(0, {"step_duration_seconds": calm}), phases={"eval": 0.0}))
+    assert told(watch, taken(block(40, {"step_duration_seconds": [30.0]}), phases={"eval": 29.0})) == []
+    (found,) = told(watch, taken(block(41, {"step_duration_seconds": [30.0]}), phases={"eval": 29.0}))
+    assert found.alert == "SlowStep"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -105,3 +106,52 @@ def test_what_is_off_is_not_told(start_daemon: Callable[..., Daemon]) -> None:
     eventually(lambda: firing(daemon, "loud") == 1)
     assert firing(daemon, "quiet") is None
     assert [one["name"] for one in alerts(daemon)] == ["loud"]
+
+
+STALLS = {"TRACKSIDE_ALERTS__STALL_AFTER": "2s"}
+SAMPLED = 'trackside_collector_last_success_timestamp_seconds{collector="cpu"}'
+TRAIN = """
+import sys, time
+import trackside
+run = trackside.init("stuck", id="stuck-1", endpoint=sys.argv[1])
+for step in range(20):
+    run.push(step=step, loss=float("nan") if step > 15 else 2.0 - step / 100)
+    time.sleep(0.1)
+print("waits", flush=True)
+sys.stdin.readline()
+run.push(step=20, loss=2.0)
+run.finish()
+"""
+
+
+def test_a_stall_and_a_nan_outlive_the_daemon_and_are_told_once(start_daemon: Callable[..., Daemon]) -> None:
+    daemon = start_daemon(environ=STALLS)
+    process = subprocess.Popen(
+        [sys.executable, "-c", TRAIN, daemon.endpoint],
+        env=clean_environ(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        found = {"NonFinite", "TrainingStalled"}
+        eventually(lambda: {one["alert"] for one in alerts(daemon) if one["severity"] == "critical"} >= found)
+        before = alerts(daemon)
+        daemon.stop(signal.SIGKILL)
+        again = start_daemon(environ=STALLS)
+        eventually(lambda: firing(again, "stuck") == 1)
+        stuck = [name for name in again.series() if name.startswith('trackside_alert_firing{alert="TrainingStalled"')]
+        assert [again.series()[name] for name in stuck] == [1]
+        eventually(lambda: again.series().get('trackside_training_step{rank="0",run="stuck"}') == 19)
+        since = again.series()[SAMPLED]
+        eventually(lambda: again.series()[SAMPLED] > since + 4)
+        assert [(one["alert"], one["started"], one["ended"]) for one in alerts(again)] == [
+            (one["alert"], one["started"], None) for one in before
+        ]
+        assert not [line for line in again.log if "NonFinite" in line or "TrainingStalled" in line]
+        process.communicate("\n", timeout=60)
+        eventually(lambda: [one for one in alerts(again) if one["alert"] == "TrainingStalled" and one["ended"]])
+        assert len(alerts(again)) == len(before)
+    finally:
+        process.kill()
+        process.wait()

@@ -44,6 +44,12 @@ CAUSES = (
     Cause("LossSpike", ("LossHardBatch",), "rank", "the samples of a spike are no batches by themselves"),
     Cause("ThroughputRegression", ("SlowStep",), "rank", "all steps are slow"),
     Cause(
+        "OomKilled",
+        ("TrainingProcessDied", "TrainingStalled", "RankSilent"),
+        "run",
+        "the others of a run end, or wait without end, for who was killed",
+    ),
+    Cause(
         "TrainingProcessDied", ("TrainingStalled", "RankSilent"), "run", "who is dead makes no steps and says nothing"
     ),
 )
@@ -71,10 +77,13 @@ def folded(alert: str) -> tuple[str, ...]:
 
 
 class Causes:
-    """What fires, or has fired of late, and may be the cause of more."""
+    """What fires, or has fired of late, and may be the cause of more that is no worse.
+
+    A gradient norm that is infinite for one step, as mixed precision has it, is information: it hides no warning.
+    """
 
     def __init__(self) -> None:
-        self._until: dict[tuple[str, str, str], float] = {}
+        self._until: dict[tuple[str, str, str], tuple[float, int]] = {}
 
     def note(self, alarm: Alarm, now: float) -> None:
         """Remember it if it is a cause."""
@@ -82,21 +91,31 @@ class Causes:
         if within is not None:
             key = (alarm.alert, alarm.run, _rank(alarm) if within == "rank" else "")
             lasts = not (alarm.over or alarm.once)
-            self._until.pop(key, None)
-            self._until[key] = inf if lasts else now + AFTER_SECONDS
+            until, severity = self._until.pop(key, (-inf, 0))
+            severity = max(SEVERITIES.index(alarm.severity), severity if until >= now else 0)
+            self._until[key] = inf if lasts else now + AFTER_SECONDS, severity
             if len(self._until) > REMEMBERED:
                 del self._until[next(iter(self._until))]
 
     def explains(self, alarm: Alarm, now: float) -> bool:
         """Whether it follows from something that fires or did a moment ago."""
-        return any(
-            self._until.get((cause.alert, alarm.run, _rank(alarm) if cause.within == "rank" else ""), -inf) >= now
-            for cause in _OF.get(alarm.alert, ())
-        )
+        severity = SEVERITIES.index(alarm.severity)
+        for cause in _OF.get(alarm.alert, ()):
+            key = (cause.alert, alarm.run, _rank(alarm) if cause.within == "rank" else "")
+            until, least = self._until.get(key, (-inf, 0))
+            if until >= now and severity <= least:
+                return True
+        return False
+
+    def ended(self, alert: str, run: str, now: float) -> None:
+        """An alert of a run is over, whether or not those who said it have said so."""
+        for key, (until, severity) in self._until.items():
+            if key[:2] == (alert, run):
+                self._until[key] = min(until, now + AFTER_SECONDS), severity
 
     def forget(self, now: float) -> None:
         """Those that are over for long."""
-        for key in [key for key, until in self._until.items() if until < now]:
+        for key in [key for key, (until, _) in self._until.items() if until < now]:
             del self._until[key]
 
 

@@ -32,12 +32,14 @@ class Entry:
         had: What has had it since it began, by the labels that are `folded`; the first is in its labels.
         lasting: What of that has it still, until it says otherwise.
         until: It does not resolve before, in Unix seconds.
+        hold: Seconds that it fires at least.
         ended: When it resolved; None while it fires.
         silenced: A silence has it, or had when it resolved.
         told: The history knows all of it.
+        restored: It fired before this daemon.
     """
 
-    def __init__(self, alarm: Alarm, until: float) -> None:
+    def __init__(self, alarm: Alarm, until: float, hold: float = 0.0) -> None:
         self.alert = alarm.alert
         self.run = alarm.run
         self.labels = dict(alarm.labels)
@@ -48,9 +50,9 @@ class Entry:
         self.had: dict[Where, None] = {where(alarm): None}
         self.lasting: set[Where] = set()
         self.until = until
+        self.hold = hold
         self.ended: float | None = None
-        self.silenced = False
-        self.told = False
+        self.silenced = self.told = self.restored = False
 
     @property
     def severity(self) -> Severity:
@@ -120,19 +122,15 @@ def _listed(names: Sequence[str]) -> str:
 
 def restored(kept: Alert, until: float) -> Entry:
     """One that fired when a daemon before this one ended; *kept* is what the history has of it."""
+    entry = Entry(alarm_of(kept), until)
+    entry.silenced = kept.silenced
+    entry.told = entry.restored = True
+    return entry
+
+
+def alarm_of(kept: Alert) -> Alarm:
+    """By what an alert of the history would have begun."""
     severity: Severity = next((one for one in SEVERITIES if one == kept.severity), "warning")
     labels = tuple(sorted(kept.labels.items()))
-    alarm = Alarm(
-        kept.alert,
-        severity,
-        labels,
-        kept.started,
-        kept.summary.partition(OTHERS)[0],
-        kept.description,
-        run=kept.run,
-        evidence=kept.evidence,
-    )
-    entry = Entry(alarm, until)
-    entry.silenced = kept.silenced
-    entry.told = True
-    return entry
+    said = kept.summary.partition(OTHERS)[0], kept.description
+    return Alarm(kept.alert, severity, labels, kept.started, *said, run=kept.run, evidence=kept.evidence)

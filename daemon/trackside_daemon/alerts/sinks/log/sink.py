@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 MOST = 1000
 """Lines that wait at once, and alerts that are known of; beyond it the oldest go."""
 
+LOGGED_ELSEWHERE = frozenset({"RunStarted", "RunRestarted", "RunFinished"})
+"""Those that the log has already: it says of every run that it begins and how it ended."""
+
 log = logging.getLogger("trackside")
 
 
@@ -95,6 +98,8 @@ class Lines:
         self.dropped += len(message.alerts)
 
     def _say(self, alert: Alert, line: str) -> None:
+        if alert.alert in LOGGED_ELSEWHERE:
+            return
         self._lines.append((alert, line))
         if len(self._lines) > MOST:
             self._begun.discard(key(self._lines.popleft()[0]))
