@@ -28,6 +28,6 @@ class Told(Protocol):
         """The `record.Alert`s of a batch that the book made."""
 
 
-def watchers(*, stall_after: float = 60.0) -> list[Watcher]:
-    """All of them, made anew; *stall_after* is the least silence in seconds that is a stall."""
-    return [Watch(), RunWatch(stall_after=stall_after)]
+def watchers(*, stall_after: float = 60.0, straggler_window: float = 10.0) -> list[Watcher]:
+    """All of them, made anew; the arguments are those of `RunWatch`."""
+    return [Watch(), RunWatch(stall_after=stall_after, straggler_window=straggler_window)]

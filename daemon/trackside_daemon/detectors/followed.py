@@ -8,7 +8,7 @@ from trackside_daemon.detectors.blind import RunBlind
 from trackside_daemon.detectors.checkpoints import Checkpoints
 from trackside_daemon.detectors.data_loader import DataLoader
 from trackside_daemon.detectors.stalled import RankSilent, Stalled
-from trackside_daemon.detectors.straggler import Straggler
+from trackside_daemon.detectors.straggler import SECONDS, Straggler
 from trackside_daemon.detectors.words import span
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ class Part(Protocol):
 class Followed:
     """A run that is followed, and who looks after it."""
 
-    def __init__(self, run: Run, floor: float) -> None:
+    def __init__(self, run: Run, floor: float, straggler_window: float = SECONDS) -> None:
         self.run = run
         self.checkpoints = Checkpoints(run)
         self.parts: tuple[Part, ...] = (
-            *(Stalled(run), RankSilent(run, floor), Straggler(run), DataLoader(run)),
+            *(Stalled(run), RankSilent(run, floor), Straggler(run, straggler_window), DataLoader(run)),
             *(self.checkpoints, RunBlind(run)),
         )
         self.sources: set[str] = set()

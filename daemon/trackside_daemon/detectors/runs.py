@@ -13,6 +13,7 @@ from trackside_daemon.detectors.losses_seen import LossSeen
 from trackside_daemon.detectors.run_rank import Rank
 from trackside_daemon.detectors.run_view import Run
 from trackside_daemon.detectors.stalled import FLOOR
+from trackside_daemon.detectors.straggler import SECONDS
 from trackside_daemon.detectors.user_alerts import UserAlerts
 from trackside_daemon.record import ENDED, USER_ALERT, Event, Opened, Taken
 
@@ -40,10 +41,12 @@ class RunWatch:
 
     Args:
         stall_after: Seconds of silence that are never a stall; beyond that a run's own pace decides.
+        straggler_window: Seconds in which the ranks of a run are compared once.
     """
 
-    def __init__(self, *, stall_after: float = FLOOR) -> None:
+    def __init__(self, *, stall_after: float = FLOOR, straggler_window: float = SECONDS) -> None:
         self._floor = stall_after
+        self._straggler_window = straggler_window
         self._clock = Clock()
         self._runs: dict[tuple[str, int], Followed] = {}
         self._ranks: dict[str, Rank] = {}
@@ -98,7 +101,8 @@ class RunWatch:
     def _follow(self, place: tuple[str, int]) -> Followed:
         followed = self._runs.get(place)
         if followed is None:
-            followed = self._runs[place] = Followed(Run(*place, self._clock.at, self._floor), self._floor)
+            run = Run(*place, self._clock.at, self._floor)
+            followed = self._runs[place] = Followed(run, self._floor, self._straggler_window)
             if len(self._runs) > RUNS:
                 self._forget(next(iter(self._runs)))
         return followed

@@ -21,7 +21,7 @@ OWN = ("data", "forward")
 OWN_BESIDE_SYNC = ("backward", "optimizer")
 """So are these where the waiting is a phase of its own; else it is in them, as DDP reduces gradients in backward()."""
 
-STEPS, SECONDS = 20, 10
+STEPS, SECONDS = 20, 10.0
 """A window is of so many steps and so long, at least."""
 
 WINDOWS = 50
@@ -43,20 +43,25 @@ class Mark(NamedTuple):
 
 
 class Straggler:
-    """`StragglerRank` of one run: of several it is said of the slowest."""
+    """`StragglerRank` of one run: of several it is said of the slowest.
 
-    def __init__(self, run: Run) -> None:
+    Args:
+        window: Seconds in which the ranks are compared once, at least.
+    """
+
+    def __init__(self, run: Run, window: float = SECONDS) -> None:
         self._run = run
+        self._window = window
         self._marks: dict[int, Mark] = {}
         self._slow: dict[int, int] = {}
-        self._began = run.at - crc32(run.id.encode()) % SECONDS  # not all runs at the same tick
+        self._began = run.at - crc32(run.id.encode()) % 1000 / 1000 * window  # not all runs at the same tick
         self._steps = 0.0
         self._said: int | None = None
 
     def look(self, clock: Clock) -> Iterator[Alarm]:
         """Once a window, which is when each rank is looked at."""
         run = self._run
-        if len(run.ranks) < 2 or run.steps - self._steps < STEPS or clock.at - self._began < SECONDS:
+        if len(run.ranks) < 2 or run.steps - self._steps < STEPS or clock.at - self._began < self._window:
             return
         self._began, self._steps = clock.at, run.steps
         times = self._times()
