@@ -23,6 +23,7 @@ from trackside_daemon.collectors.thermal import ThermalCollector
 from trackside_daemon.collectors.time import TimeCollector
 from trackside_daemon.collectors.vmstat import VmstatCollector
 from trackside_daemon.config import describe, variables
+from trackside_daemon.detectors.straggler import RATIO
 from trackside_daemon.history import writer
 from trackside_daemon.ingest import sessions
 from trackside_daemon.metric import Metric
@@ -148,7 +149,7 @@ def sections() -> dict[str, list[Metric]]:
     ]
     ingest = [one for one in vars(sessions).values() if isinstance(one, Metric)]
     return {
-        "training": [*dict.fromkeys([*training, *families.KNOWN.values()])],
+        "training": [*dict.fromkeys([*training, *families.KNOWN.values(), RATIO])],
         "alerts": [alerts.FIRING, alerts.BEGUN, alerts.EXCESS],
         "gpu": list(GpuCollector.metrics),
         "nvml": list(NvmlCollector.metrics),

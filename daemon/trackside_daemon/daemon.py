@@ -48,7 +48,7 @@ from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.rank import End
 from trackside_daemon.training.runs import Moment, Runs
 from trackside_daemon.training.verdict import UNKNOWN
-from trackside_daemon.watching import all_watchers
+from trackside_daemon.watching import all_watchers, recall
 from trackside_daemon.web.address import is_loopback, written
 from trackside_daemon.web.api import values
 from trackside_daemon.web.app import Pages
@@ -124,6 +124,7 @@ class Daemon:
         self._book.restore(fired, self._started)
         try:
             found = all_watchers(self._state, config.alerts, fired)
+            recall(found, self._history.database, fired)
         except RuleError as error:
             raise StartError(str(error)) from error
         self._pipeline = Pipeline(self._state, self._history, found, self._book)

@@ -9,6 +9,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
+from trackside_daemon.alerts.parts import Shows
 from trackside_daemon.metric import Batch, Metric, Sample
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Pipeline:
         self._state = state
         self._history = history
         self._watchers = tuple(watchers)
+        self._shows = tuple(one for one in watchers if isinstance(one, Shows))
         self._book = book
         self._told = tuple(told)
         self._wall = wall
@@ -110,7 +112,12 @@ class Pipeline:
     def _look(self, watcher: Watcher, batch: Batch) -> None:
         self._alarms.extend(watcher.take(batch))
 
-    def _alert(self, _: Batch) -> None:
+    def _show(self, _: Batch) -> None:
+        for watcher in self._shows:
+            for batch in watcher.shown():
+                self._state.update(batch)
+
+    def _alert(self, batch: Batch) -> None:
         """Tell the book what was found; what it makes of that goes to the state and the history."""
         now, alarms = self._wall(), self._alarms
         if self._book is None or not (alarms or abs(now - self._booked) >= BOOK_SECONDS):
@@ -119,12 +126,13 @@ class Pipeline:
         said = self._book.take(alarms, now) if alarms else []
         if abs(now - self._booked) >= BOOK_SECONDS:
             self._booked = now
+            self._stage("detectors", self._show, batch)
             said = [*said, *self._book.tick(now)]
-        for batch in said:
-            self._stage("state", self._state.update, batch)
-            self._stage("history", self._history.take, batch)
+        for words in said:
+            self._stage("state", self._state.update, words)
+            self._stage("history", self._history.take, words)
             for one in self._told:
-                self._stage("told", one.take, batch)
+                self._stage("told", one.take, words)
 
     def _stage(self, name: str, stage: Callable[[Batch], None], batch: Batch) -> None:
         try:

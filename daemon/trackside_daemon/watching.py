@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from trackside_daemon.alerts import builtin, custom
 from trackside_daemon.alerts.catalogue import catalogue
 from trackside_daemon.alerts.leaks import Leaks
-from trackside_daemon.alerts.parts import watchers
+from trackside_daemon.alerts.parts import Recalls, watchers
+from trackside_daemon.alerts.pasts import pasts
 from trackside_daemon.alerts.rules import Rules
 from trackside_daemon.ingest import sessions
 from trackside_daemon.metric import Metric
@@ -16,11 +17,12 @@ from trackside_daemon.pipeline import FAILURES
 from trackside_daemon.sampler import Sampler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from trackside_daemon.alert_sections import AlertsSection
     from trackside_daemon.alerts.parts import Watcher
     from trackside_daemon.alerts.rule import Rule
+    from trackside_daemon.history.series import Readable
     from trackside_daemon.record import Alert
     from trackside_daemon.state import State
 
@@ -36,10 +38,22 @@ def rules(section: AlertsSection) -> list[Rule]:
     return [*builtin.rules(section.thresholds), *custom.rules(section.rules, families)]
 
 
+RECALL_SECONDS = 2.0
+"""What a start may take longer for what detectors have to learn: some 20 ms a rank."""
+
+
+def recall(watchers: Iterable[Watcher], history: Readable, fired: Sequence[Alert]) -> None:
+    """Let those that learn go on from what the *history* has of the runs that have not ended; before anything is pushed."""
+    learning = [one for one in watchers if isinstance(one, Recalls)]
+    for past in pasts(history, RECALL_SECONDS) if learning else ():
+        for one in learning:
+            one.recall(past, fired)
+
+
 def all_watchers(
     state: State,
     section: AlertsSection,
-    fired: Iterable[Alert],
+    fired: Sequence[Alert],
     clock: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
 ) -> list[Watcher]:
@@ -62,5 +76,5 @@ def all_watchers(
     for alert in fired:
         judges.adopt(alert)
         leaks.adopt(alert)
-    parts = watchers(stall_after=section.stall_after, straggler_window=section.straggler_window)
+    parts = watchers(stall_after=section.stall_after, straggler_window=section.straggler_window, fired=fired)
     return [*parts, judges, leaks]

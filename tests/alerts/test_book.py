@@ -259,3 +259,67 @@ def test_while_nothing_changes_nothing_is_said(told: Told) -> None:
     told.take(alarm(), at=2)
     assert told.book.take([alarm()], NOW + 3) == []
     assert told.book.tick(NOW + 4) == []
+
+
+def test_what_comes_and_goes_all_day_fires_for_longer_each_time(told: Told) -> None:
+    for at in range(0, 86_400, 121):
+        told.take(alarm(time=NOW + at), at=at).take(over(alarm()), at=at + 1)
+        for second in range(at + 1, at + 121, 10):
+            told.tick(second)
+    assert told.begun()["NonFinite"] < 40
+    told.tick(2 * 86_400)
+    assert told.firing == {CRITICAL: 0.0}
+
+
+def test_what_comes_again_much_later_fires_for_two_minutes(told: Told) -> None:
+    told.take(alarm()).take(over(alarm()), at=3).tick(120).tick(1020)
+    told.take(alarm(time=NOW + 1100), at=1100).take(over(alarm()), at=1101).tick(1100 + 120)
+    assert told.firing == {CRITICAL: 0.0}
+
+
+def restored(*alerts: Alert) -> Told:
+    told = Told()
+    told.book.restore(alerts, NOW)
+    return told
+
+
+ABOUT = {"key": "loss", "rank": "0", "run": "name-id"}
+
+
+def test_what_a_daemon_before_has_told_explains_its_effects_still() -> None:
+    told = restored(Alert("NonFinite", "critical", NOW - 50, "id", ABOUT)).take(alarm("LossSpike"))
+    assert told.firing == {CRITICAL: 1.0}
+
+
+def test_what_is_said_to_be_over_after_a_restart_is_over_at_once() -> None:
+    told = restored(Alert("NonFinite", "critical", NOW - 500, "id", ABOUT)).take(over(alarm())).tick(1)
+    assert told.firing == {CRITICAL: 0.0}
+
+
+def test_what_happened_once_before_a_restart_ends_when_it_would_have() -> None:
+    told = restored(Alert("UserAlert", "warning", NOW - 880, "id", {"run": "name-id"})).tick(19)
+    assert set(told.firing.values()) == {1.0}
+    told.tick(20)
+    assert set(told.firing.values()) == {0.0}
+
+
+def test_a_cause_that_nobody_says_anything_more_of_explains_no_more(told: Told) -> None:
+    told.take(alarm()).book.off = Off(("NonFinite",))
+    told.tick(5).take(alarm("LossSpike"), at=6)
+    assert ("LossSpike", "critical", "0") not in told.firing
+    told.take(alarm("LossSpike"), at=200)
+    assert told.firing["LossSpike", "critical", "0"] == 1.0
+
+
+def test_a_kill_for_memory_explains_the_ends_and_the_waiting_of_the_others(told: Told) -> None:
+    told.take(
+        alarm("OomKilled"), alarm("TrainingProcessDied", rank=1), alarm("TrainingStalled"), alarm("RankSilent", rank=2)
+    )
+    assert {alert for alert, *_ in told.firing} == {"OomKilled"}
+
+
+def test_begin_and_end_of_a_run_are_logged_by_who_follows_it(told: Told, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    told.take(*(alarm(one, severity="info", once=True) for one in ("RunStarted", "RunFinished"))).tick(500)
+    assert caplog.messages == []
+    assert set(told.firing.values()) == {0.0}

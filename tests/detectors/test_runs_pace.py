@@ -37,6 +37,18 @@ def test_a_rank_whose_own_time_is_longer_than_that_of_the_others_is_a_straggler(
     assert "takes 0.04 s of its own for a step, 1.33 times the 0.03 s of the median rank" in alarm.summary
 
 
+def test_how_far_ranks_are_behind_is_on_the_page_until_the_run_ends() -> None:
+    run = Running(4)
+    train(run, 40, lambda rank, steps: {"forward": steps * (0.045 if rank == 1 else 0.03)}, 4)
+    (batch,) = run.watch.shown()
+    ratios = {sample.labels: round(float(sample.value), 6) for sample in batch.samples}
+    assert ratios == {("net", str(rank)): 1.5 if rank == 1 else 1.0 for rank in range(4)}
+    assert run.watch.shown() == [], "once a window"
+    run.marks("finished")
+    (batch,) = run.watch.shown()
+    assert (batch.samples, batch.complete) == ([], True)
+
+
 def test_it_is_over_when_it_is_as_fast_as_the_others() -> None:
     run = Running(4)
     train(run, 400, lambda rank, steps: {"forward": steps * (0.04 if rank == 1 else 0.03)}, 4)
@@ -159,17 +171,41 @@ def test_two_checkpoints_make_no_schedule() -> None:
     assert not run.trouble
 
 
-def test_what_clients_lose_makes_the_monitor_blind() -> None:
+def lose(messages: int) -> Running:
     run = Running(2)
-    run.push(1, 0, 1, dropped=5)
-    for second in range(2, 400):
-        run.push(second, 0, dropped=5 + 2 * (second < 20))
-        run.push(second, 1, dropped=5)
-        run.wait(1)
-    (alarm,) = [alarm for alarm in run.trouble if not alarm.over]
+    run.push(1, 0, 1)
+    run.tell("gap", 0, batches=messages)
+    run.wait(1)
+    return run
+
+
+def test_what_clients_lose_makes_the_monitor_blind() -> None:
+    run = lose(1200)
+    (alarm,) = run.trouble
     assert (alarm.alert, alarm.labels) == ("MonitorBlind", (("run", "net"),))
-    assert alarm.summary == "2 values that run net pushed are lost: its client could not keep them"
+    assert alarm.summary.startswith("1,200 messages of pushed values are lost: the client of run net had no room")
+    for second in range(2, 400):
+        run.push(second, 0, 1)
+        run.wait(1)
     assert len(run.said("MonitorBlind", over=True)) == 1
+
+
+def test_a_single_message_is_worth_knowing_only() -> None:
+    run = lose(1)
+    (alarm,) = run.said("MonitorBlind")
+    assert alarm.severity == "info"
+    assert alarm.summary.startswith("1 message of pushed values is lost")
+    run.tell("gap", 1, batches=9)
+    run.wait(1)
+    assert [one.severity for one in run.said("MonitorBlind")] == ["info", "warning"]
+
+
+def test_values_that_are_no_numbers_are_no_loss_of_the_monitor() -> None:
+    run = Running()
+    for second in range(20):
+        run.push(second, dropped=5 * second)
+        run.wait(1)
+    assert not run.said("MonitorBlind")
 
 
 def test_a_stage_of_the_pipeline_that_fails_makes_it_blind() -> None:

@@ -9,6 +9,7 @@ from fed import alarms, feed, same_in_parts_and_beforehand
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trackside_daemon.detectors.base import Column, Context
 from trackside_daemon.detectors.throughput import Throughput
 
 
@@ -73,3 +74,12 @@ def test_it_needs_some_samples_to_know_the_usual() -> None:
 def test_it_says_the_same_however_it_is_fed(parts: list[tuple[int, float]], size: int) -> None:
     values = [level for count, level in parts for _ in range(count)]
     same_in_parts_and_beforehand(Throughput, values, size)
+
+
+def test_milliseconds_are_nobody_s_trouble_where_a_loss_of_time_counts() -> None:
+    context, steps = Context(), range(400)
+    seconds = [(0.002 if step < 200 else 0.0022) + step % 7 / 1e6 for step in steps]
+    assert [*Throughput().take(Column(steps, steps, seconds), context)]
+    assert not [*Throughput(lost=0.005).take(Column(steps, steps, seconds), context)]
+    slow = [100 * one for one in seconds]
+    assert [*Throughput(lost=0.005).take(Column(steps, steps, slow), context)]

@@ -28,7 +28,9 @@ def whole(place: Path) -> Iterator[Whole]:
     made.close()
 
 
-def run(whole: Whole, seconds: float, values: Callable[[float], Mapping[str, float | None]], every: float = EVERY) -> None:
+def run(
+    whole: Whole, seconds: float, values: Callable[[float], Mapping[str, float | None]], every: float = EVERY
+) -> None:
     """Ticks for so long, with the values as they are so many seconds after the first of them."""
     begun = whole.after
     while whole.after <= begun + seconds:
@@ -90,7 +92,9 @@ def test_memory_of_a_gpu_that_grows_for_hours(whole: Whole) -> None:
     def held(growth: float) -> Callable[[float], Mapping[str, float]]:
         return lambda since: {
             "trackside_process_info{pid=7,role=rank,run=long,run_id=long,rank=0}": 1.0,
-            "trackside_gpu_process_memory_bytes{gpu=0,uuid=G,pid=7}": 40 * GIB + growth * since / 3600 + since % 7 * 2**20,
+            "trackside_gpu_process_memory_bytes{gpu=0,uuid=G,pid=7}": 40 * GIB
+            + growth * since / 3600
+            + since % 7 * 2**20,
             "trackside_training_step{run=long,rank=0}": whole.after,
         }
 

@@ -67,7 +67,9 @@ ROWS = {
     "TrainingStalled": Row("real processes", f"{RANKS}_of_which_one_is_slow_and_then_stays_away"),
     "RankSilent": Row("real processes", f"{HERE}::test_a_rank_that_is_stopped_while_the_other_goes_on"),
     "TrainingProcessDied": Row("real processes", f"{RUNS}::test_ranks_that_are_killed_are_one_alert_with_its_cause"),
-    "OomKilled": Row("real process", "tests/end_to_end/test_ends.py::test_a_training_that_the_oom_killer_ends_is_shown_as_that"),
+    "OomKilled": Row(
+        "real process", "tests/end_to_end/test_ends.py::test_a_training_that_the_oom_killer_ends_is_shown_as_that"
+    ),
     "DataLoaderDied": Row(
         "real process",
         "tests/end_to_end/test_dataloaders.py::test_a_worker_that_finds_shared_memory_full_is_seen_for_what_it_is",
@@ -136,7 +138,11 @@ def alerts(daemon: Daemon, name: str = "") -> list[dict[str, Any]]:
 
 def trouble(daemon: Daemon) -> list[tuple[str, str]]:
     """What is worse than an info, but for `TIMINGS`: run and alert."""
-    return [(one["name"], one["alert"]) for one in alerts(daemon) if one["severity"] != "info" and one["alert"] not in TIMINGS]
+    return [
+        (one["name"], one["alert"])
+        for one in alerts(daemon)
+        if one["severity"] != "info" and one["alert"] not in TIMINGS
+    ]
 
 
 class Stage:

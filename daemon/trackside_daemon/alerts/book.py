@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.causes import Causes, folded, precedence
-from trackside_daemon.alerts.entry import Entry, restored, where
+from trackside_daemon.alerts.entry import Entry, alarm_of, restored, where
 from trackside_daemon.alerts.families import BEGUN, EXCESS, FIRING, labels
 from trackside_daemon.alerts.off import Off
 from trackside_daemon.metric import Batch, Sample
@@ -24,14 +24,24 @@ LEAST_SECONDS = 120.0
 LONGER = {"UserAlert": 900.0}
 """The same of those that are meant to be seen for longer."""
 
+LONGEST_SECONDS = 3600.0
+"""An alert that comes again within 15 minutes of its end fires for twice as long as before, up to this: one that comes and
+goes is told some 30 times a day at most, and not 700 times."""
+
 SHOWN_SECONDS = 900.0
 """The series of an alert stays at 0 for so long after its end."""
+
+ONCE = frozenset({"RunStarted", "RunRestarted", "RunFinished", "UserAlert"})
+"""Those that nobody will say anything more of."""
 
 RESTORED_SECONDS = 300.0
 """What fired before this daemon was started fires on for so long, unless it is found anew."""
 
 MOST = 1000
 """Alerts in the book, firing and resolved of late."""
+
+LOGGED_ELSEWHERE = frozenset({"RunStarted", "RunRestarted", "RunFinished"})
+"""Those that the log has already: it says of every run that it begins and how it ended."""
 
 log = logging.getLogger("trackside")
 
@@ -53,14 +63,17 @@ class Book:
         self._entries: dict[Key, Entry] = {}
         self._causes = Causes()
         self._begun: Counter[tuple[str, str, str]] = Counter()
-        self._excess = 0
+        self._excess = self._excess_told = 0
         self._changed = True
 
     def restore(self, kept: Iterable[Alert], now: float) -> None:
         """What fired when a daemon before this one ended: it is neither told nor counted again."""
         for one in kept:
-            entry = restored(one, now + RESTORED_SECONDS)
+            entry = restored(
+                one, max(now, one.started + self._hold(one.alert)) if one.alert in ONCE else now + RESTORED_SECONDS
+            )
             self._entries[_key(entry.alert, entry.run, entry.labels.items())] = entry
+            self._causes.note(alarm_of(one), now)
         self._changed = True
 
     def take(self, alarms: Iterable[Alarm], now: float) -> list[Batch]:
@@ -73,6 +86,8 @@ class Book:
             if alarm.over:
                 if entry is not None and entry.fires:
                     entry.lasting.discard(where(alarm))
+                    if entry.restored and not entry.lasting:
+                        entry.until = min(entry.until, now)
             elif entry is not None and entry.fires:
                 self._renew(entry, alarm, now)
             elif not self._causes.explains(alarm, now):
@@ -86,31 +101,35 @@ class Book:
             if entry.is_due(now) or (entry.fires and self.off.has(entry.alert, entry.labels)):
                 entry.ended, entry.told = max(now, entry.started), False
                 self._changed = True
-                level = _level(entry)
-                log.log(level, "%s is over after %.0f s: %s", entry.alert, entry.ended - entry.started, entry.summary)
+                self._causes.ended(entry.alert, entry.run, now)
+                _log(entry, f"is over after {entry.ended - entry.started:.0f} s")
             elif entry.ended is not None and now - entry.ended >= SHOWN_SECONDS:
                 del self._entries[key]
                 self._changed = True
         self._causes.forget(now)
-        return self._told() if self._changed or not all(entry.told for entry in self._entries.values()) else []
+        news = self._changed or self._excess != self._excess_told
+        return self._told() if news or not all(entry.told for entry in self._entries.values()) else []
 
     def _renew(self, entry: Entry, alarm: Alarm, now: float) -> None:
-        if entry.renew(alarm, now + self._hold(alarm)):
+        if entry.renew(alarm, now + self._hold(alarm.alert)):
             self._changed = True
-            log.log(_level(entry), "%s (now %s): %s", entry.alert, entry.severity, entry.summary)
+            _log(entry, f"(now {entry.severity})")
 
     def _begin(self, key: Key, alarm: Alarm, now: float) -> None:
-        self._entries.pop(key, None)
+        before = self._entries.pop(key, None)
         if not self._has_room():
             return
-        entry = self._entries[key] = Entry(alarm, now + self._hold(alarm))
+        hold = self._hold(alarm.alert)
+        if before is not None and not alarm.once:
+            hold = max(hold, min(LONGEST_SECONDS, 2 * before.hold))
+        entry = self._entries[key] = Entry(alarm, now + hold, hold)
         entry.renew(alarm, entry.until)
         self._begun[alarm.alert, alarm.severity, entry.labels.get("run", "")] += 1
         self._changed = True
-        log.log(_level(entry), "%s (%s): %s", entry.alert, entry.severity, entry.summary)
+        _log(entry, f"({entry.severity})")
 
-    def _hold(self, alarm: Alarm) -> float:
-        return LONGER.get(alarm.alert, self._least) if alarm.once else self._least
+    def _hold(self, alert: str) -> float:
+        return LONGER.get(alert, self._least)
 
     def _has_room(self) -> bool:
         """Whether another may fire; what has resolved gives way, the first first."""
@@ -123,7 +142,6 @@ class Book:
         if not self._excess:
             log.warning("%d alerts fire; further ones are only counted", MOST)
         self._excess += 1
-        self._changed = True
         return False
 
     def _told(self) -> list[Batch]:
@@ -131,7 +149,7 @@ class Book:
         news = [entry for entry in self._entries.values() if not entry.told]
         for entry in news:
             entry.told = True
-        self._changed = False
+        self._changed, self._excess_told = False, self._excess
         return [Batch("alerts", self._samples(), complete=True, records=[entry.record() for entry in news])]
 
     def _samples(self) -> list[Sample]:
@@ -155,5 +173,7 @@ def _key(alert: str, run: str, about: Iterable[tuple[str, str]]) -> Key:
     return alert, run, tuple(sorted((name, value) for name, value in about if name not in left_out))
 
 
-def _level(entry: Entry) -> int:
-    return logging.INFO if entry.severity == "info" else logging.WARNING
+def _log(entry: Entry, what: str) -> None:
+    if entry.alert not in LOGGED_ELSEWHERE:
+        level = logging.INFO if entry.severity == "info" else logging.WARNING
+        log.log(level, "%s %s: %s", entry.alert, what, entry.summary)

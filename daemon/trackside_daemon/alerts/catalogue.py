@@ -20,6 +20,7 @@ from trackside_daemon.collectors.ranks import RanksCollector
 from trackside_daemon.collectors.thermal import ThermalCollector
 from trackside_daemon.collectors.time import TimeCollector
 from trackside_daemon.collectors.vmstat import VmstatCollector
+from trackside_daemon.detectors.straggler import RATIO
 from trackside_daemon.history import writer
 from trackside_daemon.metric import Metric
 from trackside_daemon.training import families
@@ -38,5 +39,5 @@ def catalogue(more: Iterable[Metric] = ()) -> dict[str, Metric]:
     """Those of the collectors, of trainings and of the history, and *more* that rooms above this one have."""
     training = (one for one in vars(families).values() if isinstance(one, Metric))
     known = [*training, *families.KNOWN.values(), writer.SIZE, writer.SAMPLES, writer.EXCESS, *more]
-    known += [metric for collector in _COLLECTORS for metric in collector.metrics]
+    known += [RATIO, *(metric for collector in _COLLECTORS for metric in collector.metrics)]
     return {metric.name: metric for metric in known}

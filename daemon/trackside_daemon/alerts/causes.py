@@ -44,6 +44,12 @@ CAUSES = (
     Cause("LossSpike", ("LossHardBatch",), "rank", "the samples of a spike are no batches by themselves"),
     Cause("ThroughputRegression", ("SlowStep",), "rank", "all steps are slow"),
     Cause(
+        "OomKilled",
+        ("TrainingProcessDied", "TrainingStalled", "RankSilent"),
+        "run",
+        "the others of a run end, or wait without end, for who was killed",
+    ),
+    Cause(
         "TrainingProcessDied", ("TrainingStalled", "RankSilent"), "run", "who is dead makes no steps and says nothing"
     ),
 )
@@ -93,6 +99,12 @@ class Causes:
             self._until.get((cause.alert, alarm.run, _rank(alarm) if cause.within == "rank" else ""), -inf) >= now
             for cause in _OF.get(alarm.alert, ())
         )
+
+    def ended(self, alert: str, run: str, now: float) -> None:
+        """An alert of a run is over, whether or not those who said it have said so."""
+        for key, until in self._until.items():
+            if key[:2] == (alert, run):
+                self._until[key] = min(until, now + AFTER_SECONDS)
 
     def forget(self, now: float) -> None:
         """Those that are over for long."""

@@ -32,11 +32,13 @@ class Entry:
         had: What has had it since it began, by the labels that are `folded`; the first is in its labels.
         lasting: What of that has it still, until it says otherwise.
         until: It does not resolve before, in Unix seconds.
+        hold: Seconds that it fires at least.
         ended: When it resolved; None while it fires.
         told: The history knows all of it.
+        restored: It fired before this daemon.
     """
 
-    def __init__(self, alarm: Alarm, until: float) -> None:
+    def __init__(self, alarm: Alarm, until: float, hold: float = 0.0) -> None:
         self.alert = alarm.alert
         self.run = alarm.run
         self.labels = dict(alarm.labels)
@@ -47,8 +49,9 @@ class Entry:
         self.had: dict[Where, None] = {where(alarm): None}
         self.lasting: set[Where] = set()
         self.until = until
+        self.hold = hold
         self.ended: float | None = None
-        self.told = False
+        self.told = self.restored = False
 
     @property
     def severity(self) -> Severity:
@@ -118,18 +121,14 @@ def _listed(names: Sequence[str]) -> str:
 
 def restored(kept: Alert, until: float) -> Entry:
     """One that fired when a daemon before this one ended; *kept* is what the history has of it."""
+    entry = Entry(alarm_of(kept), until)
+    entry.told = entry.restored = True
+    return entry
+
+
+def alarm_of(kept: Alert) -> Alarm:
+    """By what an alert of the history would have begun."""
     severity: Severity = next((one for one in SEVERITIES if one == kept.severity), "warning")
     labels = tuple(sorted(kept.labels.items()))
-    alarm = Alarm(
-        kept.alert,
-        severity,
-        labels,
-        kept.started,
-        kept.summary.partition(OTHERS)[0],
-        kept.description,
-        run=kept.run,
-        evidence=kept.evidence,
-    )
-    entry = Entry(alarm, until)
-    entry.told = True
-    return entry
+    said = kept.summary.partition(OTHERS)[0], kept.description
+    return Alarm(kept.alert, severity, labels, kept.started, *said, run=kept.run, evidence=kept.evidence)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from trackside_daemon.detectors.runs import RunWatch
 from trackside_daemon.detectors.watch import Watch
@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trackside_daemon.alarm import Alarm
+    from trackside_daemon.detectors.past import Past
     from trackside_daemon.metric import Batch
+    from trackside_daemon.record import Alert
 
 
 class Watcher(Protocol):
@@ -21,6 +23,22 @@ class Watcher(Protocol):
         """What follows from a batch."""
 
 
+@runtime_checkable
+class Recalls(Protocol):
+    """A watcher that learns, and goes on where a daemon before this one was."""
+
+    def recall(self, past: Past, fired: Sequence[Alert]) -> None:
+        """What a rank pushed, of those that train still, and all that fired then."""
+
+
+@runtime_checkable
+class Shows(Protocol):
+    """A watcher that measures something, too."""
+
+    def shown(self) -> Sequence[Batch]:
+        """What of it has changed since it was asked last."""
+
+
 class Told(Protocol):
     """Is told of alerts that began, got worse or ended, in the pipeline's thread: it keeps that for a thread of its own."""
 
@@ -28,6 +46,17 @@ class Told(Protocol):
         """The `record.Alert`s of a batch that the book made."""
 
 
-def watchers(*, stall_after: float = 60.0, straggler_window: float = 10.0) -> list[Watcher]:
-    """All of them, made anew; the arguments are those of `RunWatch`."""
-    return [Watch(), RunWatch(stall_after=stall_after, straggler_window=straggler_window)]
+def watchers(
+    *, stall_after: float = 60.0, straggler_window: float = 10.0, fired: Sequence[Alert] = ()
+) -> list[Watcher]:
+    """All of them, made anew.
+
+    Args:
+        stall_after: The least silence in seconds that is a stall.
+        straggler_window: Seconds in which the ranks of a run are compared once.
+        fired: What fired when the daemon before this one ended.
+    """
+    runs = RunWatch(stall_after=stall_after, straggler_window=straggler_window)
+    for alert in fired:
+        runs.adopt(alert)
+    return [Watch(), runs]

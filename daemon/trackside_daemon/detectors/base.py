@@ -50,7 +50,8 @@ class Context:
     """What is known of a rank beside the key that a detector follows; kept by whoever feeds the detectors.
 
     Attributes:
-        phase: The innermost phase that the rank is in; empty outside.
+        phase: The innermost phase that the rank is in; empty outside. A daemon knows it of what a training tells of its
+            steps' durations only: those that it measures itself are without pauses already.
         learning_rate: The last finite one; None before the first.
         rates: The same by step, of those pushed together with what is looked at, and of some before.
         rates_raised: The steps of late at which it rose by more than a tenth at once.

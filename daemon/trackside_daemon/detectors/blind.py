@@ -10,12 +10,17 @@ from trackside_daemon.detectors.words import count
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from trackside_daemon.alarm import Severity
     from trackside_daemon.detectors.clock import Clock
     from trackside_daemon.detectors.run_view import Run
     from trackside_daemon.metric import Sample
+    from trackside_daemon.record import Alert
 
 QUIET = 300.0
 """Seconds without a further loss after which it is over."""
+
+MANY = 10
+"""Messages: fewer are a gap of seconds, which is worth knowing and nothing to act on."""
 
 _LOOK = {
     "state": "What /metrics shows may be old.",
@@ -70,7 +75,7 @@ class PipelineBlind:
             stage = self._stages.setdefault(labels[0], Growing(0.0))
             where = (("stage", labels[0]),)
             if stage.take(value, clock.at):
-                text = f"the daemon's {labels[0]} has failed on {count(stage.lost)} batches of what it is told"
+                text = f"the daemon's {labels[0]} has failed on {count(stage.lost)} {'batch' if stage.lost == 1 else 'batches'} of what it is told"
                 look = f"{_LOOK.get(labels[0], 'Alerts may be missing.')} The daemon's log has the reason."
                 yield Alarm("MonitorBlind", "warning", where, clock.now, text, look)
             elif stage.ends(clock.at):
@@ -79,31 +84,53 @@ class PipelineBlind:
 
 
 class RunBlind:
-    """`MonitorBlind` where the clients of one run lose what is pushed."""
+    """`MonitorBlind` where the clients of one run had to drop messages: no room was left while no daemon took them.
+
+    Values that are no numbers are none of these: the client names their keys in the training's own log.
+    """
+
+    alert = "MonitorBlind"
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._dropped = Growing(0.0)
+        self._lost = 0
+        self._at = 0.0
+        self._severity: Severity | None = None
+
+    def adopt(self, kept: Alert) -> None:
+        """Something was lost before this daemon, of late."""
+        self._severity = "info" if kept.severity == "info" else "warning"
+
+    def gap(self, messages: int, at: float) -> None:
+        """A client had to drop so many messages, as is heard *at* this time, in watched seconds."""
+        self._lost += messages
+        self._at = at
 
     def look(self, clock: Clock) -> Iterator[Alarm]:
         """What time has changed."""
-        run = self._run
-        if self._dropped.take(run.dropped, clock.at):
-            text = f"{count(self._dropped.lost)} values that run {run.name} pushed are lost: its client could not keep them"
-            look = (
-                "Values that are no numbers are dropped, and so is what finds no room while no daemon answers: see the "
-                "log of the training, and whether this daemon was away."
-            )
-            yield run.alarm("MonitorBlind", "warning", clock.now, text, look)
-        elif self._dropped.ends(clock.at):
-            yield from self._over(clock)
+        if not self._lost and self._severity is None:
+            return
+        severity: Severity = "info" if self._lost < MANY else "warning"
+        if clock.at - self._at > QUIET:
+            yield from self.end(clock)
+        elif self._severity not in {severity, "warning"}:
+            self._severity = severity
+            yield self._say(severity, clock)
 
     def end(self, clock: Clock) -> Iterator[Alarm]:
-        """The run has ended."""
-        if self._dropped.at is not None:
-            self._dropped.at = None
-            yield from self._over(clock)
+        """Nothing more is lost, or the run has ended."""
+        if self._severity is not None:
+            text = f"nothing more that run {self._run.name} pushes is lost"
+            yield self._run.alarm("MonitorBlind", self._severity, clock.now, text, over=True)
+        self._lost, self._severity = 0, None
 
-    def _over(self, clock: Clock) -> Iterator[Alarm]:
-        text = f"nothing more that run {self._run.name} pushes is lost"
-        yield self._run.alarm("MonitorBlind", "warning", clock.now, text, over=True)
+    def _say(self, severity: Severity, clock: Clock) -> Alarm:
+        run = self._run
+        what = (
+            "1 message of pushed values is" if self._lost == 1 else f"{count(self._lost)} messages of pushed values are"
+        )
+        text = f"{what} lost: the client of run {run.name} had no room for more while no daemon took them"
+        look = (
+            "See whether this daemon was away or its disk full for long; a spool with more room would have kept them."
+        )
+        return run.alarm("MonitorBlind", severity, clock.now, text, look)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trackside_daemon.alarm import Alarm
     from trackside_daemon.detectors.clock import Clock
     from trackside_daemon.detectors.run_view import Run
-    from trackside_daemon.record import Event
+    from trackside_daemon.record import Alert, Event
 
 INTERVALS = 16
 """So many intervals are remembered."""
@@ -32,12 +32,19 @@ OVERDUE, LEAST = 2.0, 600.0
 class Checkpoints:
     """`CheckpointOverdue` of one run, by the events ``checkpoint`` that the training tells."""
 
+    alert = "CheckpointOverdue"
+
     def __init__(self, run: Run) -> None:
         self._run = run
         self._intervals: deque[float] = deque(maxlen=INTERVALS)
         self._last: float | None = None
         self._step: int | None = None
         self._said = False
+        self._adopted: Alert | None = None
+
+    def adopt(self, kept: Alert) -> None:
+        """One was overdue before this daemon, and is until it is made."""
+        self._adopted, self._said = kept, True
 
     def saved(self, event: Event, at: float) -> None:
         """A checkpoint was made, as is heard at *at*, in watched seconds."""
@@ -49,6 +56,9 @@ class Checkpoints:
 
     def look(self, clock: Clock) -> Iterator[Alarm]:
         """What time has changed."""
+        if self._adopted is not None:
+            yield self._run.again(self._adopted, clock.now)
+            self._adopted = None
         if self._last is None or len(self._intervals) < ENOUGH:
             return
         passed = clock.at - self._last

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from trackside_daemon.alarm import Alarm
     from trackside_daemon.detectors.clock import Clock
     from trackside_daemon.detectors.run_view import Run
+    from trackside_daemon.record import Alert
 
 STEPS, LEAST_STEPS = 100, 5
 SECONDS, LEAST_SECONDS = 60.0, 10.0
@@ -27,16 +28,26 @@ WINDOWS = 2
 class DataLoader:
     """`DataLoaderBottleneck` of one run, by the mean over its ranks."""
 
+    alert = "DataLoaderBottleneck"
+
     def __init__(self, run: Run) -> None:
         self._run = run
         self._began: float | None = None
         self._steps = self._waited = 0.0
         self._in_a_row = 0
         self._said = False
+        self._adopted: Alert | None = None
+
+    def adopt(self, kept: Alert) -> None:
+        """It waited before this daemon, and does until two windows say otherwise."""
+        self._adopted, self._said = kept, True
 
     def look(self, clock: Clock) -> Iterator[Alarm]:
         """Once a window."""
         run = self._run
+        if self._adopted is not None:
+            yield run.again(self._adopted, clock.now)
+            self._adopted = None
         if not run.waiting:
             return
         if self._began is None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.detectors.clock import Clock
     from trackside_daemon.detectors.run_rank import Rank
-    from trackside_daemon.record import Event
+    from trackside_daemon.record import Alert, Event
 
 OLD = 900.0
 """Seconds after which a death is no news, and its alert is over."""
@@ -21,6 +21,9 @@ WORKER = 60.0
 
 WAIT = 1.5
 """Seconds for which an exception waits, since a worker that caused it is seen with the next tick."""
+
+ALERTS = ("TrainingProcessDied", "OomKilled")
+"""All that can be found, by name."""
 
 OUT_OF_MEMORY = "OOM killed"
 RANKS = 8192
@@ -70,8 +73,18 @@ class Deaths:
 
     def __init__(self) -> None:
         self._told: dict[Who, Death] = {}
+        self._adopted: list[Alert] = []
         self._waiting: dict[Who, Death] = {}
         self._workers: dict[tuple[str, int], tuple[float, str]] = {}
+
+    def adopt(self, kept: Alert, clock: Clock) -> None:
+        """A death that fired before this daemon: nobody knows of which attempt it was, which is not this or a later one."""
+        if kept.run:
+            rank = int(kept.labels["rank"]) if "rank" in kept.labels else None
+            cause = OUT_OF_MEMORY if kept.alert == "OomKilled" else str(kept.evidence.get("cause", ""))
+            name = kept.labels.get("run", kept.run)
+            self._told[kept.run, -1, rank or 0] = Death(kept.run, name, rank, kept.started, "failed", cause, clock.at)
+            self._adopted.append(kept)
 
     def died(self, event: Event, name: str, clock: Clock) -> Iterator[Alarm]:
         """A rank has ended; whether by itself and not well."""
@@ -84,6 +97,9 @@ class Deaths:
         before = self._told.get(who)
         if before is not None and before.alert == death.alert:
             return
+        if before is not None:
+            text = f"rank {rank} of run {name} died of something else than was thought: {cause or state}"
+            yield self._told.pop(who).alarm(over=(clock.now or event.time, text))
         worker = self._worker(death)
         if worker or state == "lost" or cause.startswith(("SIG", "exit", OUT_OF_MEMORY)):
             yield self._tell(who, death, worker)
@@ -107,6 +123,11 @@ class Deaths:
 
     def look(self, clock: Clock) -> Iterator[Alarm]:
         """What has waited for long enough, and what is long ago."""
+        for kept in self._adopted:
+            death = self._told.get((kept.run, -1, int(kept.labels.get("rank", 0))))
+            if death is not None:
+                yield death.alarm()
+        self._adopted.clear()
         for who, death in list(self._waiting.items()):
             worker = self._worker(death)
             if worker or clock.at - death.seen >= WAIT:
@@ -132,7 +153,7 @@ class Deaths:
         """A rank that was thought lost speaks again."""
         who = rank.run.id, rank.run.attempt, rank.number
         self._waiting.pop(who, None)
-        death = self._told.pop(who, None)
+        death = self._told.pop(who, None) or self._told.pop((rank.run.id, -1, rank.number), None)
         if death is not None:
             yield death.alarm(over=(now, f"rank {rank.number} of run {rank.run.name} is back"))
 

@@ -33,6 +33,10 @@ class Firing:
         ended, self._severity = self._severity, {}
         return ((alert, key, severity) for (alert, key), severity in ended.items())
 
+    def now(self) -> set[tuple[str, str]]:
+        """The names of those that fire, and their keys."""
+        return set(self._severity)
+
     def severity(self, key: str, finding: Finding) -> Severity:
         """That of the alert that fires, if it does: an end is as severe as what it ends."""
         return self._severity.get((finding.alert, key), finding.severity)

@@ -17,10 +17,20 @@ if TYPE_CHECKING:
     from trackside_daemon.alarm import Alarm
     from trackside_daemon.detectors.clock import Clock
     from trackside_daemon.detectors.run_view import Run
+    from trackside_daemon.record import Alert
 
 
 class Part(Protocol):
-    """Looks after one thing of one run."""
+    """Looks after one thing of one run.
+
+    Attributes:
+        alert: What it says.
+    """
+
+    alert: str
+
+    def adopt(self, kept: Alert) -> None:
+        """It fired when the daemon before this one ended: it goes on until it is seen to be over."""
 
     def look(self, clock: Clock) -> Iterator[Alarm]:
         """What time, and what came meanwhile, has changed."""
@@ -34,12 +44,19 @@ class Followed:
 
     def __init__(self, run: Run, floor: float, straggler_window: float = SECONDS) -> None:
         self.run = run
-        self.checkpoints = Checkpoints(run)
+        self.checkpoints, self.blind = Checkpoints(run), RunBlind(run)
+        self.straggler = Straggler(run, straggler_window)
         self.parts: tuple[Part, ...] = (
-            *(Stalled(run), RankSilent(run, floor), Straggler(run, straggler_window), DataLoader(run)),
-            *(self.checkpoints, RunBlind(run)),
+            *(Stalled(run), RankSilent(run, floor), self.straggler, DataLoader(run)),
+            *(self.checkpoints, self.blind),
         )
         self.sources: set[str] = set()
+
+    def adopt(self, kept: Alert) -> None:
+        """Give an alert that fired before this daemon to whom it is of."""
+        for part in self.parts:
+            if part.alert == kept.alert:
+                part.adopt(kept)
 
 
 def last_words(run: Run, time: float, loss: str) -> str:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from math import ceil
+from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.window import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 GAPS = 512
 """Gaps of late whose 99th percentile counts."""
@@ -113,3 +117,14 @@ class Pace:
         if not self.known:
             return max(self._seeded or BEGINNING, self._floor)
         return max(self._floor, OVER_USUAL * self.usual, OVER_LONGEST * self.longest)
+
+
+def recalled(floor: float, pushes: Sequence[tuple[float, int]]) -> Pace:
+    """The pace of a run that has made these *pushes*: when, in Unix seconds, and at which step."""
+    pace, (at, high) = Pace(floor), pushes[0]
+    for time, step in pushes:
+        if step > high:
+            pace.add(time - at, step - high, 0.0)
+        if step != high:
+            at, high = time, step
+    return pace

@@ -56,6 +56,10 @@ OWN, OWN_LEAST = 16, 5
 """Gradient norms whose median the next is measured by, and how few there must be."""
 
 
+LOST_BY_EACH = 0.1
+"""The share of what a single slow step has to lose that each has to lose where all are slow: 5 ms of 50 ms."""
+
+
 class Found(NamedTuple):
     """A finding, and the key that it is of."""
 
@@ -101,7 +105,9 @@ class RankDetectors:
 
     def _made(self, what: str) -> tuple[Detector, ...]:
         made = tuple(detector() for detector in _DETECTORS[what])
-        return tuple(SlowStep(lost=self._lost) if isinstance(one, SlowStep) else one for one in made)
+        if what != "duration":
+            return made
+        return SlowStep(lost=self._lost), Throughput(lost=LOST_BY_EACH * self._lost)
 
     def _is_total(self, key: str) -> bool:
         """Of several keys of a role that with the shortest name is of the whole model."""

@@ -31,12 +31,10 @@ class Rank:
         phases: Seconds by phase.
         phase: The one that it is in, so far as that is known.
         wait: Seconds that it waited for data; None while it does not say.
-        dropped: Pushed values that the client could not keep; None before it was told.
     """
 
     __slots__ = (
         "at",
-        "dropped",
         "ended",
         "longest",
         "number",
@@ -63,7 +61,6 @@ class Rank:
         self.phases: dict[str, float] = {}
         self.phase = ""
         self.wait: float | None = None
-        self.dropped: float | None = None
 
     @property
     def pauses(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alarm import Alarm
+from trackside_daemon.alarm import SEVERITIES, Alarm
 from trackside_daemon.detectors.pace import Pace
 from trackside_daemon.detectors.run_rank import SYNC_PHASES
 from trackside_daemon.metric import Distribution
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trackside_daemon.alarm import Severity
     from trackside_daemon.detectors.run_rank import Rank
     from trackside_daemon.metric import Sample
+    from trackside_daemon.record import Alert
 
 _PHASE_SECONDS = "trackside_training_phase_seconds_total"
 _PUSHES = "trackside_training_client_pushes_total"
@@ -38,12 +39,12 @@ class Run:
         pausing: Ranks that are in a phase that is no part of a step.
         paused: Such phases that were left again.
         died: When a rank of it died, in watched seconds; None for never.
-        dropped: Values that its clients could not keep, since it is watched.
         waited: Seconds that its ranks waited for data, since it is watched; *waiting* of them say so.
         syncs: It tells the time in which it waits for other ranks.
         started: When its first rank began, in Unix seconds; 0 for unknown.
         state: How it has ended; empty while it lives.
         stalled: It is said to be.
+        adopted: A daemon before this one has said so: what ranks tell of themselves at first is from before.
     """
 
     def __init__(self, id: str, attempt: int, at: float, floor: float) -> None:  # noqa: A002  the field's word for it
@@ -57,9 +58,9 @@ class Run:
         self.pausing: set[int] = set()
         self.paused: set[str] = set()
         self.died: float | None = None
-        self.dropped = self.waited = self.steps = self.started = 0.0
+        self.waited = self.steps = self.started = 0.0
         self.waiting: set[int] = set()
-        self.syncs = self.stalled = False
+        self.syncs = self.stalled = self.adopted = False
         self.state = ""
 
     def take(self, rank: Rank, samples: Sequence[Sample], at: float) -> None:
@@ -95,6 +96,12 @@ class Run:
         return Alarm(
             alert, severity, labels, time, summary, description, over=over, run=self.id, evidence=evidence or {}
         )
+
+    def again(self, kept: Alert, time: float) -> Alarm:
+        """An alert that fired before this daemon fires on, with the same words."""
+        severity: Severity = next((one for one in SEVERITIES if one == kept.severity), "warning")
+        labels = tuple(sorted(kept.labels.items()))
+        return Alarm(kept.alert, severity, labels, time, kept.summary, kept.description, run=self.id)
 
     def _spend(self, rank: Rank, phase: str, seconds: float) -> float:
         """Keep a phase's seconds; by how much they have grown."""
@@ -134,7 +141,9 @@ class Run:
             return
         if rank.stamp is not None:
             rank.longest.add(at - rank.at, at)
-        rank.stamp, rank.at, self.at = stamp, at, at
+        if rank.stamp is not None or not self.adopted:
+            self.at = at
+        rank.stamp, rank.at = stamp, at
         rank.pushes += 1
         if not rank.ended:
             self.order[rank.number] = rank
@@ -173,10 +182,6 @@ class Run:
         if not rank.ended:
             self.waiting.add(rank.number)
 
-    def _drop(self, rank: Rank, count: float, *_: object) -> None:
-        self.dropped += 0.0 if rank.dropped is None else max(0.0, count - rank.dropped)
-        rank.dropped = count
-
     def _start(self, _: Rank, time: float, *__: object) -> None:
         self.started = min(self.started or time, time)
 
@@ -197,6 +202,5 @@ _HANDLERS: dict[str, Callable[[Run, Rank, float, str, float], None]] = {
     "trackside_training_rank_state": Run._rank_state,  # noqa: SLF001
     "trackside_training_steps_total": Run._count_steps,  # noqa: SLF001
     "trackside_training_data_wait_seconds": Run._wait,  # noqa: SLF001
-    "trackside_training_client_dropped_total": Run._drop,  # noqa: SLF001
     "trackside_training_start_timestamp_seconds": Run._start,  # noqa: SLF001
 }

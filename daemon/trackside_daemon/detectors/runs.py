@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from trackside_daemon.alarm import Alarm
 from trackside_daemon.detectors.blind import PipelineBlind
 from trackside_daemon.detectors.clock import Clock
+from trackside_daemon.detectors.deaths import ALERTS as DEATHS
 from trackside_daemon.detectors.deaths import Deaths
 from trackside_daemon.detectors.followed import Followed, last_words
 from trackside_daemon.detectors.losses_seen import LossSeen
+from trackside_daemon.detectors.pace import recalled
 from trackside_daemon.detectors.run_rank import Rank
 from trackside_daemon.detectors.run_view import Run
 from trackside_daemon.detectors.stalled import FLOOR
@@ -18,10 +20,12 @@ from trackside_daemon.detectors.user_alerts import UserAlerts
 from trackside_daemon.record import ENDED, USER_ALERT, Event, Opened, Taken
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from trackside_daemon.detectors.pace import Pace
+    from trackside_daemon.detectors.past import Past
     from trackside_daemon.metric import Batch
-    from trackside_daemon.record import Record
+    from trackside_daemon.record import Alert, Record
 
 ALERTS = (
     *("RunStarted", "RunRestarted", "RunFinished", "TrainingProcessDied", "OomKilled", "UserAlert", "TrainingStalled"),
@@ -53,9 +57,12 @@ class RunWatch:
         self._names: dict[tuple[str, int], str] = {}
         self._sessions: dict[bytes, tuple[tuple[str, int], int]] = {}
         self._losses: dict[tuple[str, int], LossSeen] = {}
+        self._adopted: dict[str, list[Alert]] = {}
+        self._paces: dict[tuple[str, int], Pace] = {}
         self._deaths = Deaths()
         self._user_alerts = UserAlerts()
         self._pipeline = PipelineBlind()
+        self._gone: list[Batch] = []
 
     def take(self, batch: Batch) -> list[Alarm]:
         """What a batch tells of the runs, and what time has changed by it."""
@@ -69,6 +76,24 @@ class RunWatch:
         if batch.time and self._clock.advance(batch.time):
             alarms += self._look()
         return alarms
+
+    def adopt(self, alert: Alert) -> None:
+        """An alert of a run fired when the daemon before this one ended: it goes on until the run shows otherwise."""
+        if alert.alert in DEATHS:
+            self._deaths.adopt(alert, self._clock)
+        elif alert.run:
+            self._adopted.setdefault(alert.run, []).append(alert)
+
+    def recall(self, past: Past, _: Sequence[Alert]) -> None:
+        """The pace of a run is that of the first of its ranks that is recalled."""
+        place = past.identity.run, past.identity.attempt
+        if place not in self._paces and len(past.pushes) > 1 and len(self._paces) < RUNS:
+            self._paces[place] = recalled(self._floor, past.pushes)
+
+    def shown(self) -> list[Batch]:
+        """How far ranks are behind the others of their runs, where that was measured anew."""
+        gone, self._gone = self._gone, []
+        return gone + [batch for followed in self._runs.values() for batch in followed.straggler.shown()]
 
     def _look(self) -> Iterator[Alarm]:
         yield from self._deaths.look(self._clock)
@@ -102,7 +127,10 @@ class RunWatch:
         followed = self._runs.get(place)
         if followed is None:
             run = Run(*place, self._clock.at, self._floor)
+            run.pace = self._paces.pop(place, run.pace)
             followed = self._runs[place] = Followed(run, self._floor, self._straggler_window)
+            for alert in self._adopted.pop(run.id, ()):
+                followed.adopt(alert)
             if len(self._runs) > RUNS:
                 self._forget(next(iter(self._runs)))
         return followed
@@ -115,7 +143,10 @@ class RunWatch:
             return []
         for source in followed.sources:
             del self._ranks[source]
-        return [alarm for part in followed.parts for alarm in part.end(self._clock)]
+        followed.run.state = followed.run.state or "lost"
+        alarms = [alarm for part in followed.parts for alarm in part.end(self._clock)]
+        self._gone += followed.straggler.shown()
+        return alarms
 
     def _marks(self, batch: Batch, place: tuple[str, int]) -> Iterator[Alarm]:
         """A run's state, which is empty for us while it lives."""
@@ -192,6 +223,8 @@ class RunWatch:
             yield from self._user_alerts.take(event, self._name_of(event.run), self._clock)
         elif event.kind == "checkpoint" and followed is not None:
             followed.checkpoints.saved(event, self._clock.at)
+        elif event.kind == "gap" and followed is not None:
+            followed.blind.gap(int(event.fields.get("batches", 1)), self._clock.at)
         elif event.kind == "run_started" and event.rank is None:
             yield self._once("RunStarted", event.run, name, event.time, f"run {name} has begun")
         elif event.kind == "run_restarted" and event.rank is None:

@@ -6,6 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.pace import BEGINNING, ENOUGH, OVER_LONGEST, OVER_PAUSE, PAUSE, WARNING
+from trackside_daemon.detectors.run_rank import Rank
 from trackside_daemon.detectors.words import count, span
 
 if TYPE_CHECKING:
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
 
     from trackside_daemon.alarm import Alarm, Severity
     from trackside_daemon.detectors.clock import Clock
-    from trackside_daemon.detectors.run_rank import Rank
     from trackside_daemon.detectors.run_view import Run
+    from trackside_daemon.record import Alert
 
 FLOOR = 60.0
 """Seconds of silence that are never a stall."""
@@ -28,14 +29,29 @@ STACKS = "where its threads are is told by /api/v1/runs/{run}/stacks"
 class Stalled:
     """`TrainingStalled` of one run, all of whose ranks are silent."""
 
+    alert = "TrainingStalled"
+
     def __init__(self, run: Run) -> None:
         self._run = run
         self._severity: Severity | None = None
         self._heard = run.at
+        self._adopted: Alert | None = None
+
+    def adopt(self, kept: Alert) -> None:
+        """It was stalled before this daemon, and is until a rank goes on."""
+        self._adopted = kept
+        self._severity = "critical" if kept.severity == "critical" else "warning"
+        self._run.stalled = self._run.adopted = True
 
     def look(self, clock: Clock) -> Iterator[Alarm]:
         """What time has changed."""
         run = self._run
+        if self._adopted is not None and self._severity is not None:
+            if run.at == self._heard:
+                since = float(self._adopted.evidence.get("silent_since", self._adopted.started))
+                run.at = self._heard = clock.at - max(0.0, clock.now - since)
+            self._adopted = None
+            yield self._say(self._severity, clock)
         if run.at != self._heard:
             self._heard = run.at
             yield from self.end(clock)
@@ -52,7 +68,7 @@ class Stalled:
             went = "" if run.high is None else f": step {count(run.high)}"
             text = f"run {run.name} is not stalled any more{went}"
             yield run.alarm("TrainingStalled", self._severity, clock.now, text, over=True)
-        self._severity, run.stalled = None, False
+        self._severity, self._adopted, run.stalled, run.adopted = None, None, False, False
 
     def _judge(self, silence: float) -> Severity | None:
         run = self._run
@@ -71,7 +87,7 @@ class Stalled:
         silence = clock.at - run.at
         since = clock.now - silence
         ranks = sorted((rank for rank in run.ranks.values() if not rank.ended), key=_behind)
-        first = ranks[0]
+        first = ranks[0] if ranks else Rank(run, 0, run.at)
         if run.high is None:
             summary = f"run {run.name} has not made its first step in {span(silence)}"
             usual = "Before the first steps half an hour is allowed for data and compilation."
@@ -94,15 +110,27 @@ class Stalled:
 class RankSilent:
     """`RankSilent` of one run: a rank pushes no more while others go on. Of several it is said of the first."""
 
+    alert = "RankSilent"
+
     def __init__(self, run: Run, floor: float) -> None:
         self._run = run
         self._floor = floor / 2
         self._said: Rank | None = None
         self._since = 0.0
+        self._adopted: int | None = None
+
+    def adopt(self, kept: Alert) -> None:
+        """A rank was silent before this daemon, and is until it pushes."""
+        self._adopted = int(kept.labels.get("rank", 0))
 
     def look(self, clock: Clock) -> Iterator[Alarm]:
         """What time has changed; costs nothing that grows with the ranks, as the first is silent for longest."""
         run, said = self._run, self._said
+        rank = None if self._adopted is None else run.ranks.get(self._adopted)
+        if rank is not None and rank.stamp is not None:
+            self._said, self._since, self._adopted = rank, rank.at, None
+            yield self._say(rank, clock.at - rank.at, clock)
+            return
         if said is not None and (said.at != self._since or said.ended):
             yield from self.end(clock)
         if self._said is not None or len(run.order) < 2 or run.stalled:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from trackside_daemon.detectors.words import span
+from trackside_daemon.metric import Batch, Metric, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from trackside_daemon.detectors.clock import Clock
     from trackside_daemon.detectors.run_rank import Rank
     from trackside_daemon.detectors.run_view import Run
+    from trackside_daemon.record import Alert
 
 OWN = ("data", "forward")
 """Phases of a rank's own, in which it waits for nobody."""
@@ -35,6 +37,16 @@ _SCALE, _NOISE = 1.4826, 0.02
 _MASK = (1 << WINDOWS) - 1
 
 
+RATIO = Metric(
+    "trackside_training_straggler_ratio",
+    "gauge",
+    "The rank's own time a step (phases in which it waits for nobody) over the median rank's, over 20 steps and 10 s or more; "
+    "absent of a run of one rank, and of one that tells no phases.",
+    ("run", "rank"),
+    "ratio",
+)
+
+
 class Mark(NamedTuple):
     """Where a rank was when a window began: its steps, and its own seconds."""
 
@@ -49,18 +61,37 @@ class Straggler:
         window: Seconds in which the ranks are compared once, at least.
     """
 
+    alert = "StragglerRank"
+
     def __init__(self, run: Run, window: float = SECONDS) -> None:
         self._run = run
         self._window = window
+        self._adopted: Alert | None = None
+        self._ratios: dict[int, float] | None = None
         self._marks: dict[int, Mark] = {}
         self._slow: dict[int, int] = {}
         self._began = run.at - crc32(run.id.encode()) % 1000 / 1000 * window  # not all runs at the same tick
         self._steps = 0.0
         self._said: int | None = None
 
+    def adopt(self, kept: Alert) -> None:
+        """A rank was slow in all windows before this daemon."""
+        self._adopted, self._said = kept, int(kept.labels.get("rank", 0))
+        self._slow[self._said] = _MASK
+
+    def shown(self) -> Iterator[Batch]:
+        """The ratios of the last window, once."""
+        if self._ratios is not None:
+            samples = [Sample(RATIO, (self._run.name, str(rank)), ratio) for rank, ratio in self._ratios.items()]
+            yield Batch(f"training:{self._run.id}.{self._run.attempt}:straggler", samples, complete=True)
+            self._ratios = None
+
     def look(self, clock: Clock) -> Iterator[Alarm]:
         """Once a window, which is when each rank is looked at."""
         run = self._run
+        if self._adopted is not None:
+            yield run.again(self._adopted, clock.now)
+            self._adopted = None
         if len(run.ranks) < 2 or run.steps - self._steps < STEPS or clock.at - self._began < self._window:
             return
         self._began, self._steps = clock.at, run.steps
@@ -74,6 +105,8 @@ class Straggler:
             text = f"rank {self._said} of run {self._run.name} is as fast as the others again"
             yield self._run.alarm("StragglerRank", "warning", clock.now, text, rank=self._said, over=True)
         self._said = None
+        if self._run.state:
+            self._ratios = {}
 
     def _times(self) -> dict[int, float]:
         """Own seconds a step in the window, of each rank that made steps and tells its phases."""
@@ -92,6 +125,7 @@ class Straggler:
 
     def _judge(self, times: Mapping[int, float], clock: Clock) -> Iterator[Alarm]:
         usual = _lower_median(times.values())
+        self._ratios = {number: time / usual for number, time in times.items()} if usual > 0 else {}
         spread = _lower_median(abs(time - usual) for time in times.values())
         least = max(SLOWER * usual, usual + SCORE * (_SCALE * spread + _NOISE * usual))
         for number, time in times.items():

@@ -31,12 +31,16 @@ USUAL = 100
 
 
 class Throughput:
-    """Steps whose level is *ratio* times what it was, by more than *scales* of how levels differ, for 40 samples."""
+    """Steps whose level is *ratio* times what it was, by more than *scales* of how levels differ, for 40 samples.
+
+    Each of them has to lose *lost* seconds, too.
+    """
 
     alerts: tuple[str, ...] = ("ThroughputRegression",)
 
-    def __init__(self, *, ratio: float = 1.08, scales: float = 3.0) -> None:
+    def __init__(self, *, ratio: float = 1.08, scales: float = 3.0, lost: float = 0.0) -> None:
         self._ratio = ratio
+        self._lost = lost
         self._scales = scales
         self._block: list[float] = []
         self._window = Window(BEFORE)
@@ -68,7 +72,8 @@ class Throughput:
             self._window.add(level)
             return
         usual = self._window.median()
-        if level <= self._ratio * usual or level - usual <= self._scales * self._window.spread():
+        least = max((self._ratio - 1) * usual, self._scales * self._window.spread(), self._lost)
+        if level - usual <= least:
             for held in (*self._slower, level):
                 self._window.add(held)
             self._slower.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alarm import Alarm
+from trackside_daemon.alarm import SEVERITIES, Alarm
 from trackside_daemon.detectors.advice import NEXT
 from trackside_daemon.detectors.base import Column
 from trackside_daemon.detectors.durations import DURATION, LOST, StepDurations
@@ -16,11 +16,13 @@ from trackside_daemon.detectors.slow_step import PAUSES
 from trackside_daemon.record import Event, Opened, Standing, Taken
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from trackside.wire import Block
+    from trackside.wire import Block, Identity
     from trackside_daemon.alarm import Severity
+    from trackside_daemon.detectors.past import Past
     from trackside_daemon.metric import Batch
+    from trackside_daemon.record import Alert
 
 RANKS = 2048
 """So many are followed at once; some 50 KiB each."""
@@ -34,14 +36,13 @@ log = logging.getLogger("trackside")
 class _Rank:
     """One rank of one attempt."""
 
-    def __init__(self, opened: Opened) -> None:
-        identity = opened.hello.identity
+    def __init__(self, identity: Identity, name: str, attempt: int, time: float) -> None:
         self.run = identity.run
-        self.attempt = opened.attempt
+        self.attempt = attempt
         self.number = identity.rank
-        self.name = opened.name
-        self._where = f"{opened.name}, rank {identity.rank}" if identity.world > 1 else opened.name
-        self._time = opened.time
+        self.name = name
+        self._where = f"{name}, rank {identity.rank}" if identity.world > 1 else name
+        self._time = time
         self._untold: dict[tuple[str, str], Alarm] = {}
         self.has_ended = False
         self._begin()
@@ -52,14 +53,16 @@ class _Rank:
         self._durations = StepDurations()
         self._firing = Firing()
         self._pushes_durations = False
+        self._paused_in = ""
         self._untold.clear()
 
     def join(self) -> None:
         """Another process goes on: the time between the two is no step's."""
         self._durations = StepDurations()
 
-    def paused(self, seconds: float) -> None:
-        """So long was spent in evaluation and checkpoints."""
+    def paused(self, phase: str, seconds: float) -> None:
+        """So long was spent in evaluation and checkpoints, in *phase* most of all."""
+        self._paused_in = phase
         self._durations.paused(seconds)
 
     def take(self, block: Block, shift: int, *, late: bool) -> Iterator[Alarm]:
@@ -71,6 +74,8 @@ class _Rank:
         width = len(block.keys)
         columns = {key: Column(steps, times, values[place::width]) for place, key in enumerate(block.keys) if role(key)}
         self._pushes_durations = self._pushes_durations or DURATION in columns
+        self._detectors.context.phase = self._paused_in if self._pushes_durations else ""
+        self._paused_in = ""
         yield from self._told(columns, late=late)
         ended = self._durations.take(steps, times)
         if ended.steps and not self._pushes_durations:
@@ -78,6 +83,26 @@ class _Rank:
         if not late and self._untold:
             yield from self._untold.values()
             self._untold.clear()
+
+    def recall(self, past: Past) -> set[tuple[str, str]]:
+        """Learn from what was pushed before this daemon; which alerts of which keys fire by that."""
+        for columns in past.columns:
+            watched = {key: column for key, column in columns.items() if role(key)}
+            self._pushes_durations = self._pushes_durations or DURATION in watched
+            for key, finding in self._detectors.take(watched):
+                self._firing.take(key, finding)
+        ended = self._durations.take([step for _, step in past.pushes], [time for time, _ in past.pushes])
+        if ended.steps and not self._pushes_durations:
+            for key, finding in self._detectors.take({DURATION: ended}):
+                self._firing.take(key, finding)
+        self._durations = StepDurations()
+        return self._firing.now()
+
+    def again(self, kept: Alert) -> Alarm:
+        """An alert that fired before this daemon fires on, of this rank and with the same words."""
+        labels = self._labels(kept.labels.get("key", ""))
+        severity: Severity = next((one for one in SEVERITIES if one == kept.severity), "warning")
+        return Alarm(kept.alert, severity, labels, kept.started, kept.summary, kept.description, run=self.run)
 
     def end(self, why: str) -> Iterator[Alarm]:
         """Nothing fires of it any more."""
@@ -113,7 +138,9 @@ class _Rank:
 
 
 class _Session:
-    def __init__(self, rank: _Rank, paused: float) -> None:
+    """A client session: its rank, and the seconds that it has spent in pauses, by phase."""
+
+    def __init__(self, rank: _Rank, paused: Mapping[str, float]) -> None:
         self.rank = rank
         self.paused = paused
 
@@ -122,13 +149,14 @@ class Watch:
     """Every rank that pushes to this daemon."""
 
     def __init__(self) -> None:
+        self._again: list[Alarm] = []
         self._ranks: dict[tuple[str, int], _Rank] = {}
         self._sessions: dict[bytes, _Session] = {}
         self._full = False
 
     def take(self, batch: Batch) -> list[Alarm]:
         """What is found in the messages of a batch."""
-        alarms: list[Alarm] = []
+        alarms, self._again = self._again, []
         for record in batch.records:
             if isinstance(record, Taken):
                 alarms += self._taken(record) if record.blocks else ()
@@ -140,13 +168,33 @@ class Watch:
                 alarms += self._ended(record)
         return alarms
 
+    def recall(self, past: Past, fired: Iterable[Alert]) -> None:
+        """Go on where a daemon before this one was with a rank: what it pushed last is learnt from, and nothing told anew.
+
+        Args:
+            past: What it pushed.
+            fired: What fired then; of these that which still does is said again with the next batch.
+        """
+        identity = past.identity
+        place = identity.run, identity.rank
+        if place in self._ranks or not past.pushes or not self._has_room():
+            return
+        rank = self._ranks[place] = _Rank(identity, identity.name, identity.attempt, past.pushes[-1][0])
+        firing = rank.recall(past)
+        self._again += [
+            rank.again(kept)
+            for kept in fired
+            if kept.run == identity.run and (kept.alert, kept.labels.get("key", "")) in firing
+        ]
+
     def _taken(self, record: Taken) -> Iterator[Alarm]:
         session = self._sessions.get(record.session)
         if session is None:
             return
         paused = _paused(record.phases)
-        if paused > session.paused:
-            session.rank.paused(paused - session.paused)
+        grown = {phase: seconds - session.paused.get(phase, 0.0) for phase, seconds in paused.items()}
+        if (seconds := sum(grown.values())) > 0:
+            session.rank.paused(max(grown, key=grown.__getitem__), seconds)
             session.paused = paused
         for block in record.blocks:
             yield from session.rank.take(block, record.shift, late=record.late)
@@ -162,7 +210,7 @@ class Watch:
                 self._forget(key)
         rank = self._ranks.get((identity.run, identity.rank))
         if rank is None and self._has_room():
-            rank = self._ranks[identity.run, identity.rank] = _Rank(record)
+            rank = self._ranks[identity.run, identity.rank] = _Rank(identity, record.name, record.attempt, record.time)
         if rank is None or rank.attempt != record.attempt:
             return
         if record.session not in self._sessions:
@@ -197,5 +245,5 @@ class Watch:
         self._sessions = {id_: one for id_, one in self._sessions.items() if one.rank is not rank}
 
 
-def _paused(phases: Mapping[str, float]) -> float:
-    return sum(seconds for phase, seconds in phases.items() if phase in PAUSES)
+def _paused(phases: Mapping[str, float]) -> dict[str, float]:
+    return {phase: seconds for phase, seconds in phases.items() if phase in PAUSES}

@@ -6,7 +6,7 @@
 | FdsExhausted | at the limit the next file or socket fails: told at nine tenths |
 | DataLoaderDied | one is too many: the rank fails at its next batch |
 
-Ranks of a run share what they lack: one alert a run.
+Ranks of a run share what they lack: the daemon makes one alert a run of them, which names the first and counts the others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from trackside_daemon.alert_sections import ThresholdsSection
 
 RANK = ("run", "rank")
-RUN = ("run",)
 
 
 def rules(thresholds: ThresholdsSection) -> list[Rule]:
@@ -33,10 +32,10 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
                 "trackside_training_shm_peak_bytes",
                 over=Query("trackside_training_shm_size_bytes"),
                 on=RANK,
-                by=RUN,
+                by=RANK,
                 above=thresholds.shm_ratio,
             ),
-            "/dev/shm was {value:percent} full, as the ranks of {run} see it",  # noqa: S108  only named
+            "/dev/shm was {value:percent} full, as rank {rank} of {run} sees it",  # noqa: S108  only named
             "Since {since}. Workers that find it full die of SIGBUS: a larger one (docker run --shm-size, an emptyDir of medium "
             "Memory), fewer workers or a smaller prefetch_factor.",
             keep_firing=60.0,
@@ -48,10 +47,10 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
                 "trackside_training_open_fds",
                 over=Query("trackside_training_max_fds"),
                 on=RANK,
-                by=RUN,
+                by=RANK,
                 above=thresholds.fds_ratio,
             ),
-            "a rank of {run} has {value:percent} of its file descriptors open",
+            "rank {rank} of {run} has {value:percent} of its file descriptors open",
             "Since {since}. Raise ulimit -n; or files stay open: with many workers, try "
             "torch.multiprocessing.set_sharing_strategy('file_system').",
             lasting=30.0,
@@ -64,10 +63,10 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
                 how="change",
                 window=600.0,
                 fresh=True,
-                by=("run", "cause"),
+                by=(*RANK, "cause"),
                 above=0.0,
             ),
-            "data loader workers of {run} died: {cause}, {value:whole} of a rank in the last 10 min",
+            "data loader workers of rank {rank} of {run} died: {cause}, {value:whole} in the last 10 min",
             "Since {since}. After SIGBUS look at /dev/shm, after OOM at the memory limit, else at the worker's own error.",
         ),
     ]

@@ -1,0 +1,156 @@
+"""Detectors after a restart of the daemon: they go on where those before them were."""
+
+from __future__ import annotations
+
+from math import nan
+from typing import TYPE_CHECKING
+
+import pytest
+from detectors.losses import falling
+from detectors.running import BEGAN, ID, Running
+from detectors.test_watch import block, opened, taken, told
+
+from trackside.wire import Identity
+from trackside_daemon.detectors.base import Column
+from trackside_daemon.detectors.past import Past
+from trackside_daemon.detectors.runs import RunWatch
+from trackside_daemon.detectors.watch import Watch
+from trackside_daemon.record import Alert
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LABELS = {"key": "loss", "rank": "0", "run": "name-id"}
+
+
+def past(losses: Sequence[float], *, run: str = "id", seconds: float = 1.0) -> Past:
+    """One rank that has pushed these."""
+    steps = [*range(len(losses))]
+    times = [1.7e9 + seconds * step for step in steps]
+    pushes = [*zip(times, steps, strict=True)]
+    return Past(Identity(run, f"name-{run}"), [{"loss": Column(steps, times, losses)}], pushes)
+
+
+def test_a_spike_right_after_a_restart_is_found() -> None:
+    watch, losses = Watch(), falling(512)
+    watch.recall(past(losses), [])
+    assert told(watch, opened()) == []
+    (found,) = told(watch, taken(block(512, {"loss": [3 * losses[-1]]})))
+    assert (found.alert, dict(found.labels)) == ("LossSpike", LABELS)
+    anew = Watch()
+    assert told(anew, opened(), taken(block(512, {"loss": [3 * losses[-1]]}))) == []
+
+
+def test_what_was_found_before_is_not_told_anew() -> None:
+    watch, losses = Watch(), falling(512)
+    losses[400:404] = [3 * loss for loss in losses[400:404]]
+    watch.recall(past([*losses[:500], *[nan] * 12]), [])
+    assert told(watch, opened()) == []
+
+
+def test_what_fires_still_is_said_again_as_the_same_and_ends_when_it_is_over() -> None:
+    kept = Alert("NonFinite", "critical", 1.7e9 + 500, "id", LABELS, "NaN at step 500")
+    gone = Alert("LossSpike", "warning", 1.7e9 + 100, "id", LABELS, "a spike")
+    watch = Watch()
+    watch.recall(past([*falling(500), *[nan] * 12]), [gone, kept])
+    (again,) = told(watch, opened())
+    assert (again.alert, again.time, again.summary, again.over) == ("NonFinite", kept.started, kept.summary, False)
+    assert dict(again.labels) == LABELS
+    (over,) = told(watch, taken(block(512, {"loss": [2.0] * 10})))
+    assert (over.alert, over.over) == ("NonFinite", True)
+
+
+def test_another_attempt_begins_anew() -> None:
+    watch = Watch()
+    watch.recall(past(falling(512)), [])
+    assert told(watch, opened(attempt=1)) == []
+    assert told(watch, taken(block(0, {"loss": [90.0] * 3}))) == []
+
+
+def stalled(severity: str = "critical", alert: str = "TrainingStalled", **labels: str) -> Alert:
+    since = {"silent_since": BEGAN - 400}
+    return Alert(alert, severity, BEGAN - 360, ID, {"run": "net", **labels}, "it stands", evidence=since)
+
+
+def restarted(*kept: Alert, ranks: int = 1) -> Running:
+    """A run that has connected again, and tells what its ranks pushed last."""
+    watch = RunWatch()
+    for alert in kept:
+        watch.adopt(alert)
+    run = Running(ranks, watch=watch)
+    for rank in range(ranks):
+        run.push(30, rank)
+        run.wait(1)
+    return run
+
+
+@pytest.mark.parametrize("ranks", [1, 8])
+def test_a_stall_goes_on_though_nothing_is_pushed(ranks: int) -> None:
+    run = restarted(stalled(), ranks=ranks)
+    run.wait(3000)
+    (alarm,) = run.trouble
+    assert (alarm.alert, alarm.severity, alarm.over) == ("TrainingStalled", "critical", False)
+    run.push(31, 0)
+    run.wait(1)
+    assert [one.over for one in run.trouble] == [False, True]
+
+
+def test_a_stall_that_was_a_warning_gets_worse_by_its_own_time() -> None:
+    run = restarted(stalled("warning"))
+    run.wait(1200)
+    assert [one.severity for one in run.trouble] == ["warning"]
+    run.wait(250)
+    assert [one.severity for one in run.trouble] == ["warning", "critical"], "1800 s, of which 400 were before"
+
+
+def test_a_run_that_ends_is_stalled_no_more() -> None:
+    run = restarted(stalled())
+    run.marks("stopped")
+    assert run.said("TrainingStalled", over=True)
+
+
+def test_a_silent_rank_is_silent_until_it_pushes() -> None:
+    run = restarted(stalled("warning", "RankSilent", rank="1"), ranks=2)
+    for second in range(400):
+        run.push(31 + second, 0)
+        run.wait(1)
+    (alarm,) = run.trouble
+    assert (alarm.alert, dict(alarm.labels)["rank"], alarm.over) == ("RankSilent", "1", False)
+    run.push(500, 1)
+    run.wait(1)
+    assert run.said("RankSilent", over=True)
+
+
+@pytest.mark.parametrize("alert", ["StragglerRank", "DataLoaderBottleneck", "CheckpointOverdue"])
+def test_others_go_on_and_end_with_the_run(alert: str) -> None:
+    run = restarted(stalled("warning", alert))
+    run.wait(30)
+    assert [(one.alert, one.over) for one in run.trouble] == [(alert, False)]
+    run.marks("finished")
+    assert run.said(alert, over=True)
+
+
+def test_a_death_goes_on_until_the_run_is_restarted() -> None:
+    dead = Alert(
+        "TrainingProcessDied", "critical", BEGAN - 60, ID, {"rank": "3", "run": "net"}, evidence={"cause": "SIGBUS"}
+    )
+    run = restarted(dead)
+    (alarm,) = run.trouble
+    assert (alarm.time, alarm.summary) == (dead.started, "rank 3 of run net was killed by SIGBUS")
+    Running(attempt=1, watch=run.watch)
+    run.wait(1)
+    again = restarted(dead)
+    again.attempt = 1
+    again.tell("run_restarted")
+    assert again.said("TrainingProcessDied", over=True)
+
+
+def test_the_pace_of_a_run_is_known_after_a_restart() -> None:
+    watch = RunWatch()
+    watch.recall(past([2.0] * 200, run=ID, seconds=100.0), [])
+    run = Running(watch=watch)
+    run.push(200)
+    run.wait(298)
+    assert not run.trouble, "warned after 0.6 of 5 times 100 s"
+    run.wait(10)
+    assert [one.severity for one in run.trouble] == ["warning"]
