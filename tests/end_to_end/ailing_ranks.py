@@ -13,10 +13,10 @@ import time
 
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
-import torch  # noqa: E402  reads the variable
-from torch import distributed  # noqa: E402
+import torch
+from torch import distributed
 
-import trackside  # noqa: E402
+import trackside
 
 said: set[str] = set()
 
