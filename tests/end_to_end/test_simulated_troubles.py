@@ -62,8 +62,14 @@ class Training:
         self.saves = 600.0
         self._whole = whole
         self._speaker = Speaker("long", name="long", pid=0, boot="")
-        self._step, self._saved = 0, 0.0
+        self._step, self._saved, self._number = 0, 0.0, 0
         whole.hear(self._speaker.frames("hello", self._speaker.hello(whole.after)))
+
+    def lose(self, messages: int) -> None:
+        """So many never reach the daemon, which is told so."""
+        first = self._number + 1
+        self._number += messages
+        self._whole.hear(self._speaker.skip(first, self._number))
 
     def go_on(self, seconds: float) -> None:
         """For so long."""
@@ -71,11 +77,12 @@ class Training:
         end = whole.after + seconds
         while whole.after < end:
             self._step += 1
+            self._number += 1
             body = self._speaker.pushes({"reward": 1.0}, step=self._step, after=whole.after)
             if self.saves and whole.after - self._saved >= self.saves:
                 self._saved = whole.after
                 body = replace(body, events=[Happening("checkpoint", clock(whole.after).monotonic, self._step)])
-            whole.hear(self._speaker.frames("batch", body, self._step))
+            whole.hear(self._speaker.frames("batch", body, self._number))
             run(whole, 30.0 - EVERY, lambda _: {})
 
 
@@ -86,6 +93,15 @@ def test_a_checkpoint_that_does_not_come(whole: Whole) -> None:
     training.saves = 0
     training.go_on(4000)
     assert told(whole.alerts) == {("CheckpointOverdue", "warning")}
+
+
+def test_messages_that_a_client_had_to_drop(whole: Whole) -> None:
+    training = Training(whole)
+    training.go_on(600)
+    assert whole.alerts == [one for one in whole.alerts if one.alert == "RunStarted"]
+    training.lose(500)
+    training.go_on(60)
+    assert told(whole.alerts) == {("MonitorBlind", "warning")}
 
 
 def test_memory_of_a_gpu_that_grows_for_hours(whole: Whole) -> None:
