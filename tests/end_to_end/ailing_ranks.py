@@ -10,13 +10,12 @@ import os
 import sys
 import threading
 import time
-
-os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-
-import torch
-from torch import distributed
+from typing import TYPE_CHECKING
 
 import trackside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 said: set[str] = set()
 
@@ -28,23 +27,34 @@ def listen() -> None:
     os._exit(0)
 
 
+def meeting(store: str, rank: int, world: int) -> Callable[[], None]:
+    """A collective in which all ranks wait for each other."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    import torch
+    from torch import distributed
+
+    distributed.init_process_group("gloo", f"file://{store}", rank=rank, world_size=world)
+
+    def meet() -> None:
+        with trackside.phase("sync"):
+            distributed.all_reduce(torch.ones(1))
+
+    return meet
+
+
 def main() -> None:
-    """Steps of 5 ms, and the collective."""
+    """Steps of 15 ms, and the collective."""
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     store = next(iter(sys.argv[1:]), "")
-    if store:
-        distributed.init_process_group("gloo", f"file://{store}", rank=rank, world_size=world)
+    meet = meeting(store, rank, world) if store else lambda: None
     threading.Thread(target=listen, daemon=True).start()
-    loss = torch.ones(1)
     for step in range(1_000_000):
         with trackside.phase("forward"):
             time.sleep(0.045 if "slow" in said else 0.015)
         while "stay away" in said:
             threading.Event().wait()
-        if store:
-            with trackside.phase("sync"):
-                distributed.all_reduce(loss, distributed.ReduceOp.MAX)
-        trackside.push(step=step, loss=float(loss))
+        meet()
+        trackside.push(step=step, loss=1.0)
         if step == 20:
             sys.stdout.write("trains\n")
             sys.stdout.flush()

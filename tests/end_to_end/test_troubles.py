@@ -90,6 +90,7 @@ SETTINGS = {"TRACKSIDE_ALERTS__STALL_AFTER": "4", "TRACKSIDE_ALERTS__STRAGGLER_W
 BOTH = ((), ("DataLoaderBottleneck",))
 """What each of two processes runs: that one takes half a minute."""
 
+FULL = {"TRACKSIDE_ALERTS__THRESHOLDS__DISK_RATIO": "1.0"}
 GPU_FLAGS = ("--collector.gpu.simulate=4", "--collector.gpu.trouble=hot:1,throttled:2,xid:3")
 
 
@@ -155,6 +156,8 @@ class Stage:
     def __init__(self, place: Path) -> None:
         self.ill = Daemon(made(place / "ill"), *GPU_FLAGS, environ=SETTINGS)
         self.well = Daemon(made(place / "well"), GPU_FLAGS[0], environ=SETTINGS)
+        self.short = Daemon(made(place / "short"), *machine(place / "files", available=400_000), environ=FULL)
+        self.roomy = Daemon(made(place / "roomy"), *machine(place / "same"))
         self.values = [start(self.ill, "ailing.py", *which) for which in BOTH]
         self.quiet = [start(self.well, "ailing.py", "quiet", *which) for which in BOTH]
         self.ranks = self._pair(self.ill, place / "store", "pair")
@@ -168,8 +171,18 @@ class Stage:
         """All of it."""
         for training in (*self.values, *self.quiet, *self.ranks, *self.calm):
             end(training)
-        self.ill.stop()
-        self.well.stop()
+        for daemon in (self.ill, self.well, self.short, self.roomy):
+            daemon.stop()
+
+
+def machine(place: Path, available: int = 0) -> list[str]:
+    """A copy of a machine of files, and the flags for it; of its memory so many KiB are available, when given."""
+    shutil.copytree(ROOT / "tests" / "collectors" / "machines" / "plain", place)
+    if available:
+        file = place / "proc" / "meminfo"
+        text = re.sub(r"(MemAvailable: +)\d+", rf"\g<1>{available}", file.read_text(encoding="ascii"))
+        file.write_text(text, encoding="ascii")
+    return [f"--path.procfs={place}/proc", f"--path.sysfs={place}/sys", "--no-collector.gpu"]
 
 
 def made(place: Path) -> Path:
@@ -205,20 +218,6 @@ def test_a_training_that_goes_wrong_is_told(stage: Stage, alert: str) -> None:
     assert found["summary"]
 
 
-@pytest.mark.parametrize(("alert", "gpu"), list(zip(OF_GPUS, "1233", strict=True)))
-def test_simulated_gpus(stage: Stage, alert: str, gpu: str) -> None:
-    found = eventually(lambda: alerts(stage.ill, alert), 2 * DEADLINE)
-    assert {one["labels"]["gpu"] for one in found} == {gpu}
-
-
-def test_beside_them_nothing_was_told_where_all_is_well(stage: Stage) -> None:
-    """Of the same length: it began with the others and ends after them."""
-    for training in stage.quiet:
-        hear(training, "done")
-    eventually(lambda: len(alerts(stage.well, "RunFinished")) == len(OF_VALUES))
-    assert trouble(stage.well) == []
-
-
 def test_a_rank_that_is_stopped_while_the_other_goes_on(stage: Stage) -> None:
     about = {"TRACKSIDE_RUN_ID": "apart", "TRACKSIDE_RUN_NAME": "apart", "WORLD_SIZE": "2"}
     ranks = [start(stage.ill, "ailing_ranks.py", RANK=str(rank), **about) for rank in range(2)]
@@ -245,25 +244,23 @@ def test_a_run_that_begins_again(stage: Stage) -> None:
         eventually(lambda alert=alert: "again" in {one["name"] for one in alerts(stage.ill, alert)})  # type: ignore[misc]
 
 
-def test_a_machine_of_files(place: Path) -> None:
+def test_a_machine_of_files(stage: Stage) -> None:
     """Memory that is used up, and a disk: the real one, by a threshold that it is below. A twin stays as it is."""
-    well, ill = (machine(place / name) for name in ("well", "ill"))
-    full = {"TRACKSIDE_ALERTS__THRESHOLDS__DISK_RATIO": "1.0"}
-    daemons = [Daemon(made(place / "1"), *well), Daemon(made(place / "2"), *ill, environ=full)]
-    try:
-        file = place / "ill" / "proc" / "meminfo"
-        text = file.read_text(encoding="ascii")
-        file.write_text(re.sub(r"(MemAvailable: +)\d+", r"\g<1>400000", text), encoding="ascii")
-        (alert,) = eventually(lambda: alerts(daemons[1], "HostMemoryPressure"), 2 * DEADLINE)
-        assert alert["summary"].startswith("the host has 2% of its memory available")
-        eventually(lambda: alerts(daemons[1], "DiskFilling"), 2 * DEADLINE)
-        assert trouble(daemons[0]) == []
-    finally:
-        for daemon in daemons:
-            daemon.stop()
+    (alert,) = eventually(lambda: alerts(stage.short, "HostMemoryPressure"))
+    assert alert["summary"].startswith("the host has 1.62 % of its memory available")
+    eventually(lambda: alerts(stage.short, "DiskFilling"), 2 * DEADLINE)
+    assert trouble(stage.roomy) == []
 
 
-def machine(place: Path) -> list[str]:
-    """A copy of a machine of files, and the flags for it."""
-    shutil.copytree(ROOT / "tests" / "collectors" / "machines" / "plain", place)
-    return [f"--path.procfs={place}/proc", f"--path.sysfs={place}/sys", "--no-collector.gpu"]
+@pytest.mark.parametrize(("alert", "gpu"), list(zip(OF_GPUS, "1233", strict=True)))
+def test_simulated_gpus(stage: Stage, alert: str, gpu: str) -> None:
+    found = eventually(lambda: alerts(stage.ill, alert), 2 * DEADLINE)
+    assert {one["labels"]["gpu"] for one in found} == {gpu}
+
+
+def test_beside_them_nothing_was_told_where_all_is_well(stage: Stage) -> None:
+    """Of the same length: it began with the others and ends after them."""
+    for training in stage.quiet:
+        hear(training, "done")
+    eventually(lambda: len(alerts(stage.well, "RunFinished")) == len(OF_VALUES))
+    assert trouble(stage.well) == []
