@@ -140,6 +140,7 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "alerts.enabled": ("false", False),
         "alerts.off": ("LossPlateau,SlowStep@debug-*", ("LossPlateau", "SlowStep@debug-*")),
         "alerts.stall_after": ("2m", 120.0),
+        "alerts.straggler_window": ("1s", 1.0),
         "limits.runs": ("1", 1),
         "limits.keys": ("2", 2),
         "limits.series": ("3", 3),

@@ -54,15 +54,15 @@ class Demo:
         )
         self._printed = ""
 
-    def read_until(self, text: str) -> None:
-        """Read what it prints until a line has *text*."""
+    def read_until(self, text: str, patience: float = DEADLINE) -> None:
+        """Read what it prints until a line has *text*, for so many seconds at most."""
         assert self.process.stdout is not None
-        patience = threading.Timer(DEADLINE, self.process.kill)
-        patience.start()
+        killer = threading.Timer(patience, self.process.kill)
+        killer.start()
         for line in self.process.stdout:
             self._printed += line
             if text in line:
-                patience.cancel()
+                killer.cancel()
                 return
         pytest.fail(f"it never said {text!r}, but: {self._printed}")
 
@@ -196,7 +196,7 @@ def test_every_trouble_is_told(start_demo: Callable[..., Demo], count: Callable[
         demo = start_demo("--trouble", trouble, "--after", "1")
         demo.read_until("After 1 s of training it goes wrong: ")
         demo.read_until("Now it goes wrong: ")
-        demo.read_until(f"  {TROUBLES[trouble]} fires, ")
+        demo.read_until(f"  {TROUBLES[trouble]} fires, ", 5 * DEADLINE)  # a straggler is slow in 30 windows of 20 steps
         demo.read_until("trackside alerts show ")
         demo.process.send_signal(signal.SIGINT)
         status, _, complaints = demo.end()
