@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from trackside_daemon.demo.troubles import Trouble
 
 TRAINING = "trackside_daemon.demo.train"
+OFF = {"TRACKSIDE_ALERTS__OFF": "ThroughputRegression@demo,SlowStep@demo"}
+"""A demo shares its one core with whatever else the machine does: that its steps take longer then is no news."""
 READY_SECONDS = 30.0
 REPORT_SECONDS = 2.0
 DRIVER = Path("/proc/driver/nvidia/version")
@@ -96,7 +98,7 @@ def run(config: Config, steps: int | None, trouble: str = "", after: float = 15.
         sys.stderr.write(f"trackside: {str(error).replace('--web.listen-address', 'TRACKSIDE_WEB__LISTEN_ADDRESS')}\n")
         return 2
     simulated = [] if DRIVER.exists() else ["--collector.gpu.simulate=2"]
-    for name, value in (TROUBLES[trouble].settings if trouble else {}).items():
+    for name, value in (OFF | dict(TROUBLES[trouble].settings if trouble else {})).items():
         os.environ.setdefault(name, value)
     level = "error" if trouble else "warning"  # what fires is said here
     children: list[Child] = []
