@@ -158,6 +158,7 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "alerts.sinks.webhook.headers_file": ("/a", "/a"),
         "alerts.sinks.webhook.ca_file": ("/a", "/a"),
         "alerts.sinks.apprise.urls_file": ("/a", "/a"),
+        "alerts.straggler_window": ("1s", 1.0),
         "limits.runs": ("1", 1),
         "limits.keys": ("2", 2),
         "limits.series": ("3", 3),

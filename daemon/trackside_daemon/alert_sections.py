@@ -160,6 +160,13 @@ class AlertsSection(Section):
             description="The least time without a step after which a run is stalled; beyond that its own pace decides.",
         ),
     ] = 60.0
+    straggler_window: Annotated[
+        Seconds,
+        Field(
+            ge=0.1,
+            description="The time in which the ranks of a run are compared once; a straggler is slow in 30 of the last 50.",
+        ),
+    ] = 10.0
     thresholds: ThresholdsSection = ThresholdsSection()
     sinks: SinksSection = SinksSection()
     rules: Annotated[

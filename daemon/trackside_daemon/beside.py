@@ -38,10 +38,14 @@ class Child:
         """The exit status; None while it runs."""
         return self._process.poll()
 
+    def send(self, number: int) -> None:
+        """Send it a signal, if it still runs."""
+        if self.status is None:
+            self._process.send_signal(number)
+
     def stop(self, timeout: float = 10.0) -> int:
         """Ask it to end, wait at most *timeout* seconds, then kill it; returns the exit status."""
-        if self.status is None:
-            self._process.send_signal(signal.SIGTERM)
+        self.send(signal.SIGTERM)
         try:
             return self._process.wait(timeout)
         except subprocess.TimeoutExpired:

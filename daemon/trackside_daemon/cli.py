@@ -172,23 +172,33 @@ def _serve(config: Config, reload: Callable[[], Config], push_socket: PushSocket
         _fail(str(error))
 
 
-@app.command(epilog="\b\nExample: trackside demo --steps 300")
+@app.command(epilog="\b\nExample: trackside demo --trouble nan")
 def demo(
     steps: Annotated[
         int | None, typer.Option(min=1, help="End after that many steps. [default: go on until Ctrl-C]")
     ] = None,
+    trouble: Annotated[
+        str,
+        typer.Option(
+            help="What goes wrong in the training: nan, spike, stall, leak, straggler or crash.", metavar="NAME"
+        ),
+    ] = "",
+    after: Annotated[float, typer.Option(min=0, help="Seconds of training before it goes wrong.")] = 15.0,
 ) -> None:
     """Run the daemon with a small real training beside it, and say where to look.
 
     A character-level language model learns English from Python's own help texts; nothing is downloaded.
     """
     from trackside_daemon.demo.supervisor import run
+    from trackside_daemon.demo.troubles import TROUBLES
 
+    if trouble and trouble not in TROUBLES:
+        _fail(f"--trouble {trouble}: there are {', '.join(TROUBLES)}")
     try:
         config = load(groups=GROUPS)
     except ConfigError as error:
         _fail(str(error))
-    raise typer.Exit(run(config, steps))
+    raise typer.Exit(run(config, steps, trouble, after))
 
 
 @app.command("check-config", epilog="\b\nExample: trackside check-config /etc/trackside/trackside.yml")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts import builtin, custom
@@ -16,7 +17,7 @@ from trackside_daemon.pipeline import FAILURES
 from trackside_daemon.sampler import Sampler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from trackside_daemon.alert_sections import AlertsSection
     from trackside_daemon.alerts.parts import Watcher
@@ -53,21 +54,31 @@ def recall(watchers: Iterable[Watcher], history: Readable, fired: Sequence[Alert
             one.recall(past, fired)
 
 
-def all_watchers(state: State, section: AlertsSection, fired: Sequence[Alert]) -> list[Watcher]:
+def all_watchers(
+    state: State,
+    section: AlertsSection,
+    fired: Sequence[Alert],
+    clock: Callable[[], float] = time.monotonic,
+    wall: Callable[[], float] = time.time,
+) -> list[Watcher]:
     """Those of one daemon; none where alerts are not wanted.
 
     Args:
         state: The newest values.
         section: The settings.
         fired: What fired when the daemon before this one ended.
+        clock: Seconds of the monotonic clock.
+        wall: Unix time in seconds.
 
     Raises:
         RuleError: As `rules`.
     """
     if not section.enabled:
         return []
-    judges, leaks = Rules(state, rules(section)), Leaks(state, section.thresholds.leak_ratio)
+    judges = Rules(state, rules(section), clock, wall)
+    leaks = Leaks(state, section.thresholds.leak_ratio, clock, wall)
     for alert in fired:
         judges.adopt(alert)
         leaks.adopt(alert)
-    return [*watchers(stall_after=section.stall_after, fired=fired), judges, leaks]
+    parts = watchers(stall_after=section.stall_after, straggler_window=section.straggler_window, fired=fired)
+    return [*parts, judges, leaks]

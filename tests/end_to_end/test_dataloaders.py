@@ -136,6 +136,7 @@ def test_a_worker_that_finds_shared_memory_full_is_seen_for_what_it_is(
         assert (one["rank"], one["fields"]["signal"]) == (0, "SIGBUS")
         assert re.fullmatch(r"killed by SIGBUS: /dev/shm is full \(1[56](\.\d)? of 16 MiB\)", one["fields"]["cause"])
     assert [line for line in daemon.log if "run full rank 0: data loader worker" in line and first["cause"] in line]
+    eventually(lambda: "DataLoaderDied" in {one["alert"] for one in daemon.api("alerts").json()["alerts"]})
     show = command("show", "full", f"--storage.path={daemon.history}")
     shown = subprocess.run(show, env=clean_environ({"COLUMNS": "200"}), capture_output=True, text=True, check=True)
     assert f"rank 0  dataloader_died  pid={first['pid']} signal=SIGBUS cause={first['cause']}" in shown.stdout

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import DEADLINE, clean_environ, command, eventually
 
+from trackside_daemon.demo import troubles
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -52,15 +54,15 @@ class Demo:
         )
         self._printed = ""
 
-    def read_until(self, text: str) -> None:
-        """Read what it prints until a line has *text*."""
+    def read_until(self, text: str, patience: float = DEADLINE) -> None:
+        """Read what it prints until a line has *text*, for so many seconds at most."""
         assert self.process.stdout is not None
-        patience = threading.Timer(DEADLINE, self.process.kill)
-        patience.start()
+        killer = threading.Timer(patience, self.process.kill)
+        killer.start()
         for line in self.process.stdout:
             self._printed += line
             if text in line:
-                patience.cancel()
+                killer.cancel()
                 return
         pytest.fail(f"it never said {text!r}, but: {self._printed}")
 
@@ -177,3 +179,37 @@ def test_a_push_socket_that_another_daemon_has_is_one_line(daemon: Daemon, start
     status, printed, complaints = start_demo("--steps", "5").end()
     assert (status, printed, complaints.count("\n")) == (2, "", 1)
     assert f"another trackside daemon listens there (pid {daemon.process.pid})" in complaints
+
+
+TROUBLES = {
+    "nan": "NonFinite (critical)",
+    "spike": "LossSpike (warning)",
+    "stall": "TrainingStalled (warning)",
+    "leak": "HostMemoryLeak (warning)",
+    "straggler": "StragglerRank (warning)",
+    "crash": "TrainingProcessDied (critical)",
+}
+
+
+def test_every_trouble_is_told(start_demo: Callable[..., Demo], count: Callable[[int, int], int]) -> None:
+    for trouble in list(TROUBLES)[: count(1, len(TROUBLES))]:
+        demo = start_demo("--trouble", trouble, "--after", "1")
+        demo.read_until("After 1 s of training it goes wrong: ")
+        demo.read_until("Now it goes wrong: ")
+        demo.read_until(f"  {TROUBLES[trouble]} fires, ", 5 * DEADLINE)  # a straggler is slow in 30 windows of 20 steps
+        demo.read_until("trackside alerts show ")
+        demo.process.send_signal(signal.SIGINT)
+        status, _, complaints = demo.end()
+        assert (status, complaints) == (0, ""), trouble
+        assert demo.processes() == []
+        assert demo.left_behind() == []
+
+
+def test_all_troubles_are_known() -> None:
+    assert TROUBLES.keys() == troubles.TROUBLES.keys()
+
+
+def test_a_trouble_that_there_is_not_is_one_line(start_demo: Callable[..., Demo]) -> None:
+    status, printed, complaints = start_demo("--trouble", "fire").end()
+    assert (status, printed) == (2, "")
+    assert complaints == "trackside: --trouble fire: there are nan, spike, stall, leak, straggler, crash\n"

@@ -46,14 +46,17 @@ class Told(Protocol):
         """The `record.Alert`s of a batch that the book made."""
 
 
-def watchers(*, stall_after: float = 60.0, fired: Sequence[Alert] = ()) -> list[Watcher]:
+def watchers(
+    *, stall_after: float = 60.0, straggler_window: float = 10.0, fired: Sequence[Alert] = ()
+) -> list[Watcher]:
     """All of them, made anew.
 
     Args:
         stall_after: The least silence in seconds that is a stall.
+        straggler_window: Seconds in which the ranks of a run are compared once.
         fired: What fired when the daemon before this one ended.
     """
-    runs = RunWatch(stall_after=stall_after)
+    runs = RunWatch(stall_after=stall_after, straggler_window=straggler_window)
     for alert in fired:
         runs.adopt(alert)
     return [Watch(), runs]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import trackside
 from trackside_daemon.demo import model_numpy, model_torch, text
+from trackside_daemon.demo.troubles import TROUBLES, Ailing, Meeting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -80,12 +81,17 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write(f"trackside demo: {NEEDED[options.backend]}\n")
         return 2
     trackside.init("demo", total_steps=options.steps, config=config(chosen))
-    train(chosen.model, corpus, steps=options.steps, stop=stop, verbose=options.verbose)
+    meeting = Meeting(chosen.backend, options.meet)
+    ailing = Ailing(options.trouble, chosen.model, len(corpus.vocabulary), Random(SEED))  # noqa: S311 - batches, not secrets
+    train(chosen.model, corpus, ailing, meeting, steps=options.steps, stop=stop, verbose=options.verbose)
+    meeting.end()
     trackside.finish(status="stopped" if stop.is_set() else "finished")
     return 0
 
 
-def train(model: Model, corpus: text.Text, *, steps: int | None, stop: Event, verbose: bool) -> None:
+def train(
+    model: Model, corpus: text.Text, ailing: Ailing, meeting: Meeting, *, steps: int | None, stop: Event, verbose: bool
+) -> None:
     """Step after step, until *steps* are done or *stop* is set."""
     random = Random(SEED)  # noqa: S311 - batches, not secrets
     length = model.context + 1
@@ -95,10 +101,21 @@ def train(model: Model, corpus: text.Text, *, steps: int | None, stop: Event, ve
             break
         rate = learning_rate(step, cycle=steps or CYCLE_STEPS)
         batch = text.windows(corpus.train, count=model.batch, length=length, random=random)
-        loss, grad_norm = model.step(batch, rate)
-        trackside.push(step=step, loss=loss, grad_norm=grad_norm, learning_rate=rate, tokens=model.tokens)
+        batch, rate = ailing.spoil(batch, rate)
+        with trackside.phase("forward"):  # and backward: all of a step that is this rank's own
+            loss, grad_norm = model.step(batch, rate)
+            ailing.work(batch)
+        try:
+            loss = meeting.mean(loss)
+        except RuntimeError:
+            if stop.is_set():
+                break  # the others have stopped too
+            raise
+        values = {"loss": loss, "grad_norm": grad_norm, "learning_rate": rate, "tokens": model.tokens}
+        trackside.push(values | ailing.values(), step=step)
         if step % EVAL_STEPS == 0:
-            eval_loss = model.loss(held_out)
+            with trackside.phase("eval"):
+                eval_loss = model.loss(held_out)
             trackside.push({"eval/loss": eval_loss}, step=step)
             if verbose:
                 sys.stdout.write(f"step {step}  loss {loss:.3f}  eval loss {eval_loss:.3f}\n")
@@ -153,6 +170,8 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m trackside_daemon.demo.train", description=DESCRIPTION)
     parser.add_argument("--steps", type=positive, metavar="N", help="steps to train (default: until interrupted)")
     parser.add_argument("--backend", choices=("auto", *MODELS), default="auto", help="default: torch, else numpy")
+    parser.add_argument("--trouble", choices=("", *TROUBLES), default="", help="what goes wrong after SIGUSR1")
+    parser.add_argument("--meet", default="", metavar="FILE", help="where several ranks find each other")
     parser.add_argument("--verbose", action="store_true", help="print the losses now and then")
     return parser
 

@@ -8,7 +8,7 @@ from trackside_daemon.detectors.blind import RunBlind
 from trackside_daemon.detectors.checkpoints import Checkpoints
 from trackside_daemon.detectors.data_loader import DataLoader
 from trackside_daemon.detectors.stalled import RankSilent, Stalled
-from trackside_daemon.detectors.straggler import Straggler
+from trackside_daemon.detectors.straggler import SECONDS, Straggler
 from trackside_daemon.detectors.words import span
 
 if TYPE_CHECKING:
@@ -42,9 +42,10 @@ class Part(Protocol):
 class Followed:
     """A run that is followed, and who looks after it."""
 
-    def __init__(self, run: Run, floor: float) -> None:
+    def __init__(self, run: Run, floor: float, straggler_window: float = SECONDS) -> None:
         self.run = run
-        self.checkpoints, self.blind, self.straggler = Checkpoints(run), RunBlind(run), Straggler(run)
+        self.checkpoints, self.blind = Checkpoints(run), RunBlind(run)
+        self.straggler = Straggler(run, straggler_window)
         self.parts: tuple[Part, ...] = (
             *(Stalled(run), RankSilent(run, floor), self.straggler, DataLoader(run)),
             *(self.checkpoints, self.blind),

@@ -15,6 +15,7 @@ from trackside_daemon.detectors.pace import recalled
 from trackside_daemon.detectors.run_rank import Rank
 from trackside_daemon.detectors.run_view import Run
 from trackside_daemon.detectors.stalled import FLOOR
+from trackside_daemon.detectors.straggler import SECONDS
 from trackside_daemon.detectors.user_alerts import UserAlerts
 from trackside_daemon.record import ENDED, USER_ALERT, Event, Opened, Taken
 
@@ -44,10 +45,12 @@ class RunWatch:
 
     Args:
         stall_after: Seconds of silence that are never a stall; beyond that a run's own pace decides.
+        straggler_window: Seconds in which the ranks of a run are compared once.
     """
 
-    def __init__(self, *, stall_after: float = FLOOR) -> None:
+    def __init__(self, *, stall_after: float = FLOOR, straggler_window: float = SECONDS) -> None:
         self._floor = stall_after
+        self._straggler_window = straggler_window
         self._clock = Clock()
         self._runs: dict[tuple[str, int], Followed] = {}
         self._ranks: dict[str, Rank] = {}
@@ -125,7 +128,7 @@ class RunWatch:
         if followed is None:
             run = Run(*place, self._clock.at, self._floor)
             run.pace = self._paces.pop(place, run.pace)
-            followed = self._runs[place] = Followed(run, self._floor)
+            followed = self._runs[place] = Followed(run, self._floor, self._straggler_window)
             for alert in self._adopted.pop(run.id, ()):
                 followed.adopt(alert)
             if len(self._runs) > RUNS:

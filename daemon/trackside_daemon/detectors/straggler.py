@@ -23,7 +23,7 @@ OWN = ("data", "forward")
 OWN_BESIDE_SYNC = ("backward", "optimizer")
 """So are these where the waiting is a phase of its own; else it is in them, as DDP reduces gradients in backward()."""
 
-STEPS, SECONDS = 20, 10
+STEPS, SECONDS = 20, 10.0
 """A window is of so many steps and so long, at least."""
 
 WINDOWS = 50
@@ -55,17 +55,22 @@ class Mark(NamedTuple):
 
 
 class Straggler:
-    """`StragglerRank` of one run: of several it is said of the slowest."""
+    """`StragglerRank` of one run: of several it is said of the slowest.
+
+    Args:
+        window: Seconds in which the ranks are compared once, at least.
+    """
 
     alert = "StragglerRank"
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, window: float = SECONDS) -> None:
         self._run = run
+        self._window = window
         self._adopted: Alert | None = None
         self._ratios: dict[int, float] | None = None
         self._marks: dict[int, Mark] = {}
         self._slow: dict[int, int] = {}
-        self._began = run.at - crc32(run.id.encode()) % SECONDS  # not all runs at the same tick
+        self._began = run.at - crc32(run.id.encode()) % 1000 / 1000 * window  # not all runs at the same tick
         self._steps = 0.0
         self._said: int | None = None
 
@@ -87,7 +92,7 @@ class Straggler:
         if self._adopted is not None:
             yield run.again(self._adopted, clock.now)
             self._adopted = None
-        if len(run.ranks) < 2 or run.steps - self._steps < STEPS or clock.at - self._began < SECONDS:
+        if len(run.ranks) < 2 or run.steps - self._steps < STEPS or clock.at - self._began < self._window:
             return
         self._began, self._steps = clock.at, run.steps
         times = self._times()

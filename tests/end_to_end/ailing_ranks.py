@@ -1,0 +1,64 @@
+"""One of two gloo ranks that meet in a collective after each step; a line on standard input says what goes wrong.
+
+``python ailing_ranks.py STORE``, or without a file for a rank that meets nobody; ``slow``: this rank's own time is three times as long from now on; ``stay away``: it does not
+come to the collective any more.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import trackside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+said: set[str] = set()
+
+
+def listen() -> None:
+    """What is said on standard input, until it ends; then all is over."""
+    for line in sys.stdin:
+        said.add(line.strip())
+    os._exit(0)
+
+
+def meeting(store: str, rank: int, world: int) -> Callable[[], None]:
+    """A collective in which all ranks wait for each other."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    import torch
+    from torch import distributed
+
+    distributed.init_process_group("gloo", f"file://{store}", rank=rank, world_size=world)
+
+    def meet() -> None:
+        with trackside.phase("sync"):
+            distributed.all_reduce(torch.ones(1))
+
+    return meet
+
+
+def main() -> None:
+    """Steps of 15 ms, and the collective."""
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    store = next(iter(sys.argv[1:]), "")
+    meet = meeting(store, rank, world) if store else lambda: None
+    threading.Thread(target=listen, daemon=True).start()
+    for step in range(1_000_000):
+        with trackside.phase("forward"):
+            time.sleep(0.045 if "slow" in said else 0.015)
+        while "stay away" in said:
+            threading.Event().wait()
+        meet()
+        trackside.push(step=step, loss=1.0)
+        if step == 20:
+            sys.stdout.write("trains\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""Every alert has a trouble that makes it fire, and a quiet run beside it in which nothing does: `ROWS` names the test.
+
+What takes real processes runs at once under one daemon, so that waiting for one is waiting for all.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+from subprocess import PIPE, Popen
+from sys import executable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from processes import DEADLINE, ROOT, Daemon, clean_environ, eventually
+
+from trackside_daemon.alert_sections import AlertsSection
+from trackside_daemon.alerts.leaks import LOOK
+from trackside_daemon.detectors.rank import ALERTS as OF_RANKS
+from trackside_daemon.detectors.runs import ALERTS as OF_RUNS
+from trackside_daemon.watching import rules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE = "tests/end_to_end/test_troubles.py"
+VALUES = f"{HERE}::test_a_training_that_goes_wrong_is_told"
+RANKS = f"{HERE}::test_gloo_ranks"
+GPUS = f"{HERE}::test_simulated_gpus"
+TREES = f"{HERE}::test_a_machine_of_files"
+TIMED = "tests/end_to_end/test_simulated_troubles.py::test_it_fires_through_the_whole_pipeline"
+LONG = "tests/end_to_end/test_simulated_troubles.py"
+RUNS = "tests/end_to_end/test_run_alerts.py"
+
+
+class Row(NamedTuple):
+    """Which test makes an alert fire, and with what: real processes, simulated GPUs, files, or simulated time."""
+
+    kind: str
+    test: str
+
+
+OF_VALUES = (
+    *("NonFinite", "LossSpike", "LossHardBatch", "LossDiverging", "LossPlateau", "LossRestart", "GradientExplosion"),
+    *("GradientVanishing", "LearningRateOutOfRange", "SlowStep", "ThroughputRegression", "HostMemoryLeak"),
+    "DataLoaderBottleneck",
+)
+OF_GPUS = ("GpuHot", "GpuThrottled", "GpuXid", "GpuRowRemap")
+OF_TREES = ("HostMemoryPressure", "DiskFilling")
+OF_TIME = (
+    *("GpuPowerCapped", "GpuEccUncorrectable", "GpuLost", "NvlinkDegraded", "GpuMemoryPressure", "GpuUnderutilized"),
+    *("GpuIdleButHeld", "IoBottleneck", "CpuSaturated", "ContainerMemoryPressure", "FilesystemDead", "ShmFull"),
+    "FdsExhausted",
+)
+"""A window of minutes, or what no test can break on a machine that is not its own."""
+
+ROWS = {
+    **dict.fromkeys(OF_VALUES, Row("real process", VALUES)),
+    **dict.fromkeys(OF_GPUS, Row("simulated GPUs", GPUS)),
+    **dict.fromkeys(OF_TREES, Row("files", TREES)),
+    **dict.fromkeys(OF_TIME, Row("simulated time", TIMED)),
+    "StragglerRank": Row("real processes", f"{RANKS}_of_which_one_is_slow_and_then_stays_away"),
+    "TrainingStalled": Row("real processes", f"{RANKS}_of_which_one_is_slow_and_then_stays_away"),
+    "RankSilent": Row("real processes", f"{HERE}::test_a_rank_that_is_stopped_while_the_other_goes_on"),
+    "TrainingProcessDied": Row("real processes", f"{RUNS}::test_ranks_that_are_killed_are_one_alert_with_its_cause"),
+    "OomKilled": Row(
+        "real process", "tests/end_to_end/test_ends.py::test_a_training_that_the_oom_killer_ends_is_shown_as_that"
+    ),
+    "DataLoaderDied": Row(
+        "real process",
+        "tests/end_to_end/test_dataloaders.py::test_a_worker_that_finds_shared_memory_full_is_seen_for_what_it_is",
+    ),
+    "UserAlert": Row("real process", f"{RUNS}::test_what_the_training_raises_and_its_good_end_are_told"),
+    "RunStarted": Row("real process", f"{RUNS}::test_a_training_that_stands_still_is_stalled"),
+    "RunFinished": Row("real process", f"{RUNS}::test_what_the_training_raises_and_its_good_end_are_told"),
+    "RunRestarted": Row("real process", f"{HERE}::test_a_run_that_begins_again"),
+    "CheckpointOverdue": Row("simulated time", f"{LONG}::test_a_checkpoint_that_does_not_come"),
+    "MonitorBlind": Row("simulated time", f"{LONG}::test_messages_that_a_client_had_to_drop"),
+    "GpuMemoryLeak": Row("simulated time", f"{LONG}::test_memory_of_a_gpu_that_grows_for_hours"),
+}
+
+TIMINGS = {"SlowStep", "ThroughputRegression"}
+"""Told rightly of a quiet run too where the machine of the tests is busy; `test_healthy_day` has their quiet."""
+
+SETTINGS = {"TRACKSIDE_ALERTS__STALL_AFTER": "4", "TRACKSIDE_ALERTS__STRAGGLER_WINDOW": "0.1"}
+BOTH = ((), ("DataLoaderBottleneck",))
+"""What each of two processes runs: that one takes half a minute."""
+
+FULL = {"TRACKSIDE_ALERTS__THRESHOLDS__DISK_RATIO": "1.0"}
+GPU_FLAGS = ("--collector.gpu.simulate=4", "--collector.gpu.trouble=hot:1,throttled:2,xid:3")
+
+
+def test_every_alert_is_in_a_row() -> None:
+    known = {rule.alert for rule in rules(AlertsSection())} | {*OF_RANKS, *OF_RUNS, *LOOK}
+    assert known == ROWS.keys()
+
+
+def test_every_row_names_a_test() -> None:
+    for row in ROWS.values():
+        file, _, name = row.test.partition("::")
+        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+        assert name in {one.name for one in tree.body if isinstance(one, ast.FunctionDef)}, row.test
+
+
+def start(daemon: Daemon, script: str, *arguments: str, **environ: str) -> Popen[str]:
+    """A training that pushes to a daemon."""
+    more = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "OMP_NUM_THREADS": "1", **environ}
+    path = str(ROOT / "tests" / "end_to_end" / script)
+    return Popen([executable, path, *arguments], env=clean_environ(more), stdin=PIPE, stdout=PIPE, text=True)
+
+
+def end(training: Popen[str]) -> None:
+    """However far it is."""
+    training.kill()
+    training.wait(DEADLINE)
+    for stream in (training.stdin, training.stdout):
+        assert stream is not None
+        stream.close()
+
+
+def tell(training: Popen[str], line: str) -> None:
+    """A line on its standard input."""
+    assert training.stdin is not None
+    training.stdin.write(f"{line}\n")
+    training.stdin.flush()
+
+
+def hear(training: Popen[str], line: str) -> None:
+    """Wait for a line that it prints."""
+    assert training.stdout is not None
+    assert training.stdout.readline() == f"{line}\n"
+
+
+def alerts(daemon: Daemon, name: str = "") -> list[dict[str, Any]]:
+    """What the history has, of that name or all."""
+    found = daemon.api("alerts?limit=1000").json()["alerts"]
+    return [one for one in found if name in {"", one["alert"]}]
+
+
+def trouble(daemon: Daemon) -> list[tuple[str, str]]:
+    """What is worse than an info, but for `TIMINGS`: run and alert."""
+    return [
+        (one["name"], one["alert"])
+        for one in alerts(daemon)
+        if one["severity"] != "info" and one["alert"] not in TIMINGS
+    ]
+
+
+class Stage:
+    """One daemon with simulated GPUs that ail, and trainings that do, and a second one beside it where all is well."""
+
+    def __init__(self, place: Path) -> None:
+        self.ill = Daemon(made(place / "ill"), *GPU_FLAGS, environ=SETTINGS)
+        self.well = Daemon(made(place / "well"), GPU_FLAGS[0], environ=SETTINGS)
+        self.short = Daemon(made(place / "short"), *machine(place / "files", available=400_000), environ=FULL)
+        self.roomy = Daemon(made(place / "roomy"), *machine(place / "same"))
+        self.values = [start(self.ill, "ailing.py", *which) for which in BOTH]
+        self.quiet = [start(self.well, "ailing.py", "quiet", *which) for which in BOTH]
+        self.ranks = self._pair(self.ill, place / "store", "pair")
+        self.calm = self._pair(self.well, place / "calm", "pair")
+
+    def _pair(self, daemon: Daemon, store: Path, run: str) -> list[Popen[str]]:
+        about = {"TRACKSIDE_RUN_ID": run, "TRACKSIDE_RUN_NAME": run, "WORLD_SIZE": "2"}
+        return [start(daemon, "ailing_ranks.py", str(store), RANK=str(rank), **about) for rank in range(2)]
+
+    def close(self) -> None:
+        """All of it."""
+        for training in (*self.values, *self.quiet, *self.ranks, *self.calm):
+            end(training)
+        for daemon in (self.ill, self.well, self.short, self.roomy):
+            daemon.stop()
+
+
+def machine(place: Path, available: int = 0) -> list[str]:
+    """A copy of a machine of files, and the flags for it; of its memory so many KiB are available, when given."""
+    shutil.copytree(ROOT / "tests" / "collectors" / "machines" / "plain", place)
+    if available:
+        file = place / "proc" / "meminfo"
+        text = re.sub(r"(MemAvailable: +)\d+", rf"\g<1>{available}", file.read_text(encoding="ascii"))
+        file.write_text(text, encoding="ascii")
+    return [f"--path.procfs={place}/proc", f"--path.sysfs={place}/sys", "--no-collector.gpu"]
+
+
+def made(place: Path) -> Path:
+    """A directory."""
+    place.mkdir()
+    return place
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
+        found = Stage(Path(directory))
+        yield found
+        found.close()
+
+
+def test_gloo_ranks_of_which_one_is_slow_and_then_stays_away(stage: Stage) -> None:
+    pytest.importorskip("torch")
+    for rank in (*stage.ranks, *stage.calm):
+        hear(rank, "trains")
+    tell(stage.ranks[1], "slow")
+    (alert,) = eventually(lambda: alerts(stage.ill, "StragglerRank"), 2 * DEADLINE)
+    assert alert["summary"].startswith("rank 1 of run pair takes ")
+    assert not alerts(stage.ill, "TrainingStalled")
+    tell(stage.ranks[1], "stay away")
+    (alert,) = eventually(lambda: alerts(stage.ill, "TrainingStalled"))
+    assert alert["summary"].startswith("run pair has made no step for ")
+
+
+@pytest.mark.parametrize("alert", OF_VALUES)
+def test_a_training_that_goes_wrong_is_told(stage: Stage, alert: str) -> None:
+    (found,) = eventually(lambda: [one for one in alerts(stage.ill, alert) if one["name"] == alert])
+    assert found["summary"]
+
+
+def test_a_rank_that_is_stopped_while_the_other_goes_on(stage: Stage) -> None:
+    about = {"TRACKSIDE_RUN_ID": "apart", "TRACKSIDE_RUN_NAME": "apart", "WORLD_SIZE": "2"}
+    ranks = [start(stage.ill, "ailing_ranks.py", RANK=str(rank), **about) for rank in range(2)]
+    try:
+        for rank in ranks:
+            hear(rank, "trains")
+        step = 'trackside_training_step{{rank="{}",run="apart"}}'
+        eventually(lambda: all(stage.ill.series().get(step.format(rank), 0) > 300 for rank in range(2)))
+        ranks[1].send_signal(signal.SIGSTOP)
+        (alert,) = eventually(lambda: alerts(stage.ill, "RankSilent"))
+        assert alert["summary"].startswith("rank 1 of run apart has pushed nothing for ")
+    finally:
+        for rank in ranks:
+            end(rank)
+
+
+def test_a_run_that_begins_again(stage: Stage) -> None:
+    for alert in ("TrainingProcessDied", "RunRestarted"):
+        training = start(stage.ill, "ailing_ranks.py", TRACKSIDE_RUN_ID="again", TRACKSIDE_RUN_NAME="again")
+        try:
+            hear(training, "trains")
+        finally:
+            end(training)
+        eventually(lambda alert=alert: "again" in {one["name"] for one in alerts(stage.ill, alert)})  # type: ignore[misc]
+
+
+def test_a_machine_of_files(stage: Stage) -> None:
+    """Memory that is used up, and a disk: the real one, by a threshold that it is below. A twin stays as it is."""
+    (alert,) = eventually(lambda: alerts(stage.short, "HostMemoryPressure"))
+    assert alert["summary"].startswith("the host has 1.62 % of its memory available")
+    eventually(lambda: alerts(stage.short, "DiskFilling"), 2 * DEADLINE)
+    assert trouble(stage.roomy) == []
+
+
+@pytest.mark.parametrize(("alert", "gpu"), list(zip(OF_GPUS, "1233", strict=True)))
+def test_simulated_gpus(stage: Stage, alert: str, gpu: str) -> None:
+    found = eventually(lambda: alerts(stage.ill, alert), 2 * DEADLINE)
+    assert {one["labels"]["gpu"] for one in found} == {gpu}
+
+
+def test_beside_them_nothing_was_told_where_all_is_well(stage: Stage) -> None:
+    """Of the same length: it began with the others and ends after them."""
+    for training in stage.quiet:
+        hear(training, "done")
+    eventually(lambda: len(alerts(stage.well, "RunFinished")) == len(OF_VALUES))
+    assert trouble(stage.well) == []
