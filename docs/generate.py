@@ -1,11 +1,13 @@
-"""Writes docs/metrics.md and docs/configuration.md from the definitions in the code: python docs/generate.py."""
+"""Writes the pages and Prometheus rules that are made from the code: python docs/generate.py."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from trackside_daemon import about, pipeline
+from trackside_daemon import about, pipeline, watching
+from trackside_daemon.alert_sections import AlertsSection
 from trackside_daemon.alerts import families as alerts
+from trackside_daemon.alerts import rule_file, rule_text
 from trackside_daemon.collectors.cgroup import CgroupCollector
 from trackside_daemon.collectors.cpu import CpuCollector
 from trackside_daemon.collectors.disk import DiskCollector
@@ -30,6 +32,7 @@ from trackside_daemon.sampler import Sampler
 from trackside_daemon.training import families
 
 DOCS = Path(__file__).parent
+RULES = DOCS.parent / "deploy" / "prometheus" / "trackside.rules.yml"
 HOST = (
     *(CpuCollector, LoadCollector, MemoryCollector, VmstatCollector, PressureCollector, DiskCollector),
     *(FilesystemCollector, NetworkCollector, InfinibandCollector, CgroupCollector, ProcessCollector, TimeCollector),
@@ -187,8 +190,15 @@ def configuration_page() -> str:
     return CONFIGURATION + "".join(rows) + ALERTS + STORAGE + CLIENT
 
 
+def rules() -> str:
+    """deploy/prometheus/trackside.rules.yml: the rules of a daemon without a configuration."""
+    groups = rule_file.groups(AlertsSection(), watching.families(), rule_file.Wanted())
+    return rule_text.prometheus(groups, "trackside rules")
+
+
 def main() -> None:
-    """Write both pages."""
+    """Write them."""
+    RULES.write_text(rules(), encoding="utf-8")
     (DOCS / "metrics.md").write_text(metrics_page(), encoding="utf-8")
     (DOCS / "configuration.md").write_text(configuration_page(), encoding="utf-8")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from trackside_daemon import __version__, log
-from trackside_daemon.commands import alerts, doctor, gpu, keys, replay, runs, spool
+from trackside_daemon.commands import alerts, doctor, gpu, keys, replay, rules, runs, spool
 from trackside_daemon.config import (
     Config,
     ConfigError,
@@ -197,11 +197,11 @@ def check_config(
 ) -> None:
     """Say what is wrong with a configuration file, and how to mend it."""
     from trackside_daemon.alerts.custom import RuleError
-    from trackside_daemon.watching import rules
+    from trackside_daemon import watching
 
     try:
         config = load(file, groups=GROUPS)
-        rules(config.alerts)
+        watching.rules(config.alerts)
         check_roots(config.path)
     except ConfigError as error:
         _fail(str(error))
@@ -218,6 +218,9 @@ def check_config(
 app.add_typer(runs.app)
 app.command("alerts", epilog="\b\nExample: trackside alerts --firing")(alerts.alerts)
 app.command("replay", epilog="\b\nExample: trackside replay pushes.jsonl --severity warning")(replay.replay)
+app.command("rules", epilog="\b\nExample: trackside rules --config.file=/etc/trackside/trackside.yml > trackside.rules.yml")(
+    rules.rules
+)
 app.add_typer(spool.app, name="spool")
 app.command("pause-gpu", epilog="\b\nExample: trackside pause-gpu --for 10m")(gpu.pause)
 app.command("resume-gpu", epilog="\b\nExample: trackside resume-gpu")(gpu.resume)

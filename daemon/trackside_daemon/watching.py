@@ -24,15 +24,19 @@ if TYPE_CHECKING:
     from trackside_daemon.state import State
 
 
+def families() -> dict[str, Metric]:
+    """Those that a rule can name."""
+    ingest = (one for one in vars(sessions).values() if isinstance(one, Metric))
+    return catalogue((*Sampler.metrics, *ingest, FAILURES))
+
+
 def rules(section: AlertsSection) -> list[Rule]:
     """All rules, the user's last.
 
     Raises:
         RuleError: One of the user's cannot be used.
     """
-    ingest = (one for one in vars(sessions).values() if isinstance(one, Metric))
-    families = catalogue((*Sampler.metrics, *ingest, FAILURES))
-    return [*builtin.rules(section.thresholds), *custom.rules(section.rules, families)]
+    return [*builtin.rules(section.thresholds), *custom.rules(section.rules, families())]
 
 
 def all_watchers(state: State, section: AlertsSection, fired: Iterable[Alert]) -> list[Watcher]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,10 @@ class Off:
             name, _, pattern = one.partition("@")
             self._patterns.setdefault(name, []).append(pattern)
 
+    def patterns(self, alert: str) -> tuple[str, ...]:
+        """The patterns of runs for which an alert is; the empty one stands for all, and for what is of no run."""
+        return tuple(self._patterns.get(alert, ()))
+
     def has(self, alert: str, about: Mapping[str, str]) -> bool:
         """Whether an alert with these labels is."""
         patterns = self._patterns.get(alert)
@@ -29,3 +34,9 @@ class Off:
             return False
         run = about.get("run", "")
         return any(not pattern or fnmatchcase(run, pattern) for pattern in patterns)
+
+
+def regex(pattern: str) -> str:
+    """A pattern of runs as a regular expression of Prometheus, which matches all of a name."""
+    forms = {"*": ".*", "?": "."}
+    return "".join(forms.get(letter) or re.escape(letter) for letter in pattern)

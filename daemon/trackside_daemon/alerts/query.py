@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 How = Literal["value", "rate", "change", "mean", "predict"]
@@ -99,11 +99,18 @@ class Query:
             text = f"{extreme} by ({listed(self.by)}) ({text})"
         for sign, bound in ((">", self.above), ("<", self.below)):
             if bound is not None:
-                text = f"{text} {sign} {bound!r}"
+                text = f"{text} {sign} {_number(bound)}"
         for word, others in (("and", self.only), ("unless", self.unless)):
             for other in others:
                 text = f"({text}) {word} {on} ({other.promql()})"
         return text
+
+    def widened(self, least: float) -> Query:
+        """With windows of *least* seconds at least, as one that sees fewer values needs them."""
+        parts = {name: None if one is None else one.widened(least) for name, one in (("over", self.over), ("minus", self.minus))}
+        window = max(self.window, least) if self.how != "value" else self.window
+        only, unless = (tuple(one.widened(least) for one in others) for others in (self.only, self.unless))
+        return replace(self, window=window, only=only, unless=unless, over=parts["over"], minus=parts["minus"])
 
     def selector(self) -> str:
         """The series, as PromQL chooses them."""
@@ -120,7 +127,7 @@ class Query:
         if self.how == "mean":
             return f"(avg_over_time({ranged}) and {before})"
         if self.how == "predict":
-            return f"(predict_linear({ranged}, {self.ahead!r}) and {before})"
+            return f"(predict_linear({ranged}, {_number(self.ahead)}) and {before})"
         if self.fresh:
             return f"(({series} unless {before}) or increase({ranged}))"
         return f"increase({ranged})" if self.is_counter else f"delta({ranged})"
@@ -132,5 +139,12 @@ def listed(labels: tuple[str, ...]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """As PromQL writes it: whole milliseconds or seconds."""
-    return f"{seconds:.0f}s" if seconds == int(seconds) else f"{seconds * 1000:.0f}ms"
+    """As PromQL writes it: in the largest unit of which it is a whole number."""
+    for length, unit in ((3600, "h"), (60, "m"), (1, "s")):
+        if seconds and seconds % length == 0:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds * 1000:.0f}ms"
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value == int(value) and abs(value) < 1e15 else repr(value)

@@ -48,18 +48,22 @@ class Rule:
         """The bound that is passed; 0 when there is none."""
         return next((bound for bound in (self.when.above, self.when.below) if bound is not None), 0.0)
 
-    def promql(self) -> str:
-        """The condition as a PromQL expression, which has a series for each alert."""
+    def promql(self, prefix: str = "") -> str:
+        """The condition as a PromQL expression, which has a series for each alert.
+
+        Args:
+            prefix: Of the names of the alerts.
+        """
         if self.absent:
             return f"absent({self.when.selector()})"
         text = self.when.promql()
         for cause in self.because:
-            text = f'({text}) unless on ({listed(self.when.by or ())}) ALERTS{{alertname="{cause}"}}'
+            text = f'({text}) unless on ({listed(self.when.by or ())}) ALERTS{{alertname="{prefix}{cause}"}}'
         return text
 
-    def prometheus(self) -> dict[str, object]:
-        """The rule as a Prometheus rule file has it."""
-        rule: dict[str, object] = {"alert": self.alert, "expr": self.promql()}
+    def prometheus(self, prefix: str = "") -> dict[str, object]:
+        """The rule as a Prometheus rule file has it, with a prefix of the alert's name."""
+        rule: dict[str, object] = {"alert": prefix + self.alert, "expr": self.promql(prefix)}
         if self.lasting:
             rule["for"] = duration(self.lasting)
         if self.keep_firing:

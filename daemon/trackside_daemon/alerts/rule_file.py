@@ -1,0 +1,178 @@
+"""Prometheus' rules for a configuration: what the daemon judges, what it finds, and what it cannot tell of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.alerts import builtin, custom
+from trackside_daemon.alerts.detected import DETECTED, RULED
+from trackside_daemon.alerts.families import FIRING
+from trackside_daemon.alerts.fleet import fleet
+from trackside_daemon.alerts.layout import laid_out
+from trackside_daemon.alerts.off import Off, regex
+from trackside_daemon.alerts.query import Matcher
+from trackside_daemon.alerts.recording import recorded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from trackside_daemon.alert_sections import AlertsSection
+    from trackside_daemon.alerts.rule import Rule
+    from trackside_daemon.metric import Metric
+
+PREFIX = "Trackside"
+SILENCED = "trackside_alert_silenced"
+SCRAPES = 4
+"""So many scrapes are in a window at least: one may be missed, and a rate needs two."""
+
+HOLD = "5m"
+"""So long what fired last is held when its series is away, as a daemon that is restarted is; a series of 0 ends it at once."""
+
+Group = dict[str, Any]
+
+_SINCE = "Since {since}. "
+_WHERE = "{{ with $labels.rank }}, rank {{ . }}{{ end }}{{ with $labels.key }}, {{ . }}{{ end }}"
+_ABOUT = f"{{{{ with $labels.run }}}}Run {{{{ . }}}}{_WHERE}: {{{{ end }}}}"
+_MORE = " `trackside alerts show` on {{ $labels.instance }} has the values."
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What differs from one Prometheus to another.
+
+    Attributes:
+        scrape: Seconds between two scrapes.
+        job: The label ``job`` of the daemons' targets.
+        runbooks: The page with a section for each alert; empty for no links.
+    """
+
+    scrape: float = 15.0
+    job: str = "trackside"
+    runbooks: str = "docs/alerts.md"
+
+
+def groups(section: AlertsSection, families: Mapping[str, Metric], wanted: Wanted) -> list[Group]:
+    """The groups of the file; where alerts are not wanted, only those about daemons and runs.
+
+    Args:
+        section: The settings.
+        families: Those that a rule of the user's own can name.
+        wanted: What Prometheus is like.
+
+    Raises:
+        RuleError: One of the user's rules cannot be used.
+    """
+    found = {
+        "recording": [{"record": one.record, "expr": laid_out(one.expr)} for one in recorded()],
+        "thresholds": _thresholds(section, families, wanted) if section.enabled else [],
+        "detectors": _detectors(section, wanted) if section.enabled else [],
+        "fleet": _fleet(wanted),
+    }
+    return [{"name": f"trackside.{name}", "rules": rules} for name, rules in found.items() if rules]
+
+
+def _thresholds(section: AlertsSection, families: Mapping[str, Metric], wanted: Wanted) -> list[Group]:
+    """The rules that the daemon judges too, in its order: a cause comes before what it causes."""
+    off = Off(section.off)
+    rules: list[Group] = []
+    for rule in builtin.rules(section.thresholds):
+        text = f"{_sentence(rule.summary)} {rule.description.removeprefix(_SINCE)}"
+        said = replace(rule, summary=RULED[rule.alert].summary, description=text)
+        rules += _threshold(said, off, families, wanted, wanted.runbooks)
+    for rule in custom.rules(section.rules, families):
+        said = replace(rule, description=rule.description.removeprefix(_SINCE) or "A rule of alerts.rules.")
+        rules += _threshold(said, off, families, wanted, "")
+    return rules
+
+
+def _threshold(
+    rule: Rule, off: Off, families: Mapping[str, Metric], wanted: Wanted, runbooks: str
+) -> Iterator[dict[str, Any]]:
+    kept = _kept(rule, off, families)
+    if kept is None:
+        return
+    found: dict[str, Any] = replace(kept, when=kept.when.widened(SCRAPES * wanted.scrape)).prometheus(PREFIX)
+    found["expr"] = laid_out(found["expr"])
+    yield _linked(found, runbooks, rule.alert)
+
+
+def _kept(rule: Rule, off: Off, families: Mapping[str, Metric]) -> Rule | None:
+    """The rule without the runs for which it is off; None when nothing is left."""
+    if rule.absent:
+        fixed = {matcher.label: matcher.value for matcher in rule.when.matchers if matcher.operator == "="}
+        return None if off.has(rule.alert, fixed) else rule
+    patterns = off.patterns(rule.alert)
+    labels = families[rule.when.metric].labels if rule.when.by is None else rule.when.by
+    if not patterns:
+        return rule
+    if "run" not in labels or "" in patterns:
+        return None if any(not one or fnmatchcase("", one) for one in patterns) else rule
+    but = Matcher("run", "|".join(map(regex, patterns)), "!~")
+    return replace(rule, when=replace(rule.when, matchers=(*rule.when.matchers, but)))
+
+
+def _detectors(section: AlertsSection, wanted: Wanted) -> list[Group]:
+    """What the daemon finds and says on its page; a run for which it is off is not there."""
+    off = Off(section.off)
+    rules = []
+    for alert, said in DETECTED.items():
+        if "" in off.patterns(alert):
+            continue
+        text = f"{_ABOUT}{said.description}{_MORE}"
+        rule = {
+            "alert": PREFIX + alert,
+            "expr": _firing(alert),
+            "annotations": {"summary": said.summary, "description": text},
+        }
+        rules.append(_linked(rule, wanted.runbooks, alert))
+    return rules
+
+
+def _firing(alert: str) -> str:
+    of_runs = ', run!=""' if alert in RULED else ""
+    series = f'{FIRING.name}{{alert="{alert}"{of_runs}}}'
+    return f"""\
+  {series} == 1
+unless
+  {SILENCED} == 1
+or
+  last_over_time({series}[{HOLD}]) == 1
+unless
+  {series}
+unless
+  last_over_time({SILENCED}[{HOLD}]) == 1"""
+
+
+def _fleet(wanted: Wanted) -> list[Group]:
+    rules = []
+    for one in fleet(wanted.job):
+        rule: dict[str, Any] = {"alert": one.alert, "expr": one.expr}
+        if one.lasting:
+            rule["for"] = one.lasting
+        rule["labels"] = {"severity": one.severity}
+        rule["annotations"] = {"summary": one.summary, "description": one.description}
+        rules.append(_linked(rule, wanted.runbooks, one.alert))
+    watchdog = {
+        "alert": "Watchdog",
+        "expr": "vector(1)",
+        "labels": {"severity": "none"},
+        "annotations": {
+            "summary": "Alerts arrive.",
+            "description": "It always fires: route it to a service that tells you when it is missing.",
+        },
+    }
+    return [*rules, _linked(watchdog, wanted.runbooks, "Watchdog")]
+
+
+def _linked(rule: dict[str, Any], runbooks: str, alert: str) -> dict[str, Any]:
+    """With the section of the page that its alert has."""
+    if runbooks:
+        rule["annotations"] = {**rule["annotations"], "runbook_url": f"{runbooks}#{alert.lower()}"}
+    return rule
+
+
+def _sentence(text: str) -> str:
+    """With a capital letter and a period; a name at the beginning stays as it is."""
+    return f"{text[0].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
