@@ -27,6 +27,7 @@ SILENCED = "trackside_alert_silenced"
 SCRAPES = 4
 """So many scrapes are in a window at least: one may be missed, and a rate needs two."""
 
+HELD = "alert:trackside_alert_firing:held5m"
 HOLD = "5m"
 """So long what fired last is held when its series is away, as a daemon that is restarted is; a series of 0 ends it at once."""
 
@@ -116,33 +117,34 @@ def _kept(rule: Rule, off: Off, families: Mapping[str, Metric]) -> Rule | None:
 def _detectors(section: AlertsSection, wanted: Wanted) -> list[Group]:
     """What the daemon finds and says on its page; a run for which it is off is not there."""
     off = Off(section.off)
-    rules = []
+    rules = [_held()]
     for alert, said in DETECTED.items():
         if "" in off.patterns(alert):
             continue
         text = f"{_ABOUT}{said.description}{_MORE}"
+        of_runs = ', run!=""' if alert in RULED else ""
         rule = {
             "alert": PREFIX + alert,
-            "expr": _firing(alert),
+            "expr": f'{HELD}{{alert="{alert}"{of_runs}}}',
             "annotations": {"summary": said.summary, "description": text},
         }
         rules.append(_linked(rule, wanted.runbooks, alert))
     return rules
 
 
-def _firing(alert: str) -> str:
-    of_runs = ', run!=""' if alert in RULED else ""
-    series = f'{FIRING.name}{{alert="{alert}"{of_runs}}}'
-    return f"""\
-  {series} == 1
-unless
-  {SILENCED} == 1
-or
-  last_over_time({series}[{HOLD}]) == 1
-unless
-  {series}
-unless
-  last_over_time({SILENCED}[{HOLD}]) == 1"""
+def _held() -> Group:
+    """What fires and is not silenced, once for all rules below it in its group, which Prometheus evaluates in order."""
+    expr = f"""\
+(
+  {FIRING.name} == 1
+  unless {SILENCED} == 1
+)
+or (
+  last_over_time({FIRING.name}[{HOLD}]) == 1
+  unless {FIRING.name}
+  unless last_over_time({SILENCED}[{HOLD}]) == 1
+)"""
+    return {"record": HELD, "expr": expr}
 
 
 def _fleet(wanted: Wanted) -> list[Group]:
