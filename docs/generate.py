@@ -6,8 +6,8 @@ from pathlib import Path
 
 from trackside_daemon import about, pipeline, watching
 from trackside_daemon.alert_sections import AlertsSection
+from trackside_daemon.alerts import delivery, rule_file, rule_text
 from trackside_daemon.alerts import families as alerts
-from trackside_daemon.alerts import rule_file, rule_text
 from trackside_daemon.collectors.cgroup import CgroupCollector
 from trackside_daemon.collectors.cpu import CpuCollector
 from trackside_daemon.collectors.disk import DiskCollector
@@ -84,8 +84,8 @@ Everything works with none. A setting has one name everywhere: `sample.interval`
 A flag counts before the environment, and that before the file. Durations are `500ms`, `2s`, `1h30m` or a number of
 seconds, sizes `10GiB`, `500MB` or a number of bytes; in the environment, lists are separated by commas. `trackside
 check-config FILE` says what is wrong with a file. On SIGHUP, or by `POST /-/reload` when `web.enable-lifecycle` allows
-it, the daemon reads it again; `sample.interval`, `run.linger`, `storage.interval`, `storage.retention.*`, `alerts.off` and
-`log.*` change at once, the others need a restart.
+it, the daemon reads it again; `sample.interval`, `run.linger`, `storage.interval`, `storage.retention.*`, `alerts.off`,
+`alerts.sinks.*` and `log.*` change at once, the others need a restart.
 
 | setting | variable | what it is |
 |---|---|---|
@@ -116,6 +116,27 @@ alerts:
 | `for`, `keep_firing_for` | how long it is so before the alert fires, and not so before it ends |
 | `cooldown` | how long it does not fire anew after its end |
 | `summary`, `description` | `{value}`, `{value:percent}`, `{value:bytes}`, `{value:duration}`, `{value:whole}`, `{threshold}`, `{since}` and each label by its name |
+"""
+SINKS = """
+Alerts reach people by Prometheus and its Alertmanager, from `trackside_alert_firing`; where there is none, by sinks of
+the daemon's own:
+
+```yaml
+alerts:
+  sinks:
+    log: {severity: warning}
+    alertmanager: {urls: "http://am1:9093,http://am2:9093", labels: "cluster=a"}   # all peers, no load balancer
+    webhook: {url-file: /etc/trackside/webhook, bearer-file: /etc/trackside/token}
+    apprise: {urls-file: /etc/trackside/apprise, severity: critical, also: [RunFinished]}
+```
+
+Secrets stand in files, which are read anew for each message, but for those of apprise, which are read at a start and
+when `alerts.sinks` changes; no log, error, page or command ever shows them. Alerts of a run that begin within a second
+are one message; after it comes one a minute at most, and at once only for a critical one. A message that is not taken is
+tried again for an hour, with a growing pause, unless the alert is over by then. What fires when the daemon ends and was
+told is not told again after its start, and what was not told is. That an alert is over is told by each sink that told of
+it, but not of an info. Alertmanagers are told each minute of what fires; a silence of the daemon's is an end to them.
+The log takes no notice of silences.
 """
 STORAGE = """
 The history is one SQLite file, `history.db`, in `storage.path`, which has to be there when it is named and is made when
@@ -153,6 +174,7 @@ def sections() -> dict[str, list[Metric]]:
     return {
         "training": [*dict.fromkeys([*training, *families.KNOWN.values()])],
         "alerts": [alerts.FIRING, alerts.BEGUN, alerts.EXCESS],
+        "notifications": [one for one in vars(delivery).values() if isinstance(one, Metric)],
         "gpu": list(GpuCollector.metrics),
         "nvml": list(NvmlCollector.metrics),
         "ranks": list(RanksCollector.metrics),
@@ -187,7 +209,7 @@ def configuration_page() -> str:
         name = ".".join(path).replace("_", "-")
         what = describe(name).replace("|", "\\|")
         rows.append(f"| `{name}` | `{variable}` | {what} |\n")
-    return CONFIGURATION + "".join(rows) + ALERTS + STORAGE + CLIENT
+    return CONFIGURATION + "".join(rows) + ALERTS + SINKS + STORAGE + CLIENT
 
 
 def rules() -> str:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from trackside_daemon.alerts.sinks.settings import SinksSection
 from trackside_daemon.quantities import Pattern, Seconds, Texts, size_bytes
 from trackside_daemon.sections import Section
 
@@ -160,6 +161,7 @@ class AlertsSection(Section):
         ),
     ] = 60.0
     thresholds: ThresholdsSection = ThresholdsSection()
+    sinks: SinksSection = SinksSection()
     rules: Annotated[
         tuple[RuleSection, ...],
         BeforeValidator(_rules),

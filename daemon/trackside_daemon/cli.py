@@ -196,16 +196,19 @@ def check_config(
     file: Annotated[Path, typer.Argument(help="A YAML file of the daemon's settings.", show_default=False)],
 ) -> None:
     """Say what is wrong with a configuration file, and how to mend it."""
-    from trackside_daemon.alerts.custom import RuleError
     from trackside_daemon import watching
+    from trackside_daemon.alerts.custom import RuleError
+    from trackside_daemon.alerts.sinks.known import sinks
+    from trackside_daemon.alerts.sinks.sink import About, SinkError
 
     try:
         config = load(file, groups=GROUPS)
         watching.rules(config.alerts)
+        sinks(config.alerts.sinks, About("this machine"))
         check_roots(config.path)
     except ConfigError as error:
         _fail(str(error))
-    except RuleError as error:
+    except (RuleError, SinkError) as error:
         _fail(f"{file}: {error}")
     for path in settings():
         value: Any = config
@@ -218,9 +221,9 @@ def check_config(
 app.add_typer(runs.app)
 app.command("alerts", epilog="\b\nExample: trackside alerts --firing")(alerts.alerts)
 app.command("replay", epilog="\b\nExample: trackside replay pushes.jsonl --severity warning")(replay.replay)
-app.command("rules", epilog="\b\nExample: trackside rules --config.file=/etc/trackside/trackside.yml > trackside.rules.yml")(
-    rules.rules
-)
+app.command(
+    "rules", epilog="\b\nExample: trackside rules --config.file=/etc/trackside/trackside.yml > trackside.rules.yml"
+)(rules.rules)
 app.add_typer(spool.app, name="spool")
 app.command("pause-gpu", epilog="\b\nExample: trackside pause-gpu --for 10m")(gpu.pause)
 app.command("resume-gpu", epilog="\b\nExample: trackside resume-gpu")(gpu.resume)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, InitSettingsSource, SettingsConfigDict
 
 from trackside_daemon.alert_sections import AlertsSection
@@ -55,8 +55,13 @@ _LISTS = {
     "collector.gpu.extra": "links,engines",
     "collector.gpu.skip": "processes,clock",
     "collector.gpu.trouble": "hot,lost:2",
+    "alerts.sinks.alertmanager.urls": "http://127.0.0.1:9093",
+    "alerts.sinks.alertmanager.labels": "cluster=a,team=ml",
+    **{f"alerts.sinks.{name}.also": "RunStarted,RunFinished" for name in ("alertmanager", "webhook", "apprise")},
     "alerts.rules": "[{alert: LossHigh, metric: 'key:loss', above: 5}]",
 }
+SECRET = ("alerts", "sinks")
+"""Of these settings no value is ever said: an address may be a secret, and so may what stands in the wrong place."""
 _ROOTS = {"procfs": ("procfs", "stat"), "sysfs": ("sysfs", "class"), "rootfs": ("directory", "")}
 """What is looked for in each, to know it by."""
 _KUBERNETES = re.compile(PREFIX + r"(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)$")
@@ -149,7 +154,7 @@ def describe(name: str) -> str:
         model = model.model_fields[section].annotation
     field = model.model_fields[last]
     default = field.default
-    if default in ((), False, 0, ""):
+    if default in ((), False, 0, "", SecretStr("")):
         return str(field.description)
     if name == "storage.retention.size":
         return f"{field.description} [default: {default // 1024**3}GiB]"
@@ -281,6 +286,7 @@ def _explain(error: ValidationError, given: _Given) -> str:
     problem = error.errors()[0]
     path = tuple(str(part) for part in problem["loc"] if not isinstance(part, int))
     key, origin = _dotted(path), given.origin(path)
+    got = "" if path[:2] == SECRET else f", got {problem['input']!r:.80}"
     if problem["type"] == "extra_forbidden":
         names = {_dotted(one[:length]): None for one in settings() for length in range(1, len(one) + 1)}
         near = difflib.get_close_matches(key, names, 1)
@@ -288,13 +294,13 @@ def _explain(error: ValidationError, given: _Given) -> str:
     if problem["type"] == "value_error":
         return f"{origin}: {problem['msg'].removeprefix('Value error, ')}"
     if problem["type"] == "tuple_type":
-        return f"{origin}: should be a list such as {_LISTS[key]}, got {problem['input']!r:.80}"
+        return f"{origin}: should be a list such as {_LISTS[key]}{got}"
     if problem["type"] == "model_type":
         hint = (
             f"; write {key}: {{enabled: {str(problem['input']).lower()}}}" if isinstance(problem["input"], bool) else ""
         )
-        return f"{origin}: is a section of settings, got {problem['input']!r:.80}{hint}"
-    return f"{origin}: {problem['msg'][0].lower()}{problem['msg'][1:]}, got {problem['input']!r:.80}"
+        return f"{origin}: is a section of settings{got}{hint}"
+    return f"{origin}: {problem['msg'][0].lower()}{problem['msg'][1:]}{got}"
 
 
 def _dotted(path: tuple[str, ...]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 from contextlib import suppress
@@ -18,7 +19,10 @@ from trackside_daemon import __version__, log
 from trackside_daemon.about import about
 from trackside_daemon.alerts.book import Book
 from trackside_daemon.alerts.custom import RuleError
+from trackside_daemon.alerts.delivery import Delivery
 from trackside_daemon.alerts.off import Off
+from trackside_daemon.alerts.sinks.known import sinks
+from trackside_daemon.alerts.sinks.sink import About, SinkError
 from trackside_daemon.collectors.base import Closes
 from trackside_daemon.collectors.cgroup import CgroupCollector
 from trackside_daemon.collectors.chronicle import Chronicle
@@ -38,6 +42,7 @@ from trackside_daemon.ingest.server import Server
 from trackside_daemon.ingest.sessions import DUPLICATES, GAPS, MESSAGES, REJECTED, Sessions
 from trackside_daemon.ingest.spools import Spools
 from trackside_daemon.ingest.watch import Watch
+from trackside_daemon.metric import Batch
 from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlUnavailable, order
 from trackside_daemon.pipeline import FAILURES, Pipeline
 from trackside_daemon.sampler import DURATION, LAST_SUCCESS, SUCCESS, Sampler
@@ -59,14 +64,13 @@ from trackside_daemon.web.processes import ProcessPages
 from trackside_daemon.web.server import WebServer
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from trackside_daemon.collectors.base import Collector
     from trackside_daemon.config import Config
     from trackside_daemon.ingest.server import PushSocket
 
-SOURCES = ("training", "alerts", "ingest", "pipeline", "history", "sampler", "trackside")
+SOURCES = ("training", "alerts", "notifications", "ingest", "pipeline", "history", "sampler", "trackside")
 """Who else has series on the page."""
 
 PROC = Path("/proc")
@@ -124,9 +128,13 @@ class Daemon:
         self._book.restore(fired, self._started)
         try:
             found = all_watchers(self._state, config.alerts, fired)
-        except RuleError as error:
+            ways = sinks(config.alerts.sinks, self._about())
+        except (RuleError, SinkError) as error:
             raise StartError(str(error)) from error
-        self._pipeline = Pipeline(self._state, self._history, found, self._book)
+        self._sinks = config.alerts.sinks
+        self._delivery = Delivery(ways, lambda note: self._history.writer.put([note]))
+        self._delivery.restore(fired)
+        self._pipeline = Pipeline(self._state, self._history, found, self._book, told=[self._delivery])
         self._spools = Spools(push_socket.endpoints)
         watch = Watch(PROC, sys)
         self._sessions = Sessions(
@@ -141,9 +149,7 @@ class Daemon:
             lambda: self._history.writer.stuck,
             watch=watch,
         )
-        self._sampler = Sampler(
-            *(self._collectors, self._pipeline.tick, config.sample.interval), reports=self._process.reports
-        )
+        self._sampler = Sampler(*(self._collectors, self._tick, config.sample.interval), reports=self._process.reports)
         self._sample_every(config.sample.interval)
         self._ended = threading.Event()
         self._forgetting = threading.Thread(target=self._forget, name="trackside-forget", daemon=True)
@@ -187,7 +193,8 @@ class Daemon:
         wrong = ""
         try:
             new = self._load()
-        except ConfigError as error:
+            ways = sinks(new.alerts.sinks, self._about())
+        except (ConfigError, SinkError) as error:
             wrong = str(error)
             logger.error("the configuration is not reloaded: %s", wrong)  # noqa: TRY400  a user's slip, no traceback
         else:
@@ -199,12 +206,23 @@ class Daemon:
             self._history.writer.bound(Bounds(new.storage.retention.size, new.storage.retention.age))
             self._history.interval = new.storage.interval
             self._book.off = Off(new.alerts.off)
+            if new.alerts.sinks != self._sinks:
+                self._sinks = new.alerts.sinks
+                self._delivery.change(ways)
             self._sample_every(new.sample.interval)
             self._reloaded_at = time.time()
             logger.info("configuration reloaded")
         self._reloaded = not wrong
         self._pipeline.tick([about(reloaded=self._reloaded, at=self._reloaded_at)])
         return wrong
+
+    def _about(self) -> About:
+        """What of this daemon a notification carries."""
+        return About(socket.gethostname(), f"http://{self._address}/")
+
+    def _tick(self, batches: Sequence[Batch]) -> None:
+        """What was sampled goes into the pipeline, and with it how the sinks of alerts are."""
+        self._pipeline.tick([*batches, Batch("notifications", self._delivery.samples(), complete=True)])
 
     def _sample_every(self, seconds: float) -> None:
         """From the next tick on. The worker's pace follows, and the wait for it, a quarter of that at most."""
@@ -277,6 +295,7 @@ class Daemon:
         self._history.start()
         self._begin_after_others()
         self._pipeline.start()
+        self._delivery.start()
         self._pipeline.tick([about(reloaded=self._reloaded, at=self._reloaded_at)])
         self._ingest.start()
         self._spools.start()
@@ -324,6 +343,7 @@ class Daemon:
             self._spools.stop()
             self._ingest.stop()
             self._pipeline.stop()
+            self._delivery.stop()
             self._history.stop()
         self._ingest.close()
         if self._serving:
@@ -372,6 +392,7 @@ class Daemon:
             "storage_path": str(self._history.database.path.parent),
             **(self._counts.status() if self._config.collector.gpu.enabled else {"gpus": [], "nvml": None}),
             "collectors": self._sampler.standings(),
+            "notifications": self._delivery.standings(),
             "metrics": values(self._state, time.monotonic(), *families),
         }
 

@@ -86,8 +86,6 @@ class Book:
             if entry.is_due(now) or (entry.fires and self.off.has(entry.alert, entry.labels)):
                 entry.ended, entry.told = max(now, entry.started), False
                 self._changed = True
-                level = _level(entry)
-                log.log(level, "%s is over after %.0f s: %s", entry.alert, entry.ended - entry.started, entry.summary)
             elif entry.ended is not None and now - entry.ended >= SHOWN_SECONDS:
                 del self._entries[key]
                 self._changed = True
@@ -97,7 +95,6 @@ class Book:
     def _renew(self, entry: Entry, alarm: Alarm, now: float) -> None:
         if entry.renew(alarm, now + self._hold(alarm)):
             self._changed = True
-            log.log(_level(entry), "%s (now %s): %s", entry.alert, entry.severity, entry.summary)
 
     def _begin(self, key: Key, alarm: Alarm, now: float) -> None:
         self._entries.pop(key, None)
@@ -107,7 +104,6 @@ class Book:
         entry.renew(alarm, entry.until)
         self._begun[alarm.alert, alarm.severity, entry.labels.get("run", "")] += 1
         self._changed = True
-        log.log(_level(entry), "%s (%s): %s", entry.alert, entry.severity, entry.summary)
 
     def _hold(self, alarm: Alarm) -> float:
         return LONGER.get(alarm.alert, self._least) if alarm.once else self._least
@@ -153,7 +149,3 @@ class Book:
 def _key(alert: str, run: str, about: Iterable[tuple[str, str]]) -> Key:
     left_out = folded(alert)
     return alert, run, tuple(sorted((name, value) for name, value in about if name not in left_out))
-
-
-def _level(entry: Entry) -> int:
-    return logging.INFO if entry.severity == "info" else logging.WARNING

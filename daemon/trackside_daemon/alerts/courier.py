@@ -1,0 +1,151 @@
+"""The thread of one sink: gives it what is due, and tries again what it did not take."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.alerts.sinks.sink import SendError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trackside_daemon.alerts.sinks.sink import Message, Outbox, Sink
+    from trackside_daemon.record import Alert
+
+FIRST_SECONDS = 1.0
+LONGEST_SECONDS = 60.0
+"""Between two tries: the first, then twice as long each time, at most this; less up to half of it by chance."""
+
+log = logging.getLogger("trackside")
+
+
+class Courier:
+    """One sink and what waits for it; a slow one delays no other.
+
+    Args:
+        sink: Asked in this thread only.
+        before: The sink's predecessor of the same name, which is stopped: what waits for it and its counts are taken over.
+        told: Called with the alerts that people were told of as firing.
+
+    Attributes:
+        outbox: What waits.
+        tries: Messages that the sink was asked to take.
+        failures: Of these, those that it did not.
+        success: When it took one last, in Unix seconds; None for never.
+        error: What was wrong the last time, in one line; empty once a message was taken.
+    """
+
+    def __init__(self, sink: Sink, told: Callable[[str, Sequence[Alert]], None], before: Courier | None = None) -> None:
+        self.sink = sink
+        self.outbox: Outbox = before.outbox if before is not None else sink.outbox()
+        self.outbox.wants = sink.wants
+        self.tries = before.tries if before is not None else 0
+        self.failures = before.failures if before is not None else 0
+        self.success = before.success if before is not None else None
+        self.error = before.error if before is not None else ""
+        self._told = told
+        self._retry = 0.0
+        self._pause = 0.0
+        self._flushing = self._ended = False
+        self._changed = before._changed if before is not None else threading.Condition()  # noqa: SLF001  of this class
+        self._thread = threading.Thread(target=self._run, name=f"trackside-sink-{sink.name}", daemon=True)
+
+    def restore(self, alert: Alert) -> None:
+        """One that fired when a daemon before this one ended."""
+        with self._changed:
+            self.outbox.restore(alert, time.monotonic(), told=self.sink.name in alert.notified)
+
+    def put(self, alerts: Sequence[Alert]) -> None:
+        """Alerts, anew or as they are now."""
+        with self._changed:
+            for alert in alerts:
+                self.outbox.put(alert, time.monotonic())
+            self._changed.notify_all()
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._thread.start()
+
+    def flush(self) -> None:
+        """Send what waits once, whether it is due or not, and end."""
+        with self._changed:
+            self._flushing = True
+            self._changed.notify_all()
+
+    def stop(self, patience: float) -> None:
+        """End, at the latest after *patience* seconds; what is being sent then is left to itself."""
+        if self._thread.is_alive():
+            self._thread.join(patience)
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def standing(self) -> dict[str, Any]:
+        """How it is, for the API."""
+        with self._changed:
+            return {
+                "queued": len(self.outbox),
+                "sent": self.tries - self.failures,
+                "failed": self.failures,
+                "dropped": self.outbox.dropped,
+                "last_success": self.success,
+                "last_error": self.error,
+            }
+
+    def _run(self) -> None:
+        while (message := self._next()) is not None:
+            problem = self._send(message)
+            with self._changed:
+                self.tries += 1
+                first = self._heard(message, problem)
+                self._changed.notify_all()
+            if first:
+                self._told(self.sink.name, first)
+
+    def _next(self) -> Message | None:
+        """The next message, waited for; None when it is to end."""
+        with self._changed:
+            while not self._ended:
+                now = time.monotonic()
+                due = self.outbox.due()
+                wait = None if due is None else max(due, self._retry) - now
+                if self._flushing or (wait is not None and wait <= 0):
+                    message = self.outbox.take(now, everything=self._flushing)
+                    if message is not None or self._flushing:
+                        return message
+                else:
+                    self._changed.wait(wait)
+            return None
+
+    def _send(self, message: Message) -> SendError | None:
+        try:
+            self.sink.send(message)
+        except SendError as error:
+            return error
+        except Exception as error:  # noqa: BLE001  a sink's fault is its own; its words may hold a secret
+            return SendError(f"the message cannot be sent: {type(error).__name__}")
+        return None
+
+    def _heard(self, message: Message, problem: SendError | None) -> Sequence[Alert]:
+        now = time.monotonic()
+        if problem is None:
+            if self.error:
+                log.info("alerts.sinks: %s takes messages again", self.sink.name)
+            self.error, self.success = "", time.time()
+            self._pause = self._retry = 0.0
+            return self.outbox.sent(message, now)
+        self.failures += 1
+        if str(problem) != self.error:
+            log.warning("alerts.sinks: %s: %s", self.sink.name, problem)
+            self.error = str(problem)
+        self.outbox.failed(message, now, never=problem.again == "never")
+        if problem.again != "never":
+            longest = problem.again == "later"
+            self._pause = LONGEST_SECONDS if longest else min(max(2 * self._pause, FIRST_SECONDS), LONGEST_SECONDS)
+            self._retry = now + self._pause * (1 - random.random() / 2)  # noqa: S311  no secret
+            self._ended = self._ended or self._flushing
+        return ()

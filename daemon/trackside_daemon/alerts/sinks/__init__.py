@@ -1,0 +1,1 @@
+"""How people are told of alerts: each way is a folder with its settings and its sink."""

@@ -1,0 +1,1 @@
+"""Alertmanager, without Prometheus."""

@@ -1,0 +1,52 @@
+"""The settings of the sink for Alertmanager."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field
+
+from trackside_daemon.alerts.sinks.section import SinkSection
+from trackside_daemon.quantities import Texts  # noqa: TC001  pydantic reads it
+
+
+def _servers(urls: tuple[str, ...]) -> tuple[str, ...]:
+    for url in urls:
+        try:
+            parts = urlsplit(url)
+            _ = parts.port
+        except ValueError:
+            parts = urlsplit("")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError("each is to be http://HOST:PORT of an Alertmanager, or https://")
+        if parts.username is not None:
+            raise ValueError("no user and password in an address; set username and password-file")
+    return urls
+
+
+def _labels(labels: tuple[str, ...]) -> tuple[str, ...]:
+    for one in labels:
+        name, _, value = one.partition("=")
+        if not (name.isidentifier() and name.isascii()) or not value or name in ("alertname", "severity"):
+            raise ValueError("each is to be NAME=VALUE, such as cluster=a, and not alertname or severity")
+    return labels
+
+
+class AlertmanagerSection(SinkSection):
+    """Alertmanagers, for machines without a Prometheus that evaluates rules."""
+
+    urls: Annotated[
+        Texts,
+        AfterValidator(_servers),
+        Field(
+            description="Alertmanagers that are told, as http://HOST:PORT: all peers of a cluster, no load balancer."
+        ),
+    ] = ()
+    labels: Annotated[
+        Texts, AfterValidator(_labels), Field(description="Further labels of alerts, such as cluster=a.")
+    ] = ()
+    username: Annotated[str, Field(description="User of Alertmanager's basic authentication.")] = ""
+    password_file: Annotated[str, Field(description="File with that user's password.")] = ""
+    bearer_file: Annotated[str, Field(description="File with a bearer token.")] = ""
+    ca_file: Annotated[str, Field(description="Certificates of the authorities that are trusted, in PEM.")] = ""

@@ -1,0 +1,1 @@
+"""E-mail, Slack, ntfy and a hundred others, through apprise."""

@@ -1,0 +1,20 @@
+"""The settings of apprise."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from trackside_daemon.alerts.sinks.section import SinkSection
+
+
+class AppriseSection(SinkSection):
+    """E-mail, Slack, Discord, ntfy, PagerDuty and the rest, by their apprise URLs."""
+
+    urls_file: Annotated[
+        str,
+        Field(
+            description="File with apprise URLs of e-mail, Slack, ntfy and others, one a line, # for remarks; needs trackside[apprise]."
+        ),
+    ] = ""

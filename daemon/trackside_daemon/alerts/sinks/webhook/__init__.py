@@ -1,0 +1,1 @@
+"""Any receiver of Alertmanager's webhook."""

@@ -1,0 +1,21 @@
+"""The settings of the webhook."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, SecretStr
+
+from trackside_daemon.alerts.sinks.section import SinkSection
+
+
+class WebhookSection(SinkSection):
+    """A receiver of the JSON that Alertmanager's webhooks send."""
+
+    url: Annotated[
+        SecretStr, Field(description="Where messages are posted, in the JSON of Alertmanager's webhooks; never shown.")
+    ] = SecretStr("")
+    url_file: Annotated[str, Field(description="File with that URL.")] = ""
+    bearer_file: Annotated[str, Field(description="File with a bearer token.")] = ""
+    headers_file: Annotated[str, Field(description="File with further headers, NAME: VALUE on each line.")] = ""
+    ca_file: Annotated[str, Field(description="Certificates of the authorities that are trusted, in PEM.")] = ""
