@@ -6,7 +6,7 @@ import json
 import signal
 import socket
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from end_to_end.road import Road
@@ -200,5 +200,5 @@ def _scrapes(road: Road, number: int) -> None:
     eventually(lambda: (road.value("timestamp(up)") or 0.0) > seen + number)
 
 
-def _nans(daemon: Daemon) -> list[dict[str, str]]:
+def _nans(daemon: Daemon) -> list[dict[str, Any]]:
     return [one for one in daemon.api("alerts").json()["alerts"] if one["alert"] == "NonFinite"]
