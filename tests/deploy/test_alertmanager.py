@@ -158,6 +158,21 @@ def _named(labels: dict[str, str], otherwise: str) -> dict[str, str]:
     return {"alertname": f"Trackside{labels.get('alert', otherwise)}", **about}
 
 
+def test_64_ranks_on_8_nodes_are_one_message(tmp_path: Path) -> None:
+    with closing(Inbox()) as inbox, ExitStack() as ends:
+        told = by_webhook(shipped(), inbox.url, group_wait="1s", group_interval="1s")
+        running = Alertmanager(tmp_path, told)
+        ends.callback(running.stop)
+        alert = {"alertname": "TracksideNonFinite", "severity": "critical", **RUN}
+        running.post(*({**alert, "rank": str(rank), "instance": f"node{rank // 8}:21790"} for rank in range(64)))
+        eventually(lambda: inbox.of("training-page"))
+        running.post({"alertname": "TracksideGpuLost", "severity": "critical", **GPU})
+        eventually(lambda: inbox.of("hardware-page"))  # told after whatever came before it
+    (letter,) = inbox.of("training-page")
+    assert len(letter.body["alerts"]) == 64
+    assert {one.path for one in inbox.letters} == {"training-page", "hardware-page"}
+
+
 NONFINITE = {
     "alertname": "TracksideNonFinite",
     "severity": "critical",

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 NAN = "TracksideNonFinite"
 PUSHES = "import time, trackside; trackside.push(step=1, loss=0.5); print('trains', flush=True); time.sleep(600)"
 
-Daemons = "Callable[..., Daemon]"
-
 
 @pytest.fixture
 def inbox() -> Iterator[Inbox]:
@@ -42,7 +40,7 @@ def told(inbox: Inbox, alert: str, status: str = "firing") -> list[Letter]:
 
 
 def test_a_nan_of_64_ranks_is_one_message(
-    inbox: Inbox, environ: dict[str, str], start_daemon: Daemons, monkeypatch: pytest.MonkeyPatch
+    inbox: Inbox, environ: dict[str, str], start_daemon: Callable[..., Daemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon = start_daemon(environ=environ)
     monkeypatch.setenv("WORLD_SIZE", "64")
@@ -62,7 +60,7 @@ def test_a_nan_of_64_ranks_is_one_message(
 
 
 def test_a_killed_process_is_told(
-    inbox: Inbox, environ: dict[str, str], start_daemon: Daemons, start_training: Callable[..., Process]
+    inbox: Inbox, environ: dict[str, str], start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
 ) -> None:
     daemon = start_daemon(environ=environ)
     training = start_training(daemon, "-c", PUSHES, TRACKSIDE_RUN_NAME="net")
@@ -75,7 +73,7 @@ def test_a_killed_process_is_told(
 
 
 def test_a_daemon_that_is_killed_during_a_nan_neither_resolves_nor_tells_it_again(
-    inbox: Inbox, environ: dict[str, str], start_daemon: Daemons
+    inbox: Inbox, environ: dict[str, str], start_daemon: Callable[..., Daemon]
 ) -> None:
     daemon = start_daemon(environ=environ)
     with trackside.init("net", endpoint=daemon.endpoint) as run:

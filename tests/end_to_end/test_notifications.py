@@ -38,9 +38,6 @@ for step in range(100_000):
         print("trains", flush=True)
 """
 
-Daemons = "Callable[..., Daemon]"
-Start = "Callable[..., Process]"
-
 
 @pytest.fixture
 def address() -> str:
@@ -63,7 +60,7 @@ def start_road(tmp_path: Path) -> Iterator[Callable[..., Road]]:
         yield start
 
 
-def begin(daemon: Daemon, start_training: Start) -> Process:
+def begin(daemon: Daemon, start_training: Callable[..., Process]) -> Process:
     """A training of a process of its own that has made some steps."""
     training = start_training(daemon, "-c", TRAINS, TRACKSIDE_RUN_NAME="net")
     assert training.stdout is not None
@@ -79,7 +76,7 @@ def break_down(run: Run, steps: int = 3) -> None:
 
 
 def test_a_nan_is_told_once_with_what_it_is_and_what_to_do_and_is_over_in_the_end(
-    start_daemon: Daemons, start_road: Callable[..., Road], tmp_path: Path
+    start_daemon: Callable[..., Daemon], start_road: Callable[..., Road], tmp_path: Path
 ) -> None:
     config = tmp_path / "trackside.yml"
     config.write_text("{}")
@@ -117,7 +114,9 @@ def test_a_nan_is_over_by_itself_with_the_times_that_are_shipped(
     assert len(road.told(PAGE, NAN)) == 1
 
 
-def test_a_killed_process_is_told(daemon: Daemon, start_road: Callable[..., Road], start_training: Start) -> None:
+def test_a_killed_process_is_told(
+    daemon: Daemon, start_road: Callable[..., Road], start_training: Callable[..., Process]
+) -> None:
     road = start_road(daemon)
     training = begin(daemon, start_training)
     training.kill()
@@ -146,7 +145,7 @@ def test_64_ranks_are_one_message(
 
 
 def test_a_daemon_that_is_killed_during_a_nan_neither_resolves_nor_tells_it_again(
-    start_daemon: Daemons, start_road: Callable[..., Road], address: str
+    start_daemon: Callable[..., Daemon], start_road: Callable[..., Road], address: str
 ) -> None:
     daemon = start_daemon(f"--web.listen-address={address}")
     road = start_road(daemon)
@@ -162,7 +161,10 @@ def test_a_daemon_that_is_killed_during_a_nan_neither_resolves_nor_tells_it_agai
 
 
 def test_a_daemon_that_is_killed_during_a_stall_neither_resolves_nor_tells_it_again(
-    start_daemon: Daemons, start_road: Callable[..., Road], start_training: Start, address: str
+    start_daemon: Callable[..., Daemon],
+    start_road: Callable[..., Road],
+    start_training: Callable[..., Process],
+    address: str,
 ) -> None:
     soon = {"TRACKSIDE_ALERTS__STALL_AFTER": "2"}
     daemon = start_daemon(f"--web.listen-address={address}", environ=soon)
@@ -178,7 +180,7 @@ def test_a_daemon_that_is_killed_during_a_stall_neither_resolves_nor_tells_it_ag
 
 
 def _killed(
-    daemon: Daemon, road: Road, alert: str, start_daemon: Daemons, address: str, **more: dict[str, str]
+    daemon: Daemon, road: Road, alert: str, start_daemon: Callable[..., Daemon], address: str, **more: dict[str, str]
 ) -> Daemon:
     """The daemon is killed, Prometheus sees that, and another one begins; the alert has fired all the while."""
     since = f'max(ALERTS_FOR_STATE{{alertname="{alert}",severity="critical"}})'
