@@ -69,14 +69,17 @@ class Alertmanager(Listening):
         eventually(lambda: httpx.get(f"{self.url}/-/ready", timeout=DEADLINE, trust_env=False).status_code == 200)
 
     def post(self, *alerts: dict[str, str], resolved: bool = False) -> None:
-        """Alerts by their labels; an annotation has a name that begins with ``@``."""
+        """Alerts by their labels, that begin or end now; an annotation has a name that begins with ``@``.
+
+        One that began longer ago than `group_wait` would be told at once, without those that come with it.
+        """
         now = datetime.now(timezone.utc)
-        ends = now - timedelta(seconds=1) if resolved else now + timedelta(minutes=5)
+        starts, ends = (now - timedelta(seconds=1), now) if resolved else (now, now + timedelta(minutes=5))
         body = [
             {
                 "labels": {name: text for name, text in one.items() if name[0] != "@"},
                 "annotations": {name[1:]: text for name, text in one.items() if name[0] == "@"},
-                "startsAt": (now - timedelta(minutes=1)).isoformat(),
+                "startsAt": starts.isoformat(),
                 "endsAt": ends.isoformat(),
             }
             for one in alerts

@@ -48,6 +48,7 @@ class Inbox:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 letters.append(Letter(self.path.strip("/"), body, time.monotonic()))
                 self.send_response(202)
+                self.send_header("Content-Length", "2")
                 self.end_headers()
                 self.wfile.write(b"{}")
 
