@@ -103,7 +103,7 @@ def test_a_nan_is_over_by_itself_with_the_times_that_are_shipped(
     request: pytest.FixtureRequest, daemon: Daemon, start_road: Callable[..., Road]
 ) -> None:
     if not request.config.getoption("--soak"):
-        pytest.skip("takes four minutes: under --soak")
+        pytest.skip("takes two minutes and more: under --soak")
     road = start_road(daemon, hurried=False)
     with trackside.init("net", endpoint=daemon.endpoint) as run:
         break_down(run)
