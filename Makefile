@@ -41,6 +41,7 @@ bench: $(VENV)/.dev $(RIVALS)/.installed
 	@PYTHONPATH=tests:. $(BIN)/python bench/push.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/ingest.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/detectors.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/notifications.py
 
 check: $(VENV)/.dev
 	$(SAY) 'lint, types, import contracts'

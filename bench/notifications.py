@@ -1,0 +1,100 @@
+"""How soon people are told: from the event in a training to the message at a webhook, by each road."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+
+from bench.table import head, machine, row
+from end_to_end.inbox import Inbox
+from end_to_end.road import Road
+from processes import Daemon, clean_environ, eventually
+
+import trackside
+
+PUSHES = """
+import sys, time, trackside
+trackside.push(step=1, loss=0.5)
+print("trains", flush=True)
+time.sleep(600)
+"""
+
+NAN, KILLED = "NonFinite", "TrainingProcessDied"
+EVENTS = {NAN: "a loss is NaN", KILLED: "a process is killed"}
+ROUTED, DIRECT = "Prometheus and Alertmanager", "the webhook of the daemon"
+LIMITS = {(NAN, ROUTED): 5.0, (NAN, DIRECT): 2.0, (KILLED, ROUTED): 3.0, (KILLED, DIRECT): 3.0}
+"""In seconds; of the slowest."""
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=10)
+    rounds = parser.parse_args().rounds
+    machine()
+    head(f"{rounds} rounds", "median", "most", "wanted", "")
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory, closing(Inbox()) as inbox:
+        daemon = Daemon(Path(directory), environ={"TRACKSIDE_ALERTS__SINKS__WEBHOOK__URL": f"{inbox.url}/direct"})
+        try:
+            with Road(Path(directory), daemon.url) as road:
+                eventually(lambda: road.value("up") == 1)
+                for alert in EVENTS:
+                    both = [one(daemon, road, inbox, alert, f"{alert.lower()}-{at}") for at in range(rounds)]
+                    show(alert, ROUTED, [routed for routed, _ in both])
+                    show(alert, DIRECT, [direct for _, direct in both])
+        finally:
+            daemon.stop()
+
+
+def one(daemon: Daemon, road: Road, inbox: Inbox, alert: str, run: str) -> tuple[float, float]:
+    """It happens once, to a run of its own: seconds until it is told by Alertmanager, and by the daemon itself."""
+    time.sleep(random.random())  # scrapes come each second: it happens at any time between two
+    begun = _nan(daemon, run) if alert == NAN else _killed(daemon, run)
+
+    def direct() -> list[float]:
+        letters = (letter for letter in inbox.of("direct") if letter.fires(f"Trackside{alert}"))
+        return [one.at for one in letters if any(each["labels"].get("run") == run for each in one.body["alerts"])]
+
+    routed = eventually(lambda: road.told("training-page", f"Trackside{alert}", run=run))[0].at
+    return routed - begun, eventually(direct)[0] - begun
+
+
+def show(alert: str, road: str, seconds: list[float]) -> None:
+    """A row of the table."""
+    limit, most = LIMITS[alert, road], max(seconds)
+    verdict = "met" if most <= limit else "**MISSED**"
+    figures = (f"{statistics.median(seconds):.2f} s", f"{most:.2f} s", f"<= {limit:g} s")
+    row(f"{EVENTS[alert]}: {road}", *figures, verdict)
+
+
+def _nan(daemon: Daemon, run: str) -> float:
+    """A run pushes NaN; when it did."""
+    with trackside.init(run, endpoint=daemon.endpoint) as training:
+        training.push(step=1, loss=2.5)
+        eventually(lambda: f'trackside_training_step{{rank="0",run="{run}"}}' in daemon.series())
+        begun = time.monotonic()
+        training.push(step=2, loss=float("nan"))
+    return begun
+
+
+def _killed(daemon: Daemon, run: str) -> float:
+    """The only process of a run is killed; when it was."""
+    environ = clean_environ({"TRACKSIDE_ENDPOINT": daemon.endpoint, "TRACKSIDE_RUN_NAME": run})
+    with subprocess.Popen([sys.executable, "-c", PUSHES], env=environ, stdout=subprocess.PIPE, text=True) as training:
+        assert training.stdout is not None
+        training.stdout.readline()
+        eventually(lambda: f'trackside_training_step{{rank="0",run="{run}"}}' in daemon.series())
+        begun = time.monotonic()
+        training.kill()
+    return begun
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""deploy/alertmanager with Debian's Alertmanager: who is told of what, what is kept quiet, and in which words."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from end_to_end.alertmanager import DEPLOY, Alertmanager, by_webhook, routes, shipped
+from end_to_end.inbox import Inbox
+from processes import DEADLINE, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("prometheus-alertmanager") is None, reason="prometheus-alertmanager is not installed"
+)
+
+CONFIG = DEPLOY / "alertmanager.yml"
+RUN = {"cluster": "c", "run": "gpt"}
+NODE = {"cluster": "c", "instance": "node7:21790"}
+GPU = {**NODE, "gpu": "0", "uuid": "GPU-0"}
+
+
+def amtool(*arguments: str) -> str:
+    done = subprocess.run(["amtool", *arguments], capture_output=True, text=True, check=False, timeout=DEADLINE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alertmanager]:
+    """One whose receivers nobody listens to."""
+    silent = by_webhook(shipped(), "http://127.0.0.1:9", group_wait="1h")
+    with ExitStack() as ends:
+        running = Alertmanager(tmp_path_factory.mktemp("alertmanager"), silent)
+        ends.callback(running.stop)
+        yield running
+
+
+def test_alertmanager_takes_the_configuration() -> None:
+    assert "SUCCESS" in amtool("check-config", str(CONFIG))
+
+
+def test_secrets_are_read_from_files() -> None:
+    text = CONFIG.read_text(encoding="utf-8")
+    for secret in ("api_url:", "routing_key:", "service_key:", "auth_password:", "password:", "bearer_token:"):
+        assert f" {secret}" not in text
+
+
+@pytest.mark.parametrize(
+    ("receiver", "labels"),
+    [
+        ("heartbeat", ["alertname=Watchdog", "severity=none"]),
+        ("heartbeat", ["alertname=TracksideWatchdog", "severity=info"]),
+        ("nobody", ["alertname=TracksideRunStarted", "severity=info", "run=gpt"]),
+        ("nobody", ["alertname=TracksideOomKilled", "severity=info", "instance=node7:21790"]),
+        ("training", ["alertname=TracksideLossSpike", "severity=warning", "run=gpt", "rank=3"]),
+        ("training-page", ["alertname=TracksideNonFinite", "severity=critical", "run=gpt", "instance=node7:21790"]),
+        ("training-page", ["alertname=TracksideRunVanished", "severity=critical", "run=gpt"]),
+        ("hardware", ["alertname=TracksideGpuHot", "severity=warning", "uuid=GPU-0", "instance=node7:21790"]),
+        ("hardware", ["alertname=TracksideMonitorBlind", "severity=warning", "instance=node7:21790"]),
+        ("hardware", ["alertname=TracksideSidecarDown", "severity=warning", "instance=node7:21790"]),
+        ("hardware", ["alertname=TracksideSidecarDown", "severity=critical", "instance=node7:21790"]),
+        ("hardware-page", ["alertname=TracksideGpuLost", "severity=critical", "uuid=GPU-0"]),
+        ("hardware-page", ["alertname=TracksideFilesystemDead", "severity=critical", "subject=/data"]),
+        ("default", ["alertname=NodeClockSkew", "severity=warning", "instance=node7:9100"]),
+        ("default", ["alertname=OtherOperator", "severity=critical", "run=nightly"]),
+    ],
+)
+def test_an_alert_goes_to_its_receiver(receiver: str, labels: Sequence[str]) -> None:
+    amtool("config", "routes", "test", f"--config.file={CONFIG}", f"--verify.receivers={receiver}", *labels)
+
+
+def test_every_receiver_is_of_a_route_and_each_route_is_tested() -> None:
+    used = {route["receiver"] for route in routes(shipped()["route"])}
+    assert used == {receiver["name"] for receiver in shipped()["receivers"]}
+    marked = test_an_alert_goes_to_its_receiver.pytestmark[0].args[1]  # type: ignore[attr-defined]
+    assert used == {receiver for receiver, _ in marked}
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "target", "quiet"),
+    [
+        ("warning", {"alert": "NonFinite", "severity": "critical", **RUN}, {"severity": "warning", **RUN}, True),
+        ("other-run", {"severity": "critical", **RUN}, {"severity": "warning", **RUN, "run": "bert"}, False),
+        ("other-cluster", {"severity": "critical", **RUN}, {"severity": "warning", **RUN, "cluster": "d"}, False),
+        ("one-cluster", {"severity": "critical", "run": "a"}, {"severity": "warning", "run": "a"}, True),
+        ("as-bad", {"severity": "critical", **RUN}, {"severity": "critical", **RUN}, False),
+        ("no-run", {"severity": "critical", **NODE}, {"severity": "warning", **NODE}, False),
+        ("user", {"alert": "UserAlert", "severity": "critical", **RUN}, {"severity": "warning", **RUN}, False),
+        ("down", {"alert": "SidecarDown", "severity": "warning", **NODE}, {"severity": "critical", **NODE}, True),
+        (
+            "down-elsewhere",
+            {"alert": "SidecarDown", "severity": "warning", **NODE},
+            {"severity": "critical", **NODE, "instance": "node8:21790"},
+            False,
+        ),
+        (
+            "down-nowhere",
+            {"alert": "SidecarDown", "severity": "warning", "cluster": "c"},
+            {"severity": "critical", "cluster": "c"},
+            False,
+        ),
+        (
+            "down-but-run",
+            {"alert": "SidecarDown", "severity": "warning", **NODE},
+            {"severity": "critical", **NODE, "run": "gpt"},
+            False,
+        ),
+        (
+            "lost",
+            {"alert": "GpuLost", "severity": "critical", **GPU},
+            {"alert": "GpuHot", "severity": "warning", **GPU},
+            True,
+        ),
+        (
+            "lost-xid",
+            {"alert": "GpuLost", "severity": "critical", **GPU},
+            {"alert": "GpuXid", "severity": "critical", **GPU},
+            False,
+        ),
+        (
+            "lost-other",
+            {"alert": "GpuLost", "severity": "critical", **GPU},
+            {"alert": "GpuHot", "severity": "warning", **GPU, "uuid": "GPU-1"},
+            False,
+        ),
+        (
+            "lost-unnamed",
+            {"alert": "GpuLost", "severity": "critical", **NODE},
+            {"alert": "GpuHot", "severity": "warning", **NODE},
+            False,
+        ),
+    ],
+)
+def test_what_follows_is_kept_quiet_and_nothing_else(
+    alertmanager: Alertmanager, name: str, source: dict[str, str], target: dict[str, str], quiet: bool
+) -> None:
+    alerts = [_named(source, "Source"), _named(target, "Target")]
+    alertmanager.post(*alerts)
+    try:
+        active = eventually(lambda: found if len(found := alertmanager.active()) == len(alerts) else [])
+        inhibited = {one["labels"]["alertname"] for one in active if one["status"]["inhibitedBy"]}
+        assert inhibited == ({alerts[1]["alertname"]} if quiet else set())
+    finally:
+        alertmanager.post(*alerts, resolved=True)
+        eventually(lambda: not alertmanager.active())
+
+
+def _named(labels: dict[str, str], otherwise: str) -> dict[str, str]:
+    about = {name: text for name, text in labels.items() if name != "alert"}
+    return {"alertname": f"Trackside{labels.get('alert', otherwise)}", **about}
+
+
+def test_64_ranks_on_8_nodes_are_one_message(tmp_path: Path) -> None:
+    with closing(Inbox()) as inbox, ExitStack() as ends:
+        told = by_webhook(shipped(), inbox.url, group_wait="1s", group_interval="1s")
+        running = Alertmanager(tmp_path, told)
+        ends.callback(running.stop)
+        alert = {"alertname": "TracksideNonFinite", "severity": "critical", **RUN}
+        running.post(*({**alert, "rank": str(rank), "instance": f"node{rank // 8}:21790"} for rank in range(64)))
+        eventually(lambda: inbox.of("training-page"))
+        running.post({"alertname": "TracksideGpuLost", "severity": "critical", **GPU})
+        eventually(lambda: inbox.of("hardware-page"))  # told after whatever came before it
+    (letter,) = inbox.of("training-page")
+    assert len(letter.body["alerts"]) == 64
+    assert {one.path for one in inbox.letters} == {"training-page", "hardware-page"}
+
+
+NONFINITE = {
+    "alertname": "TracksideNonFinite",
+    "severity": "critical",
+    "rank": "3",
+    "key": "loss",
+    **RUN,
+    "run": "gpt small/é",
+    "@summary": "A loss or a gradient norm is NaN or infinite.",
+    "@description": "trackside alerts show NonFinite says at which step.",
+    "@runbook_url": "https://docs.example/alerts.md#nonfinite",
+}
+SILENCE = "silences/new?filter=%7Bcluster%3D%22c%22%2C%20run%3D%22gpt%20small%2F%C3%A9%22%7D"
+
+
+def test_what_people_read_names_the_run_how_bad_what_to_do_and_how_to_silence(tmp_path: Path) -> None:
+    with closing(Inbox()) as inbox, ExitStack() as ends:
+        running = Alertmanager(tmp_path, _to(inbox, tmp_path))
+        ends.callback(running.stop)
+        running.post(NONFINITE)
+        slack = eventually(lambda: inbox.of("slack"))[0].body["attachments"][0]
+        pager = eventually(lambda: inbox.of("pager"))[0].body
+        running.post(NONFINITE, resolved=True)
+        over = eventually(lambda: inbox.of("slack")[1:])[0].body["attachments"][0]
+        resolved = eventually(lambda: inbox.of("pager")[1:])[0].body
+    title = "run gpt small/é (c): A loss or a gradient norm is NaN or infinite."
+    assert (slack["title"], slack["color"]) == (f"[critical] {title}", "danger")
+    assert slack["title_link"] == NONFINITE["@runbook_url"]
+    assert slack["text"].splitlines()[0].startswith("NonFinite, rank 3, loss, since 2")
+    assert slack["text"].splitlines()[1:-2] == [
+        NONFINITE["@summary"],
+        NONFINITE["@description"],
+        f"What to do: {NONFINITE['@runbook_url']}",
+    ]
+    assert slack["text"].splitlines()[-1].startswith("Quiet for a while: http")
+    assert slack["text"].endswith(SILENCE)
+    assert (pager["event_action"], pager["payload"]["severity"]) == ("trigger", "critical")
+    assert pager["payload"]["summary"] == f"[critical] {title}"
+    assert pager["payload"]["custom_details"]["what"].strip() == slack["text"].strip()
+    assert (over["title"], over["color"]) == (f"[resolved] {title}", "good")
+    assert over["text"].startswith("Resolved: NonFinite")
+    assert "Quiet" not in over["text"]
+    assert resolved["event_action"] == "resolve"
+
+
+def _to(inbox: Inbox, directory: Path) -> dict[str, Any]:
+    """As shipped, but that the pager and Slack are here and nothing is waited for; its secrets are files, too."""
+    config = shipped()
+    (directory / "slack-url").write_text(f"{inbox.url}/slack")
+    (directory / "pager-key").write_text("k" * 32)
+    config["global"] = {"slack_api_url_file": str(directory / "slack-url"), "pagerduty_url": f"{inbox.url}/pager"}
+    for receiver in config["receivers"]:
+        for pager in receiver.get("pagerduty_configs", ()):
+            pager["routing_key_file"] = str(directory / "pager-key")
+    for route in routes(config["route"]):
+        route.update({key: "1s" for key in ("group_wait", "group_interval") if key in route})
+    return config
+
+
+def rendered(text: str, alerts: Sequence[dict[str, Any]], directory: Path, **more: Any) -> str:
+    """What amtool makes of a template."""
+    file = directory / "data.json"
+    file.write_text(json.dumps({"receiver": "hardware", "externalURL": "http://am", "alerts": alerts, **more}))
+    return amtool(
+        *("template", "render", f"--template.glob={DEPLOY / 'trackside.tmpl'}", f"--template.data={file}"),
+        f'--template.text={{{{ template "{text}" . }}}}',
+    )
+
+
+def fired(number: int) -> dict[str, Any]:
+    about = {"alertname": "TracksideGpuHot", "gpu": str(number), "instance": "node7:21790"}
+    words = {"summary": f"GPU {number} is hot.", "description": "Look at the fans."}
+    return {"status": "firing", "labels": about, "annotations": words, "startsAt": "2026-01-02T03:04:05Z"}
+
+
+def test_of_many_alerts_the_first_ten_are_told_and_the_others_counted(tmp_path: Path) -> None:
+    common = {
+        "status": "firing",
+        "commonLabels": {"instance": "node7:21790"},
+        "groupLabels": {"instance": "node7:21790"},
+    }
+    alerts = [fired(number) for number in range(12)]
+    text = rendered("trackside.text", alerts, tmp_path, **common)
+    assert text.count("Look at the fans.") == 10
+    assert "These are the first 10 of 12 alerts; all of them: http://am/#/alerts?receiver=hardware" in text
+    assert rendered("trackside.title", alerts, tmp_path, **common) == "[firing] node7:21790: GPU 0 is hot. And 11 more."
+    one = rendered("trackside.text", alerts[:1], tmp_path, **common)
+    assert one.startswith(
+        "GpuHot, GPU 0, on node7:21790, since 2026-01-02 03:04:05 UTC\nGPU 0 is hot.\nLook at the fans."
+    )

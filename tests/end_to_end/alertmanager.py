@@ -1,0 +1,93 @@
+"""Debian's own Alertmanager as a process, with the configuration of deploy/alertmanager."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import yaml
+from end_to_end.listening import Listening
+from processes import DEADLINE, ROOT, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DEPLOY = ROOT / "deploy" / "alertmanager"
+
+
+def shipped() -> dict[str, Any]:
+    """The configuration as it is shipped."""
+    written: dict[str, Any] = yaml.safe_load((DEPLOY / "alertmanager.yml").read_text(encoding="utf-8"))
+    return written
+
+
+def routes(route: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A route and all below it."""
+    yield route
+    for below in route.get("routes", ()):
+        yield from routes(below)
+
+
+def by_webhook(config: dict[str, Any], url: str, **keys: str) -> dict[str, Any]:
+    """The configuration with each receiver at ``URL/NAME``, and *keys* of routes, such as ``group_wait``, where they are set."""
+    config.pop("global", None)
+    for receiver in config["receivers"]:
+        resolved = receiver["name"] != "heartbeat"
+        sent = {"url": f"{url}/{receiver['name']}", "send_resolved": resolved}
+        told = any(key.endswith("_configs") for key in receiver)
+        receiver.clear()
+        receiver.update({"name": sent["url"].rpartition("/")[2], **({"webhook_configs": [sent]} if told else {})})
+    for route in routes(config["route"]):
+        route.update({key: text for key, text in keys.items() if key in route})
+    return config
+
+
+class Alertmanager(Listening):
+    """Alertmanager on a port of its own, alone.
+
+    Args:
+        directory: For its configuration, the templates and its storage; what it sent already is in the latter.
+        config: What it is configured with.
+    """
+
+    def __init__(self, directory: Path, config: dict[str, Any]) -> None:
+        directory.mkdir(exist_ok=True)
+        shutil.copy(DEPLOY / "trackside.tmpl", directory)
+        file = directory / "alertmanager.yml"  # JSON is YAML
+        file.write_text(json.dumps(config))
+        super().__init__(
+            "prometheus-alertmanager",
+            f"--config.file={file}",
+            f"--storage.path={directory / 'data'}",
+            "--web.listen-address=127.0.0.1:0",
+            "--cluster.listen-address=",
+        )
+        eventually(lambda: httpx.get(f"{self.url}/-/ready", timeout=DEADLINE, trust_env=False).status_code == 200)
+
+    def post(self, *alerts: dict[str, str], resolved: bool = False) -> None:
+        """Alerts by their labels, that begin or end now; an annotation has a name that begins with ``@``.
+
+        One that began longer ago than `group_wait` would be told at once, without those that come with it.
+        """
+        now = datetime.now(timezone.utc)
+        starts, ends = (now - timedelta(seconds=1), now) if resolved else (now, now + timedelta(minutes=5))
+        body = [
+            {
+                "labels": {name: text for name, text in one.items() if name[0] != "@"},
+                "annotations": {name[1:]: text for name, text in one.items() if name[0] == "@"},
+                "startsAt": starts.isoformat(),
+                "endsAt": ends.isoformat(),
+            }
+            for one in alerts
+        ]
+        answer = httpx.post(f"{self.url}/api/v2/alerts", json=body, timeout=DEADLINE, trust_env=False)
+        assert answer.status_code == 200, answer.text
+
+    def active(self) -> list[dict[str, Any]]:
+        """The alerts that are not resolved, as its API has them."""
+        found: list[dict[str, Any]] = httpx.get(f"{self.url}/api/v2/alerts", timeout=DEADLINE, trust_env=False).json()
+        return found

@@ -1,0 +1,71 @@
+"""A local HTTP server that keeps what it is sent, in place of Slack, PagerDuty or a webhook of one's own."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+
+
+class Letter(NamedTuple):
+    """One request.
+
+    Attributes:
+        path: Without its slash: the name of the receiver.
+        body: From JSON.
+        at: When it came, by the monotonic clock.
+    """
+
+    path: str
+    body: Any
+    at: float
+
+    def fires(self, alert: str) -> bool:
+        """Whether it is a message of Alertmanager's webhook by which this alert fires."""
+        return self.has(alert, "firing")
+
+    def has(self, alert: str, status: str) -> bool:
+        """Whether it has an alert in this state."""
+        return any(one["labels"]["alertname"] == alert and one["status"] == status for one in self.body["alerts"])
+
+
+class Inbox:
+    """The server, on a port of its own.
+
+    Attributes:
+        url: ``http://127.0.0.1:PORT``.
+        letters: What has come.
+    """
+
+    def __init__(self) -> None:
+        self.letters: list[Letter] = []
+        letters = self.letters
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                letters.append(Letter(self.path.strip("/"), body, time.monotonic()))
+                self.send_response(202)
+                self.send_header("Content-Length", "2")
+                self.end_headers()
+                self.wfile.write(b"{}")
+
+            def log_message(self, *_: object) -> None:
+                """Says nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def of(self, receiver: str) -> list[Letter]:
+        """What a receiver got."""
+        return [one for one in list(self.letters) if one.path == receiver]
+
+    def close(self) -> None:
+        """End the server."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()

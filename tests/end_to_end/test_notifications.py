@@ -1,0 +1,206 @@
+"""From a real training's trouble to what people are told, through Debian's Prometheus and Alertmanager as shipped."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from end_to_end.road import Road
+from processes import Daemon, eventually
+
+import trackside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from end_to_end.conftest import Process
+
+    from trackside.run import Run
+
+PAGE = "training-page"
+NAN = "TracksideNonFinite"
+STALLED = "TracksideTrainingStalled"
+DIED = "TracksideTrainingProcessDied"
+MINUTES = 600.0
+"""Seconds that a resolve may take in its own time: two minutes of firing, ten samples, `group_interval`."""
+
+TRAINS = """
+import time, trackside
+for step in range(100_000):
+    trackside.push(step=step, loss=0.5)
+    time.sleep(0.05)
+    if step == 20:
+        print("trains", flush=True)
+"""
+
+
+@pytest.fixture
+def address() -> str:
+    """Where a daemon can listen again after its death."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+@pytest.fixture
+def start_road(tmp_path: Path) -> Iterator[Callable[..., Road]]:
+    """Starts Prometheus and Alertmanager, once, and waits for the first scrape."""
+    with ExitStack() as ends:
+
+        def start(daemon: Daemon, *, hurried: bool = True) -> Road:
+            road = ends.enter_context(Road(tmp_path, daemon.url, hurried=hurried))
+            eventually(lambda: road.value("up") == 1)
+            return road
+
+        yield start
+
+
+def begin(daemon: Daemon, start_training: Callable[..., Process]) -> Process:
+    """A training of a process of its own that has made some steps."""
+    training = start_training(daemon, "-c", TRAINS, TRACKSIDE_RUN_NAME="net")
+    assert training.stdout is not None
+    assert training.stdout.readline() == "trains\n"
+    return training
+
+
+def break_down(run: Run, steps: int = 3) -> None:
+    """Some good steps, and then NaN."""
+    for step in range(steps):
+        run.push(step=step, loss=2.5)
+    run.push(step=steps, loss=float("nan"))
+
+
+def test_a_nan_is_told_once_with_what_it_is_and_what_to_do_and_is_over_in_the_end(
+    start_daemon: Callable[..., Daemon], start_road: Callable[..., Road], tmp_path: Path
+) -> None:
+    config = tmp_path / "trackside.yml"
+    config.write_text("{}")
+    daemon = start_daemon(f"--config.file={config}")
+    road = start_road(daemon)
+    with trackside.init("net", endpoint=daemon.endpoint) as run:
+        break_down(run)
+        letter = eventually(lambda: road.told(PAGE, NAN))[0]
+        (alert,) = letter.body["alerts"]
+        config.write_text(json.dumps({"alerts": {"off": ["NonFinite"]}}))  # over at once: else it fires for two minutes
+        daemon.process.send_signal(signal.SIGHUP)
+        eventually(lambda: road.told(PAGE, NAN, "resolved"))
+    assert letter.body["groupLabels"] == {"run": "net"}
+    about = {name: alert["labels"][name] for name in ("severity", "run", "rank", "key")}
+    assert about == {"severity": "critical", "run": "net", "rank": "0", "key": "loss"}
+    assert alert["annotations"]["runbook_url"].endswith("docs/alerts.md#nonfinite")
+    assert alert["annotations"]["summary"]
+    assert "net" in alert["annotations"]["description"]
+    assert len(road.told(PAGE, NAN)) == 1
+    assert {one.path for one in road.inbox.letters} - {"heartbeat"} == {PAGE}
+
+
+def test_a_nan_is_over_by_itself_with_the_times_that_are_shipped(
+    request: pytest.FixtureRequest, daemon: Daemon, start_road: Callable[..., Road]
+) -> None:
+    if not request.config.getoption("--soak"):
+        pytest.skip("takes two minutes and more: under --soak")
+    road = start_road(daemon, hurried=False)
+    with trackside.init("net", endpoint=daemon.endpoint) as run:
+        break_down(run)
+        eventually(lambda: road.told(PAGE, NAN))
+        for step in range(4, 50):
+            run.push(step=step, loss=2.5)
+        eventually(lambda: road.told(PAGE, NAN, "resolved"), MINUTES)
+    assert len(road.told(PAGE, NAN)) == 1
+
+
+def test_a_killed_process_is_told(
+    daemon: Daemon, start_road: Callable[..., Road], start_training: Callable[..., Process]
+) -> None:
+    road = start_road(daemon)
+    training = begin(daemon, start_training)
+    training.kill()
+    (letter,) = eventually(lambda: road.told(PAGE, DIED))
+    assert letter.body["groupLabels"] == {"run": "net"}
+    assert {one["labels"]["alertname"] for one in letter.body["alerts"]} == {DIED}
+
+
+def test_64_ranks_are_one_message(
+    daemon: Daemon, start_road: Callable[..., Road], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    road = start_road(daemon)
+    monkeypatch.setenv("WORLD_SIZE", "64")
+    with ExitStack() as ends:
+        ranks = []
+        for rank in range(64):
+            monkeypatch.setenv("RANK", str(rank))
+            ranks.append(ends.enter_context(trackside.init("net", id="net-1", endpoint=daemon.endpoint)))
+        for run in ranks:
+            break_down(run)
+        eventually(lambda: road.told(PAGE, NAN))
+        eventually(lambda: any(" 63 " in one["summary"] for one in _nans(daemon)))
+        _scrapes(road, 3)
+    assert len(road.inbox.of(PAGE)) == 1
+    assert not road.inbox.of("training")
+
+
+def test_a_daemon_that_is_killed_during_a_nan_neither_resolves_nor_tells_it_again(
+    start_daemon: Callable[..., Daemon], start_road: Callable[..., Road], address: str
+) -> None:
+    daemon = start_daemon(f"--web.listen-address={address}")
+    road = start_road(daemon)
+    with trackside.init("net", endpoint=daemon.endpoint) as run:
+        break_down(run)
+        eventually(lambda: road.told(PAGE, NAN))
+        again = _killed(daemon, road, NAN, start_daemon, address)
+        run.push(step=4, loss=float("nan"))
+        eventually(lambda: any(name.startswith("trackside_training_step{") for name in again.series()))
+        _scrapes(road, 5)
+    assert len(road.told(PAGE, NAN)) == 1
+    assert not road.told(PAGE, NAN, "resolved")
+
+
+def test_a_daemon_that_is_killed_during_a_stall_neither_resolves_nor_tells_it_again(
+    start_daemon: Callable[..., Daemon],
+    start_road: Callable[..., Road],
+    start_training: Callable[..., Process],
+    address: str,
+) -> None:
+    soon = {"TRACKSIDE_ALERTS__STALL_AFTER": "2"}
+    daemon = start_daemon(f"--web.listen-address={address}", environ=soon)
+    road = start_road(daemon)
+    training = begin(daemon, start_training)
+    eventually(lambda: any(v > 60 for n, v in daemon.series().items() if n.startswith("trackside_training_step{")))
+    training.send_signal(signal.SIGSTOP)
+    eventually(lambda: road.told(PAGE, STALLED))
+    _killed(daemon, road, STALLED, start_daemon, address, environ=soon)
+    _scrapes(road, 5)
+    assert len(road.told(PAGE, STALLED)) == 1
+    assert not road.told(PAGE, STALLED, "resolved")
+
+
+def _killed(
+    daemon: Daemon, road: Road, alert: str, start_daemon: Callable[..., Daemon], address: str, **more: dict[str, str]
+) -> Daemon:
+    """The daemon is killed, Prometheus sees that, and another one begins; the alert has fired all the while."""
+    since = f'max(ALERTS_FOR_STATE{{alertname="{alert}",severity="critical"}})'
+    before = road.value(since)
+    assert before is not None
+    daemon.stop(signal.SIGKILL)
+    eventually(lambda: road.value("up") == 0)
+    _scrapes(road, 2)
+    assert road.value(since) == before
+    again = start_daemon(f"--web.listen-address={address}", **more)
+    eventually(lambda: road.value("up") == 1)
+    assert road.value(since) == before
+    return again
+
+
+def _scrapes(road: Road, number: int) -> None:
+    """Wait for so many of them, which are a second apart; rules are evaluated and messages flushed meanwhile."""
+    seen = road.value("timestamp(up)") or 0.0
+    eventually(lambda: (road.value("timestamp(up)") or 0.0) > seen + number)
+
+
+def _nans(daemon: Daemon) -> list[dict[str, Any]]:
+    return [one for one in daemon.api("alerts").json()["alerts"] if one["alert"] == "NonFinite"]
