@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -73,6 +74,9 @@ SOURCES = ("training", "alerts", "ingest", "pipeline", "history", "sampler", "tr
 PROC = Path("/proc")
 """Where this machine's processes are, by the pids that connections tell."""
 
+TURN_SECONDS = 0.001
+"""A thread that computes lets another have its turn after so long: a scrape needs several turns, while pushes are packed
+and looked at without a pause."""
 GPU_START_SECONDS = 60.0
 GARBAGE = 50_000
 """So many new objects before garbage is looked for: a tick makes and drops thousands, none of which waits for that; at
@@ -176,6 +180,7 @@ class Daemon:
             if received is None:
                 self._start()
                 _spare_collections()
+                sys.setswitchinterval(TURN_SECONDS)
                 while (received := signal.sigwait(SIGNALS)) == signal.SIGHUP:
                     self.reload()
             logger.info("stopping on %s", signal.Signals(received).name)
