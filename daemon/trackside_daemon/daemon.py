@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -16,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from trackside.identity import boot_id
-from trackside_daemon import __version__, log
+from trackside_daemon import __version__, interpreter, log
 from trackside_daemon.about import about
 from trackside_daemon.alerts.book import Book
 from trackside_daemon.alerts.custom import RuleError
@@ -74,13 +72,7 @@ SOURCES = ("training", "alerts", "ingest", "pipeline", "history", "sampler", "tr
 PROC = Path("/proc")
 """Where this machine's processes are, by the pids that connections tell."""
 
-TURN_SECONDS = 0.001
-"""A thread that computes lets another have its turn after so long: a scrape needs several turns, while pushes are packed
-and looked at without a pause."""
 GPU_START_SECONDS = 60.0
-GARBAGE = 50_000
-"""So many new objects before garbage is looked for: a tick makes and drops thousands, none of which waits for that; at
-some 100 bytes each, what does wait is 5 MB at most."""
 RETURN_SECONDS = 60.0
 """A run of a daemon before this one that has not come back by then is lost, unless its process lives here."""
 
@@ -179,8 +171,7 @@ class Daemon:
             received = self._await_gpu() if self._config.require_gpu else None
             if received is None:
                 self._start()
-                _spare_collections()
-                sys.setswitchinterval(TURN_SECONDS)
+                interpreter.settle()
                 while (received := signal.sigwait(SIGNALS)) == signal.SIGHUP:
                     self.reload()
             logger.info("stopping on %s", signal.Signals(received).name)
@@ -391,13 +382,6 @@ class Daemon:
         name = getattr(problem.thread, "name", "a thread")
         logger.error("%s failed: %r", name, problem.exc_value, exc_info=problem.exc_value)
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _spare_collections() -> None:
-    """What the start made stays: the search for garbage need not pass through it each time."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GARBAGE)
 
 
 def _make_token(path: Path) -> Token:
