@@ -110,6 +110,29 @@ def test_a_series_that_another_source_takes_over_is_the_others(state: State) -> 
     assert page(state) == {}
 
 
+def test_a_complete_batch_as_the_last_gives_back_what_another_source_took_meanwhile(state: State) -> None:
+    for value in (1.0, 2.0):
+        state.update(batch("s", complete=True, x=value, y=value))
+    state.update(batch("t", complete=True, y=5.0))
+    assert page(state) == {("a", "x"): 2.0, ("a", "y"): 5.0}
+    state.update(batch("s", complete=True, x=3.0, y=3.0))
+    assert page(state, wanted=lambda source: source == "s") == {("a", "x"): 3.0, ("a", "y"): 3.0}
+
+
+def test_a_complete_batch_as_the_last_takes_away_what_an_incomplete_one_added_between(state: State) -> None:
+    state.update(batch("s", complete=True, x=1.0))
+    state.update(batch("s", y=2.0))
+    state.update(batch("s", complete=True, x=3.0))
+    assert page(state) == {("a", "x"): 3.0}
+
+
+def test_a_complete_batch_as_the_last_shows_a_source_that_was_forgotten(state: State) -> None:
+    state.update(batch("s", complete=True, until=1.0, x=1.0))
+    assert page(state, now=2.0) == {}
+    state.update(batch("s", complete=True, until=4.0, x=2.0))
+    assert page(state, now=3.0) == {("a", "x"): 2.0}
+
+
 def test_two_sources_that_quarrel_over_a_series_never_double_it(state: State) -> None:
     for value in range(6):
         state.update(batch("st"[value % 2], complete=True, x=float(value)))

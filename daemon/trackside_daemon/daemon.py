@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from trackside.identity import boot_id
-from trackside_daemon import __version__, log
+from trackside_daemon import __version__, interpreter, log
 from trackside_daemon.about import about
 from trackside_daemon.alerts.book import Book
 from trackside_daemon.alerts.custom import RuleError
@@ -194,6 +194,7 @@ class Daemon:
             received = self._await_gpu() if self._config.require_gpu else None
             if received is None:
                 self._start()
+                interpreter.settle()
                 while (received := signal.sigwait(SIGNALS)) == signal.SIGHUP:
                     self.reload()
             logger.info("stopping on %s", signal.Signals(received).name)

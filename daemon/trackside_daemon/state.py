@@ -15,14 +15,17 @@ class Series:
     """One series on the page.
 
     Attributes:
+        metric: Its family.
         labels: A value for each of the metric's label names.
+        source: Who says it.
         value: The newest.
         text: What of its lines never changes; rendered once by the exposition, and kept here for it.
     """
 
-    __slots__ = ("labels", "source", "text", "value")
+    __slots__ = ("labels", "metric", "source", "text", "value")
 
-    def __init__(self, labels: tuple[str, ...], source: str) -> None:
+    def __init__(self, metric: Metric, labels: tuple[str, ...], source: str) -> None:
+        self.metric = metric
         self.labels = labels
         self.source = source
         self.value: float | Distribution = 0.0
@@ -45,6 +48,8 @@ class State:
         self._families: dict[Metric, dict[tuple[str, ...], Series]] = {}
         self._sources: dict[str, dict[tuple[Metric, tuple[str, ...]], Series]] = {}
         self._until: dict[str, float] = {}
+        self._complete: dict[str, list[Series]] = {}
+        """Of sources whose last batch was complete, all their series in its order: most are the same in the next."""
 
     def update(self, batch: Batch) -> None:
         """Take over a batch's samples, and forget those of its source that a complete batch does not have.
@@ -53,19 +58,8 @@ class State:
             ValueError: A sample has not one value for each label of its family; those before it are taken.
         """
         with self._lock:
-            known = self._sources.setdefault(batch.source, {})
-            kept = set()
-            for metric, labels, value in batch.samples:
-                key = (metric, labels)
-                series = known.get(key)
-                if series is None:
-                    series = known[key] = self._new(metric, labels, batch.source)
-                series.value = float(value) if value.__class__ is int else value
-                kept.add(key)
-            if batch.complete:
-                for key in known.keys() - kept:
-                    del known[key]
-                    self._remove(key, batch.source)
+            if not self._refresh(batch):
+                self._replace(batch)
             self._expire(batch)
 
     def snapshot(self, now: float, wanted: Callable[[str], bool] | None = None) -> list[Rows]:
@@ -105,6 +99,36 @@ class State:
                 if metric.name in names
             }
 
+    def _refresh(self, batch: Batch) -> bool:
+        """Take over the values of a batch whose series are those of the last; whether they are."""
+        before = self._complete.get(batch.source)
+        if before is None or len(before) != len(batch.samples):
+            return False
+        for series, (metric, labels, value) in zip(before, batch.samples, strict=True):
+            if series.metric is not metric or series.labels != labels:
+                return False
+            series.value = float(value) if value.__class__ is int else value
+        return True
+
+    def _replace(self, batch: Batch) -> None:
+        self._complete.pop(batch.source, None)
+        known = self._sources.setdefault(batch.source, {})
+        kept = {}
+        for metric, labels, value in batch.samples:
+            key = (metric, labels)
+            series = known.get(key)
+            if series is None:
+                series = known[key] = self._new(metric, labels, batch.source)
+            series.value = float(value) if value.__class__ is int else value
+            kept[key] = series
+        if not batch.complete:
+            return
+        for key in known.keys() - kept.keys():
+            del known[key]
+            self._remove(key, batch.source)
+        if kept:
+            self._complete[batch.source] = list(kept.values())
+
     def _new(self, metric: Metric, labels: tuple[str, ...], source: str) -> Series:
         """A series of a source; when another source had it, it changes hands."""
         if len(labels) != len(metric.labels):
@@ -112,9 +136,10 @@ class State:
         family = self._families.setdefault(metric, {})
         series = family.get(labels)
         if series is None:
-            series = family[labels] = Series(labels, source)
+            series = family[labels] = Series(metric, labels, source)
         elif series.source != source:
             self._sources.get(series.source, {}).pop((metric, labels), None)
+            self._complete.pop(series.source, None)
             series.source = source
         return series
 
@@ -135,5 +160,6 @@ class State:
     def _forget(self, now: float) -> None:
         for source in [source for source, until in self._until.items() if until < now]:
             del self._until[source]
+            self._complete.pop(source, None)
             for key in self._sources.pop(source, {}):
                 self._remove(key, source)

@@ -39,7 +39,8 @@ DRIVER_INFO = Metric(
     ("driver_version", "nvml_version", "cuda_version"),
 )
 
-_XIDS, _XID_TIME = (FAMILIES[name].metric for name in ("xid_errors_total", "xid_last_timestamp_seconds"))
+_METRICS = {name: family.metric for name, family in FAMILIES.items()}
+_XIDS, _XID_TIME = (_METRICS[name] for name in ("xid_errors_total", "xid_last_timestamp_seconds"))
 
 
 class Seen(NamedTuple):
@@ -76,7 +77,7 @@ class GpuCollector:
     """
 
     name = "gpu"
-    metrics = (*(family.metric for family in FAMILIES.values()), INFO, DRIVER_INFO)
+    metrics = (*_METRICS.values(), INFO, DRIVER_INFO)
 
     def __init__(self, nvml: Nvml, patience: float, chronicle: Chronicle | None = None) -> None:
         self.seen = Seen()
@@ -161,9 +162,9 @@ def _samples(gpu: GpuReading) -> list[Sample]:
     identity = (str(gpu.index), gpu.uuid)
     facts = tuple(gpu.info.get(label, "") for label in INFO.labels[2:])
     values = [
-        Sample(FAMILIES[family].metric, (*identity, *labels), value)
+        Sample(_METRICS[family], identity + labels, value)
         for family, labels, value in gpu.values
-        if family in FAMILIES  # after an upgrade the worker may be newer than this process
+        if family in _METRICS  # after an upgrade the worker may be newer than this process
     ]
     return [Sample(INFO, (*identity, *facts), 1), *values]
 
