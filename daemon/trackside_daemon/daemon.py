@@ -17,16 +17,9 @@ import psutil
 from trackside.identity import boot_id
 from trackside_daemon import __version__, interpreter, log
 from trackside_daemon.about import about
-from trackside_daemon.alerts.book import Book
+from trackside_daemon.alerting import Alerting
 from trackside_daemon.alerts.custom import RuleError
-from trackside_daemon.alerts.delivery import Delivery
-from trackside_daemon.alerts.evidence.gathering import Evidence
-from trackside_daemon.alerts.evidence.sources import Sources
-from trackside_daemon.alerts.off import Off
-from trackside_daemon.alerts.silences import Silences
-from trackside_daemon.alerts.sinks.known import sinks
 from trackside_daemon.alerts.sinks.sink import About, SinkError
-from trackside_daemon.alerts.trial import Trial
 from trackside_daemon.collectors.base import Closes
 from trackside_daemon.collectors.cgroup import CgroupCollector
 from trackside_daemon.collectors.chronicle import Chronicle
@@ -46,7 +39,6 @@ from trackside_daemon.ingest.server import Server
 from trackside_daemon.ingest.sessions import DUPLICATES, GAPS, MESSAGES, REJECTED, Sessions
 from trackside_daemon.ingest.spools import Spools
 from trackside_daemon.ingest.watch import Watch
-from trackside_daemon.metric import Batch
 from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlUnavailable, order
 from trackside_daemon.pipeline import FAILURES, Pipeline
 from trackside_daemon.sampler import DURATION, LAST_SUCCESS, SUCCESS, Sampler
@@ -57,8 +49,7 @@ from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.rank import End
 from trackside_daemon.training.runs import Moment, Runs
 from trackside_daemon.training.verdict import UNKNOWN
-from trackside_daemon.watching import all_watchers, recall
-from trackside_daemon.web.address import is_loopback, written
+from trackside_daemon.web.address import is_loopback, write_down, written
 from trackside_daemon.web.alerts import AlertPages
 from trackside_daemon.web.api import values
 from trackside_daemon.web.app import Pages
@@ -75,6 +66,7 @@ if TYPE_CHECKING:
     from trackside_daemon.collectors.base import Collector
     from trackside_daemon.config import Config
     from trackside_daemon.ingest.server import PushSocket
+    from trackside_daemon.metric import Batch
 
 SOURCES = ("training", "alerts", "notifications", "ingest", "pipeline", "history", "sampler", "trackside")
 """Who else has series on the page."""
@@ -83,9 +75,6 @@ PROC = Path("/proc")
 """Where this machine's processes are, by the pids that connections tell."""
 
 GPU_START_SECONDS = 60.0
-WRITTEN_SECONDS = 5.0
-"""Evidence is gathered without what the history has not written by then."""
-
 RETURN_SECONDS = 60.0
 """A run of a daemon before this one that has not come back by then is lost, unless its process lives here."""
 
@@ -132,26 +121,12 @@ class Daemon:
         self._liveness = Liveness()
         limits = Limits(**config.limits.model_dump())
         self._runs = Runs(limits, config.run.linger, self._liveness, self._history.last_attempt)
-        fired = self._history.firing()
-        since = min((one.started for one in fired), default=self._started)
-        self._silences = Silences(self._history.silences(min(since, self._started)))
-        fired = self._silences.mark(fired, self._started)
-        self._trial = Trial()
-        self._book = Book(Off(config.alerts.off), self._silences)
-        self._book.restore(fired, self._started)
         try:
-            found = all_watchers(self._state, config.alerts, fired)
-            recall(found, self._history.database, fired)
-            ways = sinks(config.alerts.sinks, self._about())
+            self._alerting = self._build_alerting()
         except (RuleError, SinkError) as error:
             raise StartError(str(error)) from error
-        self._sinks = config.alerts.sinks
-        self._delivery = Delivery(ways, lambda note: self._history.writer.put([note]))
-        self._delivery.restore(fired)
-        self._evidence = self._gatherer()
-        self._pipeline = Pipeline(
-            *(self._state, self._history, [*found, self._trial], self._book), told=(self._evidence, self._delivery)
-        )
+        alerting = self._alerting
+        self._pipeline = Pipeline(self._state, self._history, alerting.watchers, alerting.book, told=alerting.told)
         self._spools = Spools(push_socket.endpoints)
         watch = Watch(PROC, sys)
         self._sessions = Sessions(
@@ -211,7 +186,7 @@ class Daemon:
         wrong = ""
         try:
             new = self._load()
-            ways = sinks(new.alerts.sinks, self._about())
+            ways = self._alerting.sinks(new.alerts)
         except (ConfigError, SinkError) as error:
             wrong = str(error)
             logger.error("the configuration is not reloaded: %s", wrong)  # noqa: TRY400  a user's slip, no traceback
@@ -223,10 +198,7 @@ class Daemon:
             self._runs.linger = new.run.linger
             self._history.writer.bound(Bounds(new.storage.retention.size, new.storage.retention.age))
             self._history.interval = new.storage.interval
-            self._book.off = Off(new.alerts.off)
-            if new.alerts.sinks != self._sinks:
-                self._sinks = new.alerts.sinks
-                self._delivery.change(ways)
+            self._alerting.change(new.alerts, ways)
             self._sample_every(new.sample.interval)
             self._reloaded_at = time.time()
             logger.info("configuration reloaded")
@@ -234,13 +206,9 @@ class Daemon:
         self._pipeline.tick([about(reloaded=self._reloaded, at=self._reloaded_at)])
         return wrong
 
-    def _about(self) -> About:
-        """What of this daemon a notification carries."""
-        return About(socket.gethostname(), f"http://{self._address}/")
-
     def _tick(self, batches: Sequence[Batch]) -> None:
         """What was sampled goes into the pipeline, and with it how the sinks of alerts are."""
-        self._pipeline.tick([*batches, Batch("notifications", self._delivery.samples(), complete=True)])
+        self._pipeline.tick([*batches, self._alerting.batch()])
 
     def _sample_every(self, seconds: float) -> None:
         """From the next tick on. The worker's pace follows, and the wait for it, a quarter of that at most."""
@@ -289,16 +257,16 @@ class Daemon:
             "gpus": [labels[name] for labels in sorted(gpus, key=lambda labels: int(labels[index]))],
         }
 
-    def _gatherer(self) -> Evidence:
-        """Looks, when an alert begins, where the parts below are made later."""
-        sources = Sources(
+    def _build_alerting(self) -> Alerting:
+        return Alerting(
+            self._config.alerts,
             self._state,
-            self._history.database,
-            lambda run, ranks: self._ingest.ask("stacks?", run, ranks),
-            lambda: self._process.seen,
-            lambda: self._history.writer.written(WRITTEN_SECONDS),
+            self._history,
+            About(socket.gethostname(), f"http://{self._address}/"),
+            ask=lambda run, ranks: self._ingest.ask("stacks?", run, ranks),
+            processes=lambda: self._process.seen,
+            push=lambda batches: self._pipeline.push(batches),  # noqa: PLW0108  made later
         )
-        return Evidence(sources, lambda batch: self._pipeline.push([batch]))
 
     def _pages(self) -> Any:
         web = self._config.web
@@ -309,7 +277,7 @@ class Daemon:
             ready=self._is_ready,
             status=self._status,
             history=HistoryPages(self._state, kept, self._ingest.ask),
-            alerts=AlertPages(kept, self._silences, self._trial, self._pipeline.push),
+            alerts=AlertPages(kept, self._alerting.silences, self._alerting.trial, self._pipeline.push),
             gpu=GpuPages(self._nvml, self._gpu.forget),
             processes=ProcessPages(lambda: self._process.seen),
             reload=self.reload if web.enable_lifecycle else None,
@@ -325,16 +293,15 @@ class Daemon:
     def _start(self) -> None:
         self._history.start()
         self._begin_after_others()
-        self._evidence.start()
+        self._alerting.start()
         self._pipeline.start()
-        self._delivery.start()
         self._pipeline.tick([about(reloaded=self._reloaded, at=self._reloaded_at)])
         self._ingest.start()
         self._spools.start()
         self._forgetting.start()
         self._sampler.start()
         self._web.start()
-        self._tell_address()
+        write_down(self._address, self._address_file)
         self._serving = True
         endpoints = ", ".join(self._push_socket.endpoints)
         logger.info("trackside %s serves http://%s and takes pushes at %s", __version__, self._address, endpoints)
@@ -354,17 +321,6 @@ class Daemon:
             for batch in self._sessions.foretell(left, now):
                 self._pipeline.accept(batch)
 
-    def _tell_address(self) -> None:
-        """Write it down for our commands, which find the token beside it."""
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            with os.fdopen(os.open(self._address_file, flags, 0o600), "w") as file:
-                os.fchmod(file.fileno(), 0o600)
-                file.write(f"http://{self._address}\n")
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            logger.warning("%s: %s; commands find this daemon with --url only", self._address_file, reason)
-
     def _stop(self) -> None:
         """In order: no new samples, no new pushes, everything queued written, the last of it acknowledged, no more pages."""
         self._ended.set()
@@ -373,10 +329,10 @@ class Daemon:
         if self._serving:
             self._sampler.stop()
             self._spools.stop()
-            self._evidence.stop()
+            self._alerting.stop_asking()
             self._ingest.stop()
             self._pipeline.stop()
-            self._delivery.stop()
+            self._alerting.stop()
             self._history.stop()
         self._ingest.close()
         if self._serving:
@@ -425,7 +381,7 @@ class Daemon:
             "storage_path": str(self._history.database.path.parent),
             **(self._counts.status() if self._config.collector.gpu.enabled else {"gpus": [], "nvml": None}),
             "collectors": self._sampler.standings(),
-            "notifications": self._delivery.standings(),
+            "notifications": self._alerting.standings(),
             "metrics": values(self._state, time.monotonic(), *families),
         }
 

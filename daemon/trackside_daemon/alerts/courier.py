@@ -88,6 +88,8 @@ class Courier:
         """How it is, for the API."""
         with self._changed:
             return {
+                "severity": self.sink.wants.severity,
+                "also": sorted(self.sink.wants.also),
                 "queued": len(self.outbox),
                 "sent": self.tries - self.failures,
                 "failed": self.failures,

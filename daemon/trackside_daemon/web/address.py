@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import errno
+import logging
+import os
 import socket
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+
+log = logging.getLogger("trackside")
 
 
 class AddressError(Exception):
@@ -88,3 +92,15 @@ def _holder(port: int) -> str:
 def is_loopback(address: str) -> bool:
     """Whether ``HOST:PORT`` can be reached from this machine alone."""
     return ip_address(address.rpartition(":")[0].strip("[]")).is_loopback
+
+
+def write_down(address: str, path: Path) -> None:
+    """Have our commands find ``HOST:PORT``, in a file beside the token's."""
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(path, flags, 0o600), "w") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(f"http://{address}\n")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        log.warning("%s: %s; commands find this daemon with --url only", path, reason)

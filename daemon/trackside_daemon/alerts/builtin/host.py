@@ -27,7 +27,7 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
 
 
 def _memory(thresholds: ThresholdsSection) -> list[Rule]:
-    look = "Since {since}. trackside top and trackside_process_resident_memory_bytes say which processes hold it."
+    look = "Since {since}. trackside alerts show HostMemoryPressure and trackside_process_resident_memory_bytes say which processes hold it."
     return [
         Rule(
             "HostMemoryPressure",

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from trackside_daemon.collectors.process import Process
     from trackside_daemon.history.series import Readable
     from trackside_daemon.record import Alert
@@ -23,13 +22,17 @@ class Answer(Protocol):
     def body(self) -> Any: ...  # noqa: D102
 
 
+Ask = Callable[[str, frozenset[int]], tuple[frozenset[int], Sequence[Answer]]]
+"""Asks ranks of a run, by its id, for their stacks, for a few seconds at most: who was asked, and the answers."""
+
+
 class Sources(NamedTuple):
     """All of them.
 
     Attributes:
         state: The newest values.
         history: What is kept.
-        ask: Asks ranks of a run, by its id, for their stacks, for a few seconds at most: who was asked, and the answers.
+        ask: See `Ask`.
         seen: The training's processes in the last tick.
         written: Waits until the history has all that was told before, or for a few seconds.
         pause: Waits for so many seconds, or until the daemon stops.
@@ -37,7 +40,7 @@ class Sources(NamedTuple):
 
     state: State
     history: Readable
-    ask: Callable[[str, frozenset[int]], tuple[frozenset[int], Sequence[Answer]]]
+    ask: Ask
     seen: Callable[[], Sequence[Process]]
     written: Callable[[], object]
     pause: Callable[[float], object] = time.sleep

@@ -1,0 +1,120 @@
+"""From what goes wrong to the people who are to know, in one daemon: who looks, what fires, its evidence, who is told."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.alerts.book import Book
+from trackside_daemon.alerts.delivery import Delivery
+from trackside_daemon.alerts.evidence.gathering import Evidence
+from trackside_daemon.alerts.evidence.sources import Sources
+from trackside_daemon.alerts.off import Off
+from trackside_daemon.alerts.silences import Silences
+from trackside_daemon.alerts.sinks.known import sinks
+from trackside_daemon.alerts.trial import Trial
+from trackside_daemon.metric import Batch
+from trackside_daemon.watching import all_watchers, recall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trackside_daemon.alert_sections import AlertsSection
+    from trackside_daemon.alerts.evidence.sources import Ask
+    from trackside_daemon.alerts.parts import Watcher
+    from trackside_daemon.alerts.sinks.sink import About, Sink
+    from trackside_daemon.collectors.process import Process
+    from trackside_daemon.history.recorder import Recorder
+    from trackside_daemon.state import State
+
+WRITTEN_SECONDS = 5.0
+"""Evidence is gathered without what the history has not written by then."""
+
+
+class Alerting:
+    """Goes on from what fired when a daemon before this one ended, by the history.
+
+    Args:
+        section: The settings.
+        state: The newest values.
+        history: What is kept; it keeps alerts too.
+        about: What of this daemon a notification carries.
+        ask: Asks ranks of a run, by its id, for their stacks.
+        processes: The processes as of the last tick.
+        push: Queues batches for the pipeline.
+
+    Attributes:
+        silences: What people are not told of.
+        trial: Raises test alerts.
+        watchers: Who looks for trouble, for the pipeline.
+        book: Decides what fires.
+        told: Who is told of that.
+
+    Raises:
+        RuleError: A rule of the user's cannot be used.
+        SinkError: A sink cannot: a file with a secret is not there, or the like.
+    """
+
+    def __init__(
+        self,
+        section: AlertsSection,
+        state: State,
+        history: Recorder,
+        about: About,
+        *,
+        ask: Ask,
+        processes: Callable[[], Sequence[Process]],
+        push: Callable[[Sequence[Batch]], None],
+    ) -> None:
+        now = time.time()
+        kept = history.firing()
+        since = min((one.started for one in kept), default=now)
+        self.silences = Silences(history.silences(min(since, now)))
+        fired = self.silences.mark(kept, now)
+        self.book = Book(Off(section.off), self.silences)
+        self.book.restore(fired, now)
+        self.trial = Trial()
+        self.watchers: list[Watcher] = [*all_watchers(state, section, fired), self.trial]
+        recall(self.watchers, history.database, fired)
+        self._section, self._about = section.sinks, about
+        self._delivery = Delivery(sinks(section.sinks, about), lambda note: history.writer.put([note]))
+        self._delivery.restore(fired)
+        sources = Sources(state, history.database, ask, processes, lambda: history.writer.written(WRITTEN_SECONDS))
+        self._evidence = Evidence(sources, lambda batch: push([batch]))
+        self.told = (self._evidence, self._delivery)
+
+    def start(self) -> None:
+        """Look for evidence, and tell."""
+        self._evidence.start()
+        self._delivery.start()
+
+    def stop_asking(self) -> None:
+        """No rank is asked any more; before the ingest stops."""
+        self._evidence.stop()
+
+    def stop(self) -> None:
+        """Tell what waits, for some seconds; after the pipeline has stopped."""
+        self._delivery.stop()
+
+    def sinks(self, section: AlertsSection) -> list[Sink]:
+        """Those of other settings, for `change`.
+
+        Raises:
+            SinkError: One cannot be used.
+        """
+        return sinks(section.sinks, self._about)
+
+    def change(self, section: AlertsSection, ways: Sequence[Sink]) -> None:
+        """What of other settings can be used at once; *ways* are their `sinks`."""
+        self.book.off = Off(section.off)
+        if section.sinks != self._section:
+            self._section = section.sinks
+            self._delivery.change(ways)
+
+    def batch(self) -> Batch:
+        """How the sinks are, for the page."""
+        return Batch("notifications", self._delivery.samples(), complete=True)
+
+    def standings(self) -> dict[str, Any]:
+        """How the sinks are, by name, for the API."""
+        return self._delivery.standings()
