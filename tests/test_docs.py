@@ -101,6 +101,31 @@ def test_the_scrape_configuration_is_one(tmp_path: Any) -> None:
     assert done.returncode == 0, done.stderr
 
 
+BLOCKS = [
+    (page, block)
+    for page in (*PAGES, *sorted((ROOT / "deploy").glob("*/*.md")))
+    for block in re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+]
+OTHERS = ("scrape_configs:", "env:")
+"""Prometheus' and Kubernetes'."""
+
+
+@pytest.mark.parametrize(
+    "block",
+    [pytest.param(block, id=page.name) for page, block in BLOCKS if not block.startswith(OTHERS)],
+)
+def test_check_config_takes_what_the_pages_show_of_a_configuration(block: str, tmp_path: Path) -> None:
+    for name in re.findall(r"/etc/trackside/([\w-]+)", block):
+        (tmp_path / name).write_text("json://127.0.0.1:9/\n" if "apprise" in name else "http://127.0.0.1:9/\n")
+        (tmp_path / name).chmod(0o600)
+    file = tmp_path / "trackside.yml"
+    file.write_text(block.replace("/etc/trackside", str(tmp_path)), encoding="utf-8")
+    done = subprocess.run(
+        command("check-config", str(file)), capture_output=True, text=True, check=False, env=clean_environ()
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_each_gpu_family_is_beside_those_of_other_exporters_and_each_that_stands_there_is_ours(generate: Any) -> None:
     page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
     _, _, beside = page.partition("## Beside other exporters")
