@@ -106,7 +106,7 @@ def test_the_scrape_configuration_is_one(tmp_path: Any) -> None:
 TRAINING = """
 import math, random, trackside
 random.seed(1)
-for step in range(1, 421):
+for step in range(1, 414):
     loss, norm = 1.8 + random.random() / 50, 0.78 + random.random() / 20
     trackside.push(step=step, loss=math.nan if step == 413 else loss, grad_norm=norm, tokens=512)
 """
