@@ -63,6 +63,11 @@ def test_secrets_are_read_from_files() -> None:
         ("training", ["alertname=TracksideLossSpike", "severity=warning", "run=gpt", "rank=3"]),
         ("training-page", ["alertname=TracksideNonFinite", "severity=critical", "run=gpt", "instance=node7:21790"]),
         ("training-page", ["alertname=TracksideRunVanished", "severity=critical", "run=gpt"]),
+        ("training", ["alertname=TracksideTestAlert", "severity=warning", "run=gpt", "subject=ab"]),
+        ("training-page", ["alertname=TracksideTestAlert", "severity=critical", "run=gpt", "subject=ab"]),
+        ("hardware", ["alertname=TracksideTestAlert", "severity=warning", "subject=ab"]),
+        ("hardware-page", ["alertname=TracksideTestAlert", "severity=critical", "subject=ab"]),
+        ("nobody", ["alertname=TracksideTestAlert", "severity=info", "subject=ab"]),
         ("hardware", ["alertname=TracksideGpuHot", "severity=warning", "uuid=GPU-0", "instance=node7:21790"]),
         ("hardware", ["alertname=TracksideMonitorBlind", "severity=warning", "instance=node7:21790"]),
         ("hardware", ["alertname=TracksideSidecarDown", "severity=warning", "instance=node7:21790"]),
@@ -176,6 +181,19 @@ def test_64_ranks_on_8_nodes_are_one_message(tmp_path: Path) -> None:
     (letter,) = inbox.of("training-page")
     assert len(letter.body["alerts"]) == 64
     assert {one.path for one in inbox.letters} == {"training-page", "hardware-page"}
+
+
+def test_a_test_alert_waits_for_no_other_alert_nor_for_the_test_before(tmp_path: Path) -> None:
+    with closing(Inbox()) as inbox, ExitStack() as ends:
+        running = Alertmanager(tmp_path, by_webhook(shipped(), inbox.url, group_wait="0s", group_interval="5m"))
+        ends.callback(running.stop)
+        running.post({"alertname": "TracksideGpuHot", "severity": "warning", "instance": "node7:21790", **GPU})
+        eventually(lambda: inbox.of("hardware"))
+        for number in ("a", "b"):
+            test = {"alertname": "TracksideTestAlert", "severity": "warning", "instance": "node7:21790"}
+            running.post({**test, "subject": number})
+            eventually(lambda number=number: inbox.of("hardware")[-1].body["groupLabels"].get("subject") == number)  # type: ignore[misc]
+    assert len(inbox.of("hardware")) == 3
 
 
 def test_a_file_server_that_dies_is_one_message_for_all_its_nodes_and_a_disk_is_one_for_its_own(tmp_path: Path) -> None:
