@@ -247,7 +247,7 @@ def test_what_lasts_longer_than_what_explains_it_is_told_then(told: Told) -> Non
 
 
 @pytest.mark.parametrize(("since", "tells"), [(-50.0, False), (59.0, False), (61.0, True)])
-def test_a_death_explains_no_stall_of_those_who_went_on_without_it(told: Told, since: float, tells: bool) -> None:  # noqa: FBT001
+def test_a_death_explains_no_stall_of_those_who_went_on_without_it(told: Told, since: float, tells: bool) -> None:
     stalled = alarm("TrainingStalled", time=NOW + 400, evidence={"since": NOW + since})
     told.take(alarm("TrainingProcessDied", rank=1)).take(stalled, at=400)
     assert (("TrainingStalled", "critical", "0") in told.firing) is tells

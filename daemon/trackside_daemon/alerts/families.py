@@ -27,7 +27,9 @@ SILENCED = Metric(
     FIRING.labels,
 )
 EXCESS = Metric(
-    "trackside_alerts_excess_total", "counter", "Alerts that had no room, since 1,000 others fire that are no less severe."
+    "trackside_alerts_excess_total",
+    "counter",
+    "Alerts that had no room, since 1,000 others fire that are no less severe.",
 )
 
 _OWN = FIRING.labels[2:-1]
