@@ -207,7 +207,7 @@ class Book:
         self._changed = True
         news = self._taken_news()
         begun = {(entry.alert, entry.severities[0], entry.labels.get("run", "")) for entry in news}
-        samples = [*firing(news), *(Sample(BEGUN, one, float(self._begun[one])) for one in begun if one in self._begun)]
+        samples = self._samples(news, (one for one in begun if one in self._begun))
         return [Batch("alerts", samples, records=[entry.record() for entry in news])]
 
     def _told(self) -> list[Batch]:
@@ -216,8 +216,10 @@ class Book:
         if not (self._news or self._changed or self._excess != self._excess_told):
             return []
         self._changed, self._excess_told = False, self._excess
+        runs = {"", *(entry.labels.get("run", "") for entry in self._entries.values())}
+        self._begun = Counter({key: count for key, count in self._begun.items() if key[-1] in runs})
         records = [entry.record() for entry in self._taken_news()]
-        return [Batch("alerts", self._samples(), complete=True, records=records)]
+        return [Batch("alerts", self._samples(self._entries.values(), self._begun), complete=True, records=records)]
 
     def _taken_news(self) -> list[Entry]:
         news, self._news = [*self._news], {}
@@ -225,12 +227,10 @@ class Book:
             entry.told = True
         return news
 
-    def _samples(self) -> list[Sample]:
-        runs = {"", *(entry.labels.get("run", "") for entry in self._entries.values())}
-        self._begun = Counter({key: count for key, count in self._begun.items() if key[-1] in runs})
+    def _samples(self, entries: Iterable[Entry], begun: Iterable[tuple[str, str, str]]) -> list[Sample]:
         return [
-            *firing(self._entries.values()),
-            *(Sample(BEGUN, key, float(count)) for key, count in self._begun.items()),
+            *firing(entries),
+            *(Sample(BEGUN, key, float(self._begun[key])) for key in begun),
             Sample(EXCESS, (), float(self._excess)),
         ]
 
