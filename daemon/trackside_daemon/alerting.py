@@ -10,6 +10,7 @@ from trackside_daemon.alerts.book import Book
 from trackside_daemon.alerts.delivery import Delivery
 from trackside_daemon.alerts.evidence.gathering import Evidence
 from trackside_daemon.alerts.evidence.sources import Sources
+from trackside_daemon.alerts.kept import usable
 from trackside_daemon.alerts.off import Off
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.sinks.known import sinks
@@ -73,7 +74,7 @@ class Alerting:
         kept = history.firing()
         since = min((one.started for one in kept), default=now)
         self.silences = Silences(history.silences(min(since, now)))
-        fired = self.silences.mark(kept, now)
+        fired = self.silences.mark(usable(kept), now)
         self.book = Book(_off(section), self.silences)
         self.book.restore(fired, now)
         self.trial = Trial()
