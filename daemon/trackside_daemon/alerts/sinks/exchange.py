@@ -46,13 +46,14 @@ class Exchange:
         try:
             self._opener.open(request, timeout=PATIENCE_SECONDS).close()
         except Exception:
-            if self._late.is_set():
-                raise TimeoutError from None
-            raise
+            if not self._late.is_set():
+                raise
         finally:
             timer.cancel()
             for one in self._opened:
                 one.close()
+        if self._late.is_set():  # what was cut off may look like an answer
+            raise TimeoutError
 
     def _connect(self, *given: Any) -> socket.socket:
         """A connection; a second handle to it stays ours, since TLS takes the first."""

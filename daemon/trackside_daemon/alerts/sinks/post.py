@@ -143,8 +143,10 @@ def post(url: str, body: bytes, headers: Mapping[str, str], context: ssl.SSLCont
         raise _refused(where, error.code, proxy) from None
     except URLError as error:
         raise _failed(where, error.reason, proxy) from None
-    except (OSError, HTTPException, ValueError) as error:
+    except (OSError, HTTPException) as error:
         raise _failed(where, error, proxy) from None
+    except ValueError:
+        raise SendError(f"{where}: HTTP cannot carry the address or a header; check both", "later") from None
 
 
 def _proxy(scheme: str, host: str) -> str:
