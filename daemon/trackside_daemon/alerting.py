@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from trackside_daemon.alerts.sinks.grouping import GIVE_UP_SECONDS
 from trackside_daemon.alerts.sinks.known import sinks
 from trackside_daemon.alerts.trial import Trial
 from trackside_daemon.metric import Batch
-from trackside_daemon.watching import all_watchers, recall
+from trackside_daemon.watching import all_watchers, misspelt, recall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from trackside_daemon.history.recorder import Recorder
     from trackside_daemon.record import Alert
     from trackside_daemon.state import State
+
+_log = logging.getLogger("trackside")
 
 WRITTEN_SECONDS = 5.0
 """Evidence is gathered without what the history has not written by then."""
@@ -74,7 +77,7 @@ class Alerting:
         since = min((one.started for one in [*kept, *ended]), default=now)
         self.silences = Silences(history.silences(min(since, now)))
         fired = self.silences.mark(kept, now)
-        self.book = Book(Off(section.off), self.silences)
+        self.book = Book(_off(section), self.silences)
         self.book.restore(fired, now)
         self.trial = Trial()
         self.watchers: list[Watcher] = [*all_watchers(state, section, fired), self.trial]
@@ -109,12 +112,8 @@ class Alerting:
 
     def change(self, section: AlertsSection, ways: Sequence[Sink]) -> None:
         """What of other settings can be used at once; *ways* are their `sinks`."""
-        self.book.off = Off(section.off)
+        self.book.off = _off(section)
         self._delivery.change(ways)  # in any case: a file that they name may have changed
-
-    def _as_it_ended(self, alert: Alert) -> Alert:
-        """One that has ended, with `silenced` as it was then."""
-        return replace(alert, silenced=self.silences.has(alert.alert, alert.labels, alert.ended or 0.0))
 
     def batch(self) -> Batch:
         """How the sinks are, for the page."""
@@ -123,3 +122,14 @@ class Alerting:
     def standings(self) -> dict[str, Any]:
         """How the sinks are, by name, for the API."""
         return self._delivery.standings()
+
+    def _as_it_ended(self, alert: Alert) -> Alert:
+        """One that has ended, with `silenced` as it was then."""
+        return replace(alert, silenced=self.silences.has(alert.alert, alert.labels, alert.ended or 0.0))
+
+
+def _off(section: AlertsSection) -> Off:
+    """What is not wanted; the log has the names that are no alert's."""
+    for line in misspelt(section):
+        _log.warning("%s", line)
+    return Off(section.off)
