@@ -131,12 +131,15 @@ alerts:
     apprise: {urls-file: /etc/trackside/apprise, severity: critical, also: [RunFinished]}
 ```
 
-Secrets stand in files, which are read anew for each message, but for those of apprise, which are read at a start and
-when `alerts.sinks` changes; no log, error, page or command ever shows them. Alerts of a run that begin within a second
-are one message; after it comes one a minute at most, and at once only for a critical one. A message that is not taken is
-tried again for an hour, with a growing pause, unless the alert is over by then. What fires when the daemon ends and was
-told is not told again after its start, and what was not told is. That an alert is over is told by each sink that told of
-it, but not of an info. Alertmanagers are told each minute of what fires; a silence of the daemon's is an end to them.
+Secrets stand in files, which are read anew for each message, but for those of apprise, which are read at a start and at a
+reload; no log, error, page or command ever shows them. Alerts of a run that begin within a second are one message; after
+it comes one a minute at most, and at once only for a critical one. A message that is not taken is tried again, with a
+growing pause, as long as its alert fires. What is over by then is told all the same, for an hour, if it is critical,
+happened once, as the end of a run does, or was told before; all else is counted as dropped. What a sink has told is kept:
+after a restart of the daemon only what is new is told, an end too. That an alert is over is told by each sink that told
+of it, under a silence too, but not of an info. A sink that does not take a message within 60 s has failed it.
+Alertmanagers are told each minute of what fires; a silence of the daemon's is an end to them. Each URL of apprise is a
+sink of its own, `apprise:KIND:DIGITS`; the digits are of the URL without its password.
 The log takes no notice of silences.
 """
 STORAGE = """

@@ -13,7 +13,7 @@ from histories import BEGIN, history, opened
 from processes import clean_environ, command
 
 from trackside_daemon.commands.evidence import describe
-from trackside_daemon.record import Alert, AlertNote
+from trackside_daemon.record import Alert, AlertNote, Notice
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,14 @@ def place(tmp_path: Path) -> Path:
     first = Alert("TrainingStalled", "warning", BEGIN, "net-1", {"run": "net"}, "it stands", "Look.", BEGIN + 60)
     second = Alert("TrainingStalled", "critical", BEGIN + 100, "net-1", {"run": "net"}, "it stands again", "Look.")
     hot = Alert("GpuHot", "warning", BEGIN, labels={"gpu": "3"}, summary="GPU 3 is hot")
-    note = AlertNote("TrainingStalled", BEGIN + 100, "net-1", {"run": "net"}, EVIDENCE, "webhook")
+    note = AlertNote(
+        "TrainingStalled",
+        BEGIN + 100,
+        "net-1",
+        {"run": "net"},
+        EVIDENCE,
+        {"webhook": Notice("critical", "it stands again")},
+    )
     with history(tmp_path / "history") as kept:
         kept.put([opened("net-1", name="net"), first, second, hot, note])
     return tmp_path / "history"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.book import Book
@@ -13,6 +14,7 @@ from trackside_daemon.alerts.evidence.sources import Sources
 from trackside_daemon.alerts.kept import usable
 from trackside_daemon.alerts.off import Off
 from trackside_daemon.alerts.silences import Silences
+from trackside_daemon.alerts.sinks.grouping import GIVE_UP_SECONDS
 from trackside_daemon.alerts.sinks.known import sinks
 from trackside_daemon.alerts.trial import Trial
 from trackside_daemon.metric import Batch
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.sink import About, Sink
     from trackside_daemon.collectors.process import Process
     from trackside_daemon.history.recorder import Recorder
+    from trackside_daemon.record import Alert
     from trackside_daemon.state import State
 
 _log = logging.getLogger("trackside")
@@ -71,8 +74,8 @@ class Alerting:
         push: Callable[[Sequence[Batch]], None],
     ) -> None:
         now = time.time()
-        kept = history.firing()
-        since = min((one.started for one in kept), default=now)
+        kept, ended = history.firing(), history.ended(now - GIVE_UP_SECONDS)
+        since = min((one.started for one in [*kept, *ended]), default=now)
         self.silences = Silences(history.silences(min(since, now)))
         fired = self.silences.mark(usable(kept), now)
         self.book = Book(_off(section), self.silences)
@@ -80,9 +83,9 @@ class Alerting:
         self.trial = Trial()
         self.watchers: list[Watcher] = [*all_watchers(state, section, fired), self.trial]
         recall(self.watchers, history.database, fired)
-        self._section, self._about = section.sinks, about
+        self._about = about
         self._delivery = Delivery(sinks(section.sinks, about), lambda note: history.writer.put([note]))
-        self._delivery.restore(fired)
+        self._delivery.restore([*map(self._as_it_ended, ended), *fired])
         sources = Sources(state, history.database, ask, processes, lambda: history.writer.written(WRITTEN_SECONDS))
         self._evidence = Evidence(sources, lambda batch: push([batch]))
         self.told = (self._evidence, self._delivery)
@@ -111,9 +114,7 @@ class Alerting:
     def change(self, section: AlertsSection, ways: Sequence[Sink]) -> None:
         """What of other settings can be used at once; *ways* are their `sinks`."""
         self.book.off = _off(section)
-        if section.sinks != self._section:
-            self._section = section.sinks
-            self._delivery.change(ways)
+        self._delivery.change(ways)  # in any case: a file that they name may have changed
 
     def batch(self) -> Batch:
         """How the sinks are, for the page."""
@@ -122,6 +123,10 @@ class Alerting:
     def standings(self) -> dict[str, Any]:
         """How the sinks are, by name, for the API."""
         return self._delivery.standings()
+
+    def _as_it_ended(self, alert: Alert) -> Alert:
+        """One that has ended, with `silenced` as it was then."""
+        return replace(alert, silenced=self.silences.has(alert.alert, alert.labels, alert.ended or 0.0))
 
 
 def _off(section: AlertsSection) -> Off:

@@ -6,7 +6,7 @@ A `Batch` carries records to the history as it carries samples to the state. Tim
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -90,6 +90,18 @@ class Event:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Notice(NamedTuple):
+    """What people were told of an alert last.
+
+    Attributes:
+        over: That it is over, as it was with the severity and the summary.
+    """
+
+    severity: str
+    summary: str
+    over: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Alert:
     """An alert fires, or ends; *run* is empty when it is about the machine.
@@ -98,7 +110,7 @@ class Alert:
         ended: When it ended; None while it fires. The same name, labels and start again renew it.
         evidence: What helps to understand it, as JSON has it; what is added later is in `AlertNote`.
         silenced: A silence has it: people are not told. Not kept.
-        notified: The sinks by which people were told that it fires, as the history knows them.
+        notified: What each sink has told people of it last, as the history knows it; those that have told nothing are not there.
     """
 
     alert: str
@@ -111,7 +123,7 @@ class Alert:
     ended: float | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
     silenced: bool = False
-    notified: tuple[str, ...] = ()
+    notified: Mapping[str, Notice] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +132,7 @@ class AlertNote:
 
     Attributes:
         evidence: Added to what it has; what is of the same name is replaced.
-        notified: The sink by which people were told that it fires; empty for none.
+        notified: What sinks have told people of it now; the others' word stays.
     """
 
     alert: str
@@ -128,7 +140,7 @@ class AlertNote:
     run: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    notified: str = ""
+    notified: Mapping[str, Notice] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

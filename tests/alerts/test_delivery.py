@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from alerts.sinks.told import alert, batch, over
+from alerts.sinks.told import alert, batch, over, told
 from processes import eventually
 
-from trackside_daemon.alerts import courier
+from trackside_daemon.alerts import courier, sending
 from trackside_daemon.alerts.delivery import DROPPED, FAILED, LAST_SUCCESS, QUEUED, TRIES, Delivery
 from trackside_daemon.alerts.sinks import grouping
 from trackside_daemon.alerts.sinks.grouping import Grouping
@@ -32,7 +32,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 class Friend:
     """A sink that keeps what it is told, fails as it is told to, and stands still while it may not go on."""
 
-    def __init__(self, name: str = "friend", *failures: Exception, severity: str = "info") -> None:
+    def __init__(self, name: str = "friend", *failures: BaseException, severity: str = "info") -> None:
         self.name = name
         self.wants = Wants(severity)
         self.failures = list(failures)
@@ -73,7 +73,7 @@ def started(notes: list[AlertNote]) -> Iterator[Any]:
         one.stop()
 
 
-def test_who_is_told_is_noted_when_it_fires_and_not_when_it_is_over(started: Any, notes: list[AlertNote]) -> None:
+def test_what_each_is_told_is_noted_when_it_fires_and_when_it_is_over(started: Any, notes: list[AlertNote]) -> None:
     friend = Friend()
     delivery = started(friend)
     nan = alert()
@@ -81,12 +81,12 @@ def test_who_is_told_is_noted_when_it_fires_and_not_when_it_is_over(started: Any
     (note,) = eventually(lambda: notes)
     assert (note.alert, note.started, note.run, note.labels, note.notified) == (
         *(nan.alert, nan.started, nan.run, nan.labels),
-        "friend",
+        {"friend": told(nan)},
     )
     delivery.take(batch(over(nan)))
     delivery.stop()
     assert friend.heard == [[("NonFinite", True)], [("NonFinite", False)]], "the end waits for nothing"
-    assert len(notes) == 1
+    assert [note.notified for note in notes[1:]] == [{"friend": told(over(nan))}]
 
 
 def test_a_slow_sink_delays_neither_another_nor_who_tells_it(started: Any) -> None:
@@ -128,19 +128,55 @@ def test_what_is_refused_for_good_costs_only_itself(started: Any) -> None:
     eventually(lambda: friend.heard == [[("Next", True)]])
 
 
-def test_a_fault_of_a_sink_is_named_by_its_kind_alone(started: Any, caplog: pytest.LogCaptureFixture) -> None:
-    friend = Friend("friend", RuntimeError("https://hooks/hush"))
+@pytest.mark.parametrize("fault", [RuntimeError("https://hooks/hush"), SystemExit("hush")])
+def test_a_fault_of_a_sink_costs_one_message_and_is_named_by_its_kind_alone(
+    started: Any, caplog: pytest.LogCaptureFixture, fault: BaseException
+) -> None:
+    friend = Friend("friend", fault)
     delivery = started(friend)
     delivery.take(batch(alert()))
-    eventually(lambda: friend.heard)
-    assert caplog.messages == ["alerts.sinks: friend: the message cannot be sent: RuntimeError"]
+    eventually(lambda: delivery.standings()["friend"]["dropped"])
+    delivery.take(batch(alert("Next")))
+    eventually(lambda: friend.heard == [[("Next", True)]])
+    kind = type(fault).__name__
+    assert caplog.messages == [f"alerts.sinks: friend: the message cannot be sent, and is given up: {kind}"]
+
+
+def test_a_sink_that_does_not_return_is_left_and_the_message_tried_again(
+    started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "SEND_SECONDS", 0.3)
+    friend = Friend()
+    friend.go.clear()
+    delivery = started(friend)
+    delivery.take(batch(alert()))
+    eventually(lambda: delivery.standings()["friend"]["sending_since"])
+    eventually(lambda: "2 messages hang in it" in delivery.standings()["friend"]["last_error"])
+    assert delivery.standings()["friend"]["failed"] >= 3
+    assert friend.asked == 2, "no third is begun"
+    friend.go.set()
+    eventually(lambda: len(friend.heard) == 2)
+
+
+def test_what_a_sink_holds_is_sent_by_the_one_that_other_settings_put_in_its_place(started: Any) -> None:
+    stuck, better = Friend(), Friend()
+    stuck.go.clear()
+    delivery = started(stuck)
+    delivery.take(batch(alert()))
+    eventually(lambda: stuck.asked)
+    delivery.change([better])
+    eventually(lambda: better.heard == [[("NonFinite", True)]])
+    assert not stuck.heard
+    stuck.go.set()
 
 
 def test_after_a_restart_who_was_told_is_not_told_again_and_who_was_not_is(
     started: Any, notes: list[AlertNote]
 ) -> None:
     friend, other = Friend(), Friend("other")
-    delivery = started(friend, other, fired=[replace(alert(), notified=("friend",)), alert("New", run="")])
+    delivery = started(
+        friend, other, fired=[replace(alert(), notified={"friend": told(alert())}), alert("New", run="")]
+    )
     eventually(lambda: len(other.heard) == 2)
     eventually(lambda: friend.heard == [[("New", True)]])
     delivery.take(batch(over(alert())))

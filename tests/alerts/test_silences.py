@@ -11,7 +11,7 @@ from trackside_daemon.alerts.book import Book
 from trackside_daemon.alerts.families import FIRING, SILENCED
 from trackside_daemon.alerts.off import Off
 from trackside_daemon.alerts.silences import MOST, Silences, TooManyError, fits, silenced_until, with_ends
-from trackside_daemon.record import Alert, Silence
+from trackside_daemon.record import Alert, Notice, Silence
 
 NOW = 1_700_000_000.0
 LABELS = (("key", "loss"), ("rank", "0"), ("run", "net[1]"))
@@ -145,7 +145,16 @@ def test_what_is_turned_off_under_a_silence_is_over() -> None:
 
 
 def kept(notified: tuple[str, ...] = ()) -> Alert:
-    return Alert("NonFinite", "critical", NOW, "id", dict(LABELS), "NaN", "look", notified=notified)
+    return Alert(
+        "NonFinite",
+        "critical",
+        NOW,
+        "id",
+        dict(LABELS),
+        "NaN",
+        "look",
+        notified={sink: Notice("critical", "NaN") for sink in notified},
+    )
 
 
 def test_a_restart_keeps_a_silence() -> None:

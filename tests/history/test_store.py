@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,9 @@ from history.builders import SHIFT, WALL, bits, block, check_tables, opened, ses
 
 from trackside.wire import About
 from trackside_daemon.history import reader
+from trackside_daemon.history.cleaning import clean
 from trackside_daemon.history.redact import REDACTED
-from trackside_daemon.record import Alert, Event, Sampled, Standing, Taken
+from trackside_daemon.record import Alert, AlertNote, Event, Notice, Sampled, Standing, Taken
 
 if TYPE_CHECKING:
     from history.builders import Bench
@@ -205,6 +207,30 @@ def test_alerts_are_renewed_and_events_kept(bench: Bench) -> None:
         ]
         assert [one["kind"] for one in reader.events(connection, "run")] == ["second", "first"], "as they were told"
         assert reader.events(connection, "other") == []
+
+
+def test_each_sink_s_last_word_of_an_alert_is_kept_without_secrets_and_read_while_it_fires_and_after(
+    bench: Bench,
+) -> None:
+    bench.open(ONE)
+    slow, hot = Alert("Slow", "warning", 5.0, "run", {"a": "2"}, "s"), Alert("Hot", "critical", 6.0)
+    bench.apply(slow, hot, replace(hot, ended=9.0))
+    for sink, word in (
+        ("webhook", Notice("warning", "s")),
+        ("log", Notice("warning", "s")),
+        ("webhook", Notice("critical", "password=hush")),
+    ):
+        bench.apply(clean(AlertNote("Slow", 5.0, "run", {"a": "2"}, notified={sink: word})))
+    bench.apply(AlertNote("Hot", 6.0, notified={"log": Notice("critical", "", over=True)}))
+    with bench.database.reading() as connection:
+        assert [one["notified"] for one in reader.alerts(connection)] == [["log", "webhook"], ["log"]]
+        (fires,) = reader.firing(connection)
+        assert (fires.alert, fires.notified["log"]) == ("Slow", Notice("warning", "s"))
+        assert fires.notified["webhook"].severity == "critical"
+        assert "hush" not in fires.notified["webhook"].summary
+        (over,) = reader.ended(connection, 9.0)
+        assert (over.alert, over.ended, over.notified) == ("Hot", 9.0, {"log": Notice("critical", "", over=True)})
+        assert reader.ended(connection, 9.5) == []
 
 
 def test_what_was_sampled_of_the_machine_is_a_series_of_its_own(bench: Bench) -> None:

@@ -8,12 +8,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.alerts.sinks.sink import SendError
+from trackside_daemon.alerts.sending import Line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trackside_daemon.alerts.sinks.sink import Message, Outbox, Sink
+    from trackside_daemon.alerts.sinks.sink import Message, Outbox, SendError, Sink
     from trackside_daemon.record import Alert
 
 FIRST_SECONDS = 1.0
@@ -27,9 +27,9 @@ class Courier:
     """One sink and what waits for it; a slow one delays no other.
 
     Args:
-        sink: Asked in this thread only.
-        before: The sink's predecessor of the same name, which is stopped: what waits for it and its counts are taken over.
-        told: Called with the alerts that people were told of as firing.
+        sink: Asked for one message after the other.
+        before: The sink's predecessor of the same name, which is released: what waits for it and its counts are taken over.
+        told: Called with what people were told anew: alerts as they were then.
 
     Attributes:
         outbox: What waits.
@@ -51,13 +51,16 @@ class Courier:
         self._retry = 0.0
         self._pause = 0.0
         self._flushing = self._ended = False
+        self._line = Line(sink)
+        self._message: Message | None = None
+        self._since: float | None = None
         self._changed: threading.Condition = before._changed if before is not None else threading.Condition()  # noqa: SLF001  of this class
         self._thread = threading.Thread(target=self._run, name=f"trackside-sink-{sink.name}", daemon=True)
 
     def restore(self, alert: Alert) -> None:
-        """One that fired when a daemon before this one ended."""
+        """One that fired when a daemon before this one ended, or had ended of late."""
         with self._changed:
-            self.outbox.restore(alert, time.monotonic(), told=self.sink.name in alert.notified)
+            self.outbox.restore(alert, time.monotonic(), told=alert.notified.get(self.sink.name))
 
     def put(self, alerts: Sequence[Alert]) -> None:
         """Alerts, anew or as they are now."""
@@ -84,6 +87,14 @@ class Courier:
             self._ended = True
             self._changed.notify_all()
 
+    def release(self) -> None:
+        """End at once; what is being sent waits again, for a successor. If it arrives all the same, that is noted."""
+        with self._changed:
+            self._ended = True
+            if self._message is not None:
+                self.outbox.failed(self._message, time.monotonic(), never=False)
+            self._changed.notify_all()
+
     def standing(self) -> dict[str, Any]:
         """How it is, for the API."""
         with self._changed:
@@ -94,19 +105,20 @@ class Courier:
                 "sent": self.tries - self.failures,
                 "failed": self.failures,
                 "dropped": self.outbox.dropped,
+                "sending_since": self._since,
                 "last_success": self.success,
                 "last_error": self.error,
             }
 
     def _run(self) -> None:
         while (message := self._next()) is not None:
-            problem = self._send(message)
+            problem = self._line.send(message)
             with self._changed:
-                self.tries += 1
-                first = self._heard(message, problem)
+                self._message = self._since = None
+                news = self._heard(message, problem)
                 self._changed.notify_all()
-            if first:
-                self._told(self.sink.name, first)
+            if news:
+                self._told(self.sink.name, news)
 
     def _next(self) -> Message | None:
         """The next message, waited for; None when it is to end."""
@@ -118,22 +130,17 @@ class Courier:
                 if self._flushing or (wait is not None and wait <= 0):
                     message = self.outbox.take(now, everything=self._flushing)
                     if message is not None or self._flushing:
+                        self._message, self._since = message, None if message is None else time.time()
                         return message
                 else:
                     self._changed.wait(wait)
             return None
 
-    def _send(self, message: Message) -> SendError | None:
-        try:
-            self.sink.send(message)
-        except SendError as error:
-            return error
-        except Exception as error:  # noqa: BLE001  a sink's fault is its own; its words may hold a secret
-            return SendError(f"the message cannot be sent: {type(error).__name__}")
-        return None
-
     def _heard(self, message: Message, problem: SendError | None) -> Sequence[Alert]:
         now = time.monotonic()
+        if problem is not None and self._ended:
+            return ()
+        self.tries += 1
         if problem is None:
             if self.error:
                 log.info("alerts.sinks: %s takes messages again", self.sink.name)

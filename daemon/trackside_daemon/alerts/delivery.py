@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.courier import Courier
-from trackside_daemon.alerts.sinks.wants import Key, key
+from trackside_daemon.alerts.sinks.wants import Key, key, said
 from trackside_daemon.metric import Metric, Sample
 from trackside_daemon.record import Alert, AlertNote
 
@@ -27,13 +27,13 @@ TRIES = Metric(
 FAILED = Metric(
     "trackside_notifications_failed_total",
     "counter",
-    "Of these, those that it did not take; they are tried again for an hour.",
+    "Of these, those that it did not take, or not within 60 s; they are tried again.",
     ("sink",),
 )
 DROPPED = Metric(
     "trackside_notifications_dropped_total",
     "counter",
-    "Alerts that the sink never told of: they were over before, too many, or refused for good.",
+    "What the sink will never tell: the alert was over before, or for an hour, there were too many, or it was refused for good.",
     ("sink",),
 )
 QUEUED = Metric("trackside_notifications_queue_length", "gauge", "Alerts that wait to be told by the sink.", ("sink",))
@@ -62,10 +62,11 @@ class Delivery:
         self._couriers = [Courier(sink, self._tell) for sink in sinks]
 
     def restore(self, fired: Iterable[Alert]) -> None:
-        """What fired when a daemon before this one ended: a sink that has not told of it does."""
+        """What fired when a daemon before this one ended, and what ended of late: a sink that has not told it does."""
         with self._lock:
             for alert in fired:
-                self._firing[key(alert)] = alert
+                if alert.ended is None:
+                    self._firing[key(alert)] = alert
                 for courier in self._couriers:
                     courier.restore(alert)
 
@@ -93,7 +94,7 @@ class Delivery:
         with self._lock:
             before = {courier.sink.name: courier for courier in self._couriers}
             for courier in self._couriers:
-                courier.stop(0)
+                courier.release()
             self._couriers = [self._succeeding(sink, before.get(sink.name)) for sink in sinks]
             if self._started:
                 for courier in self._couriers:
@@ -137,10 +138,11 @@ class Delivery:
         return courier
 
     def _tell(self, sink: str, alerts: Sequence[Alert]) -> None:
-        """People were told by a sink that these fire."""
+        """People were told of these by a sink, as they were then."""
         for alert in alerts:
+            news = {sink: said(alert)}
             with self._lock:
                 known = self._firing.get(key(alert))
                 if known is not None:
-                    self._firing[key(alert)] = replace(known, notified=(*known.notified, sink))
-            self._note(AlertNote(alert.alert, alert.started, alert.run, alert.labels, notified=sink))
+                    self._firing[key(alert)] = replace(known, notified={**known.notified, **news})
+            self._note(AlertNote(alert.alert, alert.started, alert.run, alert.labels, notified=news))

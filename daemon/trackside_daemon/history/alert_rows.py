@@ -33,11 +33,10 @@ def keep_alert(connection: sqlite3.Connection, run: int, record: Alert) -> None:
 def keep_note(connection: sqlite3.Connection, run: int, record: AlertNote) -> None:
     """What is learnt of an alert that is kept; of one that is not, nothing."""
     connection.execute(
-        "UPDATE alert SET evidence = json_patch(evidence, ?), notified = (SELECT json_group_array(value) FROM "
-        "(SELECT value FROM json_each(notified) UNION SELECT ? WHERE ? != '')) "
+        "UPDATE alert SET evidence = json_patch(evidence, ?), notified = json_patch(notified, ?) "
         "WHERE run = ? AND alert = ? AND labels = ? AND started = ?",
         (
-            *(as_text(dict(record.evidence)), record.notified, record.notified),
+            *(as_text(dict(record.evidence)), as_text(dict(record.notified))),
             *(run, record.alert, _labels(record.labels), record.started),
         ),
     )

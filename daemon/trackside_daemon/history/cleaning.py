@@ -32,7 +32,8 @@ def _alert(record: Alert | AlertNote) -> Alert | AlertNote:
     labels = {name: redact_text(value) for name, value in record.labels.items()}
     evidence = redact(dict(record.evidence))
     if isinstance(record, AlertNote):
-        return replace(record, labels=labels, evidence=evidence)
+        notified = {sink: one._replace(summary=redact_text(one.summary)) for sink, one in record.notified.items()}
+        return replace(record, labels=labels, evidence=evidence, notified=notified)
     summary, description = redact_text(record.summary), redact_text(record.description)
     return replace(record, labels=labels, summary=summary, description=description, evidence=evidence)
 

@@ -13,7 +13,7 @@ from trackside_daemon.history import codec
 from trackside_daemon.history.schema import BLOCK_BITS, HOST
 from trackside_daemon.history.series import LOSSES, Series, Tail, find
 from trackside_daemon.metric import json_number
-from trackside_daemon.record import Alert, Silence
+from trackside_daemon.record import Alert, Notice, Silence
 
 if TYPE_CHECKING:
     import sqlite3
@@ -32,6 +32,11 @@ _RUN = (
 _ALERT = (
     "SELECT alert.id, run.uid, run.name, alert.alert, alert.severity, alert.started, alert.ended, alert.summary, "
     "alert.description, alert.labels, alert.evidence, alert.notified FROM alert LEFT JOIN run ON run.id = alert.run "
+    "WHERE coalesce(NOT run.deleted, 1)"
+)
+_KEPT = (
+    "SELECT alert.alert, alert.severity, alert.started, coalesce(run.uid, ''), alert.labels, alert.summary, "
+    "alert.description, alert.ended, alert.evidence, alert.notified FROM alert LEFT JOIN run ON run.id = alert.run "
     "WHERE coalesce(NOT run.deleted, 1)"
 )
 
@@ -173,8 +178,12 @@ def alert(connection: sqlite3.Connection, number: int) -> dict[str, Any] | None:
 def _told(row: Sequence[Any]) -> dict[str, Any]:
     *fields, labels, evidence, notified = row
     names = ("id", "run", "name", "alert", "severity", "started", "ended", "summary", "description")
-    documents = {"labels": labels, "evidence": evidence, "notified": notified}
-    return {**dict(zip(names, fields, strict=True)), **{name: json.loads(text) for name, text in documents.items()}}
+    documents = {
+        "labels": json.loads(labels),
+        "evidence": json.loads(evidence),
+        "notified": sorted(json.loads(notified)),
+    }
+    return {**dict(zip(names, fields, strict=True)), **documents}
 
 
 def silences(connection: sqlite3.Connection, now: float) -> list[Silence]:
@@ -187,20 +196,22 @@ def silences(connection: sqlite3.Connection, now: float) -> list[Silence]:
 
 def firing(connection: sqlite3.Connection, limit: int = 1000) -> list[Alert]:
     """The newest alerts that have not ended, oldest first."""
-    found = connection.execute(
-        "SELECT alert.alert, alert.severity, alert.started, coalesce(run.uid, ''), alert.labels, alert.summary, "
-        "alert.description, alert.evidence, alert.notified FROM alert LEFT JOIN run ON run.id = alert.run "
-        "WHERE alert.ended IS NULL AND coalesce(NOT run.deleted, 1) ORDER BY alert.started DESC, alert.id DESC LIMIT ?",
-        (limit,),
-    ).fetchall()
-    return [
-        Alert(
-            *(alert, severity, started, run, json.loads(labels), summary, description),
-            evidence=json.loads(evidence),
-            notified=tuple(json.loads(notified)),
-        )
-        for alert, severity, started, run, labels, summary, description, evidence, notified in reversed(found)
-    ]
+    query = f"{_KEPT} AND alert.ended IS NULL ORDER BY alert.started DESC, alert.id DESC LIMIT ?"
+    return [_alert(row) for row in reversed(connection.execute(query, (limit,)).fetchall())]
+
+
+def ended(connection: sqlite3.Connection, since: float, limit: int = 1000) -> list[Alert]:
+    """The newest alerts that have ended at *since*, in Unix seconds, or later; the first to end first."""
+    query = f"{_KEPT} AND alert.ended >= ? ORDER BY alert.ended DESC, alert.id DESC LIMIT ?"
+    return [_alert(row) for row in reversed(connection.execute(query, (since, limit)).fetchall())]
+
+
+def _alert(row: Sequence[Any]) -> Alert:
+    alert, severity, started, run, labels, summary, description, ended, evidence, notified = row
+    return Alert(
+        *(alert, severity, started, run, json.loads(labels), summary, description, ended, json.loads(evidence)),
+        notified={sink: Notice(*told) for sink, told in json.loads(notified).items()},
+    )
 
 
 def series(

@@ -162,6 +162,13 @@ class Recorder:
         except UnreadableError:
             return []
 
+    def ended(self, since: float) -> list[Alert]:
+        """The alerts that have ended at *since*, in Unix seconds, or later; none if nobody can tell."""
+        try:
+            return self._look(lambda connection: reader.ended(connection, since))
+        except UnreadableError:
+            return []
+
     def silences(self, since: float) -> list[Silence]:
         """Those that lasted at *since*, in Unix seconds, or do later; none if nobody can tell."""
         try:

@@ -155,7 +155,7 @@ MIGRATIONS: Sequence[tuple[str, Sequence[str]]] = (
         "what alerts are understood by, who was told of them, and silences",
         (
             "ALTER TABLE alert ADD COLUMN evidence TEXT NOT NULL DEFAULT '{}'",
-            "ALTER TABLE alert ADD COLUMN notified TEXT NOT NULL DEFAULT '[]'",
+            "ALTER TABLE alert ADD COLUMN notified TEXT NOT NULL DEFAULT '{}'",
             """CREATE TABLE silence (
                 id TEXT PRIMARY KEY,
                 labels TEXT NOT NULL,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from alerts.sinks.told import alert, batch, over
+from alerts.sinks.told import alert, batch, over, told
 from processes import eventually
 from receivers import Alertmanager, Receiver
 
@@ -91,7 +91,9 @@ def test_it_fires_with_all_labels_is_noted_and_is_resolved(
     assert one["generatorURL"] == "http://127.0.0.1:1/"
     (kept,) = active(alertmanager)
     assert kept["endsAt"] > kept["updatedAt"]
-    assert [(note.alert, note.notified) for note in eventually(lambda: notes)] == [("NonFinite", "alertmanager")]
+    assert [(note.alert, note.notified) for note in eventually(lambda: notes)] == [
+        ("NonFinite", {"alertmanager": told(nan)})
+    ]
     delivery.take(batch(replace(nan, ended=time.time())))
     resolved = receiver.wait(2)[1].json
     assert (resolved["status"], resolved["alerts"][0]["startsAt"]) == ("resolved", one["startsAt"])
@@ -106,7 +108,7 @@ def test_after_a_restart_it_is_the_same_alert_and_nobody_is_told_again(
     receiver.wait()
     (before,) = active(alertmanager)
     first.stop()
-    again = deliver(alertmanager.url, fired=[replace(nan, notified=("alertmanager",))])
+    again = deliver(alertmanager.url, fired=[replace(nan, notified={"alertmanager": told(nan)})])
     eventually(lambda: active(alertmanager)[0]["updatedAt"] > before["updatedAt"])
     (after,) = active(alertmanager)
     assert (after["startsAt"], after["labels"]) == (before["startsAt"], before["labels"])

@@ -38,7 +38,6 @@ def apprise(tmp_path: Path, *urls: str) -> list[AppriseSink]:
 
 def test_a_message_arrives_in_plain_words(receiver: Receiver, tmp_path: Path) -> None:
     sinks = apprise(tmp_path, f"json://127.0.0.1:{receiver.port}/a", f"json://127.0.0.1:{receiver.port}/b")
-    assert [one.name for one in sinks] == ["apprise:json", "apprise:json:2"]
     nan, spike = alert(), alert("LossSpike", severity="warning", description="")
     sinks[1].send(Message("id", (nan, spike), (alert("GpuHot"),)))
     (got,) = receiver.got
@@ -51,13 +50,26 @@ def test_a_message_arrives_in_plain_words(receiver: Receiver, tmp_path: Path) ->
     assert got.json["type"] == "failure"
 
 
+def test_a_url_keeps_its_name_when_others_come_or_its_password_changes(tmp_path: Path) -> None:
+    before = [one.name for one in apprise(tmp_path, "json://ada:hush@a", "json://b/hush", "xml://b")]
+    after = [one.name for one in apprise(tmp_path, "json://new", "json://b/hush", "xml://b", "json://ada:hushed@a")]
+    assert set(before) < set(after)
+    assert len(set(after)) == 4
+    assert [name.rpartition(":")[0] for name in before] == ["apprise:json", "apprise:json", "apprise:xml"]
+    twice = [one.name for one in apprise(tmp_path, "json://b", "json://b?to=c")]
+    assert twice[1] == f"{twice[0]}:2"
+
+
 def test_titles_and_texts() -> None:
     many = tuple(alert(f"Alert{number}", run="") for number in range(12))
     assert words.title(Message("", many), ABOUT) == "[firing:12] machine node1: Alert0, Alert1, Alert2 and 9 more"
     assert "and 2 more alerts" in words.body(Message("", many), ABOUT)
     resolved = Message("id", (over(alert()),))
     assert words.title(resolved, ABOUT) == "[resolved:1] run name-id: NonFinite"
-    assert words.body(resolved, About("node1")) == "NonFinite is over after 150 s: NonFinite on rank 0\n\non node1"
+    assert words.body(resolved, About("node1")) == (
+        "NonFinite (critical) is over after 150 s, from 2023-11-14 22:13:20 UTC to 2023-11-14 22:15:50 UTC: "
+        "NonFinite on rank 0\n\non node1"
+    )
 
 
 def test_a_service_that_fails_is_said_without_its_url(

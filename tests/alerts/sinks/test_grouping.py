@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
-from alerts.sinks.told import alert, over
+from alerts.sinks.told import alert, over, told
 
 from trackside_daemon.alerts.sinks.grouping import GIVE_UP_SECONDS, Grouping
 from trackside_daemon.alerts.sinks.sink import Message
 from trackside_daemon.alerts.sinks.wants import Wants
+
+if TYPE_CHECKING:
+    from trackside_daemon.record import Alert
 
 ALL = Wants("info")
 
@@ -92,12 +96,12 @@ def test_which_alerts_are_wanted() -> None:
 
 def test_that_an_info_is_over_is_no_message_and_what_was_over_before_it_was_told_is_none() -> None:
     box = Grouping(ALL)
-    started, nan = alert("RunStarted", severity="info"), alert()
+    started, slow = alert("RunStarted", severity="info"), alert("SlowStep", severity="warning")
     box.put(started, 0.0)
     sent(box, 1.0)
     box.put(over(started), 2.0)
-    box.put(nan, 3.0)
-    box.put(over(nan), 3.5)
+    box.put(slow, 3.0)
+    box.put(over(slow), 3.5)
     assert (len(box), box.take(1000.0), box.dropped) == (0, None, 1)
 
 
@@ -119,16 +123,49 @@ def test_what_is_silenced_is_not_told_and_is_when_the_silence_ends() -> None:
     assert box.take(10.0) is None
     box.put(nan, 20.0)
     assert sent(box, 21.0) == ["NonFinite"]
-    box.put(replace(nan, silenced=True), 22.0)
-    box.put(replace(over(nan), silenced=True), 23.0)
-    assert box.take(1000.0) is None
+
+
+def test_what_people_know_of_and_is_silenced_is_not_told_twice_and_its_end_is_told() -> None:
+    box = Grouping(ALL)
+    nan = alert()
+    box.put(nan, 0.0)
+    sent(box, 1.0)
+    box.put(replace(nan, silenced=True), 2.0)
+    box.put(nan, 100.0)
+    assert box.take(1000.0) is None, "they know it"
+    box.put(replace(nan, silenced=True), 1001.0)
+    box.put(replace(over(nan), silenced=True), 1002.0)
+    assert message(box, 1100.0).alerts == (replace(over(nan), silenced=True),)
+
+
+def test_what_is_silenced_while_it_is_being_sent_is_told_to_be_over() -> None:
+    box = Grouping(ALL)
+    nan = alert()
+    box.put(nan, 0.0)
+    flying = message(box, 1.0)
+    box.put(replace(nan, silenced=True), 1.5)
+    assert box.sent(flying, 2.0) == [nan]
+    box.put(replace(over(nan), silenced=True), 3.0)
+    assert sent(box, 100.0) == ["NonFinite"]
+
+
+def test_what_is_worse_when_a_silence_ends_is_told() -> None:
+    box = Grouping(ALL)
+    hot = alert("GpuHot", severity="warning")
+    box.put(hot, 0.0)
+    sent(box, 1.0)
+    worse = replace(hot, severity="critical", silenced=True)
+    box.put(worse, 2.0)
+    assert box.take(100.0) is None
+    box.put(replace(worse, silenced=False), 101.0)
+    assert sent(box, 102.0) == ["GpuHot"]
 
 
 def test_what_a_daemon_before_this_one_told_is_not_told_again_and_the_rest_is() -> None:
     box = Grouping(ALL)
     known, new = alert("A"), alert("B")
-    box.restore(known, 0.0, told=True)
-    box.restore(new, 0.0, told=False)
+    box.restore(known, 0.0, told=told(known))
+    box.restore(new, 0.0, told=None)
     assert sent(box, 1.0) == ["B"]
     box.put(over(known), 2.0)
     assert sent(box, 61.0) == ["A"]
@@ -145,15 +182,82 @@ def test_a_message_that_is_not_taken_waits_with_what_comes_meanwhile_and_others_
     assert {one.alert for one in message(box, 3.0).alerts} == {"NonFinite", "A"}
 
 
-def test_after_an_hour_and_when_refused_for_good_it_is_given_up_and_counted() -> None:
+def test_after_a_restart_what_got_worse_or_ended_meanwhile_is_told() -> None:
+    box = Grouping(Wants("warning", ("RunFinished",)))
+    mild, nan, done = alert("GpuHot", severity="warning"), alert(), alert("RunFinished", severity="info")
+    box.restore(replace(mild, severity="critical"), 0.0, told=told(mild))
+    box.restore(over(nan), 0.0, told=told(nan))
+    box.restore(over(alert("Lost")), 0.0, told=None)
+    box.restore(over(done), 0.0, told=None)
+    assert sent(box, 1.0) == ["GpuHot", "NonFinite", "Lost", "RunFinished"]
+    box.restore(over(alert("A")), 2.0, told=told(over(alert("A"))))
+    box.restore(over(alert("B", severity="warning")), 2.0, told=None)
+    box.restore(over(done), 2.0, told=told(done))
+    box.restore(over(replace(alert("C"), silenced=True)), 2.0, told=None)
+    assert (len(box), box.take(1000.0)) == (0, None)
+
+
+def test_what_fires_waits_however_long_it_takes_until_it_is_told() -> None:
     box = Grouping(ALL)
-    box.put(alert(), 0.0)
+    hot = alert("GpuHot", severity="warning")
+    box.put(hot, 0.0)
+    sent(box, 1.0)
+    box.put(replace(hot, severity="critical"), 2.0)
+    box.put(alert(), 2.0)
+    for at in range(10, 30_000, 600):
+        box.failed(message(box, float(at)), float(at), never=False)
+    assert sent(box, 30_000.0) == ["GpuHot", "NonFinite"]
+    assert box.dropped == 0
+
+
+def test_what_has_been_over_for_an_hour_or_is_refused_for_good_is_given_up_and_counted() -> None:
+    box = Grouping(ALL)
+    known = alert("Known")
+    box.put(known, 0.0)
+    sent(box, 1.0)
+    for one in (known, alert()):
+        box.put(one, 2.0)
+        box.put(over(one), 3.0)
+    box.failed(message(box, 100.0), 100.0, never=False)
+    assert len(box) == 2
+    assert box.take(GIVE_UP_SECONDS + 3.0) is None
+    assert (box.dropped, len(box)) == (2, 0)
+    box.put(alert("A"), 5000.0)
+    box.failed(message(box, 5001.0), 5001.0, never=True)
+    assert (box.dropped, len(box), box.take(6000.0)) == (3, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("one", "late"),
+    [
+        (alert(), True),
+        (alert("UserAlert", severity="warning"), True),
+        (alert("RunFinished", severity="info"), True),
+        (alert("SlowStep", severity="warning"), False),
+    ],
+)
+def test_what_is_over_before_it_could_be_told_is_told_if_it_is_critical_or_happened_once(
+    one: Alert, late: bool
+) -> None:
+    box = Grouping(Wants("warning", ("RunFinished",)))
+    box.put(one, 0.0)
     box.failed(message(box, 1.0), 1.0, never=False)
-    assert box.take(GIVE_UP_SECONDS) is None
-    assert (box.dropped, len(box)) == (1, 0)
-    box.put(alert("A"), 0.0)
-    box.failed(message(box, 1.0), 1.0, never=True)
-    assert (box.dropped, len(box), box.take(100.0)) == (2, 0, None)
+    box.put(over(one), 120.0)
+    assert (box.dropped, len(box)) == (int(not late), int(late))
+    if late:
+        assert message(box, 3000.0).alerts == (over(one),)
+
+
+def test_a_full_outbox_counts_the_escalation_that_it_drops_and_tells_of_it_later() -> None:
+    box = Grouping(ALL, most=1)
+    hot = alert("GpuHot", severity="info")
+    box.put(hot, 0.0)
+    sent(box, 1.0)
+    box.put(replace(hot, severity="warning"), 2.0)
+    box.put(alert(), 3.0)
+    assert (box.dropped, sent(box, 100.0)) == (1, ["NonFinite"])
+    box.put(replace(hot, severity="warning"), 101.0)
+    assert sent(box, 200.0) == ["GpuHot"]
 
 
 @pytest.mark.parametrize("last", ["info", "critical"])

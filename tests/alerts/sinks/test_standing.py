@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from alerts.sinks.told import START, alert, over
+from alerts.sinks.told import START, alert, over, told
 
 from trackside_daemon.alerts.sinks.alertmanager import standing
 from trackside_daemon.alerts.sinks.alertmanager.standing import Standing
@@ -69,8 +69,8 @@ def test_what_is_silenced_is_over_and_fires_anew_when_the_silence_ends() -> None
 
 def test_after_a_restart_what_fires_is_said_on_whoever_was_told_and_noted_once() -> None:
     of = box()
-    of.restore(alert("Known"), 0.0, told=True)
-    of.restore(alert("New"), 0.0, told=False)
+    of.restore(alert("Known"), 0.0, told=told(alert("Known")))
+    of.restore(alert("New"), 0.0, told=None)
     message = of.take(0.0)
     assert message is not None
     assert {one.alert for one in message.alerts} == {"Known", "New"}
@@ -98,3 +98,37 @@ def test_it_is_bounded_and_what_is_over_goes_first(monkeypatch: pytest.MonkeyPat
     for one in (alert("First"), gone, over(gone), alert("Last")):
         of.put(one, 0.0)
     assert {name for name, _, _ in said(of, 0.0)} == {"First", "Last"}
+
+
+def test_the_end_of_one_is_not_taken_for_that_of_another_with_its_labels() -> None:
+    of = box()
+    first = replace(alert(run="a"), labels={"run": "net", "rank": "0"})
+    of.put(first, 0.0)
+    said(of, 0.0)
+    of.put(over(first), 10.0)
+    assert said(of, 10.0) == [("NonFinite", "critical", START + 150)]
+    of.put(replace(first, run="b", started=START + 200), 20.0)
+    assert said(of, 20.0) == [("NonFinite", "critical", None)]
+    assert said(of, 80.0) == [("NonFinite", "critical", None)]
+
+
+def test_what_ended_before_a_restart_is_said_to_be_over_if_it_was_not() -> None:
+    of = box()
+    of.restore(over(alert("Known")), 0.0, told=told(alert("Known", severity="warning")))
+    of.restore(over(alert("Over")), 0.0, told=told(over(alert("Over"))))
+    of.restore(over(alert("New")), 0.0, told=None)
+    message = of.take(0.0)
+    assert message is not None
+    assert [(one.alert, one.severity, one.ended) for one in message.alerts] == [("Known", "warning", START + 150)]
+    assert of.sent(message, 0.0) == list(message.alerts)
+
+
+def test_what_is_over_before_it_could_be_said_is_counted() -> None:
+    of = box()
+    of.put(alert(), 0.0)
+    of.put(over(alert()), 1.0)
+    for at in (2.0, 100.0, 301.0):
+        message = of.take(at)
+        if message is not None:
+            of.failed(message, at, never=False)
+    assert (of.take(302.0), of.dropped) == (None, 1)

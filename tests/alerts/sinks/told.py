@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from trackside_daemon.metric import Batch
-from trackside_daemon.record import Alert
+from trackside_daemon.record import Alert, Notice
 
 START = 1_700_000_000.5
 
@@ -19,6 +19,11 @@ def alert(name: str = "NonFinite", *, rank: int = 0, run: str = "id", severity: 
 
 def over(one: Alert, after: float = 150.0) -> Alert:
     return replace(one, ended=one.started + after)
+
+
+def told(one: Alert) -> Notice:
+    """What people know who were told of it as it is."""
+    return Notice(one.severity, one.summary, one.ended is not None)
 
 
 def batch(*alerts: Alert) -> Batch:

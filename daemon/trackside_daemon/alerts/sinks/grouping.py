@@ -7,11 +7,11 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.sinks.sink import Message
-from trackside_daemon.alerts.sinks.wants import Key, Said, key, rank, said
+from trackside_daemon.alerts.sinks.wants import Key, key, rank, said
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.wants import Wants
-    from trackside_daemon.record import Alert
+    from trackside_daemon.record import Alert, Notice
 
 WAIT_SECONDS = 1.0
 """Alerts of a run that begin within it are one message."""
@@ -20,7 +20,7 @@ INTERVAL_SECONDS = 60.0
 """Between two messages about a run; a new critical alert does not wait for it."""
 
 GIVE_UP_SECONDS = 3600.0
-"""What could not be told for so long is no news any more."""
+"""What has been over for so long, and could not be told, is no news any more."""
 
 MOST = 1000
 """Alerts that wait at once; beyond it the least severe go first, and of those the oldest."""
@@ -34,20 +34,23 @@ class _Entry:
         told: What people were told of it last; None for nothing yet.
         waits: There is something to tell.
         since: Since when it waits.
+        over: Since when it is known to have ended; None while it fires.
         flies: It is in a message that is being sent.
     """
 
     alert: Alert
-    told: Said | None = None
+    told: Notice | None = None
     waits: bool = False
     since: float = 0.0
+    over: float | None = None
     flies: bool = False
 
 
 class Grouping:
     """See `trackside_daemon.alerts.sinks.sink.Outbox`. The alert as it is newest at sending is what is sent.
 
-    What resolves before it was told, and what is silenced, is not told. That an info is over is no message.
+    What fires waits until it is told. What resolves before that is told if it is critical or happened once, for an hour. What is
+    silenced is not told, but the end of what was told is. That an info is over is no message.
     """
 
     def __init__(self, wants: Wants, *, most: int = MOST) -> None:
@@ -61,32 +64,18 @@ class Grouping:
     def __len__(self) -> int:
         return sum(entry.waits for entry in self._entries.values())
 
-    def restore(self, alert: Alert, now: float, *, told: bool) -> None:
+    def restore(self, alert: Alert, now: float, *, told: Notice | None) -> None:
         """See `Outbox`."""
-        if told and not alert.silenced:
-            self._entries[key(alert)] = _Entry(alert, said(alert))
-        else:
-            self.put(alert, now)
+        self._renew(_Entry(alert, told), now)
 
     def put(self, alert: Alert, now: float) -> None:
         """See `Outbox`."""
-        name = key(alert)
-        entry = self._entries.get(name)
-        if alert.silenced:
-            self._entries.pop(name, None)
-            return
-        if entry is None:
-            if alert.ended is not None or not self.wants.has(alert):
-                return
-            entry = self._entries[name] = _Entry(alert)
-        entry.alert = alert
-        if alert.ended is not None and not entry.flies and (entry.told is None or alert.severity == "info"):
-            self.dropped += entry.told is None
-            del self._entries[name]
-            return
-        self._await(entry, now)
-        if len(self) > self._most:
-            self._drop()
+        entry = self._entries.get(key(alert))
+        if entry is not None:
+            entry.alert = alert
+            self._renew(entry, now)
+        elif alert.ended is None:
+            self._renew(_Entry(alert), now)
 
     def due(self) -> float | None:
         """See `Outbox`."""
@@ -94,7 +83,7 @@ class Grouping:
 
     def take(self, now: float, *, everything: bool = False) -> Message | None:
         """See `Outbox`."""
-        self._give_up(now)
+        self._forget_old(now)
         self._last = {group: last for group, last in self._last.items() if now - last < INTERVAL_SECONDS}
         for group in sorted(self._due, key=self._due.__getitem__):
             if not everything and self._due[group] > now:
@@ -105,27 +94,20 @@ class Grouping:
             if news:
                 for entry in news:
                     entry.flies = True
-                known = [entry.alert for entry in mine if not entry.waits and rank(entry.alert)]
+                known = [entry.alert for entry in mine if not entry.waits and _is_known(entry)]
                 return Message(group, _sorted([entry.alert for entry in news]), _sorted(known))
         return None
 
     def sent(self, message: Message, now: float) -> list[Alert]:
         """See `Outbox`."""
-        first = []
         self._last[message.group] = now
         for alert in message.alerts:
             entry = self._entries.get(key(alert))
-            if alert.ended is None and (entry is None or entry.told is None):
-                first.append(alert)
-            if entry is None:
-                continue
-            entry.flies = entry.waits = False
-            entry.told = said(alert)
-            if alert.ended is not None or (entry.alert.ended is not None and entry.alert.severity == "info"):
-                del self._entries[key(alert)]
-            else:
-                self._await(entry, now)
-        return first
+            if entry is not None:
+                entry.flies = entry.waits = False
+                entry.told = said(alert)
+                self._renew(entry, now)
+        return list(message.alerts)
 
     def failed(self, message: Message, now: float, *, never: bool) -> None:
         """See `Outbox`."""
@@ -134,15 +116,40 @@ class Grouping:
             if entry is None:
                 continue
             entry.flies = False
-            if never or (entry.alert.ended is not None and entry.told is None):
-                self._forget(entry)
+            if never:
+                self._give_up(entry)
+            else:
+                self._renew(entry, now)
         if any(entry.waits and entry.alert.run == message.group for entry in self._entries.values()):
             self._due[message.group] = now
+
+    def _renew(self, entry: _Entry, now: float) -> None:
+        """Keep it as long as there is or may be something to tell of it, and have that told."""
+        alert = entry.alert
+        if alert.ended is not None and entry.over is None:
+            entry.over = now
+        if not entry.flies and not self._matters(entry):
+            self.dropped += entry.waits and entry.told is None and not alert.silenced
+            self._entries.pop(key(alert), None)
+            return
+        self._entries[key(alert)] = entry
+        self._await(entry, now)
+        if len(self) > self._most:
+            self._drop()
+
+    def _matters(self, entry: _Entry) -> bool:
+        """Whether people are to hear of it, now or later."""
+        alert, told = entry.alert, entry.told
+        if told is not None:
+            return alert.ended is None or (alert.severity != "info" and not told.over)
+        if alert.silenced:
+            return False
+        return self.wants.has(alert) if alert.ended is None else self.wants.has_late(alert)
 
     def _await(self, entry: _Entry, now: float) -> None:
         """Have it told if there is something new."""
         alert = entry.alert
-        if alert.ended is None and said(alert) == entry.told:
+        if alert.ended is None and (alert.silenced or said(alert) == entry.told):
             entry.waits = False
             return
         if not entry.waits:
@@ -152,22 +159,27 @@ class Grouping:
         due = max(now + WAIT_SECONDS, last + INTERVAL_SECONDS)
         self._due[alert.run] = min(due, self._due.get(alert.run, inf))
 
-    def _give_up(self, now: float) -> None:
-        late = [one for one in self._entries.values() if one.waits and now - one.since >= GIVE_UP_SECONDS]
-        for entry in late:
-            self._forget(entry)
+    def _forget_old(self, now: float) -> None:
+        for entry in list(self._entries.values()):
+            if entry.waits and not entry.flies and entry.over is not None and now - entry.over >= GIVE_UP_SECONDS:
+                self._give_up(entry)
 
-    def _forget(self, entry: _Entry) -> None:
+    def _give_up(self, entry: _Entry) -> None:
         """What waits is told no more. What people know of stays, so that they hear of its end."""
-        if entry.told is None or entry.alert.ended is not None:
-            self.dropped += entry.told is None
+        self.dropped += 1
+        if entry.told is None or entry.over is not None:
             del self._entries[key(entry.alert)]
         else:
-            entry.waits, entry.told = False, said(entry.alert)
+            entry.waits = False
 
     def _drop(self) -> None:
         waiting = [entry for entry in self._entries.values() if entry.waits and not entry.flies]
-        self._forget(min(waiting, key=lambda entry: (rank(entry.alert), entry.since)))
+        self._give_up(min(waiting, key=lambda entry: (rank(entry.alert), entry.since)))
+
+
+def _is_known(entry: _Entry) -> bool:
+    """Whether people know that it fires, and are to be told so with the next message of its group."""
+    return entry.told is not None and rank(entry.alert) > 0 and not entry.alert.silenced
 
 
 def _sorted(alerts: list[Alert]) -> tuple[Alert, ...]:

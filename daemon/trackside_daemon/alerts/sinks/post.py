@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import ssl
 from http import HTTPStatus
 from http.client import HTTPException
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urlsplit
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
+from urllib.request import Request, getproxies, proxy_bypass
 
+from trackside_daemon.alerts.sinks.exchange import LONGEST_SECONDS, PATIENCE_SECONDS, Exchange
 from trackside_daemon.alerts.sinks.sink import SendError, SinkError
 
 if TYPE_CHECKING:
@@ -20,9 +22,10 @@ if TYPE_CHECKING:
 
     from trackside_daemon.alerts.sinks.sink import Again
 
-PATIENCE_SECONDS = 10.0
 LONGEST_SECRET = 64 * 1024
 _BAD_MESSAGE = frozenset({400, 411, 413, 414, 415, 422, 431})
+PROXY_WANTS = 407
+_TUNNEL = re.compile(r"Tunnel connection failed: (\d{3})")
 _BUSY = frozenset({408, 425, 429})
 _CURES = {
     401: "check the token, or user and password",
@@ -32,13 +35,6 @@ _CURES = {
     410: "check the path of the URL",
     413: "the message is too long for it",
 }
-
-
-class _NoRedirects(HTTPRedirectHandler):
-    """What is for one server is for no other."""
-
-    def redirect_request(self, *_: object) -> None:
-        """None are followed."""
 
 
 def secret(path: str, setting: str) -> str:
@@ -70,6 +66,18 @@ def one_line(path: str, setting: str) -> str:
     if not text.isprintable():
         raise SinkError(f"{setting}: {path}: it is to be one line")
     return text
+
+
+def bearer(path: str, setting: str) -> str:
+    """The value of an Authorization header, with the token in a file.
+
+    Raises:
+        SinkError: It is not one line of what HTTP can carry.
+    """
+    token = one_line(path, setting)
+    if not token.isascii():
+        raise SinkError(f"{setting}: {path}: a token has letters, digits and signs of ASCII only")
+    return f"Bearer {token}"
 
 
 def trust(ca_file: str, setting: str) -> ssl.SSLContext:
@@ -127,18 +135,27 @@ def post(url: str, body: bytes, headers: Mapping[str, str], context: ssl.SSLCont
     )
     if parts.username is not None:
         request.add_header("Authorization", basic(unquote(parts.username), unquote(parts.password or "")))
-    proxies = [ProxyHandler({})] if _is_local(parts.hostname or "") else []
+    proxy = _proxy(parts.scheme, parts.hostname or "")
     try:
-        build_opener(_NoRedirects, HTTPSHandler(context=context), *proxies).open(
-            request, timeout=PATIENCE_SECONDS
-        ).close()
+        Exchange(context, proxied=bool(proxy)).run(request)
     except HTTPError as error:
         error.close()
-        raise _refused(where, error.code) from None
+        raise _refused(where, error.code, proxy) from None
     except URLError as error:
-        raise SendError(f"{where} cannot be reached: {_reason(error.reason)}") from None
-    except (OSError, HTTPException, ValueError) as error:
-        raise SendError(f"{where} cannot be reached: {_reason(error)}") from None
+        raise _failed(where, error.reason, proxy) from None
+    except (OSError, HTTPException) as error:
+        raise _failed(where, error, proxy) from None
+    except ValueError:
+        raise SendError(f"{where}: HTTP cannot carry the address or a header; check both", "later") from None
+
+
+def _proxy(scheme: str, host: str) -> str:
+    """The proxy by which the environment has it sent, as it may be shown; empty for none."""
+    proxy = "" if _is_local(host) or proxy_bypass(host) else getproxies().get(scheme, "")
+    try:
+        return proxy and shown(proxy if "//" in proxy else f"http://{proxy}")
+    except ValueError:
+        return f"of {scheme}_proxy"
 
 
 def _is_local(host: str) -> bool:
@@ -149,8 +166,26 @@ def _is_local(host: str) -> bool:
         return host == "localhost"
 
 
-def _refused(where: str, code: int) -> SendError:
+def _failed(where: str, error: object, proxy: str) -> SendError:
+    """Why there was no answer."""
+    refused = _TUNNEL.match(str(error)) if proxy else None
+    if refused is not None:
+        return _by_proxy(proxy, int(refused[1]))
+    by = f" through the proxy {proxy}" if proxy else ""
+    return SendError(f"{where} cannot be reached{by}: {_reason(error)}")
+
+
+def _by_proxy(proxy: str, code: int) -> SendError:
+    """What the answer of a proxy means."""
+    phrase = HTTPStatus(code).phrase if code in [*HTTPStatus] else ""
+    cure = "; check its user and password in the daemon's environment" if code == PROXY_WANTS else ""
+    return SendError(f"the proxy {proxy} answered {code} {phrase}".rstrip() + cure, "soon" if code >= 500 else "later")
+
+
+def _refused(where: str, code: int, proxy: str) -> SendError:
     """What an answer means, in one line and none of its own words."""
+    if code == PROXY_WANTS and proxy:
+        return _by_proxy(proxy, code)
     phrase = HTTPStatus(code).phrase if code in [*HTTPStatus] else ""
     text = f"{where} answered {code} {phrase}".rstrip()
     again: Again = "soon" if code >= 500 or code in _BUSY else "never" if code in _BAD_MESSAGE else "later"
@@ -166,7 +201,7 @@ def _reason(error: object) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}; name its authority in ca-file"
     if isinstance(error, TimeoutError):
-        return f"no answer within {PATIENCE_SECONDS:g} s"
+        return f"no answer within {PATIENCE_SECONDS:g} s, or not all of it within {LONGEST_SECONDS:g} s"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return "it hung up" if isinstance(error, HTTPException | ConnectionError) else type(error).__name__

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trackside_daemon.alerts.sinks.wants import Wants
-    from trackside_daemon.record import Alert
+    from trackside_daemon.record import Alert, Notice
 
 Again = Literal["soon", "later", "never"]
 """When to try again: with a growing back-off, once a minute since a person must mend it, or not with this message."""
@@ -65,7 +65,7 @@ class Outbox(Protocol):
 
     Attributes:
         wants: The alerts that the sink tells of.
-        dropped: Alerts that wanted to be told, and never were.
+        dropped: What was to be told and never will be: that an alert fires, gets worse or is over.
     """
 
     wants: Wants
@@ -75,8 +75,8 @@ class Outbox(Protocol):
         """How many alerts wait."""
         ...
 
-    def restore(self, alert: Alert, now: float, *, told: bool) -> None:
-        """One that fired when a daemon before this one ended; *told* by this sink, or not."""
+    def restore(self, alert: Alert, now: float, *, told: Notice | None) -> None:
+        """One that fired when a daemon before this one ended, or had ended of late; *told* is this sink's last word."""
         ...
 
     def put(self, alert: Alert, now: float) -> None:
@@ -92,11 +92,11 @@ class Outbox(Protocol):
         ...
 
     def sent(self, message: Message, now: float) -> Sequence[Alert]:
-        """It was taken; those of its alerts which people were told of as firing for the first time."""
+        """It was taken; those of its alerts, as they were told, of which people did not know that."""
         ...
 
     def failed(self, message: Message, now: float, *, never: bool) -> None:
-        """It was not taken, and with *never* will not be."""
+        """It was not taken, or nobody waits for that any more; with *never* it will not be."""
         ...
 
 
@@ -116,7 +116,7 @@ class Sink(Protocol):
         ...
 
     def send(self, message: Message) -> None:
-        """Give a message to those who tell people; may take seconds.
+        """Give a message to those who tell people; may take seconds. Called in several threads when it does not return.
 
         Raises:
             SendError: They did not take it.

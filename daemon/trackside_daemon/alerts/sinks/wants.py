@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.alarm import SEVERITIES
+from trackside_daemon.alerts.book import ONCE
 from trackside_daemon.alerts.entry import OTHERS
+from trackside_daemon.record import Notice
 
 if TYPE_CHECKING:
     from trackside_daemon.record import Alert
 
 Key = tuple[str, str, tuple[tuple[str, str], ...], float]
 """An alert's name, run, labels and start, by which the history knows it too."""
-
-Said = tuple[str, str]
-"""What people are told of an alert: once this differs they are told anew."""
 
 
 class Wants(NamedTuple):
@@ -29,6 +28,10 @@ class Wants(NamedTuple):
             return False
         return rank(alert) >= [*SEVERITIES].index(self.severity) or alert.alert in self.also  # type: ignore[arg-type]
 
+    def has_late(self, alert: Alert) -> bool:
+        """Whether it is told though it is over already: what is critical, and what happened once."""
+        return self.has(alert) and (alert.severity == "critical" or alert.alert in {*self.also, *ONCE})
+
 
 def rank(alert: Alert) -> int:
     """How severe it is; a greater one is worse."""
@@ -40,6 +43,6 @@ def key(alert: Alert) -> Key:
     return alert.alert, alert.run, tuple(sorted(alert.labels.items())), alert.started
 
 
-def said(alert: Alert) -> Said:
-    """Its severity and summary, without the other ranks that have it."""
-    return alert.severity, alert.summary.partition(OTHERS)[0]
+def said(alert: Alert) -> Notice:
+    """What people are told of it, without the other ranks that have it: once this differs they are told anew."""
+    return Notice(alert.severity, alert.summary.partition(OTHERS)[0], alert.ended is not None)

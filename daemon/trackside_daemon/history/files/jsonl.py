@@ -206,7 +206,7 @@ def _note(record: AlertNote) -> dict[str, Any]:
         "labels": dict(record.labels),
         "started": _moment(record.started),
         "evidence": dict(record.evidence),
-        "notified": record.notified,
+        "notified": {sink: one._asdict() for sink, one in record.notified.items()},
     }
 
 

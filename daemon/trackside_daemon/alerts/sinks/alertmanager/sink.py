@@ -68,7 +68,7 @@ class AlertmanagerSink:
         """Read anew each time, since secrets are changed while the daemon runs."""
         of = self._section
         if of.bearer_file:
-            return {"Authorization": f"Bearer {post.one_line(of.bearer_file, f'{SETTING}.bearer-file')}"}
+            return {"Authorization": post.bearer(of.bearer_file, f"{SETTING}.bearer-file")}
         if of.username:
             password = post.one_line(of.password_file, f"{SETTING}.password-file") if of.password_file else ""
             return {"Authorization": post.basic(of.username, password)}

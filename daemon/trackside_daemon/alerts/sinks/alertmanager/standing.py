@@ -6,14 +6,16 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from trackside_daemon.alarm import SEVERITIES
+from trackside_daemon.alerts import families
 from trackside_daemon.alerts.sinks.sink import Message
-from trackside_daemon.alerts.sinks.wants import Key, key
+from trackside_daemon.alerts.sinks.wants import Key, key, said
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trackside_daemon.alerts.sinks.wants import Wants
-    from trackside_daemon.record import Alert
+    from trackside_daemon.record import Alert, Notice
 
 RESEND_SECONDS = 60.0
 OVER_SECONDS = 300.0
@@ -29,13 +31,13 @@ class _Entry:
 
     Attributes:
         waits: It has not been said as it is now.
-        told: Alertmanager knows of it.
+        told: What Alertmanager was told last, as the history has it; None for nothing yet.
         until: When it is forgotten, of one that is over.
     """
 
     alert: Alert
     waits: bool = True
-    told: bool = False
+    told: Notice | None = None
     until: float | None = None
 
 
@@ -58,18 +60,23 @@ class Standing:
     def __len__(self) -> int:
         return sum(entry.waits for entry in self._entries.values())
 
-    def restore(self, alert: Alert, now: float, *, told: bool) -> None:
-        """See `Outbox`. It is said at once in any case: before a restart it was, with the same start and labels."""
-        self.put(alert, now)
-        entry = self._entries.get((key(alert), alert.severity))
-        if entry is not None:
-            entry.told = told
+    def restore(self, alert: Alert, now: float, *, told: Notice | None) -> None:
+        """See `Outbox`. What fires is said at once in any case: before a restart it was, with the same start and labels."""
+        if alert.ended is None:
+            self.put(alert, now)
+            entry = self._entries.get((key(alert), alert.severity))
+            if entry is not None:
+                entry.told = told
+        elif told is not None and not told.over:
+            known = replace(alert, severity=told.severity)
+            self._entries[key(alert), told.severity] = _Entry(known, told=told, until=now + OVER_SECONDS)
+            self._due = now
 
     def put(self, alert: Alert, now: float) -> None:
         """See `Outbox`."""
         name = (key(alert), alert.severity)
         over = alert.ended is not None or alert.silenced
-        for severity in ("info", "warning", "critical"):
+        for severity in SEVERITIES:
             if over or severity != alert.severity:
                 self._end((name[0], severity), alert, now)
         if not over and (name in self._entries or self.wants.has(alert)):
@@ -87,9 +94,7 @@ class Standing:
 
     def take(self, now: float, *, everything: bool = False) -> Message | None:
         """See `Outbox`."""
-        self._entries = {
-            name: entry for name, entry in self._entries.items() if entry.until is None or entry.until > now
-        }
+        self._forget(now)
         again = now >= self._resend and not everything
         chosen = [entry for entry in self._entries.values() if again or entry.waits]
         self._due = None
@@ -101,13 +106,15 @@ class Standing:
 
     def sent(self, message: Message, now: float) -> list[Alert]:  # noqa: ARG002  what is due is known
         """See `Outbox`."""
-        first = []
+        news = []
         for alert in message.alerts:
             entry = self._entries.get((key(alert), alert.severity))
-            if entry is not None and not entry.told and alert.ended is None:
-                entry.told = True
-                first.append(alert)
-        return first
+            if entry is None or entry.told == said(alert):
+                continue
+            entry.told = said(alert)
+            if entry.until is None or not self._fires(key(alert)):
+                news.append(alert)
+        return news
 
     def failed(self, message: Message, now: float, *, never: bool) -> None:
         """See `Outbox`. What is refused is said again with the rest, once a minute."""
@@ -117,6 +124,22 @@ class Standing:
             if entry is not None and not never:
                 entry.waits = True
                 self._due = now
+
+    def _fires(self, name: Key) -> bool:
+        """Whether it fires, with whatever severity."""
+        entries = (self._entries.get((name, severity)) for severity in SEVERITIES)
+        return any(entry is not None and entry.until is None for entry in entries)
+
+    def _forget(self, now: float) -> None:
+        """Of what is over, that which has been for long or whose labels fire anew, as those of a run started again do.
+
+        Alertmanager would take the end of the one for the end of the other.
+        """
+        fires = {_labels(entry.alert) for entry in self._entries.values() if entry.until is None}
+        for name, entry in list(self._entries.items()):
+            if entry.until is not None and (entry.until <= now or _labels(entry.alert) in fires):
+                self.dropped += entry.told is None
+                del self._entries[name]
 
     def _end(self, name: tuple[Key, str], alert: Alert, now: float) -> None:
         entry = self._entries.get(name)
@@ -129,4 +152,9 @@ class Standing:
         if len(self._entries) > MOST:
             over = (name for name, entry in self._entries.items() if entry.until is not None)
             gone = self._entries.pop(next(over, next(iter(self._entries))))
-            self.dropped += not gone.told
+            self.dropped += gone.told is None
+
+
+def _labels(alert: Alert) -> tuple[str, ...]:
+    """By which Alertmanager tells alerts apart."""
+    return families.labels(alert.alert, alert.severity, alert.labels)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.sinks import post
@@ -24,7 +26,7 @@ class AppriseSink:
 
     Args:
         section: The settings.
-        name: ``apprise:`` and the kind of service.
+        name: See `_named`.
         service: apprise's own object for the URL.
         about: The daemon.
     """
@@ -66,7 +68,7 @@ def apprises(section: AppriseSection, about: About) -> list[AppriseSink]:
         raise SinkError(f"{SETTING}: apprise is not installed; pip install 'trackside[apprise]'") from None
     _hush()
     found: list[AppriseSink] = []
-    kinds: Counter[str] = Counter()
+    names: Counter[str] = Counter()
     for number, line in enumerate(post.secret(section.urls_file, SETTING).splitlines(), 1):
         url = line.strip()
         if not url or url.startswith("#"):
@@ -74,13 +76,24 @@ def apprises(section: AppriseSection, about: About) -> list[AppriseSink]:
         service = Apprise()
         if not service.add(url):
             raise SinkError(f"{SETTING}: {section.urls_file}: line {number} is no URL that apprise knows")
-        kind = url.partition(":")[0].lower()
-        kinds[kind] += 1
-        name = f"apprise:{kind}" + (f":{kinds[kind]}" if kinds[kind] > 1 else "")
+        name = _named(url)
+        names[name] += 1
+        if names[name] > 1:
+            name += f":{names[name]}"
         found.append(AppriseSink(section, name, service, about))
     if not found:
         raise SinkError(f"{SETTING}: {section.urls_file}: there is no URL in it")
     return found
+
+
+def _named(url: str) -> str:
+    """``apprise:``, the kind of service and some digits by which it stays known wherever in the file its line is.
+
+    They are of the URL without what may be a password that can be guessed: names are shown to everybody.
+    """
+    kind, _, rest = url.partition("://")
+    place = re.sub(r":[^@/]*@", "@", rest.partition("?")[0])
+    return f"apprise:{kind.lower()}:{sha256(place.encode()).hexdigest()[:6]}"
 
 
 def _hush() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,10 +42,15 @@ def body(message: Message, about: About) -> str:
 
 def _paragraph(alert: Alert, about: About) -> str:
     if alert.ended is not None:
-        return f"{alert.alert} is over after {alert.ended - alert.started:.0f} s: {alert.summary[:LONGEST]}"
+        lasted = f"{alert.ended - alert.started:.0f} s, from {_moment(alert.started)} to {_moment(alert.ended)}"
+        return f"{alert.alert} ({alert.severity}) is over after {lasted}: {alert.summary[:LONGEST]}"
     lines = [f"{alert.alert} ({alert.severity}): {alert.summary[:LONGEST]}", alert.description[:LONGEST]]
     lines.append(f"{about.runbook}#{alert.alert.lower()}" if about.runbook else "")
     return "\n".join(line for line in lines if line)
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _where(run: str, about: About) -> str:

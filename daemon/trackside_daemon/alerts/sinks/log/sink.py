@@ -7,11 +7,11 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.sinks.sink import Message
-from trackside_daemon.alerts.sinks.wants import Key, Said, Wants, key, said
+from trackside_daemon.alerts.sinks.wants import Key, Wants, key, said
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.log.settings import LogSinkSection
-    from trackside_daemon.record import Alert
+    from trackside_daemon.record import Alert, Notice
 
 MOST = 1000
 """Lines that wait at once, and alerts that are known of; beyond it the oldest go."""
@@ -45,33 +45,31 @@ class Lines:
     def __init__(self, wants: Wants) -> None:
         self.wants = wants
         self.dropped = 0
-        self._known: dict[Key, Said] = {}
+        self._known: dict[Key, Notice] = {}
         self._lines: deque[tuple[Alert, str]] = deque()
-        self._begun: set[Key] = set()
 
     def __len__(self) -> int:
         return len(self._lines)
 
-    def restore(self, alert: Alert, now: float, *, told: bool) -> None:  # noqa: ARG002  it was logged before all else
+    def restore(self, alert: Alert, now: float, *, told: Notice | None) -> None:  # noqa: ARG002  it was logged before all else
         """See `Outbox`."""
-        if self.wants.has(alert):
+        if alert.ended is None and self.wants.has(alert):
             self._known[key(alert)] = said(alert)
 
     def put(self, alert: Alert, now: float) -> None:  # noqa: ARG002  nothing is waited for
         """See `Outbox`."""
         name, known = key(alert), self._known.pop(key(alert), None)
-        severity, summary = news = said(alert)
+        news = said(alert)
         if alert.ended is not None:
             if known is not None:
-                self._say(alert, f"{alert.alert} is over after {alert.ended - alert.started:.0f} s: {summary}")
+                self._say(alert, f"{alert.alert} is over after {alert.ended - alert.started:.0f} s: {news.summary}")
             return
         if known is not None or self.wants.has(alert):
             self._known[name] = news
             if known is None:
-                self._say(alert, f"{alert.alert} ({severity}): {summary}")
-                self._begun.add(name)
+                self._say(alert, f"{alert.alert} ({news.severity}): {news.summary}")
             elif news != known:
-                self._say(alert, f"{alert.alert} (now {severity}): {summary}")
+                self._say(alert, f"{alert.alert} (now {news.severity}): {news.summary}")
         if len(self._known) > 2 * MOST:
             del self._known[next(iter(self._known))]
 
@@ -89,9 +87,7 @@ class Lines:
 
     def sent(self, message: Message, now: float) -> list[Alert]:  # noqa: ARG002  the same
         """See `Outbox`."""
-        first = {key(alert): alert for alert in message.alerts if alert.ended is None and key(alert) in self._begun}
-        self._begun -= first.keys()
-        return list(first.values())
+        return list({key(alert): alert for alert in message.alerts}.values())
 
     def failed(self, message: Message, now: float, *, never: bool) -> None:  # noqa: ARG002  the same
         """See `Outbox`."""
@@ -102,5 +98,5 @@ class Lines:
             return
         self._lines.append((alert, line))
         if len(self._lines) > MOST:
-            self._begun.discard(key(self._lines.popleft()[0]))
+            self._lines.popleft()
             self.dropped += 1

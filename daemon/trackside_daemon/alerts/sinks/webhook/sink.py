@@ -82,7 +82,7 @@ class WebhookSink:
                     raise SinkError(f"{SETTING}.headers-file: {of.headers_file}: line {number} is no NAME: VALUE")
                 found[header[1]] = header[2]
         if of.bearer_file:
-            found["Authorization"] = f"Bearer {post.one_line(of.bearer_file, f'{SETTING}.bearer-file')}"
+            found["Authorization"] = post.bearer(of.bearer_file, f"{SETTING}.bearer-file")
         return found
 
 

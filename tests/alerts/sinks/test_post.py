@@ -1,0 +1,130 @@
+"""What is said of servers and proxies that do not do as they should, and that none of them holds a message up."""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import threading
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trackside_daemon.alerts.sinks import exchange, post
+from trackside_daemon.alerts.sinks.sink import SendError, SinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Answer = Callable[[socket.socket], None]
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Answer], int]]:
+    """Starts a server that answers one connection, on a port."""
+    threads: list[threading.Thread] = []
+
+    def start(answer: Answer) -> int:
+        listening = socket.create_server(("127.0.0.1", 0))
+
+        def take() -> None:
+            with closing(listening), closing(listening.accept()[0]) as one, suppress(OSError):
+                answer(one)
+
+        threads.append(threading.Thread(target=take, daemon=True))
+        threads[-1].start()
+        return int(listening.getsockname()[1])
+
+    yield start
+    for thread in threads:
+        thread.join(10)
+
+
+def sent(url: str, body: bytes = b"{}", headers: Any = None) -> SendError:
+    with pytest.raises(SendError) as caught:
+        post.post(url, body, headers or {}, ssl.create_default_context())
+    return caught.value
+
+
+def _forever(beginning: bytes, more: bytes, asked: bytes = b"{}") -> Answer:
+    """Answers, once it has heard what ends so, until the other end hangs up."""
+
+    def answer(one: socket.socket) -> None:
+        heard = one.recv(65536)
+        while not heard.endswith(asked):
+            heard += one.recv(65536)
+        one.sendall(beginning)
+        while not select.select([one], [], [], 0.05)[0]:
+            one.sendall(more)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("beginning", "more"), [(b"HTTP/1.1 200 OK\r\nX: ", b"a"), (b"", b"HTTP/1.1 100 Continue\r\n\r\n")]
+)
+def test_a_server_that_speaks_slowly_and_without_end_is_left(
+    serve: Callable[[Answer], int], monkeypatch: pytest.MonkeyPatch, beginning: bytes, more: bytes
+) -> None:
+    monkeypatch.setattr(exchange, "LONGEST_SECONDS", 0.5)
+    problem = sent(f"http://127.0.0.1:{serve(_forever(beginning, more))}/")
+    assert "no answer within" in str(problem)
+    assert problem.again == "soon"
+
+
+def test_a_handshake_without_end_is_left(serve: Callable[[Answer], int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "LONGEST_SECONDS", 0.5)
+    record = b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc\x03\x03"  # the beginning of a long ServerHello
+    assert "no answer within" in str(sent(f"https://127.0.0.1:{serve(_forever(record, bytes(1), b''))}/"))
+
+
+def test_an_answer_that_comes_before_all_was_read_is_heard(serve: Callable[[Answer], int]) -> None:
+    def early(one: socket.socket) -> None:
+        one.recv(100)
+        one.sendall(b"HTTP/1.1 413 X\r\nContent-Length: 0\r\n\r\n")
+
+    problem = sent(f"http://127.0.0.1:{serve(early)}/", b"x" * 5_000_000)
+    assert "answered 413 Request Entity Too Large; the message is too long for it" in str(problem)
+    assert problem.again == "never"
+
+
+def test_a_proxy_that_cannot_be_reached_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://ada:hush@127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    said = str(sent("http://example.org/hush"))
+    assert said == "http://example.org cannot be reached through the proxy http://127.0.0.1:1: connection refused"
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_proxy_that_wants_a_password_is_named(
+    serve: Callable[[Answer], int], monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    def refuse(one: socket.socket) -> None:
+        one.recv(65536)
+        one.sendall(b"HTTP/1.1 407 hush\r\nContent-Length: 0\r\n\r\n")
+
+    port = serve(refuse)
+    monkeypatch.setenv(f"{scheme}_proxy", f"http://ada:hush@127.0.0.1:{port}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    problem = sent(f"{scheme}://example.org/hush")
+    assert str(problem) == (
+        f"the proxy http://127.0.0.1:{port} answered 407 Proxy Authentication Required; "
+        "check its user and password in the daemon's environment"
+    )
+    assert problem.again == "later"
+
+
+def test_what_http_cannot_carry_is_not_tried_soon(tmp_path: Path) -> None:
+    problem = sent("http://127.0.0.1:1/", headers={"A": "€"})
+    assert (str(problem), problem.again) == (
+        "http://127.0.0.1:1: HTTP cannot carry the address or a header; check both",
+        "later",
+    )
+    token = tmp_path / "token"
+    token.write_text("h€sh\n")
+    with pytest.raises(
+        SinkError, match=r"^a\.bearer-file: .*token: a token has letters, digits and signs of ASCII only$"
+    ):
+        post.bearer(str(token), "a.bearer-file")
