@@ -43,6 +43,13 @@ def falling(start: float, end: float, count: int) -> list[float]:
     return [(end + (start - end) * 0.98**step) * drops[step] for step in range(count)]
 
 
+def gone_back() -> Iterator[dict[str, Any]]:
+    """It goes on from a step that it has been at before, as from a checkpoint."""
+    losses = falling(8.0, 2.0, 500)
+    for step in [*range(400), *range(400 if QUIET else 300, 460)]:
+        yield {"step": step, "loss": losses[step]}
+
+
 def slow() -> Iterator[dict[str, Any]]:
     """A single step of 1.5 s."""
     for step in range(80):
@@ -83,7 +90,7 @@ TROUBLES: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "LossHardBatch": lambda: series("loss", around(2.0, 80), [2.9, *around(2.0, 20)]),
     "LossDiverging": lambda: series("loss", falling(4.0, 2.0, 300), [2.0 * 1.01**step for step in range(60)]),
     "LossPlateau": lambda: series("loss", falling(8.0, 2.0, 100), around(2.0, 8000, 0.001)),
-    "LossRestart": lambda: series("loss", falling(8.0, 2.0, 500), falling(8.0, 2.0, 60)),
+    "LossRestart": gone_back,
     "GradientExplosion": lambda: series("grad_norm", around(1.0, 200, 0.1), around(6.0, 4)),
     "GradientVanishing": lambda: series("grad_norm", around(1.0, 800, 0.1), around(0.01, 60)),
     "LearningRateOutOfRange": lambda: series("lr", [1e-3] * 40, [-1e-3] * 4),
@@ -100,7 +107,9 @@ def main() -> None:
         name = f"quiet-{alert}" if QUIET else alert
         trackside.init(name, id=name)
         for step, values in enumerate(TROUBLES[alert]()):
-            trackside.push(values, step=step)
+            trackside.push(
+                {key: value for key, value in values.items() if key != "step"}, step=values.get("step", step)
+            )
         trackside.finish()
     sys.stdout.write("done\n")
     sys.stdout.flush()
