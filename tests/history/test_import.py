@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from histories import BEGIN, column, finished, history, opened, taken
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from processes import ROOT
 
@@ -83,7 +83,7 @@ def runs(draw: st.DrawFn) -> list[Record]:
 
 
 @given(records=runs(), pinned=st.booleans())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 def test_what_an_export_writes_comes_back_equal_in_all_three_forms(records: list[Record], pinned: bool) -> None:
     with tempfile.TemporaryDirectory() as place, history(Path(place, "first")) as first:
         first.put(records)
