@@ -26,7 +26,7 @@ from trackside_daemon.collectors.chronicle import Chronicle
 from trackside_daemon.collectors.gpu import INFO as GPU_INFO
 from trackside_daemon.collectors.gpu import GpuCollector, patience
 from trackside_daemon.collectors.host import host_collectors
-from trackside_daemon.collectors.nvml import NvmlCollector
+from trackside_daemon.collectors.nvml import NvmlCollector, is_part
 from trackside_daemon.collectors.process import ProcessCollector
 from trackside_daemon.collectors.ranks import RanksCollector
 from trackside_daemon.config import ConfigError, needs_restart
@@ -113,7 +113,9 @@ class Daemon:
         self._nvml = Nvml(order(config.collector.gpu))
         self._gpu = GpuCollector(self._nvml, patience(config.sample.interval), Chronicle())
         on, sys = config.collector, Path(config.path.sysfs)
-        self._counts = NvmlCollector(self._nvml, self._gpu, on.gpu.expected, None if on.gpu.simulate else Path("/sys"))
+        self._counts = NvmlCollector(
+            self._nvml, self._gpu, on.gpu.expected, None if on.gpu.simulate else Path("/sys"), whole=not is_part()
+        )
         self._process = ProcessCollector(lambda: self._runs.members, PROC, sys, smaps=on.process.smaps)
         directory = prepare(Path(config.storage.path) if config.storage.path else None)
         self._collectors = self._build_collectors(directory)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 GPU = "{gpu=0,uuid=G}"
 GIB = 2.0**30
+PORT = "{device=mlx5_0,port=1}"
 
 
 def of_gpu(name: str, **labels: str) -> str:
@@ -50,6 +51,14 @@ def healthy(now: float) -> dict[str, float]:
         of_gpu("nvlink_errors_total", error="crc"): 5.0 + now // 60,
         of_gpu("memory_used_bytes"): 70 * GIB,
         of_gpu("memory_bytes"): 80 * GIB,
+        of_gpu("pcie_link_width_lanes"): 16.0,
+        of_gpu("pcie_link_max_width_lanes"): 16.0,
+        "trackside_gpus_visible": 1.0,
+        "trackside_gpus_expected": 1.0,
+        "trackside_gpus_pci": 8.0,
+        f"trackside_host_infiniband_port_state{PORT}": 4.0,
+        "trackside_host_infiniband_port_state{device=mlx5_1,port=1}": 1.0,
+        f"trackside_host_infiniband_link_downed_total{PORT}": 2.0,
         of_gpu("utilization_ratio"): 0.0 if now % 60 < 20 else 0.9,
         "trackside_gpu_rank_info{gpu=0,uuid=G,run=r,rank=0}": 1.0,
         "trackside_training_steps_total{run=r,rank=0}": 2 * now,
@@ -116,6 +125,10 @@ TROUBLES: list[tuple[str, str, int, Callable[[float], Mapping[str, float | None]
     ("GpuRowRemap", "warning", 2, lambda _: {of_gpu("row_remap_pending"): 1.0}),
     ("GpuRowRemap", "critical", 2, lambda _: {of_gpu("row_remap_failed"): 1.0}),
     ("GpuLost", "critical", 12, lambda _: {of_gpu("up"): 0.0}),
+    ("GpuMissing", "critical", 310, lambda _: {"trackside_gpus_expected": 2.0}),
+    ("PcieDegraded", "warning", 310, lambda _: {of_gpu("pcie_link_width_lanes"): 8.0}),
+    ("InfinibandDegraded", "warning", 70, lambda _: {f"trackside_host_infiniband_port_state{PORT}": 1.0}),
+    ("InfinibandDegraded", "warning", 2, lambda _: {f"trackside_host_infiniband_link_downed_total{PORT}": 3.0}),
     ("NvlinkDegraded", "warning", 70, lambda _: {of_gpu("nvlink_links_up"): 17.0}),
     ("NvlinkDegraded", "warning", 2, lambda _: {of_gpu("nvlink_errors_total", error="recovery"): 3.0}),
     ("NvlinkDegraded", "warning", 2, lambda _: {of_gpu("nvlink_errors_total", error="crc"): 500.0}),
@@ -223,6 +236,17 @@ def test_a_hot_gpu_is_not_also_throttled() -> None:
     active = of_gpu("clock_limit_active", reason="hw_slowdown")
     found = machine.run(300, lambda now: {**healthy(now), MARGIN: 0.5, active: 1.0})
     assert [one.alert for one in found] == ["GpuHot"]
+
+
+def test_a_gpu_that_is_lost_is_not_told_as_missing_too() -> None:
+    lost = {of_gpu("up"): 0.0, "trackside_gpus_visible": 0.0}
+    assert [one.alert for one in Machine().run(900, lambda now: {**healthy(now), **lost})] == ["GpuLost"]
+
+
+def test_a_link_that_is_narrow_without_a_training_is_well() -> None:
+    narrow = {of_gpu("pcie_link_width_lanes"): 1.0}
+    idle = {"trackside_training_steps_total{run=r,rank=0}": 0.0}
+    assert Machine().run(900, lambda now: {**healthy(now), **narrow, **idle}) == []
 
 
 def test_a_board_without_bridges_has_no_degraded_nvlinks() -> None:

@@ -75,12 +75,12 @@ def test_a_key_with_a_family_of_its_own_and_labels(tmp_path: Path) -> None:
         ),
         (
             "metric: trackside_host_swap_used_bytes, over: trackside_host_swap_bytes, above: 0.5",
-            "trackside_host_swap_used_bytes / on (job, instance) group_left () (trackside_host_swap_bytes > 0) > 0.5",
+            "trackside_host_swap_used_bytes / on (job, instance, pod) group_left () (trackside_host_swap_bytes > 0) > 0.5",
         ),
         (
             "metric: trackside_gpu_power_watts, over: {metric: trackside_gpu_power_limit_watts, labels: {limit: max}}, above: 1",
             (
-                "trackside_gpu_power_watts / on (job, instance, gpu, uuid) group_left () "
+                "trackside_gpu_power_watts / on (job, instance, pod, gpu, uuid) group_left () "
                 '(trackside_gpu_power_limit_watts{limit="max"} > 0) > 1'
             ),
         ),

@@ -61,7 +61,7 @@ def quoted(series: str) -> str:
 def judged(alert: str, within: int, trouble: Any) -> dict[str, Any]:
     """A test of promtool: the healthy machine and then its trouble, and that the alert fires in the latter alone."""
     length = TROUBLE_AT + within + 60
-    series: dict[str, list[str]] = {}
+    series: dict[str, list[str]] = {"up": ["1"] * (length // EVERY + 1)}
     for tick in range(length // EVERY + 1):
         now = tick * EVERY
         values = healthy(now) if now < TROUBLE_AT else {**healthy(now), **trouble(now - TROUBLE_AT)}

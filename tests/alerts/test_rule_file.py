@@ -11,6 +11,7 @@ import yaml
 from processes import DEADLINE, clean_environ, command
 
 from trackside_daemon.alert_sections import AlertsSection, RuleSection, ThresholdsSection
+from trackside_daemon.alerts.custom import RuleError
 from trackside_daemon.alerts.layout import laid_out
 from trackside_daemon.alerts.rule_file import Wanted, groups
 from trackside_daemon.alerts.rule_text import prometheus
@@ -88,7 +89,7 @@ def test_a_cause_is_known_by_its_name_in_prometheus() -> None:
 
 
 def test_where_alerts_are_not_wanted_the_fleet_is_watched_still() -> None:
-    assert list(made(enabled=False)) == ["recording", "fleet"]
+    assert list(made(enabled=False)) == ["recording", "seldom", "fleet"]
 
 
 def test_job_and_runbooks_can_be_said() -> None:
@@ -97,6 +98,26 @@ def test_job_and_runbooks_can_be_said() -> None:
     assert named(found["detectors"], "NonFinite")[0]["annotations"]["runbook_url"] == "https://wiki/x#nonfinite"
     bare = made(Wanted(runbooks=""))
     assert not [rule for rules in bare.values() for rule in rules if "runbook_url" in rule.get("annotations", {})]
+
+
+def test_a_run_goes_beyond_the_labels_of_a_place() -> None:
+    found = made(Wanted(places=("rack", "instance")))
+    exprs = {rule.get("record", rule.get("alert")): rule["expr"] for rules in found.values() for rule in rules}
+    beyond = "without (instance, node, pod, rack"
+    named = ("run:trackside_training_tokens:rate5m", "TracksideRunVanished", "run:trackside_training_restarts:count1d")
+    assert [name for name in (*named, "TracksideRunRestarting") if beyond not in exprs[name]] == []
+
+
+def test_words_tell_the_window_that_is_looked_at() -> None:
+    (wide,) = named(made(Wanted(scrape=30.0))["thresholds"], "IoBottleneck")
+    (narrow,) = named(made()["thresholds"], "IoBottleneck")
+    assert "of the last 2 min, and so for 5 min" in wide["annotations"]["description"]
+    assert "of the last minute, and so for 5 min" in narrow["annotations"]["description"]
+
+
+def test_a_rule_of_the_daemon_names_its_alert() -> None:
+    (rule,) = named(made()["detectors"], "LossSpike")
+    assert "`trackside alerts show LossSpike` on {{ $labels.instance }} has" in rule["annotations"]["description"]
 
 
 @pytest.mark.parametrize(
@@ -181,12 +202,31 @@ def test_a_manifest_has_the_same_groups() -> None:
             ("--format", "kubernetes", "--namespace", "A"),
             "--namespace A: a namespace has small letters, digits and - only",
         ),
+        (("--job", ""), "--job is empty: give the job_name of the daemons' targets, such as trackside"),
+        (
+            ("--runbook-url", "https://x/{{ y }}"),
+            "--runbook-url https://x/{{ y }}: it has braces, which Prometheus would fill in; write the page's address",
+        ),
+        (
+            ("--place-label", "top rack"),
+            "--place-label top rack: a label's name has letters, digits and _ only, such as rack",
+        ),
+        (
+            ("--place-label", "rank"),
+            "--place-label rank: runs are told apart by it; give a label of the targets' place, such as rack",
+        ),
         (("--config.file", "/no/such"), "/no/such: no such file or directory; --config.file takes a YAML file"),
     ],
 )
 def test_what_is_wrong_is_one_line(arguments: tuple[str, ...], words: str) -> None:
     done = run(*arguments)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"trackside: {words}\n")
+
+
+@pytest.mark.parametrize("alert", ["Watchdog", "RunVanished", "TracksideSidecarDown", "GpuHot", "NonFinite"])
+def test_a_rule_of_ones_own_has_a_name_of_its_own(alert: str) -> None:
+    with pytest.raises(RuleError, match=rf"rule {alert}: trackside has an alert of this name; give yours another"):
+        made(rules=(RuleSection(alert=alert, metric="trackside_gpu_up", below=1),))
 
 
 def test_a_wrong_rule_is_named(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from trackside_daemon.collectors.base import Collector, NothingToCollect
 from trackside_daemon.collectors.gpu import GpuCollector
-from trackside_daemon.collectors.nvml import NvmlCollector
+from trackside_daemon.collectors.nvml import NvmlCollector, is_part
 from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlDown, NvmlLocked, NvmlPaused, NvmlUnavailable
 from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading
 
@@ -45,11 +45,11 @@ class Handle:
 class House:
     """Both collectors, run one after the other."""
 
-    def __init__(self, sys: Path | None = None, expected: int = 0) -> None:
+    def __init__(self, sys: Path | None = None, expected: int = 0, *, whole: bool = False) -> None:
         self.handle = Handle()
         nvml = cast("Nvml", self.handle)
         self.gpu = GpuCollector(nvml, patience=1.0)
-        self.nvml = NvmlCollector(nvml, self.gpu, expected, sys)
+        self.nvml = NvmlCollector(nvml, self.gpu, expected, sys, whole=whole)
 
     def tick(self, answer: Reading | Exception) -> dict[tuple[str, ...], Any]:
         self.handle.answer = answer
@@ -85,6 +85,24 @@ def sys(tmp_path: Path) -> Path:
 def test_as_many_are_expected_as_were_ever_seen() -> None:
     house, one = House(), Reading(TWO.gpus[:1])
     assert [house.gpus(answer) for answer in (one, TWO, one)] == [(1, 1), (2, 2), (1, 2)]
+
+
+def test_as_many_are_expected_as_are_on_the_bus_for_nvml_where_none_is_kept_from_the_daemon(sys: Path) -> None:
+    house = House(sys, whole=True)
+    assert [house.gpus(answer) for answer in (NvmlAbsent("no module"), Reading(TWO.gpus[:1]))] == [(0, 2), (1, 2)]
+    other, devices = sys / "bus/pci/drivers/nouveau", sys / "bus/pci/devices"
+    other.mkdir(parents=True)
+    (devices / "0000:02:00.0" / "driver").symlink_to(other)
+    (devices / "0000:01:00.0" / "driver").symlink_to(other.with_name("nvidia"))
+    assert house.gpus(Reading(TWO.gpus[:1])) == (1, 1)
+    assert House(sys, expected=4, whole=True).gpus(TWO) == (2, 4)
+
+
+def test_a_container_or_a_job_may_have_a_part_of_the_gpus(tmp_path: Path) -> None:
+    assert not is_part({"HOME": "/"}, tmp_path)
+    assert is_part({"SLURM_JOB_ID": "7"}, tmp_path)
+    (tmp_path / ".dockerenv").touch()
+    assert is_part({}, tmp_path)
 
 
 def test_as_many_are_expected_as_were_configured() -> None:

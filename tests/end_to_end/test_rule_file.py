@@ -37,7 +37,7 @@ def test_every_expression_is_evaluated_over_a_real_page(
             for group in groups
             for rule in group["rules"]
         }
-    (held,) = [one for one in found["alert:trackside_alert_firing:held5m"] if one.labels["alert"] == "NonFinite"]
+    (held,) = [one for one in found["alert:trackside_alert_firing:held20m"] if one.labels["alert"] == "NonFinite"]
     assert (held.labels["run"], held.labels["severity"], held.value) == ("llama", "critical", 1)
     assert [point.labels["run"] for point in found["run:trackside_training_restarts:count1d"]] == ["llama"]
     wrong = [name for name in found if name.startswith("Trackside") and found[name]]

@@ -54,7 +54,7 @@ OF_TREES = ("HostMemoryPressure", "DiskFilling")
 OF_TIME = (
     *("GpuPowerCapped", "GpuEccUncorrectable", "GpuLost", "NvlinkDegraded", "GpuMemoryPressure", "GpuUnderutilized"),
     *("GpuIdleButHeld", "IoBottleneck", "CpuSaturated", "ContainerMemoryPressure", "FilesystemDead", "ShmFull"),
-    "FdsExhausted",
+    *("FdsExhausted", "GpuMissing", "PcieDegraded", "InfinibandDegraded"),
 )
 """A window of minutes, or what no test can break on a machine that is not its own."""
 

@@ -6,6 +6,8 @@ import difflib
 import re
 from typing import TYPE_CHECKING
 
+from trackside_daemon.alerts.detected import DETECTED, RULED
+from trackside_daemon.alerts.fleet import NAMES, PREFIX
 from trackside_daemon.alerts.query import How, Matcher, Query
 from trackside_daemon.alerts.rule import Rule
 from trackside_daemon.alerts.template import check
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 KEY = "key:"
 LIKE = "~"
+TAKEN = {*DETECTED, *RULED, *(name.removeprefix(PREFIX) for name in NAMES)}
+"""What routes and people know as something else."""
 
 
 class RuleError(ValueError):
@@ -40,6 +44,7 @@ def rules(sections: Iterable[RuleSection], families: Mapping[str, Metric]) -> li
 
 def _rule(section: RuleSection, families: Mapping[str, Metric]) -> Rule:
     try:
+        _check_name(section.alert)
         query, labels = _query(section, families)
         summary = section.summary or _said(section)
         for text in (summary, section.description):
@@ -57,6 +62,11 @@ def _rule(section: RuleSection, families: Mapping[str, Metric]) -> Rule:
         section.cooldown,
         section.absent,
     )
+
+
+def _check_name(alert: str) -> None:
+    if alert.removeprefix(PREFIX) in TAKEN:
+        raise ValueError("trackside has an alert of this name; give yours another")
 
 
 def _query(section: RuleSection, families: Mapping[str, Metric]) -> tuple[Query, tuple[str, ...]]:

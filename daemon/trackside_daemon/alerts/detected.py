@@ -117,6 +117,7 @@ DETECTED = {
 
 RULED = {
     "GpuLost": Said("A GPU does not answer."),
+    "GpuMissing": Said("GPUs of a machine are missing."),
     "GpuXid": Said("A GPU had an Xid error."),
     "GpuEccUncorrectable": Said("A GPU had memory errors that could not be corrected."),
     "GpuRowRemap": Said("A GPU has to replace a row of its memory."),
@@ -127,6 +128,8 @@ RULED = {
     "GpuMemoryPressure": Said("The memory of a GPU is nearly full."),
     "GpuIdleButHeld": Said("A GPU does nothing, and its memory is held."),
     "GpuUnderutilized": Said("A GPU under training is little used."),
+    "PcieDegraded": Said("A GPU under training has fewer PCIe lanes than it could."),
+    "InfinibandDegraded": Said("An InfiniBand port is down or went down."),
     "HostMemoryPressure": Said("A host is short of memory."),
     "IoBottleneck": Said("A host waits for its disks."),
     "CpuSaturated": Said("There are too few CPUs for what runs."),

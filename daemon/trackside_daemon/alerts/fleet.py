@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.alerts.recording import PLACE
+from trackside_daemon.alerts.query import BEGAN
+from trackside_daemon.alerts.recording import PLACE, attempts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trackside_daemon.alarm import Severity
 
 
@@ -22,26 +25,34 @@ class Fleet(NamedTuple):
     description: str
 
 
+ATTEMPTS = 3
+"""More attempts of a run in an hour are too many: one that is preempted now and then has fewer."""
+
+STARTS = 3
+"""More starts of a daemon in an hour are no rollout."""
+
+PREFIX = "Trackside"
+"""Of the names of all alerts in Prometheus but the Watchdog."""
+
 HERE = "The daemon at {{ $labels.instance }}"
 
 
-def fleet(job: str) -> list[Fleet]:
+def fleet(job: str, places: Sequence[str] = PLACE) -> list[Fleet]:
     """All of them.
 
     Args:
         job: The label of the scrape's targets.
+        places: The labels that a run goes beyond.
     """
-    chosen = f"job={json.dumps(job)}"
-    return [*_gone(chosen), *_failing(), *_losing()]
+    chosen, place = f"job={json.dumps(job)}", ", ".join(places)
+    return [*_gone(chosen), *_runs(place), *_failing(chosen), *_losing()]
 
 
 def _gone(chosen: str) -> list[Fleet]:
-    vanished = f"""\
-  max without ({PLACE}, state) (
-    last_over_time(trackside_training_state{{state=~"starting|running|stalled"}}[1h]) == 1
-  )
-unless on (run)
-  trackside_training_state"""
+    many = f"""\
+  count by (job) (up{{{chosen}}} == 0) / count by (job) (up{{{chosen}}}) >= 0.1
+and on (job)
+  count by (job) (up{{{chosen}}} == 0) >= 3"""
     return [
         Fleet(
             "TracksideSidecarDown",
@@ -50,7 +61,7 @@ unless on (run)
             "5m",
             "A trackside daemon cannot be scraped.",
             "{{ $labels.instance }} of job {{ $labels.job }} has not answered for 5 minutes: the node, the daemon or the "
-            "network is down. What it found last is held for 5 minutes, then it is no longer told.",
+            "network is down. What it found last is held for 20 minutes, then it is no longer told.",
         ),
         Fleet(
             "TracksideNoTargets",
@@ -61,6 +72,29 @@ unless on (run)
             "There is no target of job {{ $labels.job }}: look at the scrape configuration and its discovery.",
         ),
         Fleet(
+            "TracksideSidecarsDown",
+            "critical",
+            many,
+            "5m",
+            "Many trackside daemons cannot be scraped.",
+            "{{ $value | humanizePercentage }} of the daemons of job {{ $labels.job }} have not answered for 5 minutes: a rack, "
+            "a switch, a rollout or the scrape itself. On those machines nothing is watched.",
+        ),
+    ]
+
+
+def _runs(place: str) -> list[Fleet]:
+    """A machine that is back says itself what became of its runs, so that those are not looked for."""
+    vanished = f"""\
+  max without ({place}, state) (
+      last_over_time(trackside_training_state{{state=~"starting|running|stalled"}}[1h]) == 1
+    unless on (job, instance)
+      up == 1
+  )
+unless on (run)
+  trackside_training_state"""
+    return [
+        Fleet(
             "TracksideRunVanished",
             "critical",
             vanished,
@@ -69,11 +103,29 @@ unless on (run)
             "Run {{ $labels.run }} was alive, no daemon has shown it for 10 minutes, and none has seen it end: its nodes are "
             "lost, or the daemons on them. It is told for an hour.",
         ),
+        Fleet(
+            "TracksideRunRestarting",
+            "warning",
+            f"{attempts(place, '1h')} > {ATTEMPTS}",
+            "",
+            "A run is restarted again and again.",
+            "Run {{ $labels.run }} had {{ $value | humanize }} attempts in an hour: each dies of the same cause, which trackside "
+            "show {{ $labels.run }} has, and the steps since its last checkpoint are lost each time.",
+        ),
     ]
 
 
-def _failing() -> list[Fleet]:
+def _failing(chosen: str) -> list[Fleet]:
     return [
+        Fleet(
+            "TracksideSidecarRestarting",
+            "warning",
+            f"changes({BEGAN}{{{chosen}}}[1h]) > {STARTS}",
+            "",
+            "A trackside daemon is started again and again.",
+            f"{HERE} was started {{{{ $value | humanize }}}} times in an hour: its log, its service (systemctl status trackside) "
+            "or kubectl describe says what ends it. What detectors learnt is lost each time in part.",
+        ),
         Fleet(
             "TracksideConfigReloadFailed",
             "warning",
@@ -145,3 +197,7 @@ def _losing() -> list[Fleet]:
         Fleet(alert, "warning", f"increase({family}[15m]) > 0", "", summary, description)
         for alert, family, summary, description in counted
     ]
+
+
+NAMES = frozenset({*(one.alert for one in fleet("")), "Watchdog"})
+"""What is told of daemons and runs as a whole."""

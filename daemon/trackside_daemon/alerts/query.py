@@ -15,8 +15,13 @@ from typing import Literal
 How = Literal["value", "rate", "change", "mean", "predict"]
 Operator = Literal["=", "!=", "=~", "!~"]
 
-MACHINE = ("job", "instance")
-"""What Prometheus adds to all series of one daemon: they alone are joined, and they stay apart."""
+MACHINE = ("job", "instance", "pod")
+"""What Prometheus adds to all series of one daemon: they alone are joined, and they stay apart. While a pod is replaced two
+of them have one instance; a label that is missing equals one that is missing too."""
+
+
+BEGAN = "process_start_time_seconds"
+"""When the daemon began, in Unix seconds; prometheus_client says so on its page."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,8 @@ class Query:
             its ``mean`` over the window; or what its line over the window will have come to (``predict``).
         window: Seconds.
         ahead: Seconds from now to what is predicted.
-        fresh: Each series of the counter began at 0 when it appeared, so that its first value is growth too.
+        fresh: Each series of the counter began at 0 when it appeared, so that its first value is growth too. Prometheus
+            is sure of that when it saw the daemon a window ago, without the series, or the daemon has begun since.
         over: What each value is divided by, where that is more than 0.
         minus: What is subtracted from each value.
         on: The labels by which *over*, *minus*, *only* and *unless* are joined; none for one value for all series.
@@ -132,7 +138,8 @@ class Query:
         if self.how == "predict":
             return f"(predict_linear({ranged}, {_number(self.ahead)}) and {before})"
         if self.fresh:
-            return f"(({series} unless {before}) or increase({ranged}))"
+            known = f"up offset {window} == 1 or time() - {BEGAN} < {_number(self.window)}"
+            return f"(({series} unless {before}) and on ({listed(())}) ({known}) or increase({ranged}))"
         return f"increase({ranged})" if self.is_counter else f"delta({ranged})"
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from trackside_daemon.alerts.query import listed
 from trackside_daemon.detectors.run_rank import SYNC_PHASES
 from trackside_daemon.detectors.straggler import OWN, OWN_BESIDE_SYNC
 
-PLACE = "instance, node, pod"
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+GPU = ("gpu", "uuid")
+PLACE = ("instance", "node", "pod")
 """The labels that tell one machine's daemon from another's, those of a PodMonitor too: a run goes beyond them."""
+
+APART = ("job", "run", "run_id", "attempt", "rank", "phase", "key", "gpu", "uuid")
+"""The labels by which they are told apart within a place, or beyond it."""
 
 WINDOW = "5m"
 
@@ -20,33 +28,54 @@ class Recorded(NamedTuple):
     expr: str
 
 
-def recorded() -> list[Recorded]:
-    """All of them; what one is made of comes before it."""
-    return [*_speed(), *_phases(), _restarts(), *_gpus()]
+def recorded(places: Sequence[str] = PLACE) -> list[Recorded]:
+    """All that are evaluated each time; what one is made of comes before it.
+
+    Args:
+        places: The labels that a run goes beyond.
+    """
+    place = ", ".join(places)
+    return [*_speed(place), *_phases(place), *_gpus(place)]
 
 
-def _summed(family: str, *more: str) -> str:
-    return f"sum without ({', '.join((PLACE, *more))}) (rate({family}[{WINDOW}]))"
+def attempts(place: str, window: str) -> str:
+    """How many attempts of each run were seen in a window, as an expression."""
+    rest = "host, world_size, git_commit, framework, job_id"
+    return f"""\
+count without (attempt) (
+  group without ({place}, {rest}) (last_over_time(trackside_training_run_info[{window}]))
+)"""
 
 
-def _speed() -> list[Recorded]:
+def seldom(places: Sequence[str] = PLACE) -> list[Recorded]:
+    """Those that look at a day, which is read every few minutes only."""
+    expr = f"{attempts(', '.join(places), '1d')} - 1"
+    return [Recorded("run:trackside_training_restarts:count1d", expr)]
+
+
+def _summed(family: str, labels: str) -> str:
+    return f"sum without ({labels}) (rate({family}[{WINDOW}]))"
+
+
+def _speed(place: str) -> list[Recorded]:
     duration = "trackside_training_step_duration_seconds"
+    ranks = f"{place}, rank"
     means = {
-        level: f"  {_summed(f'{duration}_sum', *ranks)}\n/\n  {_summed(f'{duration}_count', *ranks)}"
-        for level, ranks in (("run", ("rank",)), ("run_rank", ()))
+        level: f"  {_summed(f'{duration}_sum', labels)}\n/\n  {_summed(f'{duration}_count', labels)}"
+        for level, labels in (("run", ranks), ("run_rank", place))
     }
     return [
-        Recorded("run:trackside_training_tokens:rate5m", _summed("trackside_training_tokens_total", "rank")),
-        Recorded("run:trackside_training_samples:rate5m", _summed("trackside_training_samples_total", "rank")),
+        Recorded("run:trackside_training_tokens:rate5m", _summed("trackside_training_tokens_total", ranks)),
+        Recorded("run:trackside_training_samples:rate5m", _summed("trackside_training_samples_total", ranks)),
         Recorded(
             "run:trackside_training_steps:max_rate5m",
-            f"max without ({PLACE}, rank) (rate(trackside_training_steps_total[{WINDOW}]))",
+            f"max without ({ranks}) (rate(trackside_training_steps_total[{WINDOW}]))",
         ),
         *(Recorded(f"{level}:{duration}:mean5m", expr) for level, expr in means.items()),
     ]
 
 
-def _phases() -> list[Recorded]:
+def _phases(place: str) -> list[Recorded]:
     """A rank's own time: without what it waits for others, which a phase of its own tells, or else is in backward."""
     family = "trackside_training_phase_seconds_total"
     own = "run_rank:trackside_training_phase_seconds:own_rate5m"
@@ -56,7 +85,7 @@ def _phases() -> list[Recorded]:
         Recorded(
             own,
             f"""\
-sum without ({PLACE}, phase) (
+sum without ({place}, phase) (
     rate({family}{{phase=~"{"|".join(OWN)}"}}[{WINDOW}])
   or
     rate({family}{{phase=~"{"|".join(OWN_BESIDE_SYNC)}"}}[{WINDOW}])
@@ -70,33 +99,21 @@ sum without ({PLACE}, phase) (
         ),
         Recorded(
             "run:trackside_training_data_wait:ratio_rate5m",
-            f"  {_summed(data, 'rank', 'phase')}\n/\n  {_summed(family, 'rank', 'phase')}",
+            f"  {_summed(data, f'{place}, rank, phase')}\n/\n  {_summed(family, f'{place}, rank, phase')}",
         ),
     ]
 
 
-def _restarts() -> Recorded:
-    """Attempts of a run that were seen in a day, but for the first of them."""
-    rest = "host, world_size, git_commit, framework, job_id"
-    return Recorded(
-        "run:trackside_training_restarts:count1d",
-        f"""\
-count without (attempt) (
-  group without ({PLACE}, {rest}) (last_over_time(trackside_training_run_info[1d]))
-) - 1""",
-    )
-
-
-def _gpus() -> list[Recorded]:
+def _gpus(place: str) -> list[Recorded]:
     """Of the GPUs that the run's ranks train on; a GPU of two runs counts for both."""
     kinds = (("utilization_ratio", "avg"), ("memory_used_bytes", "sum"), ("power_watts", "sum"))
     return [
         Recorded(
             f"run:trackside_gpu_{name}:{operation}",
             f"""\
-{operation} without ({PLACE}, rank, gpu, uuid) (
+{operation} without ({place}, rank, gpu, uuid) (
     trackside_gpu_rank_info
-  * on (job, instance, gpu, uuid) group_left ()
+  * on ({listed(GPU)}) group_left ()
     trackside_gpu_{name}
 )""",
         )

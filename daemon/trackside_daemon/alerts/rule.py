@@ -48,6 +48,12 @@ class Rule:
         """The bound that is passed; 0 when there is none."""
         return next((bound for bound in (self.when.above, self.when.below) if bound is not None), 0.0)
 
+    @property
+    def window(self) -> str:
+        """What is looked at, as it stands behind "the last": ``minute``, ``10 min``."""
+        minutes = self.when.window / 60
+        return "minute" if minutes == 1 else f"{minutes:.3g} min"
+
     def promql(self, prefix: str = "") -> str:
         """The condition as a PromQL expression, which has a series for each alert.
 
@@ -69,10 +75,17 @@ class Rule:
         if self.keep_firing:
             rule["keep_firing_for"] = duration(self.keep_firing)
         texts = {"summary": self.summary, "description": self.description}
-        fixed = {name: text.replace("{threshold}", written(self.threshold)) for name, text in texts.items()}
+        known = {"{threshold}": written(self.threshold), "{window}": self.window}
+        fixed = {name: _replaced(text, known) for name, text in texts.items()}
         annotations = {name: prometheus(_forms(text, self.threshold)) for name, text in fixed.items() if text}
         labels = {"severity": self.severity, **({"variant": self.variant} if self.variant else {})}
         return {**rule, "labels": labels, "annotations": annotations}
+
+
+def _replaced(text: str, known: dict[str, str]) -> str:
+    for name, value in known.items():
+        text = text.replace(name, value)
+    return text
 
 
 def _forms(text: str, threshold: float) -> str:

@@ -9,35 +9,41 @@ from typing import TYPE_CHECKING, Any
 from trackside_daemon.alerts import builtin, custom
 from trackside_daemon.alerts.detected import DETECTED, RULED
 from trackside_daemon.alerts.families import FIRING
-from trackside_daemon.alerts.fleet import fleet
+from trackside_daemon.alerts.fleet import PREFIX, fleet
 from trackside_daemon.alerts.layout import laid_out
 from trackside_daemon.alerts.off import Off, regex
 from trackside_daemon.alerts.query import Matcher
-from trackside_daemon.alerts.recording import recorded
+from trackside_daemon.alerts.recording import PLACE, recorded, seldom
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from trackside_daemon.alert_sections import AlertsSection
+    from trackside_daemon.alerts.recording import Recorded
     from trackside_daemon.alerts.rule import Rule
     from trackside_daemon.metric import Metric
 
-PREFIX = "Trackside"
 SILENCED = "trackside_alert_silenced"
 SCRAPES = 4
 """So many scrapes are in a window at least: one may be missed, and a rate needs two. For as long an alert fires on without
 its series, as it is while the daemon is restarted."""
 
-HELD = "alert:trackside_alert_firing:held5m"
-HOLD = "5m"
-"""So long what fired last is held when its series is away, as a daemon that is restarted is; a series of 0 ends it at once."""
+HELD = "alert:trackside_alert_firing:held20m"
+HOLD = "20m"
+"""So long what fired last is held when its series is away, as a daemon that is restarted is; a series of 0 ends it at once.
+When its machine is lost, TracksideRunVanished has taken over by then."""
+
+POD = "pod, container, endpoint"
+"""Labels of a target that change when a pod is replaced, while the machine stays."""
+
+SELDOM = "5m"
 
 Group = dict[str, Any]
 
 _SINCE = "Since {since}. "
 _WHERE = "{{ with $labels.rank }}, rank {{ . }}{{ end }}{{ with $labels.key }}, {{ . }}{{ end }}"
 _ABOUT = f"{{{{ with $labels.run }}}}Run {{{{ . }}}}{_WHERE}: {{{{ end }}}}"
-_MORE = " `trackside alerts show` on {{ $labels.instance }} has the values."
+_MORE = " `trackside alerts show {alert}` on {{{{ $labels.instance }}}} has the values."
 
 
 @dataclass(frozen=True)
@@ -48,11 +54,13 @@ class Wanted:
         scrape: Seconds between two scrapes.
         job: The label ``job`` of the daemons' targets.
         runbooks: The page with a section for each alert; empty for no links.
+        places: Further labels of its targets, such as ``rack``: a run goes beyond them.
     """
 
     scrape: float = 15.0
     job: str = "trackside"
     runbooks: str = "docs/alerts.md"
+    places: tuple[str, ...] = ()
 
 
 def groups(section: AlertsSection, families: Mapping[str, Metric], wanted: Wanted) -> list[Group]:
@@ -66,13 +74,22 @@ def groups(section: AlertsSection, families: Mapping[str, Metric], wanted: Wante
     Raises:
         RuleError: One of the user's rules cannot be used.
     """
+    places = tuple(dict.fromkeys((*PLACE, *wanted.places)))
     found = {
-        "recording": [{"record": one.record, "expr": laid_out(one.expr)} for one in recorded()],
+        "recording": [_record(one) for one in recorded(places)],
+        "seldom": [_record(one) for one in seldom(places)],
         "thresholds": _thresholds(section, families, wanted) if section.enabled else [],
         "detectors": _detectors(section, wanted) if section.enabled else [],
-        "fleet": _fleet(wanted),
+        "fleet": _fleet(wanted, places),
     }
-    return [{"name": f"trackside.{name}", "rules": rules} for name, rules in found.items() if rules]
+    every = {"seldom": {"interval": SELDOM}}
+    return [
+        {"name": f"trackside.{name}", **every.get(name, {}), "rules": rules} for name, rules in found.items() if rules
+    ]
+
+
+def _record(one: Recorded) -> Group:
+    return {"record": one.record, "expr": laid_out(one.expr)}
 
 
 def _thresholds(section: AlertsSection, families: Mapping[str, Metric], wanted: Wanted) -> list[Group]:
@@ -124,7 +141,7 @@ def _detectors(section: AlertsSection, wanted: Wanted) -> list[Group]:
     for alert, said in DETECTED.items():
         if "" in off.patterns(alert):
             continue
-        text = f"{_ABOUT}{said.description}{_MORE}"
+        text = f"{_ABOUT}{said.description}{_MORE.format(alert=alert)}"
         of_runs = ', run!=""' if alert in RULED else ""
         rule = {
             "alert": PREFIX + alert,
@@ -136,23 +153,30 @@ def _detectors(section: AlertsSection, wanted: Wanted) -> list[Group]:
 
 
 def _held() -> Group:
-    """What fires and is not silenced, once for all rules below it in its group, which Prometheus evaluates in order."""
+    """What fires and is not silenced, once for all rules below it in its group, which Prometheus evaluates in order.
+
+    It is held unless a pod that took the place of the one before says how it is; of a run, wherever that pod is.
+    """
     expr = f"""\
-(
-  {FIRING.name} == 1
-  unless {SILENCED} == 1
-)
-or (
-  last_over_time({FIRING.name}[{HOLD}]) == 1
-  unless {FIRING.name}
-  unless last_over_time({SILENCED}[{HOLD}]) == 1
+max without ({POD}) (
+    (
+      {FIRING.name} == 1
+      unless ignoring ({POD}) {SILENCED} == 1
+    )
+  or
+    (
+      last_over_time({FIRING.name}[{HOLD}]) == 1
+      unless ignoring ({POD}) {FIRING.name}
+      unless ignoring ({POD}, instance, node) {FIRING.name}{{run!=""}}
+      unless ignoring ({POD}) last_over_time({SILENCED}[{HOLD}]) == 1
+    )
 )"""
     return {"record": HELD, "expr": expr}
 
 
-def _fleet(wanted: Wanted) -> list[Group]:
+def _fleet(wanted: Wanted, places: tuple[str, ...]) -> list[Group]:
     rules = []
-    for one in fleet(wanted.job):
+    for one in fleet(wanted.job, places):
         rule: dict[str, Any] = {"alert": one.alert, "expr": one.expr}
         if one.lasting:
             rule["for"] = one.lasting

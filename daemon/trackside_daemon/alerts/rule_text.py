@@ -20,6 +20,7 @@ HEAD = f"""\
 # Do not edit it: change the configuration of the daemons, and make it anew. Prometheus 2.42 or later reads it.
 #
 # trackside.recording    runs over all of their nodes and ranks
+# trackside.seldom       the same over a day
 # trackside.thresholds   what the daemon's thresholds and alerts.rules say, judged by Prometheus
 # trackside.detectors    what the daemon finds in every step; what `trackside silence` silences is left out here, and
 #                        here alone: silence the others in Alertmanager

@@ -186,7 +186,7 @@ class Rules:
     def _alarm(self, rule: Rule, known: _Standing, *, over: bool = False) -> Alarm:
         numbers = {"value": known.value, "threshold": rule.threshold}
         began = datetime.fromtimestamp(known.began, timezone.utc).strftime("%H:%M:%S UTC")
-        texts = {**dict(known.named), "since": began}
+        texts = {**dict(known.named), "since": began, "window": rule.window}
         return Alarm(
             rule.alert,
             rule.severity,

@@ -1,6 +1,6 @@
 """The words of a rule's alert: ``{value}`` and ``{label}`` in plain text, and nothing that could be executed.
 
-``{value}``, ``{threshold}``, ``{since}`` and every label of the series are known by name. A number can be written as
+``{value}``, ``{threshold}``, ``{since}``, ``{window}`` and every label of the series are known by name. A number can be written as
 ``{value:percent}``, ``{value:bytes}``, ``{value:duration}`` or ``{value:whole}``.
 """
 
@@ -18,7 +18,7 @@ _FIELD = re.compile(r"\{([^{}]*)\}")
 _NAME = re.compile(r"([A-Za-z_]\w*)(?::(\w+))?")
 FORMS = ("", "percent", "bytes", "duration", "whole")
 NUMBERS = ("value", "threshold")
-TEXTS = ("since",)
+TEXTS = ("since", "window")
 LONGEST = 200
 """Characters of a label's value that are shown."""
 

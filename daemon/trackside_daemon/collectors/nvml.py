@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.collectors.ailments import ailments
 from trackside_daemon.metric import Metric, Sample, json_number
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Mapping
 
     from trackside_daemon.collectors.gpu import GpuCollector
     from trackside_daemon.nvml.handle import Nvml
@@ -22,7 +24,8 @@ VISIBLE = Metric(
 EXPECTED = Metric(
     "trackside_gpus_expected",
     "gauge",
-    "GPUs that should be there: collector.gpu.expected, else the most that were seen since it began or since a pause.",
+    "GPUs that should be there: collector.gpu.expected, else the most that were seen since it began or since a pause, or "
+    "are on the PCI bus without a driver other than NVIDIA's, where the daemon is in no container.",
 )
 PCI = Metric(
     "trackside_gpus_pci",
@@ -53,6 +56,10 @@ REJECTED = Metric(
     ("family",),
 )
 
+PARTS = ("KUBERNETES_SERVICE_HOST", "container", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "SLURM_JOB_ID")
+CONTAINERS = (".dockerenv", "run/.containerenv", "run/systemd/container")
+"""What engines leave in their containers."""
+
 NVIDIA = "0x10de"
 CLASSES = ("0x0302", "0x0300")
 """3D controller and VGA controller, without the programming interface."""
@@ -66,15 +73,17 @@ class NvmlCollector:
         gpu: The collector that has just read it.
         expected: How many GPUs there should be; 0 for the most that were seen.
         sys: Where sysfs is mounted; None while GPUs are simulated, which no bus has.
+        whole: All GPUs of the bus should be there, since nobody gives the daemon a part of them, as `is_part` says.
     """
 
     name = "nvml"
     metrics = (VISIBLE, EXPECTED, PCI, RESTARTS, STUCK, CALLS, SECONDS, REJECTED)
 
-    def __init__(self, nvml: Nvml, gpu: GpuCollector, expected: int, sys: Path | None) -> None:
+    def __init__(self, nvml: Nvml, gpu: GpuCollector, expected: int, sys: Path | None, *, whole: bool = False) -> None:
         self._nvml = nvml
         self._gpu = gpu
         self._expected = expected
+        self._whole = whole
         self._devices = None if sys is None else sys / "bus" / "pci" / "devices"
         self._is_gpu: dict[str, bool] = {}
 
@@ -85,10 +94,10 @@ class NvmlCollector:
     def counts(self) -> dict[str, int]:
         """GPUs by who counts them: ``visible``, ``expected`` and ``pci``; what is not known is left out."""
         seen = self._gpu.seen
-        found = {"expected": self._expected or seen.most}
+        pci = self._on_the_bus()
+        found = {"expected": self._expected or max(seen.most, self._ours())}
         if seen.visible is not None:
             found["visible"] = seen.visible
-        pci = self._on_the_bus()
         return found if pci is None else {**found, "pci": pci}
 
     def status(self) -> dict[str, Any]:
@@ -139,11 +148,30 @@ class NvmlCollector:
         self._is_gpu = {name: known[name] if name in known else _is_nvidia_gpu(devices / name) for name in names}
         return sum(self._is_gpu.values())
 
+    def _ours(self) -> int:
+        """GPUs on the bus that are there for NVML, which may have none yet; 0 where that is not known."""
+        if self._devices is None or not self._whole:
+            return 0
+        return sum(is_gpu and not _is_elsewhere(self._devices / name) for name, is_gpu in self._is_gpu.items())
+
+
+def is_part(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> bool:
+    """Whether this process may have been given a part of the machine's GPUs: it is in a container, or a job of Slurm."""
+    return any(name in environ for name in PARTS) or any((root / name).exists() for name in CONTAINERS)
+
 
 def until(nvml: Nvml) -> float | str | None:
     """The end of a pause in Unix seconds, ``inf`` when it has none; None when there is no pause."""
     end = nvml.paused_until
     return None if end is None else json_number(end)
+
+
+def _is_elsewhere(device: Path) -> bool:
+    """Whether it has another driver, such as nouveau or that of a virtual machine."""
+    try:
+        return (device / "driver").readlink().name != "nvidia"
+    except OSError:  # it has none
+        return False
 
 
 def _is_nvidia_gpu(device: Path) -> bool:

@@ -109,7 +109,7 @@ def _own() -> dict[str, Any]:
         NvmlLocked: Another process samples the GPUs.
     """
     from trackside_daemon.collectors.gpu import GpuCollector
-    from trackside_daemon.collectors.nvml import NvmlCollector
+    from trackside_daemon.collectors.nvml import NvmlCollector, is_part
     from trackside_daemon.config import load
     from trackside_daemon.nvml.groups import GROUPS
     from trackside_daemon.nvml.handle import Nvml, order
@@ -122,7 +122,9 @@ def _own() -> dict[str, Any]:
     gpu = GpuCollector(nvml, PATIENCE)
     try:
         _read(gpu)
-        return NvmlCollector(nvml, gpu, on.expected, None if on.simulate else Path("/sys")).status()
+        return NvmlCollector(
+            nvml, gpu, on.expected, None if on.simulate else Path("/sys"), whole=not is_part()
+        ).status()
     finally:
         nvml.close()
 

@@ -15,10 +15,11 @@ from trackside_daemon.commands.runs import WrongError, told
 from trackside_daemon.commands.table import shown
 
 if TYPE_CHECKING:
-    from trackside_daemon.alerts.rule_file import Group
+    from trackside_daemon.alerts.rule_file import Group, Wanted
 
 _LABEL = re.compile(r"(?:[a-z0-9.-]+/)?[A-Za-z0-9][\w.-]*", re.ASCII)
 _VALUE = re.compile(r"(?:[A-Za-z0-9][\w.-]*)?", re.ASCII)
+_PLACE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _NAMESPACE = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 
 
@@ -53,6 +54,10 @@ def rules(
     runbook_url: Annotated[
         str, typer.Option(help="Where docs/alerts.md is read; empty for no links.", metavar="URL")
     ] = "docs/alerts.md",
+    place_label: Annotated[
+        list[str] | None,
+        typer.Option(help="A further label of the targets, such as rack: a run goes beyond it.", metavar="NAME"),
+    ] = None,
     label: Annotated[
         list[str] | None,
         typer.Option(help="A label of the PrometheusRule, such as release=prometheus.", metavar="NAME=VALUE"),
@@ -65,11 +70,13 @@ def rules(
     """
     with told():
         from trackside_daemon.alerts import rule_text
+        from trackside_daemon.alerts.rule_file import Wanted
 
         if form is Format.prometheus and (label or namespace):
             raise WrongError("--label and --namespace are of a PrometheusRule: add --format kubernetes")
         manifest = _Manifest(dict(map(_pair, label or ())), _namespace(namespace))
-        found = _groups(config_file, scrape_interval, job, runbook_url)
+        places = tuple(map(_place, place_label or ()))
+        found = _groups(config_file, Wanted(_interval(scrape_interval), _job(job), _runbooks(runbook_url), places))
         command = shlex.join(["trackside", "rules", *sys.argv[2:]])
         if form is Format.prometheus:
             typer.echo(rule_text.prometheus(found, command), nl=False)
@@ -77,14 +84,13 @@ def rules(
             typer.echo(rule_text.kubernetes(found, command, *manifest), nl=False)
 
 
-def _groups(config_file: Path | None, scrape_interval: str, job: str, runbook_url: str) -> list[Group]:
+def _groups(config_file: Path | None, wanted: Wanted) -> list[Group]:
     from trackside_daemon.alerts.custom import RuleError
-    from trackside_daemon.alerts.rule_file import Wanted, groups
+    from trackside_daemon.alerts.rule_file import groups
     from trackside_daemon.config import ConfigError, load
     from trackside_daemon.nvml.groups import GROUPS
     from trackside_daemon.watching import families
 
-    wanted = Wanted(_interval(scrape_interval), job, runbook_url)
     try:
         return groups(load(config_file, groups=GROUPS).alerts, families(), wanted)
     except (ConfigError, RuleError) as error:
@@ -102,6 +108,34 @@ def _interval(text: str) -> float:
     if not 1 <= found <= 60:
         raise WrongError(f"--scrape-interval {shown(text)}: it is between 1s and 1m")
     return found
+
+
+def _job(text: str) -> str:
+    if not text:
+        raise WrongError("--job is empty: give the job_name of the daemons' targets, such as trackside")
+    return text
+
+
+def _runbooks(text: str) -> str:
+    """It becomes part of an annotation, which Prometheus reads as a template."""
+    if "{{" in text or "}}" in text:
+        raise WrongError(
+            f"--runbook-url {shown(text)}: it has braces, which Prometheus would fill in; write the page's address"
+        )
+    return text
+
+
+def _place(text: str) -> str:
+    """A label of targets, and none by which runs, ranks and GPUs are told apart."""
+    from trackside_daemon.alerts.recording import APART
+
+    if not _PLACE.fullmatch(text):
+        raise WrongError(f"--place-label {shown(text)}: a label's name has letters, digits and _ only, such as rack")
+    if text in APART:
+        raise WrongError(
+            f"--place-label {text}: runs are told apart by it; give a label of the targets' place, such as rack"
+        )
+    return text
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.builtin import container, disk, gpu, gpu_errors, gpu_use, host, process
+from trackside_daemon.alerts.builtin import container, disk, gpu, gpu_errors, gpu_use, host, infiniband, process
 
 if TYPE_CHECKING:
     from trackside_daemon.alert_sections import ThresholdsSection
     from trackside_daemon.alerts.rule import Rule
 
-SUBJECTS = (gpu_errors, gpu, gpu_use, host, container, disk, process)
+SUBJECTS = (gpu_errors, gpu, gpu_use, host, container, disk, infiniband, process)
 
 
 def rules(thresholds: ThresholdsSection) -> list[Rule]:

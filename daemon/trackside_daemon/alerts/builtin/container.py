@@ -89,6 +89,6 @@ def _killed() -> Rule:
         "OomKilled",
         "info",
         Query("trackside_cgroup_oom_kills_total", how="change", window=600.0, above=0.0),
-        "the OOM killer killed {value:whole} processes of the cgroup {cgroup} in the last 10 min",
+        "the OOM killer killed {value:whole} processes of the cgroup {cgroup} in the last {window}",
         "Since {since}. dmesg names them and what each held; raise the limit, or look at what grew before.",
     )

@@ -79,7 +79,7 @@ def _throttled(thresholds: ThresholdsSection) -> list[Rule]:
             "GpuThrottled",
             "warning",
             when,
-            "the hardware keeps the clocks of GPU {gpu} down for {value:percent} of the last minute",
+            "the hardware keeps the clocks of GPU {gpu} down for {value:percent} of the last {window}",
             "Since {since}. trackside_gpu_clock_limit_active says the reason: for hw_thermal look at the cooling, for "
             "hw_power_brake at the machine's power supplies.",
             keep_firing=MINUTE,
@@ -102,7 +102,7 @@ def _capped(thresholds: ThresholdsSection) -> Rule:
             by=GPU,
             above=thresholds.gpu_power_capped_ratio,
         ),
-        "GPU {gpu} was at its power limit for {value:percent} of the last 10 min",
+        "GPU {gpu} was at its power limit for {value:percent} of the last {window}",
         "Since {since}. That is what a busy GPU does; where its limit was lowered, nvidia-smi -q -d POWER shows it.",
         because=("GpuHot", "GpuThrottled"),
     )

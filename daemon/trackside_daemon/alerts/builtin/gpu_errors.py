@@ -3,6 +3,7 @@
 | alert | why this threshold |
 |---|---|
 | GpuLost | one that is lost for 10 s does not come back by itself; less is a driver that was slow |
+| GpuMissing | fewer than should be there for five minutes, and none that was there is told as lost |
 | GpuXid | the errors after which NVIDIA's guide wants a reset, a drain or a replacement are critical; those of an application are its own; the others are worth a line |
 | GpuEccUncorrectable | data was wrong; one is too many, and where an Xid says so that is enough |
 | GpuRowRemap | a row is replaced at the next reset only; where that failed there are no spare rows |
@@ -32,7 +33,7 @@ CORRECTED = "crc.*|replay|ecc"
 
 def rules(thresholds: ThresholdsSection) -> list[Rule]:
     """In the order of the table."""
-    return [_lost(), *_xids(), _ecc(), *_remapped(), *_nvlink(thresholds)]
+    return [_lost(), _missing(), *_xids(), _ecc(), *_remapped(), *_nvlink(thresholds)]
 
 
 def _lost() -> Rule:
@@ -47,6 +48,23 @@ def _lost() -> Rule:
     )
 
 
+def _missing() -> Rule:
+    return Rule(
+        "GpuMissing",
+        "critical",
+        Query(
+            "trackside_gpus_expected",
+            minus=Query("trackside_gpus_visible"),
+            above=0.5,
+            unless=(Query("trackside_gpu_up", below=0.5),),
+        ),
+        "{value:whole} of the machine's GPUs are not there",
+        "Since {since}. They were there before, or are on the PCI bus, or collector.gpu.expected counts them. Look at dmesg and "
+        "lspci -d 10de:, and reboot the machine; if fewer are right, set collector.gpu.expected.",
+        lasting=300.0,
+    )
+
+
 def _xids() -> list[Rule]:
     kinds = (
         Matcher("xid", FATAL, "=~"),
@@ -56,7 +74,7 @@ def _xids() -> list[Rule]:
     fatal, application, other = (
         Query("trackside_gpu_xid_errors_total", (kind,), "change", LATELY, fresh=True, above=0.0) for kind in kinds
     )
-    said = "GPU {gpu} had Xid {xid}, {value:whole} in the last 10 min"
+    said = "GPU {gpu} had Xid {xid}, {value:whole} in the last {window}"
     return [
         Rule(
             "GpuXid",
@@ -101,7 +119,7 @@ def _ecc() -> Rule:
             above=0.0,
             unless=(told,),
         ),
-        "GPU {gpu} had {value:whole} uncorrectable memory errors in the last 10 min",
+        "GPU {gpu} had {value:whole} uncorrectable memory errors in the last {window}",
         "Since {since}. What was computed from that memory is wrong. Restart the run from its last checkpoint, and reset "
         "the GPU, so that the row is replaced.",
     )
@@ -129,7 +147,7 @@ def _remapped() -> list[Rule]:
 def _nvlink(thresholds: ThresholdsSection) -> list[Rule]:
     errors = "trackside_gpu_nvlink_errors_total"
     look = (
-        "Since {since}. Collectives go at the pace of the slowest link: look at nvidia-smi nvlink --status and --errors, "
+        "Since {since}. Collectives go at the pace of the slowest link: look at nvidia-smi nvlink --status and --errorcounters, "
         "at the fabric manager's log, and for Xid 74."
     )
     down = Query("trackside_gpu_nvlink_links_up", above=0.5)
@@ -153,7 +171,7 @@ def _nvlink(thresholds: ThresholdsSection) -> list[Rule]:
             "NvlinkDegraded",
             "warning",
             Query(errors, (Matcher("error", "recovery"),), "change", LATELY, by=GPU, above=0.0),
-            "NVLinks of GPU {gpu} had to recover {value:whole} times in the last 10 min",
+            "NVLinks of GPU {gpu} had to recover {value:whole} times in the last {window}",
             look,
             variant="recovered",
         ),
@@ -163,7 +181,7 @@ def _nvlink(thresholds: ThresholdsSection) -> list[Rule]:
             Query(
                 errors, (Matcher("error", CORRECTED, "=~"),), "change", LATELY, by=GPU, above=thresholds.nvlink_errors
             ),
-            "NVLinks of GPU {gpu} had {value:whole} errors in the last 10 min",
+            "NVLinks of GPU {gpu} had {value:whole} errors in the last {window}",
             look,
         ),
     ]

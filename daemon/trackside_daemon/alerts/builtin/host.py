@@ -51,7 +51,7 @@ def _memory(thresholds: ThresholdsSection) -> list[Rule]:
                 window=MINUTE,
                 above=thresholds.host_memory_stalled_ratio,
             ),
-            "nothing got on for want of memory in {value:percent} of the last minute",
+            "nothing got on for want of memory in {value:percent} of the last {window}",
             look,
             keep_firing=MINUTE,
         ),
@@ -68,7 +68,7 @@ def _io(thresholds: ThresholdsSection) -> Rule:
             window=MINUTE,
             above=thresholds.io_stalled_ratio,
         ),
-        "nothing got on for want of IO in {value:percent} of the last minute, and so for 5 min",
+        "nothing got on for want of IO in {value:percent} of the last {window}, and so for 5 min",
         "Since {since}. Look at which disk is busy (trackside_host_disk_io_time_seconds_total), at checkpoints being written "
         "and at where the data is read from.",
         lasting=LONG,
@@ -86,7 +86,7 @@ def _cpu(thresholds: ThresholdsSection) -> Rule:
             window=MINUTE,
             above=thresholds.cpu_waiting_ratio,
         ),
-        "something waited for a CPU in {value:percent} of the last minute, and so for 5 min",
+        "something waited for a CPU in {value:percent} of the last {window}, and so for 5 min",
         "Since {since}. Look at the number of data loader workers and of threads (OMP_NUM_THREADS) against the CPUs, and at "
         "who else computes here.",
         lasting=LONG,

@@ -66,7 +66,7 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
                 by=(*RANK, "cause"),
                 above=0.0,
             ),
-            "data loader workers of rank {rank} of {run} died: {cause}, {value:whole} in the last 10 min",
+            "data loader workers of rank {rank} of {run} died: {cause}, {value:whole} in the last {window}",
             "Since {since}. After SIGBUS look at /dev/shm, after OOM at the memory limit, else at the worker's own error.",
         ),
     ]
