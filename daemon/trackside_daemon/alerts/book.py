@@ -102,7 +102,9 @@ class Book:
         """Once a second or so: resolves what is over, forgets what has been for long, and lets fire what waits and may."""
         self._heed(now)
         for key, entry in list(self._entries.items()):
-            if entry.is_due(now) or (entry.fires and self.off.has(entry.alert, entry.labels)):
+            off = entry.fires and self.off.has(entry.alert, entry.labels)
+            if off or entry.is_due(now):
+                entry.silenced = entry.silenced or off  # nobody misses it
                 self._resolve(key, entry, now)
             elif entry.ended is not None and not 0 <= now - entry.ended < SHOWN_SECONDS:
                 del self._entries[key]

@@ -45,7 +45,7 @@ def test_alerts_of_a_run_that_begin_within_a_second_are_one_message_the_worst_fi
 
 def test_then_there_is_one_message_a_minute_but_a_critical_one_waits_a_second() -> None:
     box = Grouping(ALL)
-    box.put(alert("LossPlateau", severity="info"), 0.0)
+    box.put(alert("GpuHot", severity="warning"), 0.0)
     sent(box, 1.0)
     box.put(alert("SlowStep", severity="warning"), 2.0)
     assert box.due() == 61.0
@@ -58,7 +58,37 @@ def test_then_there_is_one_message_a_minute_but_a_critical_one_waits_a_second() 
     assert [(one.alert, one.ended is None) for one in (*ending.alerts, *ending.others)] == [
         ("SlowStep", False),
         ("NonFinite", True),
+        ("GpuHot", True),
     ]
+
+
+def test_a_warning_does_not_wait_for_an_info_that_was_told_and_infos_wait_for_each_other() -> None:
+    box = Grouping(ALL)
+    box.put(alert("RunStarted", severity="info"), 0.0)
+    sent(box, 1.0)
+    box.put(alert("LossHardBatch", severity="info"), 2.0)
+    assert box.due() == 61.0
+    box.put(alert("SlowStep", severity="warning"), 3.0)
+    assert sent(box, 4.0) == ["SlowStep", "LossHardBatch"]
+
+
+def test_a_test_waits_for_nothing_and_nothing_waits_for_it() -> None:
+    box = Grouping(ALL)
+    box.put(alert("GpuHot", severity="warning", run=""), 0.0)
+    sent(box, 1.0)
+    for moment in (2.0, 5.0):
+        box.put(alert("TestAlert", severity="warning", run="", started=moment), moment)
+        assert sent(box, moment + 1) == ["TestAlert"]
+    box.put(alert("GpuThrottled", severity="warning", run=""), 10.0)
+    assert box.due() == 61.0
+
+
+def test_other_words_of_what_a_training_raises_are_told_though_the_title_is_the_same() -> None:
+    box = Grouping(ALL)
+    box.put(alert("UserAlert", description="for 1000 steps"), 0.0)
+    assert sent(box, 1.0) == ["UserAlert"]
+    box.put(alert("UserAlert", description="for 2000 steps"), 60.0)
+    assert sent(box, 61.0) == ["UserAlert"]
 
 
 def test_of_64_ranks_the_newest_word_is_sent_and_sent_once() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.sinks.sink import Message
 from trackside_daemon.alerts.sinks.wants import Key, key, rank, said
+from trackside_daemon.alerts.trial import TEST_ALERT
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.wants import Wants
@@ -17,7 +18,7 @@ WAIT_SECONDS = 1.0
 """Alerts of a run that begin within it are one message."""
 
 INTERVAL_SECONDS = 60.0
-"""Between two messages about a run; a new critical alert does not wait for it."""
+"""Between two messages about a run. A new critical alert does not wait for it, nor does a warning that follows infos."""
 
 GIVE_UP_SECONDS = 3600.0
 """What has been over for so long, and could not be told, is no news any more."""
@@ -59,7 +60,7 @@ class Grouping:
         self._most = most
         self._entries: dict[Key, _Entry] = {}
         self._due: dict[str, float] = {}
-        self._last: dict[str, float] = {}
+        self._last: dict[tuple[str, bool], float] = {}
 
     def __len__(self) -> int:
         return sum(entry.waits for entry in self._entries.values())
@@ -100,7 +101,8 @@ class Grouping:
 
     def sent(self, message: Message, now: float) -> list[Alert]:
         """See `Outbox`."""
-        self._last[message.group] = now
+        for grave in {False, any(map(_is_grave, message.alerts))}:
+            self._last[message.group, grave] = now
         for alert in message.alerts:
             entry = self._entries.get(key(alert))
             if entry is not None:
@@ -154,8 +156,8 @@ class Grouping:
             return
         if not entry.waits:
             entry.waits, entry.since = True, now
-        urgent = alert.ended is None and alert.severity == "critical"
-        last = -inf if urgent else self._last.get(alert.run, -inf)
+        urgent = alert.ended is None and (alert.severity == "critical" or alert.alert == TEST_ALERT)
+        last = -inf if urgent else self._last.get((alert.run, _is_grave(alert)), -inf)
         due = max(now + WAIT_SECONDS, last + INTERVAL_SECONDS)
         self._due[alert.run] = min(due, self._due.get(alert.run, inf))
 
@@ -175,6 +177,11 @@ class Grouping:
     def _drop(self) -> None:
         waiting = [entry for entry in self._entries.values() if entry.waits and not entry.flies]
         self._give_up(min(waiting, key=lambda entry: (rank(entry.alert), entry.since)))
+
+
+def _is_grave(alert: Alert) -> bool:
+    """Whether warnings wait after it."""
+    return rank(alert) > 0 and alert.alert != TEST_ALERT
 
 
 def _is_known(entry: _Entry) -> bool:
