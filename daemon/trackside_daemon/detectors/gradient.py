@@ -88,6 +88,7 @@ class Gradient:
         self._last_told = -APART
         self._low = 0
         self._low_since = 0
+        self._risen = 0
         self._vanishing = False
 
     def take(self, column: Column, context: Context) -> Iterator[Finding]:
@@ -99,7 +100,8 @@ class Gradient:
                 size = log(norm) if norm > LEAST else log(LEAST)
                 yield from self._judge(at, step, size, context)
                 yield from self._judge_low(at, step, size)
-                self._remember(size)
+                if norm >= NOTHING:
+                    self._remember(size)
 
     def _judge(self, at: int, step: int, size: float, context: Context) -> Iterator[Finding]:
         if len(self._near) < NEAR:
@@ -127,7 +129,8 @@ class Gradient:
         low = size < log(NOTHING) or (under > self._vanished and under > self._scales * self._scale())
         if not low:
             self._low = 0
-            if self._vanishing:
+            self._risen += 1
+            if self._vanishing and self._risen >= VANISHED:
                 self._vanishing = False
                 yield Finding(
                     "GradientVanishing",
@@ -137,6 +140,7 @@ class Gradient:
                     over=True,
                 )
             return
+        self._risen = 0
         if not self._low:
             self._low_since = step
         self._low += 1

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from math import inf, isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.detectors.base import Finding
-from trackside_daemon.detectors.schedule import CHANCE, CHANCE_BY_TIME, Schedule
+from trackside_daemon.detectors.schedule import ALIKE, CHANCE, CHANCE_BY_TIME, Schedule
 from trackside_daemon.detectors.window import Window
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ CALM = 20
 
 USUAL = 1000
 """Samples after which slow steps are what is usual now."""
+
+USED_TO, LATELY = 3, 10_000
+"""So many that were told, and were as long, among so many samples: one more is information, since who was to know does."""
 
 WORTH = 1.0
 """Seconds lost by one step that are worth a person's attention; less is information."""
@@ -84,6 +88,7 @@ class SlowStep:
         self._pause = (-APART - 1, 0.0)
         self._usual: float | None = None
         self._told_at = 0
+        self._told: deque[tuple[int, float]] = deque(maxlen=2 * USED_TO)
         self._calm = 0
 
     def take(self, column: Column, context: Context) -> Iterator[Finding]:
@@ -118,7 +123,9 @@ class SlowStep:
         told = self._is_slow(slow.seconds, slow.usual) and scales > self._scales
         if told and not self._crowded(slow) and not self._due(slow):
             if self._index - self._last_slow > APART:
-                yield Finding("SlowStep", "warning" if slow.seconds - slow.usual >= WORTH else "info", at, slow.text())
+                worth = slow.seconds - slow.usual >= WORTH and not self._is_used_to(slow.excess)
+                yield Finding("SlowStep", "warning" if worth else "info", at, slow.text())
+                self._told.append((self._index, slow.excess))
                 if self._usual is None:
                     self._usual, self._told_at = slow.usual, self._index
             self._last_slow = self._index
@@ -126,6 +133,10 @@ class SlowStep:
             self._by_step.note(slow.step, slow.excess)
         if self._by_time is not None and isfinite(slow.time):
             self._by_time.note(slow.time, slow.excess)
+
+    def _is_used_to(self, excess: float) -> bool:
+        since = self._index - LATELY
+        return sum(at > since and ALIKE * was >= excess for at, was in self._told) >= USED_TO
 
     def _is_slow(self, seconds: float, usual: float) -> bool:
         return seconds > self._ratio * usual and seconds - usual >= self._lost
