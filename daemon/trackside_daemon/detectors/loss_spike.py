@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Finding
 from trackside_daemon.detectors.jumps import Jump, Jumps
-from trackside_daemon.detectors.words import HUGE, count, number, rate_raised, times
+from trackside_daemon.detectors.words import HUGE, count, factor, number, rate_raised, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -132,12 +132,12 @@ class LossSpike:
 
 
 def _text(step: int, value: float, jump: Jump, context: Context) -> str:
-    """``loss 5.31 at step 31,219, 2.4 times the 2.2 of the steps before (41 times their noise above)``."""
+    """``loss 5.31 at step 31,219, 2.41 times the 2.2 of the steps before (41 times their noise above)``."""
     text = f"loss {number(value)} at step {count(step)}, {times(value, jump.before, jump.noise)} of the steps before"
     if jump.noise:
-        text += f" ({jump.height / jump.noise:,.0f} times their noise above)"
+        text += f" ({factor(jump.height / jump.noise)} their noise above)"
     moved = context.gradients.get(step)
     if moved is not None:
         says = "agrees" if moved >= MOVED else "does not move"
-        text += f"; the gradient norm {says} ({moved:.1f} times its own of late)"
+        text += f"; the gradient norm {says} ({factor(moved)} its own of late)"
     return text + rate_raised(step, context)

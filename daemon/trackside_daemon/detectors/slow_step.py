@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside_daemon.detectors.base import Finding
 from trackside_daemon.detectors.schedule import ALIKE, CHANCE, CHANCE_BY_TIME, Schedule
 from trackside_daemon.detectors.window import Window
+from trackside_daemon.detectors.words import factor, lasted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +40,9 @@ USUAL = 1000
 """Samples after which slow steps are what is usual now."""
 
 USED_TO, LATELY = 3, 10_000
-"""So many that were told, and were as long, among so many samples: one more is information, since who was to know does."""
+"""So many that were told among so many samples, none of them shorter by more than `ALIKE`: one more is information only,
+since whoever was to know of them does.
+"""
 
 WORTH = 1.0
 """Seconds lost by one step that are worth a person's attention; less is information."""
@@ -61,8 +64,9 @@ class Slow(NamedTuple):
     def text(self) -> str:
         """For a human."""
         return (
-            f"step {self.step:,} took {self.seconds:.3g} s, {self.seconds / self.usual:.1f} times the {self.usual:.3g} s "
-            f"of the steps before: {self.seconds - self.usual:.3g} s lost, and no schedule of pauses explains it"
+            f"step {self.step:,} took {lasted(self.seconds)}, {factor(self.seconds / self.usual)} the "
+            f"{lasted(self.usual)} of the steps before: {lasted(self.seconds - self.usual)} lost, and no schedule of "
+            f"pauses explains it"
         )
 
 
@@ -135,6 +139,7 @@ class SlowStep:
             self._by_time.note(slow.time, slow.excess)
 
     def _is_used_to(self, excess: float) -> bool:
+        """Whether as long ones have been told often enough."""
         since = self._index - LATELY
         return sum(at > since and ALIKE * was >= excess for at, was in self._told) >= USED_TO
 
