@@ -6,16 +6,47 @@ import pytest
 
 from trackside_daemon.detectors.roles import role
 
-ALONE = """
-    loss train/loss train_loss loss/lm loss_value loss/cross_entropy cross_entropy_loss loss/mlm loss/valuable
-    3d_loss loss/bce segmentation_loss loss/generation loss/pathology
-""".split()
+ALONE = [
+    "loss",
+    "train/loss",
+    "train_loss",
+    "loss/lm",
+    "loss_value",
+    "loss/cross_entropy",
+    "cross_entropy_loss",
+    "loss/mlm",
+    "loss/valuable",
+    "3d_loss",
+    "loss/bce",
+    "segmentation_loss",
+    "loss/generation",
+    "loss/pathology",
+]
 
-OPPOSED = """
-    d_loss D_loss train/g_loss loss_d loss/g loss/discriminator loss/generator adversarial_loss loss/critic
-    critic/loss policy_loss train/policy_gradient_loss value_loss loss/value actor_loss entropy_loss loss/entropy
-    loss/kl kl_loss td_loss qf1_loss loss.pg
-""".split()
+OPPOSED = [
+    "d_loss",
+    "D_loss",
+    "train/g_loss",
+    "loss_d",
+    "loss/g",
+    "loss/discriminator",
+    "loss/generator",
+    "adversarial_loss",
+    "loss/critic",
+    "critic/loss",
+    "policy_loss",
+    "train/policy_gradient_loss",
+    "value_loss",
+    "loss/value",
+    "actor_loss",
+    "entropy_loss",
+    "loss/entropy",
+    "loss/kl",
+    "kl_loss",
+    "td_loss",
+    "qf1_loss",
+    "loss.pg",
+]
 
 
 @pytest.mark.parametrize("key", ALONE)
