@@ -64,8 +64,8 @@ def test_a_silence_is_made_listed_shown_and_ended(troubled: Daemon) -> None:
     _, printed, _ = run(troubled, "silence", "--list")
     assert re.search(rf"^{made[1]}  {UNTIL}  alert=NonFinite run=net-\*  known$", printed, re.MULTILINE)
     _, printed, _ = run(troubled, "alerts", "--firing")
-    assert re.search(r"^NonFinite .* silenced until \d\d-\d\d \d\d:\d\d$", printed, re.MULTILINE)
-    assert re.search(r"^RunStarted .* firing$", printed, re.MULTILINE)
+    assert re.search(r"^ *\d+  NonFinite .* silenced until \d\d-\d\d \d\d:\d\d$", printed, re.MULTILINE)
+    assert re.search(r"^ *\d+  RunStarted .* firing$", printed, re.MULTILINE)
     assert max(map(len, printed.splitlines())) <= 80
     assert run(troubled, "silence", "--end", made[1]) == (
         *(0, f"silence {made[1]} is ended; what fires of it is told now\n"),
