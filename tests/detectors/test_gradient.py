@@ -71,8 +71,14 @@ def test_a_norm_that_vanishes_is_told_and_when_it_is_back() -> None:
     values = [*norms(600), *norms(60, level=1e-4), *norms(100)]
     fed = feed(Gradient(), values)
     vanished = [finding for finding in fed if finding.alert == "GradientVanishing"]
-    assert [(finding.at, finding.over) for finding in vanished] == [(619, False), (660, True)]
+    assert [(finding.at, finding.over) for finding in vanished] == [(619, False), (679, True)]
     assert "since step 600" in vanished[0].text
+
+
+def test_a_norm_that_rises_for_a_few_samples_still_vanishes() -> None:
+    low = norms(40, level=1e-4)
+    fed = feed(Gradient(), [*norms(600), *low, *norms(19), *low, *norms(19), *low])
+    assert [(finding.at, finding.over) for finding in fed if finding.alert == "GradientVanishing"] == [(619, False)]
 
 
 def test_a_norm_that_stays_low_is_the_usual_in_the_end() -> None:
@@ -96,7 +102,11 @@ def test_one_sample_that_was_not_logged_changes_nothing() -> None:
 
 
 def test_a_norm_that_is_nothing_from_the_start_is_told() -> None:
-    assert [finding.alert for finding in feed(Gradient(), [0.0] * 100)] == ["GradientVanishing"]
+    (finding,) = feed(Gradient(), [0.0] * 100)
+    assert finding.alert == "GradientVanishing"
+    assert (
+        finding.text == "the gradient norm is 0 at step 19 and has been so low since step 0: hardly anything is learnt"
+    )
 
 
 def test_a_norm_that_fades_with_the_rate_is_not_told() -> None:
@@ -124,3 +134,20 @@ def test_what_is_no_number_is_passed_over() -> None:
 def test_it_says_the_same_however_it_is_fed(parts: list[tuple[int, float]], size: int) -> None:
     values = [level for count, level in parts for _ in range(count)]
     same_in_parts_and_beforehand(Gradient, values, size)
+
+
+def test_a_norm_that_is_mostly_zero_is_told_once_and_measures_nothing() -> None:
+    rng = random.Random(5)
+    values = [rng.expovariate(100.0) if rng.random() < 0.1 else 0.0 for _ in range(5000)]
+    fed = feed(Gradient(), values)
+    assert [(finding.alert, finding.over) for finding in fed] == [("GradientVanishing", False)]
+    assert fed[0].text.startswith("the gradient norm is 0 at step ")
+
+
+def test_an_explosion_is_over_where_the_norm_vanishes() -> None:
+    fed = feed(Gradient(), [*norms(300), 4000.0, *([0.0] * 100)])
+    assert {(finding.alert, finding.at, finding.over) for finding in fed} == {
+        ("GradientExplosion", 300, False),
+        ("GradientExplosion", 320, True),
+        ("GradientVanishing", 320, False),
+    }

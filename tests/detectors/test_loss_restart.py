@@ -20,9 +20,10 @@ def test_a_step_that_falls_is_found_at_once_and_is_over_when_caught_up() -> None
 def test_a_model_made_anew_is_seen_by_its_loss() -> None:
     values = falling(400, start=8, end=0.5) + falling(400, start=8, end=0.5)
     findings = found(LossRestart(), column(values))
-    assert alarms(findings, "LossRestart") == [400]
-    assert "made anew" in findings[0].text
-    assert ends(findings, "LossRestart") == [464]
+    assert alarms(findings, "LossRestart") == [401]
+    assert "since step 400 the loss is what it began with" in findings[0].text
+    assert "0.5" in findings[0].text
+    assert ends(findings, "LossRestart") == [465]
 
 
 def test_a_step_that_counts_within_epochs_is_no_restart() -> None:
@@ -38,3 +39,15 @@ def test_from_the_first_step_anew_is_one_when_the_loss_is() -> None:
 
 def test_a_healthy_run_is_quiet() -> None:
     assert not found(LossRestart(), column(falling(5000, noise=0.1)))
+
+
+def test_a_spike_as_high_as_the_beginning_is_no_restart() -> None:
+    values = falling(400, start=8, end=0.5)
+    values[300] = 8.0
+    values[350:352] = [8.0, 3.0]
+    assert not found(LossRestart(), column(values))
+
+
+def test_a_step_that_falls_to_a_model_made_anew_is_told_once() -> None:
+    values = falling(400, start=8, end=0.5)
+    assert alarms(found(LossRestart(), column(values * 2, [*range(400)] * 2)), "LossRestart") == [400]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING
 
 import pytest
 from detectors.losses import alarms, column, ends, falling, found
 
 from trackside_daemon.detectors.base import Context
 from trackside_daemon.detectors.loss_spike import LossSpike
+
+if TYPE_CHECKING:
+    from trackside_daemon.detectors.base import Finding
 
 
 def _with(values: list[float], at: int, *heights: float) -> list[float]:
@@ -124,3 +128,64 @@ def test_a_restart_ends_it_and_begins_anew() -> None:
 def test_a_jump_after_a_level_that_fell_at_once_is_found() -> None:
     values = [28 + 0.1 * (i % 3) for i in range(40)] + [2 - 0.02 * i for i in range(15)] + [5.8, 5.7, 5.6]
     assert alarms(found(LossSpike(), column(values)), "LossSpike")[0] == 55
+
+
+def _jumpy(count: int, heights: dict[int, float], *, lasting: int = 1) -> list[float]:
+    """A loss of 2 that jumps to so many times itself at these places."""
+    draw = random.Random(5)
+    values = [2 * (1 + draw.gauss(0, 0.02)) for _ in range(count)]
+    for at, height in heights.items():
+        values[at : at + lasting] = [height * value for value in values[at : at + lasting]]
+    return values
+
+
+def _told(findings: list[Finding]) -> list[tuple[str, int]]:
+    return [(finding.alert, finding.at) for finding in findings if not finding.over]
+
+
+def test_the_fourth_jump_that_comes_back_by_itself_is_how_these_losses_are() -> None:
+    findings = found(LossSpike(), column(_jumpy(2000, dict.fromkeys([400, 700, 1000, 1300, 1600], 3.0))))
+    assert _told(findings) == [
+        *(("LossSpike", at) for at in (400, 700, 1000)),
+        *(("LossHardBatch", at) for at in (1300, 1600)),
+    ]
+
+
+def test_a_jump_that_is_greater_than_what_is_usual_is_told() -> None:
+    findings = found(LossSpike(), column(_jumpy(2000, {400: 3.0, 700: 3.0, 1000: 3.0, 1300: 9.0})))
+    assert alarms(findings, "LossSpike") == [400, 700, 1000, 1300]
+    values = _jumpy(2000, {400: 3.0, 700: 3.0, 1000: 3.0, 1300: 3.0, 1301: 9.0})
+    assert alarms(found(LossSpike(), column(values)), "LossSpike") == [400, 700, 1000, 1301]
+
+
+def test_a_jump_of_usual_height_that_stays_is_told_at_its_third_sample() -> None:
+    values = _jumpy(2000, {400: 3.0, 700: 3.0, 1000: 3.0})
+    values[1300:1330] = [3 * value for value in values[1300:1330]]
+    findings = found(LossSpike(), column(values))
+    assert alarms(findings, "LossHardBatch") == [1300]
+    assert alarms(findings, "LossSpike")[:4] == [400, 700, 1000, 1302]
+
+
+def test_jumps_that_were_long_ago_are_not_what_is_usual() -> None:
+    findings = found(LossSpike(), column(_jumpy(12000, dict.fromkeys([400, 700, 1000, 11500], 3.0))))
+    assert alarms(findings, "LossSpike") == [400, 700, 1000, 11500]
+
+
+def test_what_jumps_where_nearly_all_is_learnt_is_information_until_it_stays() -> None:
+    draw = random.Random(6)
+    values = [2.3 * 0.5 ** (i / 30) + 1e-4 * (1 + draw.gauss(0, 0.05)) for i in range(1000)]
+    values[700] = 0.01
+    assert _told(found(LossSpike(), column(values))) == [("LossHardBatch", 700)]
+    values[701:740] = [0.01] * 39
+    assert _told(found(LossSpike(), column(values)))[:2] == [("LossHardBatch", 700), ("LossSpike", 702)]
+    values[700] = 0.5
+    assert ("LossSpike", 700) in _told(found(LossSpike(), column(values)))
+
+
+def test_numbers_that_nobody_reads_are_not_told() -> None:
+    context = Context()
+    context.gradients = {300: 2e9}
+    values = _with(falling(600), 300, 5000.0)
+    text = found(LossSpike(), column(values), context)[0].text
+    assert "more than 1,000 times the" in text
+    assert "the gradient norm agrees (more than 1,000 times its own of late)" in text

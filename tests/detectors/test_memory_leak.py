@@ -118,3 +118,23 @@ def test_it_says_the_same_however_it_is_fed(parts: list[tuple[int, float]], size
             held += each
             values.append(held)
     same_in_parts_and_beforehand(partial(MemoryLeak, limit=1e4), values, size)
+
+
+def test_a_cache_that_fills_ever_slower_is_over_and_not_told_again() -> None:
+    values = [4000 * (2 - 0.9998**index) * MEGA for index in range(30000)]
+    assert len(alarms(feed(MemoryLeak(), values))) <= 2
+    filled = [(4000 + 0.4 * min(index, 10000)) * MEGA for index in range(30000)]
+    fed = feed(MemoryLeak(), filled)
+    assert [finding.over for finding in fed] == [False, True]
+    assert "less than a third as fast" in fed[1].text or "no more" in fed[1].text
+
+
+def test_a_steady_leak_is_not_over_once_much_has_leaked() -> None:
+    assert [finding.over for finding in feed(MemoryLeak(), leaking(20000, each=1.0))] == [False]
+
+
+def test_a_leak_that_goes_on_after_a_rest_is_told_again() -> None:
+    values = [*leaking(300, each=1.0), *leaking(500, start=800, each=0), *leaking(400, start=800, each=1.0)]
+    told = alarms(feed(MemoryLeak(), values))
+    assert len(told) == 2
+    assert 800 < told[1] < 950

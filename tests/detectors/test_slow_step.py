@@ -179,3 +179,19 @@ def test_what_costs_nothing_worth_a_look_is_not_told() -> None:
     values = [0.001 * value for value in paused(300, {217: 100.0})]
     assert not feed(SlowStep(lost=0.05), values)
     assert alarms(feed(SlowStep(lost=0.02), values)) == [217]
+
+
+def _severities(at: dict[int, float], count: int = 3000) -> list[str]:
+    return [finding.severity for finding in feed(SlowStep(), paused(count, at)) if not finding.over]
+
+
+def test_a_fourth_step_as_slow_of_late_is_information() -> None:
+    three = dict.fromkeys([200, 333, 1021], 8.0)
+    assert _severities({**three, 1613: 9.0}) == ["warning"] * 3 + ["info"]
+    assert _severities({**three, 1613: 60.0}) == ["warning"] * 4
+    assert _severities({**three, 11613: 9.0}, 12000) == ["warning"] * 4
+
+
+def test_a_machine_that_slept_is_told_in_hours() -> None:
+    fed = feed(SlowStep(), paused(300, {217: 96001.8}))
+    assert "8 h 2 min, more than 1,000 times the 0.3 s of the steps before: 8 h 2 min lost" in fed[0].text

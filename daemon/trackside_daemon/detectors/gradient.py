@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Finding
 from trackside_daemon.detectors.window import Window
+from trackside_daemon.detectors.words import factor, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,6 +89,7 @@ class Gradient:
         self._last_told = -APART
         self._low = 0
         self._low_since = 0
+        self._risen = 0
         self._vanishing = False
 
     def take(self, column: Column, context: Context) -> Iterator[Finding]:
@@ -99,7 +101,8 @@ class Gradient:
                 size = log(norm) if norm > LEAST else log(LEAST)
                 yield from self._judge(at, step, size, context)
                 yield from self._judge_low(at, step, size)
-                self._remember(size)
+                if norm >= NOTHING:
+                    self._remember(size)
 
     def _judge(self, at: int, step: int, size: float, context: Context) -> Iterator[Finding]:
         if len(self._near) < NEAR:
@@ -118,7 +121,7 @@ class Gradient:
                 self._last_told = self._exploded_at = self._index
         elif self._exploded_at is not None and self._index - self._exploded_at >= CALM:
             self._exploded_at, self._critical = None, False
-            text = f"the gradient norm is {exp(size):.3g} at step {step:,}, as usual of late"
+            text = f"the gradient norm is {_norm(size)} at step {step:,}, as usual of late"
             yield Finding("GradientExplosion", "warning", at, text, over=True)
 
     def _judge_low(self, at: int, step: int, size: float) -> Iterator[Finding]:
@@ -127,23 +130,30 @@ class Gradient:
         low = size < log(NOTHING) or (under > self._vanished and under > self._scales * self._scale())
         if not low:
             self._low = 0
-            if self._vanishing:
+            self._risen += 1
+            if self._vanishing and self._risen >= VANISHED:
                 self._vanishing = False
                 yield Finding(
                     "GradientVanishing",
                     "warning",
                     at,
-                    f"the gradient norm is {exp(size):.3g} again at step {step:,}",
+                    f"the gradient norm is {_norm(size)} again at step {step:,}",
                     over=True,
                 )
             return
+        self._risen = 0
         if not self._low:
             self._low_since = step
         self._low += 1
         if self._low == VANISHED and not self._vanishing:
             self._vanishing = True
-            text = f"the gradient norm is {exp(size):.3g} at step {step:,} and has been so low since step {self._low_since:,}, where {exp(usual):.3g} was usual: hardly anything is learnt"
-            yield Finding("GradientVanishing", "warning", at, text)
+            yield Finding("GradientVanishing", "warning", at, self._vanished_text(step, size, usual))
+
+    def _vanished_text(self, step: int, size: float, usual: float) -> str:
+        text = f"the gradient norm is {_norm(size)} at step {step:,} and has been so low since step {self._low_since:,}"
+        if usual > log(NOTHING):
+            text += f", where {number(exp(usual))} was usual"
+        return f"{text}: hardly anything is learnt"
 
     def _beyond(self) -> float:
         """How far above the usual a norm must lie: logarithms."""
@@ -182,5 +192,11 @@ class Gradient:
                 self._block.clear()
 
 
+def _norm(size: float) -> str:
+    """The norm whose logarithm is *size*."""
+    return number(exp(size)) if size > log(LEAST) else "0"
+
+
 def _exploded(step: int, size: float, times: float) -> str:
-    return f"gradient norm {exp(size):.3g} at step {step:,}, {times:.3g} times the {exp(size) / times:.3g} of the steps before"
+    usual = number(exp(size) / times)
+    return f"gradient norm {number(exp(size))} at step {step:,}, {factor(times)} the {usual} of the steps before"

@@ -26,8 +26,9 @@ OVER = 64
 class LossRestart:
     """A loss that begins anew where the training went back.
 
-    It has when the step falls, or when the loss is at once what it was at the beginning: the model was made anew. A
-    step that falls to where it began, while the loss goes on, only counts within epochs.
+    It has when the step falls, or when two losses in a row are at once what it was at the beginning: the model was made
+    anew. A single one is a spike, which is gone by then or seldom as high. A step that falls to where it began, while the
+    loss goes on, only counts within epochs.
     """
 
     alerts: tuple[str, ...] = ("LossRestart",)
@@ -36,7 +37,7 @@ class LossRestart:
         self._first_step: int | None = None
         self._step = 0
         self._began: list[float] = []
-        self._last: deque[float] = deque(maxlen=BEFORE)
+        self._last: deque[float] = deque(maxlen=BEFORE + 1)
         self._until: int | None = None
         self._left = 0
 
@@ -53,9 +54,11 @@ class LossRestart:
                     self._until, self._left = max(self._step, self._until or 0), 0
                     text = f"the training went back to step {count(step)} from {count(self._step)}"
                     yield Finding("LossRestart", "info", at, f"{text}; loss {number(value)}, {number(last[-1])} before")
-            elif self._is_anew(value) and value > LEAP * max(last):
+                last.clear()
+            elif self._is_anew(value) and self._has_leapt(value):
                 self._until, self._left = None, OVER
-                text = f"loss {number(value)} at step {count(step)} is what it began with, {number(last[-1])} before"
+                since = f"since step {count(self._step)} the loss is what it began with"
+                text = f"{since}, {number(value)} at step {count(step)}, {number(last[-2])} before"
                 yield Finding("LossRestart", "info", at, f"{text}: the model seems made anew")
             elif self._until is not None or self._left:
                 yield from self._follow(at, step)
@@ -69,6 +72,11 @@ class LossRestart:
             return False
         began = sum(self._began) / BEGINNING
         return ANEW[0] * began <= value <= ANEW[1] * began
+
+    def _has_leapt(self, value: float) -> bool:
+        """Whether it and the sample before are both far above those before them."""
+        *before, last = self._last
+        return bool(before) and self._is_anew(last) and min(last, value) > LEAP * max(before)
 
     def _follow(self, at: int, step: int) -> Iterator[Finding]:
         if self._until is not None and step >= self._until:

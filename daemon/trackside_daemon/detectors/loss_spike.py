@@ -2,15 +2,21 @@
 
 A single sample that stands out and does not move the gradients is a batch that is hard to learn: real runs have many,
 and they do no harm. It is told apart from a spike at once where there is a gradient norm, else by what comes next.
+
+Two kinds of jumps look like spikes and are none. Losses of small batches, and of those with wrong labels, jump again and
+again and come back by themselves: after the third one nobody is to be told of the next. And where nearly all is learnt,
+as in fine-tuning, the loss of one batch is many times that of the others and still next to nothing.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Finding
 from trackside_daemon.detectors.jumps import Jump, Jumps
-from trackside_daemon.detectors.words import HUGE, count, number, rate_raised, times
+from trackside_daemon.detectors.words import HUGE, count, factor, number, rate_raised, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +31,17 @@ AGREES = 3.0
 
 HARD, HARD_UNMOVED = 0.6, 1.0
 """Parts of the level by which a hard batch stands out at most, and where the gradients are seen not to move."""
+
+USED_TO, USED, LATELY = 3, 2 / 3, 10_000
+"""So many jumps, at least of this part of the height, that came back by themselves among so many samples: one more is how
+these losses are. None of them has more samples up than the first number; one with as many up is told.
+"""
+
+PASSED = 16
+"""Jumps that came back that are remembered."""
+
+BEGINNING, LITTLE = 5, 0.01
+"""The first samples, whose median is what there was to learn, and the part of it that is next to nothing."""
 
 BACK, GIVEN_UP = 5, 64
 """Samples in a row at the level of before that end it, and samples above it after which it is no spike any more."""
@@ -45,6 +62,10 @@ class LossSpike:
         self._begun = Jump(0.0, 0.0, 0.0)
         self._first = 0
         self._high = self._back = self._seen = 0
+        self._index = 0
+        self._passed: deque[tuple[int, float]] = deque(maxlen=PASSED)
+        self._beginning: list[float] = []
+        self._little = 0.0
 
     def take(self, column: Column, context: Context) -> Iterator[Finding]:
         """What is found in the samples that come next."""
@@ -56,6 +77,10 @@ class LossSpike:
                 yield from self._end(at, f"the training went back to step {count(step)}")
                 jumps.clear()
             self._step = step
+            self._index += 1
+            if self._index <= BEGINNING:
+                self._beginning.append(abs(value))
+                self._little = LITTLE * median(self._beginning)
             jump = jumps.take(value, agreed=step in gradients and gradients[step] >= AGREES)
             if self._alert:
                 yield from self._follow(at, step, value, jump, context)
@@ -65,29 +90,38 @@ class LossSpike:
     def _begin(self, at: int, step: int, value: float, jump: Jump, context: Context) -> Finding:
         moved = context.gradients.get(step)
         most = HARD if moved is None else HARD_UNMOVED if moved < MOVED else 0.0
-        hard = 0 < jump.height < most * jump.before
+        hard = jump.height < most * jump.before or self._is_ordinary(jump.height)
         self._alert = "LossHardBatch" if hard else "LossSpike"
         self._begun, self._first, self._high, self._back, self._seen = jump, step, 1, 0, 1
         text = _text(step, value, jump, context)
         return Finding(self._alert, "info", at, text) if hard else Finding(self._alert, "warning", at, text)
 
+    def _is_ordinary(self, height: float) -> bool:
+        """Whether such a jump is how these losses are, or next to nothing."""
+        if height < self._little:
+            return True
+        since = self._index - LATELY
+        return sum(at > since and was >= USED * height for at, was in self._passed) >= USED_TO
+
     def _follow(self, at: int, step: int, value: float, jump: Jump | None, context: Context) -> Iterator[Finding]:
         self._seen += 1
-        begun = self._begun
-        if value - begun.before > min(ABOVE * begun.height, max(ABOVE_NOISE * begun.noise, 0.1 * abs(begun.before))):
+        begun, height = self._begun, value - self._begun.before
+        if height > min(ABOVE * begun.height, max(ABOVE_NOISE * begun.noise, 0.1 * abs(begun.before))):
             self._high, self._back = self._high + 1, 0
-            if self._alert == "LossHardBatch":
+            if self._alert == "LossHardBatch" and (self._high >= USED_TO or not self._is_ordinary(height)):
                 yield Finding("LossHardBatch", "info", at, "it is more than a single batch", over=True)
                 self._alert = "LossSpike"
-                text = _text(step, value, begun._replace(height=value - begun.before), context)
+                text = _text(step, value, begun._replace(height=height), context)
                 yield Finding("LossSpike", "warning", at, f"{text}, and so since step {count(self._first)}")
-            elif jump:
+            elif jump and self._alert == "LossSpike":
                 yield Finding("LossSpike", "warning", at, _text(step, value, jump, context))
             elif self._seen > GIVEN_UP:
                 yield from self._end(at, f"loss stays at {number(value)}, above the {number(begun.before)} of before")
         else:
             self._back += 1
             if self._back >= BACK:
+                if self._high <= USED_TO:
+                    self._passed.append((self._index, begun.height))
                 was = "a single hard batch" if self._high == 1 else f"{self._high} samples were above"
                 yield from self._end(at, f"loss is back at {number(value)} at step {count(step)}: {was}")
 
@@ -98,12 +132,12 @@ class LossSpike:
 
 
 def _text(step: int, value: float, jump: Jump, context: Context) -> str:
-    """``loss 5.31 at step 31,219, 2.4 times the 2.2 of the steps before (41 times their noise above)``."""
+    """``loss 5.31 at step 31,219, 2.41 times the 2.2 of the steps before (41 times their noise above)``."""
     text = f"loss {number(value)} at step {count(step)}, {times(value, jump.before, jump.noise)} of the steps before"
     if jump.noise:
-        text += f" ({jump.height / jump.noise:,.0f} times their noise above)"
+        text += f" ({factor(jump.height / jump.noise)} their noise above)"
     moved = context.gradients.get(step)
     if moved is not None:
         says = "agrees" if moved >= MOVED else "does not move"
-        text += f"; the gradient norm {says} ({moved:.1f} times its own of late)"
+        text += f"; the gradient norm {says} ({factor(moved)} its own of late)"
     return text + rate_raised(step, context)

@@ -42,6 +42,11 @@ BEFORE = 100
 BEYOND = 0.75
 """The part of the growth by which it does."""
 
+SLOWED = 1 / 3
+"""Of the growth that was told: what grows by less is over. A part of what is held instead would end every steady leak, once
+enough has leaked, and keep a cache that hardly fills any more.
+"""
+
 TWICE = 2
 """Bins in a row at which it must be so, and at which it must not be any more for it to be over."""
 
@@ -74,6 +79,7 @@ class MemoryLeak:
         self._before: list[deque[float]] = [deque(maxlen=BEFORE) for _ in range(SIZES)]
         self._hits = [0] * SIZES
         self._told: int | None = None
+        self._grown = 0.0
         self._calm = 0
 
     def take(self, column: Column, context: Context) -> Iterator[Finding]:  # noqa: ARG002  memory is held in every phase
@@ -107,15 +113,24 @@ class MemoryLeak:
         leaks = last.step > bins[0].step and _grows(held, self._grew) and self._beyond(held, size)
         self._hits[size] = self._hits[size] + 1 if leaks else 0
         if self._told is None and self._hits[size] >= TWICE:
-            self._told, self._calm = size, 0
+            self._told, self._calm, self._grown = size, 0, held[-1] - held[0]
             yield Finding("HostMemoryLeak", "warning", at, self._text(bins, BIN * MERGED**size))
         elif self._told == size:
-            stands = held[-1] - held[0] < self._grew * held[0] / 3 or _rises(held) <= 0
+            stands = held[-1] - held[0] < SLOWED * self._grown or _rises(held) <= 0
             self._calm = self._calm + 1 if stands else 0
             if self._calm >= TWICE:
-                self._told = None
-                text = f"memory grows no more: {_bytes(bins[-1].least)} at step {last.step:,}"
+                how = "no more" if _rises(held) <= 0 else "less than a third as fast as it did"
+                text = f"memory grows {how}: {_bytes(held[-1])} at step {last.step:,}"
+                self._forget()
                 yield Finding("HostMemoryLeak", "warning", at, text, over=True)
+
+    def _forget(self) -> None:
+        """It is over: what has grown so far was told, and only what grows from here on, and beyond it, is news."""
+        self._told = None
+        self._hits = [0] * SIZES
+        for bins, before in zip(self._bins, self._before, strict=True):
+            before.extend(each.least for each in bins)
+            bins.clear()
 
     def _beyond(self, held: list[float], size: int) -> bool:
         """Whether it is the highest floor of late, and by most of its growth."""
@@ -165,7 +180,7 @@ def _slope(held: list[float], since: int) -> float:
 def _bytes(count: float) -> str:
     size = abs(count)
     for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
+        if size < 999.5:
             return f"{count:.3g} {unit}"
         size, count = size / 1000, count / 1000
     return f"{count:.3g} TB"

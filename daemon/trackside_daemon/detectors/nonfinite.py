@@ -20,18 +20,25 @@ CALM = 10
 SKIPPED, OF = 3, 20
 """Steps of the last ones that mixed precision may not skip: one now and then only lowers the loss scale."""
 
+FROM_THE_START = 40
+"""Norms before the first finite one that mixed precision may skip: its loss scale begins at 2**16 or 2**32, far above what
+the gradients bear, and each skipped step halves it.
+"""
+
 
 class NonFinite:
     """A value that is NaN or infinite.
 
     Args:
         skips: It is a gradient norm, of which single ones are so by design: with mixed precision, where the loss scale
-            was too great, the step is skipped and the scale lowered. These are told, but as nothing to act on.
+            was too great, the step is skipped and the scale lowered. These, and all at the very beginning until the scale
+            fits, are told, but as nothing to act on.
     """
 
     alerts: tuple[str, ...] = ("NonFinite",)
 
     def __init__(self, *, skips: bool = False) -> None:
+        self._skips = skips
         self._firing = False
         self._first = self._count = self._calm = self._seen = 0
         self._good: float | None = None
@@ -68,4 +75,5 @@ class NonFinite:
         if self._good is not None:
             text += f"; the last finite value was {number(self._good)}"
         many = self._seen - self._lately[0] < OF
-        return Finding("NonFinite", "critical" if many else "info", at, text)
+        begins = self._skips and self._good is None and self._count <= FROM_THE_START
+        return Finding("NonFinite", "critical" if many and not begins else "info", at, text)

@@ -8,6 +8,16 @@ from functools import lru_cache
 EVALUATION = re.compile(r"(^|[/_.])(eval|evaluation|val|valid|validation|dev|test)([/_.]|$)")
 """A key of evaluation comes seldom and jumps: nothing is compared with its training's."""
 
+OPPOSED = re.compile(
+    r"(?<![a-z0-9])("
+    r"d|g|disc|discriminator|gen|generator|gan|wgan|adv|adversarial|"
+    r"critic|actor|policy|pg|(?<!loss_)value|vf|qf?\d*|td|(?<!cross[-_/.])entropy|kl"
+    r")(?![a-z0-9])"
+)
+"""A loss of adversarial or of reinforcement learning: what it is measured against is learnt too, so that it rises and jumps in
+the best of runs. ``loss_value`` is what some call the only loss that they have.
+"""
+
 PART = re.compile(r"(^|[/_.])(\d+|(layers?|blocks?|stage|expert|params?|parameters?|h)\d*)([/_.]|$)")
 """A gradient norm with a number or such a word in its name is of a part of the model, and not the model's."""
 
@@ -22,9 +32,12 @@ _ROLES = (
 
 @lru_cache(maxsize=4096)
 def role(key: str) -> str:
-    """``loss``, ``evaluation`` (a loss of it), ``gradient``, ``rate``, ``duration``, ``memory``; empty for none."""
+    """``loss``, ``evaluation``, ``gradient``, ``rate``, ``duration``, ``memory``; empty for none.
+
+    ``evaluation`` are losses that are not compared with those before: of evaluation, and of what learns against another.
+    """
     name = key.lower()
     found = next((role for role, pattern in _ROLES if pattern.fullmatch(name)), "")
     if found == "gradient" and PART.search(name):
         return ""
-    return "evaluation" if found == "loss" and EVALUATION.search(name) else found
+    return "evaluation" if found == "loss" and (EVALUATION.search(name) or OPPOSED.search(name)) else found

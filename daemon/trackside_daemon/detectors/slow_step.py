@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from math import inf, isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.detectors.base import Finding
-from trackside_daemon.detectors.schedule import CHANCE, CHANCE_BY_TIME, Schedule
+from trackside_daemon.detectors.schedule import ALIKE, CHANCE, CHANCE_BY_TIME, Schedule
 from trackside_daemon.detectors.window import Window
+from trackside_daemon.detectors.words import factor, lasted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +39,11 @@ CALM = 20
 USUAL = 1000
 """Samples after which slow steps are what is usual now."""
 
+USED_TO, LATELY = 3, 10_000
+"""So many that were told among so many samples, none of them shorter by more than `ALIKE`: one more is information only,
+since whoever was to know of them does.
+"""
+
 WORTH = 1.0
 """Seconds lost by one step that are worth a person's attention; less is information."""
 
@@ -57,8 +64,9 @@ class Slow(NamedTuple):
     def text(self) -> str:
         """For a human."""
         return (
-            f"step {self.step:,} took {self.seconds:.3g} s, {self.seconds / self.usual:.1f} times the {self.usual:.3g} s "
-            f"of the steps before: {self.seconds - self.usual:.3g} s lost, and no schedule of pauses explains it"
+            f"step {self.step:,} took {lasted(self.seconds)}, {factor(self.seconds / self.usual)} the "
+            f"{lasted(self.usual)} of the steps before: {lasted(self.seconds - self.usual)} lost, and no schedule of "
+            f"pauses explains it"
         )
 
 
@@ -84,6 +92,7 @@ class SlowStep:
         self._pause = (-APART - 1, 0.0)
         self._usual: float | None = None
         self._told_at = 0
+        self._told: deque[tuple[int, float]] = deque(maxlen=2 * USED_TO)
         self._calm = 0
 
     def take(self, column: Column, context: Context) -> Iterator[Finding]:
@@ -118,7 +127,9 @@ class SlowStep:
         told = self._is_slow(slow.seconds, slow.usual) and scales > self._scales
         if told and not self._crowded(slow) and not self._due(slow):
             if self._index - self._last_slow > APART:
-                yield Finding("SlowStep", "warning" if slow.seconds - slow.usual >= WORTH else "info", at, slow.text())
+                worth = slow.seconds - slow.usual >= WORTH and not self._is_used_to(slow.excess)
+                yield Finding("SlowStep", "warning" if worth else "info", at, slow.text())
+                self._told.append((self._index, slow.excess))
                 if self._usual is None:
                     self._usual, self._told_at = slow.usual, self._index
             self._last_slow = self._index
@@ -126,6 +137,11 @@ class SlowStep:
             self._by_step.note(slow.step, slow.excess)
         if self._by_time is not None and isfinite(slow.time):
             self._by_time.note(slow.time, slow.excess)
+
+    def _is_used_to(self, excess: float) -> bool:
+        """Whether as long ones have been told often enough."""
+        since = self._index - LATELY
+        return sum(at > since and ALIKE * was >= excess for at, was in self._told) >= USED_TO
 
     def _is_slow(self, seconds: float, usual: float) -> bool:
         return seconds > self._ratio * usual and seconds - usual >= self._lost

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from trackside_daemon.detectors.base import Finding
 from trackside_daemon.detectors.slow_step import PAUSES
 from trackside_daemon.detectors.window import Window
+from trackside_daemon.detectors.words import lasted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,8 +87,8 @@ class Throughput:
             self._slower.clear()
             self._usual, self._blocks, self._back = usual, 0, 0
             text = (
-                f"steps take {now:.3g} s since about step {self._since:,}, {100 * (now / usual - 1):.0f} % more than "
-                f"the {usual:.3g} s before: {100 * (1 - usual / now):.0f} % of the throughput is lost at step {step:,}"
+                f"steps take {lasted(now)} since about step {self._since:,}, {100 * (now / usual - 1):.0f} % more than "
+                f"the {lasted(usual)} before: {100 * (1 - usual / now):.0f} % of the throughput is lost at step {step:,}"
             )
             yield Finding("ThroughputRegression", "warning", at, text)
 
@@ -96,9 +97,9 @@ class Throughput:
         self._blocks += 1
         self._back = self._back + 1 if level <= (1 + (self._ratio - 1) / 2) * usual else 0
         if self._back >= RETURNED:
-            text = f"steps take {level:.3g} s again at step {step:,}"
+            text = f"steps take {lasted(level)} again at step {step:,}"
         elif self._blocks >= USUAL:
-            text = f"steps have taken {level:.3g} s for {USUAL * BLOCK:,} samples: that is the usual now"
+            text = f"steps have taken {lasted(level)} for {USUAL * BLOCK:,} samples: that is the usual now"
             self._window.clear()
         else:
             return

@@ -30,8 +30,18 @@ def count(value: float) -> str:
 def times(value: float, other: float, noise: float = 0.0) -> str:
     """``2.4 times the 2.2``, or ``by 0.4 above the -0.1`` where *other* is too near nought for times to mean something."""
     if other > noise and value > 0:
-        return f"{value / other:.3g} times the {number(other)}"
+        return f"{factor(value / other)} the {number(other)}"
     return f"by {number(value - other)} above the {number(other)}"
+
+
+def factor(ratio: float) -> str:
+    """``2.41 times``, ``96 times``; beyond a thousand, where the other was next to nothing, digits say nothing more."""
+    return f"{ratio:.3g} times" if ratio < 999.5 else "more than 1,000 times"
+
+
+def lasted(seconds: float) -> str:
+    """How long a step took, in three digits: ``0.336 s``, ``42.1 s``; from 100 s on as `span` says it, ``8 h``."""
+    return f"{seconds:.3g} s" if seconds < 100 else span(seconds)
 
 
 def rate_raised(step: int, context: Context) -> str:

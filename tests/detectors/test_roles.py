@@ -1,0 +1,74 @@
+"""What a key is to the detectors, by its name."""
+
+from __future__ import annotations
+
+import pytest
+
+from trackside_daemon.detectors.roles import role
+
+ALONE = [
+    "loss",
+    "train/loss",
+    "train_loss",
+    "loss/lm",
+    "loss_value",
+    "loss/cross_entropy",
+    "cross_entropy_loss",
+    "loss/mlm",
+    "loss/valuable",
+    "3d_loss",
+    "loss/bce",
+    "segmentation_loss",
+    "loss/generation",
+    "loss/pathology",
+]
+
+OPPOSED = [
+    "d_loss",
+    "D_loss",
+    "train/g_loss",
+    "loss_d",
+    "loss/g",
+    "loss/discriminator",
+    "loss/generator",
+    "adversarial_loss",
+    "loss/critic",
+    "critic/loss",
+    "policy_loss",
+    "train/policy_gradient_loss",
+    "value_loss",
+    "loss/value",
+    "actor_loss",
+    "entropy_loss",
+    "loss/entropy",
+    "loss/kl",
+    "kl_loss",
+    "td_loss",
+    "qf1_loss",
+    "loss.pg",
+]
+
+
+@pytest.mark.parametrize("key", ALONE)
+def test_a_loss_that_is_minimised_alone(key: str) -> None:
+    assert role(key) == "loss"
+
+
+@pytest.mark.parametrize("key", ["eval/loss", "val_loss", "loss/val", "test.loss", "eval/d_loss"])
+def test_a_loss_of_evaluation_is_compared_with_none(key: str) -> None:
+    assert role(key) == "evaluation"
+
+
+@pytest.mark.parametrize("key", OPPOSED)
+def test_a_loss_whose_measure_is_learnt_too_is_compared_with_none(key: str) -> None:
+    assert role(key) == "evaluation"
+
+
+@pytest.mark.parametrize("key", ["d/grad_norm", "policy/grad_norm", "grad_norm/generator"])
+def test_its_gradients_are_those_of_any_other(key: str) -> None:
+    assert role(key) == "gradient"
+
+
+@pytest.mark.parametrize("key", ["entropy", "value", "reward", "accuracy", "layer.3/grad_norm", "colors", "glossary"])
+def test_what_is_not_known_has_no_role(key: str) -> None:
+    assert role(key) == ""
