@@ -11,8 +11,8 @@ from trackside_daemon.quantities import Pattern, Seconds, Texts, size_bytes
 from trackside_daemon.sections import Section
 
 
-def _bound(what: str, *, most: float = 1e18) -> Any:
-    return Field(ge=0, le=most, allow_inf_nan=False, description=what)
+def _bound(what: str, *, least: float = 0.0, most: float = 1e18) -> Any:
+    return Field(ge=least, le=most, allow_inf_nan=False, description=what)
 
 
 def _share(what: str) -> Any:
@@ -64,8 +64,48 @@ class ThresholdsSection(Section):
         float, _share("CpuSaturated: share of periods in which a container's CPU limit was reached.")
     ] = 0.25
     leak_ratio: Annotated[
-        float, _share("HostMemoryLeak: growth of a rank's memory that is looked at, as a share of what it holds.")
+        float, _share("HostMemoryLeak, GpuMemoryLeak: growth that is looked at, as a share of what is held.")
     ] = 0.03
+    loss_spike_scales: Annotated[
+        float, _bound("LossSpike, LossHardBatch: robust standard deviations by which a loss stands out.")
+    ] = 8.5
+    loss_spike_ratio: Annotated[
+        float,
+        _bound(
+            "LossSpike, LossHardBatch: part of its level by which a loss stands out; less where it has more scales."
+        ),
+    ] = 0.17
+    loss_diverging_ratio: Annotated[float, _bound("LossDiverging: rise above the lowest level, as a part of that.")] = (
+        0.15
+    )
+    loss_plateau_ratio: Annotated[float, _share("LossPlateau: gain that is none, as a part of the loss.")] = 0.002
+    gradient_explosion_ratio: Annotated[
+        float, _bound("GradientExplosion: times the usual norm that are too much.", least=1.0)
+    ] = 3.0
+    gradient_vanishing_ratio: Annotated[
+        float, _bound("GradientVanishing: how many times smaller than usual a norm is.", least=1.0)
+    ] = 10.0
+    learning_rate_most: Annotated[float, _bound("LearningRateOutOfRange: rate that is too high for anything.")] = 10.0
+    learning_rate_jump_ratio: Annotated[
+        float, _bound("LearningRateOutOfRange: times the rate before, at once.", least=1.0)
+    ] = 100.0
+    slow_step_ratio: Annotated[float, _bound("SlowStep: times the median of the steps before.", least=1.0)] = 1.5
+    slow_step_scales: Annotated[
+        float, _bound("SlowStep: robust standard deviations by which a step lies above the median.")
+    ] = 9.0
+    throughput_ratio: Annotated[float, _bound("ThroughputRegression: times what steps took before.", least=1.0)] = 1.08
+    straggler_ratio: Annotated[
+        float, _bound("StragglerRank: times what the median rank takes of its own for a step.", least=1.0)
+    ] = 1.1
+    data_wait_ratio: Annotated[
+        float, _share("DataLoaderBottleneck: share of the time that is spent waiting for data.")
+    ] = 0.3
+    checkpoint_ratio: Annotated[
+        float, _bound("CheckpointOverdue: times the usual time between two checkpoints.", least=1.0)
+    ] = 2.0
+    checkpoint_after: Annotated[
+        Seconds, Field(ge=1, description="CheckpointOverdue: time without a checkpoint that is never too long.")
+    ] = 600.0
 
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
