@@ -26,6 +26,7 @@ class Row(NamedTuple):
     Attributes:
         place: Where it is; None for what is counted key by key.
         time: Unix seconds.
+        derived: It is a step's duration, derived from when steps were pushed.
     """
 
     place: int | None
@@ -35,6 +36,7 @@ class Row(NamedTuple):
     time: float
     phase: str
     values: Mapping[str, float]
+    derived: bool = False
 
 
 class Change(NamedTuple):
@@ -120,7 +122,7 @@ class Replay:
             rank = self._ranks[row.rank] = _Rank(row.attempt, self._thresholds, self._lost)
         watched = {key: value for key, value in row.values.items() if role(key)}
         self.samples.update((row.rank, key) for key in watched)
-        rank.detectors.context.phase = row.phase
+        rank.detectors.context.phase, rank.detectors.context.derived = row.phase, row.derived
         steps, times = [row.step], [row.time]
         columns = {key: Column(steps, times, [value]) for key, value in watched.items()}
         for key, finding in rank.detectors.take(columns):

@@ -225,7 +225,8 @@ class RunWatch:
         if event.kind == "rank_ended":
             if followed is not None and event.fields.get("state") in {"failed", "lost"}:
                 followed.run.died = self._clock.at
-            yield from self._deaths.died(event, name, self._clock)
+            rank = None if followed is None else followed.run.ranks.get(event.rank or 0)
+            yield from self._deaths.died(event, name, self._clock, None if rank is None else rank.step)
         elif event.kind == "dataloader_died":
             self._deaths.worker_died(event)
         elif event.kind == USER_ALERT:
@@ -236,6 +237,7 @@ class RunWatch:
             followed.blind.gap(int(event.fields.get("batches", 1)), self._clock.at)
         elif event.kind == "run_started" and event.rank is None:
             yield self._once("RunStarted", event.run, name, event.time, f"run {name} has begun")
+            yield from self._deaths.begun(event.run, name, event.time)
         elif event.kind == "run_restarted" and event.rank is None:
             text = f"run {name} was restarted: attempt {event.attempt + 1} begins"
             yield self._once("RunRestarted", event.run, name, event.time, text)

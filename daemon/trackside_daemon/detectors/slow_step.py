@@ -42,12 +42,13 @@ WORTH = 1.0
 
 
 class Slow(NamedTuple):
-    """A slow step: how long it took and how long those before it, in seconds."""
+    """A slow step: how long it took and how long those before it, in seconds; *derived* from when steps were pushed."""
 
     step: int
     time: float
     seconds: float
     usual: float
+    derived: bool = False
 
     @property
     def excess(self) -> float:
@@ -56,8 +57,11 @@ class Slow(NamedTuple):
 
     def text(self) -> str:
         """For a human."""
+        what = f"step {self.step:,} took {self.seconds:.3g} s"
+        if self.derived:  # whoever pushes a step at its end has spent that time in the next one
+            what = f"{self.seconds:.3g} s passed between the pushes of step {self.step:,} and the next"
         return (
-            f"step {self.step:,} took {self.seconds:.3g} s, {self.seconds / self.usual:.1f} times the {self.usual:.3g} s "
+            f"{what}, {self.seconds / self.usual:.1f} times the {self.usual:.3g} s "
             f"of the steps before: {self.seconds - self.usual:.3g} s lost, and no schedule of pauses explains it"
         )
 
@@ -96,7 +100,7 @@ class SlowStep:
             if 0 < seconds < inf:
                 self._advance(step, time)
                 if len(self._window) >= ENOUGH and seconds > self._learnt * (usual := self._window.median()):
-                    yield from self._exceeds(at, Slow(step, time, seconds, usual))
+                    yield from self._exceeds(at, Slow(step, time, seconds, usual, context.derived))
                 if self._usual is not None:
                     yield from self._watch(at, step, seconds)
                 self._window.add(seconds)

@@ -77,6 +77,7 @@ class _Rank:
         columns = {key: Column(steps, times, values[place::width]) for place, key in enumerate(block.keys) if role(key)}
         self._pushes_durations = self._pushes_durations or DURATION in columns
         self._detectors.context.phase = self._paused_in if self._pushes_durations else ""
+        self._detectors.context.derived = not self._pushes_durations
         self._paused_in = ""
         yield from self._told(columns, late=late)
         ended = self._durations.take(steps, times)
