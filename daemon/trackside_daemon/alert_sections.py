@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -141,8 +142,16 @@ class RuleSection(Section):
     description: str = ""
 
     def __str__(self) -> str:
+        chosen = ", ".join(f"{name}={value}" for name, value in self.labels.items())
+        what = f"{self.metric}{{{chosen}}}" if chosen else self.metric
+        if self.over is not None:
+            what += f" over {self.over.metric}"
+        for way, window in (("rate", self.rate), ("change", self.change)):
+            if window is not None:
+                what = f"{way} of {what} in {window:g}s"
         bound = "absent" if self.absent else f"above {self.above:g}" if self.above is not None else ""
-        return f"{self.alert} ({self.metric} {bound or f'below {self.below:g}'})"
+        lasting = f" for {self.lasting:g}s" if self.lasting else ""
+        return f"{self.alert} ({what} {bound or f'below {self.below:g}'}{lasting})"
 
     @model_validator(mode="after")
     def _one_condition(self) -> RuleSection:
@@ -168,12 +177,31 @@ def _rule(values: object, at: int) -> object:
     try:
         return RuleSection(**written)
     except ValidationError as error:
-        problem = error.errors()[0]
-        key = ".".join(str(part).replace("_", "-") for part in problem["loc"] if part != "float")
-        text = problem["msg"].removeprefix("Value error, ")
-        got = f", got {problem['input']!r:.80}" if key and problem["type"] not in ("missing", "value_error") else ""
-        said = f"{key}: {text[0].lower()}{text[1:]}" if key else text
-        raise ValueError(f"rule {name}: {said}{got}") from None
+        raise ValueError(f"rule {name}: {_wrong(error)}") from None
+
+
+def _wrong(error: ValidationError) -> str:
+    """The first thing that is wrong with a rule, and what to write instead."""
+    problem = error.errors()[0]
+    keys = [str(part).replace("_", "-") for part in problem["loc"] if part != "float"]
+    key, kind, got = ".".join(keys), problem["type"], f"got {problem['input']!r:.80}"
+    if kind == "extra_forbidden":
+        model = OverSection if keys[0] == "over" else RuleSection
+        known = [field.alias or name.replace("_", "-") for name, field in model.model_fields.items()]
+        near = difflib.get_close_matches(keys[-1], known, 1)
+        return f"{key}: no such key; " + (f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}")
+    if kind == "string_pattern_mismatch":
+        return f"{key}: {_NAMED[keys[-1]].format(problem['input'])}, {got}"
+    text = problem["msg"].removeprefix("Value error, ")
+    said = f"{key}: {text[0].lower()}{text[1:]}" if key else text
+    return said if not key or kind in ("missing", "value_error") else f"{said}, {got}"
+
+
+_NAMED = {
+    "alert": "a name has letters, digits and _, and begins with no digit",
+    "metric": "a family of docs/metrics.md is expected, or key:{} for a key that is pushed",
+}
+"""What a text should be that does not fit its pattern."""
 
 
 def _rules(values: object) -> object:
