@@ -77,7 +77,8 @@ def _query(section: RuleSection, families: Mapping[str, Metric]) -> tuple[Query,
     """What is looked at, and the labels of what is found."""
     metric, matchers = _chosen(section.metric, section.labels, families)
     how: How = "rate" if section.rate else "change" if section.change else "value"
-    over, on = None, RANK if set(RANK) <= set(metric.labels) else ()
+    over: Query | None = None
+    on: tuple[str, ...] = RANK if set(RANK) <= set(metric.labels) else ()
     if section.over is not None:
         other, chosen = _chosen(section.over.metric, section.over.labels, families)
         fixed = {matcher.label for matcher in chosen if matcher.operator == "="}
