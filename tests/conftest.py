@@ -9,11 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 from nvml.fake.library import Scenario, compile_library
 from processes import Daemon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+
+# How long an example takes says how busy the machine is, and nothing of the code.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -272,7 +272,7 @@ def test_what_is_left_empty_has_its_default(file: Callable[[str], Path], text: s
         ("web: {public-read: 7}", "web.public-read: input should be a valid boolean, unable to interpret input, got 7"),
         ("storage: {retention: {size: -1}}", "storage.retention.size: input should be greater than or equal to 0"),
         ("storage: {retention: {age: soon}}", "storage.retention.age: 'soon' is not a duration such as 1s, 500ms"),
-        ("storage: {synchronous: off}", "storage.synchronous: input should be 'normal' or 'full', got False"),
+        ("storage: {synchronous: off}", "storage.synchronous: input should be 'normal' or 'full', got 'off'"),
         ("storage: {retention: 1GiB}", "storage.retention: is a section of settings, got '1GiB'"),
         ("storage: {interval: 0}", "storage.interval: input should be greater than or equal to 0.1, got 0"),
         (
@@ -438,8 +438,20 @@ def test_no_value_of_a_sink_of_alerts_is_ever_said(file: Callable[[str], Path], 
     assert "hush" not in says
 
 
-def test_off_may_be_written_as_yaml_reads_it(file: Callable[[str], Path]) -> None:
+def test_off_is_a_word(file: Callable[[str], Path]) -> None:
     assert load(file("alerts: {sinks: {log: {severity: off}}}")).alerts.sinks.log.severity == "off"
+    assert load(
+        file("alerts: {off: [LossPlateau], rules: [{alert: A, metric: key:a, above: 1, labels: {on: no}}]}")
+    ).alerts.off
+    assert load(file("alerts.off: [on]")).alerts.off == ("on",)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("true", True), ("True", True), ("on", True), ("yes", True), ("false", False), ("OFF", False), ("No", False)],
+)
+def test_a_switch_is_understood_in_all_the_words_of_yaml(file: Callable[[str], Path], text: str, meant: bool) -> None:
+    assert load(file(f"web: {{public-read: {text}}}")).web.public_read is meant
 
 
 def test_all_extra_groups_may_be_asked_for_at_once_and_not_left_out_at_once() -> None:

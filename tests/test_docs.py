@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from documents import generator
-from processes import ROOT, clean_environ, command
+from processes import DEADLINE, ROOT, clean_environ, command, eventually
 
 from trackside_daemon.nvml.groups import GROUPS
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from processes import Daemon
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -99,6 +101,55 @@ def test_the_scrape_configuration_is_one(tmp_path: Any) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+TRAINING = """
+import math, random, trackside
+random.seed(1)
+for step in range(1, 414):
+    loss, norm = 1.8 + random.random() / 50, 0.78 + random.random() / 20
+    trackside.push(step=step, loss=math.nan if step == 413 else loss, grad_norm=norm, tokens=512)
+"""
+
+
+def test_the_alert_in_the_readme_is_what_such_a_training_makes(daemon: Daemon, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINING)
+    environ = clean_environ({"TRACKSIDE_ENDPOINT": daemon.endpoint})
+    subprocess.run([sys.executable, tmp_path / "train.py"], check=True, env=environ, timeout=DEADLINE)
+    asked, *promised = re.findall(r"```console\n\$ trackside (.*?)```", README, re.DOTALL)[0].splitlines()
+    assert promised
+
+    def missing() -> list[str]:
+        arguments = command(*asked.split(), f"--storage.path={daemon.history}")
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False, env=clean_environ())
+        return [line for line in promised if line not in ("…", *done.stdout.splitlines())]
+
+    eventually(lambda: not missing())
+
+
+BLOCKS = [
+    (page, block)
+    for page in (*PAGES, *sorted((ROOT / "deploy").glob("*/*.md")))
+    for block in re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+]
+OTHERS = ("scrape_configs:", "env:")
+"""Prometheus' and Kubernetes'."""
+
+
+@pytest.mark.parametrize(
+    "block",
+    [pytest.param(block, id=page.name) for page, block in BLOCKS if not block.startswith(OTHERS)],
+)
+def test_check_config_takes_what_the_pages_show_of_a_configuration(block: str, tmp_path: Path) -> None:
+    for name in re.findall(r"/etc/trackside/([\w-]+)", block):
+        (tmp_path / name).write_text("json://127.0.0.1:9/\n" if "apprise" in name else "http://127.0.0.1:9/\n")
+        (tmp_path / name).chmod(0o600)
+    file = tmp_path / "trackside.yml"
+    file.write_text(block.replace("/etc/trackside", str(tmp_path)), encoding="utf-8")
+    done = subprocess.run(
+        command("check-config", str(file)), capture_output=True, text=True, check=False, env=clean_environ()
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_each_gpu_family_is_beside_those_of_other_exporters_and_each_that_stands_there_is_ours(generate: Any) -> None:

@@ -208,6 +208,21 @@ def test_what_there_is_nothing_of_is_gone_at_once_and_what_failed_is_not() -> No
     assert (gone.source, gone.samples, gone.complete) == ("gpu", [], True)
 
 
+def test_what_has_nothing_to_collect_fails_no_more_than_it_succeeds() -> None:
+    """An alert on what has worked before and fails must not come for GPUs that are paused."""
+    collector = Collects("gpu")
+    sampled = sampler(collector)
+    succeeded = ("last_success_timestamp_seconds", "gpu")
+    assert succeeded in about(sampled.tick(100.0))
+    collector.error = OSError("late")
+    assert succeeded in about(sampled.tick(101.0))
+    collector.error = NothingToCollect("paused until 10:00:00")
+    told = about(sampled.tick(102.0))
+    assert (told["success", "gpu"], succeeded in told) == (0, False)
+    collector.error = None
+    assert succeeded in about(sampled.tick(103.0))
+
+
 def test_failures_that_take_turns_are_each_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     collector = Collects("gpu")
     sampled = sampler(collector)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +10,13 @@ from trackside_daemon.alerts.book import Book
 from trackside_daemon.alerts.delivery import Delivery
 from trackside_daemon.alerts.evidence.gathering import Evidence
 from trackside_daemon.alerts.evidence.sources import Sources
+from trackside_daemon.alerts.kept import usable
 from trackside_daemon.alerts.off import Off
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.sinks.known import sinks
 from trackside_daemon.alerts.trial import Trial
 from trackside_daemon.metric import Batch
-from trackside_daemon.watching import all_watchers, recall
+from trackside_daemon.watching import all_watchers, misspelt, recall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from trackside_daemon.collectors.process import Process
     from trackside_daemon.history.recorder import Recorder
     from trackside_daemon.state import State
+
+_log = logging.getLogger("trackside")
 
 WRITTEN_SECONDS = 5.0
 """Evidence is gathered without what the history has not written by then."""
@@ -70,8 +74,8 @@ class Alerting:
         kept = history.firing()
         since = min((one.started for one in kept), default=now)
         self.silences = Silences(history.silences(min(since, now)))
-        fired = self.silences.mark(kept, now)
-        self.book = Book(Off(section.off), self.silences)
+        fired = self.silences.mark(usable(kept), now)
+        self.book = Book(_off(section), self.silences)
         self.book.restore(fired, now)
         self.trial = Trial()
         self.watchers: list[Watcher] = [*all_watchers(state, section, fired), self.trial]
@@ -106,7 +110,7 @@ class Alerting:
 
     def change(self, section: AlertsSection, ways: Sequence[Sink]) -> None:
         """What of other settings can be used at once; *ways* are their `sinks`."""
-        self.book.off = Off(section.off)
+        self.book.off = _off(section)
         if section.sinks != self._section:
             self._section = section.sinks
             self._delivery.change(ways)
@@ -118,3 +122,10 @@ class Alerting:
     def standings(self) -> dict[str, Any]:
         """How the sinks are, by name, for the API."""
         return self._delivery.standings()
+
+
+def _off(section: AlertsSection) -> Off:
+    """What is not wanted; the log has the names that are no alert's."""
+    for line in misspelt(section):
+        _log.warning("%s", line)
+    return Off(section.off)

@@ -220,6 +220,8 @@ def check_config(
         _fail(str(error))
     except (RuleError, SinkError) as error:
         _fail(f"{file}: {error}")
+    for line in watching.misspelt(config.alerts):
+        typer.echo(f"trackside: {file}: {line}", err=True)
     for path in settings():
         value: Any = config
         for part in path:

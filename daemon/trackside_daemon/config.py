@@ -69,6 +69,15 @@ _KUBERNETES = re.compile(PREFIX + r"(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT(_\
 log = logging.getLogger("trackside")
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML in which ``on``, ``off``, ``yes`` and ``no`` are words, as in YAML 1.2: one is the name of a setting."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012  as the class above has it
+        first: [(tag, regexp) for tag, regexp in resolvers if not tag.endswith(":bool") or first in "tTfF"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
 class ConfigError(Exception):
     """The configuration cannot be used; the message names where, which setting, and what to write instead."""
 
@@ -235,7 +244,7 @@ class _Given(NamedTuple):
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+        values = yaml.load(file.read_text(encoding="utf-8"), _Loader)  # noqa: S506  a safe one
     except OSError as error:
         raise ConfigError(
             f"{file}: {(error.strerror or str(error)).lower()}; --config.file takes a YAML file"

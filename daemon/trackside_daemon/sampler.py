@@ -35,7 +35,7 @@ DURATION = Metric(
 LAST_SUCCESS = Metric(
     "trackside_collector_last_success_timestamp_seconds",
     "gauge",
-    "Unix time of the collector's last success.",
+    "Unix time of the collector's last success; absent while it has nothing to collect, as while GPUs are paused.",
     ("collector",),
     "seconds",
 )
@@ -170,6 +170,8 @@ class Sampler:
         self._standings[name] = _standing(error)
         if _has_samples(outcome):
             self._last_success[name] = outcome.time
+        elif isinstance(error, NothingToCollect):  # it does not fail
+            self._last_success.pop(name, None)
         if error is None:
             self._note_success(name)
             return

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts import builtin, custom
 from trackside_daemon.alerts.catalogue import catalogue
+from trackside_daemon.alerts.detected import DETECTED, RULED
+from trackside_daemon.alerts.fleet import fleet
 from trackside_daemon.alerts.leaks import Leaks
+from trackside_daemon.alerts.off import unknown
 from trackside_daemon.alerts.parts import Recalls, watchers
 from trackside_daemon.alerts.pasts import pasts
 from trackside_daemon.alerts.rules import Rules
@@ -40,6 +43,12 @@ def rules(section: AlertsSection) -> list[Rule]:
         RuleError: One of the user's cannot be used.
     """
     return [*builtin.rules(section.thresholds), *custom.rules(section.rules, families())]
+
+
+def misspelt(section: AlertsSection) -> list[str]:
+    """A line for each name of ``alerts.off`` that is no alert: it turns nothing off."""
+    fixed = (*DETECTED, *RULED, *(one.alert for one in fleet("trackside")))
+    return list(unknown(section.off, {*fixed, *(rule.alert for rule in section.rules)}))
 
 
 RECALL_SECONDS = 2.0

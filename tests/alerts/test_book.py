@@ -8,6 +8,7 @@ import pytest
 
 from trackside_daemon.alarm import Alarm
 from trackside_daemon.alerts import book as module
+from trackside_daemon.alerts import waiting
 from trackside_daemon.alerts.book import MOST, Book
 from trackside_daemon.alerts.causes import CAUSES
 from trackside_daemon.alerts.families import BEGUN, EXCESS, FIRING
@@ -47,8 +48,8 @@ class Told:
 
     def _hear(self, batches: list[Batch]) -> Told:
         for batch in batches:
-            assert batch.complete
-            self.page = {(one.metric, one.labels): one.value for one in batch.samples}
+            samples = {(one.metric, one.labels): one.value for one in batch.samples}
+            self.page = samples if batch.complete else self.page | samples
             self.records += [record for record in batch.records if isinstance(record, Alert)]
         return self
 
@@ -127,9 +128,17 @@ def test_what_happened_once_resolves_by_itself(told: Told, alert: str, seconds: 
 def test_what_happens_again_while_it_fires_is_told_by_its_own_words(told: Told) -> None:
     told.take(alarm("UserAlert", once=True)._replace(summary="first"))
     told.take(alarm("UserAlert", once=True, time=NOW + 70)._replace(summary="second"), at=70)
+    told.take(alarm("UserAlert", once=True, time=NOW + 70)._replace(summary="second"), at=70)
     assert [record.summary for record in told.records] == ["first", "second"]
     told.tick(70 + 899)
     assert set(told.firing.values()) == {1.0}
+
+
+def test_what_happens_again_under_one_title_is_told_by_its_text(told: Told) -> None:
+    for at, text in ((0, "loss 3"), (600, "loss 4"), (1200, "loss 5")):
+        told.take(alarm("UserAlert", once=True, time=NOW + at)._replace(description=text), at=at).tick(at + 1)
+    assert [record.description for record in told.records] == ["loss 3", "loss 4", "loss 5"]
+    assert {record.started for record in told.records} == {NOW}
 
 
 def test_it_gets_worse_and_never_better(told: Told) -> None:
@@ -204,9 +213,53 @@ def test_what_is_off_neither_fires_nor_explains() -> None:
     told = Told(["NonFinite", "LossSpike@name-debug*"])
     told.take(alarm(), alarm("LossSpike", run="debug-7"), alarm("LossSpike")).tick(1)
     assert list(told.firing) == [("LossSpike", "critical", "0")]
-    told.book.off = Off(["LossSpike"])
+    told.book.off = Off(["LossSpike", "NonFinite"])
     told.tick(2)
     assert list(told.firing.values()) == [0.0]
+
+
+def test_what_lasts_fires_when_it_is_off_no_more() -> None:
+    told = Told(["NonFinite"]).take(alarm(), alarm("LossSpike", rank=1), alarm(rank=2, run="over"))
+    told.take(over(alarm(rank=2, run="over")), at=1).tick(2)
+    assert set(told.firing) == {("LossSpike", "critical", "1")}
+    told.book.off = Off(["LossSpike"])
+    told.tick(3)
+    assert told.firing == {("LossSpike", "critical", "1"): 0.0, CRITICAL: 1.0}
+    told.book.off = Off()
+    told.tick(4)
+    assert told.firing == {("LossSpike", "critical", "1"): 1.0, CRITICAL: 1.0}
+    assert [(one.alert, one.started - NOW, one.ended) for one in told.records] == [
+        ("LossSpike", 0, None),
+        ("LossSpike", 0, NOW + 3),
+        ("NonFinite", 0, None),
+        ("LossSpike", 3, None),
+    ]
+
+
+def test_what_lasts_longer_than_what_explains_it_is_told_then(told: Told) -> None:
+    told.take(alarm(), alarm("LossSpike"), alarm("LossDiverging")).take(over(alarm()), at=50)
+    told.take(over(alarm("LossSpike")), at=60).tick(170)
+    assert {alert for alert, *_ in told.firing} == {"NonFinite"}
+    told.tick(171)
+    assert told.firing["LossDiverging", "critical", "0"] == 1.0
+    told.tick(500)
+    assert "LossSpike" not in {alert for alert, *_ in told.firing}
+
+
+@pytest.mark.parametrize(("since", "tells"), [(-50.0, False), (59.0, False), (61.0, True)])
+def test_a_death_explains_no_stall_of_those_who_went_on_without_it(told: Told, since: float, tells: bool) -> None:
+    stalled = alarm("TrainingStalled", time=NOW + 400, evidence={"since": NOW + since})
+    told.take(alarm("TrainingProcessDied", rank=1)).take(stalled, at=400)
+    assert (("TrainingStalled", "critical", "0") in told.firing) is tells
+
+
+def test_a_cause_explains_what_was_found_a_moment_before_it_in_the_same_batch(told: Told) -> None:
+    told.take(
+        alarm("LossRestart", severity="info", time=NOW),
+        alarm("LossSpike", severity="warning", time=NOW + 0.1),
+        alarm("LossDiverging", severity="warning", time=NOW + 0.9),
+    )
+    assert set(told.firing) == {("LossDiverging", "warning", "0")}
 
 
 def test_what_fired_before_a_restart_fires_on_and_begins_nothing(told: Told) -> None:
@@ -238,9 +291,49 @@ def test_a_flood_is_bounded_and_counted(told: Told, monkeypatch: pytest.MonkeyPa
     told.take(*(alarm("LossPlateau", key=f"loss/{number}") for number in range(15)))
     assert sum(value for (metric, _), value in told.page.items() if metric is FIRING) == 10
     assert told.page[EXCESS, ()] == 5.0
+    assert told.tick(2).page[EXCESS, ()] == 5.0
     told.take(*(over(alarm("LossPlateau", key=f"loss/{number}")) for number in range(15))).tick(120)
     told.take(alarm(key="more"), at=121)
     assert sum(value for (metric, _), value in told.page.items() if metric is FIRING) == 1
+
+
+def test_what_found_no_room_fires_when_there_is_some(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST", 2)
+    first, second, third = (alarm("LossPlateau", key=f"loss/{number}") for number in range(3))
+    told.take(first, second, third).take(over(first), at=1).tick(119)
+    assert [one.labels["key"] for one in told.records] == ["loss/0", "loss/1"]
+    told.tick(120)
+    assert [(one.labels["key"], one.ended) for one in told.records[2:]] == [
+        ("loss/0", NOW + 120),
+        ("loss/2", None),
+    ]
+
+
+def test_what_is_less_severe_gives_way_and_comes_back(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST", 2)
+    info, warning = alarm("LossPlateau", severity="info"), alarm("LossSpike", severity="warning")
+    told.take(info, warning).take(alarm(), alarm("LossPlateau", severity="info", key="other"), at=1).tick(2)
+    assert told.firing == {("LossSpike", "warning", "0"): 1.0, CRITICAL: 1.0}
+    assert [(one.alert, one.ended) for one in told.records[2:]] == [("LossPlateau", NOW + 1), ("NonFinite", None)]
+    told.take(over(warning), at=3).tick(120)
+    assert told.firing == {("LossPlateau", "info", "0"): 1.0, CRITICAL: 1.0}
+
+
+def test_what_waits_is_bounded_and_the_least_severe_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "MOST", 2)
+    some = waiting.Waiting()
+    for one in (alarm("LossPlateau", severity="info"), alarm(), alarm("LossSpike", once=True), alarm("LossSpike")):
+        some.put(one)
+    assert list(some) == [alarm(), alarm("LossSpike")]
+    some.drop(alarm())
+    assert list(some) == [alarm("LossSpike")]
+
+
+def test_in_a_flood_the_page_is_made_by_ticks_only(told: Told) -> None:
+    said = [told.book.take([alarm("LossPlateau", key=f"loss/{number}")], NOW) for number in range(500)]
+    assert {(len(batches), len(batches[0].samples), batches[0].complete) for batches in said} == {(1, 3, False)}
+    assert sum(value for value in told.tick(1).firing.values()) == 1
+    assert len([one for metric, one in told.page if metric is FIRING]) == 500
 
 
 def test_what_is_not_of_a_run_says_what_it_is_about(told: Told) -> None:
@@ -255,23 +348,36 @@ def test_while_nothing_changes_nothing_is_said(told: Told) -> None:
     assert told.book.tick(NOW + 1) == []
     told.take(alarm(), at=2)
     assert told.book.take([alarm()], NOW + 3) == []
-    assert told.book.tick(NOW + 4) == []
+    told.tick(4)
+    assert told.book.tick(NOW + 5) == []
 
 
-def test_what_comes_and_goes_all_day_fires_for_longer_each_time(told: Told) -> None:
-    for at in range(0, 86_400, 121):
+@pytest.mark.parametrize("period", [121, 1025, 2400, 3700])
+def test_what_comes_and_goes_all_day_fires_for_longer_each_time(told: Told, period: int) -> None:
+    for at in range(0, 86_400, period):
         told.take(alarm(time=NOW + at), at=at).take(over(alarm()), at=at + 1)
-        for second in range(at + 1, at + 121, 10):
+        for second in range(at + 1, at + period, 10):
             told.tick(second)
-    assert told.begun()["NonFinite"] < 40
+    assert sum(one.ended is None for one in told.records) < 40
     told.tick(2 * 86_400)
-    assert told.firing == {CRITICAL: 0.0}
+    assert not any(told.firing.values())
 
 
 def test_what_comes_again_much_later_fires_for_two_minutes(told: Told) -> None:
-    told.take(alarm()).take(over(alarm()), at=3).tick(120).tick(1020)
-    told.take(alarm(time=NOW + 1100), at=1100).take(over(alarm()), at=1101).tick(1100 + 120)
+    told.take(alarm()).take(over(alarm()), at=3).tick(120).tick(1020).tick(3720)
+    told.take(alarm(time=NOW + 3721), at=3721).take(over(alarm()), at=3722).tick(3721 + 120)
     assert told.firing == {CRITICAL: 0.0}
+
+
+def test_a_clock_that_is_set_back_keeps_nothing_for_longer(told: Told) -> None:
+    day = -86_400
+    told.take(alarm(severity="info"), alarm("UserAlert", once=True)).take(over(alarm()), at=1)
+    told.tick(day).tick(day + 119)
+    assert set(told.firing.values()) == {1.0}
+    told.tick(day + 900)
+    assert set(told.firing.values()) == {0.0}
+    told.tick(day + 901)
+    assert told.firing == {}
 
 
 def restored(*alerts: Alert) -> Told:
@@ -284,7 +390,7 @@ ABOUT = {"key": "loss", "rank": "0", "run": "name-id"}
 
 
 def test_what_a_daemon_before_has_told_explains_its_effects_still() -> None:
-    told = restored(Alert("NonFinite", "critical", NOW - 50, "id", ABOUT)).take(alarm("LossSpike"))
+    told = restored(Alert("NonFinite", "critical", NOW - 50, "id", ABOUT)).take(alarm("LossSpike")).tick(1)
     assert told.firing == {CRITICAL: 1.0}
 
 

@@ -138,6 +138,24 @@ def test_the_working_set_is_what_is_used_less_what_is_seldom_read(v2: Machine) -
     assert v2.page()["trackside_cgroup_memory_working_set_bytes"] == 0
 
 
+STAT = "inactive_file 30\nactive_file 40\nslab_reclaimable 5\nanon 20\nshmem 4\n"
+
+
+def test_what_is_dropped_before_anything_is_killed_is_not_held(v2: Machine) -> None:
+    held = "trackside_cgroup_memory_unreclaimable_bytes"
+    assert held not in v2.page()
+    v2.has("job/step", memory__stat=STAT)
+    page = v2.page()
+    assert (page["trackside_cgroup_memory_working_set_bytes"], page[held]) == (70, 25)
+
+
+def test_with_v1_too(v1: Machine) -> None:
+    v1.has("memory/job/step", memory__stat="total_inactive_file 30\ntotal_active_file 40\nactive_file 1\n")
+    page = v1.page()
+    assert page["trackside_cgroup_memory_working_set_bytes"] == 70
+    assert page["trackside_cgroup_memory_unreclaimable_bytes"] == 30
+
+
 def test_a_file_that_cannot_be_read_costs_only_what_it_has(v2: Machine) -> None:
     v2.has("job/step", memory__stat="anon many\n", memory__peak="110\n", cpu__pressure="some total=many\n")
     (v2.top / "job/step/memory.current").unlink()

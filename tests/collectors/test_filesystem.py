@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from collectors.blocking import DEAD, WELL, by_mount
 
 if TYPE_CHECKING:
-    import pytest
+    from pathlib import Path
+
     from collectors.mountinfo import Table
     from workers import Clock
 
@@ -74,6 +78,31 @@ def test_what_a_file_system_does_not_count_is_absent(
     none = SimpleNamespace(f_frsize=4096, f_blocks=0, f_bfree=0, f_bavail=0, f_files=0, f_ffree=0)
     monkeypatch.setattr(os, "statvfs", lambda _: none)
     assert by_mount(collect("/")) == {"/": {"device_error": 0, "readonly": 0}}
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
+def test_of_what_the_daemon_s_user_may_not_enter_nothing_is_known(
+    collect: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    def statvfs(path: str) -> os.statvfs_result:
+        raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    collector = collect("/")
+    assert [by_mount(collector), by_mount(collector)] == [{}, {}]
+    [line] = [record.getMessage() for record in caplog.records]
+    assert (
+        f"the file system at / (ext4) cannot be asked for its room: {os.strerror(number)}; let the daemon's user"
+        in line
+    )
+
+
+def test_a_child_s_answer_of_what_may_not_be_entered_is_the_same(table: Table, collect: Any, tmp_path: Path) -> None:
+    table.mount("/nfs", "nfs4")
+    refuses = f'import sys; print("ready", flush=True)\nfor _ in sys.stdin: print({errno.EACCES}, flush=True)'
+    collector = collect("/nfs", command=(sys.executable, "-c", refuses))
+    collector._remote._patience = 30.0
+    assert by_mount(collector) == {}
 
 
 def test_a_local_file_system_that_fails_costs_only_itself(

@@ -63,12 +63,22 @@ def test_secrets_are_read_from_files() -> None:
         ("training", ["alertname=TracksideLossSpike", "severity=warning", "run=gpt", "rank=3"]),
         ("training-page", ["alertname=TracksideNonFinite", "severity=critical", "run=gpt", "instance=node7:21790"]),
         ("training-page", ["alertname=TracksideRunVanished", "severity=critical", "run=gpt"]),
+        ("training", ["alertname=TracksideTestAlert", "severity=warning", "run=gpt", "subject=ab"]),
+        ("training-page", ["alertname=TracksideTestAlert", "severity=critical", "run=gpt", "subject=ab"]),
+        ("hardware", ["alertname=TracksideTestAlert", "severity=warning", "subject=ab"]),
+        ("hardware-page", ["alertname=TracksideTestAlert", "severity=critical", "subject=ab"]),
+        ("nobody", ["alertname=TracksideTestAlert", "severity=info", "subject=ab"]),
         ("hardware", ["alertname=TracksideGpuHot", "severity=warning", "uuid=GPU-0", "instance=node7:21790"]),
         ("hardware", ["alertname=TracksideMonitorBlind", "severity=warning", "instance=node7:21790"]),
         ("hardware", ["alertname=TracksideSidecarDown", "severity=warning", "instance=node7:21790"]),
         ("hardware", ["alertname=TracksideSidecarDown", "severity=critical", "instance=node7:21790"]),
         ("hardware-page", ["alertname=TracksideGpuLost", "severity=critical", "uuid=GPU-0"]),
         ("hardware-page", ["alertname=TracksideFilesystemDead", "severity=critical", "subject=/data"]),
+        (
+            "hardware-page",
+            ["alertname=TracksideFilesystemDead", "severity=critical", "fstype=nfs4", "mountpoint=/data"],
+        ),
+        ("hardware", ["alertname=TracksideDiskFilling", "severity=warning", "fstype=lustre", "mountpoint=/data"]),
         ("default", ["alertname=NodeClockSkew", "severity=warning", "instance=node7:9100"]),
         ("default", ["alertname=OtherOperator", "severity=critical", "run=nightly"]),
     ],
@@ -173,6 +183,35 @@ def test_64_ranks_on_8_nodes_are_one_message(tmp_path: Path) -> None:
     assert {one.path for one in inbox.letters} == {"training-page", "hardware-page"}
 
 
+def test_a_test_alert_waits_for_no_other_alert_nor_for_the_test_before(tmp_path: Path) -> None:
+    with closing(Inbox()) as inbox, ExitStack() as ends:
+        running = Alertmanager(tmp_path, by_webhook(shipped(), inbox.url, group_wait="0s", group_interval="5m"))
+        ends.callback(running.stop)
+        running.post({"alertname": "TracksideGpuHot", "severity": "warning", "instance": "node7:21790", **GPU})
+        eventually(lambda: inbox.of("hardware"))
+        for number in ("a", "b"):
+            test = {"alertname": "TracksideTestAlert", "severity": "warning", "instance": "node7:21790"}
+            running.post({**test, "subject": number})
+            eventually(lambda number=number: inbox.of("hardware")[-1].body["groupLabels"].get("subject") == number)  # type: ignore[misc]
+    assert len(inbox.of("hardware")) == 3
+
+
+def test_a_file_server_that_dies_is_one_message_for_all_its_nodes_and_a_disk_is_one_for_its_own(tmp_path: Path) -> None:
+    dead = {"alertname": "TracksideFilesystemDead", "severity": "critical", "cluster": "c", "mountpoint": "/data"}
+    with closing(Inbox()) as inbox, ExitStack() as ends:
+        told = by_webhook(shipped(), inbox.url, group_wait="1s", group_interval="1s")
+        running = Alertmanager(tmp_path, told)
+        ends.callback(running.stop)
+        nodes = [f"node{number}:21790" for number in range(8)]
+        running.post(*({**dead, "fstype": "nfs4", "instance": node} for node in nodes))
+        eventually(lambda: inbox.of("hardware-page"))
+        running.post(*({**dead, "fstype": "xfs", "instance": node} for node in nodes[:2]))
+        eventually(lambda: len(inbox.of("hardware-page")) > 2)
+    found = [(len(one.body["alerts"]), sorted(one.body["groupLabels"])) for one in inbox.of("hardware-page")]
+    local = (1, ["cluster", "instance"])
+    assert found == [(8, ["alertname", "cluster", "mountpoint"]), local, local]
+
+
 NONFINITE = {
     "alertname": "TracksideNonFinite",
     "severity": "critical",
@@ -241,6 +280,9 @@ def rendered(text: str, alerts: Sequence[dict[str, Any]], directory: Path, **mor
     )
 
 
+ALL = "http://am/#/alerts?receiver=hardware"
+
+
 def fired(number: int) -> dict[str, Any]:
     about = {"alertname": "TracksideGpuHot", "gpu": str(number), "instance": "node7:21790"}
     words = {"summary": f"GPU {number} is hot.", "description": "Look at the fans."}
@@ -259,6 +301,32 @@ def test_of_many_alerts_the_first_ten_are_told_and_the_others_counted(tmp_path: 
     assert "These are the first 10 of 12 alerts; all of them: http://am/#/alerts?receiver=hardware" in text
     assert rendered("trackside.title", alerts, tmp_path, **common) == "[firing] node7:21790: GPU 0 is hot. And 11 more."
     one = rendered("trackside.text", alerts[:1], tmp_path, **common)
+    assert rendered("trackside.link", alerts, tmp_path, **common) == ALL
     assert one.startswith(
         "GpuHot, GPU 0, on node7:21790, since 2026-01-02 03:04:05 UTC\nGPU 0 is hot.\nLook at the fans."
     )
+
+
+@pytest.mark.parametrize(
+    ("runbook", "link"),
+    [
+        ("https://docs.example/alerts.md#gpuhot", "https://docs.example/alerts.md#gpuhot"),
+        ("http://wiki/alerts#gpuhot", "http://wiki/alerts#gpuhot"),
+        ("docs/alerts.md#gpuhot", ALL),
+    ],
+)
+def test_a_link_is_one_that_can_be_followed(tmp_path: Path, runbook: str, link: str) -> None:
+    common = {"status": "firing", "commonLabels": {}, "groupLabels": {}, "commonAnnotations": {"runbook_url": runbook}}
+    assert rendered("trackside.link", [fired(0)], tmp_path, **common) == link
+
+
+def test_what_is_said_of_a_file_server_names_the_place_and_no_node(tmp_path: Path) -> None:
+    labels = {"alertname": "TracksideFilesystemDead", "cluster": "c", "mountpoint": "/data"}
+    common = {
+        "status": "firing",
+        "commonLabels": {**labels, "severity": "critical", "instance": "node7:21790"},
+        "groupLabels": labels,
+        "commonAnnotations": {"summary": "A file system does not answer."},
+    }
+    title = rendered("trackside.title", [fired(0)], tmp_path, **common)
+    assert title == "[critical] /data (c): A file system does not answer."

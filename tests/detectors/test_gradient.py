@@ -116,7 +116,7 @@ def test_what_is_no_number_is_passed_over() -> None:
     assert not feed(Gradient(), values)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(st.tuples(st.integers(1, 40), st.sampled_from([1.0, 1.1, 6.0, 400.0, 1e-9, math.nan])), max_size=12),
     st.integers(1, 60),

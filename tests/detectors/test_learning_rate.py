@@ -67,7 +67,7 @@ def test_a_zero_that_is_logged_seldom_is_a_schedules_end() -> None:
     assert not alarms(feed(LearningRate(), [0.0, 1e-3, 1e-3, 0.0], steps=[0, 500, 1000, 1500]))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.integers(1, 120), st.sampled_from([0.0, 1e-4, 1.0, 20.0, -1.0, math.nan])), max_size=8),
     st.integers(1, 60),

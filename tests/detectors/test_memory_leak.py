@@ -106,7 +106,7 @@ def test_it_is_over_when_the_memory_grows_no_more() -> None:
     assert "grows no more" in fed[1].text
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(st.tuples(st.integers(1, 120), st.sampled_from([0.0, 1.0, -1.0, 5.0])), max_size=8),
     st.integers(1, 60),

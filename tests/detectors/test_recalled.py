@@ -68,7 +68,7 @@ def test_another_attempt_begins_anew() -> None:
 
 
 def stalled(severity: str = "critical", alert: str = "TrainingStalled", **labels: str) -> Alert:
-    since = {"silent_since": BEGAN - 400}
+    since = {"since": BEGAN - 400}
     return Alert(alert, severity, BEGAN - 360, ID, {"run": "net", **labels}, "it stands", evidence=since)
 
 

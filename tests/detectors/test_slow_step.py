@@ -159,7 +159,7 @@ def test_impossible_times_are_passed_over() -> None:
     assert alarms(feed(SlowStep(), values)) == [217]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.sampled_from([0.3, 0.31, 0.29, 0.305, 1.2, 5.0, float("nan")]), min_size=40, max_size=200),
     st.integers(1, 60),

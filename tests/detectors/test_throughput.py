@@ -66,7 +66,7 @@ def test_it_needs_some_samples_to_know_the_usual() -> None:
     assert not alarms(feed(Throughput(), [*([1.0] * 30), *([8.0] * 500)]))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(st.tuples(st.integers(1, 60), st.sampled_from([8.0, 8.1, 10.0, float("nan")])), max_size=12),
     st.integers(1, 60),

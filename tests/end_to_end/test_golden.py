@@ -29,11 +29,14 @@ from trackside.wire import (
 )
 from trackside_daemon.about import BUILD_INFO, RELOADED, RELOADED_AT
 from trackside_daemon.alerts.book import Book
+from trackside_daemon.alerts.delivery import DROPPED, FAILED, LAST_SUCCESS, QUEUED, TRIES
+from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.collectors.cpu import CpuCollector
 from trackside_daemon.collectors.gpu import GpuCollector
 from trackside_daemon.collectors.memory import MemoryCollector
 from trackside_daemon.collectors.nvml import NvmlCollector
 from trackside_daemon.collectors.ranks import RanksCollector
+from trackside_daemon.detectors.straggler import RATIO
 from trackside_daemon.detectors.watch import Watch
 from trackside_daemon.exposition import render
 from trackside_daemon.history.writer import EXCESS, SIZE
@@ -44,6 +47,7 @@ from trackside_daemon.metric import Batch, Sample
 from trackside_daemon.nvml.families import FAMILIES
 from trackside_daemon.nvml.reading import GpuReading, Reading
 from trackside_daemon.pipeline import FAILURES, STAGES
+from trackside_daemon.record import Silence
 from trackside_daemon.sampler import Sampler
 from trackside_daemon.state import State
 from trackside_daemon.training.bounds import Limits
@@ -122,7 +126,8 @@ def _gpu(index: int, busy: float) -> GpuReading:
 def machine() -> State:
     """What is known of a machine with two CPUs, two GPUs, and a run of two ranks, one of which has failed."""
     state = State()
-    watch, book = Watch(), Book()
+    silence = Silence("1a2b3c4d", {"alert": "NonFinite", "run": "char-*"}, NOW.wall - 60, NOW.wall + 3600)
+    watch, book = Watch(), Book(silences=Silences([silence]))
     for batch in (*_about_itself(), *_sampled(), *_pushed()):
         state.update(batch)
         for said in book.take(watch.take(batch), NOW.wall):
@@ -135,6 +140,10 @@ def _about_itself() -> Iterator[Batch]:
     yield Batch("trackside", [*samples, *(Sample(FAILURES, (stage,), 0) for stage in STAGES)], complete=True)
     kept = [Sample(SIZE, (), 2 * GIB), Sample(STORED, (), 123_456_789), Sample(EXCESS, (), 0)]
     yield Batch("history", kept, complete=True)
+    sinks = ((TRIES, 5), (FAILED, 1), (DROPPED, 0), (QUEUED, 0), (LAST_SUCCESS, NOW.wall))
+    yield Batch("notifications", [Sample(metric, ("webhook",), value) for metric, value in sinks], complete=True)
+    own = [Sample(RATIO, ("char-model", rank), ratio) for rank, ratio in (("0", 0.75), ("1", 1.25))]
+    yield Batch("stragglers", own, complete=True)
 
 
 def _sampled() -> list[Batch]:

@@ -59,7 +59,7 @@ def test_the_wheel_holds_both_packages_and_nothing_else(wheel: Path) -> None:
     expected = {f"trackside_daemon/web/static/{name}" for name in static}
     expected |= {"trackside/py.typed", "trackside_daemon/py.typed"}
     assert expected <= set(names)
-    assert not [name for name in names if "test" in name or name.endswith((".pyc", ".ipynb"))]
+    assert not [name for name in names if "test_" in name or name.endswith((".pyc", ".ipynb"))]
 
 
 def test_a_training_pays_for_two_packages_only(installed: Path) -> None:

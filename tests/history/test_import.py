@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from histories import BEGIN, column, finished, history, opened, taken
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from processes import ROOT
 
@@ -77,13 +77,13 @@ def runs(draw: st.DrawFn) -> list[Record]:
     for attempt, one, kind, fields in draw(happened):
         records.append(Event("a", attempt, BEGIN + draw(st.floats(0, 9)), kind, one, one, fields or {}))
     for name in draw(st.lists(st.sampled_from(["Spike", "Stall"]), max_size=2, unique=True)):
-        ended = draw(st.none() | st.floats(0, 1e10))
+        ended = draw(st.floats(0, 1e10))
         records.append(Alert(name, "warning", BEGIN, "a", {"key": name}, draw(texts), "it is so", ended))
     return records
 
 
 @given(records=runs(), pinned=st.booleans())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 def test_what_an_export_writes_comes_back_equal_in_all_three_forms(records: list[Record], pinned: bool) -> None:
     with tempfile.TemporaryDirectory() as place, history(Path(place, "first")) as first:
         first.put(records)
@@ -211,6 +211,19 @@ def test_a_run_that_is_there_is_refused_with_the_way_out_and_stays_as_it_was(tmp
                 one.take(before["jsonl"], "a.jsonl")
         assert one.exports("a") == before
         assert one.take(before["jsonl"], "a.jsonl", id="b").samples == 3
+
+
+@pytest.mark.parametrize(("ends", "ended"), [('"ended":7.5', 7.5), ('"cause":""', 3.0)])
+def test_an_alert_that_had_not_ended_ends_with_its_attempt_or_the_last_sample(
+    tmp_path: Path, ends: str, ended: float
+) -> None:
+    alerts = '{"kind":"alert","alert":"NonFinite","severity":"critical","started":%s}\n'
+    samples = '{"attempt":0,"rank":0,"step":1,"time":3.0,"x":1}\n'
+    with history(tmp_path) as one:
+        one.take((HEAD % (ends, alerts % 2.0 + alerts % 9.0 + samples)).encode(), "a.jsonl")
+        with one.database.reading() as connection:
+            assert [alert["ended"] for alert in reader.alerts(connection, "a")] == [ended, 9.0]
+            assert reader.firing(connection) == []
 
 
 def test_a_run_that_was_deleted_can_be_imported_again(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trackside_daemon.history import redact as patterns
@@ -318,7 +318,6 @@ PIECES = st.sampled_from(UNITS) | SIGNIFICANT
 @given(
     st.sampled_from(sorted(WAYS)), st.just("") | PIECES, st.lists(PIECES, min_size=1, max_size=3), st.just("") | PIECES
 )
-@settings(deadline=None)
 def test_no_repetitive_text_costs_more_than_it_is_long(way: str, begin: str, units: list[str], end: str) -> None:
     assert_linear(WAYS[way], begin, "".join(units), end)
 

@@ -8,7 +8,7 @@ import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from speech import House, Speaker, clock
 
@@ -216,7 +216,7 @@ class Desk:
             self.house.state.update(batch)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=300)
+@settings(max_examples=300)
 @given(arrivals)
 def test_no_message_raises_and_the_good_ones_between_lose_nothing(found: list[list[bytes]]) -> None:
     desk = Desk()

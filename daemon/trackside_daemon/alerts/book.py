@@ -6,28 +6,21 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.causes import Causes, folded, precedence
+from trackside_daemon.alarm import SEVERITIES
+from trackside_daemon.alerts.causes import Causes, folded, order
 from trackside_daemon.alerts.entry import Entry, alarm_of, restored, where
-from trackside_daemon.alerts.families import BEGUN, EXCESS, FIRING, SILENCED, labels
+from trackside_daemon.alerts.families import BEGUN, EXCESS, firing
+from trackside_daemon.alerts.holds import LEAST_SECONDS, Holds
 from trackside_daemon.alerts.off import Off
 from trackside_daemon.alerts.silences import Silences, silenced_until
+from trackside_daemon.alerts.waiting import Waiting
 from trackside_daemon.metric import Batch, Sample
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from trackside_daemon.alarm import Alarm
     from trackside_daemon.record import Alert, Silence
-
-LEAST_SECONDS = 120.0
-"""An alert fires for so long at least, so that a scrape a minute sees it; so does what happened once."""
-
-LONGER = {"UserAlert": 900.0}
-"""The same of those that are meant to be seen for longer."""
-
-LONGEST_SECONDS = 3600.0
-"""An alert that comes again within 15 minutes of its end fires for twice as long as before, up to this: one that comes and
-goes is told some 30 times a day at most, and not 700 times."""
 
 SHOWN_SECONDS = 900.0
 """The series of an alert stays at 0 for so long after its end."""
@@ -62,11 +55,13 @@ class Book:
         self.off = off or Off()
         self._silences = silences or Silences()
         self._lasting: list[Silence] = []
-        self._least = least
         self._entries: dict[Key, Entry] = {}
         self._causes = Causes()
+        self._holds = Holds(least)
+        self._waiting = Waiting()
         self._begun: Counter[tuple[str, str, str]] = Counter()
         self._excess = self._excess_told = 0
+        self._news: dict[Entry, None] = {}
         self._changed = True
 
     def restore(self, kept: Iterable[Alert], now: float) -> None:
@@ -76,64 +71,96 @@ class Book:
         `Silences.mark`ed.
         """
         for one in kept:
-            lasts = max(now, one.started + self._hold(one.alert)) if one.alert in ONCE else now + RESTORED_SECONDS
-            entry = restored(one, lasts)
+            hold = self._holds.least(one.alert) if one.alert in ONCE else RESTORED_SECONDS
+            until = max(now, one.started + hold) if one.alert in ONCE else now + hold
+            entry = restored(one, until, hold)
             entry.told = one.silenced or bool(one.notified) or not self._silences.kept_quiet(one, now)
             self._entries[_key(entry.alert, entry.run, entry.labels.items())] = entry
             self._causes.note(alarm_of(one), now)
         self._changed = True
 
-    def take(self, alarms: Iterable[Alarm], now: float) -> list[Batch]:
-        """What is wrong, or is no longer, as of *now* in Unix seconds."""
+    def take(self, alarms: Sequence[Alarm], now: float) -> list[Batch]:
+        """What is wrong, or is no longer, as of *now* in Unix seconds.
+
+        What came together is judged together: a cause explains what was found a moment before it, too.
+        """
         self._heed(now)
-        for alarm in sorted(alarms, key=precedence):
-            if self.off.has(alarm.alert, dict(alarm.labels)):
-                continue
-            key = _key(alarm.alert, alarm.run, alarm.labels)
-            entry = self._entries.get(key)
+        wanted = [alarm for alarm in alarms if not self.off.has(alarm.alert, dict(alarm.labels))]
+        for alarm in wanted:
+            if not alarm.over:
+                self._causes.note(alarm, now)
+        for alarm in sorted(alarms, key=order):
             if alarm.over:
-                if entry is not None and entry.fires:
-                    entry.lasting.discard(where(alarm))
-                    if entry.restored and not entry.lasting:
-                        entry.until = min(entry.until, now)
-            elif entry is not None and entry.fires:
-                self._renew(entry, alarm, now)
-            elif not self._causes.explains(alarm, now):
-                self._begin(key, alarm, now)
+                self._take_back(alarm, now)
+            else:
+                self._offer(alarm, now)
+        for alarm in sorted(wanted, key=order):
             self._causes.note(alarm, now)
-        return self._told() if self._changed else []
+        return self._told_at_once()
 
     def tick(self, now: float) -> list[Batch]:
-        """Once a second or so: resolves what is over, and forgets what has been for long."""
+        """Once a second or so: resolves what is over, forgets what has been for long, and lets fire what waits and may."""
         self._heed(now)
         for key, entry in list(self._entries.items()):
             if entry.is_due(now) or (entry.fires and self.off.has(entry.alert, entry.labels)):
-                entry.ended, entry.told = max(now, entry.started), False
-                self._changed = True
-                self._causes.ended(entry.alert, entry.run, now)
-            elif entry.ended is not None and now - entry.ended >= SHOWN_SECONDS:
+                self._resolve(key, entry, now)
+            elif entry.ended is not None and not 0 <= now - entry.ended < SHOWN_SECONDS:
                 del self._entries[key]
                 self._changed = True
         self._causes.forget(now)
-        news = self._changed or self._excess != self._excess_told
-        return self._told() if news or not all(entry.told for entry in self._entries.values()) else []
+        self._holds.forget(now)
+        for alarm in self._waiting:
+            if not self._offer(alarm, now):
+                break  # nor is there room for what is no worse
+        return self._told()
 
-    def _renew(self, entry: Entry, alarm: Alarm, now: float) -> None:
-        if entry.renew(alarm, now + self._hold(alarm.alert)):
-            self._changed = True
+    def _offer(self, alarm: Alarm, now: float) -> bool:
+        """It is so: it fires, or waits; False when that is for want of room."""
+        key = _key(alarm.alert, alarm.run, alarm.labels)
+        entry = self._entries.get(key)
+        if self.off.has(alarm.alert, dict(alarm.labels)):
+            self._waiting.put(alarm)
+        elif entry is not None and entry.fires:
+            self._waiting.drop(alarm)
+            if entry.renew(alarm, now + self._holds.least(alarm.alert)):
+                self._news[entry] = None
+        elif self._causes.explains(alarm, now):
+            self._waiting.put(alarm)
+        elif entry is None and not self._make_room(alarm, now):
+            self._exceeds(alarm)
+            return False
+        else:
+            self._waiting.drop(alarm)
+            self._begin(key, alarm, now)
+        return True
+
+    def _take_back(self, alarm: Alarm, now: float) -> None:
+        """It is so no more."""
+        self._waiting.drop(alarm)
+        entry = self._entries.get(_key(alarm.alert, alarm.run, alarm.labels))
+        if entry is not None and entry.fires:
+            entry.lasting.pop(where(alarm), None)
+            if entry.restored and not entry.lasting:
+                entry.until = min(entry.until, now)
 
     def _begin(self, key: Key, alarm: Alarm, now: float) -> None:
-        before = self._entries.pop(key, None)
-        if not self._has_room():
-            return
-        hold = self._hold(alarm.alert)
-        if before is not None and not alarm.once:
-            hold = max(hold, min(LONGEST_SECONDS, 2 * before.hold))
+        self._entries.pop(key, None)  # to be the last
+        hold = self._holds.begin(key, alarm, now)
         entry = self._entries[key] = Entry(alarm, now + hold, hold)
         entry.renew(alarm, entry.until)
         entry.silenced = self._is_silenced(entry)
         self._begun[alarm.alert, alarm.severity, entry.labels.get("run", "")] += 1
-        self._changed = True
+        self._causes.note(alarm, now)
+        self._news[entry] = None
+
+    def _resolve(self, key: Key, entry: Entry, now: float) -> None:
+        """It fires no more; what of it lasts all the same waits."""
+        entry.ended = max(now, entry.started)
+        self._news[entry] = None
+        self._causes.ended(entry.alert, entry.run, now)
+        self._holds.end(key, now)
+        for alarm in entry.lasting.values():
+            self._waiting.put(alarm._replace(time=now))
 
     def _heed(self, now: float) -> None:
         """Where silences have begun or ended: what fires is told anew if people are to be told of it now, or no longer."""
@@ -143,52 +170,67 @@ class Book:
         self._lasting = lasting
         for entry in self._entries.values():
             if entry.fires and entry.silenced != self._is_silenced(entry):
-                entry.silenced, entry.told = not entry.silenced, False
-                self._changed = True
+                entry.silenced = not entry.silenced
+                self._news[entry] = None
 
     def _is_silenced(self, entry: Entry) -> bool:
         return silenced_until(self._lasting, entry.alert, entry.labels) is not None
 
-    def _hold(self, alert: str) -> float:
-        return LONGER.get(alert, self._least)
-
-    def _has_room(self) -> bool:
-        """Whether another may fire; what has resolved gives way, the first first."""
+    def _make_room(self, alarm: Alarm, now: float) -> bool:
+        """Whether another may fire; what has resolved gives way, then what is less severe, the first first."""
         if len(self._entries) < MOST:
             return True
-        resolved = next((key for key, entry in self._entries.items() if not entry.fires), None)
-        if resolved is not None:
-            del self._entries[resolved]
-            return True
+        key, least = min(self._entries.items(), key=lambda one: one[1].worth)
+        if least.fires:
+            if least.worth > SEVERITIES.index(alarm.severity):
+                return False
+            self._resolve(key, least, now)
+            self._count_excess()
+        del self._entries[key]
+        return True
+
+    def _exceeds(self, alarm: Alarm) -> None:
+        """There is no room for it: it waits, and is counted once."""
+        if alarm not in self._waiting:
+            self._count_excess()
+        self._waiting.put(alarm)
+
+    def _count_excess(self) -> None:
         if not self._excess:
-            log.warning("%d alerts fire; further ones are only counted", MOST)
+            log.warning("%d alerts fire; further ones wait, the least severe", MOST)
         self._excess += 1
-        return False
+
+    def _told_at_once(self) -> list[Batch]:
+        """What is news: of a flood the whole page would cost too much, which the next tick makes."""
+        if not self._news:
+            return []
+        self._changed = True
+        news = self._taken_news()
+        begun = {(entry.alert, entry.severities[0], entry.labels.get("run", "")) for entry in news}
+        samples = self._samples(news, (one for one in begun if one in self._begun))
+        return [Batch("alerts", samples, records=[entry.record() for entry in news])]
 
     def _told(self) -> list[Batch]:
-        """All on the page, and what is news to the history."""
-        news = [entry for entry in self._entries.values() if not entry.told]
-        for entry in news:
-            entry.told = True
+        """All on the page, and what is news to the history, if there is any."""
+        self._news |= dict.fromkeys(entry for entry in self._entries.values() if not entry.told)
+        if not (self._news or self._changed or self._excess != self._excess_told):
+            return []
         self._changed, self._excess_told = False, self._excess
-        return [Batch("alerts", self._samples(), complete=True, records=[entry.record() for entry in news])]
-
-    def _samples(self) -> list[Sample]:
-        firing: dict[tuple[str, ...], float] = {}
-        silenced: set[tuple[str, ...]] = set()
-        for entry in self._entries.values():
-            if entry.fires and entry.silenced:
-                silenced.add(labels(entry.alert, entry.severity, entry.labels))
-            for severity in entry.severities:
-                series = labels(entry.alert, severity, entry.labels)
-                fires = float(entry.fires and severity == entry.severity)
-                firing[series] = max(fires, firing.get(series, 0.0))
         runs = {"", *(entry.labels.get("run", "") for entry in self._entries.values())}
         self._begun = Counter({key: count for key, count in self._begun.items() if key[-1] in runs})
+        records = [entry.record() for entry in self._taken_news()]
+        return [Batch("alerts", self._samples(self._entries.values(), self._begun), complete=True, records=records)]
+
+    def _taken_news(self) -> list[Entry]:
+        news, self._news = [*self._news], {}
+        for entry in news:
+            entry.told = True
+        return news
+
+    def _samples(self, entries: Iterable[Entry], begun: Iterable[tuple[str, str, str]]) -> list[Sample]:
         return [
-            *(Sample(FIRING, series, value) for series, value in firing.items()),
-            *(Sample(SILENCED, series, 1.0) for series in silenced),
-            *(Sample(BEGUN, key, float(count)) for key, count in self._begun.items()),
+            *firing(entries),
+            *(Sample(BEGUN, key, float(self._begun[key])) for key in begun),
             Sample(EXCESS, (), float(self._excess)),
         ]
 

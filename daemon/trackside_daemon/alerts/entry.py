@@ -30,16 +30,16 @@ class Entry:
     Attributes:
         severities: What it has been since it began, the last is what it is.
         had: What has had it since it began, by the labels that are `folded`; the first is in its labels.
-        lasting: What of that has it still, until it says otherwise.
+        lasting: What of that has it still, until it says otherwise: the alarm by which it said so.
         until: It does not resolve before, in Unix seconds.
-        hold: Seconds that it fires at least.
+        hold: Seconds that it fires at least, from when it was found last.
         ended: When it resolved; None while it fires.
         silenced: A silence has it, or had when it resolved.
         told: The history knows all of it.
         restored: It fired before this daemon.
     """
 
-    def __init__(self, alarm: Alarm, until: float, hold: float = 0.0) -> None:
+    def __init__(self, alarm: Alarm, until: float, hold: float) -> None:
         self.alert = alarm.alert
         self.run = alarm.run
         self.labels = dict(alarm.labels)
@@ -48,7 +48,7 @@ class Entry:
         self.summary, self.description = alarm.summary, alarm.description
         self.evidence = dict(alarm.evidence)
         self.had: dict[Where, None] = {where(alarm): None}
-        self.lasting: set[Where] = set()
+        self.lasting: dict[Where, Alarm] = {}
         self.until = until
         self.hold = hold
         self.ended: float | None = None
@@ -64,6 +64,11 @@ class Entry:
         """Whether it has not resolved."""
         return self.ended is None
 
+    @property
+    def worth(self) -> int:
+        """How much it is worth its place in the book: what fires more than what has resolved, and the worse the more."""
+        return SEVERITIES.index(self.severity) + 1 if self.fires else 0
+
     def renew(self, alarm: Alarm, until: float) -> bool:
         """It was found, anew or of another rank. It gets worse, but not better: that is another.
 
@@ -77,19 +82,21 @@ class Entry:
         if alarm.once:
             self.until = max(self.until, until)
         else:
-            self.lasting.add(place)
+            self.lasting[place] = alarm
         worse = SEVERITIES.index(alarm.severity) > SEVERITIES.index(self.severity)
-        news = worse or (alarm.once and alarm.summary != self.summary)
+        words = alarm.summary, alarm.description
+        news = worse or (alarm.once and words != (self.summary, self.description))
         if worse:
             self.severities.append(alarm.severity)
         if news:
-            self.summary, self.description = alarm.summary, alarm.description
+            self.summary, self.description = words
             self.evidence |= alarm.evidence
             self.told = False
         return news
 
     def is_due(self, now: float) -> bool:
-        """Whether it fires for nothing any more."""
+        """Whether it fires for nothing any more. After a clock was set back it fires for no longer than it would have."""
+        self.until = min(self.until, now + self.hold)
         return self.fires and not self.lasting and now >= self.until
 
     def record(self) -> Alert:
@@ -120,9 +127,9 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
 
 
-def restored(kept: Alert, until: float) -> Entry:
+def restored(kept: Alert, until: float, hold: float) -> Entry:
     """One that fired when a daemon before this one ended; *kept* is what the history has of it."""
-    entry = Entry(alarm_of(kept), until)
+    entry = Entry(alarm_of(kept), until, hold)
     entry.silenced = kept.silenced
     entry.told = entry.restored = True
     return entry

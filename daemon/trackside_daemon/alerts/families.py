@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.metric import Metric
+from trackside_daemon.metric import Metric, Sample
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+
+    from trackside_daemon.alerts.entry import Entry
 
 FIRING = Metric(
     "trackside_alert_firing",
@@ -25,7 +27,9 @@ SILENCED = Metric(
     FIRING.labels,
 )
 EXCESS = Metric(
-    "trackside_alerts_excess_total", "counter", "Alerts that were not kept, since 1,000 others fire already."
+    "trackside_alerts_excess_total",
+    "counter",
+    "Alerts that had no room, since 1,000 others fire that are no less severe.",
 )
 
 _OWN = FIRING.labels[2:-1]
@@ -35,3 +39,20 @@ def labels(alert: str, severity: str, about: Mapping[str, str]) -> tuple[str, ..
     """The labels of a firing series; what has none of its own is its subject, and what is not meant is empty."""
     others = (value for name, value in sorted(about.items()) if name not in _OWN)
     return (alert, severity, *(about.get(name, "") for name in _OWN), " ".join(others))
+
+
+def firing(entries: Iterable[Entry]) -> list[Sample]:
+    """What of *entries* fires, and what of that is silenced."""
+    fires: dict[tuple[str, ...], float] = {}
+    silenced: set[tuple[str, ...]] = set()
+    for entry in entries:
+        if entry.fires and entry.silenced:
+            silenced.add(labels(entry.alert, entry.severity, entry.labels))
+        for severity in entry.severities:
+            series = labels(entry.alert, severity, entry.labels)
+            value = float(entry.fires and severity == entry.severity)
+            fires[series] = max(value, fires.get(series, 0.0))
+    return [
+        *(Sample(FIRING, series, value) for series, value in fires.items()),
+        *(Sample(SILENCED, series, 1.0) for series in silenced),
+    ]

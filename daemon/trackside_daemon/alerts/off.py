@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 
 class Off:
@@ -34,6 +35,19 @@ class Off:
             return False
         run = about.get("run", "")
         return any(not pattern or fnmatchcase(run, pattern) for pattern in patterns)
+
+
+def unknown(names: Sequence[str], alerts: Collection[str]) -> Iterator[str]:
+    """A line for each of the *names* that turns nothing off, since it is none of the *alerts*."""
+    written = {alert.lower(): alert for alert in alerts}
+    for one in dict.fromkeys(name.partition("@")[0] for name in names):
+        if one in alerts:
+            continue
+        small = one.lower()
+        near = [small.removeprefix("trackside")] if small.removeprefix("trackside") in written else []
+        near = near or difflib.get_close_matches(small, written, 1)
+        hint = f"did you mean {written[near[0]]}?" if near else "docs/alerts.md lists them"
+        yield f"alerts.off: there is no alert {one!r:.80}; {hint}"
 
 
 def regex(pattern: str) -> str:

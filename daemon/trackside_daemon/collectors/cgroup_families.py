@@ -49,6 +49,13 @@ WORKING_SET = _memory(
     "memory.current and memory.stat inactive_file",
     "memory.usage_in_bytes and memory.stat total_inactive_file",
 )
+UNRECLAIMABLE = _memory(
+    "unreclaimable",
+    "Memory in use less what the kernel drops before it kills: cached files, also those that are often read, and its own "
+    "caches where it counts them",
+    "memory.current and memory.stat active_file, inactive_file and slab_reclaimable",
+    "memory.usage_in_bytes and memory.stat total_active_file and total_inactive_file",
+)
 ANONYMOUS = _memory("anonymous", "Memory of processes that no file backs", "memory.stat anon", "memory.stat total_rss")
 FILE = _memory("file", "Cached files, shared memory and tmpfs", "memory.stat file", "memory.stat total_cache")
 SHMEM = _memory(
@@ -104,7 +111,7 @@ PROCESSES_LIMIT = Metric(
 )
 
 FAMILIES = (
-    *(LIMIT, LIMIT_USED, HIGH, USED, PEAK, WORKING_SET, ANONYMOUS, FILE, SHMEM, SWAP, EVENTS, OOM_KILLS),
+    *(LIMIT, LIMIT_USED, HIGH, USED, PEAK, WORKING_SET, UNRECLAIMABLE, ANONYMOUS, FILE, SHMEM, SWAP, EVENTS, OOM_KILLS),
     *(CPU_LIMIT, CPU_SECONDS, THROTTLED, THROTTLED_PERIODS, PERIODS),
     *(WAITING, STALLED, PROCESSES, PROCESSES_LIMIT),
 )

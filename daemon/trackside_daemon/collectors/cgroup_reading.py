@@ -81,7 +81,8 @@ def _memory_v2(at: str) -> Iterator[Reading]:
     yield families.USED, (), used
     yield families.PEAK, (), number(f"{at}/memory.peak")
     yield families.SWAP, (), number(f"{at}/memory.swap.current")
-    yield families.WORKING_SET, (), _less(used, stat.get(b"inactive_file"))
+    yield families.WORKING_SET, (), _less(used, stat, b"inactive_file")
+    yield families.UNRECLAIMABLE, (), _less(used, stat, b"inactive_file", b"active_file", b"slab_reclaimable")
     yield families.ANONYMOUS, (), stat.get(b"anon")
     yield families.FILE, (), stat.get(b"file")
     yield families.SHMEM, (), stat.get(b"shmem")
@@ -95,7 +96,8 @@ def _memory_v1(at: str) -> Iterator[Reading]:
     yield families.USED, (), used
     yield families.PEAK, (), number(f"{at}/memory.max_usage_in_bytes")
     yield families.SWAP, (), stat.get(b"total_swap")
-    yield families.WORKING_SET, (), _less(used, stat.get(b"total_inactive_file"))
+    yield families.WORKING_SET, (), _less(used, stat, b"total_inactive_file")
+    yield families.UNRECLAIMABLE, (), _less(used, stat, b"total_inactive_file", b"total_active_file")
     yield families.ANONYMOUS, (), stat.get(b"total_rss")
     yield families.FILE, (), stat.get(b"total_cache")
     yield families.SHMEM, (), stat.get(b"total_shmem")
@@ -103,9 +105,11 @@ def _memory_v1(at: str) -> Iterator[Reading]:
     yield families.EVENTS, ("oom_kill",), table(f"{at}/memory.oom_control").get(b"oom_kill")
 
 
-def _less(used: int | None, idle: int | None) -> int | None:
-    """The files are read one after the other, so that the part may be more than the whole."""
-    return None if used is None or idle is None else max(0, used - idle)
+def _less(used: int | None, stat: dict[bytes, int], *parts: bytes) -> int | None:
+    """The files are read one after the other, so that the parts may be more than the whole."""
+    if used is None or not all(part in stat for part in parts):
+        return None
+    return max(0, used - sum(stat[part] for part in parts))
 
 
 def _cpu_v2(at: str) -> Iterator[Reading]:

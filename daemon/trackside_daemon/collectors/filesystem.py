@@ -31,7 +31,10 @@ AVAIL = _family("avail_bytes", "Room for those who are not root, from statvfs(3)
 FILES = _family("files", "Inodes, from statvfs(3) f_files; absent where the file system does not count them.")
 FILES_FREE = _family("files_free", "Inodes that nothing uses, from statvfs(3) f_ffree.")
 READONLY = _family("readonly", "1 when the file system is mounted read-only, from /proc/PID/mountinfo, else 0.")
-DEVICE_ERROR = _family("device_error", "1 when statvfs(3) fails or has not returned for 5 s, else 0.")
+DEVICE_ERROR = _family(
+    "device_error",
+    "1 when statvfs(3) fails or has not returned for 5 s, else 0; absent where the daemon's user may not look.",
+)
 
 _log = logging.getLogger("trackside")
 
@@ -131,6 +134,8 @@ class FilesystemCollector:
             return
         labels = (_shown(mount.point), mount.fstype)
         self._tell(mount, answer)
+        if isinstance(answer, PermissionError):  # nothing is known of it
+            return
         if isinstance(answer, OSError):
             yield Sample(DEVICE_ERROR, labels, 1.0)
             return
@@ -150,6 +155,11 @@ class FilesystemCollector:
             text = (
                 "does not answer: its server is down or out of reach, and whatever uses it hangs; bring the server "
                 f"back, or give it up with umount -f -l {mount.point}"
+            )
+        elif isinstance(answer, PermissionError):
+            text = (
+                f"cannot be asked for its room: {answer.strerror}; let the daemon's user enter the directories above it, "
+                "or leave it out of collector.filesystem.paths"
             )
         elif isinstance(answer, OSError):
             text = f"cannot be asked for its room: {answer.strerror}"

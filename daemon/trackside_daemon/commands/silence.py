@@ -57,6 +57,9 @@ def silence(
 
     They fire all the same, on the page and in the history; what fires still when the silence ends is told then. All
     patterns have to fit, and a label that an alert does not have fits none; an alert of several ranks has the first's.
+
+    Of what fires already, an Alertmanager behind Prometheus says that it is resolved: to have no such message, silence it
+    there, by the amtool command that is printed.
     """
     with told():
         labels = _labels(alert.removeprefix(PREFIX), run, label or [])

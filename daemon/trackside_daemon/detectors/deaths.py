@@ -65,7 +65,8 @@ class Death(NamedTuple):
             return Alarm(self.alert, "critical", labels, *over, over=True, run=self.run)
         who = f"run {self.name}" if self.rank is None else f"rank {self.rank} of run {self.name}"
         text = f"{worker} {_look(self)}".strip()
-        summary = f"{who} {_how(self)}" + ("" if self.step is None else f"; its last step was {count(self.step)}")
+        at = "" if self.step is None else f", at step {count(self.step)},"
+        summary = f"{who}{at} {_how(self)}"
         evidence = {"cause": self.cause or self.state}
         return Alarm(*(self.alert, "critical", labels, self.time, summary, text), run=self.run, evidence=evidence)
 

@@ -53,7 +53,7 @@ class Stalled:
         run = self._run
         if self._adopted is not None and self._severity is not None:
             if run.at == self._heard:
-                since = float(self._adopted.evidence.get("silent_since", self._adopted.started))
+                since = float(self._adopted.evidence.get("since", self._adopted.started))
                 run.at = self._heard = clock.at - max(0.0, clock.now - since)
             self._adopted = None
             yield self._say(self._severity, clock)

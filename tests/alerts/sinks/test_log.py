@@ -46,7 +46,7 @@ def test_an_alert_is_a_line_when_it_begins_gets_worse_and_ends(caplog: pytest.Lo
 
 def test_what_is_less_severe_is_not_logged_and_an_info_is_one(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "trackside")
-    mild = alert("RunStarted", severity="info")
+    mild = alert("GpuPowerCapped", severity="info")
     assert logged("warning", mild, over(mild)) == []
     assert logged("off", alert()) == []
     assert caplog.messages == []

@@ -2,7 +2,7 @@
 
 | alert | why this threshold |
 |---|---|
-| ContainerMemoryPressure | without files that could be dropped: caches fill every container in the end, and that is well; or all of the limit and a tenth of the time lost by it |
+| ContainerMemoryPressure | without cached files, which fill every container in the end and are dropped before anything is killed: critical; all of the limit and a tenth of the time lost by it: warning |
 | CpuSaturated | a quarter of its periods ended at its CPU limit, for five minutes |
 | OomKilled | the kernel killed something; when it was a rank or a worker, another alert names that, so info |
 """
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 CGROUP = ("cgroup",)
 MINUTE = 60.0
+LOOK = (
+    "Since {since}. trackside_cgroup_memory_anonymous_bytes and _shmem_bytes say what holds it: processes, or batches in "
+    "/dev/shm. Fewer data loader workers, or a higher limit."
+)
 
 
 def rules(thresholds: ThresholdsSection) -> list[Rule]:
@@ -36,25 +40,27 @@ def _memory(thresholds: ThresholdsSection) -> list[Rule]:
         above=thresholds.host_memory_stalled_ratio,
     )
     most = thresholds.container_memory_ratio
-    queries = {
-        "held": Query("trackside_cgroup_memory_working_set_bytes", over=limit, on=CGROUP, above=most),
-        "stalled": Query(
-            "trackside_cgroup_memory_limit_used_bytes", over=limit, on=CGROUP, above=most, only=(stalled,)
-        ),
-    }
     return [
         Rule(
             "ContainerMemoryPressure",
             "critical",
-            when,
-            "the cgroup {cgroup} uses {value:percent} of its memory limit; the OOM killer is near",
-            "Since {since}. trackside_cgroup_memory_anonymous_bytes and _shmem_bytes say what holds it: processes, or batches in "
-            "/dev/shm. Fewer data loader workers, or a higher limit.",
+            Query("trackside_cgroup_memory_unreclaimable_bytes", over=limit, on=CGROUP, above=most),
+            "the cgroup {cgroup} holds {value:percent} of its memory limit, without caches; the OOM killer is near",
+            LOOK,
             lasting=30.0,
             keep_firing=MINUTE,
-            variant=variant,
-        )
-        for variant, when in queries.items()
+            variant="held",
+        ),
+        Rule(
+            "ContainerMemoryPressure",
+            "warning",
+            Query("trackside_cgroup_memory_limit_used_bytes", over=limit, on=CGROUP, above=most, only=(stalled,)),
+            "the cgroup {cgroup} is at {value:percent} of its memory limit, caches included, and waits for memory",
+            LOOK,
+            lasting=30.0,
+            keep_firing=MINUTE,
+            variant="stalled",
+        ),
     ]
 
 

@@ -17,6 +17,7 @@ from fractions import Fraction
 from functools import partial
 from io import SEEK_END
 from itertools import chain
+from math import inf
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, NamedTuple
 
@@ -152,6 +153,7 @@ class Reading:
     Attributes:
         run: The run's id.
         samples: How many have come so far.
+        last: When the latest of them was pushed, in Unix seconds; minus infinity before the first.
         notes: Sentences about what was guessed or left out; complete at the end.
 
     Raises:
@@ -160,6 +162,7 @@ class Reading:
 
     def __init__(self, stream: BinaryIO, file: str, *, id: str = "", name: str = "", begin: float = 0.0) -> None:  # noqa: A002  the option's name
         self.samples = 0
+        self.last = -inf
         self.notes: list[str] = []
         self.file = file
         mark = _mark(stream, file)
@@ -216,6 +219,7 @@ class Reading:
 
     def _pushed(self, push: Push) -> Iterator[Record]:
         seconds = push.time / 1e6
+        self.last = max(self.last, seconds)
         session = self._sessions.get((push.attempt, push.rank))
         if session is None:
             session = self._sessions[push.attempt, push.rank] = _Session(self.run, push.attempt, push.rank)
@@ -302,7 +306,7 @@ def write(writer: Writer, reading: Reading) -> Imported:
             work = partial(_apply, batch) if begun else partial(_begin, reading, batch)
             writer.call(work).result(PATIENCE)
             begun = True
-        writer.call(partial(_show, reading.run, pinned=reading.pinned)).result(PATIENCE)
+        writer.call(partial(_show, reading)).result(PATIENCE)
     except BaseException as error:
         if begun:
             with suppress(sqlite3.Error, FutureTimeoutError):
@@ -347,9 +351,22 @@ def _begin(reading: Reading, batch: list[Record], store: Store) -> None:
     connection.execute("UPDATE run SET deleted = 2, imported = ? WHERE uid = ? AND NOT deleted", (time.time(), uid))
 
 
-def _show(uid: str, store: Store, *, pinned: bool) -> None:
-    """The run is whole: nobody has seen it before."""
-    store.connection.execute("UPDATE run SET deleted = 0, pinned = ? WHERE uid = ? AND deleted = 2", (int(pinned), uid))
+def _show(reading: Reading, store: Store) -> None:
+    """The run is whole: nobody has seen it before, and nothing of it fires."""
+    _end_alerts(reading, store)
+    store.connection.execute(
+        "UPDATE run SET deleted = 0, pinned = ? WHERE uid = ? AND deleted = 2", (int(reading.pinned), reading.run)
+    )
+
+
+def _end_alerts(reading: Reading, store: Store) -> None:
+    """An alert that fired when the run was exported ends with the attempt that it is of, or else with the last sample."""
+    store.connection.execute(
+        "UPDATE alert SET ended = max(started, coalesce((SELECT attempt.ended FROM attempt WHERE attempt.run = alert.run "
+        "AND attempt.started <= alert.started ORDER BY attempt.number DESC LIMIT 1), ?)) "
+        "WHERE ended IS NULL AND run = (SELECT id FROM run WHERE uid = ? AND deleted = 2)",
+        (reading.last, reading.run),
+    )
 
 
 def _drop(uid: str, store: Store) -> None:
