@@ -6,6 +6,7 @@ import json
 import random
 import statistics
 import time
+from functools import partial
 from math import exp
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,8 @@ def costs(found: Sequence[Log]) -> None:
     head("µs a sample, median of 5", "a healthy series", "one by one", "real series", "a troubled series", "wanted", "")
     for name, detectors in rank._DETECTORS.items():
         real = _real(found, name)
-        for detector in detectors:
+        for made in detectors:
+            detector = partial(made, rank.DEFAULTS, 0.0)
             healthy, troubled = [_long(name)], [_troubled(_long(name))]
             figures = [_alone(detector, healthy, BATCH), _alone(detector, real, BATCH) if real else None]
             told = [f"{figure:.2f}" if figure is not None else "-" for figure in figures]

@@ -96,7 +96,7 @@ A rule of your own needs no code. In the YAML file:
 
 ```yaml
 alerts:
-  thresholds: {gpu-hot-margin-celsius: 8, disk-full-in: 12h}
+  thresholds: {gpu-hot-margin-celsius: 8, disk-full-in: 12h, slow-step-ratio: 2}
   rules:
     - alert: RewardLow
       metric: key:reward/mean            # a key as it is pushed, or a family of docs/metrics.md
@@ -107,6 +107,7 @@ alerts:
       summary: "the reward of {run} is {value}"
     - {alert: SwapUsed, metric: trackside_host_swap_used_bytes, over: trackside_host_swap_bytes, above: 0.5}
     - {alert: Slow, metric: trackside_training_tokens_total, rate: 1m, below: 50000, for: 2m, cooldown: 1h}
+    - {alert: SwapGrows, metric: trackside_host_swap_used_bytes, change: 10m, above: 1e9}   # by a gigabyte in ten minutes
     - {alert: NoGpu, metric: trackside_gpu_up, labels: {gpu: "3"}, absent: true, for: 30s}
 ```
 
@@ -117,6 +118,9 @@ alerts:
 | `for`, `keep_firing_for` | how long it is so before the alert fires, and not so before it ends |
 | `cooldown` | how long it does not fire anew after its end |
 | `summary`, `description` | `{value}`, `{value:percent}`, `{value:bytes}`, `{value:duration}`, `{value:whole}`, `{threshold}`, `{since}` and each label by its name |
+
+Each rule has a name of its own. Of a family with `run` and `rank` it looks at ranks that live: what the page keeps of one
+that has ended stands still, and is no trouble.
 """
 SINKS = """
 Alerts reach people by Prometheus and its Alertmanager, from `trackside_alert_firing`; where there is none, by sinks of

@@ -12,7 +12,9 @@ import pytest
 from processes import DEADLINE, clean_environ, command, eventually
 
 import trackside
+from trackside_daemon.alerts.detected import DETECTED
 from trackside_daemon.commands import trial
+from trackside_daemon.commands.alerts import _list as listed
 from trackside_daemon.commands.silence import amtool
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ def test_a_silence_is_made_listed_shown_and_ended(troubled: Daemon) -> None:
     _, printed, _ = run(troubled, "silence", "--list")
     assert re.search(rf"^{made[1]}  {UNTIL}  alert=NonFinite run=net-\*  known$", printed, re.MULTILINE)
     _, printed, _ = run(troubled, "alerts", "--firing")
-    assert re.search(r"^ *\d+  NonFinite .* silenced until \d\d-\d\d \d\d:\d\d$", printed, re.MULTILINE)
+    assert re.search(r"^ *\d+  NonFinite .* silenced\n  silenced until \d\d-\d\d \d\d:\d\d$", printed, re.MULTILINE)
     assert re.search(r"^ *\d+  RunStarted .* firing$", printed, re.MULTILINE)
     assert max(map(len, printed.splitlines())) <= 80
     assert run(troubled, "silence", "--end", made[1]) == (
@@ -81,6 +83,37 @@ def test_all_may_be_silenced_when_that_is_said_and_json_has_all_of_it(troubled: 
     assert {one["alert"] for one in said["firing"]} == {"NonFinite", "RunStarted"}
     listed = json.loads(run(troubled, "silence", "--list", "--json")[1])
     assert listed == {"silences": [said["silence"]]}
+
+
+def test_the_name_that_prometheus_has_is_the_same_alert(daemon: Daemon) -> None:
+    _, printed, complaints = run(daemon, "silence", "TracksideNonFinite")
+    assert ": alert=NonFinite\n" in printed
+    assert "'alertname=\"TracksideNonFinite\"'" in printed
+    assert complaints == ""
+
+
+def test_names_that_there_are_not_are_doubted(daemon: Daemon) -> None:
+    status, _, complaints = run(daemon, "silence", "NonFinit", "--label=rnk=3")
+    assert (status, complaints.splitlines()) == (
+        0,
+        [
+            "trackside: NonFinit: no alert that is known here is called so; did you mean NonFinite?",
+            "trackside: --label rnk: no alert has this label; did you mean rank?",
+        ],
+    )
+    assert run(daemon, "silence", "Gpu*", "--label=gpu=3", "--run=a")[2] == ""
+    assert "a rule of your own is one once it has fired" in run(daemon, "silence", "Qqqqq")[2]
+
+
+def test_names_of_alerts_are_never_cut() -> None:
+    one = {"id": 1, "severity": "warning", "name": "a-run-with-a-long-name-of-its-own", "started": 0.0, "ended": None}
+    found = [{**one, "alert": name, "summary": "it is so " * 20} for name in DETECTED]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "80")
+        lines = list(listed(found, 1e6))
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    assert all(f" {name} " in text for name in DETECTED)
 
 
 def test_a_silence_of_what_does_not_fire_says_so(daemon: Daemon) -> None:

@@ -36,7 +36,8 @@ def replay(*arguments: str, given: str = "", environ: dict[str, str] | None = No
 
 
 def changes(answer: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
-    assert (answer.returncode, answer.stderr) == (0, "")
+    assert answer.returncode == 0
+    assert answer.stderr == "" if answer.stdout else "nothing found" in answer.stderr
     return [json.loads(line) for line in answer.stdout.splitlines()]
 
 
@@ -73,8 +74,37 @@ def test_an_alert_change_is_a_json_line(tmp_path: Path) -> None:
     assert all(one["message"] for one in found)
 
 
-def test_a_healthy_training_has_nothing_to_tell() -> None:
-    assert changes(replay("-", "--severity=warning", given=lines(losses(3000)))) == []
+def test_a_healthy_training_has_nothing_to_tell_and_what_was_looked_at_is_said() -> None:
+    answer = replay("-", given=lines(losses(300)))
+    assert (answer.returncode, answer.stdout) == (0, "")
+    assert answer.stderr == (
+        "trackside: 300 samples of 1 watched key (loss), 1 rank: nothing found; alerts of whole runs, as TrainingStalled, "
+        "are not replayed\n"
+    )
+    answer = replay("-", "--severity=warning", given=lines(losses(3000)))
+    assert (answer.returncode, answer.stdout) == (0, "")
+    assert "3,000 samples of 1 watched key (loss), 1 rank: nothing found of what is asked for" in answer.stderr
+    assert "0 samples of 0 watched keys, 0 ranks: nothing found;" in replay("-", given='{"values": {"x": 1}}').stderr
+
+
+def test_the_configuration_counts(tmp_path: Path) -> None:
+    def alerts(answer: subprocess.CompletedProcess[str]) -> set[str]:
+        return {json.loads(line)["alert"] for line in answer.stdout.splitlines()}
+
+    file = tmp_path / "trackside.yml"
+    file.write_text("alerts: {'off': [NonFinite], thresholds: {loss-spike-ratio: 50}}\n")
+    assert {"NonFinite", "LossSpike"} <= alerts(replay("-", given=lines(ill())))
+    assert not {"NonFinite", "LossSpike"} & alerts(replay("-", f"--config.file={file}", given=lines(ill())))
+    assert alerts(replay("-", "--only=NonFinite", f"--config.file={file}", given=lines(ill()))) == {"NonFinite"}
+    environ = {"TRACKSIDE_ALERTS__OFF": "NonFinite"}
+    assert "NonFinite" not in alerts(replay("-", given=lines(ill()), environ=environ))
+    file.write_text("alerts: {thresholds: {loss-spike: 50}}\n")
+    answer = replay("-", f"--config.file={file}", given="")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert "no such setting; did you mean alerts.thresholds.loss-spike-" in answer.stderr
+    file.write_text("alerts: {rules: [{alert: High, metric: 'key:loss', above: 3}]}\n")
+    answer = replay("-", f"--config.file={file}", given=lines(ill()))
+    assert answer.stderr == "trackside: alerts.rules are not replayed: High\n"
 
 
 def test_standard_input_and_a_pipe_are_files_too(tmp_path: Path) -> None:
@@ -190,6 +220,10 @@ def test_a_stored_run_is_replayed_without_a_daemon(stored: Path, tmp_path: Path)
     found = changes(replay("gpt-small", where))
     _as_stored(found)
     assert changes(replay("aaaa", where)) == found
+    off = {"TRACKSIDE_ALERTS__OFF": "NonFinite@gpt-*,SlowStep@other"}
+    some = {one["alert"] for one in changes(replay("gpt-small", where, environ=off))}
+    assert "SlowStep" in some
+    assert "NonFinite" not in some
     exported = tmp_path / "run.jsonl"
     subprocess.run(
         command("export", "gpt-small", "--format=jsonl", f"--output={exported}", where), check=True, env=clean_environ()
@@ -198,6 +232,16 @@ def test_a_stored_run_is_replayed_without_a_daemon(stored: Path, tmp_path: Path)
     assert [(one["alert"], one["step"]) for one in of_file] == [
         (one["alert"], one["step"]) for one in found if one["key"] == "loss"
     ]
+
+
+def test_of_several_runs_of_a_name_it_is_said_which_is_replayed(tmp_path: Path) -> None:
+    with history(tmp_path / "history") as one:
+        for uid in ("aaaa1111", "bbbb2222"):
+            one.put([opened(uid, name="train")])
+            one.put([taken(uid, [(1, 0, {"loss": 1.0})])])
+    answer = replay("train", f"--storage.path={tmp_path / 'history'}")
+    assert "trackside: run train: the newest of 2, " in answer.stderr
+    assert "the newest" not in replay("aaaa", f"--storage.path={tmp_path / 'history'}").stderr
 
 
 def test_a_stored_run_is_replayed_while_a_daemon_runs(

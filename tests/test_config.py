@@ -165,7 +165,7 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "limits.label_bytes": ("16", 16),
         "require_gpu": ("true", True),
         "alerts.rules": ('[{"alert": "A", "metric": "key:loss", "above": 5}]', (RULE,)),
-        **{f"alerts.thresholds.{name}": ("0.5", 0.5) for name in ThresholdsSection.model_fields},
+        **{f"alerts.thresholds.{name}": ("1", 1.0) for name in ThresholdsSection.model_fields},
         "alerts.thresholds.gpu_held_bytes": ("1GB", 10**9),
     }
     assert {".".join(path) for path in settings()} == set(given)

@@ -32,7 +32,7 @@ def check(path: Path, rule: str) -> subprocess.CompletedProcess[str]:
 def test_check_config_shows_the_rules(tmp_path: Path) -> None:
     done = check(tmp_path / "t.yml", RULE)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "alerts.rules: Skipped (trackside_collector_skipped_total above 3)" in done.stdout
+    assert "alerts.rules: Skipped (change of trackside_collector_skipped_total in 300s above 3)" in done.stdout
     assert "alerts.thresholds.gpu-throttled-ratio: 0.5" in done.stdout
 
 

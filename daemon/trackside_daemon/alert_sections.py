@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -11,8 +12,8 @@ from trackside_daemon.quantities import Pattern, Seconds, Texts, size_bytes
 from trackside_daemon.sections import Section
 
 
-def _bound(what: str, *, most: float = 1e18) -> Any:
-    return Field(ge=0, le=most, allow_inf_nan=False, description=what)
+def _bound(what: str, *, least: float = 0.0, most: float = 1e18) -> Any:
+    return Field(ge=least, le=most, allow_inf_nan=False, description=what)
 
 
 def _share(what: str) -> Any:
@@ -64,8 +65,48 @@ class ThresholdsSection(Section):
         float, _share("CpuSaturated: share of periods in which a container's CPU limit was reached.")
     ] = 0.25
     leak_ratio: Annotated[
-        float, _share("HostMemoryLeak: growth of a rank's memory that is looked at, as a share of what it holds.")
+        float, _share("HostMemoryLeak, GpuMemoryLeak: growth that is looked at, as a share of what is held.")
     ] = 0.03
+    loss_spike_scales: Annotated[
+        float, _bound("LossSpike, LossHardBatch: robust standard deviations by which a loss stands out.")
+    ] = 8.5
+    loss_spike_ratio: Annotated[
+        float,
+        _bound(
+            "LossSpike, LossHardBatch: part of its level by which a loss stands out; less where it has more scales."
+        ),
+    ] = 0.17
+    loss_diverging_ratio: Annotated[float, _bound("LossDiverging: rise above the lowest level, as a part of that.")] = (
+        0.15
+    )
+    loss_plateau_ratio: Annotated[float, _share("LossPlateau: gain that is none, as a part of the loss.")] = 0.002
+    gradient_explosion_ratio: Annotated[
+        float, _bound("GradientExplosion: times the usual norm that are too much.", least=1.0)
+    ] = 3.0
+    gradient_vanishing_ratio: Annotated[
+        float, _bound("GradientVanishing: how many times smaller than usual a norm is.", least=1.0)
+    ] = 10.0
+    learning_rate_most: Annotated[float, _bound("LearningRateOutOfRange: rate that is too high for anything.")] = 10.0
+    learning_rate_jump_ratio: Annotated[
+        float, _bound("LearningRateOutOfRange: times the rate before, at once.", least=1.0)
+    ] = 100.0
+    slow_step_ratio: Annotated[float, _bound("SlowStep: times the median of the steps before.", least=1.0)] = 1.5
+    slow_step_scales: Annotated[
+        float, _bound("SlowStep: robust standard deviations by which a step lies above the median.")
+    ] = 9.0
+    throughput_ratio: Annotated[float, _bound("ThroughputRegression: times what steps took before.", least=1.0)] = 1.08
+    straggler_ratio: Annotated[
+        float, _bound("StragglerRank: times what the median rank takes of its own for a step.", least=1.0)
+    ] = 1.1
+    data_wait_ratio: Annotated[
+        float, _share("DataLoaderBottleneck: share of the time that is spent waiting for data.")
+    ] = 0.3
+    checkpoint_ratio: Annotated[
+        float, _bound("CheckpointOverdue: times the usual time between two checkpoints.", least=1.0)
+    ] = 2.0
+    checkpoint_after: Annotated[
+        Seconds, Field(ge=1, description="CheckpointOverdue: time without a checkpoint that is never too long.")
+    ] = 600.0
 
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -101,8 +142,16 @@ class RuleSection(Section):
     description: str = ""
 
     def __str__(self) -> str:
+        chosen = ", ".join(f"{name}={value}" for name, value in self.labels.items())
+        what = f"{self.metric}{{{chosen}}}" if chosen else self.metric
+        if self.over is not None:
+            what += f" over {self.over.metric}"
+        for way, window in (("rate", self.rate), ("change", self.change)):
+            if window is not None:
+                what = f"{way} of {what} in {window:g}s"
         bound = "absent" if self.absent else f"above {self.above:g}" if self.above is not None else ""
-        return f"{self.alert} ({self.metric} {bound or f'below {self.below:g}'})"
+        lasting = f" for {self.lasting:g}s" if self.lasting else ""
+        return f"{self.alert} ({what} {bound or f'below {self.below:g}'}{lasting})"
 
     @model_validator(mode="after")
     def _one_condition(self) -> RuleSection:
@@ -128,12 +177,31 @@ def _rule(values: object, at: int) -> object:
     try:
         return RuleSection(**written)
     except ValidationError as error:
-        problem = error.errors()[0]
-        key = ".".join(str(part).replace("_", "-") for part in problem["loc"] if part != "float")
-        text = problem["msg"].removeprefix("Value error, ")
-        got = f", got {problem['input']!r:.80}" if key and problem["type"] not in ("missing", "value_error") else ""
-        said = f"{key}: {text[0].lower()}{text[1:]}" if key else text
-        raise ValueError(f"rule {name}: {said}{got}") from None
+        raise ValueError(f"rule {name}: {_wrong(error)}") from None
+
+
+def _wrong(error: ValidationError) -> str:
+    """The first thing that is wrong with a rule, and what to write instead."""
+    problem = error.errors()[0]
+    keys = [str(part).replace("_", "-") for part in problem["loc"] if part != "float"]
+    key, kind, got = ".".join(keys), problem["type"], f"got {problem['input']!r:.80}"
+    if kind == "extra_forbidden":
+        model = OverSection if keys[0] == "over" else RuleSection
+        known = [field.alias or name.replace("_", "-") for name, field in model.model_fields.items()]
+        near = difflib.get_close_matches(keys[-1], known, 1)
+        return f"{key}: no such key; " + (f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}")
+    if kind == "string_pattern_mismatch":
+        return f"{key}: {_NAMED[keys[-1]].format(problem['input'])}, {got}"
+    text = problem["msg"].removeprefix("Value error, ")
+    said = f"{key}: {text[0].lower()}{text[1:]}" if key else text
+    return said if not key or kind in ("missing", "value_error") else f"{said}, {got}"
+
+
+_NAMED = {
+    "alert": "a name has letters, digits and _, and begins with no digit",
+    "metric": "a family of docs/metrics.md is expected, or key:{} for a key that is pushed",
+}
+"""What a text should be that does not fit its pattern."""
 
 
 def _rules(values: object) -> object:

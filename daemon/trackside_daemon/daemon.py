@@ -227,12 +227,8 @@ class Daemon:
             (on.gpu.enabled, self._counts),
             (on.ranks.enabled, ranks),
         ]
-        paths = (
-            (*on.filesystem.paths, str(directory.absolute()))
-            if self._config.path.rootfs == "/"
-            else on.filesystem.paths
-        )
-        host = host_collectors(on, self._config.path, paths)
+        own = (str(directory.absolute()),) if self._config.path.rootfs == "/" else ()
+        host = host_collectors(on, self._config.path, (*on.filesystem.paths, *own))
         return [*host, *(collector for enabled, collector in built if enabled)]
 
     def _open_history(self, directory: Path) -> Recorder:

@@ -89,5 +89,5 @@ def all_watchers(
     for alert in fired:
         judges.adopt(alert)
         leaks.adopt(alert)
-    parts = watchers(stall_after=section.stall_after, straggler_window=section.straggler_window, fired=fired)
+    parts = watchers(section, fired)
     return [*parts, judges, leaks]

@@ -11,6 +11,8 @@ from alerts.ticking import FAMILIES, Machine
 from trackside_daemon.alerts.custom import RuleError, rules
 from trackside_daemon.config import ConfigError, load
 
+LIVES = ' and on (job, instance, run, rank) (trackside_training_rank_state{state=~"starting|running|stalled"} > 0)'
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -29,6 +31,13 @@ def read(place: Path, text: str) -> list[Rule]:
     return rules(load(path).alerts.rules, FAMILIES)
 
 
+def lives(run: str, state: str = "running") -> dict[str, float]:
+    return {
+        f"trackside_training_rank_state{{run={run},rank=0,state={one}}}": float(one == state)
+        for one in ("running", "stalled", "finished")
+    }
+
+
 def refusal(place: Path, text: str) -> str:
     with pytest.raises((ConfigError, RuleError)) as caught:
         read(place, text)
@@ -39,22 +48,64 @@ def refusal(place: Path, text: str) -> str:
 def test_a_rule_on_a_pushed_key(tmp_path: Path) -> None:
     text = '{alert: RewardLow, metric: "key:reward/mean", below: 0.1, for: 1m, summary: "{run}: reward {value}"}'
     (rule,) = read(tmp_path, text)
-    assert rule.promql() == 'trackside_training_value{key="reward/mean"} < 0.1'
+    assert rule.promql() == f'(trackside_training_value{{key="reward/mean"}} < 0.1){LIVES}'
     assert (rule.lasting, rule.severity) == (60.0, "warning")
     series = "trackside_training_value{run=r,rank=0,key=reward/mean}"
-    found = Machine([rule]).run(61, lambda _: {series: 0.01, series.replace("reward", "other"): 0.01})
+    found = Machine([rule]).run(61, lambda _: {series: 0.01, series.replace("reward", "other"): 0.01, **lives("r")})
     assert [one.summary for one in found] == ["r: reward 0.01"]
 
 
 def test_a_key_with_a_family_of_its_own_and_labels(tmp_path: Path) -> None:
     text = '{alert: A, metric: "key:loss", labels: {run: "~big-.*"}, above: 5, keep-firing-for: 2m, severity: critical}'
     (rule,) = read(tmp_path, text)
-    assert rule.promql() == 'trackside_training_loss{run=~"big-.*"} > 5'
+    assert rule.promql() == f'(trackside_training_loss{{run=~"big-.*"}} > 5){LIVES}'
     assert (rule.keep_firing, rule.severity) == (120.0, "critical")
     loss = "trackside_training_loss{run=%s,rank=0}"
-    found = Machine([rule]).tick({loss % "big-1": 6.0, loss % "small-1": 6.0})
+    found = Machine([rule]).tick({loss % "big-1": 6.0, loss % "small-1": 6.0, **lives("big-1"), **lives("small-1")})
     assert [dict(one.labels)["run"] for one in found] == ["big-1"]
-    assert found[0].summary == "loss is 6, above 5"
+    assert found[0].summary == "loss of run big-1, rank 0 is 6, above 5"
+
+
+def test_a_rank_that_has_ended_is_no_trouble_of_a_rule(tmp_path: Path) -> None:
+    """Its series stay on the page for a while, and stand still."""
+    rules = read(tmp_path, "{alert: Slow, metric: trackside_training_tokens_total, rate: 20s, below: 50}")
+    assert [rule.promql() for rule in rules] == [f"(rate(trackside_training_tokens_total[20s]) < 50){LIVES}"]
+    tokens = "trackside_training_tokens_total{run=r,rank=0}"
+    machine = Machine(rules)
+    machine.run(60, lambda now: {tokens: 100 * now, **lives("r")})
+    machine.run(60, lambda _: {tokens: 6000.0, **lives("r", "finished")})
+    assert not machine.alarms
+    machine = Machine(rules)
+    machine.run(60, lambda now: {tokens: 100 * now, **lives("r")})
+    machine.run(60, lambda _: {tokens: 6000.0, **lives("r", "stalled")})
+    assert [one.summary for one in machine.alarms] == [
+        "the rate of trackside_training_tokens_total of run r, rank 0 is 47.62, below 50"
+    ]
+
+
+def test_shares_of_ranks_and_rules_about_ends(tmp_path: Path) -> None:
+    (share,) = read(tmp_path, '{alert: A, metric: "key:a", over: {metric: "key:b"}, above: 0.5}')
+    assert share.promql().endswith(f"> 0.5){LIVES}")
+    assert " / on (job, instance, run, rank) group_left () (" in share.promql()
+    values = {f"trackside_training_value{{run=r,rank=0,key={key}}}": value for key, value in (("a", 3.0), ("b", 4.0))}
+    (found,) = Machine([share]).tick({**values, **lives("r")})
+    assert found.summary == "a over b of run r, rank 0 is 0.75, above 0.5"
+    (failed,) = read(
+        tmp_path, "{alert: Failed, metric: trackside_training_rank_state, labels: {state: failed}, above: 0}"
+    )
+    assert failed.promql() == 'trackside_training_rank_state{state="failed"} > 0'
+
+
+def test_what_is_said_of_no_series(tmp_path: Path) -> None:
+    (rule,) = read(tmp_path, '{alert: NoGpu, metric: trackside_gpu_up, labels: {gpu: "3"}, absent: true}')
+    assert [one.summary for one in Machine([rule]).tick({})] == ["there is no trackside_gpu_up of gpu 3"]
+
+
+def test_a_name_is_one_alert_s(tmp_path: Path) -> None:
+    rule = "{alert: %s, metric: trackside_host_load1, above: %d}"
+    assert "rule GpuHot: trackside has an alert of this name" in refusal(tmp_path, rule % ("GpuHot", 1))
+    assert "rule LossSpike: trackside has an alert of this name" in refusal(tmp_path, rule % ("LossSpike", 1))
+    assert "rule A: there is another of this name" in refusal(tmp_path, f"{rule % ('A', 1)}, {rule % ('A', 2)}")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +118,7 @@ def test_a_key_with_a_family_of_its_own_and_labels(tmp_path: Path) -> None:
         ),
         (
             "metric: trackside_training_tokens_total, rate: 60s, below: 100",
-            "rate(trackside_training_tokens_total[1m]) < 100",
+            f"(rate(trackside_training_tokens_total[1m]) < 100){LIVES}",
         ),
         (
             'metric: trackside_gpu_up, labels: {gpu: "3"}, absent: true, for: 30s',
@@ -100,7 +151,13 @@ def test_conditions(tmp_path: Path, text: str, promql: str) -> None:
         ("{alert: A, metric: trackside_host_load1, above: 1, below: 2}", "above and below"),
         ("{alert: A, metric: trackside_host_load1, above: much}", "rule A: above: "),
         ("{alert: A, metric: trackside_host_load1, above: 1, for: soon}", "rule A: for: 'soon' is not a duration"),
-        ("{alert: A, metric: trackside_host_load1, above: 1, unit: x}", "rule A: unit: "),
+        (
+            "{alert: A, metric: trackside_host_load1, above: 1, unit: x}",
+            "rule A: unit: no such key; there are alert, metric, labels, ",
+        ),
+        ("{alert: A, metric: trackside_host_load1, abov: 1}", "rule A: abov: no such key; did you mean above?"),
+        ("{alert: A, metric: reward/mean, above: 1}", "or key:reward/mean for a key that is pushed, got 'reward/mean'"),
+        ("{alert: A b, metric: trackside_host_load1, above: 1}", "rule A b: alert: a name has letters, digits and _, "),
         ("{alert: A, metric: trackside_host_load1, above: 1, rate: 1m, change: 1m}", "rate and change and above"),
         ("{alert: A, metric: trackside_host_laod1, above: 1}", "did you mean trackside_host_load1?"),
         ("{alert: A, metric: loss, above: 1}", "rule A: no family loss; a key that is pushed is written key:loss"),

@@ -61,7 +61,9 @@ def test_what_is_off_is_left_out_and_for_some_runs_those_are_not_matched() -> No
 def test_rules_of_ones_own_are_among_the_thresholds() -> None:
     found = made(rules=CUSTOM)["thresholds"]
     (low,) = named(found, "RewardLow")
-    assert low["expr"] == 'trackside_training_value{key="reward/mean", run=~"big-.*"} < 0.1'
+    below, lives = low["expr"].split("and on (job, instance, run, rank)")
+    assert below.strip() == '(trackside_training_value{key="reward/mean", run=~"big-.*"} < 0.1)'
+    assert "trackside_training_rank_state{" in lives
     assert low["annotations"]["summary"] == "{{ $labels.run }}: {{ humanize $value }}"
     assert "runbook_url" not in low["annotations"]
     (gone,) = named(found, "NoGpu")

@@ -29,7 +29,7 @@ class Running:
         now: In Unix seconds.
     """
 
-    def __init__(self, ranks: int = 1, *, attempt: int = 0, watch: RunWatch | None = None, **settings: float) -> None:
+    def __init__(self, ranks: int = 1, *, attempt: int = 0, watch: RunWatch | None = None, **settings: Any) -> None:
         self.watch = watch or RunWatch(**settings)
         self.alarms: list[Alarm] = []
         self.now = BEGAN

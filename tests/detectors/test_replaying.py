@@ -29,7 +29,7 @@ class High:
 
 @pytest.fixture(autouse=True)
 def high(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank, "_DETECTORS", dict.fromkeys(rank._DETECTORS, (High,)))
+    monkeypatch.setattr(rank, "_DETECTORS", dict.fromkeys(rank._DETECTORS, (lambda *_: High(),)))
 
 
 def pushed(*values: float, key: str = "loss", of: int = 0, attempt: int = 0, phase: str = "") -> Iterator[Row]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from detectors.running import BEGAN, ID, Running
 
+from trackside.wire import Clock, Hello, Identity, Totals
 from trackside_daemon.metric import Batch
+from trackside_daemon.record import Event, Opened
 
 
 def test_a_run_that_begins_is_said_once() -> None:
@@ -55,6 +59,35 @@ def test_a_rank_that_is_killed_is_said_at_once_with_its_signal() -> None:
     assert len(run.trouble) == 1, "its run's end is no news"
     run.wait(900)
     assert run.said("TrainingProcessDied", over=True)[0].labels == alarm.labels
+
+
+def test_a_death_has_the_last_step() -> None:
+    run = Running(2)
+    run.push(1234, 0, 1)
+    (alarm,) = run.tell("rank_ended", 1, state="failed", cause="SIGSEGV")
+    assert alarm.summary == "rank 1 of run net, at step 1,234, was killed by SIGSEGV"
+
+
+def test_a_death_is_over_when_a_run_of_the_same_name_begins() -> None:
+    run = Running()
+    run.tell("rank_ended", 0, state="failed", cause="SIGSEGV")
+    run.wait(60)
+    run.take(Batch("training", records=[Event("other", 0, run.now, "run_started")]))
+    assert not run.said("TrainingProcessDied", over=True), "its name is other"
+    late = Event("net-2", 0, run.now - 3600, "run_started")
+    named = Opened(bytes(16), Hello(Identity("net-2", "net"), Clock(0, 0), 0, Totals()), "net", 0, run.now)
+    run.take(Batch("ingest", records=[named, late]))
+    assert not run.said("TrainingProcessDied", over=True), "it began before"
+    run.take(Batch("ingest", records=[replace(late, time=run.now)]))
+    (over,) = run.said("TrainingProcessDied", over=True)
+    assert (over.labels, over.summary) == ((("rank", "0"), ("run", "net")), "run net was begun anew")
+    run.take(
+        Batch(
+            "training",
+            records=[Event("net-2", 0, run.now, "rank_ended", 0, fields={"state": "failed", "cause": "SIGSEGV"})],
+        )
+    )
+    assert len(run.said("TrainingProcessDied")) == 2
 
 
 @pytest.mark.parametrize(
@@ -154,7 +187,7 @@ def test_what_the_training_raises_is_passed_on() -> None:
     run = Running()
     (alarm,) = run.raises("Reward hacking", "The score rose by 3 in one step.", "critical")
     assert (alarm.alert, alarm.severity, alarm.summary) == ("UserAlert", "critical", "Reward hacking")
-    assert alarm.description == "The score rose by 3 in one step. Raised by rank 0 of run net at step 7."
+    assert alarm.description == "The score rose by 3 in one step.\nRaised by rank 0 of run net at step 7."
     assert (alarm.labels, alarm.once, alarm.run) == ((("rank", "0"), ("run", "net")), True, ID)
 
 

@@ -30,7 +30,8 @@ def test_a_run_that_makes_no_step_is_first_a_warning_and_then_critical() -> None
     alarm = run.trouble[-1]
     assert (alarm.alert, alarm.labels, alarm.run) == ("TrainingStalled", (("run", "net"),), ID)
     assert alarm.summary == "run net has made no step for 1 min 1 s, since step 29"
-    assert "/api/v1/runs/abc:1.5/stacks" in alarm.description
+    assert "`trackside alerts show TrainingStalled --run net` has where its threads are" in alarm.description
+    assert alarm.description.startswith("Until then a step took 1 s on average, and no pause was longer than 1 s.")
     run.wait(3600)
     assert len(run.trouble) == 2, "said once"
 
@@ -141,6 +142,66 @@ def test_64_ranks_that_stop_are_one_alert_that_names_who_is_behind() -> None:
     run.wait(100)
     assert {alarm.alert for alarm in run.trouble} == {"TrainingStalled"}
     assert "Rank 17 is furthest behind, at step 29" in run.trouble[-1].description
+
+
+def test_several_that_are_behind_are_named() -> None:
+    run = trained(8)
+    run.push(30, *range(6))
+    run.wait(100)
+    assert "Ranks 6 and 7 are furthest behind, at step 29." in run.trouble[-1].description
+
+
+def test_how_fast_it_was_is_told_in_real_numbers() -> None:
+    run = Running()
+    for step in range(1, 1001):
+        run.push(step)
+        if step % 20 == 0:
+            run.wait(1)
+    run.wait(100)
+    said = run.trouble[-1].description
+    assert "Until then a step took 0.05 s on average, and no pause was longer than 1 s." in said
+
+
+@pytest.mark.parametrize(
+    ("phases", "told"),
+    [
+        ({}, "All 4 ranks are at step 29."),
+        (dict.fromkeys(range(4), "sync"), "All 4 ranks are at step 29, in the phase sync."),
+        (
+            {0: "sync", 1: "other", 2: "sync", 3: "sync"},
+            "All 4 ranks are at step 29; rank 1 is not in the phase sync, in which the others wait, but in other.",
+        ),
+        (
+            {0: "sync", 1: "other", 2: "sync", 3: "data"},
+            "All 4 ranks are at step 29; ranks 1 and 3 are not in the phase sync, in which the others wait.",
+        ),
+        (
+            {0: "backward", 1: "backward", 2: "data", 3: "backward"},
+            "All 4 ranks are at step 29; rank 2 is not in the phase backward, in which the others are, but in data.",
+        ),
+        ({0: "forward", 1: "forward", 2: "data", 3: "data"}, "All 4 ranks are at step 29."),
+    ],
+)
+def test_ranks_at_the_same_step_are_told_apart_by_their_phases(phases: dict[int, str], told: str) -> None:
+    run = trained(4)
+    for second in range(3):
+        for rank, phase in phases.items():
+            run.beat(rank, **{phase: float(second)})
+        run.wait(1)
+    run.wait(100)
+    said = run.trouble[-1].description
+    assert f" {told} `trackside alerts show" in said
+    assert "furthest behind" not in said
+
+
+def test_of_two_ranks_at_the_same_step_the_one_that_does_not_wait_is_named() -> None:
+    run = trained(2)
+    for second in range(3):
+        run.beat(0, sync=float(second))
+        run.beat(1, other=float(second))
+        run.wait(1)
+    run.wait(100)
+    assert "rank 1 is not in the phase sync, in which the other waits, but in other." in run.trouble[-1].description
 
 
 def test_time_in_which_the_daemon_saw_nothing_is_no_silence() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -71,10 +72,12 @@ def test_ranks_that_are_killed_are_one_alert_with_its_cause(
     ranks = [start(start_training, daemon, rank, 2) for rank in range(2)]
     ranks[1].kill()
     (alert,) = eventually(lambda: alerts(daemon, "TrainingProcessDied"))
-    assert (alert["summary"], alert["severity"]) == ("rank 1 of run net was killed by SIGKILL", "critical")
+    killed = r"rank 1 of run net, at step [\d,]+, was killed by SIGKILL"
+    assert re.fullmatch(killed, alert["summary"])
+    assert alert["severity"] == "critical"
     ranks[0].kill()
     (alert,) = eventually(lambda: [one for one in alerts(daemon, "TrainingProcessDied") if "also" in one["summary"]])
-    assert alert["summary"] == "rank 1 of run net was killed by SIGKILL; also on rank 0"
+    assert re.fullmatch(f"{killed}; also on rank 0", alert["summary"])
 
 
 def test_what_the_training_raises_and_its_good_end_are_told(

@@ -11,7 +11,7 @@ from trackside_daemon.alerts.fleet import NAMES, PREFIX
 from trackside_daemon.alerts.query import How, Matcher, Query
 from trackside_daemon.alerts.rule import Rule
 from trackside_daemon.alerts.template import check
-from trackside_daemon.training.families import KNOWN, VALUE
+from trackside_daemon.training.families import ENDED_AT, KNOWN, RANK, RANK_STATE, VALUE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,6 +23,12 @@ KEY = "key:"
 LIKE = "~"
 TAKEN = {*DETECTED, *RULED, *(name.removeprefix(PREFIX) for name in NAMES)}
 """What routes and people know as something else."""
+
+LIVES = Query(RANK_STATE.name, (Matcher("state", "starting|running|stalled", "=~"),), above=0.0)
+"""The ranks that live: what the page keeps of one that has ended stands still, and is no trouble of it."""
+
+UNSAID = ("uuid", "key")
+"""Labels that a summary does without: the GPU's number is there, and the key is what it is about."""
 
 
 class RuleError(ValueError):
@@ -39,14 +45,19 @@ def rules(sections: Iterable[RuleSection], families: Mapping[str, Metric]) -> li
     Raises:
         RuleError: In one line, the first thing that is wrong.
     """
-    return [_rule(one, families) for one in sections]
+    found: list[Rule] = []
+    for section in sections:
+        if any(one.alert == section.alert for one in found):
+            raise RuleError(f"alerts.rules: rule {section.alert}: there is another of this name; choose another name")
+        found.append(_rule(section, families))
+    return found
 
 
 def _rule(section: RuleSection, families: Mapping[str, Metric]) -> Rule:
     try:
         _check_name(section.alert)
         query, labels = _query(section, families)
-        summary = section.summary or _said(section)
+        summary = section.summary or _said(section, labels)
         for text in (summary, section.description):
             check(text, labels)
     except ValueError as error:
@@ -73,13 +84,16 @@ def _query(section: RuleSection, families: Mapping[str, Metric]) -> tuple[Query,
     """What is looked at, and the labels of what is found."""
     metric, matchers = _chosen(section.metric, section.labels, families)
     how: How = "rate" if section.rate else "change" if section.change else "value"
-    over, on = None, metric.labels
+    over: Query | None = None
+    on: tuple[str, ...] = RANK if set(RANK) <= set(metric.labels) else ()
     if section.over is not None:
         other, chosen = _chosen(section.over.metric, section.over.labels, families)
-        over, on = Query(other.name, chosen), tuple(name for name in metric.labels if name in other.labels)
         fixed = {matcher.label for matcher in chosen if matcher.operator == "="}
+        over = Query(other.name, chosen)
+        on = tuple(name for name in metric.labels if name in other.labels and name not in fixed)
         if left := [name for name in other.labels if name not in (*on, *fixed)]:
             raise ValueError(f"over: {other.name} has {', '.join(left)} too; say which one under over.labels")
+    lives = on == RANK and metric not in {RANK_STATE, ENDED_AT} and not section.absent
     query = Query(
         metric.name,
         matchers,
@@ -89,6 +103,7 @@ def _query(section: RuleSection, families: Mapping[str, Metric]) -> tuple[Query,
         on=on,
         above=section.above,
         below=section.below,
+        only=(LIVES,) if lives else (),
     )
     labels = metric.labels
     if section.absent:
@@ -127,11 +142,20 @@ def _matcher(label: str, value: str, metric: Metric) -> Matcher:
     return Matcher(label, pattern, "=~")
 
 
-def _said(section: RuleSection) -> str:
-    """What is said where the user does not say."""
-    what = section.metric.removeprefix(KEY).replace("{", "").replace("}", "")
+def _said(section: RuleSection, labels: Iterable[str]) -> str:
+    """What is said where the user does not say: it names the series by its *labels*."""
+    what = _plain(section.metric)
     if section.absent:
-        return f"there is no {what}"
+        chosen = [f"{name} {_plain(value)}" for name, value in section.labels.items()]
+        return f"there is no {what}" + (f" of {', '.join(chosen)}" if chosen else "")
+    named = [f"{name} {{{name}}}" for name in labels if name not in UNSAID]
+    of = f" of {', '.join(named)}" if named else ""
     way = "the rate of " if section.rate else "the change of " if section.change else ""
+    over = f" over {_plain(section.over.metric)}" if section.over else ""
     side = "above" if section.above is not None else "below"
-    return f"{way}{what} is {{value}}, {side} {{threshold}}"
+    return f"{way}{what}{over}{of} is {{value}}, {side} {{threshold}}"
+
+
+def _plain(text: str) -> str:
+    """Without what means something in a template."""
+    return text.removeprefix(KEY).replace("{", "").replace("}", "")

@@ -64,8 +64,8 @@ DETECTED = {
     ),
     "TrainingStalled": Said(
         "The training makes no steps.",
-        "It is silent for longer than its own pace and phases explain. py-spy dump on the rank that is furthest behind says "
-        "where it waits.",
+        "It is silent for longer than its own pace and phases explain. trackside alerts show says which rank is "
+        "not where the others wait, and has the stacks.",
     ),
     "RankSilent": Said(
         "A rank is silent while others go on.",

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trackside_daemon.alarm import Alarm
+    from trackside_daemon.alert_sections import AlertsSection
     from trackside_daemon.detectors.past import Past
     from trackside_daemon.metric import Batch
     from trackside_daemon.record import Alert
@@ -46,17 +47,16 @@ class Told(Protocol):
         """The `record.Alert`s of a batch that the book made."""
 
 
-def watchers(
-    *, stall_after: float = 60.0, straggler_window: float = 10.0, fired: Sequence[Alert] = ()
-) -> list[Watcher]:
+def watchers(section: AlertsSection, fired: Sequence[Alert] = ()) -> list[Watcher]:
     """All of them, made anew.
 
     Args:
-        stall_after: The least silence in seconds that is a stall.
-        straggler_window: Seconds in which the ranks of a run are compared once.
+        section: The settings.
         fired: What fired when the daemon before this one ended.
     """
-    runs = RunWatch(stall_after=stall_after, straggler_window=straggler_window)
+    runs = RunWatch(
+        stall_after=section.stall_after, straggler_window=section.straggler_window, thresholds=section.thresholds
+    )
     for alert in fired:
         runs.adopt(alert)
-    return [Watch(), runs]
+    return [Watch(section.thresholds), runs]

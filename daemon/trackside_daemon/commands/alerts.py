@@ -108,19 +108,20 @@ def _list(found: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
             shown(one["name"] or "-"),
             short_moment(one["started"], now),
             duration((now if one["ended"] is None else one["ended"]) - one["started"]),
-            _state(one, now),
+            _state(one),
         ]
         for one in ordered
     ]
-    first, *lines = table(header, rows, right="><<<<><", flexible=" ~ ~")
+    first, *lines = table(header, rows, right="><<<<><", flexible="   ~")
     yield first
     for line, one in zip(lines, ordered, strict=True):
         yield line
+        if one["ended"] is None and (end := one.get("silenced_until")) is not None:
+            yield f"  silenced until {short_moment(end, now)}"
         yield from wrapped(shown(one["summary"]))
 
 
-def _state(alert: Mapping[str, Any], now: float) -> str:
+def _state(alert: Mapping[str, Any]) -> str:
     if alert["ended"] is not None:
         return "resolved"
-    end = alert.get("silenced_until")  # a daemon of an older version does not say
-    return "firing" if end is None else f"silenced until {short_moment(end, now)}"
+    return "firing" if alert.get("silenced_until") is None else "silenced"  # a daemon of an older version does not say

@@ -32,7 +32,8 @@ def describe(alert: Mapping[str, Any], now: float) -> Iterator[str]:
     yield from wrapped(shown(alert["summary"]), "")
     if alert["description"]:
         yield ""
-        yield from wrapped(shown(alert["description"]), "")
+        for line in alert["description"].splitlines():
+            yield from wrapped(shown(line), "")
     evidence = alert["evidence"]
     rest = {name: value for name, value in evidence.items() if name not in _BLOCKS}
     if rest:

@@ -166,4 +166,4 @@ class Durations:
         ended = self._of.take([row.step], [row.time])
         if self._pushed or not ended.steps:
             return None
-        return row._replace(step=ended.steps[0], values={DURATION: ended.values[0]})
+        return row._replace(step=ended.steps[0], values={DURATION: ended.values[0]}, derived=True)

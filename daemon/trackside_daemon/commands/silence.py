@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import shlex
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,10 +16,16 @@ from trackside_daemon.commands.table import shown, table
 from trackside_daemon.quantities import seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+MORE = ("stage", "test")
+"""Labels of alerts that are not found by a family."""
 
 LONGEST = 30 * 86400.0
 """Seconds, as the API has it."""
+
+PREFIX = "Trackside"
+"""Of an alert's name in Prometheus and Alertmanager."""
 
 NAMED = 5
 """So many of the alerts that are silent now are named."""
@@ -54,7 +62,7 @@ def silence(
     there, by the amtool command that is printed.
     """
     with told():
-        labels = _labels(alert, run, label or [])
+        labels = _labels(alert.removeprefix(PREFIX), run, label or [])
         if (list_ or end) and (labels or everything or (list_ and end)):
             raise WrongError("--list and --end go alone: they make no silence")
         if list_:
@@ -96,7 +104,9 @@ def _asked(labels: Mapping[str, str], length: str, comment: str, *, everything: 
 def _add(url: str, body: Mapping[str, Any], *, as_json: bool) -> None:
     from trackside_daemon.commands.find import daemon
 
-    answer = daemon(url).silence(body)
+    source = daemon(url)
+    answer = source.silence(body)
+    _doubt(body["labels"], {one["alert"] for one in source.alerts("")})
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
         return
@@ -108,6 +118,26 @@ def _add(url: str, body: Mapping[str, Any], *, as_json: bool) -> None:
         f"    {amtool(made['labels'], body['for'], made['comment'])}"
     )
     _warn(answer)
+
+
+def _doubt(labels: Mapping[str, str], fired: Collection[str]) -> None:
+    """Say of an alert and of labels that there are none like them; what has *fired* is one, too."""
+    from trackside_daemon.alerts.detected import DETECTED, RULED
+    from trackside_daemon.watching import families
+
+    alerts = sorted({*DETECTED, *RULED, *fired})
+    if not any(fnmatchcase(one, labels.get("alert", "*")) for one in alerts):
+        near = _near(labels["alert"], alerts) or "a rule of your own is one once it has fired"
+        say(f"{shown(labels['alert'])}: no alert that is known here is called so; {near}")
+    names = sorted({"alert", *MORE, *(name for one in families().values() for name in one.labels)})
+    for name in labels:
+        if name not in names:
+            say(f"--label {name}: no alert has this label; {_near(name, names) or 'most have run, rank, key or gpu'}")
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    found = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {found[0]}?" if found else ""
 
 
 def _end(url: str, id_: str, *, as_json: bool) -> None:
@@ -161,7 +191,7 @@ def _warn(answer: Mapping[str, Any]) -> None:
 
 def amtool(labels: Mapping[str, str], lasts: float, comment: str) -> str:
     """The command by which Alertmanager has the same silence: its names have a prefix, its patterns are expressions."""
-    matchers = {"alertname": "Trackside" + labels.get("alert", "*")}
+    matchers = {"alertname": PREFIX + labels.get("alert", "*")}
     matchers |= {name: pattern for name, pattern in labels.items() if name != "alert"}
     words = [_matcher(name, pattern) for name, pattern in matchers.items()]
     said = [

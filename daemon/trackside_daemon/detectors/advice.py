@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 NEXT = {
-    "NonFinite": "Look at the batch of that step and at what the loss is made of (a logarithm or a division of nought, "
+    "NonFinite": "Look at the batch of that step and at what the loss is made of (a logarithm or a division by zero, "
     "an overflow of half precision), then go on from the last checkpoint before it.",
     "LossSpike": "If it does not come back within some hundred steps, go back to a checkpoint before it and skip those "
     "batches; look at the gradient norm, the learning rate, and the data of that step.",

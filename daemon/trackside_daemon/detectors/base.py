@@ -52,6 +52,7 @@ class Context:
     Attributes:
         phase: The innermost phase that the rank is in; empty outside. A daemon knows it of what a training tells of its
             steps' durations only: those that it measures itself are without pauses already.
+        derived: Steps' durations are derived from when they were pushed.
         learning_rate: The last finite one; None before the first.
         rates: The same by step, of those pushed together with what is looked at, and of some before.
         rates_raised: The steps of late at which it rose by more than a tenth at once.
@@ -60,6 +61,7 @@ class Context:
     """
 
     __slots__ = (
+        "derived",
         "gradient",
         "gradients",
         "learning_rate",
@@ -70,6 +72,7 @@ class Context:
 
     def __init__(self) -> None:
         self.phase = ""
+        self.derived = False
         self.learning_rate: float | None = None
         self.rates: dict[int, float] = {}
         self.rates_raised: list[int] = []

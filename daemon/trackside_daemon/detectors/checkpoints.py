@@ -30,12 +30,19 @@ OVERDUE, LEAST = 2.0, 600.0
 
 
 class Checkpoints:
-    """`CheckpointOverdue` of one run, by the events ``checkpoint`` that the training tells."""
+    """`CheckpointOverdue` of one run, by the events ``checkpoint`` that the training tells.
+
+    Args:
+        run: Whose they are.
+        overdue: Times the median interval.
+        least: Seconds without one that are never too long.
+    """
 
     alert = "CheckpointOverdue"
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, overdue: float = OVERDUE, least: float = LEAST) -> None:
         self._run = run
+        self._overdue, self._least = overdue, least
         self._intervals: deque[float] = deque(maxlen=INTERVALS)
         self._last: float | None = None
         self._step: int | None = None
@@ -66,10 +73,10 @@ class Checkpoints:
             if passed < SAME:
                 yield from self.end(clock)
             return
-        if passed <= LEAST:
+        if passed <= self._least:
             return
         usual = median(self._intervals)
-        if passed > OVERDUE * usual and not self._run.stalled:
+        if passed > self._overdue * usual and not self._run.stalled:
             self._said = True
             yield self._say(passed, usual, clock)
 

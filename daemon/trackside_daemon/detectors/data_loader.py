@@ -26,12 +26,13 @@ WINDOWS = 2
 
 
 class DataLoader:
-    """`DataLoaderBottleneck` of one run, by the mean over its ranks."""
+    """`DataLoaderBottleneck` of one run, by the mean over its ranks: from *share* of its time on."""
 
     alert = "DataLoaderBottleneck"
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, share: float = SHARE) -> None:
         self._run = run
+        self._share = share
         self._began: float | None = None
         self._steps = self._waited = 0.0
         self._in_a_row = 0
@@ -73,7 +74,7 @@ class DataLoader:
         self._began, self._steps, self._waited = clock.at, self._run.steps, self._run.waited
 
     def _judge(self, share: float, step: float, clock: Clock) -> Iterator[Alarm]:
-        changes = share < CALM if self._said else share > SHARE
+        changes = share < CALM / SHARE * self._share if self._said else share > self._share
         self._in_a_row = self._in_a_row + 1 if changes else 0
         if self._in_a_row < WINDOWS:
             return

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.alarm import Alarm
+from trackside_daemon.detectors.words import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from trackside_daemon.detectors.clock import Clock
     from trackside_daemon.detectors.run_rank import Rank
@@ -40,6 +41,7 @@ class Death(NamedTuple):
         state: ``failed`` or ``lost``.
         cause: In a word.
         seen: When it was told, in watched seconds.
+        step: The last that was pushed; None for unknown.
     """
 
     run: str
@@ -49,6 +51,7 @@ class Death(NamedTuple):
     state: str
     cause: str
     seen: float
+    step: int | None = None
 
     @property
     def alert(self) -> str:
@@ -62,10 +65,10 @@ class Death(NamedTuple):
             return Alarm(self.alert, "critical", labels, *over, over=True, run=self.run)
         who = f"run {self.name}" if self.rank is None else f"rank {self.rank} of run {self.name}"
         text = f"{worker} {_look(self)}".strip()
+        at = "" if self.step is None else f", at step {count(self.step)},"
+        summary = f"{who}{at} {_how(self)}"
         evidence = {"cause": self.cause or self.state}
-        return Alarm(
-            *(self.alert, "critical", labels, self.time, f"{who} {_how(self)}", text), run=self.run, evidence=evidence
-        )
+        return Alarm(*(self.alert, "critical", labels, self.time, summary, text), run=self.run, evidence=evidence)
 
 
 class Deaths:
@@ -86,14 +89,14 @@ class Deaths:
             self._told[kept.run, -1, rank or 0] = Death(kept.run, name, rank, kept.started, "failed", cause, clock.at)
             self._adopted.append(kept)
 
-    def died(self, event: Event, name: str, clock: Clock) -> Iterator[Alarm]:
-        """A rank has ended; whether by itself and not well."""
+    def died(self, event: Event, name: str, clock: Clock, step: int | None = None) -> Iterator[Alarm]:
+        """A rank has ended, at a *step* where that is known; whether by itself and not well."""
         state, cause = str(event.fields.get("state", "")), str(event.fields.get("cause", ""))
         if state not in {"failed", "lost"} or (clock.now and clock.now - event.time > OLD):
             return
         rank = event.rank or 0
         who = event.run, event.attempt, rank
-        death = Death(event.run, name, rank, event.time, state, cause, clock.at)
+        death = Death(event.run, name, rank, event.time, state, cause, clock.at, step)
         before = self._told.get(who)
         if before is not None and before.alert == death.alert:
             return
@@ -142,12 +145,22 @@ class Deaths:
 
     def restarted(self, run: str, attempt: int, now: float) -> Iterator[Alarm]:
         """Another attempt of a run begins: what the one before died of is over."""
-        for who in [who for who in self._waiting if who[0] == run and who[1] < attempt]:
+        yield from self._over(lambda who, _: who[0] == run and who[1] < attempt, now, "was restarted")
+
+    def begun(self, run: str, name: str, now: float) -> Iterator[Alarm]:
+        """A run begins: older deaths of others of its *name*, which have the same labels, are over, so that its own is news."""
+        yield from self._over(
+            lambda who, death: death.name == name and who[0] != run and death.time <= now, now, "was begun anew"
+        )
+
+    def _over(self, which: Callable[[Who, Death], bool], now: float, why: str) -> Iterator[Alarm]:
+        """Of what has waited it is told first."""
+        for who in [who for who, death in self._waiting.items() if which(who, death)]:
             worker = self._worker(self._waiting[who])
             yield self._tell(who, self._waiting.pop(who), worker)
-        for who in [who for who in self._told if who[0] == run and who[1] < attempt]:
+        for who in [who for who, death in self._told.items() if which(who, death)]:
             death = self._told.pop(who)
-            yield death.alarm(over=(now, f"run {death.name} was restarted"))
+            yield death.alarm(over=(now, f"run {death.name} {why}"))
 
     def revived(self, rank: Rank, now: float) -> Iterator[Alarm]:
         """A rank that was thought lost speaks again."""

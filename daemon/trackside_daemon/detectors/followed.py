@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from trackside_daemon.alert_sections import ThresholdsSection
 from trackside_daemon.detectors.blind import RunBlind
 from trackside_daemon.detectors.checkpoints import Checkpoints
 from trackside_daemon.detectors.data_loader import DataLoader
@@ -42,12 +43,19 @@ class Part(Protocol):
 class Followed:
     """A run that is followed, and who looks after it."""
 
-    def __init__(self, run: Run, floor: float, straggler_window: float = SECONDS) -> None:
+    def __init__(
+        self,
+        run: Run,
+        floor: float,
+        straggler_window: float = SECONDS,
+        thresholds: ThresholdsSection = ThresholdsSection(),  # noqa: B008  it is frozen
+    ) -> None:
         self.run = run
-        self.checkpoints, self.blind = Checkpoints(run), RunBlind(run)
-        self.straggler = Straggler(run, straggler_window)
+        self.checkpoints = Checkpoints(run, thresholds.checkpoint_ratio, thresholds.checkpoint_after)
+        self.blind = RunBlind(run)
+        self.straggler = Straggler(run, straggler_window, thresholds.straggler_ratio)
         self.parts: tuple[Part, ...] = (
-            *(Stalled(run), RankSilent(run, floor), self.straggler, DataLoader(run)),
+            *(Stalled(run), RankSilent(run, floor), self.straggler, DataLoader(run, thresholds.data_wait_ratio)),
             *(self.checkpoints, self.blind),
         )
         self.sources: set[str] = set()

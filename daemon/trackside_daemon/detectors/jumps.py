@@ -30,6 +30,9 @@ EASE_AGREED = 0.6
 LAW = ((10.0, 0.20), (15.0, 0.10), (25.0, 0.05))
 """Robust standard deviations above the level, and the part of the level, of which one pair must be reached."""
 
+SCALES, SHARE = EASE * LAW[0][0], EASE * LAW[0][1]
+"""What that comes to for the first pair; with others all deviations, or all parts of the level, are in proportion."""
+
 CROSSING = 25.0
 """Deviations for a number whose level crosses nought, where parts of it mean nothing."""
 
@@ -76,9 +79,18 @@ class Jump(NamedTuple):
 
 
 class Jumps:
-    """Follows one series of finite numbers; about 1.5 µs a number."""
+    """Follows one series of finite numbers; about 1.5 µs a number.
 
-    def __init__(self) -> None:
+    Args:
+        scales: Robust standard deviations by which a number has to stand out.
+        ratio: The part of the level by which it has to.
+    """
+
+    def __init__(self, *, scales: float = SCALES, ratio: float = SHARE) -> None:
+        by, parts = scales / SCALES, ratio / SHARE
+        self._law = tuple((by * least, parts * fraction) for least, fraction in LAW)
+        self._crossing = by * CROSSING
+        self._great = (parts * GREAT[0], by * GREAT[1], GREAT[2])
         self._near = Window(NEAR)
         self._usual = Window(USUAL)
         self._recent: deque[float] = deque(maxlen=RECENT)
@@ -108,11 +120,11 @@ class Jumps:
         self._changes.clear()
 
     def _judge(self, before: float, height: float, ease: float) -> Jump | None:
-        if height < ease * LAW[-1][1] * abs(before):
+        if height < ease * self._law[-1][1] * abs(before):
             return None
         usual, count = self._usual, len(self._usual.ordered)
         centre, noise = usual.median(), usual.spread() * (1 + UNSURE / count) / (1 + UNSURE / USUAL)
-        if height - centre < ease * LAW[0][0] * noise and height < GREAT[0] * abs(before):
+        if height - centre < ease * self._law[0][0] * noise and height < self._great[0] * abs(before):
             return None
         lately = [abs(other - centre) for other in self._recent]
         if len(lately) >= SHORTLY:
@@ -129,12 +141,12 @@ class Jumps:
         if height < UNLIKE * self._usual.ordered[-LIKE]:
             return False
         if self._near.ordered[0] <= 0 <= self._near.ordered[-1]:
-            return deviations >= ease * CROSSING
+            return deviations >= ease * self._crossing
         part = height / abs(before)
-        return any(deviations >= ease * least and part >= ease * fraction for least, fraction in LAW)
+        return any(deviations >= ease * least and part >= ease * fraction for least, fraction in self._law)
 
     def _is_great(self, before: float, excess: float, height: float, lately: list[float]) -> bool:
-        part, deviations, times = GREAT
+        part, deviations, times = self._great
         if self._near.ordered[0] <= 0 or height < part * before or height < times * max(self._recent):
             return False
         noise = _OF_CHANGES * median(self._changes) if height >= VAST * before else _NORMAL * median(lately)

@@ -42,11 +42,12 @@ _NORMAL = 1.4826 / 2**0.5
 
 
 class LossDiverging:
-    """A loss whose level rises and stays."""
+    """A loss whose level rises by *ratio* of the lowest and stays."""
 
     alerts: tuple[str, ...] = ("LossDiverging",)
 
-    def __init__(self) -> None:
+    def __init__(self, *, ratio: float = RISE) -> None:
+        self._ratio = ratio
         self._step: int | None = None
         self._firing = False
         self._good = 0.0
@@ -82,7 +83,7 @@ class LossDiverging:
         if self._lowest is None or level < self._lowest:
             self._lowest, self._lowest_at = level, step
         self._hold -= 1
-        if self._firing and level - self._good < RISE / 2 * abs(self._good):
+        if self._firing and level - self._good < self._ratio / 2 * abs(self._good):
             yield self._end(at, f"loss is back at {number(level)} at step {count(step)}")
         elif self._firing and self._hold < HOLD - ACCEPTED:
             yield self._end(at, f"loss stays at {number(level)}: that is its level now")
@@ -94,7 +95,7 @@ class LossDiverging:
             self._lowest, self._hold = None, HOLD
 
     def _is_above(self, level: float, lowest: float) -> bool:
-        if self._last.ordered[LEVEL // 4] - lowest <= RISE * abs(lowest):
+        if self._last.ordered[LEVEL // 4] - lowest <= self._ratio * abs(lowest):
             return False
         newer = median(list(self._last.arrived)[LEVEL // 2 :])
         if newer - lowest < STAYS * (self._last.ordered[3 * LEVEL // 4] - lowest):

@@ -34,11 +34,13 @@ _NORMAL = 1.4826
 
 
 class LossPlateau:
-    """A loss that learns nothing any more."""
+    """A loss that gains less than *ratio* of itself any more."""
 
     alerts: tuple[str, ...] = ("LossPlateau",)
 
-    def __init__(self) -> None:
+    def __init__(self, *, ratio: float = GAIN) -> None:
+        self._ratio = ratio
+        self._again = max(AGAIN, ratio)
         self._samples: list[float] = []
         self._medians: list[float] = []
         self._blocks: list[float] = []
@@ -76,10 +78,10 @@ class LossPlateau:
         level = abs(self._blocks[-1])
         rates = [rate for rate in self._rates if rate is not None]
         ending = bool(rates) and rates[-1] < FALLING * rates[0]
-        if self._firing and (gain > AGAIN * level + error or ending):
+        if self._firing and (gain > self._again * level + error or ending):
             self._firing, self._still = False, 0
             yield Finding("LossPlateau", "info", at, f"loss {number(level)} moves again", over=True)
-        elif abs(gain) < GAIN * level and error < UNSURE * level and not ending:
+        elif abs(gain) < self._ratio * level and error < UNSURE * level and not ending:
             self._still += 1
             if not self._firing and self._still >= BLOCKS // 2:
                 self._firing = True

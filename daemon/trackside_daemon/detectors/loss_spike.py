@@ -15,7 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Finding
-from trackside_daemon.detectors.jumps import Jump, Jumps
+from trackside_daemon.detectors.jumps import SCALES, SHARE, Jump, Jumps
 from trackside_daemon.detectors.words import HUGE, count, factor, number, rate_raised, times
 
 if TYPE_CHECKING:
@@ -51,12 +51,12 @@ ABOVE, ABOVE_NOISE = 0.5, 4.0
 
 
 class LossSpike:
-    """A loss that jumps for a sample or a few, and a batch that is hard."""
+    """A loss that jumps by *scales* robust deviations and by *ratio* of its level, and a batch that is hard."""
 
     alerts: tuple[str, ...] = ("LossSpike", "LossHardBatch")
 
-    def __init__(self) -> None:
-        self._jumps = Jumps()
+    def __init__(self, *, scales: float = SCALES, ratio: float = SHARE) -> None:
+        self._jumps = Jumps(scales=scales, ratio=ratio)
         self._step: int | None = None
         self._alert = ""
         self._begun = Jump(0.0, 0.0, 0.0)

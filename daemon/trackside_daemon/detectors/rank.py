@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import islice, pairwise
 from math import isfinite
 from operator import lt
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside_daemon.alert_sections import ThresholdsSection
 from trackside_daemon.detectors.base import Column, Context, Detector, Finding
 from trackside_daemon.detectors.gradient import Gradient
 from trackside_daemon.detectors.learning_rate import LearningRate
@@ -26,23 +26,43 @@ from trackside_daemon.detectors.words import HUGE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    Made = Callable[[ThresholdsSection, float], Detector]
+
 _ORDER = ("rate", "gradient", "loss", "evaluation", "duration", "memory")
 """What others are judged by comes first."""
 
 _APART = ("", "duration", "memory")
 """Their samples are not pushed with the others: the durations of steps come with the next step."""
 
-_DETECTORS: dict[str, tuple[Callable[[], Detector], ...]] = {
-    "rate": (LearningRate,),
-    "gradient": (partial(NonFinite, skips=True), Gradient),
-    "loss": (NonFinite, LossRestart, LossSpike, LossDiverging, LossPlateau),
-    "evaluation": (NonFinite,),
-    "duration": (SlowStep, Throughput),
-    "memory": (MemoryLeak,),
+LOST_BY_EACH = 0.1
+"""The share of what a single slow step has to lose that each has to lose where all are slow: 5 ms of 50 ms."""
+
+_DETECTORS: dict[str, tuple[Made, ...]] = {
+    "rate": (lambda at, _: LearningRate(most=at.learning_rate_most, jump=at.learning_rate_jump_ratio),),
+    "gradient": (
+        lambda *_: NonFinite(skips=True),
+        lambda at, _: Gradient(times=at.gradient_explosion_ratio, vanished=at.gradient_vanishing_ratio),
+    ),
+    "loss": (
+        lambda *_: NonFinite(),
+        lambda *_: LossRestart(),
+        lambda at, _: LossSpike(scales=at.loss_spike_scales, ratio=at.loss_spike_ratio),
+        lambda at, _: LossDiverging(ratio=at.loss_diverging_ratio),
+        lambda at, _: LossPlateau(ratio=at.loss_plateau_ratio),
+    ),
+    "evaluation": (lambda *_: NonFinite(),),
+    "duration": (
+        lambda at, lost: SlowStep(ratio=at.slow_step_ratio, scales=at.slow_step_scales, lost=lost),
+        lambda at, lost: Throughput(ratio=at.throughput_ratio, lost=LOST_BY_EACH * lost),
+    ),
+    "memory": (lambda at, _: MemoryLeak(grew=at.leak_ratio),),
 }
+"""By role: what follows a key of it, made of the thresholds and of the seconds that a slow step loses at least."""
+
+DEFAULTS = ThresholdsSection()
 
 ALERTS = tuple(
-    dict.fromkeys(alert for every in _DETECTORS.values() for detector in every for alert in detector().alerts)
+    dict.fromkeys(alert for every in _DETECTORS.values() for made in every for alert in made(DEFAULTS, 0.0).alerts)
 )
 """All that can be found, by name."""
 
@@ -56,10 +76,6 @@ OWN, OWN_LEAST = 16, 5
 """Gradient norms whose median the next is measured by, and how few there must be."""
 
 
-LOST_BY_EACH = 0.1
-"""The share of what a single slow step has to lose that each has to lose where all are slow: 5 ms of 50 ms."""
-
-
 class Found(NamedTuple):
     """A finding, and the key that it is of."""
 
@@ -71,11 +87,13 @@ class RankDetectors:
     """Those of one rank of one attempt; made anew for the next attempt.
 
     Args:
+        thresholds: Where what is found begins to be wrong.
         lost: Seconds that a slow step loses at least.
     """
 
-    def __init__(self, *, lost: float = 0.0) -> None:
+    def __init__(self, thresholds: ThresholdsSection = DEFAULTS, *, lost: float = 0.0) -> None:
         self.context = Context()
+        self._thresholds = thresholds
         self._lost = lost
         self._of: dict[str, tuple[Detector, ...]] = {}
         self._total: dict[str, str] = {}
@@ -98,16 +116,10 @@ class RankDetectors:
             elif role(key) == "gradient" and self._is_total(key):
                 self._note_gradient(column)
             if key not in self._of:
-                self._of[key] = self._made(role(key))
+                self._of[key] = tuple(made(self._thresholds, self._lost) for made in _DETECTORS[role(key)])
             for detector in self._of[key]:
                 for finding in detector.take(column, self.context):
                     yield Found(key, finding)
-
-    def _made(self, what: str) -> tuple[Detector, ...]:
-        made = tuple(detector() for detector in _DETECTORS[what])
-        if what != "duration":
-            return made
-        return SlowStep(lost=self._lost), Throughput(lost=LOST_BY_EACH * self._lost)
 
     def _is_total(self, key: str) -> bool:
         """Of several keys of a role that with the shortest name is of the whole model."""

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside_daemon.alarm import SEVERITIES
 from trackside_daemon.detectors.base import Column
 from trackside_daemon.detectors.firing import Firing
-from trackside_daemon.detectors.rank import RankDetectors
+from trackside_daemon.detectors.rank import DEFAULTS, RankDetectors
 from trackside_daemon.detectors.roles import role
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from trackside_daemon.alarm import Severity
+    from trackside_daemon.alert_sections import ThresholdsSection
     from trackside_daemon.detectors.base import Finding
     from trackside_daemon.detectors.firing import State
 
@@ -25,6 +26,7 @@ class Row(NamedTuple):
     Attributes:
         place: Where it is; None for what is counted key by key.
         time: Unix seconds.
+        derived: It is a step's duration, derived from when steps were pushed.
     """
 
     place: int | None
@@ -34,6 +36,7 @@ class Row(NamedTuple):
     time: float
     phase: str
     values: Mapping[str, float]
+    derived: bool = False
 
 
 class Change(NamedTuple):
@@ -63,38 +66,52 @@ class Wanted(NamedTuple):
     Attributes:
         alerts: Only these; empty for all.
         least: Not those that are less severe.
+        off: Not these.
     """
 
     alerts: Collection[str] = ()
     least: Severity = "info"
+    off: Collection[str] = ()
 
     def has(self, finding: Finding) -> bool:
         """Whether it does; what is over was severe enough if it fires."""
         severe = finding.over or SEVERITIES.index(finding.severity) >= SEVERITIES.index(self.least)
-        return severe and (not self.alerts or finding.alert in self.alerts)
+        return severe and (not self.alerts or finding.alert in self.alerts) and finding.alert not in self.off
 
 
 class _Rank:
     """One rank of one attempt."""
 
-    def __init__(self, attempt: int, lost: float) -> None:
+    def __init__(self, attempt: int, thresholds: ThresholdsSection, lost: float) -> None:
         self.attempt = attempt
-        self.detectors = RankDetectors(lost=lost)
+        self.detectors = RankDetectors(thresholds, lost=lost)
         self.firing = Firing()
 
 
 class Replay:
     """The detectors of all ranks.
 
+    Args:
+        wanted: Which findings count.
+        thresholds: Where they begin.
+        lost: Seconds that a slow step loses at least.
+
     Attributes:
-        lost: Seconds that a slow step loses at least; to be set before the first row.
+        samples: How many were looked at, by rank and key.
     """
 
-    def __init__(self, wanted: Wanted = Wanted()) -> None:  # noqa: B008  it is frozen
-        self.lost = 0.0
+    def __init__(
+        self,
+        wanted: Wanted = Wanted(),  # noqa: B008  it is frozen
+        thresholds: ThresholdsSection = DEFAULTS,
+        *,
+        lost: float = 0.0,
+    ) -> None:
+        self.samples: Counter[tuple[int, str]] = Counter()
         self._wanted = wanted
+        self._thresholds = thresholds
+        self._lost = lost
         self._ranks: dict[int, _Rank] = {}
-        self._counts: Counter[tuple[int, str]] = Counter()
 
     def take(self, row: Row) -> Iterator[Change]:
         """What the row changes; a new attempt begins anew, and nothing of the last fires any more."""
@@ -102,11 +119,10 @@ class Replay:
         if rank is None or rank.attempt != row.attempt:
             if rank is not None:
                 yield from self._ended(row, rank)
-            rank = self._ranks[row.rank] = _Rank(row.attempt, self.lost)
+            rank = self._ranks[row.rank] = _Rank(row.attempt, self._thresholds, self._lost)
         watched = {key: value for key, value in row.values.items() if role(key)}
-        if row.place is None:
-            self._counts.update((row.rank, key) for key in watched)
-        rank.detectors.context.phase = row.phase
+        self.samples.update((row.rank, key) for key in watched)
+        rank.detectors.context.phase, rank.detectors.context.derived = row.phase, row.derived
         steps, times = [row.step], [row.time]
         columns = {key: Column(steps, times, [value]) for key, value in watched.items()}
         for key, finding in rank.detectors.take(columns):
@@ -124,4 +140,4 @@ class Replay:
             yield Change(alert, "resolved", severity, key, row.rank, self._place(row, key), row.step, said)
 
     def _place(self, row: Row, key: str) -> int:
-        return self._counts[row.rank, key] - 1 if row.place is None else row.place
+        return self.samples[row.rank, key] - 1 if row.place is None else row.place

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alarm import Alarm
+from trackside_daemon.alert_sections import ThresholdsSection
 from trackside_daemon.detectors.blind import PipelineBlind
 from trackside_daemon.detectors.clock import Clock
 from trackside_daemon.detectors.deaths import ALERTS as DEATHS
@@ -46,9 +47,17 @@ class RunWatch:
     Args:
         stall_after: Seconds of silence that are never a stall; beyond that a run's own pace decides.
         straggler_window: Seconds in which the ranks of a run are compared once.
+        thresholds: Where what is found begins to be wrong.
     """
 
-    def __init__(self, *, stall_after: float = FLOOR, straggler_window: float = SECONDS) -> None:
+    def __init__(
+        self,
+        *,
+        stall_after: float = FLOOR,
+        straggler_window: float = SECONDS,
+        thresholds: ThresholdsSection = ThresholdsSection(),  # noqa: B008  it is frozen
+    ) -> None:
+        self._thresholds = thresholds
         self._floor = stall_after
         self._straggler_window = straggler_window
         self._clock = Clock()
@@ -128,7 +137,7 @@ class RunWatch:
         if followed is None:
             run = Run(*place, self._clock.at, self._floor)
             run.pace = self._paces.pop(place, run.pace)
-            followed = self._runs[place] = Followed(run, self._floor, self._straggler_window)
+            followed = self._runs[place] = Followed(run, self._floor, self._straggler_window, self._thresholds)
             for alert in self._adopted.pop(run.id, ()):
                 followed.adopt(alert)
             if len(self._runs) > RUNS:
@@ -216,7 +225,8 @@ class RunWatch:
         if event.kind == "rank_ended":
             if followed is not None and event.fields.get("state") in {"failed", "lost"}:
                 followed.run.died = self._clock.at
-            yield from self._deaths.died(event, name, self._clock)
+            rank = None if followed is None else followed.run.ranks.get(event.rank or 0)
+            yield from self._deaths.died(event, name, self._clock, None if rank is None else rank.step)
         elif event.kind == "dataloader_died":
             self._deaths.worker_died(event)
         elif event.kind == USER_ALERT:
@@ -227,6 +237,7 @@ class RunWatch:
             followed.blind.gap(int(event.fields.get("batches", 1)), self._clock.at)
         elif event.kind == "run_started" and event.rank is None:
             yield self._once("RunStarted", event.run, name, event.time, f"run {name} has begun")
+            yield from self._deaths.begun(event.run, name, event.time)
         elif event.kind == "run_restarted" and event.rank is None:
             text = f"run {name} was restarted: attempt {event.attempt + 1} begins"
             yield self._once("RunRestarted", event.run, name, event.time, text)

@@ -23,7 +23,7 @@ BEFORE = 50
 """Samples of late that a step is compared with, and how many of them there must be at least."""
 ENOUGH = 16
 
-LEARNT = 1.4
+LEARNT, LEARNT_PART = 1.4, 0.8
 LEARNT_SCALES = 3.0
 """What is remembered as a pause is a little less than what is told, so that one at the edge is known."""
 
@@ -49,12 +49,13 @@ WORTH = 1.0
 
 
 class Slow(NamedTuple):
-    """A slow step: how long it took and how long those before it, in seconds."""
+    """A slow step: how long it took and how long those before it, in seconds; *derived* from when steps were pushed."""
 
     step: int
     time: float
     seconds: float
     usual: float
+    derived: bool = False
 
     @property
     def excess(self) -> float:
@@ -63,10 +64,12 @@ class Slow(NamedTuple):
 
     def text(self) -> str:
         """For a human."""
+        what = f"step {self.step:,} took {lasted(self.seconds)}"
+        if self.derived:  # whoever pushes a step at its end has spent that time in the next one
+            what = f"{lasted(self.seconds)} passed between the pushes of step {self.step:,} and the next"
         return (
-            f"step {self.step:,} took {lasted(self.seconds)}, {factor(self.seconds / self.usual)} the "
-            f"{lasted(self.usual)} of the steps before: {lasted(self.seconds - self.usual)} lost, and no schedule of "
-            f"pauses explains it"
+            f"{what}, {factor(self.seconds / self.usual)} the {lasted(self.usual)} of the steps before: "
+            f"{lasted(self.seconds - self.usual)} lost, and no schedule of pauses explains it"
         )
 
 
@@ -81,6 +84,8 @@ class SlowStep:
     def __init__(self, *, ratio: float = 1.5, scales: float = 9.0, lost: float = 0.0) -> None:
         self._ratio = ratio
         self._scales = scales
+        self._learnt = min(LEARNT, 1 + LEARNT_PART * (ratio - 1))
+        self._learnt_scales = min(LEARNT_SCALES, scales)
         self._lost = lost
         self._window = Window(BEFORE)
         self._by_step: Schedule | None = None
@@ -102,8 +107,8 @@ class SlowStep:
         for at, (step, time, seconds) in enumerate(zip(*column, strict=True)):
             if 0 < seconds < inf:
                 self._advance(step, time)
-                if len(self._window) >= ENOUGH and seconds > LEARNT * (usual := self._window.median()):
-                    yield from self._exceeds(at, Slow(step, time, seconds, usual))
+                if len(self._window) >= ENOUGH and seconds > self._learnt * (usual := self._window.median()):
+                    yield from self._exceeds(at, Slow(step, time, seconds, usual, context.derived))
                 if self._usual is not None:
                     yield from self._watch(at, step, seconds)
                 self._window.add(seconds)
@@ -122,7 +127,7 @@ class SlowStep:
 
     def _exceeds(self, at: int, slow: Slow) -> Iterator[Finding]:
         scales = (slow.seconds - slow.usual) / (self._window.spread() + QUANTUM * slow.usual)
-        if scales <= LEARNT_SCALES:
+        if scales <= self._learnt_scales:
             return
         told = self._is_slow(slow.seconds, slow.usual) and scales > self._scales
         if told and not self._crowded(slow) and not self._due(slow):

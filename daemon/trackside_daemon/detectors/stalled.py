@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import islice
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.pace import BEGINNING, ENOUGH, OVER_LONGEST, OVER_PAUSE, PAUSE, WARNING
-from trackside_daemon.detectors.run_rank import Rank
+from trackside_daemon.detectors.run_rank import SYNC_PHASES, Rank
 from trackside_daemon.detectors.words import count, span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from trackside_daemon.alarm import Alarm, Severity
     from trackside_daemon.detectors.clock import Clock
@@ -23,7 +25,10 @@ FLOOR = 60.0
 CONSEQUENCE = 60.0
 """Seconds: what falls silent so soon before or after a rank's death does so because of it."""
 
-STACKS = "where its threads are is told by /api/v1/runs/{run}/stacks"
+STACKS = "`trackside alerts show {alert} --run {run}` has where its threads are"
+
+NAMED = 4
+"""So many ranks are named."""
 
 
 class Stalled:
@@ -87,23 +92,18 @@ class Stalled:
         silence = clock.at - run.at
         since = clock.now - silence
         ranks = sorted((rank for rank in run.ranks.values() if not rank.ended), key=_behind)
-        first = ranks[0] if ranks else Rank(run, 0, run.at)
         if run.high is None:
             summary = f"run {run.name} has not made its first step in {span(silence)}"
             usual = "Before the first steps half an hour is allowed for data and compilation."
         else:
             summary = f"run {run.name} has made no step for {span(silence)}, since step {count(run.high)}"
-            usual = (
-                f"Its pushes came every {span(run.pace.usual)} at most, with pauses of up to {span(run.pace.longest)}."
-            )
-        phase = f" It is in the phase {first.phase}." if first.phase else ""
-        who = f"Rank {first.number} is furthest behind{_where(first)}" if len(ranks) > 1 else f"Rank {first.number}"
-        look = f"{who}: {STACKS.format(run=run.id)}; then see whether its GPU computes and its disk answers."
+            usual = _usual(run, since)
+        look = f"{_stacks(self.alert, run)}; then see whether its GPU computes and its disk answers."
         evidence = {
             "since": since,
             "ranks": {str(rank.number): _last(rank) for rank in islice(ranks, 8)},
         }
-        text = f"{usual}{phase} {look}"
+        text = " ".join(filter(None, (usual, _who(ranks), look)))
         return run.alarm("TrainingStalled", severity, clock.now, summary, text, evidence=evidence)
 
 
@@ -160,7 +160,7 @@ class RankSilent:
             f"rank {rank.number} of run {run.name} has pushed nothing for {span(silence)} while others go on{more}: "
             f"its last step is {count(rank.step or 0)}, theirs {count(run.high or 0)}"
         )
-        text = f"Its longest pause of late was {span(rank.longest.seconds)}. Look at rank {rank.number}: {STACKS.format(run=run.id)}."
+        text = f"Its longest pause of late was {span(rank.longest.seconds)}. {_stacks(self.alert, run)}."
         evidence = {"since": clock.now - silence, "ranks": {str(rank.number): _last(rank)}}
         return run.alarm("RankSilent", "warning", clock.now, summary, text, rank=rank.number, evidence=evidence)
 
@@ -197,5 +197,53 @@ def _last(rank: Rank) -> dict[str, object]:
     return {name: value for name, value in known.items() if value not in (None, "")}
 
 
-def _where(rank: Rank) -> str:
-    return ", which has made no step" if rank.step is None else f", at step {count(rank.step)}"
+def _usual(run: Run, since: float) -> str:
+    """How fast it was, until *since*, in Unix seconds."""
+    pause = f"no pause was longer than {span(run.pace.longest)}"
+    if run.started and run.steps and since > run.started:
+        return f"Until then a step took {span((since - run.started) / run.steps)} on average, and {pause}."
+    return f"Until then {pause}."
+
+
+def _stacks(alert: str, run: Run) -> str:
+    return STACKS.format(alert=alert, run=quote(run.name))
+
+
+def _who(ranks: Sequence[Rank]) -> str:
+    """Which of the ranks, those behind first, to look at: in a collective all that wait in it are at the same step."""
+    if not ranks:
+        return ""
+    first = ranks[0]
+    behind = [rank for rank in ranks if rank.step == first.step]
+    if len(ranks) == 1:
+        return f"It is in the phase {first.phase}." if first.phase else ""
+    at = "without a step" if first.step is None else f"at step {count(first.step)}"
+    if len(behind) == len(ranks):
+        return f"All {len(ranks)} ranks are {at}{_astray(ranks)}."
+    who = f"Rank {first.number} is" if len(behind) == 1 else f"Ranks {_numbers(behind)} are"
+    phase = f", in the phase {first.phase}" if first.phase and len(behind) == 1 else ""
+    return f"{who} furthest behind, {at}{phase}."
+
+
+def _astray(ranks: Sequence[Rank]) -> str:
+    """Who is not where most are; of as many that which waits for others counts."""
+    phases = Counter(rank.phase for rank in ranks if rank.phase)
+    most = max(phases, key=lambda phase: (phases[phase], phase in SYNC_PHASES), default="")
+    astray = [rank for rank in ranks if rank.phase and rank.phase != most]
+    if not astray:
+        return f", in the phase {most}" if most else ""
+    if len(astray) == phases[most] and most not in SYNC_PHASES:
+        return ""
+    who = f"rank {astray[0].number} is" if len(astray) == 1 else f"ranks {_numbers(astray)} are"
+    waits, wait = ("waits", "wait") if most in SYNC_PHASES else ("is", "are")
+    others = f"the other {waits}" if phases[most] == 1 else f"the others {wait}"
+    there = f", but in {astray[0].phase}" if len({rank.phase for rank in astray}) == 1 else ""
+    return f"; {who} not in the phase {most}, in which {others}{there}"
+
+
+def _numbers(ranks: Sequence[Rank]) -> str:
+    """``1, 5 and 7``; of many the first."""
+    numbers = [str(rank.number) for rank in ranks]
+    if len(numbers) > NAMED:
+        return f"{', '.join(numbers[:NAMED])} and {len(numbers) - NAMED} more"
+    return f"{', '.join(numbers[:-1])} and {numbers[-1]}"

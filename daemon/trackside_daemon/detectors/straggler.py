@@ -59,12 +59,14 @@ class Straggler:
 
     Args:
         window: Seconds in which the ranks are compared once, at least.
+        slower: It is slow that takes so many times what the median rank takes.
     """
 
     alert = "StragglerRank"
 
-    def __init__(self, run: Run, window: float = SECONDS) -> None:
+    def __init__(self, run: Run, window: float = SECONDS, slower: float = SLOWER) -> None:
         self._run = run
+        self._slower = slower
         self._window = window
         self._adopted: Alert | None = None
         self._ratios: dict[int, float] | None = None
@@ -127,7 +129,7 @@ class Straggler:
         usual = _lower_median(times.values())
         self._ratios = {number: time / usual for number, time in times.items()} if usual > 0 else {}
         spread = _lower_median(abs(time - usual) for time in times.values())
-        least = max(SLOWER * usual, usual + SCORE * (_SCALE * spread + _NOISE * usual))
+        least = max(self._slower * usual, usual + SCORE * (_SCALE * spread + _NOISE * usual))
         for number, time in times.items():
             self._slow[number] = (self._slow.get(number, 0) << 1 | (time > least > 0)) & _MASK
         slow = {number: time for number, time in times.items() if self._share(number) >= SHARE}

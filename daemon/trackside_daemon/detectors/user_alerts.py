@@ -55,7 +55,7 @@ class UserAlerts:
         more = f"{left_out} more came before it within a minute, and are in the history only." if left_out else ""
         step = "" if event.step is None else f" at step {event.step}"
         whose = f"Raised by rank {rank} of run {name}{step}."
-        text = " ".join(filter(None, (_cut(str(event.fields.get("text", "")), TEXT), whose, more)))
+        text = "\n".join(filter(None, (_cut(str(event.fields.get("text", "")), TEXT), whose, more)))
         labels = (("rank", rank), ("run", name))
         title = _cut(str(event.fields.get("title", "")), TITLE) or "an alert without a title"
         return Alarm("UserAlert", severity, labels, event.time or clock.now, title, text, once=True, run=event.run)

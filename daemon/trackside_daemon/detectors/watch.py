@@ -10,7 +10,7 @@ from trackside_daemon.detectors.advice import NEXT
 from trackside_daemon.detectors.base import Column
 from trackside_daemon.detectors.durations import DURATION, LOST, StepDurations
 from trackside_daemon.detectors.firing import Firing
-from trackside_daemon.detectors.rank import Found, RankDetectors
+from trackside_daemon.detectors.rank import DEFAULTS, Found, RankDetectors
 from trackside_daemon.detectors.roles import role
 from trackside_daemon.detectors.slow_step import PAUSES
 from trackside_daemon.record import Event, Opened, Standing, Taken
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from trackside.wire import Block, Identity
     from trackside_daemon.alarm import Severity
+    from trackside_daemon.alert_sections import ThresholdsSection
     from trackside_daemon.detectors.past import Past
     from trackside_daemon.metric import Batch
     from trackside_daemon.record import Alert
@@ -36,7 +37,8 @@ log = logging.getLogger("trackside")
 class _Rank:
     """One rank of one attempt."""
 
-    def __init__(self, identity: Identity, name: str, attempt: int, time: float) -> None:
+    def __init__(self, identity: Identity, name: str, attempt: int, time: float, thresholds: ThresholdsSection) -> None:
+        self._thresholds = thresholds
         self.run = identity.run
         self.attempt = attempt
         self.number = identity.rank
@@ -49,7 +51,7 @@ class _Rank:
 
     def _begin(self) -> None:
         """Learn anew."""
-        self._detectors = RankDetectors(lost=LOST)
+        self._detectors = RankDetectors(self._thresholds, lost=LOST)
         self._durations = StepDurations()
         self._firing = Firing()
         self._pushes_durations = False
@@ -75,6 +77,7 @@ class _Rank:
         columns = {key: Column(steps, times, values[place::width]) for place, key in enumerate(block.keys) if role(key)}
         self._pushes_durations = self._pushes_durations or DURATION in columns
         self._detectors.context.phase = self._paused_in if self._pushes_durations else ""
+        self._detectors.context.derived = not self._pushes_durations
         self._paused_in = ""
         yield from self._told(columns, late=late)
         ended = self._durations.take(steps, times)
@@ -146,9 +149,10 @@ class _Session:
 
 
 class Watch:
-    """Every rank that pushes to this daemon."""
+    """Every rank that pushes to this daemon; *thresholds* are where what is found begins to be wrong."""
 
-    def __init__(self) -> None:
+    def __init__(self, thresholds: ThresholdsSection = DEFAULTS) -> None:
+        self._thresholds = thresholds
         self._again: list[Alarm] = []
         self._ranks: dict[tuple[str, int], _Rank] = {}
         self._sessions: dict[bytes, _Session] = {}
@@ -179,7 +183,7 @@ class Watch:
         place = identity.run, identity.rank
         if place in self._ranks or not past.pushes or not self._has_room():
             return
-        rank = self._ranks[place] = _Rank(identity, identity.name, identity.attempt, past.pushes[-1][0])
+        rank = self._ranks[place] = self._rank(identity, identity.name, identity.attempt, past.pushes[-1][0])
         firing = rank.recall(past)
         self._again += [
             rank.again(kept)
@@ -210,12 +214,16 @@ class Watch:
                 self._forget(key)
         rank = self._ranks.get((identity.run, identity.rank))
         if rank is None and self._has_room():
-            rank = self._ranks[identity.run, identity.rank] = _Rank(identity, record.name, record.attempt, record.time)
+            rank = self._rank(identity, record.name, record.attempt, record.time)
+            self._ranks[identity.run, identity.rank] = rank
         if rank is None or rank.attempt != record.attempt:
             return
         if record.session not in self._sessions:
             rank.join()
             self._sessions[record.session] = _Session(rank, _paused(record.hello.totals.phases))
+
+    def _rank(self, identity: Identity, name: str, attempt: int, time: float) -> _Rank:
+        return _Rank(identity, name, attempt, time, self._thresholds)
 
     def _stands(self, record: Standing) -> Iterator[Alarm]:
         if record.ended is not None and not record.late:

@@ -1,0 +1,127 @@
+"""Where what is found begins to be wrong can be set, live and in a replay, and is as it was where it is not."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+from detectors.losses import falling
+from detectors.running import Running
+
+from trackside_daemon.alert_sections import ThresholdsSection
+from trackside_daemon.detectors import checkpoints, data_loader, jumps, straggler
+from trackside_daemon.detectors.gradient import Gradient
+from trackside_daemon.detectors.learning_rate import LearningRate
+from trackside_daemon.detectors.loss_diverging import LossDiverging
+from trackside_daemon.detectors.loss_plateau import LossPlateau
+from trackside_daemon.detectors.loss_spike import LossSpike
+from trackside_daemon.detectors.memory_leak import MemoryLeak
+from trackside_daemon.detectors.replaying import Replay, Row
+from trackside_daemon.detectors.slow_step import SlowStep
+from trackside_daemon.detectors.throughput import Throughput
+
+RESTING = [1.0 + 0.001 * (step % 7) for step in range(1500)]
+STEPS = [0.1 + 0.001 * (step % 5) for step in range(200)]
+
+
+@pytest.mark.parametrize(
+    ("detector", "arguments"),
+    [
+        (LossSpike, {"scales": "loss_spike_scales", "ratio": "loss_spike_ratio"}),
+        (LossDiverging, {"ratio": "loss_diverging_ratio"}),
+        (LossPlateau, {"ratio": "loss_plateau_ratio"}),
+        (Gradient, {"times": "gradient_explosion_ratio", "vanished": "gradient_vanishing_ratio"}),
+        (LearningRate, {"most": "learning_rate_most", "jump": "learning_rate_jump_ratio"}),
+        (SlowStep, {"ratio": "slow_step_ratio", "scales": "slow_step_scales"}),
+        (Throughput, {"ratio": "throughput_ratio"}),
+        (MemoryLeak, {"grew": "leak_ratio"}),
+        (straggler.Straggler, {"slower": "straggler_ratio"}),
+        (data_loader.DataLoader, {"share": "data_wait_ratio"}),
+        (checkpoints.Checkpoints, {"overdue": "checkpoint_ratio", "least": "checkpoint_after"}),
+    ],
+)
+def test_the_defaults_are_the_detectors_own(detector: type[Any], arguments: dict[str, str]) -> None:
+    own = inspect.signature(detector).parameters
+    defaults = ThresholdsSection()
+    assert {name: own[name].default for name in arguments} == {
+        name: getattr(defaults, setting) for name, setting in arguments.items()
+    }
+
+
+def test_a_loss_s_law_is_as_it_was() -> None:
+    plain = jumps.Jumps()
+    assert (plain._law, plain._crossing, plain._great) == (jumps.LAW, jumps.CROSSING, jumps.GREAT)
+
+
+def alerts(key: str, values: list[float], **thresholds: float) -> set[str]:
+    replay = Replay(thresholds=ThresholdsSection(**thresholds))
+    rows = (Row(place, 0, 0, place, float(place), "", {key: value}) for place, value in enumerate(values))
+    return {change.alert for row in rows for change in replay.take(row)}
+
+
+@pytest.mark.parametrize(
+    ("alert", "key", "values", "milder", "stricter"),
+    [
+        ("LossSpike", "loss", [*falling(300), 6.0, 6.0, 6.0, 6.0], {"loss_spike_ratio": 100}, {}),
+        ("LossSpike", "loss", [*falling(300), 6.0, 6.0, 6.0, 6.0], {"loss_spike_scales": 1e5}, {}),
+        (
+            "LossDiverging",
+            "loss",
+            [*RESTING[:100], *(1.3 * loss for loss in RESTING[:100])],
+            {"loss_diverging_ratio": 1},
+            {},
+        ),
+        ("LossPlateau", "loss", RESTING, {"loss_plateau_ratio": 0}, {}),
+        ("GradientExplosion", "grad_norm", [*RESTING[:100], 50.0], {"gradient_explosion_ratio": 100}, {}),
+        ("GradientVanishing", "grad_norm", [*RESTING[:600], *[0.05] * 30], {"gradient_vanishing_ratio": 50}, {}),
+        ("LearningRateOutOfRange", "lr", [0.1, 20.0], {"learning_rate_most": 30}, {}),
+        ("LearningRateOutOfRange", "lr", [1e-3] * 12 + [0.5], {"learning_rate_jump_ratio": 1000}, {}),
+        ("SlowStep", "step_duration_seconds", [*STEPS, 0.12], {}, {"slow_step_ratio": 1.15}),
+        ("SlowStep", "step_duration_seconds", [*STEPS, 0.3], {"slow_step_scales": 1000}, {}),
+        (
+            "ThroughputRegression",
+            "step_duration_seconds",
+            [*STEPS, *(1.2 * one for one in STEPS)],
+            {"throughput_ratio": 1.3},
+            {},
+        ),
+        (
+            "HostMemoryLeak",
+            "process_resident_bytes",
+            [1e9 * (1 + step / 5000) for step in range(400)],
+            {"leak_ratio": 0.9},
+            {},
+        ),
+    ],
+)
+def test_a_threshold_has_an_effect_in_a_replay(
+    alert: str, key: str, values: list[float], milder: dict[str, float], stricter: dict[str, float]
+) -> None:
+    assert alert in alerts(key, values, **stricter)
+    assert alert not in alerts(key, values, **milder)
+
+
+def test_those_of_runs_have_an_effect() -> None:
+    for settings, found in ((ThresholdsSection(), True), (ThresholdsSection(straggler_ratio=3), False)):
+        run = Running(4, thresholds=settings)
+        for step in range(1, 1500):
+            for rank in range(4):
+                run.push(step, rank, phases={"forward": step * (0.5 if rank else 1.0), "sync": step * 0.2})
+            run.wait(1)
+        assert bool(run.said("StragglerRank")) is found
+    for settings, found in ((ThresholdsSection(), True), (ThresholdsSection(data_wait_ratio=0.9), False)):
+        run = Running(thresholds=settings)
+        for step in range(1, 400):
+            run.push(step, wait=step * 0.5)
+            run.wait(1)
+        assert bool(run.said("DataLoaderBottleneck")) is found
+    milder = (ThresholdsSection(checkpoint_after=3000), ThresholdsSection(checkpoint_ratio=100))
+    for settings, found in ((ThresholdsSection(), True), *((one, False) for one in milder)):
+        run = Running(thresholds=settings)
+        for step in range(1, 1100):
+            run.push(step)
+            if step in (100, 150, 200):
+                run.tell("checkpoint", 0)
+            run.wait(1)
+        assert bool(run.said("CheckpointOverdue")) is found
