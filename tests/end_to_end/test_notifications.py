@@ -89,7 +89,7 @@ def test_a_nan_is_told_once_with_what_it_is_and_what_to_do_and_is_over_in_the_en
         config.write_text(json.dumps({"alerts": {"off": ["NonFinite"]}}))  # over at once: else it fires for two minutes
         daemon.process.send_signal(signal.SIGHUP)
         eventually(lambda: road.told(PAGE, NAN, "resolved"))
-    assert letter.body["groupLabels"] == {"run": "net"}
+    assert letter.body["groupLabels"] == {"cluster": "main", "run": "net"}
     about = {name: alert["labels"][name] for name in ("severity", "run", "rank", "key")}
     assert about == {"severity": "critical", "run": "net", "rank": "0", "key": "loss"}
     assert alert["annotations"]["runbook_url"].endswith("docs/alerts.md#nonfinite")
@@ -121,7 +121,7 @@ def test_a_killed_process_is_told(
     training = begin(daemon, start_training)
     training.kill()
     (letter,) = eventually(lambda: road.told(PAGE, DIED))
-    assert letter.body["groupLabels"] == {"run": "net"}
+    assert letter.body["groupLabels"] == {"cluster": "main", "run": "net"}
     assert {one["labels"]["alertname"] for one in letter.body["alerts"]} == {DIED}
 
 
