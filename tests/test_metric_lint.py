@@ -48,7 +48,7 @@ SENTINELS = {
 """What drivers answer for what they do not know, as it is and after a conversion."""
 
 BEYOND_ONE = {"trackside_gpu_fan_speed_ratio", "trackside_training_straggler_ratio"}
-"""A fan may be asked for more than its nominal speed."""
+"""A fan may be asked for more than its nominal speed; a rank may take longer than the median one."""
 
 PUSHED = "trackside_training_"
 """Values of these come from the training and are kept as they were pushed."""
