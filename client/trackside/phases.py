@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-PAUSES = frozenset(("eval", "checkpoint"))
+PAUSES = frozenset(("eval", "evaluation", "validation", "checkpoint", "save"))
 """Phases that are no part of a step's duration."""
 
 OTHER = "other"
@@ -154,6 +154,11 @@ class Times:
     def current(self) -> str:
         """The innermost phase; empty outside."""
         return self._stack[-1] if self._stack else ""
+
+    @property
+    def told(self) -> str:
+        """The innermost of `PAUSES`, whatever is nested in it; else the innermost phase, and empty outside."""
+        return next((name for name in reversed(self._stack) if name in PAUSES), self.current)
 
     @property
     def used(self) -> bool:

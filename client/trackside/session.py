@@ -106,7 +106,7 @@ class Session(Outbox):
                 step=self._tally.step,
                 progress_age=self._progress_age(clock),
                 about=about(),
-                phase=self._tally.times.current,
+                phase=self._tally.times.told,
                 room=self._rooms.seen(clock.monotonic),
             ),
         )
@@ -115,7 +115,7 @@ class Session(Outbox):
         """A sign of life, as frames; while the session is stuck it tells what the waiting messages would."""
         self._tally.reckon(clock.monotonic)
         beat = Beat(
-            clock, self._progress_age(clock), phase=self._tally.times.current, room=self._rooms.tell(clock.monotonic)
+            clock, self._progress_age(clock), phase=self._tally.times.told, room=self._rooms.tell(clock.monotonic)
         )
         if self._tally.times.used:
             beat.totals = self.totals
@@ -223,7 +223,7 @@ class Session(Outbox):
         goes_now = self.greeted and not self.is_stuck(clock)  # else a beat is there before it
         pushes = Pushes(
             *(clock, self.totals, batch.blocks(), self._events, self._alerts),
-            phase=self._tally.times.current,
+            phase=self._tally.times.told,
             room=self._rooms.tell(clock.monotonic) if goes_now else None,
         )
         frames = encode(Envelope("batch", self.id, self._number), pushes)

@@ -140,6 +140,7 @@ class Tally:
             self.totals.steps = min(self.totals.steps + step - self._highest, _INT64 - 1)
             self._highest = step
         self.step, self._began, self._paused = step, time, self.times.paused
+        self.totals.paused = self._paused / 1e9
         self._in_step.clear()
 
     def _weigh(self, values: dict[str, float]) -> dict[str, float]:

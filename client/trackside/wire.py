@@ -141,6 +141,7 @@ class Totals(msgspec.Struct, omit_defaults=True):
         phases: Seconds by phase, each without those nested in it; empty until a phase was entered, and from then on
             they sum to the time since the session began.
         data_wait: How long the training waited for each batch of data.
+        paused: Seconds of evaluation and checkpoints, and of what was nested in them, up to the first push of the step.
     """
 
     pushes: Count = 0
@@ -155,6 +156,7 @@ class Totals(msgspec.Struct, omit_defaults=True):
     step_duration: Histogram | None = None
     phases: dict[str, Amount] = {}
     data_wait: Histogram | None = None
+    paused: Amount = 0.0
 
 
 class About(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -209,7 +211,7 @@ class Hello(msgspec.Struct, omit_defaults=True):
         step: The last step; None before the first push.
         progress_age: Nanoseconds since the last push; None before the first.
         about: What the process runs; None from a client that does not tell.
-        phase: The innermost phase that the training is in; empty outside.
+        phase: The evaluation or checkpoint that the training is in, else the innermost phase; empty outside.
         late: Told for a process that is gone, by whoever found its spool.
         room: As it is now.
     """

@@ -50,6 +50,7 @@ class Taken:
     Attributes:
         shift: Nanoseconds from the client's monotonic clock to Unix time.
         phases: Seconds that the session has spent in each phase so far.
+        paused: Those of evaluation and checkpoints that are no part of the steps which have ended.
         late: What it brings is a minute old or more: it is no news.
     """
 
@@ -58,6 +59,7 @@ class Taken:
     blocks: Sequence[Block] = ()
     shift: int = 0
     phases: Mapping[str, float] = field(default_factory=dict)
+    paused: float = 0.0
     late: bool = False
 
 

@@ -66,6 +66,41 @@ def test_ends_without_a_beginning_and_beginnings_without_an_end_do_no_harm() -> 
     }
 
 
+def test_what_is_told_is_the_pause_whatever_is_nested_in_it() -> None:
+    found = Times(0)
+    told = []
+    for word in (
+        "+train",
+        "+eval",
+        "+forward",
+        "-forward",
+        "+checkpoint",
+        "+data",
+        "-checkpoint",
+        "-eval",
+        "+data",
+        "-train",
+    ):
+        found.take(0, Mark(enters=word[0] == "+", phase=word[1:]))
+        told.append((found.current, found.told))
+    assert told == [
+        *(("train", "train"), ("eval", "eval"), ("forward", "eval"), ("eval", "eval"), ("checkpoint", "checkpoint")),
+        *(("data", "checkpoint"), ("eval", "eval"), ("train", "train"), ("data", "data"), ("", "")),
+    ]
+
+
+def test_the_seconds_of_pauses_are_those_of_the_steps_that_have_ended() -> None:
+    session = a_session()
+    began = session._tally.times._since
+    for second, step in enumerate((0, 1, 2)):
+        session.rows.append((began + 10 * second * SECOND, step, {"loss": 1.0}))
+        session.rows.append((began + (10 * second + 1) * SECOND, Mark(enters=True, phase="eval"), None))
+        session.rows.append((began + (10 * second + 3) * SECOND, Mark(enters=False, phase="eval"), None))
+    session.drain(CLOCK)
+    assert session.totals.paused == 4.0
+    assert session._tally.times.paused == 6 * SECOND
+
+
 def test_so_many_phases_are_told_apart_and_the_rest_is_other() -> None:
     marks = [(float(number), f"{sign}p{number}") for number in range(1, 2 * PHASES) for sign in "+-"]
     found = times(*marks, end=2 * PHASES)
@@ -191,6 +226,7 @@ def test_evaluation_is_no_part_of_a_step_and_the_beat_tells_the_phase_that_goes_
     assert session.totals.step_duration.sum == 2.0
     beat = decode_body("beat", session.beat(CLOCK)[2])
     assert beat.phase == "checkpoint"
+    assert beat.totals.paused == session.totals.paused == 8.0
     assert {"eval", "data", "checkpoint", "other"} == beat.totals.phases.keys()
 
 

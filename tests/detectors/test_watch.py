@@ -97,7 +97,14 @@ def test_a_few_milliseconds_are_no_slow_step(watch: Watch) -> None:
 def test_time_in_evaluation_is_no_step_s(watch: Watch) -> None:
     seconds = [1.0 + number % 3 / 100 for number in range(40)]
     seconds[30] = 10.0
-    assert told(watch, opened(), taken(block(0, {"x": [0.0] * 40}, seconds), phases={"eval": 9.0, "train": 40.0})) == []
+    assert (
+        told(
+            watch,
+            opened(),
+            taken(block(0, {"x": [0.0] * 40}, seconds), phases={"eval": 9.0, "train": 40.0}, paused=9.0),
+        )
+        == []
+    )
 
 
 def test_durations_do_not_depend_on_how_steps_are_cut_into_messages(watch: Watch) -> None:
@@ -199,6 +206,6 @@ def test_a_quiet_training_says_nothing(watch: Watch) -> None:
 def test_a_duration_that_the_training_pushes_is_not_judged_where_it_was_in_a_pause(watch: Watch) -> None:
     calm = [1.0 + number % 3 / 100 for number in range(40)]
     told(watch, opened(), taken(block(0, {"step_duration_seconds": calm}), phases={"eval": 0.0}))
-    assert told(watch, taken(block(40, {"step_duration_seconds": [30.0]}), phases={"eval": 29.0})) == []
-    (found,) = told(watch, taken(block(41, {"step_duration_seconds": [30.0]}), phases={"eval": 29.0}))
+    assert told(watch, taken(block(40, {"step_duration_seconds": [30.0]}), phases={"eval": 29.0}, paused=29.0)) == []
+    (found,) = told(watch, taken(block(41, {"step_duration_seconds": [30.0]}), phases={"eval": 29.0}, paused=29.0))
     assert found.alert == "SlowStep"

@@ -25,7 +25,7 @@ class StepDurations:
         self._paused = 0.0
 
     def paused(self, seconds: float) -> None:
-        """So long was spent in evaluation and checkpoints: it is taken off the longest step that has room for it."""
+        """So long was spent in evaluation and checkpoints during the steps that end next."""
         self._paused += max(0.0, seconds)
 
     def take(self, steps: Sequence[int], times: Sequence[float]) -> Column:
@@ -35,7 +35,8 @@ class StepDurations:
         """
         ended: list[int] = []
         when: list[float] = []
-        took: list[float] = []
+        spans: list[float] = []
+        counts: list[int] = []
         step, began = self._step, self._began
         for pushed, time in zip(steps, times, strict=True):
             if pushed == step or (step is not None and time < began):
@@ -43,15 +44,24 @@ class StepDurations:
             if step is not None and pushed > step:
                 ended.append(step)
                 when.append(time)
-                took.append((time - began) / (pushed - step))
+                spans.append(time - began)
+                counts.append(pushed - step)
             step, began = pushed, time
         self._step, self._began = step, began
-        if self._paused and took:
-            self._take_off(took)
-        return Column(ended, when, took)
+        if self._paused and spans:
+            self._take_off(spans)
+        return Column(ended, when, [span / count for span, count in zip(spans, counts, strict=True)])
 
-    def _take_off(self, took: list[float]) -> None:
-        longest = max(range(len(took)), key=took.__getitem__)
-        if took[longest] >= self._paused:
-            took[longest] -= self._paused
-            self._paused = 0.0
+    def _take_off(self, spans: list[float]) -> None:
+        """One pause is taken off the longest span, several off the longest ones, until they are as long as each other."""
+        longest = sorted(range(len(spans)), key=spans.__getitem__, reverse=True)
+        paused, self._paused = self._paused, 0.0
+        if spans[longest[0]] >= paused:
+            spans[longest[0]] -= paused
+            return
+        for count in range(1, len(longest) + 1):
+            level = (sum(spans[at] for at in longest[:count]) - paused) / count
+            if count == len(longest) or level >= spans[longest[count]]:
+                for at in longest[:count]:
+                    spans[at] = max(0.0, level)
+                return

@@ -6,6 +6,7 @@ from collections import deque
 from math import inf, isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside.phases import PAUSES
 from trackside_daemon.detectors.base import Finding
 from trackside_daemon.detectors.schedule import ALIKE, CHANCE, CHANCE_BY_TIME, Schedule
 from trackside_daemon.detectors.window import Window
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trackside_daemon.detectors.base import Column, Context
-
-PAUSES = frozenset({"eval", "evaluation", "validation", "checkpoint", "save"})
-"""Phases whose time is no step's."""
 
 BEFORE = 50
 """Samples of late that a step is compared with, and how many of them there must be at least."""

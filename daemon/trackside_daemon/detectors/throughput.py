@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trackside.phases import PAUSES
 from trackside_daemon.detectors.base import Finding
-from trackside_daemon.detectors.slow_step import PAUSES
 from trackside_daemon.detectors.window import Window
 from trackside_daemon.detectors.words import lasted
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from trackside.phases import PAUSES
 from trackside_daemon.alarm import SEVERITIES, Alarm
 from trackside_daemon.detectors.advice import NEXT
 from trackside_daemon.detectors.base import Column
@@ -12,7 +13,6 @@ from trackside_daemon.detectors.durations import DURATION, LOST, StepDurations
 from trackside_daemon.detectors.firing import Firing
 from trackside_daemon.detectors.rank import DEFAULTS, Found, RankDetectors
 from trackside_daemon.detectors.roles import role
-from trackside_daemon.detectors.slow_step import PAUSES
 from trackside_daemon.record import Event, Opened, Standing, Taken
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class _Rank:
         self._durations = StepDurations()
 
     def paused(self, phase: str, seconds: float) -> None:
-        """So long was spent in evaluation and checkpoints, in *phase* most of all."""
+        """So long was spent in evaluation and checkpoints, of which *phase* is one, during steps that have ended now."""
         self._paused_in = phase
         self._durations.paused(seconds)
 
@@ -141,9 +141,9 @@ class _Rank:
 
 
 class _Session:
-    """A client session: its rank, and the seconds that it has spent in pauses, by phase."""
+    """A client session: its rank, and the seconds that it has spent in pauses."""
 
-    def __init__(self, rank: _Rank, paused: Mapping[str, float]) -> None:
+    def __init__(self, rank: _Rank, paused: float) -> None:
         self.rank = rank
         self.paused = paused
 
@@ -195,11 +195,10 @@ class Watch:
         session = self._sessions.get(record.session)
         if session is None:
             return
-        paused = _paused(record.phases)
-        grown = {phase: seconds - session.paused.get(phase, 0.0) for phase, seconds in paused.items()}
-        if (seconds := sum(grown.values())) > 0:
-            session.rank.paused(max(grown, key=grown.__getitem__), seconds)
-            session.paused = paused
+        if record.paused > session.paused:
+            phase = next((name for name in record.phases if name in PAUSES), "")
+            session.rank.paused(phase, record.paused - session.paused)
+            session.paused = record.paused
         for block in record.blocks:
             yield from session.rank.take(block, record.shift, late=record.late)
 
@@ -220,7 +219,7 @@ class Watch:
             return
         if record.session not in self._sessions:
             rank.join()
-            self._sessions[record.session] = _Session(rank, _paused(record.hello.totals.phases))
+            self._sessions[record.session] = _Session(rank, record.hello.totals.paused)
 
     def _rank(self, identity: Identity, name: str, attempt: int, time: float) -> _Rank:
         return _Rank(identity, name, attempt, time, self._thresholds)
@@ -251,7 +250,3 @@ class Watch:
     def _forget(self, key: tuple[str, int]) -> None:
         rank = self._ranks.pop(key)
         self._sessions = {id_: one for id_, one in self._sessions.items() if one.rank is not rank}
-
-
-def _paused(phases: Mapping[str, float]) -> dict[str, float]:
-    return {phase: seconds for phase, seconds in phases.items() if phase in PAUSES}

@@ -351,7 +351,10 @@ class Sessions:
                 late = age > LATE_SECONDS
                 batches = self._runs.pushes(session.id, message, now, late=late)
             return batches, [
-                Taken(session.id, envelope.number, message.blocks, behind, message.totals.phases, late),
+                Taken(
+                    *(session.id, envelope.number, message.blocks, behind),
+                    *(message.totals.phases, message.totals.paused, late),
+                ),
                 *told(session, message, behind),
             ]
         taken = Taken(session.id, envelope.number)
