@@ -11,7 +11,7 @@ from alerts.ticking import FAMILIES, Machine
 from trackside_daemon.alerts.custom import RuleError, rules
 from trackside_daemon.config import ConfigError, load
 
-LIVES = ' and on (job, instance, run, rank) (trackside_training_rank_state{state=~"starting|running|stalled"} > 0)'
+LIVES = ' and on (job, instance, pod, run, rank) (trackside_training_rank_state{state=~"starting|running|stalled"} > 0)'
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,14 +79,14 @@ def test_a_rank_that_has_ended_is_no_trouble_of_a_rule(tmp_path: Path) -> None:
     machine.run(60, lambda now: {tokens: 100 * now, **lives("r")})
     machine.run(60, lambda _: {tokens: 6000.0, **lives("r", "stalled")})
     assert [one.summary for one in machine.alarms] == [
-        "the rate of trackside_training_tokens_total of run r, rank 0 is 47.62, below 50"
+        "the rate of trackside_training_tokens_total of run r, rank 0 is 47.62 a second, below 50"
     ]
 
 
 def test_shares_of_ranks_and_rules_about_ends(tmp_path: Path) -> None:
     (share,) = read(tmp_path, '{alert: A, metric: "key:a", over: {metric: "key:b"}, above: 0.5}')
     assert share.promql().endswith(f"> 0.5){LIVES}")
-    assert " / on (job, instance, run, rank) group_left () (" in share.promql()
+    assert " / on (job, instance, pod, run, rank) group_left () (" in share.promql()
     values = {f"trackside_training_value{{run=r,rank=0,key={key}}}": value for key, value in (("a", 3.0), ("b", 4.0))}
     (found,) = Machine([share]).tick({**values, **lives("r")})
     assert found.summary == "a over b of run r, rank 0 is 0.75, above 0.5"

@@ -153,7 +153,8 @@ def _said(section: RuleSection, labels: Iterable[str]) -> str:
     way = "the rate of " if section.rate else "the change of " if section.change else ""
     over = f" over {_plain(section.over.metric)}" if section.over else ""
     side = "above" if section.above is not None else "below"
-    return f"{way}{what}{over}{of} is {{value}}, {side} {{threshold}}"
+    each = " a second" if section.rate else ""
+    return f"{way}{what}{over}{of} is {{value}}{each}, {side} {{threshold}}"
 
 
 def _plain(text: str) -> str:

@@ -88,7 +88,7 @@ def _found(source: Source, text: str, run: str) -> dict[str, Any]:
     if text.isascii() and text.isdecimal() and len(text) <= 18:
         return source.alert(int(text))
     every = source.alerts(source.run(run)["id"] if run else "")
-    named = [one for one in every if one["alert"].lower() == text.lower()]
+    named = [one for one in every if one["alert"].lower() == text.removeprefix("Trackside").lower()]
     if named:
         return named[-1]
     names = ", ".join(dict.fromkeys(one["alert"] for one in reversed(every)))

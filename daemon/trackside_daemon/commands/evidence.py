@@ -6,6 +6,7 @@ import time
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.alerts.detected import DETECTED, RULED
 from trackside_daemon.commands.show import flat, setting
 from trackside_daemon.commands.table import cut, duration, moment, number, shown, table, width, wrapped
 
@@ -182,7 +183,12 @@ def _onwards(alert: Mapping[str, Any]) -> Iterator[str]:
         yield f"next      trackside show {shown(alert['run'])}{rank}"
     elif "gpu" in labels:
         yield "next      trackside doctor"
-    yield f"read      docs/alerts.md#{shown(alert['alert']).lower()}"
+    own = alert["alert"] in DETECTED | RULED
+    yield (
+        f"read      docs/alerts.md#{alert['alert'].lower()}"
+        if own
+        else "rule      one of alerts.rules in the configuration"
+    )
 
 
 _LISTS = ("clocks_kept_down_by", "ranks")

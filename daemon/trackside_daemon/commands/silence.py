@@ -55,8 +55,8 @@ def silence(
 ) -> None:
     """Have the daemon tell nobody of some alerts for a while.
 
-    They fire all the same, on the page and in the history; what fires still when the silence ends is told then. All
-    patterns have to fit, and a label that an alert does not have fits none; an alert of several ranks has the first's.
+    They fire all the same, on the page and in the history; what fires still when the silence ends is told then, if it has
+    not been before. All patterns have to fit, and a label that an alert does not have fits none; an alert of several ranks has the first's.
 
     Of what fires already, an Alertmanager behind Prometheus says that it is resolved: to have no such message, silence it
     there, by the amtool command that is printed.

@@ -67,7 +67,7 @@ def test_titles_and_texts() -> None:
     resolved = Message("id", (over(alert()),))
     assert words.title(resolved, ABOUT) == "[resolved:1] run name-id: NonFinite"
     assert words.body(resolved, About("node1")) == (
-        "NonFinite (critical) is over after 150 s, from 2023-11-14 22:13:20 UTC to 2023-11-14 22:15:50 UTC: "
+        "NonFinite (critical) is over after 150 s, from 2023-11-14 22:13:20 UTC to 2023-11-14 22:15:50 UTC; it was: "
         "NonFinite on rank 0\n\non node1"
     )
 

@@ -39,7 +39,7 @@ def test_an_alert_is_a_line_when_it_begins_gets_worse_and_ends(caplog: pytest.Lo
     assert caplog.messages == [
         "GpuHot (warning): hot",
         "GpuHot (now critical): very hot",
-        "GpuHot is over after 150 s: very hot",
+        "GpuHot is over after 150 s; it was: very hot",
     ]
     assert {record.levelname for record in caplog.records} == {"WARNING"}
 

@@ -43,7 +43,7 @@ def body(message: Message, about: About) -> str:
 def _paragraph(alert: Alert, about: About) -> str:
     if alert.ended is not None:
         lasted = f"{alert.ended - alert.started:.0f} s, from {_moment(alert.started)} to {_moment(alert.ended)}"
-        return f"{alert.alert} ({alert.severity}) is over after {lasted}: {alert.summary[:LONGEST]}"
+        return f"{alert.alert} ({alert.severity}) is over after {lasted}; it was: {alert.summary[:LONGEST]}"
     lines = [f"{alert.alert} ({alert.severity}): {alert.summary[:LONGEST]}", alert.description[:LONGEST]]
     lines.append(f"{about.runbook}#{alert.alert.lower()}" if about.runbook else "")
     return "\n".join(line for line in lines if line)

@@ -62,7 +62,9 @@ class Lines:
         news = said(alert)
         if alert.ended is not None:
             if known is not None:
-                self._say(alert, f"{alert.alert} is over after {alert.ended - alert.started:.0f} s: {news.summary}")
+                self._say(
+                    alert, f"{alert.alert} is over after {alert.ended - alert.started:.0f} s; it was: {news.summary}"
+                )
             return
         if known is not None or self.wants.has(alert):
             self._known[name] = news
