@@ -253,7 +253,9 @@ def test_what_watchers_say_takes_the_road_of_all_else(state: Watched, history: R
     labels = ("Nag", "warning", *[""] * 6)
     made.accept(Batch("wrong"))
     assert state.values(0.0, FIRING) == [{labels: 1.0}]
-    assert eventually(lambda: [(one.alert, one.run, one.ended) for one in history.firing()]) == [("Nag", "", None)]
+    assert eventually(lambda: [(one.alert, one.run, one.ended) for one in history.firing(now[0])]) == [
+        ("Nag", "", None)
+    ]
     made.accept(Batch("good"))
     now[0] = 1119.0
     made.accept(Batch("nothing"))
@@ -261,7 +263,7 @@ def test_what_watchers_say_takes_the_road_of_all_else(state: Watched, history: R
     now[0] = 1120.0
     made.accept(Batch("nothing"))
     assert state.values(0.0, FIRING) == [{labels: 0.0}]
-    eventually(lambda: not history.firing())
+    eventually(lambda: not history.firing(now[0]))
 
 
 def test_a_watcher_that_fails_is_counted_and_keeps_no_other_from_speaking(state: Watched, history: Recorder) -> None:

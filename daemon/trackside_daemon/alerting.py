@@ -74,7 +74,7 @@ class Alerting:
         push: Callable[[Sequence[Batch]], None],
     ) -> None:
         now = time.time()
-        kept, ended = history.firing(), history.ended(now - GIVE_UP_SECONDS)
+        kept, ended = history.firing(now), history.ended(now - GIVE_UP_SECONDS, now)
         since = min((one.started for one in [*kept, *ended]), default=now)
         self.silences = Silences(history.silences(min(since, now)))
         fired = self.silences.mark(usable(kept), now)

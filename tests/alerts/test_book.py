@@ -11,6 +11,7 @@ from trackside_daemon.alerts import book as module
 from trackside_daemon.alerts import waiting
 from trackside_daemon.alerts.book import MOST, Book
 from trackside_daemon.alerts.causes import CAUSES
+from trackside_daemon.alerts.entry import Entry
 from trackside_daemon.alerts.families import BEGUN, EXCESS, FIRING
 from trackside_daemon.alerts.off import Off
 from trackside_daemon.record import Alert
@@ -137,8 +138,27 @@ def test_what_happens_again_while_it_fires_is_told_by_its_own_words(told: Told) 
 def test_what_happens_again_under_one_title_is_told_by_its_text(told: Told) -> None:
     for at, text in ((0, "loss 3"), (600, "loss 4"), (1200, "loss 5")):
         told.take(alarm("UserAlert", once=True, time=NOW + at)._replace(description=text), at=at).tick(at + 1)
-    assert [record.description for record in told.records] == ["loss 3", "loss 4", "loss 5"]
-    assert {record.started for record in told.records} == {NOW}
+    told.tick(1500)
+    assert [(one.description, one.started - NOW, one.ended and one.ended - NOW) for one in told.records] == [
+        ("loss 3", 0, None),
+        ("loss 4", 600, None),
+        ("loss 5", 1200, None),
+        ("loss 3", 0, 1201),
+        ("loss 4", 600, 1500),
+    ]
+
+
+def test_what_a_training_raises_has_its_own_severity_before_and_after_a_restart(told: Told) -> None:
+    aborted = alarm("UserAlert", once=True)._replace(summary="aborted")
+    saved = alarm("UserAlert", once=True, severity="info", time=NOW + 60)._replace(summary="saved")
+    told.take(aborted).take(saved, at=60).tick(61)
+    assert told.firing == {("UserAlert", "critical", "0"): 1.0, ("UserAlert", "info", "0"): 1.0}
+    assert [(one.severity, one.summary) for one in told.records] == [("critical", "aborted"), ("info", "saved")]
+    after = Told()
+    after.book.restore(told.records, NOW + 70)
+    after.take(saved, at=71).tick(905)
+    assert after.firing == {("UserAlert", "critical", "0"): 0.0, ("UserAlert", "info", "0"): 1.0}
+    assert [(one.summary, one.ended) for one in after.records] == [("aborted", NOW + 905)]
 
 
 def test_it_gets_worse_and_never_better(told: Told) -> None:
@@ -297,6 +317,20 @@ def test_a_flood_is_bounded_and_counted(told: Told, monkeypatch: pytest.MonkeyPa
     assert sum(value for (metric, _), value in told.page.items() if metric is FIRING) == 1
 
 
+def test_a_flood_that_finds_no_room_costs_no_look_at_all_that_fires(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST", 10)
+    looks: list[Entry] = []
+    worth = Entry.worth
+    monkeypatch.setattr(Entry, "worth", property(lambda self: looks.append(self) or worth.fget(self)))  # type: ignore[attr-defined, func-returns-value]
+    told.take(*(alarm("LossPlateau", severity="warning", key=f"loss/{number}") for number in range(1000)))
+    assert len(looks) < 50
+    told.take(alarm(key="worse")).tick(1)
+    assert told.firing["NonFinite", "critical", "0"] == 1.0
+    assert told.page[EXCESS, ()] == 991.0
+
+
 def test_what_found_no_room_fires_when_there_is_some(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST", 2)
     first, second, third = (alarm("LossPlateau", key=f"loss/{number}") for number in range(3))
@@ -334,6 +368,15 @@ def test_in_a_flood_the_page_is_made_by_ticks_only(told: Told) -> None:
     assert {(len(batches), len(batches[0].samples), batches[0].complete) for batches in said} == {(1, 3, False)}
     assert sum(value for value in told.tick(1).firing.values()) == 1
     assert len([one for metric, one in told.page if metric is FIRING]) == 500
+
+
+def test_what_gets_worse_hides_no_other_with_the_same_series(told: Told) -> None:
+    labels = (("rank", "0"), ("run", "same"))
+    one, other = (Alarm("GpuHot", "warning", labels, NOW, "hot", run=run) for run in ("id", "other"))
+    told.take(one, other).take(one._replace(severity="critical"), at=1)
+    assert told.firing == {("GpuHot", "warning", "0"): 1.0, ("GpuHot", "critical", "0"): 1.0}
+    told.take(over(other), at=2).tick(120)
+    assert told.firing == {("GpuHot", "warning", "0"): 0.0, ("GpuHot", "critical", "0"): 1.0}
 
 
 def test_what_is_not_of_a_run_says_what_it_is_about(told: Told) -> None:

@@ -212,3 +212,47 @@ def test_other_settings_lose_nothing_that_waits_and_tell_nobody_twice(started: A
     delivery.stop()
     assert again.heard == [[("NonFinite", False)]]
     assert len(told.heard) == 1
+
+
+def test_what_fires_is_told_by_a_sink_that_other_settings_have_tell_of_it_and_of_nothing_twice(started: Any) -> None:
+    hot, lost = alert("GpuHot", severity="warning"), alert("GpuLost", severity="critical", run="other")
+    first = Friend(severity="critical")
+    delivery = started(first)
+    delivery.take(batch(hot, lost))
+    eventually(lambda: first.heard == [[("GpuLost", True)]] and delivery.standings()["friend"]["sent"] == 1)
+    wider = Friend(severity="warning")
+    delivery.change([wider])
+    eventually(lambda: wider.heard)
+    delivery.stop()
+    assert wider.heard == [[("GpuHot", True)]]
+
+
+def test_what_waits_is_not_told_when_other_settings_do_not_want_it(started: Any) -> None:
+    down = Friend("friend", *(SendError("down", "later") for _ in range(9)), severity="warning")
+    delivery = started(down)
+    delivery.take(batch(alert("GpuHot", severity="warning"), alert(run="other")))
+    eventually(lambda: delivery.standings()["friend"]["failed"])
+    narrower = Friend(severity="critical")
+    delivery.change([narrower])
+    eventually(lambda: narrower.heard)
+    eventually(lambda: delivery.standings()["friend"]["queued"] == 0)
+    delivery.stop()
+    assert narrower.heard == [[("NonFinite", True)]]
+
+
+def test_what_hangs_is_bounded_over_reloads_too(started: Any) -> None:
+    go = threading.Event()
+    stuck = [Friend() for _ in range(6)]
+    for one in stuck:
+        one.go = go
+    delivery = started(stuck[0])
+    delivery.take(batch(alert()))
+    eventually(lambda: stuck[0].asked)
+    delivery.change([stuck[1]])
+    eventually(lambda: stuck[1].asked)
+    for failed, one in enumerate(stuck[2:], 1):
+        delivery.change([one])
+        eventually(lambda failed=failed: delivery.standings()["friend"]["failed"] == failed)  # type: ignore[misc]
+    assert [one.asked for one in stuck] == [1, 1, 0, 0, 0, 0]
+    assert "2 messages hang in it" in delivery.standings()["friend"]["last_error"]
+    go.set()

@@ -224,13 +224,13 @@ def test_each_sink_s_last_word_of_an_alert_is_kept_without_secrets_and_read_whil
     bench.apply(AlertNote("Hot", 6.0, notified={"log": Notice("critical", "", over=True)}))
     with bench.database.reading() as connection:
         assert [one["notified"] for one in reader.alerts(connection)] == [["log", "webhook"], ["log"]]
-        (fires,) = reader.firing(connection)
+        (fires,) = reader.firing(connection, 9.0)
         assert (fires.alert, fires.notified["log"]) == ("Slow", Notice("warning", "s"))
         assert fires.notified["webhook"].severity == "critical"
         assert "hush" not in fires.notified["webhook"].summary
-        (over,) = reader.ended(connection, 9.0)
+        (over,) = reader.ended(connection, 9.0, 9.0)
         assert (over.alert, over.ended, over.notified) == ("Hot", 9.0, {"log": Notice("critical", "", over=True)})
-        assert reader.ended(connection, 9.5) == []
+        assert reader.ended(connection, 9.5, 9.5) == []
 
 
 def test_what_was_sampled_of_the_machine_is_a_series_of_its_own(bench: Bench) -> None:

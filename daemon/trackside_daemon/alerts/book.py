@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from trackside_daemon.alarm import SEVERITIES
 from trackside_daemon.alerts.causes import Causes, folded, order
 from trackside_daemon.alerts.entry import Entry, alarm_of, restored, where
-from trackside_daemon.alerts.families import BEGUN, EXCESS, firing
+from trackside_daemon.alerts.families import BEGUN, EXCESS, FIRING, firing
 from trackside_daemon.alerts.holds import LEAST_SECONDS, Holds
 from trackside_daemon.alerts.off import Off
 from trackside_daemon.alerts.silences import Silences, silenced_until
@@ -36,8 +36,8 @@ MOST = 1000
 
 log = logging.getLogger("trackside")
 
-Key = tuple[str, str, tuple[tuple[str, str], ...]]
-"""An alert's name, the id of its run, and its labels but for those that are folded."""
+Key = tuple[str, str, tuple[tuple[str, str], ...], tuple[str, ...]]
+"""An alert's name, the id of its run, its labels but for those that are folded, and of what happens once its words."""
 
 
 class Book:
@@ -56,6 +56,8 @@ class Book:
         self._silences = silences or Silences()
         self._lasting: list[Silence] = []
         self._entries: dict[Key, Entry] = {}
+        self._floor = 0
+        """No entry is worth less."""
         self._causes = Causes()
         self._holds = Holds(least)
         self._waiting = Waiting()
@@ -75,8 +77,9 @@ class Book:
             until = max(now, one.started + hold) if one.alert in ONCE else now + hold
             entry = restored(one, until, hold)
             entry.told = one.silenced or bool(one.notified) or not self._silences.kept_quiet(one, now)
-            self._entries[_key(entry.alert, entry.run, entry.labels.items())] = entry
-            self._causes.note(alarm_of(one), now)
+            alarm = alarm_of(one)._replace(once=one.alert in ONCE)
+            self._entries[_key(alarm)] = entry
+            self._causes.note(alarm, now)
         self._changed = True
 
     def take(self, alarms: Sequence[Alarm], now: float) -> list[Batch]:
@@ -118,7 +121,7 @@ class Book:
 
     def _offer(self, alarm: Alarm, now: float) -> bool:
         """It is so: it fires, or waits; False when that is for want of room."""
-        key = _key(alarm.alert, alarm.run, alarm.labels)
+        key = _key(alarm)
         entry = self._entries.get(key)
         if self.off.has(alarm.alert, dict(alarm.labels)):
             self._waiting.put(alarm)
@@ -139,7 +142,7 @@ class Book:
     def _take_back(self, alarm: Alarm, now: float) -> None:
         """It is so no more."""
         self._waiting.drop(alarm)
-        entry = self._entries.get(_key(alarm.alert, alarm.run, alarm.labels))
+        entry = self._entries.get(_key(alarm))
         if entry is not None and entry.fires:
             entry.lasting.pop(where(alarm), None)
             if entry.restored and not entry.lasting:
@@ -151,6 +154,7 @@ class Book:
         entry = self._entries[key] = Entry(alarm, now + hold, hold)
         entry.renew(alarm, entry.until)
         entry.silenced = self._is_silenced(entry)
+        self._floor = min(self._floor, entry.worth)
         self._begun[alarm.alert, alarm.severity, entry.labels.get("run", "")] += 1
         self._causes.note(alarm, now)
         self._news[entry] = None
@@ -158,6 +162,7 @@ class Book:
     def _resolve(self, key: Key, entry: Entry, now: float) -> None:
         """It fires no more; what of it lasts all the same waits."""
         entry.ended = max(now, entry.started)
+        self._floor = 0
         self._news[entry] = None
         self._causes.ended(entry.alert, entry.run, now)
         self._holds.end(key, now)
@@ -182,9 +187,13 @@ class Book:
         """Whether another may fire; what has resolved gives way, then what is less severe, the first first."""
         if len(self._entries) < MOST:
             return True
+        worth = SEVERITIES.index(alarm.severity)
+        if self._floor > worth:
+            return False  # a flood of alarms is not to look at all that fires each time
         key, least = min(self._entries.items(), key=lambda one: one[1].worth)
+        self._floor = least.worth
         if least.fires:
-            if least.worth > SEVERITIES.index(alarm.severity):
+            if least.worth > worth:
                 return False
             self._resolve(key, least, now)
             self._count_excess()
@@ -203,13 +212,17 @@ class Book:
         self._excess += 1
 
     def _told_at_once(self) -> list[Batch]:
-        """What is news: of a flood the whole page would cost too much, which the next tick makes."""
+        """What is news: of a flood the whole page would cost too much, which the next tick makes.
+
+        What fires no more is for that page too: another alert with the same series may fire still.
+        """
         if not self._news:
             return []
         self._changed = True
         news = self._taken_news()
         begun = {(entry.alert, entry.severities[0], entry.labels.get("run", "")) for entry in news}
         samples = self._samples(news, (one for one in begun if one in self._begun))
+        samples = [one for one in samples if one.metric is not FIRING or one.value]
         return [Batch("alerts", samples, records=[entry.record() for entry in news])]
 
     def _told(self) -> list[Batch]:
@@ -237,6 +250,8 @@ class Book:
         ]
 
 
-def _key(alert: str, run: str, about: Iterable[tuple[str, str]]) -> Key:
-    left_out = folded(alert)
-    return alert, run, tuple(sorted((name, value) for name, value in about if name not in left_out))
+def _key(alarm: Alarm) -> Key:
+    left_out = folded(alarm.alert)
+    about = sorted((name, value) for name, value in alarm.labels if name not in left_out)
+    words = (alarm.summary, alarm.description) if alarm.once else ()
+    return alarm.alert, alarm.run, tuple(about), words

@@ -51,7 +51,7 @@ class Courier:
         self._retry = 0.0
         self._pause = 0.0
         self._flushing = self._ended = False
-        self._line = Line(sink)
+        self._line: Line = before._line if before is not None else Line()  # noqa: SLF001  of this class
         self._message: Message | None = None
         self._since: float | None = None
         self._changed: threading.Condition = before._changed if before is not None else threading.Condition()  # noqa: SLF001  of this class
@@ -112,7 +112,7 @@ class Courier:
 
     def _run(self) -> None:
         while (message := self._next()) is not None:
-            problem = self._line.send(message)
+            problem = self._line.send(self.sink, message)
             with self._changed:
                 self._message = self._since = None
                 news = self._heard(message, problem)

@@ -129,9 +129,9 @@ class Delivery:
         return found
 
     def _succeeding(self, sink: Sink, before: Courier | None) -> Courier:
-        """The courier of a sink, which goes on where the one of its name was."""
+        """The courier of a sink, which goes on where the one of its name was; what fires is new to it if it tells of others."""
         courier = Courier(sink, self._tell, before)
-        if before is not None:
+        if before is not None and before.sink.wants == sink.wants:
             return courier
         for alert in self._firing.values():
             courier.restore(alert)

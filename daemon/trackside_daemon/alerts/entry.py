@@ -73,7 +73,7 @@ class Entry:
         """It was found, anew or of another rank. It gets worse, but not better: that is another.
 
         Returns:
-            Whether there is something new to say: it is worse, or something else of its name has happened.
+            Whether it is worse.
         """
         place = where(alarm)
         if place not in self.had and len(self.had) < PLACES:
@@ -84,15 +84,12 @@ class Entry:
         else:
             self.lasting[place] = alarm
         worse = SEVERITIES.index(alarm.severity) > SEVERITIES.index(self.severity)
-        words = alarm.summary, alarm.description
-        news = worse or (alarm.once and words != (self.summary, self.description))
         if worse:
             self.severities.append(alarm.severity)
-        if news:
-            self.summary, self.description = words
+            self.summary, self.description = alarm.summary, alarm.description
             self.evidence |= alarm.evidence
             self.told = False
-        return news
+        return worse
 
     def is_due(self, now: float) -> bool:
         """Whether it fires for nothing any more. After a clock was set back it fires for no longer than it would have."""

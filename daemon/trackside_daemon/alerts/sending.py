@@ -14,7 +14,7 @@ SEND_SECONDS = 60.0
 """A sink that has not returned by then is left alone, and the message is tried again."""
 
 HANGING = 2
-"""So many messages of a sink may hang at once; before one of them ends no further one is begun."""
+"""So many messages of a sink may be on their way at once; before one of them ends no further one is begun."""
 
 
 class Sending(threading.Thread):
@@ -41,28 +41,29 @@ class Sending(threading.Thread):
 
 
 class Line:
-    """Sends to one sink, one message after the other."""
+    """What is on its way to a sink and to its successors of the same name, which are others after each reload."""
 
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self._hanging: list[Sending] = []
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._under_way: list[Sending] = []
 
-    def send(self, message: Message) -> SendError | None:
+    def send(self, sink: Sink, message: Message) -> SendError | None:
         """Give the sink a message; takes `SEND_SECONDS` at most.
 
         Returns:
             Why it did not take it; None when it did.
         """
-        self._hanging = [one for one in self._hanging if one.is_alive()]
-        if len(self._hanging) >= HANGING:
-            return SendError(f"{HANGING} messages hang in it; restart the daemon if they go on to", "later")
-        sending = Sending(self._sink, message)
-        try:
-            sending.start()
-        except RuntimeError:
-            return SendError("no thread can be started for the message; raise the limit of threads")
+        sending = Sending(sink, message)
+        with self._lock:
+            self._under_way = [one for one in self._under_way if one.is_alive()]
+            if len(self._under_way) >= HANGING:
+                return SendError(f"{HANGING} messages hang in it; restart the daemon if they go on to", "later")
+            try:
+                sending.start()
+            except RuntimeError:
+                return SendError("no thread can be started for the message; raise the limit of threads")
+            self._under_way.append(sending)
         sending.join(SEND_SECONDS)
         if not sending.is_alive():
             return sending.problem
-        self._hanging.append(sending)
         return SendError(f"the message was not taken within {SEND_SECONDS:g} s, and is tried again")

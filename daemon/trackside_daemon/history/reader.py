@@ -37,8 +37,10 @@ _ALERT = (
 _KEPT = (
     "SELECT alert.alert, alert.severity, alert.started, coalesce(run.uid, ''), alert.labels, alert.summary, "
     "alert.description, alert.ended, alert.evidence, alert.notified FROM alert LEFT JOIN run ON run.id = alert.run "
-    "WHERE coalesce(NOT run.deleted, 1)"
+    "WHERE coalesce(NOT run.deleted, 1) AND (coalesce(run.imported, 0) = 0 OR alert.started BETWEEN run.imported AND ?)"
 )
+"""Those of this machine: an imported run's began before it was imported, or so far ahead that no clock is wrong by that."""
+AHEAD_SECONDS = 86400.0
 
 
 class UnknownRunError(LookupError):
@@ -194,16 +196,16 @@ def silences(connection: sqlite3.Connection, now: float) -> list[Silence]:
     return [Silence(id_, json.loads(labels), *rest) for id_, labels, *rest in found]
 
 
-def firing(connection: sqlite3.Connection, limit: int = 1000) -> list[Alert]:
-    """The newest alerts that have not ended, oldest first."""
+def firing(connection: sqlite3.Connection, now: float, limit: int = 1000) -> list[Alert]:
+    """The newest alerts of this machine that have not ended at *now*, in Unix seconds, oldest first."""
     query = f"{_KEPT} AND alert.ended IS NULL ORDER BY alert.started DESC, alert.id DESC LIMIT ?"
-    return [_alert(row) for row in reversed(connection.execute(query, (limit,)).fetchall())]
+    return [_alert(row) for row in reversed(connection.execute(query, (now + AHEAD_SECONDS, limit)).fetchall())]
 
 
-def ended(connection: sqlite3.Connection, since: float, limit: int = 1000) -> list[Alert]:
-    """The newest alerts that have ended at *since*, in Unix seconds, or later; the first to end first."""
+def ended(connection: sqlite3.Connection, since: float, now: float, limit: int = 1000) -> list[Alert]:
+    """The newest alerts of this machine that have ended at *since*, in Unix seconds, or later; the first to end first."""
     query = f"{_KEPT} AND alert.ended >= ? ORDER BY alert.ended DESC, alert.id DESC LIMIT ?"
-    return [_alert(row) for row in reversed(connection.execute(query, (since, limit)).fetchall())]
+    return [_alert(row) for row in reversed(connection.execute(query, (now + AHEAD_SECONDS, since, limit)).fetchall())]
 
 
 def _alert(row: Sequence[Any]) -> Alert:

@@ -155,17 +155,17 @@ class Recorder:
             return None
         return found[0], 0.0 if found[1] is None and (run, found[0]) in self._abandoned else found[1]
 
-    def firing(self) -> list[Alert]:
-        """The alerts that fired when a daemon before this one ended; none if nobody can tell."""
+    def firing(self, now: float) -> list[Alert]:
+        """The alerts that fire as of *now*, in Unix seconds, by a daemon before this one; none if nobody can tell."""
         try:
-            return self._look(reader.firing)
+            return self._look(lambda connection: reader.firing(connection, now))
         except UnreadableError:
             return []
 
-    def ended(self, since: float) -> list[Alert]:
-        """The alerts that have ended at *since*, in Unix seconds, or later; none if nobody can tell."""
+    def ended(self, since: float, now: float) -> list[Alert]:
+        """The alerts that have ended at *since*, in Unix seconds, or later, as of *now*; none if nobody can tell."""
         try:
-            return self._look(lambda connection: reader.ended(connection, since))
+            return self._look(lambda connection: reader.ended(connection, since, now))
         except UnreadableError:
             return []
 

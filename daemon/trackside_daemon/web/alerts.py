@@ -105,7 +105,7 @@ class AlertPages:
         end = f"{datetime.fromtimestamp(silence.until, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
         log.info("silence %s until %s: %s", silence.id, end, asked.labels or "all alerts")
         why = await self._keep(silence)
-        firing = await self._kept.read(reader.firing)
+        firing = await self._kept.read(lambda connection: reader.firing(connection, now))
         silent = [
             {"alert": one.alert, "severity": one.severity, "labels": one.labels, "summary": one.summary}
             for one in firing

@@ -128,3 +128,13 @@ def test_what_http_cannot_carry_is_not_tried_soon(tmp_path: Path) -> None:
         SinkError, match=r"^a\.bearer-file: .*token: a token has letters, digits and signs of ASCII only$"
     ):
         post.bearer(str(token), "a.bearer-file")
+
+
+def test_without_a_thread_to_bound_its_time_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    problem = sent("http://127.0.0.1:1/")
+    assert str(problem).endswith("no thread can be started to bound its time; raise the limit of threads")
+    assert problem.again == "soon"

@@ -132,3 +132,13 @@ def test_what_is_over_before_it_could_be_said_is_counted() -> None:
         if message is not None:
             of.failed(message, at, never=False)
     assert (of.take(302.0), of.dropped) == (None, 1)
+
+
+def test_what_other_settings_do_not_want_is_not_said_unless_it_was() -> None:
+    of = box()
+    of.put(alert("GpuHot", severity="warning"), 0.0)
+    said(of, 0.0)
+    of.put(alert("LossSpike", severity="warning"), 1.0)
+    of.wants = Wants("critical")
+    assert said(of, 1.0) == []
+    assert said(of, 60.0) == [("GpuHot", "warning", None)]

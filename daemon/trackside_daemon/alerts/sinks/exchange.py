@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from contextlib import suppress
+from errno import EAGAIN
 from http.client import HTTPConnection, HTTPSConnection
 from typing import TYPE_CHECKING, Any
 from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
@@ -42,7 +43,10 @@ class Exchange:
         """
         timer = threading.Timer(LONGEST_SECONDS, self._end)
         timer.daemon = True
-        timer.start()
+        try:
+            timer.start()
+        except RuntimeError:
+            raise OSError(EAGAIN, "no thread can be started to bound its time; raise the limit of threads") from None
         try:
             self._opener.open(request, timeout=PATIENCE_SECONDS).close()
         except Exception:

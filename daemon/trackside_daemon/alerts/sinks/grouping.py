@@ -67,7 +67,7 @@ class Grouping:
 
     def restore(self, alert: Alert, now: float, *, told: Notice | None) -> None:
         """See `Outbox`."""
-        self._renew(_Entry(alert, told), now)
+        self._renew(self._entries.get(key(alert)) or _Entry(alert, told), now)
 
     def put(self, alert: Alert, now: float) -> None:
         """See `Outbox`."""
@@ -84,7 +84,7 @@ class Grouping:
 
     def take(self, now: float, *, everything: bool = False) -> Message | None:
         """See `Outbox`."""
-        self._forget_old(now)
+        self._forget(now)
         self._last = {group: last for group, last in self._last.items() if now - last < INTERVAL_SECONDS}
         for group in sorted(self._due, key=self._due.__getitem__):
             if not everything and self._due[group] > now:
@@ -161,9 +161,14 @@ class Grouping:
         due = max(now + WAIT_SECONDS, last + INTERVAL_SECONDS)
         self._due[alert.run] = min(due, self._due.get(alert.run, inf))
 
-    def _forget_old(self, now: float) -> None:
-        for entry in list(self._entries.values()):
-            if entry.waits and not entry.flies and entry.over is not None and now - entry.over >= GIVE_UP_SECONDS:
+    def _forget(self, now: float) -> None:
+        """What has been over for long, and what is not wanted any more by other settings."""
+        for name, entry in list(self._entries.items()):
+            if entry.flies:
+                continue
+            if not self._matters(entry):
+                del self._entries[name]
+            elif entry.waits and entry.over is not None and now - entry.over >= GIVE_UP_SECONDS:
                 self._give_up(entry)
 
     def _give_up(self, entry: _Entry) -> None:

@@ -64,7 +64,7 @@ class Outbox(Protocol):
     """What waits to be told, for one sink. Bounded; times are seconds of a clock that only goes forward.
 
     Attributes:
-        wants: The alerts that the sink tells of.
+        wants: The alerts that the sink tells of; other settings change it. What waits and is none of them is not told.
         dropped: What was to be told and never will be: that an alert fires, gets worse or is over.
     """
 
@@ -76,7 +76,10 @@ class Outbox(Protocol):
         ...
 
     def restore(self, alert: Alert, now: float, *, told: Notice | None) -> None:
-        """One that fired when a daemon before this one ended, or had ended of late; *told* is this sink's last word."""
+        """One that fired when a daemon before this one ended, or had ended of late; *told* is this sink's last word.
+
+        So is what fires when a sink gets other `wants`; of what it knows already nothing changes.
+        """
         ...
 
     def put(self, alert: Alert, now: float) -> None:

@@ -63,6 +63,8 @@ class Standing:
     def restore(self, alert: Alert, now: float, *, told: Notice | None) -> None:
         """See `Outbox`. What fires is said at once in any case: before a restart it was, with the same start and labels."""
         if alert.ended is None:
+            if (key(alert), alert.severity) in self._entries:
+                return
             self.put(alert, now)
             entry = self._entries.get((key(alert), alert.severity))
             if entry is not None:
@@ -133,12 +135,16 @@ class Standing:
     def _forget(self, now: float) -> None:
         """Of what is over, that which has been for long or whose labels fire anew, as those of a run started again do.
 
+        And what was never said, and is not wanted any more by other settings.
+
         Alertmanager would take the end of the one for the end of the other.
         """
         fires = {_labels(entry.alert) for entry in self._entries.values() if entry.until is None}
         for name, entry in list(self._entries.items()):
             if entry.until is not None and (entry.until <= now or _labels(entry.alert) in fires):
                 self.dropped += entry.told is None
+                del self._entries[name]
+            elif entry.told is None and not self.wants.has(entry.alert):
                 del self._entries[name]
 
     def _end(self, name: tuple[Key, str], alert: Alert, now: float) -> None:

@@ -1,0 +1,33 @@
+"""Alerts of imported runs: they were another machine's, and nobody is told of them here."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from histories import history
+
+from trackside_daemon.history import reader
+from trackside_daemon.record import Alert
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEAD = '{"kind":"run","id":"a","name":"a","attempt_list":[{"attempt":0,"state":"running","started":1}]}\n'
+SAMPLE = '{"attempt":0,"rank":0,"step":1,"time":3.0,"x":1}\n'
+
+
+def test_an_alert_of_an_imported_run_is_none_of_this_machine_unless_it_began_here(tmp_path: Path) -> None:
+    now = time.time()
+    alerts = "".join(
+        f'{{"kind":"alert","alert":"NonFinite","severity":"critical","started":{at}{ends}}}\n'
+        for at, ends in ((now - 900, ""), (now - 600, f',"ended":{now - 500}'), (9e10, ""))
+    )
+    with history(tmp_path) as one:
+        one.take((HEAD + alerts + SAMPLE).encode(), "a.jsonl")
+        here = Alert("NonFinite", "critical", time.time(), "a", {})
+        one.put([here])
+        with one.database.reading() as connection:
+            assert len(reader.alerts(connection, "a")) == 4
+            assert reader.firing(connection, time.time()) == [here]
+            assert reader.ended(connection, 0.0, time.time()) == []
