@@ -61,7 +61,7 @@ def test_what_is_off_is_left_out_and_for_some_runs_those_are_not_matched() -> No
 def test_rules_of_ones_own_are_among_the_thresholds() -> None:
     found = made(rules=CUSTOM)["thresholds"]
     (low,) = named(found, "RewardLow")
-    below, lives = low["expr"].split("and on (job, instance, run, rank)")
+    below, lives = low["expr"].split("and on (job, instance, pod, run, rank)")
     assert below.strip() == '(trackside_training_value{key="reward/mean", run=~"big-.*"} < 0.1)'
     assert "trackside_training_rank_state{" in lives
     assert low["annotations"]["summary"] == "{{ $labels.run }}: {{ humanize $value }}"
