@@ -58,7 +58,8 @@ class Job:
             spent["data"] += 0.1 * STEP_SECONDS * self._noise.uniform(0.5, 1.5)
             spent["forward"] += 0.3 * STEP_SECONDS * self._noise.uniform(0.95, 1.05)
             spent["backward"] += 0.6 * STEP_SECONDS * self._noise.uniform(0.95, 1.05)
-            body = rank.pushes(self._values(), step=self.step, after=self._whole.after, phases=dict(spent))
+            told = {"phases": dict(spent), "paused": spent["eval"] + spent["checkpoint"]}
+            body = rank.pushes(self._values(), step=self.step, after=self._whole.after, **told)
             if self.step % CHECKPOINT_STEPS == 1 and number == 0 and self.step > 1:
                 body = replace(body, events=saved)
             self._whole.hear(rank.frames("batch", body, self._number), PUSHED)
