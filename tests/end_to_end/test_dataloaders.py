@@ -171,9 +171,8 @@ def test_a_worker_that_dies_otherwise_is_told_of_too(
     eventually(lambda: of_loader(daemon, line, "workers") == 4)
     say(training, line)
     training.communicate("", timeout=60)
-    died, *others = eventually(lambda: deaths(daemon, line))
-    assert others == []
-    assert {key: died["fields"][key] for key in known} == known
+    fields = eventually(lambda: [one["fields"] for one in deaths(daemon, line)])
+    assert len([one for one in fields if known.items() <= one.items()]) == 1, fields
     assert daemon.series()[f'trackside_dataloader_deaths_total{{cause="{cause}",rank="0",run="{line}"}}'] == 1
 
 
