@@ -63,6 +63,16 @@ def test_a_worker_that_dies_is_told_of_once(
     assert training.left_open() == 0
 
 
+def test_a_worker_that_nobody_waits_for_is_told_of_once_however_often_it_is_seen(training: Training) -> None:
+    pid = training.worker(kill("SIGKILL"))
+    training.do("go(False)")
+    training.look()
+    assert len(training.look(LAG_SECONDS)) == 1
+    for _ in range(3):
+        training.follow(pid, training.process.pid)  # nothing is told of it
+    assert training.counts() == {**NONE, "SIGKILL": 1}
+
+
 @pytest.mark.parametrize("end", ["os._exit(0)", kill("SIGTERM"), "signal.signal(2, signal.SIG_DFL);" + kill("SIGINT")])
 def test_a_worker_that_ends_as_it_should_is_no_news(training: Training, end: str) -> None:
     training.worker(end)

@@ -116,8 +116,8 @@ class Followed:
         return len(self._workers)
 
     def follow(self, worker: Stat, rank: Stat, member: Member, now: float) -> None:
-        """From now on, unless it is already, or the daemon may not open so many files."""
-        if worker.life in self._workers:
+        """From now on, unless it is already, or is over, or the daemon may not open so many files."""
+        if worker.life in self._workers or worker.state == "Z":  # of one that nobody waits for, all has been told
             return
         if len(self._workers) >= self._most:
             self._tell_limit(f"it may open {self._most * 4} files, and leaves most of them to others")
