@@ -39,6 +39,23 @@ EVIDENCE = {
 }
 
 
+PLAIN: dict[str, Any] = {
+    "id": 1,
+    "alert": "A",
+    "severity": "info",
+    "started": BEGIN,
+    "ended": None,
+    "run": "",
+    "name": "",
+    "labels": {},
+    "summary": "s",
+    "description": "",
+    "notified": [],
+    "evidence": {},
+}
+"""An alert of the machine that fires, and of which nothing more is known."""
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A history with three alerts."""
@@ -121,37 +138,10 @@ def test_options_before_the_command_are_not_lost_in_silence(place: Path) -> None
 @pytest.mark.parametrize("name", sorted(EVIDENCE))
 @pytest.mark.parametrize("strange", ["text", 7, [None], {"a": [{"b": None}]}, [[]], [{"rank": 1}]])
 def test_evidence_of_another_shape_is_shown_all_the_same(name: str, strange: Any) -> None:
-    alert = {
-        "id": 1,
-        "alert": "A",
-        "severity": "info",
-        "started": BEGIN,
-        "ended": None,
-        "run": "",
-        "name": "",
-        "labels": {},
-        "summary": "s",
-        "description": "",
-        "notified": [],
-        "evidence": {name: strange},
-    }
+    alert = {**PLAIN, "evidence": {name: strange}}
     assert len(list(describe(alert, time.time()))) > 4
 
 
 def test_until_when_it_is_silenced_is_told() -> None:
-    alert = {
-        "id": 1,
-        "alert": "A",
-        "severity": "info",
-        "started": BEGIN,
-        "ended": None,
-        "run": "",
-        "name": "",
-        "labels": {},
-        "summary": "s",
-        "description": "",
-        "notified": [],
-        "evidence": {},
-        "silenced_until": BEGIN,
-    }
+    alert = {**PLAIN, "silenced_until": BEGIN}
     assert [line[:15] for line in describe(alert, BEGIN) if line.startswith("silenced")] == ["silenced  until"]

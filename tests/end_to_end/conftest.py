@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from end_to_end.prometheus import Prometheus
 from processes import DEADLINE, ROOT, clean_environ
+from whole import Whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,14 @@ def start_prometheus(tmp_path: Path) -> Iterator[Callable[..., Prometheus]]:
             return ends.enter_context(Prometheus(tmp_path, url, **scrape))
 
         yield start
+
+
+@pytest.fixture
+def whole(place: Path) -> Iterator[Whole]:
+    """All of a daemon between its sources and its history, by a clock that is set."""
+    made = Whole(place)
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
-from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 import pytest
 from end_to_end.inbox import Inbox
+from end_to_end.wide import nans, ranks
 from processes import Daemon, eventually
 
 import trackside
@@ -43,16 +44,11 @@ def test_a_nan_of_64_ranks_is_one_message(
     inbox: Inbox, environ: dict[str, str], start_daemon: Callable[..., Daemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon = start_daemon(environ=environ)
-    monkeypatch.setenv("WORLD_SIZE", "64")
-    with ExitStack() as ends:
-        ranks = []
-        for rank in range(64):
-            monkeypatch.setenv("RANK", str(rank))
-            ranks.append(ends.enter_context(trackside.init("net", id="net-1", endpoint=daemon.endpoint)))
-        for run in ranks:
+    with ranks(daemon, 64, monkeypatch) as runs:
+        for run in runs:
             run.push(step=1, loss=float("nan"))
         letter = eventually(lambda: told(inbox, NAN))[0]
-        notified = eventually(lambda: [one for one in _nans(daemon) if "webhook" in one["notified"]])
+        notified = eventually(lambda: [one for one in nans(daemon) if "webhook" in one["notified"]])
     (alert,) = [one for one in letter.body["alerts"] if one["labels"]["alertname"] == NAN]
     assert (alert["labels"]["run"], alert["labels"]["severity"]) == ("net", "critical")
     assert len(notified) == 1
@@ -78,13 +74,13 @@ def test_a_daemon_that_is_killed_during_a_nan_neither_resolves_nor_tells_it_agai
     daemon = start_daemon(environ=environ)
     with trackside.init("net", endpoint=daemon.endpoint) as run:
         run.push(step=1, loss=float("nan"))
-        eventually(lambda: [one for one in _nans(daemon) if "webhook" in one["notified"]])
+        eventually(lambda: [one for one in nans(daemon) if "webhook" in one["notified"]])
         daemon.stop(signal.SIGKILL)
         again = start_daemon(environ=environ)
         run.push(step=2, loss=float("nan"))
         run.alert("another", severity="critical")  # told after whatever the sink had to say of the NaN
         eventually(lambda: told(inbox, "TracksideUserAlert"))
-        assert [one["ended"] for one in _nans(again)] == [None]
+        assert [one["ended"] for one in nans(again)] == [None]
     assert len([letter for letter in inbox.of("direct") if _is_news(letter)]) == 1
     assert not told(inbox, NAN, "resolved")
 
@@ -92,7 +88,3 @@ def test_a_daemon_that_is_killed_during_a_nan_neither_resolves_nor_tells_it_agai
 def _is_news(letter: Letter) -> bool:
     """Whether it is about the NaN alone, and no later message of the group, which names all that fires."""
     return letter.fires(NAN) and not letter.fires("TracksideUserAlert")
-
-
-def _nans(daemon: Daemon) -> list[dict[str, Any]]:
-    return [one for one in daemon.api("alerts").json()["alerts"] if one["alert"] == "NonFinite"]

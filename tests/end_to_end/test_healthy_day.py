@@ -6,7 +6,6 @@ import math
 import random
 from typing import TYPE_CHECKING
 
-import pytest
 from alerts.test_builtin import healthy
 from msgspec.structs import replace
 from speech import Speaker, clock
@@ -15,8 +14,9 @@ from whole import Whole, told
 from trackside.wire import Beat, Happening
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
+
+    import pytest
 
 RANKS = 8
 STEP_SECONDS = 3.0
@@ -25,13 +25,6 @@ EVAL_STEPS, EVAL_SECONDS = 200, 60
 CHECKPOINT_STEPS, CHECKPOINT_SECONDS = 400, 25
 GIB = 2.0**30
 PUSHED = 5
-
-
-@pytest.fixture
-def whole(place: Path) -> Iterator[Whole]:
-    made = Whole(place)
-    yield made
-    made.close()
 
 
 class Job:

@@ -6,10 +6,11 @@ import json
 import signal
 import socket
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from end_to_end.road import Road
+from end_to_end.wide import nans, ranks
 from processes import Daemon, eventually
 
 import trackside
@@ -129,16 +130,11 @@ def test_64_ranks_are_one_message(
     daemon: Daemon, start_road: Callable[..., Road], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     road = start_road(daemon)
-    monkeypatch.setenv("WORLD_SIZE", "64")
-    with ExitStack() as ends:
-        ranks = []
-        for rank in range(64):
-            monkeypatch.setenv("RANK", str(rank))
-            ranks.append(ends.enter_context(trackside.init("net", id="net-1", endpoint=daemon.endpoint)))
-        for run in ranks:
+    with ranks(daemon, 64, monkeypatch) as runs:
+        for run in runs:
             break_down(run)
         eventually(lambda: road.told(PAGE, NAN))
-        eventually(lambda: any(" 63 " in one["summary"] for one in _nans(daemon)))
+        eventually(lambda: any(" 63 " in one["summary"] for one in nans(daemon)))
         _scrapes(road, 3)
     assert len(road.inbox.of(PAGE)) == 1
     assert not road.inbox.of("training")
@@ -200,7 +196,3 @@ def _scrapes(road: Road, number: int) -> None:
     """Wait for so many of them, which are a second apart; rules are evaluated and messages flushed meanwhile."""
     seen = road.value("timestamp(up)") or 0.0
     eventually(lambda: (road.value("timestamp(up)") or 0.0) > seen + number)
-
-
-def _nans(daemon: Daemon) -> list[dict[str, Any]]:
-    return [one for one in daemon.api("alerts").json()["alerts"] if one["alert"] == "NonFinite"]

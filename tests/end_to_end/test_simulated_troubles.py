@@ -14,18 +14,10 @@ from whole import Whole, told
 from trackside.wire import Happening
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Mapping
 
 GIB = 2.0**30
 EVERY = 5.0
-
-
-@pytest.fixture
-def whole(place: Path) -> Iterator[Whole]:
-    made = Whole(place)
-    yield made
-    made.close()
 
 
 def run(

@@ -6,8 +6,8 @@ import difflib
 import re
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.detected import DETECTED, RULED
-from trackside_daemon.alerts.fleet import NAMES, PREFIX
+from trackside_daemon.alerts.detected import DETECTED, PREFIX, RULED
+from trackside_daemon.alerts.fleet import NAMES
 from trackside_daemon.alerts.query import How, Matcher, Query
 from trackside_daemon.alerts.rule import Rule
 from trackside_daemon.alerts.template import check

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+PREFIX = "Trackside"
+"""Of the name of every alert outside the daemon, in Prometheus and Alertmanager, but of the Watchdog's."""
+
 
 class Said(NamedTuple):
     """The words for an alert.

@@ -31,9 +31,6 @@ ATTEMPTS = 3
 STARTS = 3
 """More starts of a daemon in an hour are no rollout."""
 
-PREFIX = "Trackside"
-"""Of the names of all alerts in Prometheus but the Watchdog."""
-
 HERE = "The daemon at {{ $labels.instance }}"
 
 

@@ -7,9 +7,9 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts import builtin, custom
-from trackside_daemon.alerts.detected import DETECTED, RULED
+from trackside_daemon.alerts.detected import DETECTED, PREFIX, RULED
 from trackside_daemon.alerts.families import FIRING
-from trackside_daemon.alerts.fleet import PREFIX, fleet
+from trackside_daemon.alerts.fleet import fleet
 from trackside_daemon.alerts.layout import laid_out
 from trackside_daemon.alerts.off import Off, regex
 from trackside_daemon.alerts.query import Matcher

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     from trackside_daemon.record import Alert, Silence
 
+LONGEST = 30 * 86400.0
+"""Seconds that one lasts at most."""
+
 MOST = 100
 """So many last at once: all of them are asked about each alert."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.words import number
+from trackside_daemon.detectors.words import in_bytes, number
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -66,7 +66,7 @@ def written(value: float, form: str = "") -> str:
         return f"{value:,.0f}"
     if form == "duration":
         return _duration(value)
-    return _bytes(value) if form == "bytes" else number(value)
+    return in_bytes(value) if form == "bytes" else number(value)
 
 
 def prometheus(text: str) -> str:
@@ -85,14 +85,6 @@ def prometheus(text: str) -> str:
         return "the alert's start" if name == "since" else f"{{{{ $labels.{name} }}}}"
 
     return _FIELD.sub(one, text)
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
 
 
 def _duration(seconds: float) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trackside_daemon.alerts.detected import PREFIX
 from trackside_daemon.commands.runs import Json, StoragePath, Url, WrongError, find_history, print_lines, say, told
 from trackside_daemon.commands.table import duration, short_moment, shown, table, wrapped
 
@@ -88,7 +89,7 @@ def _found(source: Source, text: str, run: str) -> dict[str, Any]:
     if text.isascii() and text.isdecimal() and len(text) <= 18:
         return source.alert(int(text))
     every = source.alerts(source.run(run)["id"] if run else "")
-    named = [one for one in every if one["alert"].lower() == text.removeprefix("Trackside").lower()]
+    named = [one for one in every if one["alert"].lower() == text.removeprefix(PREFIX).lower()]
     if named:
         return named[-1]
     names = ", ".join(dict.fromkeys(one["alert"] for one in reversed(every)))

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trackside_daemon.alerts.detected import PREFIX
+from trackside_daemon.alerts.silences import LONGEST
 from trackside_daemon.commands.gpu import Url, clock
 from trackside_daemon.commands.runs import Json, WrongError, print_lines, say, told
 from trackside_daemon.commands.table import shown, table
@@ -20,12 +22,6 @@ if TYPE_CHECKING:
 
 MORE = ("stage", "test")
 """Labels of alerts that are not found by a family."""
-
-LONGEST = 30 * 86400.0
-"""Seconds, as the API has it."""
-
-PREFIX = "Trackside"
-"""Of an alert's name in Prometheus and Alertmanager."""
 
 NAMED = 5
 """So many of the alerts that are silent now are named."""

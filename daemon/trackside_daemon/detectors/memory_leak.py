@@ -8,6 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.detectors.base import Finding
+from trackside_daemon.detectors.words import in_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,7 +121,7 @@ class MemoryLeak:
             self._calm = self._calm + 1 if stands else 0
             if self._calm >= TWICE:
                 how = "no more" if _rises(held) <= 0 else "less than a third as fast as it did"
-                text = f"memory grows {how}: {_bytes(held[-1])} at step {last.step:,}"
+                text = f"memory grows {how}: {in_bytes(held[-1])} at step {last.step:,}"
                 self._forget()
                 yield Finding("HostMemoryLeak", "warning", at, text, over=True)
 
@@ -142,13 +143,13 @@ class MemoryLeak:
         grew = last.least - first.least
         seconds = last.time - first.time
         if seconds > 0:
-            rate = f"{_bytes(grew / seconds * 3600)} an hour"
+            rate = f"{in_bytes(grew / seconds * 3600)} an hour"
         else:
-            rate = f"{_bytes(grew / (BINS - 1) / samples * 1000)} in 1,000 samples"
-        text = f"memory grows steadily since step {first.step:,}, from {_bytes(first.least)} to {_bytes(last.least)}, {rate}"
+            rate = f"{in_bytes(grew / (BINS - 1) / samples * 1000)} in 1,000 samples"
+        text = f"memory grows steadily since step {first.step:,}, from {in_bytes(first.least)} to {in_bytes(last.least)}, {rate}"
         if self._limit is not None and seconds > 0:
             text += (
-                f": {_duration((self._limit - last.least) / grew * seconds)} until its limit of {_bytes(self._limit)}"
+                f": {_duration((self._limit - last.least) / grew * seconds)} until its limit of {in_bytes(self._limit)}"
             )
         return text
 
@@ -175,15 +176,6 @@ def _slope(held: list[float], since: int) -> float:
         for earlier in range(since, later)
     )
     return slopes[len(slopes) // 2]
-
-
-def _bytes(count: float) -> str:
-    size = abs(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 999.5:
-            return f"{count:.3g} {unit}"
-        size, count = size / 1000, count / 1000
-    return f"{count:.3g} TB"
 
 
 def _duration(seconds: float) -> str:

@@ -62,3 +62,13 @@ def span(seconds: float) -> str:
             rest = whole % size // small
             return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
     return f"{whole} s"
+
+
+def in_bytes(count: float) -> str:
+    """Bytes in three digits: ``512 B``, ``1.5 GB``."""
+    rest = abs(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if rest < 999.5:
+            return f"{count:.3g} {unit}"
+        rest, count = rest / 1000, count / 1000
+    return f"{count:.3g} TB"

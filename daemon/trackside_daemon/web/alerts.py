@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from trackside_daemon.alarm import Severity  # noqa: TC001  msgspec reads the annotations while running
 from trackside_daemon.alerts import silences as kept_quiet
 from trackside_daemon.alerts import trial
-from trackside_daemon.alerts.silences import Silences, fits, with_ends
+from trackside_daemon.alerts.silences import LONGEST, Silences, fits, with_ends
 from trackside_daemon.history import reader
 from trackside_daemon.history.reader import UnknownRunError
 from trackside_daemon.metric import Batch
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
     from trackside_daemon.alerts.trial import Trial
     from trackside_daemon.web.kept import Kept
-
-LONGEST = 30 * 86400.0
-"""Seconds that a silence lasts at most."""
 
 DEFAULT_SECONDS = 7200.0
 

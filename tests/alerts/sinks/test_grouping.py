@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from alerts.sinks.told import alert, over, told
+from alerts.sinks.told import START, alert, over, told
 
 from trackside_daemon.alerts.sinks.grouping import GIVE_UP_SECONDS, Grouping
 from trackside_daemon.alerts.sinks.sink import Message
@@ -87,7 +87,9 @@ def test_other_words_of_what_a_training_raises_are_told_though_the_title_is_the_
     box = Grouping(ALL)
     box.put(alert("UserAlert", description="for 1000 steps"), 0.0)
     assert sent(box, 1.0) == ["UserAlert"]
-    box.put(alert("UserAlert", description="for 2000 steps"), 60.0)
+    box.put(
+        alert("UserAlert", description="for 2000 steps", started=START + 60), 60.0
+    )  # a record of its own, in the book
     assert sent(box, 61.0) == ["UserAlert"]
 
 

@@ -44,9 +44,5 @@ def key(alert: Alert) -> Key:
 
 
 def said(alert: Alert) -> Notice:
-    """What people are told of it, without the other ranks that have it: once this differs they are told anew.
-
-    What a training raises has its news in the text below the title.
-    """
-    words = [alert.summary.partition(OTHERS)[0], *([alert.description] if alert.alert in ONCE else [])]
-    return Notice(alert.severity, "\n".join(words), alert.ended is not None)
+    """What people are told of it, without the other ranks that have it: once this differs they are told anew."""
+    return Notice(alert.severity, alert.summary.partition(OTHERS)[0], alert.ended is not None)
