@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from authorities import Authority, hashed
 
-from trackside_daemon.web.address import AddressError, listen, written
+from trackside_daemon.web.address import AddressError, listen, unsafe, written
+from trackside_daemon.web.config_file import ConfigFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,3 +97,49 @@ def test_a_port_may_be_used_again_at_once() -> None:
         with socket.create_connection(listener.getsockname()):
             listener.accept()[0].close()
     listen(address).close()
+
+
+USERS = f"basic_auth_users: {{ada: '{hashed('x')}'}}\n"
+TLS = "tls_server_config: {cert_file: server.pem, key_file: server.key"
+CLIENTS = "client_ca_file: ca.pem, client_auth_type: "
+OPEN = "/metrics is open to all of them; users or client certificates in --web.config.file close it"
+PLAIN = "passwords go there in plain text; tls_server_config in --web.config.file encrypts them"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", OPEN),
+        (f"{TLS}}}", OPEN),
+        (f"{TLS}, {CLIENTS}VerifyClientCertIfGiven}}", OPEN),
+        (USERS, PLAIN),
+        (f"{TLS}}}\n{USERS}", ""),
+        (f"{TLS}, {CLIENTS}RequireAndVerifyClientCert}}", ""),
+    ],
+    ids=[
+        "open",
+        "encrypted",
+        "asked",
+        "closed",
+        "closed and encrypted",
+        "certified",
+    ],  # a hash is another one each time
+)
+@pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "192.0.2.7:1", "127.0.0.1:1", "[::1]:1"])
+def test_what_other_machines_reach_is_warned_of_unless_it_is_closed_and_encrypted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, text: str, says: str
+) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    Authority(tmp_path).issue("server")
+    (tmp_path / "web.yml").write_text(text)
+    reached = f"{address} can be reached from other machines, and {says}"
+    expected = [reached] if says and "1]" not in address and "127" not in address else []
+    assert list(unsafe(address, ConfigFile(str(tmp_path / "web.yml")))) == expected
+
+
+def test_without_a_web_configuration_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [line.partition(" and ")[2] for line in unsafe("0.0.0.0:1", ConfigFile(""))][:1] == [OPEN]
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    assert list(unsafe("127.0.0.1:1", ConfigFile(""))) == [
+        "running as root, which nothing here needs; a user of its own is safer"
+    ]

@@ -15,6 +15,7 @@ from starlette.responses import PlainTextResponse
 
 from trackside_daemon.web import server as module
 from trackside_daemon.web.address import listen, written
+from trackside_daemon.web.config_file import ConfigFile
 from trackside_daemon.web.server import WebServer
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Service:
         self.address = listener.getsockname()
         self.url = f"http://{written(listener)}"
         self.entered, self.go_on = threading.Event(), threading.Event()
-        self.server = WebServer(self._answer, listener)
+        self.server = WebServer(self._answer, listener, ConfigFile(""))
         self.server.start()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -14,9 +14,11 @@ from http.client import HTTPException, IncompleteRead
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
-from urllib.request import ProxyHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 
 from trackside_daemon.alerts.silences import with_ends
+from trackside_daemon.commands import credentials
+from trackside_daemon.commands.unanswered import LockedError, SourceError, TokenError
 from trackside_daemon.history import changing, place, reader
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.files import export as exports
@@ -27,7 +29,7 @@ from trackside_daemon.history.trimming import Bounds
 from trackside_daemon.history.writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from http.client import HTTPResponse
     from pathlib import Path
 
@@ -41,22 +43,6 @@ STATUS_SECONDS = 5.0
 ANSWER_SECONDS = 60.0
 IMPORT_SECONDS = 3600.0
 CHUNK_BYTES = 64 * 1024
-
-
-class SourceError(Exception):
-    """A question has no answer; the message says why in one line.
-
-    Attributes:
-        status: The command's exit status.
-    """
-
-    def __init__(self, message: str, status: int = 2) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class TokenError(SourceError):
-    """The daemon wants a token, or another one."""
 
 
 class Export(NamedTuple):
@@ -220,6 +206,13 @@ def _lock(directory: Path) -> place.Lock:
         ) from None
 
 
+class _NoRedirects(HTTPRedirectHandler):
+    """A password or a token is for who was asked, and not for whom he names."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """See `HTTPRedirectHandler`."""
+
+
 class ApiSource:
     """A daemon.
 
@@ -227,18 +220,32 @@ class ApiSource:
         url: ``http://HOST:PORT``.
         token: Opens its API; empty for one that needs none.
         remedy: Of a token that is missing or wrong.
+
+    Raises:
+        LockedError: The file of --web.credentials-file cannot be used.
     """
 
     def __init__(self, url: str, token: str, remedy: str = "") -> None:
         self.live = True
         self.url = url.rstrip("/")
-        self._token = token
         self._remedy = remedy
-        self._open = build_opener(ProxyHandler({})).open
+        self._credentials = credentials.given()
+        own = f"Bearer {token}" if token else ""
+        password = credentials.password_for(self.url, self._credentials)
+        self._authorizations = [one for one in (password, own) if one]
+        self._open = build_opener(_NoRedirects, ProxyHandler({}), HTTPSHandler(context=self._credentials.tls)).open
 
     def status(self) -> dict[str, Any]:
         """What the daemon says of itself."""
-        return self._json("status", patience=STATUS_SECONDS)
+        return self._whole(self._json("status", patience=STATUS_SECONDS), "version")
+
+    def overview(self) -> dict[str, Any]:
+        """What is now, of runs, GPUs, host and alerts."""
+        return self._json("overview", patience=STATUS_SECONDS)
+
+    def series(self, asked: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+        """Series of runs, by the names and values that `/api/v1/series` takes."""
+        return list(self._json(f"series?{urlencode(asked)}", patience=STATUS_SECONDS).get("series", ()))
 
     def gpu(self, what: str, said: Any) -> dict[str, Any]:
         """Has the daemon ``pause`` or ``resume`` the GPUs; what it answers."""
@@ -247,19 +254,19 @@ class ApiSource:
     def runs(self, wanted: Filter) -> list[dict[str, Any]]:
         """See `Source`."""
         asked = {name: value for name, value in wanted._asdict().items() if value not in ("", None, 0)}
-        return list(self._json(f"runs?{urlencode(asked)}")["runs"])
+        return self._list("runs", asked)
 
     def run(self, text: str) -> dict[str, Any]:
         """See `Source`."""
-        return self._json(f"runs/{quote(text, safe='')}")
+        return self._whole(self._json(f"runs/{quote(text, safe='')}"), "id")
 
     def events(self, uid: str) -> list[dict[str, Any]]:
         """See `Source`."""
-        return list(self._json(f"events?{urlencode({'run': uid})}")["events"])
+        return self._list("events", {"run": uid})
 
     def alerts(self, uid: str, limit: int = 0) -> list[dict[str, Any]]:
         """See `Source`; with a *limit* so many of the newest."""
-        return list(self._json(f"alerts?{urlencode({'run': uid, **({'limit': limit} if limit else {})})}")["alerts"])
+        return self._list("alerts", {"run": uid, **({"limit": limit} if limit else {})})
 
     def test_alert(self, said: Mapping[str, Any]) -> dict[str, Any]:
         """Has the daemon raise a test alert; what it answers."""
@@ -267,7 +274,7 @@ class ApiSource:
 
     def silences(self) -> list[dict[str, Any]]:
         """The silences that last, the first to end first."""
-        return list(self._json("silences")["silences"])
+        return self._list("silences", {})
 
     def silence(self, said: Mapping[str, Any]) -> dict[str, Any]:
         """Makes a silence; it, and what fires and fits."""
@@ -279,7 +286,7 @@ class ApiSource:
 
     def alert(self, number: int) -> dict[str, Any]:
         """See `Source`."""
-        return self._json(f"alerts/{number}")
+        return self._whole(self._json(f"alerts/{number}"), "id")
 
     def export(self, uid: str, form: Form) -> Export:
         """See `Source`."""
@@ -300,10 +307,28 @@ class ApiSource:
         asked = urlencode({key: value for key, value in (("name", name), ("id", uid)) if value})
         headers = {"X-File-Name": quote(str(file)), "Content-Type": "application/octet-stream"}
         with file.open("rb") as stream:
+            if len(self._authorizations) > 1:
+                self.status()  # by which it says what it takes: a file can be sent but once
             if file.is_file():
                 headers["Content-Length"] = str(os.fstat(stream.fileno()).st_size)
             answer = self._json(f"import?{asked}", "POST", stream, headers, IMPORT_SECONDS)
+            self._whole(answer, "run", "samples")
         return Imported(str(answer["run"]), int(answer["samples"]), [str(note) for note in answer.get("notes", ())])
+
+    def _list(self, name: str, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        answer = self._whole(self._json(f"{name}?{urlencode(asked)}"), name)
+        if not isinstance(answer[name], list):
+            raise self._stranger()
+        return list(answer[name])
+
+    def _whole(self, answer: dict[str, Any], *keys: str) -> dict[str, Any]:
+        """An answer that has what each of ours has."""
+        if not answer.keys() >= set(keys):
+            raise self._stranger()
+        return answer
+
+    def _stranger(self) -> SourceError:
+        return SourceError(f"{self.url}: no daemon of trackside answers there")
 
     def _post(self, path: str, said: Any) -> dict[str, Any]:
         return self._json(path, "POST", json.dumps(said).encode(), {"Content-Type": "application/json"})
@@ -326,7 +351,7 @@ class ApiSource:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise SourceError(f"{self.url}: no daemon of trackside answers there")
+            raise self._stranger()
         return found
 
     def _ask(
@@ -338,19 +363,36 @@ class ApiSource:
         patience: float = ANSWER_SECONDS,
     ) -> HTTPResponse:
         request = Request(f"{self.url}/api/v1/{path}", body, dict(headers or {}), method=method)  # noqa: S310  http(s) was checked
-        if self._token:
-            request.add_header("Authorization", f"Bearer {self._token}")
+        if self._authorizations:
+            request.add_header("Authorization", self._authorizations[0])
         try:
             answer: HTTPResponse = self._open(request, timeout=patience)
         except HTTPError as error:
             with error:
-                raise _refused(self.url, error, self._remedy) from error
-        except URLError as error:
-            reason = getattr(error.reason, "strerror", None) or error.reason
-            raise SourceError(f"{self.url}: the daemon cannot be asked: {str(reason).lower()}", 1) from error
+                wanted = error.headers.get("WWW-Authenticate", "").lower()
+                if "basic" in wanted:
+                    raise LockedError(f"{self.url}: {credentials.refused(self._credentials, self.url)}") from error
+                if 300 <= error.code < 400:
+                    raise SourceError(
+                        f"{self.url}: it sends on to another address, which no daemon of trackside does, "
+                        "so nothing is asked there; give the daemon's own"
+                    ) from error
+                if "bearer" not in wanted or len(self._authorizations) < 2:
+                    raise _refused(self.url, error, self._remedy) from error
+            del self._authorizations[0]  # it has no users: its token is what it takes
+            return self._ask(path, method, body, headers, patience)
         except (OSError, HTTPException, ValueError) as error:  # ValueError: what cannot be part of a request
-            raise SourceError(f"{self.url}: the daemon cannot be asked: {str(error) or 'it hung up'}", 1) from error
+            raise self._unasked(error) from error
         return answer
+
+    def _unasked(self, error: Exception) -> SourceError:
+        """Why there was no answer."""
+        cause = error.reason if isinstance(error, URLError) and isinstance(error.reason, Exception) else error
+        encrypted = self.url.startswith("https:")
+        if wrong := credentials.untrusted(cause, self._credentials, encrypted=encrypted):
+            return (LockedError if encrypted else SourceError)(f"{self.url}: {wrong}")
+        reason = getattr(cause, "strerror", None) or str(cause) or "it hung up"
+        return SourceError(f"{self.url}: the daemon cannot be asked: {reason.lower()}", 1)
 
     def _chunks(self, answer: HTTPResponse) -> Iterator[bytes]:
         try:

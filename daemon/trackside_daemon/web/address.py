@@ -8,7 +8,12 @@ import os
 import socket
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trackside_daemon.web.config_file import ConfigFile
 
 log = logging.getLogger("trackside")
 
@@ -89,18 +94,25 @@ def _holder(port: int) -> str:
     return "a process of another user"
 
 
-def is_loopback(address: str) -> bool:
-    """Whether ``HOST:PORT`` can be reached from this machine alone."""
-    return ip_address(address.rpartition(":")[0].strip("[]")).is_loopback
+def unsafe(address: str, web_config: ConfigFile) -> Iterator[str]:
+    """What is unsafe about serving ``HOST:PORT``, a line each."""
+    if not ip_address(address.rpartition(":")[0].strip("[]")).is_loopback:
+        reached = f"{address} can be reached from other machines, and"
+        if not web_config.authenticates:
+            yield f"{reached} /metrics is open to all of them; users or client certificates in --web.config.file close it"
+        elif web_config.scheme == "http":
+            yield f"{reached} passwords go there in plain text; tls_server_config in --web.config.file encrypts them"
+    if os.getuid() == 0:
+        yield "running as root, which nothing here needs; a user of its own is safer"
 
 
-def write_down(address: str, path: Path) -> None:
-    """Have our commands find ``HOST:PORT``, in a file beside the token's."""
+def write_down(url: str, path: Path) -> None:
+    """Have our commands find a daemon, by a file beside the token's."""
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(path, flags, 0o600), "w") as file:
             os.fchmod(file.fileno(), 0o600)
-            file.write(f"http://{address}\n")
+            file.write(f"{url}\n")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         log.warning("%s: %s; commands find this daemon with --url only", path, reason)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from trackside_daemon.web.gpu import GpuPages
     from trackside_daemon.web.history import HistoryPages
     from trackside_daemon.web.openapi import Endpoint
+    from trackside_daemon.web.overview.pages import OverviewPages
     from trackside_daemon.web.processes import ProcessPages
 
 STATIC = Path(__file__).parent / "static"
@@ -68,6 +69,7 @@ class Pages:
         alerts: What it tells of alerts.
         gpu: What it does with the GPUs.
         processes: What it tells of processes.
+        overview: What it tells of all that is now.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Pages:
         alerts: AlertPages,
         gpu: GpuPages,
         processes: ProcessPages,
+        overview: OverviewPages,
         reload: Callable[[], str] | None = None,
     ) -> None:
         self._state = state
@@ -88,7 +91,14 @@ class Pages:
         self._ready = ready
         self._status = status
         self._reload = reload
-        self._pages = {"daemon": self, "history": history, "alerts": alerts, "gpu": gpu, "processes": processes}
+        self._pages = {
+            "daemon": self,
+            "history": history,
+            "alerts": alerts,
+            "gpu": gpu,
+            "processes": processes,
+            "overview": overview,
+        }
         self._own = own_families()
 
     def app(self, *, token: Token, hosts: Collection[str], public_read: bool) -> Starlette:

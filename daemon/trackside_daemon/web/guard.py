@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 READING = frozenset(("GET", "HEAD"))
 LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
+CREDENTIALS = "trackside.credentials"
+"""Where `Access` leaves whether a request came with credentials of the web configuration."""
 
 
 def error(status: int, reason: str, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
@@ -53,6 +55,8 @@ class Guard:
     """Lets through what may pass.
 
     Reading ``/metrics`` and ``/-/…`` always may; the rest only under one of our own names, and the API with the token.
+    Credentials of the web configuration stand for both: a browser sends them to the name alone that it has them for. It
+    sends them also when another site has it ask, so with them nothing is changed at such a site's wish.
 
     Args:
         app: What is guarded.
@@ -77,6 +81,9 @@ class Guard:
         if (path == "/metrics" or path.startswith("/-/")) and scope["method"] in READING:
             return None
         headers = Headers(scope=scope)
+        if scope.get(CREDENTIALS):
+            foreign = scope["method"] not in READING and not _is_own_wish(scope, headers)
+            return error(403, "cross_site", "another site's page may change nothing here") if foreign else None
         host = _name(headers.get("host", ""))
         if host not in self._hosts:
             return error(421, "host", f"no page here for the host {host!r}; to allow it, set web.allowed-hosts")
@@ -86,6 +93,15 @@ class Guard:
             return None
         message = f"the API needs 'Authorization: Bearer TOKEN' with the token in {self._token.path}"
         return error(401, "token", message, {"WWW-Authenticate": "Bearer"})
+
+
+def _is_own_wish(scope: Scope, headers: Headers) -> bool:
+    """Whether a page of ours asks, or no page of a browser."""
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site in ("same-origin", "none")
+    origin = headers.get("origin")
+    return origin is None or origin.lower() == f"{scope['scheme']}://{headers.get('host', '')}".lower()
 
 
 def _name(host: str) -> str:

@@ -1,0 +1,127 @@
+"""A file of credentials where a daemon has no users: it wants its token, which no other address is told."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import DEADLINE, clean_environ, command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from processes import Daemon
+
+QUIET = ("--no-collector.gpu", "--no-collector.process", "--no-collector.cgroup")
+
+
+def ran(daemon: Daemon, *arguments: str) -> tuple[int, str]:
+    """What one of our commands says."""
+    environ = clean_environ({"TRACKSIDE_ENDPOINT": daemon.endpoint})
+    done = subprocess.run(
+        command(*arguments), capture_output=True, text=True, check=False, env=environ, timeout=DEADLINE
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_password_does_not_lock_out_of_a_daemon_that_has_no_users(
+    tmp_path: Path, start_daemon: Callable[..., Daemon], place: Path
+) -> None:
+    daemon = start_daemon(*QUIET)
+    imported, secret = tmp_path / "run.csv", tmp_path / "credentials.yml"
+    imported.write_text("step,loss\n1,0.5\n2,0.4\n")
+    secret.write_text("basic_auth: {username: ada, password: lovelace}")
+    secret.chmod(0o600)
+    file = f"--web.credentials-file={secret}"
+
+    def said(*arguments: str) -> tuple[int, str]:
+        return ran(daemon, *arguments, file)
+
+    assert said("import", str(imported), "--name", "taken", f"--url={daemon.url}")[0] == 0
+    assert "taken" in said("runs")[1]
+    assert "taken" in said("runs", f"--url={daemon.url}")[1]
+    assert said("silence", "LossSpike", "--for", "1h")[1].startswith("silence ")
+    assert said("doctor")[1].splitlines()[0].endswith(f" serves {daemon.url}")
+    (place / "push.token").write_text("stale\n")
+    code, text = said("runs", f"--url={daemon.url}")
+    assert (code, text.count("\n")) == (2, 1)
+    assert "needs 'Authorization: Bearer TOKEN'" in text
+
+
+@contextmanager
+def stranger(status: int, body: bytes = b"", **headers: str) -> Iterator[tuple[str, list[str | None]]]:
+    """A server that answers all alike; its address, and the Authorization headers that it was told."""
+    told: list[str | None] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            told.append(self.headers["Authorization"])
+            self.send_response(status)
+            for name, text in headers.items():
+                self.send_header(name.replace("_", "-"), text)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Answers) as other:
+        serving = threading.Thread(target=other.serve_forever)
+        serving.start()
+        try:
+            yield f"http://127.0.0.1:{other.server_port}", told
+        finally:
+            other.shutdown()
+            serving.join()
+
+
+def credentials(directory: Path, more: str = "") -> str:
+    """A file with a password, as a flag."""
+    secret = directory / "credentials.yml"
+    secret.write_text(f"basic_auth: {{username: ada, password: lovelace}}\n{more}")
+    secret.chmod(0o600)
+    return f"--web.credentials-file={secret}"
+
+
+def test_the_token_of_a_daemon_is_told_to_no_other_address(tmp_path: Path, start_daemon: Callable[..., Daemon]) -> None:
+    daemon = start_daemon(*QUIET)
+    with stranger(401, WWW_Authenticate="Bearer") as (url, told):
+        code, _ = ran(daemon, "runs", f"--url={url}", credentials(tmp_path))
+    assert code == 2
+    assert told == ["Basic YWRhOmxvdmVsYWNl"]
+
+
+def test_a_password_does_not_follow_a_redirect(tmp_path: Path, start_daemon: Callable[..., Daemon]) -> None:
+    daemon = start_daemon(*QUIET)
+    with stranger(200, b"{}") as (second, told), stranger(302, Location=f"{second}/api/v1/runs") as (first, asked):
+        code, said = ran(daemon, "runs", f"--url={first}", credentials(tmp_path))
+    assert (code, said.count("\n")) == (2, 1)
+    assert asked == ["Basic YWRhOmxvdmVsYWNl"]
+    assert told == []
+
+
+@pytest.mark.parametrize("body", [b"{}", b"[]", b'{"runs": 3}', b"no JSON"])
+def test_who_answers_and_is_no_daemon_is_named_in_one_line(
+    tmp_path: Path, start_daemon: Callable[..., Daemon], body: bytes
+) -> None:
+    daemon = start_daemon(*QUIET)
+    with stranger(200, body) as (url, _):
+        code, said = ran(daemon, "runs", f"--url={url}")
+    assert (code, said.count("\n")) == (2, 1)
+    assert url.removeprefix("http://") in said
+
+
+def test_a_password_that_is_for_tls_goes_nowhere_without(tmp_path: Path, start_daemon: Callable[..., Daemon]) -> None:
+    daemon = start_daemon(*QUIET)
+    code, said = ran(
+        daemon, "runs", "--url=http://192.0.2.1:1", credentials(tmp_path, "tls_config: {server_name: gpu1}")
+    )
+    assert (code, said.count("\n")) == (2, 1)
+    assert "http://192.0.2.1:1" in said
+    assert "use https://" in said

@@ -1,0 +1,356 @@
+"""The web configuration of the real daemon: Debian's Prometheus scrapes by TLS, our commands ask, and strangers do not."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from authorities import PAST, Authority, hashed
+from end_to_end.prometheus import Prometheus
+from processes import DEADLINE, clean_environ, command, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from processes import Daemon
+
+QUIET = ("--no-collector.gpu", "--no-collector.process", "--no-collector.cgroup")
+SAN = "prometheus.example.org"
+PASSWORDS = {"prometheus": "scrape", "ada": "lovelace"}
+
+
+class Secured:
+    """A daemon with a web configuration, its authority, and that of its clients.
+
+    Attributes:
+        servers: Signs the daemon's certificate.
+        clients: Signs those of who may ask.
+        file: The web configuration.
+        daemon: Who is asked by *asking*.
+    """
+
+    def __init__(self, directory: Path, start: Callable[..., Daemon], *flags: str) -> None:
+        self.directory = directory
+        self.servers = Authority(directory, "servers")
+        self.clients = Authority(directory, "clients")
+        self.servers.issue("server")
+        self.client = self.clients.issue("client", SAN)
+        self.file = directory / "web.yml"
+        self.write(PASSWORDS)
+        self.asking: dict[str, Any] = {"verify": self.servers.trust(self.client), "auth": ("ada", "lovelace")}
+        self.daemon = start(f"--web.config.file={self.file}", *QUIET, *flags, asking=self.asking)
+
+    def write(self, passwords: dict[str, str], more: str = "") -> None:
+        """The file, in its place at once."""
+        tls = {
+            "cert_file": "server.pem",
+            "key_file": "server.key",
+            "client_auth_type": "RequireAndVerifyClientCert",
+            "client_ca_file": "clients.pem",
+            "client_allowed_sans": [SAN],
+        }
+        users = {user: hashed(password) for user, password in passwords.items()}
+        new = self.file.with_suffix(".new")
+        new.write_text(json.dumps({"tls_server_config": tls, "basic_auth_users": users}) + more)
+        new.replace(self.file)
+
+    def scrape(self, user: str = "prometheus", password: str = "scrape", **tls: str) -> dict[str, Any]:
+        """How Prometheus scrapes it; of *tls* what is empty is left out."""
+        files = {name: str(path) for name, path in zip(("cert_file", "key_file"), self.client, strict=True)}
+        given = {"ca_file": str(self.servers.file), **files, **tls}
+        auth = {"basic_auth": {"username": user, "password": password}} if user else {}
+        return {"scheme": "https", "tls_config": {name: one for name, one in given.items() if one}, **auth}
+
+    def credentials(self, **auth: str) -> Path:
+        """A file for --web.credentials-file."""
+        made = self.directory / "credentials.yml"
+        cert, key = self.client
+        tls = {"ca_file": self.servers.file.name, "cert_file": cert.name, "key_file": key.name}
+        given = {"username": "ada", "password": "lovelace", **auth}
+        made.write_text(json.dumps({"basic_auth": given, "tls_config": tls}))
+        made.chmod(0o600)
+        return made
+
+
+@pytest.fixture
+def secured(tmp_path: Path, start_daemon: Callable[..., Daemon]) -> Secured:
+    return Secured(tmp_path, start_daemon)
+
+
+def status(secured: Secured, path: str = "/metrics", **asking: Any) -> int:
+    """Of an answer; 0 when there is none."""
+    try:
+        given = {**secured.asking, **asking}
+        return httpx.get(secured.daemon.url + path, timeout=DEADLINE, trust_env=False, **given).status_code
+    except httpx.TransportError:
+        return 0
+
+
+def run(secured: Secured, *arguments: str) -> tuple[int, str]:
+    """What one of our commands says."""
+    environ = clean_environ({"TRACKSIDE_ENDPOINT": secured.daemon.endpoint})
+    done = subprocess.run(
+        command(*arguments), capture_output=True, text=True, check=False, env=environ, timeout=DEADLINE
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_prometheus_scrapes_while_silent_connections_are_open(
+    secured: Secured, start_prometheus: Callable[..., Prometheus]
+) -> None:
+    host, port = secured.daemon.url.removeprefix("https://").split(":")
+    silent = [socket.create_connection((host, int(port))) for _ in range(50)]
+    for one in silent[:10]:
+        one.sendall(b"\x16\x03\x01\x02\x00\x01")
+    prometheus = start_prometheus(secured.daemon.url, **secured.scrape())
+    prometheus.shows('up{job="trackside"}', 1)
+    assert prometheus.query("trackside_build_info")
+    for one in silent:
+        one.close()
+
+
+def test_prometheus_is_refused_by_what_is_wrong_and_refuses_a_daemon_that_it_does_not_know(
+    secured: Secured, start_daemon: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    (tmp_path / "past").mkdir()
+    (tmp_path / "past" / "run").mkdir(mode=0o700)
+    past = Authority(tmp_path / "past", "servers")
+    past.issue("server", until=PAST)
+    (tmp_path / "past" / "web.yml").write_text("tls_server_config: {cert_file: server.pem, key_file: server.key}")
+    expired = start_daemon(
+        f"--web.config.file={tmp_path}/past/web.yml",
+        *QUIET,
+        directory=tmp_path / "past" / "run",
+        asking={"verify": False},
+    )
+
+    def signed(by: Authority, name: str, identity: str = SAN, **how: Any) -> dict[str, str]:
+        cert, key = by.issue(name, identity, **how)
+        return {"cert_file": str(cert), "key_file": str(key)}
+
+    jobs = {
+        "no password": secured.scrape(user=""),
+        "wrong password": secured.scrape(password="wrong"),
+        "unknown user": secured.scrape(user="eve"),
+        "no certificate": secured.scrape(cert_file="", key_file=""),
+        "expired certificate": secured.scrape(**signed(secured.clients, "old", until=PAST)),
+        "other authority": secured.scrape(**signed(Authority(tmp_path, "others"), "other")),
+        "the servers' authority": secured.scrape(**signed(secured.servers, "server2")),
+        "other name": secured.scrape(**signed(secured.clients, "named", "other.example.org")),
+        "plain": {"scheme": "http"},
+        "untrusted daemon": secured.scrape(ca_file=str(secured.clients.file)),
+        "daemon of another name": secured.scrape(server_name="elsewhere.example.org"),
+        "expired daemon": {
+            "scheme": "https",
+            "tls_config": {"ca_file": str(past.file)},
+            "static_configs": [{"targets": [expired.url.removeprefix("https://")]}],
+        },
+    }
+    prometheus = Prometheus(tmp_path, secured.daemon.url, jobs=jobs, **secured.scrape())
+    try:
+        targets: dict[str, tuple[str, str]] = {}
+
+        def all_scraped() -> bool:
+            found = prometheus.get("targets")["activeTargets"]
+            targets.update({one["scrapePool"]: (one["health"], one["lastError"]) for one in found})
+            return len(targets) == len(jobs) + 1 and all(health != "unknown" for health, _ in targets.values())
+
+        eventually(all_scraped)
+    finally:
+        prometheus.stop()
+    assert targets.pop("trackside") == ("up", "")
+    assert {health for health, _ in targets.values()} == {"down"}
+    for job in ("no password", "wrong password", "unknown user"):
+        assert targets[job][1] == "server returned HTTP status 401 Unauthorized"
+    assert "certificate signed by unknown authority" in targets["untrusted daemon"][1]
+    assert "not elsewhere.example.org" in targets["daemon of another name"][1]
+    assert "certificate has expired" in targets["expired daemon"][1]
+
+
+def test_certificates_and_their_authorities_rotate_while_prometheus_scrapes(
+    secured: Secured, start_prometheus: Callable[..., Prometheus]
+) -> None:
+    prometheus = start_prometheus(secured.daemon.url, **secured.scrape())
+    prometheus.shows('up{job="trackside"}', 1)
+    leaver = httpx.Client(base_url=secured.daemon.url, **secured.asking, trust_env=False, timeout=DEADLINE)
+    assert leaver.get("/metrics").status_code == 200
+
+    def scraped_again() -> None:
+        before = prometheus.value('count_over_time(up{job="trackside"}[1h])')
+        eventually(lambda: prometheus.value('count_over_time(up{job="trackside"}[1h])') > before + 1)
+
+    secured.servers.issue("server", "localhost", "127.0.0.1", "rotated.example.org")
+    context = secured.servers.trust(secured.client)
+    host, port = secured.daemon.url.removeprefix("https://").split(":")
+    with context.wrap_socket(socket.create_connection((host, int(port))), server_hostname="rotated.example.org"):
+        scraped_again()
+    old = secured.clients.file.read_bytes()
+    new = Authority(secured.directory, "new")
+    secured.clients.file.write_bytes(old + new.file.read_bytes())
+    scraped_again()
+    new.issue("client", SAN)
+    scraped_again()
+    secured.clients.file.write_bytes(new.file.read_bytes())
+    with pytest.raises(httpx.TransportError):
+        leaver.get("/metrics")
+    leaver.close()
+    scraped_again()
+    assert prometheus.value('min_over_time(up{job="trackside"}[1h])') == 1
+
+
+def test_users_rotate_while_prometheus_scrapes(secured: Secured, start_prometheus: Callable[..., Prometheus]) -> None:
+    password = secured.directory / "password"
+    password.write_text("scrape")
+    scrape = secured.scrape(user="")
+    scrape["basic_auth"] = {"username": "prometheus", "password_file": str(password)}
+    prometheus = Prometheus(secured.directory, secured.daemon.url, **scrape)
+    try:
+        prometheus.shows('up{job="trackside"}', 1)
+        secured.write({"prometheus": "changed"})
+        prometheus.shows('up{job="trackside"}', 0)
+        password.write_text("changed")
+        prometheus.shows('up{job="trackside"}', 1)
+    finally:
+        prometheus.stop()
+    assert status(secured) == 401, "she is no user any more"
+
+
+def test_a_file_that_breaks_while_running_opens_nothing_and_is_logged_once(secured: Secured) -> None:
+    def told() -> list[str]:
+        return [line for line in secured.daemon.log if "the web configuration stays as it was" in line]
+
+    for number, text in enumerate(("", "basic_auth_users: {", "tls_server_config: {}"), 1):
+        secured.file.write_text(text)
+        for _ in range(3):
+            assert (status(secured), status(secured, auth=None)) == (200, 401)
+        assert status(secured, verify=secured.servers.trust()) == 0
+        assert len(told()) == number
+    secured.write({"ada": "new"})
+    assert (status(secured), status(secured, auth=("ada", "new"))) == (401, 200)
+
+
+def test_headers_and_the_rate_hold_for_every_answer(tmp_path: Path, start_daemon: Callable[..., Daemon]) -> None:
+    file = tmp_path / "web.yml"
+    text = {
+        "http_server_config": {"headers": {"X-Frame-Options": "deny"}},
+        "basic_auth_users": {"ada": hashed("lovelace")},
+    }
+    file.write_text(json.dumps(text))
+    daemon = start_daemon(f"--web.config.file={file}", *QUIET, asking={"auth": ("ada", "lovelace")})
+    plain = httpx.Client(base_url=daemon.url, trust_env=False)
+    answers = [daemon.get("/metrics"), daemon.get("/nowhere"), daemon.get("/"), plain.get("/"), plain.get("/metrics")]
+    assert [one.status_code for one in answers] == [200, 404, 200, 401, 401]
+    assert [one.headers["X-Frame-Options"] for one in answers] == ["deny"] * 5
+    file.write_text(json.dumps({**text, "rate_limit": {"interval": "1h", "burst": 5}}))
+    assert all(plain.get("/").status_code == 401 for _ in range(10)), "it begins with a restart"
+    assert "changes of rate_limit need a restart" in "".join(daemon.log)
+    plain.close()
+
+
+def test_more_requests_than_the_rate_are_answered_429(tmp_path: Path, start_daemon: Callable[..., Daemon]) -> None:
+    file = tmp_path / "web.yml"
+    file.write_text("rate_limit: {interval: 1h, burst: 200}")
+    daemon = start_daemon(f"--web.config.file={file}", *QUIET)
+    with httpx.Client(base_url=daemon.url, trust_env=False) as client:
+        eventually(lambda: client.get("/-/healthy").status_code == 429)
+        assert client.get("/metrics").json()["error"]["reason"] == "rate_limit"
+
+
+def test_our_commands_come_in_by_a_file_of_credentials(secured: Secured) -> None:
+    file = f"--web.credentials-file={secured.credentials()}"
+    imported = secured.directory / "run.csv"
+    imported.write_text("step,loss\n1,0.5\n2,0.4\n")
+    assert run(secured, file, "import", str(imported), "--name", "taken")[0] == 0
+    assert "taken" in run(secured, "runs", file)[1]
+    assert "taken" in run(secured, "runs", "--web.credentials-file", str(secured.credentials()))[1]
+    assert "taken" in run(secured, "show", "taken", file)[1]
+    assert run(secured, "export", "taken", file)[1].count("loss")
+    assert run(secured, "alerts", file)[0] == 0
+    assert run(secured, "silence", "LossSpike", "--for", "1h", file)[1].startswith("silence ")
+    assert run(secured, "pause-gpu", file)[1].startswith("paused until")
+    assert run(secured, "resume-gpu", file)[1] == "resumed\n"
+    address = secured.daemon.url.removeprefix("https://")
+    assert "taken" in run(secured, "runs", f"--url={address}", file)[1], "by TLS, since the file speaks of it"
+    _, said = run(secured, "test-alert", file)
+    assert "TestAlert fires as alert " in said, said
+    lines = run(secured, "doctor", file)[1].splitlines()
+    assert lines[0].endswith(f" serves {secured.daemon.url}")
+    assert re.fullmatch(rf"ok   certificate: that of {secured.daemon.url} is valid for \d+ days", lines[1])
+
+
+def test_our_commands_say_what_is_missing(secured: Secured) -> None:
+    url, directory = secured.daemon.url, secured.directory
+    missing = "--web.credentials-file"
+    code, said = run(secured, "runs")
+    assert (code, said.count("\n")) == (2, 1)
+    assert f"{url}: its certificate is not trusted: " in said
+    assert f"in a file for {missing}: tls_config: ca_file" in said
+    assert run(secured, "doctor")[1].startswith(f"FAIL daemon: {url}: its certificate is not trusted")
+
+    file = directory / "c.yml"
+
+    def with_file(text: str, mode: int = 0o600, *more: str) -> str:
+        file.write_text(text)
+        file.chmod(mode)
+        code, said = run(secured, "runs", f"{missing}={file}", *more)
+        assert (code, said.count("\n")) == (2, 1), said
+        return said.removeprefix("trackside: ").rstrip("\n")
+
+    tls = "ca_file: servers.pem, cert_file: client.pem, key_file: client.key"
+    wants = f"{url}: it hung up, as one that wants another certificate of ours; name one in {file}: tls_config: cert_file, key_file"
+    assert with_file("tls_config: {ca_file: servers.pem}") == wants
+    assert (
+        with_file(f"tls_config: {{{tls}}}")
+        == f"{url}: a user and a password are needed; name a file with them: {missing}=FILE, with basic_auth"
+    )
+    ada = "basic_auth: {username: ada, password: wrong}"
+    assert with_file(f"tls_config: {{{tls}}}\n{ada}") == f"{url}: user 'ada' or the password in {file} is wrong"
+    assert (
+        with_file(ada, 0o644) == f"{file}: holds a password that others can read; make it yours alone: chmod 600 {file}"
+    )
+    assert with_file("basic_auth: {user: ada}").startswith(f"{file}: basic_auth.username: field required")
+    assert with_file("bearer: x").startswith(f"{file}: bearer: no such key; ")
+    assert (
+        with_file("tls_config: {ca_file: absent}")
+        == f"{file}: tls_config: absent: no such file or directory; name files with PEM"
+    )
+    assert with_file("a: {").startswith(f"{file}: not YAML: line 1")
+    named = with_file(f"tls_config: {{{tls}, server_name: elsewhere}}")
+    assert named == f"{url}: its certificate is for another name; name that in {file}: tls_config: server_name"
+    plain = with_file("{}", 0o600, f"--url={url.replace('https', 'http')}")
+    assert plain == f"{url.replace('https', 'http')}: it hung up, as one that speaks TLS; ask it by https://"
+    (directory / "p").write_text("lovelace\n")
+    (directory / "p").chmod(0o600)
+    file.write_text(f"tls_config: {{{tls}}}\nbasic_auth: {{username: ada, password_file: p}}")
+    assert run(secured, "runs", f"{missing}={file}") == (0, "trackside: no runs yet\n")
+
+
+def test_addresses_say_https_and_the_link_needs_no_token(secured: Secured, place: Path) -> None:
+    assert secured.daemon.url.startswith("https://")
+    assert (place / "push.address").read_text() == f"{secured.daemon.url}\n"
+    assert secured.daemon.get("/api/v1/status").json()["url"] == secured.daemon.url
+    (secured.directory / "run").mkdir(mode=0o700)
+    ours, theirs = os.openpty()
+    flags = [
+        f"--web.config.file={secured.file}",
+        "--web.listen-address=127.0.0.1:0",
+        f"--push.endpoint=ipc://{place}/other.sock",
+        f"--storage.path={secured.directory}/run",
+    ]
+    with subprocess.Popen(
+        command("daemon", *QUIET, *flags), env=clean_environ(), stdout=theirs, stderr=theirs
+    ) as process:
+        os.close(theirs)
+        with os.fdopen(ours) as terminal:
+            assert re.fullmatch(r"dashboard: https://127\.0\.0\.1:\d+/", terminal.readline().strip())
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(DEADLINE) == 0

@@ -1,0 +1,131 @@
+"""Those who hold connections and ask nothing keep nobody out."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from authorities import hashed
+from processes import eventually
+from starlette.responses import PlainTextResponse
+
+from trackside_daemon.web import door
+from trackside_daemon.web import server as module
+from trackside_daemon.web.address import listen, written
+from trackside_daemon.web.config_file import ConfigFile
+from trackside_daemon.web.server import WebServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PATIENCE = 30.0
+"""Seconds; only a test that fails waits for so long."""
+
+ASKED = b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"
+
+
+class Service:
+    """A server with one user, ada."""
+
+    def __init__(self, directory: Path) -> None:
+        file = directory / "web.yml"
+        file.write_text(f"basic_auth_users: {{ada: '{hashed('lovelace')}'}}")
+        listener = listen("127.0.0.1:0")
+        self.address = listener.getsockname()
+        self.url = f"http://{written(listener)}/metrics"
+        self.server = WebServer(PlainTextResponse("here"), listener, ConfigFile(str(file)))
+        self.server.start()
+
+    def scraped(self) -> bool:
+        with httpx.Client(timeout=PATIENCE, trust_env=False) as client:
+            return client.get(self.url, auth=("ada", "lovelace")).text == "here"
+
+    def connect(self, data: bytes = b"") -> socket.socket:
+        connection = socket.create_connection(self.address, timeout=PATIENCE)
+        connection.sendall(data)
+        return connection
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    made = Service(tmp_path)
+    yield made
+    made.server.stop()
+
+
+def received(connection: socket.socket) -> bytes:
+    """All that comes until it is closed."""
+    found = b""
+    while data := connection.recv(4096):
+        found += data
+    return found
+
+
+def test_who_is_refused_is_hung_up_on(service: Service) -> None:
+    with service.connect(ASKED) as connection:
+        answer = received(connection)
+    assert answer.startswith(b"HTTP/1.1 401")
+    assert b"connection: close" in answer.lower()
+
+
+def test_half_a_request_after_a_whole_one_is_waited_for_only_so_long(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0.2)
+    password = b"Authorization: Basic YWRhOmxvdmVsYWNl\r\n"
+    with service.connect(b"GET /metrics HTTP/1.1\r\nHost: here\r\n" + password + b"\r\n") as connection:
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+        connection.sendall(b"G")
+        assert connection.recv(4096) in (b"", b"here")
+        assert received(connection) == b""
+
+
+def test_more_silent_connections_than_there_is_room_for_keep_nobody_out(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "OPEN", 40)
+    monkeypatch.setattr(door, "NEW", 10)
+    with ExitStack() as ends:
+        silent = [ends.enter_context(service.connect()) for _ in range(60)]
+        assert service.scraped()
+
+        def closed() -> int:
+            return sum(_is_closed(one) for one in silent)
+
+        eventually(lambda: closed() >= 50)
+
+
+def test_without_a_descriptor_left_it_is_said_once_and_the_next_one_is_served(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, left = socket.socket._accept, [3]  # type: ignore[attr-defined]
+
+    def accept(self: Any) -> Any:
+        if isinstance(self, door.Door) and self._spare is not None and left[0]:
+            left[0] -= 1
+            raise OSError(24, "Too many open files")
+        return real(self)
+
+    monkeypatch.setattr(socket.socket, "_accept", accept)
+    with ExitStack() as ends:
+        for _ in range(3):
+            ends.enter_context(service.connect())
+        eventually(lambda: not left[0])
+        assert service.scraped()
+    assert [one.getMessage() for one in caplog.records].count(
+        "no file descriptor is left, so connections are closed unanswered; raise LimitNOFILE, ulimit -n"
+    ) == 1
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
