@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import socket
 import subprocess
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
+from authorities import hashed
 from processes import DEADLINE, clean_environ, command, eventually
 
+from trackside_daemon.collectors.ranks import RANK_INFO
 from trackside_daemon.demo import troubles
+from trackside_daemon.detectors.straggler import RATIO
+from trackside_daemon.metric import Metric
+from trackside_daemon.training import families
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,7 +30,7 @@ if TYPE_CHECKING:
     from processes import Daemon
 
 SUMMARY = re.compile(
-    r"(?P<steps>\d+) steps and (?P<tokens>[\d,]+) tokens in \d+ s; last loss (?P<loss>[\d.]+);"
+    r"(?P<steps>\d+) steps(?: of (?P<ranks>\d+) ranks)? and (?P<tokens>[\d,]+) tokens in \d+ s; last loss (?P<loss>[\d.]+);"
     r" (?P<pushes>\d+) pushes, (?P<dropped>\d+) values dropped, [\d.]+ s of CPU for sending them\."
 )
 AS_ROOT = re.compile(r".*running as root.*\n")
@@ -36,14 +44,16 @@ class Demo:
         place: Where it takes pushes.
         address: Where it serves; port 0 is one that is free.
         flags: Of the command.
+        more: Variables.
     """
 
-    def __init__(self, place: Path, *flags: str, address: str = "127.0.0.1:0") -> None:
+    def __init__(self, place: Path, *flags: str, address: str = "127.0.0.1:0", **more: str) -> None:
         self.place = place
         environ = {
             "TRACKSIDE_WEB__LISTEN_ADDRESS": address,
             "TRACKSIDE_PUSH__ENDPOINT": f"ipc://{place}/push.sock",
             "OMP_NUM_THREADS": "1",
+            **more,
         }
         self.process = subprocess.Popen(
             command("demo", *flags),
@@ -65,6 +75,13 @@ class Demo:
                 killer.cancel()
                 return
         pytest.fail(f"it never said {text!r}, but: {self._printed}")
+
+    def address(self) -> str:
+        """Where it says that its daemon serves."""
+        self.read_until("/metrics\n")
+        found = re.search(r"(http://\S+)/metrics", self._printed)
+        assert found is not None
+        return found[1]
 
     def end(self) -> tuple[int, str, str]:
         """Wait for its end; the exit status, all that it printed, and what it complained of."""
@@ -122,6 +139,51 @@ def test_it_says_where_to_look_and_sums_up(start_demo: Callable[..., Demo]) -> N
     assert f'targets: ["{dashboard[1]}"]' in printed
     assert demo.processes() == []
     assert demo.left_behind() == []
+
+
+def test_at_a_terminal_the_link_is_said_once(place: Path) -> None:
+    ours, theirs = os.openpty()
+    environ = {"TRACKSIDE_WEB__LISTEN_ADDRESS": "127.0.0.1:0", "TRACKSIDE_PUSH__ENDPOINT": f"ipc://{place}/push.sock"}
+    flags = ("--ranks", "1", "--steps", "1")
+    with subprocess.Popen(command("demo", *flags), env=clean_environ(environ), stdout=theirs) as process:
+        os.close(theirs)
+        printed = b""
+        with suppress(OSError):  # EIO, at the end
+            while piece := os.read(ours, 4096):
+                printed += piece
+        os.close(ours)
+        assert process.wait(DEADLINE) == 0
+    assert printed.count(b"#token=") == 1
+
+
+def test_a_web_configuration_is_the_other_daemons(start_demo: Callable[..., Demo], tmp_path: Path) -> None:
+    file = tmp_path / "web.yml"
+    file.write_text(json.dumps({"basic_auth_users": {"ada": hashed("lovelace")}}))
+    given = {"TRACKSIDE_WEB__CONFIG__FILE": str(file)}
+    status, printed, complaints = start_demo("--ranks", "1", "--steps", "1", **given).end()
+    assert (status, complaints) == (0, "")
+    assert SUMMARY.search(printed) is not None, printed
+    status, printed, complaints = start_demo("--ranks", "1", address="0.0.0.0:0", **given).end()
+    assert (status, printed, complaints.count("\n")) == (2, "", 1)
+    assert "TRACKSIDE_WEB__CONFIG__FILE would keep nobody out" in complaints
+
+
+def test_its_flag_says_how_many_gpus_there_are_to_be_ill(start_demo: Callable[..., Demo]) -> None:
+    """As the page of the dashboards has it."""
+    ill = {"TRACKSIDE_COLLECTOR__GPU__TROUBLE": "hot:5,throttled:6,xid:7"}
+    status, printed, _ = start_demo("--ranks", "4", "--gpus", "8", "--steps", "1", **ill).end()
+    assert (status, "8 GPUs are simulated" in printed) == (0, True)
+    status, printed, complaints = start_demo("--ranks", "4", "--steps", "1", **ill).end()
+    assert (status, printed, complaints.count("\n")) == (2, "", 1)
+
+
+def test_without_a_library_to_train_with_nothing_starts(start_demo: Callable[..., Demo], tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules.update(numpy=None, torch=None)\n")
+    without = {"PYTHONPATH": os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))}
+    status, printed, complaints = start_demo("--trouble", "stall", **without).end()
+    assert (status, printed, complaints.count("\n")) == (2, "", 1)
+    assert "pip install 'trackside[demo]'" in complaints
+    assert start_demo("--ranks", "1", "--steps", "1", **without).end()[0] == 0
 
 
 def test_ctrl_c_in_the_middle_is_a_good_end(start_demo: Callable[..., Demo]) -> None:
@@ -191,9 +253,12 @@ TROUBLES = {
 }
 
 
-def test_every_trouble_is_told(start_demo: Callable[..., Demo], count: Callable[[int, int], int]) -> None:
+@pytest.mark.parametrize("simulated", [(), ("--ranks", "4", "--gpus", "8")], ids=["real", "simulated"])
+def test_every_trouble_is_told(
+    start_demo: Callable[..., Demo], count: Callable[[int, int], int], simulated: tuple[str, ...]
+) -> None:
     for trouble in list(TROUBLES)[: count(1, len(TROUBLES))]:
-        demo = start_demo("--trouble", trouble, "--after", "1")
+        demo = start_demo("--trouble", trouble, "--after", "1", *simulated)
         demo.read_until("After 1 s of training it goes wrong: ")
         demo.read_until("Now it goes wrong: ")
         demo.read_until(f"  {TROUBLES[trouble]} fires, ", 5 * DEADLINE)  # a straggler is slow in 30 windows of 20 steps
@@ -213,3 +278,86 @@ def test_a_trouble_that_there_is_not_is_one_line(start_demo: Callable[..., Demo]
     status, printed, complaints = start_demo("--trouble", "fire").end()
     assert (status, printed) == (2, "")
     assert complaints == "trackside: --trouble fire: there are nan, spike, stall, leak, straggler, crash\n"
+
+
+RANKS = 4
+OF_A_TRAINING = {metric.name for metric in vars(families).values() if isinstance(metric, Metric)}
+OF_A_TRAINING |= {RATIO.name, *(metric.name for one in (families.KNOWN, families.ROOM) for metric in one.values())}
+"""Without what is told of a run that has ended, and of series that are over a limit."""
+OF_A_TRAINING -= {families.ENDED_AT.name, families.SERIES_REJECTED.name}
+PHASES = {"data", "forward", "backward", "optimizer", "sync", "eval", "checkpoint", "other"}
+
+
+def told(page: str, family: str) -> dict[str, float]:
+    """The series of a family, its histogram's too, and their values."""
+    found = re.findall(rf"^({family}(?:_count|_sum|_bucket)?(?:{{.*}})?) (\S+)$", page, re.MULTILINE)
+    return {name: float(value) for name, value in found}
+
+
+def test_simulated_ranks_fill_every_family_of_a_training(start_demo: Callable[..., Demo]) -> None:
+    demo = start_demo("--ranks", str(RANKS), "--gpus", "8")
+    address = demo.address()
+    page = ""
+
+    def missing() -> set[str]:
+        nonlocal page
+        page = httpx.get(f"{address}/metrics", trust_env=False).text
+        series = told(page, families.PHASE_SECONDS.name)
+        lacks = {f"phase {phase}" for phase in PHASES if not any(f'phase="{phase}"' in name for name in series)}
+        return lacks | {family for family in OF_A_TRAINING if not told(page, family)}
+
+    demo.read_until("ms a step")
+    eventually(lambda: not missing() or demo.process.poll())
+    assert missing() == set()
+    joined = re.findall(rf'^{RANK_INFO.name}{{gpu="(\d)",rank="(\d)",run="demo"', page, re.MULTILINE)
+    assert sorted(joined) == [(str(rank), str(rank)) for rank in range(RANKS)]
+    assert len(told(page, "trackside_gpu_info")) == 8
+    assert set(told(page, "trackside_dataloader_workers").values()) == {2.0}
+    assert sum(told(page, "trackside_dataloader_deaths_total").values()) == 0
+    demo.process.send_signal(signal.SIGINT)
+    status, printed, complaints = demo.end()
+    assert (status, complaints) == (0, "")
+    assert "4 simulated ranks train" in printed
+    assert "8 GPUs are simulated" in printed
+    assert demo.processes() == []
+    assert demo.left_behind() == []
+
+
+def test_simulated_ranks_make_their_steps_together(start_demo: Callable[..., Demo]) -> None:
+    status, printed, complaints = start_demo("--ranks", "3", "--steps", "20").end()
+    assert (status, complaints) == (0, "")
+    summary = SUMMARY.search(printed)
+    assert summary is not None, printed
+    assert (summary["steps"], summary["ranks"], summary["pushes"], summary["dropped"]) == ("20", "3", "60", "0")
+    assert int(summary["tokens"].replace(",", "")) % 60 == 0
+    assert "3 GPUs are simulated" in printed
+
+
+def test_a_simulated_rank_that_is_killed_ends_the_demo(start_demo: Callable[..., Demo]) -> None:
+    demo = start_demo("--ranks", "2")
+    demo.read_until("ms a step")
+    # Its workers have its environment too, and are younger.
+    rank = min(pid for pid in demo.processes() if b"\0RANK=1\0" in _read(Path(f"/proc/{pid}/environ")))
+    os.kill(rank, signal.SIGKILL)
+    status, printed, complaints = demo.end()
+    assert status == 1
+    assert "rank 1 of run demo" in complaints
+    assert "was killed by SIGKILL" in complaints
+    assert SUMMARY.search(printed) is not None
+    eventually(lambda: not demo.processes())
+    assert demo.left_behind() == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (("--ranks", "0"), "--ranks 0: it goes from 1 to 64"),
+        (("--gpus", "65"), "--gpus 65: it goes from 1 to 64"),
+        (("--gpus", "1", "--ranks", "4"), "--gpus 1: each of the 4 ranks needs one; take --gpus 4"),
+        (("--ranks", "1", "--trouble", "stall"), "--ranks 1: --trouble stall needs 2 at least"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_line(
+    start_demo: Callable[..., Demo], flags: tuple[str, ...], complaint: str
+) -> None:
+    assert start_demo(*flags).end() == (2, "", f"trackside: {complaint}\n")

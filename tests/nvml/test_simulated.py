@@ -12,11 +12,14 @@ import msgspec
 import pytest
 from nvml.fake.library import Scenario
 
+from trackside_daemon.nvml.continued import Continued
 from trackside_daemon.nvml.families import FAMILIES
 from trackside_daemon.nvml.handle import Nvml, NvmlUnavailable
 from trackside_daemon.nvml.reading import Order, Reading
 from trackside_daemon.nvml.simulated import Start, simulate
 from trackside_daemon.nvml.simulation.boards import BOARDS
+from trackside_daemon.nvml.simulation.calls import Calls
+from trackside_daemon.nvml.simulation.troubles import LOST_SECONDS
 from trackside_daemon.sections import GpuSection
 from trackside_daemon.troubles import TROUBLES
 
@@ -257,6 +260,19 @@ def test_a_lost_gpu_returns_every_four_minutes_and_the_others_stay() -> None:
         assert lost.info["name"] == other.info["name"]
 
 
+def test_a_gpu_is_as_busy_over_two_workers_as_over_one() -> None:
+    def reading(now: float, begun: float) -> Reading:
+        return simulate(1, now, start=Start(begun, 0.0))
+
+    one = values(reading(5100.0, 5000.0).gpus[0])["busy_seconds_total", ()]
+    continued = Continued()
+    continued.add(reading(5060.0, 5000.0))
+    continued.replaced()
+    two = values(continued.add(reading(5100.0, 5060.0)).gpus[0])["busy_seconds_total", ()]
+    assert two == pytest.approx(one)
+    assert 0 < one < 100
+
+
 def test_troubles_come_together() -> None:
     both = at(10.0, "hot", "throttled", "xid")
     assert both["clock_limit_active", ("hw_thermal",)] == both["clock_limit_active", ("sw_power_cap",)] == 1
@@ -304,6 +320,33 @@ def test_it_has_every_series_that_is_read_of_such_a_board(
     nvml.close()
     assert len(read) > 60
     assert {series for series in read if series[0] not in NOWHERE} <= set(at(1000.0, profile=profile))
+
+
+@pytest.mark.parametrize(("profile", "board"), [("h100", "h100-busy"), ("a100", "a100")])
+def test_its_calls_are_of_functions_that_such_a_board_is_asked(
+    profile: str, board: str, nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = {"LD_LIBRARY_PATH": str(nvml_library.parent), **Scenario(tmp_path / "board", board, gpus=1).environ}
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    found = []
+    for order in (Order(), Order(simulate=1, profile=profile)):
+        nvml = Nvml(order)
+        nvml.read(patience=30.0)
+        found.append(nvml.read(patience=30.0))
+        nvml.close()
+    real, simulated = found
+    assert simulated.calls.keys() == simulated.seconds.keys()
+    for function, results in simulated.calls.items():
+        assert results["success"] == 2 * (4 if function == "nvmlDeviceGetClockInfo" else 1)
+        assert real.calls[function]["success"], function
+
+
+def test_of_a_lost_gpu_the_handle_is_asked_for_and_no_more() -> None:
+    calls = Calls()
+    calls.read(simulate(2, 0.75 * LOST_SECONDS, troubles=["lost:1"]).gpus)
+    assert calls.counts["nvmlDeviceGetHandleByIndex"] == {"success": 1, "gpu_is_lost": 1}
+    assert calls.counts["nvmlDeviceGetTemperature"] == {"success": 1}
 
 
 def test_the_settings_offer_every_board_that_can_be_simulated() -> None:

@@ -18,6 +18,7 @@ class Mount(NamedTuple):
         point: Where it is mounted.
         fstype: As the kernel names it, such as ``ext4``, ``nfs4`` or ``fuse.sshfs``.
         readonly: Whether this mount, or the whole file system, is.
+        frozen: Whether the whole file system is.
     """
 
     number: int
@@ -26,6 +27,7 @@ class Mount(NamedTuple):
     point: str
     fstype: str
     readonly: bool
+    frozen: bool = False
 
     @property
     def key(self) -> tuple[int, str, str]:
@@ -61,8 +63,8 @@ class MountTable:
 def parse(line: bytes) -> Mount | None:
     """The mount of a line; None when it is none."""
     for one in mountinfo.parse(line):
-        readonly = "ro" in one.options or "ro" in one.more
-        return Mount(one.number, one.parent, one.device, one.point, one.fstype, readonly)
+        frozen = "ro" in one.more
+        return Mount(one.number, one.parent, one.device, one.point, one.fstype, "ro" in one.options or frozen, frozen)
     return None
 
 

@@ -43,6 +43,8 @@ class Mounts:
 
     They come from its own mountinfo, since only what is there can be asked. Whether one is read-only is what the first
     process's mountinfo says, where it knows the mount: a service or a container may see it read-only when others do not.
+    Where that may not be read and / itself is read-only for this process alone, as below systemd's ProtectSystem=strict,
+    it is what the file system says of itself.
 
     Args:
         proc: Where procfs is mounted.
@@ -67,7 +69,7 @@ class Mounts:
         self._known: dict[str, list[Mount]] = {}
         self._numbered: dict[int, Mount] = {}
         self._root: Mount | None = None
-        self._same_root = False
+        self._same_root = self._sheltered = False
 
     def refresh(self) -> bool:
         """Reads them again when they have changed, or after `READ_AGAIN`; whether they were read.
@@ -83,8 +85,11 @@ class Mounts:
         self._watch()
         text = read_base(self._own)
         self.changed, self._told = self._told or text != self._table.text, False
-        self._table, self._host = MountTable(text), MountTable(_unlike(self._first, text))
+        first = _unlike(self._first, text)
+        self._table, self._host = MountTable(text), MountTable(first or b"")
         self._known, self._numbered = {}, {}
+        own = self._table.at(self.prefix or "/")
+        self._sheltered = first is None and bool(own) and own[-1].readonly and not own[-1].frozen
         hosts = {one.device for one in self._host.at("/")}
         tops = self._at("/")
         if not tops:
@@ -165,6 +170,8 @@ class Mounts:
             return known
         ours = self._table.at(self.prefix + point if point != "/" else self.prefix or "/")
         told = {one.device: one.readonly for one in self._host.at(point)} if ours else {}
+        if self._sheltered:
+            told = {one.device: one.frozen for one in ours}
         mounts = [one._replace(point=point, readonly=told.get(one.device, one.readonly)) for one in ours]
         self._known[point] = mounts
         self._numbered.update((one.number, one) for one in mounts)
@@ -203,11 +210,12 @@ def _parts(path: str) -> list[str]:
     return [one for one in reversed(path.split("/")) if one not in ("", ".")]
 
 
-def _unlike(path: Path, own: bytes) -> bytes:
-    """A process's mountinfo, as far as it can be read; nothing when it has our mounts, which their ids tell at once."""
-    with suppress(OSError):  # hidden by hidepid, or by a container
+def _unlike(path: Path, own: bytes) -> bytes | None:
+    """A process's mountinfo, None when it may not be read; empty when it has our mounts, which their ids tell at once."""
+    with suppress(OSError):  # another user's, or hidden by hidepid
         with path.open("rb", buffering=0) as file:
             first = file.read(4096) or b""
         if not own.startswith(first):
             return read(path)
-    return b""
+        return b""
+    return None

@@ -44,10 +44,17 @@ STUCK = Metric(
     "1 while that process was told to end and does not, so that no other is started.",
 )
 CALLS = Metric(
-    "trackside_nvml_calls_total", "counter", "Calls of NVML, by function and result.", ("function", "result")
+    "trackside_nvml_calls_total",
+    "counter",
+    "Calls of NVML, by function and result; of simulated GPUs those that real ones would take.",
+    ("function", "result"),
 )
 SECONDS = Metric(
-    "trackside_nvml_call_seconds_total", "counter", "Time spent in calls of NVML.", ("function",), "seconds"
+    "trackside_nvml_call_seconds_total",
+    "counter",
+    "Time spent in calls of NVML; of simulated GPUs as real ones may take.",
+    ("function",),
+    "seconds",
 )
 REJECTED = Metric(
     "trackside_samples_rejected_total",

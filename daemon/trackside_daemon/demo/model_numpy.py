@@ -25,6 +25,8 @@ MAX_NORM = 1.0
 class Model:
     """Predicts a window's last character from those before it: embeddings, a tanh layer, a softmax.
 
+    It keeps numpy from warning of overflows, for the whole process: trackside tells of them.
+
     Attributes:
         context: Characters that a prediction sees; a window has one more.
         batch: Windows in a step.
@@ -37,6 +39,9 @@ class Model:
     tokens = batch
 
     def __init__(self, vocabulary: int, seed: int) -> None:
+        import numpy as np
+
+        np.seterr(over="ignore", invalid="ignore")
         self.parameters = initial(vocabulary, seed, context=self.context)
         self.size = sum(parameter.size for parameter in self.parameters.values())
         self._optimizer = AdamW(self.parameters)

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from trackside_daemon.beside import Child
     from trackside_daemon.demo.troubles import Trouble
@@ -22,18 +22,23 @@ class Staging:
 
     Args:
         trouble: That is staged; None for nothing.
-        child: The rank that goes wrong.
+        ranks: Of the training; the last goes wrong.
         after: Seconds of training before it does.
         ask: Gets a page of the API; None when there is none.
         history: Where the demo's daemon keeps its history.
     """
 
     def __init__(
-        self, trouble: Trouble | None, child: Child, after: float, ask: Callable[[str], str | None], history: str
+        self,
+        trouble: Trouble | None,
+        ranks: Sequence[Child],
+        after: float,
+        ask: Callable[[str], str | None],
+        history: str,
     ) -> None:
         self.begun = False
         self._trouble = trouble
-        self._child = child
+        self._ranks = ranks
         self._after = after
         self._ask = ask
         self._history = history
@@ -58,8 +63,8 @@ class Staging:
 
     def _begin(self, trouble: Trouble) -> str:
         self.begun, self._at = True, time.time()
-        self._child.send(signal.SIGUSR1)
-        return f"\n  Now it goes wrong: {trouble.what}.\n"
+        self._ranks[-1].send(signal.SIGUSR1)
+        return f"\n  Now it goes wrong: {trouble.what.format(last=len(self._ranks) - 1)}.\n"
 
     def _told(self, trouble: Trouble, alert: dict[str, Any]) -> Iterator[str]:
         """An alert that is news, and after the first that was waited for, where to look."""
@@ -78,7 +83,7 @@ class Staging:
                 f"    more        trackside alerts show {alert['id']} --storage.path={self._history}\n"
                 f"    all         trackside alerts --storage.path={self._history}\n"
                 "    or          the dashboard, and trackside_alert_firing on /metrics\n\n"
-                "  The demo goes on until Ctrl-C.\n"
+                "  The demo goes on until Ctrl-C, which takes its history away: ask before, from another terminal.\n"
             )
 
     def _alerts(self) -> list[dict[str, Any]]:

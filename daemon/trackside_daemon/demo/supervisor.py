@@ -10,7 +10,6 @@ import time
 import urllib.request
 from contextlib import closing, suppress
 from ipaddress import ip_address
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +19,7 @@ from uuid import uuid4
 from trackside_daemon.beside import Child, stop_all
 from trackside_daemon.demo.staging import Staging
 from trackside_daemon.demo.troubles import TROUBLES
+from trackside_daemon.demo.words import Numbers, introduction, report, summary
 from trackside_daemon.ingest.endpoint import push_path, token_path
 from trackside_daemon.web.address import AddressError, listen
 
@@ -27,30 +27,32 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trackside_daemon.config import Config
-    from trackside_daemon.demo.troubles import Trouble
+    from trackside_daemon.demo.wanted import Wanted
+    from trackside_daemon.sections import WebSection
 
-TRAINING = "trackside_daemon.demo.train"
-OFF = {"TRACKSIDE_ALERTS__OFF": "ThroughputRegression@demo,SlowStep@demo"}
-"""A demo shares its one core with whatever else the machine does: that its steps take longer then is no news."""
+TRAINING, SIMULATED = "trackside_daemon.demo.train", "trackside_daemon.demo.simulated"
+SETTINGS = {
+    # It shares its one core with whatever else the machine does: that its steps take longer then is no news.
+    "TRACKSIDE_ALERTS__OFF": "ThroughputRegression@demo,SlowStep@demo",
+    # It may be left alone for days, and its history may lie in memory.
+    "TRACKSIDE_STORAGE__RETENTION__SIZE": "1GiB",
+}
+OPEN = {"TRACKSIDE_WEB__CONFIG__FILE": ""}
+"""The demo asks its daemon without TLS and password."""
 READY_SECONDS = 30.0
 REPORT_SECONDS = 2.0
-DRIVER = Path("/proc/driver/nvidia/version")
-_LINE = re.compile(r"trackside_training_(\w+)\{(.*)\} (\S+)")
+_LINE = re.compile(r'trackside_training_(\w+)\{rank="(\d+)",run="demo"\} (\S+)')
 
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever $http_proxy says
 
-Numbers = dict[str, float]
-
 
 class _Show(NamedTuple):
-    """What is shown: where, with what history, and what goes wrong."""
+    """What is shown, where, and with what history."""
 
     config: Config
     address: str
     history: str
-    steps: int | None
-    trouble: str
-    after: float
+    wanted: Wanted
 
 
 class _Stop:
@@ -77,14 +79,12 @@ class _Stop:
         return self._set
 
 
-def run(config: Config, steps: int | None, trouble: str = "", after: float = 15.0) -> int:
+def run(config: Config, wanted: Wanted) -> int:
     """Run until the training ends or Ctrl-C.
 
     Args:
         config: Only where the daemon will listen is read here.
-        steps: Of the training; None for no end.
-        trouble: What goes wrong in it, a name of `TROUBLES`; empty for nothing.
-        after: Seconds of training before it does.
+        wanted: What is to be shown.
 
     Returns:
         The exit status: 0 when stopped as asked, the daemon's when it cannot start, else the training's.
@@ -93,21 +93,21 @@ def run(config: Config, steps: int | None, trouble: str = "", after: float = 15.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
     try:
-        listens, address = _free_address(config.web.listen_address)
+        listens, address = _free_address(config.web)
     except AddressError as error:
         sys.stderr.write(f"trackside: {str(error).replace('--web.listen-address', 'TRACKSIDE_WEB__LISTEN_ADDRESS')}\n")
         return 2
-    simulated = [] if DRIVER.exists() else ["--collector.gpu.simulate=2"]
-    for name, value in (OFF | dict(TROUBLES[trouble].settings if trouble else {})).items():
+    simulated = [f"--collector.gpu.simulate={count}"] if (count := wanted.simulated_gpus()) else []
+    for name, value in (SETTINGS | dict(TROUBLES[wanted.trouble].settings if wanted.trouble else {})).items():
         os.environ.setdefault(name, value)
-    level = "error" if trouble else "warning"  # what fires is said here
+    level = "error" if wanted.trouble else "warning"  # what fires is said here
     children: list[Child] = []
     with TemporaryDirectory(prefix="trackside-demo-") as history:  # apart from that of real runs
         os.environ["TRACKSIDE_SPOOL"] = history  # nor is anything of a demo that was killed a later daemon's to take
         flags = [f"--web.listen-address={listens}", f"--log.level={level}", f"--storage.path={history}", *simulated]
-        children.append(Child("trackside_daemon", "daemon", *flags))
+        children.append(Child("trackside_daemon", "daemon", *flags, environ=OPEN, mute=True))  # its link is said here
         try:
-            status = _run(_Show(config, address, history, steps, trouble, after), children, stopped)
+            status = _run(_Show(config, address, history, wanted), children, stopped)
         finally:
             stop_all(children)
     if stopped.is_set():
@@ -124,7 +124,7 @@ def _run(show: _Show, children: list[Child], stopped: _Stop) -> int:
             daemon.stop()
             return 1
         return daemon.stop()
-    _introduce(show)
+    _say(introduction(address, _token(show.config), show.wanted))
     begun = time.monotonic()
     ranks = _start(show)
     children += ranks
@@ -136,32 +136,44 @@ def _run(show: _Show, children: list[Child], stopped: _Stop) -> int:
     for rank in ranks:
         rank.send(signal.SIGTERM)  # all of them before one is waited for: they wait for each other
     status = max((rank.stop() for rank in ranks), key=abs)
-    _summarise(_scrape(address), time.monotonic() - begun)
+    _say(summary(_scrape(address), time.monotonic() - begun))
     return daemon.stop() or status
 
 
 def _look(address: str, staging: Staging, *, trains: bool) -> None:
     numbers = _scrape(address)
     if trains:
-        _report(numbers)
-    for text in staging.look(numbers.get("step", 0.0)):
+        _say(report(numbers))
+    for text in staging.look(numbers[0].get("step", 0.0) if numbers else 0.0):
         _say(text)
 
 
 def _trains(ranks: Sequence[Child]) -> bool:
-    return any(rank.status is None for rank in ranks)
+    """Whether any does; once one has failed, the others only wait for it."""
+    return any(rank.status is None for rank in ranks) and not any(rank.status for rank in ranks)
 
 
 def _start(show: _Show) -> list[Child]:
     """The ranks of the training."""
-    flags = [*(["--steps", str(show.steps)] if show.steps else [])]
-    flags += [f"--trouble={show.trouble}", f"--meet={show.history}/ranks"]
-    count = TROUBLES[show.trouble].ranks if show.trouble else 1
+    wanted = show.wanted
+    flags = [*(["--steps", str(wanted.steps)] if wanted.steps else [])]
+    flags += [f"--trouble={wanted.trouble}", f"--meet={show.history}/ranks"]
+    count = wanted.processes
     reach = _reach(show.config)
-    if count > 1:
+    if wanted.ranks or count > 1:
         reach |= {"TRACKSIDE_RUN_ID": uuid4().hex, "WORLD_SIZE": str(count)}
-    ranks = range(count)
-    return [Child(TRAINING, *flags, environ=reach | ({"RANK": str(rank)} if count > 1 else {})) for rank in ranks]
+    return [
+        Child(SIMULATED, *flags, environ=reach | _place(rank, count))
+        if wanted.ranks
+        else Child(TRAINING, *flags, environ=reach | ({"RANK": str(rank)} if count > 1 else {}))
+        for rank in range(count)
+    ]
+
+
+def _place(rank: int, count: int) -> dict[str, str]:
+    """What a launcher would tell a rank of several on one machine, each on the GPU of its number."""
+    local = {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count), "CUDA_VISIBLE_DEVICES": str(rank)}
+    return {"RANK": str(rank), **local}
 
 
 def _staged(show: _Show, ranks: Sequence[Child]) -> Staging:
@@ -171,20 +183,25 @@ def _staged(show: _Show, ranks: Sequence[Child]) -> Staging:
     def ask(path: str) -> str | None:
         return _get(show.address, path, token)
 
-    trouble = TROUBLES.get(show.trouble)
-    return Staging(trouble, ranks[-1], show.after, ask, show.history)
+    return Staging(TROUBLES.get(show.wanted.trouble), ranks, show.wanted.after, ask, show.history)
 
 
-def _free_address(wanted: str) -> tuple[str, str]:
+def _free_address(web: WebSection) -> tuple[str, str]:
     """Where the daemon is to listen, and where it is then reached.
 
     It is tried before the daemon starts, so that another server's answers are never taken for the daemon's.
 
     Raises:
-        AddressError: It is taken, or no address.
+        AddressError: It is taken, or no address, or others reach it who are to be kept out.
     """
+    wanted = web.listen_address
     with closing(listen(wanted)) as listener:
         host, port = listener.getsockname()[:2]
+    if web.config.file and not ip_address(host).is_loopback:
+        raise AddressError(
+            f"web.listen-address: {wanted}: the demo has no TLS and no passwords, so TRACKSIDE_WEB__CONFIG__FILE would keep "
+            "nobody out; set --web.listen-address=127.0.0.1:21790"
+        )
     listens = f"{wanted.rpartition(':')[0]}:{port}"
     return listens, f"127.0.0.1:{port}" if ip_address(host).is_unspecified else listens
 
@@ -203,59 +220,13 @@ def _token(config: Config) -> str:
     return token_path(config.push.endpoint, os.environ, os.getuid()).read_text().strip()
 
 
-def _introduce(show: _Show) -> None:
-    address, token = show.address, _token(show.config)
-    _say(
-        f"""
-  trackside is running, and beside it a small language model learns to write Python's help pages.
-
-    dashboard   http://{address}/#token={token}
-    metrics     http://{address}/metrics
-    try         curl -s http://{address}/metrics | grep trackside_training
-    scrape      scrape_configs: [{{job_name: trackside, static_configs: [{{targets: ["{address}"]}}]}}]
-"""
-        + (
-            "\n  No NVIDIA driver here, so two GPUs are simulated, and marked so in trackside_gpu_info.\n"
-            if not DRIVER.exists()
-            else ""
-        )
-        + (_foretell(TROUBLES[show.trouble], show.after) if show.trouble else "")
-        + "\n  Ctrl-C ends it. What /metrics says now and then:\n"
-    )
-
-
-def _foretell(trouble: Trouble, after: float) -> str:
-    note = f"  {trouble.note}\n" if trouble.note else ""
-    return f"\n  After {after:g} s of training it goes wrong: {' or '.join(trouble.alerts)} is what tells it.\n{note}"
-
-
-def _report(numbers: Numbers) -> None:
-    if "step" not in numbers:
-        _say("  the training is starting")
-        return
-    steps, seconds = numbers.get("step_duration_seconds_count", 0.0), numbers.get("step_duration_seconds_sum", 0.0)
-    pace = f"{1000 * seconds / steps:6.1f} ms a step" if steps else ""
-    loss, norm = numbers.get("loss", 0.0), numbers.get("grad_norm", 0.0)
-    _say(f"  step {numbers['step']:6.0f}   loss {loss:6.3f}   grad_norm {norm:6.3f}   {pace}")
-
-
-def _summarise(numbers: Numbers, seconds: float) -> None:
-    if "loss" not in numbers:
-        _say(f"\n  It ended after {seconds:.0f} s, before the first step.")
-        return
-    _say(
-        f"\n  {numbers.get('steps_total', 0):.0f} steps and {numbers.get('tokens_total', 0):,.0f} tokens in {seconds:.0f} s;"
-        f" last loss {numbers['loss']:.3f};"
-        f" {numbers.get('client_pushes_total', 0):.0f} pushes, {numbers.get('client_dropped_total', 0):.0f} values dropped,"
-        f" {numbers.get('client_overhead_seconds_total', 0):.2f} s of CPU for sending them."
-    )
-
-
-def _scrape(address: str) -> Numbers:
-    """The demo's own series, by name without prefix; those with more labels than run and rank are left out."""
+def _scrape(address: str) -> list[Numbers]:
+    """The demo's own series by rank; those with more labels than run and rank are left out."""
     page = _get(address, "/metrics?collect[]=training") or ""
-    found = (_LINE.fullmatch(line) for line in page.splitlines())
-    return {match[1]: float(match[3]) for match in found if match and match[2] == 'rank="0",run="demo"'}
+    ranks: dict[int, Numbers] = {}
+    for match in filter(None, map(_LINE.fullmatch, page.splitlines())):
+        ranks.setdefault(int(match[2]), {})[match[1]] = float(match[3])
+    return [ranks[rank] for rank in sorted(ranks)]
 
 
 def _reach(config: Config) -> dict[str, str]:

@@ -35,8 +35,8 @@ class Trouble(NamedTuple):
 
     Attributes:
         alerts: Any of them tells it.
-        what: What happens, as the demo says it.
-        ranks: Processes that train; the last goes wrong.
+        what: What happens, as the demo says it; ``{last}`` is the rank that goes wrong.
+        ranks: Processes that train, at least; the last goes wrong.
         settings: Variables of the daemon, so that nobody waits for minutes.
         note: What they mean, as the demo says it.
     """
@@ -53,7 +53,7 @@ TROUBLES = {
     "spike": Trouble(("LossSpike",), f"{GARBAGE_STEPS} batches are random characters instead of text"),
     "stall": Trouble(
         ("TrainingStalled", "RankSilent"),
-        "rank 1 waits for a lock that nobody gives back, and rank 0 for rank 1",
+        "rank {last} waits for a lock that nobody gives back, and all others wait for it",
         ranks=2,
         settings={"TRACKSIDE_ALERTS__STALL_AFTER": "10"},
         note="Here a run is stalled after 10 s; otherwise after a minute at least (alerts.stall-after).",
@@ -65,7 +65,7 @@ TROUBLES = {
     ),
     "straggler": Trouble(
         ("StragglerRank",),
-        f"rank 1 computes {SLOWER} times as much as rank 0, which waits for it",
+        f"rank {{last}} computes each batch's loss {SLOWER} times more, and all others wait for it",
         ranks=2,
         settings={"TRACKSIDE_ALERTS__STRAGGLER_WINDOW": "0.5"},
         note="A straggler is slow in 30 of 50 windows; they are of 1 s here, and of 10 s otherwise (alerts.straggler-window).",

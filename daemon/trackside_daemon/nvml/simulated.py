@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Start(NamedTuple):
-    """When a worker began, at *begun* of the clock; Xid errors count from there. *epoch* is the Unix time of the clock's 0."""
+    """When a worker began, at *begun* of the clock; Xid errors and busy seconds count from there. *epoch* is the Unix time of the clock's 0."""
 
     begun: float
     epoch: float
@@ -52,7 +52,9 @@ def simulate(
     board = BOARDS[profile]
     all_ails = assigned(troubles, count)
     gpus = [
-        GpuReading(index, _uuid(index), _info(board, index, count), _values(Moment(board, index, now, ails)))
+        GpuReading(
+            index, _uuid(index), _info(board, index, count), _values(Moment(board, index, now, ails, start.begun))
+        )
         for index, ails in enumerate(all_ails)
     ]
     return Reading(gpus, xids=_xids(all_ails, now, start))

@@ -22,6 +22,7 @@ from trackside_daemon.nvml.groups import chosen
 from trackside_daemon.nvml.lock import Locked, lock
 from trackside_daemon.nvml.reading import Order, Reading, Request
 from trackside_daemon.nvml.simulated import Start, simulate
+from trackside_daemon.nvml.simulation.calls import Calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,12 +79,16 @@ def _saying(reading: Reading) -> Callable[[Request], Reading]:
 def _simulation(order: Order) -> Callable[[Request], Reading]:
     # The monotonic clock counts from boot, as a driver's energy counter does, and goes on when a worker is replaced.
     start = Start(time.monotonic(), time.time() - time.monotonic())
+    calls = Calls()
 
     def read(_: Request) -> Reading:
         try:
-            return simulate(order.simulate, time.monotonic(), order.profile, order.troubles, start)
+            reading = simulate(order.simulate, time.monotonic(), order.profile, order.troubles, start)
         except ValueError as error:
             return Reading(error=str(error), reason="bad_order")
+        calls.read(reading.gpus)
+        reading.calls, reading.seconds = calls.counts, calls.seconds
+        return reading
 
     return read
 

@@ -33,12 +33,14 @@ class Moment:
 
     Attributes:
         ails: Its troubles.
+        begun: When the worker began that reads it.
     """
 
     board: Board
     index: int
     now: float
     ails: frozenset[str]
+    begun: float = 0.0
 
     @cached_property
     def busy(self) -> float:
@@ -49,6 +51,11 @@ class Moment:
     def worked(self) -> float:
         """Seconds of work from 0 to *now*: the integral of `busy`."""
         return busy_seconds(self.index, self.now)
+
+    @property
+    def seen(self) -> float:
+        """Of these, those that the worker has seen: it sums them up itself, and each goes on where the last was left."""
+        return self.worked - busy_seconds(self.index, self.begun)
 
     @cached_property
     def speed(self) -> float:

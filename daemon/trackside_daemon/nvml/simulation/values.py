@@ -72,7 +72,7 @@ def values(gpu: Moment) -> list[Value]:
 def _utilization(gpu: Moment) -> list[Value]:
     found: list[Value] = [
         ("utilization_ratio", (), gpu.busy),
-        ("busy_seconds_total", (), gpu.worked),
+        ("busy_seconds_total", (), gpu.seen),
         ("memory_controller_utilization_ratio", (), CONTROLLER * gpu.busy),
     ]
     if gpu.board.gpm:

@@ -1,0 +1,126 @@
+"""``python -m trackside_daemon.demo.simulated``: a rank that takes the time of a training's steps, and computes nothing.
+
+All else is as in a real one: the ranks wait for each other, the loader has workers, and what goes wrong really does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from itertools import count
+from random import Random
+from typing import TYPE_CHECKING
+
+import trackside
+from trackside_daemon.demo import text
+from trackside_daemon.demo.barrier import Barrier
+from trackside_daemon.demo.model_simulated import Model, accuracy, utilization
+from trackside_daemon.demo.train import CYCLE_STEPS, PEAK_LEARNING_RATE, learning_rate, positive, stopped_by_signals
+from trackside_daemon.demo.troubles import TROUBLES, Ailing
+from trackside_daemon.demo.workers import Workers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from threading import Event
+
+DESCRIPTION = "Takes the time of a training's steps, and tells trackside of each."
+
+TOTAL_STEPS = 100_000
+"""What a demo without end says that it will make: about three hours."""
+
+EPOCH_STEPS, EVAL_STEPS, CHECKPOINT_STEPS = 500, 50, 200
+EVAL_BATCHES = 8
+LOAD_SECONDS, CHECKPOINT_SECONDS = 0.004, 0.5
+WORKERS = 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train as the rank that the environment says; the exit status."""
+    options = parser().parse_args(arguments)
+    stop = stopped_by_signals()
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    workers = Workers(WORKERS)  # before the client has its thread: a fork has none but the one that forks
+    corpus = text.load()
+    random = Random(rank)  # noqa: S311 - batches, not secrets
+    model = Model(corpus, random)
+    total = options.steps or TOTAL_STEPS
+    trackside.init("demo", total_steps=total, config=config(model), tags=("demo", "simulated"))
+    ailing = Ailing(options.trouble, model, len(corpus.vocabulary), random)
+    train(model, corpus, ailing, Barrier(options.meet, rank, ranks), steps=options.steps, stop=stop)
+    workers.end()
+    trackside.finish(status="stopped" if stop.is_set() else "finished")
+    return 0
+
+
+def train(model: Model, corpus: text.Text, ailing: Ailing, barrier: Barrier, *, steps: int | None, stop: Event) -> None:
+    """Step after step, each with the other ranks, until *steps* are done or *stop* is set."""
+    loader = iter(trackside.data(batches(model, corpus.train)))
+    held_out = next(batches(model, corpus.validation))
+    began = time.monotonic()
+    for step in range(1, steps + 1) if steps else count(1):
+        if stop.is_set():
+            break
+        batch, rate = ailing.spoil(next(loader), learning_rate(step, cycle=steps or CYCLE_STEPS))
+        with trackside.phase("forward"):
+            loss, grad_norm = model.step(batch, rate)
+            ailing.work(batch)
+        with trackside.phase("sync"):
+            if not barrier.wait(stop):
+                break
+        values = {"loss": loss, "accuracy": accuracy(loss), "grad_norm": grad_norm, "learning_rate": rate}
+        values |= {"epoch": step / EPOCH_STEPS, "samples": model.batch, "tokens": model.tokens}
+        values["train/mfu"] = utilization(model, time.monotonic() - began)
+        trackside.push(values | ailing.values(), step=step)
+        if step % EVAL_STEPS == 0:
+            evaluate(model, held_out, step)
+        if step % CHECKPOINT_STEPS == 0:
+            save(step)
+        began = time.monotonic()
+
+
+def evaluate(model: Model, held_out: list[bytes], step: int) -> None:
+    """Tell the loss on text that was never trained on."""
+    with trackside.phase("eval"):
+        loss = sum(model.loss(held_out) for _ in range(EVAL_BATCHES)) / EVAL_BATCHES
+    trackside.push({"eval/loss": loss, "eval/accuracy": accuracy(loss)}, step=step)
+
+
+def save(step: int) -> None:
+    """Take a checkpoint's time, and tell of it."""
+    with trackside.phase("checkpoint"):
+        time.sleep(CHECKPOINT_SECONDS)
+    trackside.event("checkpoint", after=step)
+
+
+def batches(model: Model, codes: bytes) -> Iterator[list[bytes]]:
+    """Batches without end, each a little late."""
+    while True:
+        time.sleep(model.random.lognormvariate(0, 0.3) * LOAD_SECONDS)
+        yield text.windows(codes, count=model.batch, length=model.context + 1, random=model.random)
+
+
+def config(model: Model) -> dict[str, object]:
+    """What is worth knowing of the run later."""
+    return {
+        "backend": "simulated",
+        "parameters": model.size,
+        "context": model.context,
+        "batch": model.batch,
+        "peak_learning_rate": PEAK_LEARNING_RATE,
+        "workers": WORKERS,
+    }
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m trackside_daemon.demo.simulated", description=DESCRIPTION)
+    parser.add_argument("--steps", type=positive, metavar="N", help="steps to train (default: until interrupted)")
+    parser.add_argument("--trouble", choices=("", *TROUBLES), default="", help="what goes wrong after SIGUSR1")
+    parser.add_argument("--meet", required=True, metavar="FILE", help="where the ranks wait for each other")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
