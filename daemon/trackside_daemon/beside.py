@@ -23,14 +23,16 @@ class Child:
     Args:
         arguments: What follows ``python -m``.
         environ: Added to this process's environment.
+        mute: What it prints is dropped, but for complaints.
     """
 
-    def __init__(self, *arguments: str, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, *arguments: str, environ: Mapping[str, str] | None = None, mute: bool = False) -> None:
         self._process = subprocess.Popen(  # noqa: S603  arguments are a list; no shell reads them
             [sys.executable, "-m", *arguments],
             env={**os.environ, **(environ or {})},
+            stdout=subprocess.DEVNULL if mute else None,
             start_new_session=True,
-            preexec_fn=partial(_die_with, os.getpid()),  # noqa: PLW1509  this process has one thread, so nothing is held
+            preexec_fn=partial(die_with, os.getpid()),  # noqa: PLW1509  this process has one thread, so nothing is held
         )
 
     @property
@@ -59,7 +61,7 @@ def stop_all(children: Sequence[Child]) -> None:
         child.stop()
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Get SIGTERM when the parent dies, by prctl(2); should it be dead already, nothing begins."""
     _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
     if os.getppid() != parent:

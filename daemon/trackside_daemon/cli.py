@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import closing
 from pathlib import Path  # noqa: TC003  typer reads the annotations while running
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from trackside_daemon import __version__, log
-from trackside_daemon.commands import alerts, doctor, gpu, keys, replay, rules, runs, silence, spool, trial
+from trackside_daemon.commands import (
+    alerts,
+    credentials,
+    dashboards,
+    doctor,
+    gpu,
+    keys,
+    replay,
+    rules,
+    runs,
+    silence,
+    spool,
+    top,
+    trial,
+)
 from trackside_daemon.config import (
+    WEB_CREDENTIALS,
     Config,
     ConfigError,
     check_roots,
@@ -31,8 +48,19 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
+
+class _Commands(TyperGroup):
+    """Takes the flag that all commands share before them and behind them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """See click."""
+        ours, others = credentials.taken_out(args)
+        return super().parse_args(ctx, [*ours, *others])
+
+
 app = typer.Typer(
     name="trackside",
+    cls=_Commands,
     help="A sidecar that tells Prometheus what a training job, its GPUs and its host are doing, step by step.",
     no_args_is_help=True,
     add_completion=False,
@@ -74,8 +102,19 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
+    credentials_file: Annotated[
+        str,
+        typer.Option(
+            credentials.FLAG,
+            help="For commands that ask a daemon with a web configuration: a YAML file with basic_auth and tls_config.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = "",
 ) -> None:
     """A sidecar that tells Prometheus what a training job, its GPUs and its host are doing, step by step."""
+    if credentials_file:
+        os.environ[WEB_CREDENTIALS] = credentials_file
 
 
 @app.command(epilog="\b\nExample: trackside daemon --sample.interval=500ms --web.listen-address=127.0.0.1:9999")
@@ -92,6 +131,7 @@ def daemon(
     path__rootfs: Annotated[str | None, _option("path.rootfs")] = None,
     run__linger: Annotated[str | None, _option("run.linger")] = None,
     web__listen_address: Annotated[str | None, _option("web.listen-address")] = None,
+    web__config__file: Annotated[str | None, _option("web.config.file")] = None,
     web__allowed_hosts: Annotated[str | None, _option("web.allowed-hosts")] = None,
     web__public_read: Annotated[bool | None, _flag("web.public-read")] = None,
     web__enable_lifecycle: Annotated[bool | None, _flag("web.enable-lifecycle")] = None,
@@ -162,17 +202,18 @@ def _serve(config: Config, reload: Callable[[], Config], push_socket: PushSocket
     """Run the daemon on what is bound already; returns its exit status."""
     from trackside_daemon.daemon import Daemon, StartError
     from trackside_daemon.history.place import HistoryError
+    from trackside_daemon.web.config import WebConfigError
 
     try:
         running = Daemon(config, reload, push_socket, listener)
         if sys.stdout.isatty():
             typer.echo(f"dashboard: {running.link}")
         return running.run()
-    except (StartError, HistoryError) as error:
+    except (StartError, HistoryError, WebConfigError) as error:
         _fail(str(error))
 
 
-@app.command(epilog="\b\nExample: trackside demo --trouble nan")
+@app.command(epilog="\b\nExample: trackside demo --ranks 4 --gpus 8 --trouble straggler")
 def demo(
     steps: Annotated[
         int | None, typer.Option(min=1, help="End after that many steps. [default: go on until Ctrl-C]")
@@ -184,21 +225,29 @@ def demo(
         ),
     ] = "",
     after: Annotated[float, typer.Option(min=0, help="Seconds of training before it goes wrong.")] = 15.0,
+    ranks: Annotated[
+        int | None, typer.Option(help="Simulate a training of that many ranks. [default: a real one]", metavar="N")
+    ] = None,
+    gpus: Annotated[
+        int | None,
+        typer.Option(help="Simulate that many GPUs. [default: one for each rank; 2 without a driver]", metavar="N"),
+    ] = None,
 ) -> None:
     """Run the daemon with a small real training beside it, and say where to look.
 
-    A character-level language model learns English from Python's own help texts; nothing is downloaded.
+    A character-level language model learns English from Python's own help texts; nothing is downloaded. With --ranks
+    the training is simulated: processes that wait for each other and tell all that a training can, but compute nothing.
     """
     from trackside_daemon.demo.supervisor import run
-    from trackside_daemon.demo.troubles import TROUBLES
+    from trackside_daemon.demo.wanted import Wanted, WantedError
 
-    if trouble and trouble not in TROUBLES:
-        _fail(f"--trouble {trouble}: there are {', '.join(TROUBLES)}")
+    wanted = Wanted(steps, trouble, after, ranks, gpus)
     try:
-        config = load(groups=GROUPS)
-    except ConfigError as error:
+        wanted.check()
+        config = load(flags=wanted.flags(), groups=GROUPS)
+    except (WantedError, ConfigError) as error:
         _fail(str(error))
-    raise typer.Exit(run(config, steps, trouble, after))
+    raise typer.Exit(run(config, wanted))
 
 
 @app.command("check-config", epilog="\b\nExample: trackside check-config /etc/trackside/trackside.yml")
@@ -210,13 +259,16 @@ def check_config(
     from trackside_daemon.alerts.custom import RuleError
     from trackside_daemon.alerts.sinks.known import sinks
     from trackside_daemon.alerts.sinks.sink import About, SinkError
+    from trackside_daemon.web.config import WebConfigError
+    from trackside_daemon.web.config_file import ConfigFile
 
     try:
         config = load(file, groups=GROUPS)
         watching.rules(config.alerts)
         sinks(config.alerts.sinks, About("this machine"))
         check_roots(config.path)
-    except ConfigError as error:
+        ConfigFile(config.web.config.file)
+    except (ConfigError, WebConfigError) as error:
         _fail(str(error))
     except (RuleError, SinkError) as error:
         _fail(f"{file}: {error}")
@@ -232,12 +284,14 @@ def check_config(
 
 app.add_typer(runs.app)
 app.add_typer(alerts.app, name="alerts")
+app.command("top", epilog="\b\nExample: trackside top --url=http://127.0.0.1:21790 --interval 2s")(top.top)
 app.command("silence", epilog='\b\nExample: trackside silence LossSpike --run "debug-*" --for 2h')(silence.silence)
 app.command("test-alert", epilog="\b\nExample: trackside test-alert --severity critical")(trial.trial)
 app.command("replay", epilog="\b\nExample: trackside replay pushes.jsonl --severity warning")(replay.replay)
 app.command(
     "rules", epilog="\b\nExample: trackside rules --config.file=/etc/trackside/trackside.yml > trackside.rules.yml"
 )(rules.rules)
+app.command("dashboards", epilog="\b\nExample: trackside dashboards /etc/grafana")(dashboards.dashboards)
 app.add_typer(spool.app, name="spool")
 app.command("pause-gpu", epilog="\b\nExample: trackside pause-gpu --for 10m")(gpu.pause)
 app.command("resume-gpu", epilog="\b\nExample: trackside resume-gpu")(gpu.resume)

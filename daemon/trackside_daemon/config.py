@@ -13,7 +13,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
-import yaml
 from pydantic import BaseModel, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, InitSettingsSource, SettingsConfigDict
 
@@ -32,6 +31,7 @@ from trackside_daemon.sections import (
     WebSection,
 )
 from trackside_daemon.troubles import assigned
+from trackside_daemon.yaml_file import YamlError, parse
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -46,6 +46,8 @@ CLIENT_VARIABLES = frozenset(
 """What the client owns; set for a whole job, the daemon sees them too."""
 NVML_LOCK = PREFIX + "NVML_LOCK"
 """Read by the NVML worker alone: see nvml/lock.py."""
+WEB_CREDENTIALS = PREFIX + "WEB__CREDENTIALS_FILE"
+"""Read by our commands alone: see commands/credentials.py."""
 
 _LISTS = {
     "web.allowed-hosts": "node1,node1.cluster",
@@ -62,20 +64,13 @@ _LISTS = {
 }
 SECRET = ("alerts", "sinks")
 """Of these settings no value is ever said: an address may be a secret, and so may what stands in the wrong place."""
+WEB_CONFIGURATION = frozenset({"tls_server_config", "http_server_config", "basic_auth_users", "rate_limit"})
+"""The keys of another file, which may be taken for this one."""
 _ROOTS = {"procfs": ("procfs", "stat"), "sysfs": ("sysfs", "class"), "rootfs": ("directory", "")}
 """What is looked for in each, to know it by."""
 _KUBERNETES = re.compile(PREFIX + r"(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)$")
 
 log = logging.getLogger("trackside")
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML in which ``on``, ``off``, ``yes`` and ``no`` are words, as in YAML 1.2: one is the name of a setting."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012  as the class above has it
-        first: [(tag, regexp) for tag, regexp in resolvers if not tag.endswith(":bool") or first in "tTfF"]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
 
 
 class ConfigError(Exception):
@@ -244,17 +239,13 @@ class _Given(NamedTuple):
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        values = yaml.load(file.read_text(encoding="utf-8"), _Loader)  # noqa: S506  a safe one
+        values = parse(file.read_bytes())
     except OSError as error:
         raise ConfigError(
             f"{file}: {(error.strerror or str(error)).lower()}; --config.file takes a YAML file"
         ) from error
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
-        raise ConfigError(f"{file}: not YAML: {where}{error.problem}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: not YAML: {' '.join(str(error).split())}") from error
+    except YamlError as error:
+        raise ConfigError(f"{file}: {error}") from error
     if values is None:
         return {}
     if not isinstance(values, dict):
@@ -281,7 +272,7 @@ def _python_names(values: dict[Any, Any]) -> dict[str, Any]:
 
 def warn_of_unknown_variables() -> None:
     """Log the ``TRACKSIDE_*`` variables that are nobody's: not the client's, and not what Kubernetes puts there."""
-    known = [*variables(), NVML_LOCK]
+    known = [*variables(), NVML_LOCK, WEB_CREDENTIALS]
     unknown = []
     for name in sorted(os.environ):
         if name.startswith(PREFIX) and name not in {*known, *CLIENT_VARIABLES} and not _KUBERNETES.match(name):
@@ -299,6 +290,8 @@ def _explain(error: ValidationError, given: _Given) -> str:
     if problem["type"] == "extra_forbidden":
         names = {_dotted(one[:length]): None for one in settings() for length in range(1, len(one) + 1)}
         near = difflib.get_close_matches(key, names, 1)
+        if path[0] in WEB_CONFIGURATION:
+            return f"{origin}: no such setting; it stands in a web configuration, the file of --web.config.file"
         return f"{origin}: no such setting" + (f"; did you mean {near[0]}?" if near else "")
     if problem["type"] == "value_error":
         return f"{origin}: {problem['msg'].removeprefix('Value error, ')}"

@@ -9,10 +9,9 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import psutil
 
 from trackside.identity import boot_id
 from trackside_daemon import __version__, interpreter, log
@@ -20,15 +19,12 @@ from trackside_daemon.about import about
 from trackside_daemon.alerting import Alerting
 from trackside_daemon.alerts.custom import RuleError
 from trackside_daemon.alerts.sinks.sink import About, SinkError
+from trackside_daemon.collecting import PROC, collectors
 from trackside_daemon.collectors.base import Closes
-from trackside_daemon.collectors.cgroup import CgroupCollector
 from trackside_daemon.collectors.chronicle import Chronicle
-from trackside_daemon.collectors.gpu import INFO as GPU_INFO
 from trackside_daemon.collectors.gpu import GpuCollector, patience
-from trackside_daemon.collectors.host import host_collectors
 from trackside_daemon.collectors.nvml import NvmlCollector, is_part
 from trackside_daemon.collectors.process import ProcessCollector
-from trackside_daemon.collectors.ranks import RanksCollector
 from trackside_daemon.config import ConfigError, needs_restart
 from trackside_daemon.history.place import UnreadableError, prepare, writable_directory
 from trackside_daemon.history.recorder import Recorder
@@ -39,31 +35,38 @@ from trackside_daemon.ingest.server import Server
 from trackside_daemon.ingest.sessions import DUPLICATES, GAPS, MESSAGES, REJECTED, Sessions
 from trackside_daemon.ingest.spools import Spools
 from trackside_daemon.ingest.watch import Watch
-from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlUnavailable, order
+from trackside_daemon.machine import hardware
+from trackside_daemon.notify import Notifier
+from trackside_daemon.nvml.first import first_reading
+from trackside_daemon.nvml.handle import Nvml, NvmlUnavailable, order
 from trackside_daemon.pipeline import FAILURES, Pipeline
+from trackside_daemon.pulse import Pulse
 from trackside_daemon.sampler import DURATION, LAST_SUCCESS, SUCCESS, Sampler
-from trackside_daemon.signals import SIGNALS, STOP, hold
+from trackside_daemon.signals import SIGNALS, hold
 from trackside_daemon.state import State
 from trackside_daemon.training.bounds import Limits
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.rank import End
 from trackside_daemon.training.runs import Moment, Runs
 from trackside_daemon.training.verdict import UNKNOWN
-from trackside_daemon.web.address import is_loopback, write_down, written
+from trackside_daemon.web.address import unsafe, write_down, written
 from trackside_daemon.web.alerts import AlertPages
 from trackside_daemon.web.api import values
 from trackside_daemon.web.app import Pages
+from trackside_daemon.web.config_file import ConfigFile
 from trackside_daemon.web.gpu import GpuPages
 from trackside_daemon.web.guard import Token
 from trackside_daemon.web.history import HistoryPages
 from trackside_daemon.web.kept import Kept
+from trackside_daemon.web.overview.followed import Followed
+from trackside_daemon.web.overview.pages import OverviewPages
+from trackside_daemon.web.overview.whole import Overview
 from trackside_daemon.web.processes import ProcessPages
 from trackside_daemon.web.server import WebServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trackside_daemon.collectors.base import Collector
     from trackside_daemon.config import Config
     from trackside_daemon.ingest.server import PushSocket
     from trackside_daemon.metric import Batch
@@ -71,10 +74,6 @@ if TYPE_CHECKING:
 SOURCES = ("training", "alerts", "notifications", "ingest", "pipeline", "history", "sampler", "trackside")
 """Who else has series on the page."""
 
-PROC = Path("/proc")
-"""Where this machine's processes are, by the pids that connections tell."""
-
-GPU_START_SECONDS = 60.0
 RETURN_SECONDS = 60.0
 """A run of a daemon before this one that has not come back by then is lost, unless its process lives here."""
 
@@ -96,20 +95,22 @@ class Daemon:
 
     Raises:
         StartError: The API's token cannot be written.
+        WebConfigError: The web configuration cannot be used.
         HistoryError: There is no history to be had.
     """
 
     def __init__(
         self, config: Config, reload: Callable[[], Config], push_socket: PushSocket, listener: socket.socket
     ) -> None:
-        self._config = config
-        self._load = reload
+        self._notifier = Notifier()
+        self._config, self._load = config, reload
         self._push_socket = push_socket
-        self._address = written(listener)
-        self._started = time.time()
-        self._reloaded_at, self._reloaded = self._started, True
-        self._failed = self._serving = self._ready = False
+        self._web_config, self._address = ConfigFile(config.web.config.file), written(listener)
+        self._url = f"{self._web_config.scheme}://{self._address}"
+        self._started = self._reloaded_at = time.time()
+        self._reloaded, self._failed, self._serving, self._ready = True, False, False, False
         self._state = State()
+        self._followed = Followed(self._state)
         self._nvml = Nvml(order(config.collector.gpu))
         self._gpu = GpuCollector(self._nvml, patience(config.sample.interval), Chronicle())
         on, sys = config.collector, Path(config.path.sysfs)
@@ -118,11 +119,13 @@ class Daemon:
         )
         self._process = ProcessCollector(lambda: self._runs.members, PROC, sys, smaps=on.process.smaps)
         directory = prepare(Path(config.storage.path) if config.storage.path else None)
-        self._collectors = self._build_collectors(directory)
+        self._collectors = collectors(
+            config, directory, lambda: self._runs.members, process=self._process, gpu=self._gpu, counts=self._counts
+        )
         self._history = self._open_history(directory)
         self._liveness = Liveness()
         limits = Limits(**config.limits.model_dump())
-        self._runs = Runs(limits, config.run.linger, self._liveness, self._history.last_attempt)
+        self._runs: Runs = Runs(limits, config.run.linger, self._liveness, self._history.last_attempt)
         try:
             self._alerting = self._build_alerting()
         except (RuleError, SinkError) as error:
@@ -149,12 +152,19 @@ class Daemon:
         self._forgetting = threading.Thread(target=self._forget, name="trackside-forget", daemon=True)
         self._token = _make_token(push_socket.token)
         self._address_file = push_socket.token.with_suffix(".address")
-        self._web = WebServer(self._pages(), listener)
+        self._web = WebServer(self._pages(), listener, self._web_config)
+        self._pulse = Pulse(
+            self._notifier,
+            {"sampler": self._sampler.behind, "web": self._web.behind},
+            {"pipeline": self._pipeline.behind, "ingest": self._ingest.behind},
+            disk=self._history.writer.behind,
+            status=self._line,
+        )
 
     @property
     def link(self) -> str:
-        """The dashboard's address with the token in its fragment, which no server sees and no log keeps."""
-        return f"http://{self._address}/#token={self._token.value}"
+        """The dashboard's address, with the token where one is needed: in the fragment, which no server sees or logs."""
+        return f"{self._url}/" + ("" if self._web_config.authenticates else f"#token={self._token.value}")
 
     def run(self) -> int:
         """Serve until SIGTERM or SIGINT; SIGHUP reloads.
@@ -172,6 +182,8 @@ class Daemon:
             if received is None:
                 self._start()
                 interpreter.settle()
+                self._notifier.ready(self._line())
+                self._pulse.start()
                 while (received := signal.sigwait(SIGNALS)) == signal.SIGHUP:
                     self.reload()
             logger.info("stopping on %s", signal.Signals(received).name)
@@ -186,6 +198,7 @@ class Daemon:
             What is wrong with it, in which case the old one stays; empty when nothing is.
         """
         wrong = ""
+        self._notifier.reloading()
         try:
             new = self._load()
             ways = self._alerting.sinks(new.alerts)
@@ -193,8 +206,7 @@ class Daemon:
             wrong = str(error)
             logger.error("the configuration is not reloaded: %s", wrong)  # noqa: TRY400  a user's slip, no traceback
         else:
-            fixed = needs_restart(self._config, new)
-            if fixed:
+            if fixed := needs_restart(self._config, new):
                 logger.warning("changes of %s need a restart", ", ".join(fixed))
             log.set_up(new.log.level, new.log.format)
             self._runs.linger = new.run.linger
@@ -206,30 +218,23 @@ class Daemon:
             logger.info("configuration reloaded")
         self._reloaded = not wrong
         self._pipeline.tick([about(reloaded=self._reloaded, at=self._reloaded_at)])
+        self._notifier.ready(self._line())
         return wrong
 
+    def _line(self) -> str:
+        """What it does now, for people."""
+        runs = len({one.run_id for one in self._runs.members})
+        return f"serves {self._url}, {runs} run{'' if runs == 1 else 's'} on this machine"
+
     def _tick(self, batches: Sequence[Batch]) -> None:
-        """What was sampled goes into the pipeline, and with it how the sinks of alerts are."""
+        """What was sampled goes into the pipeline, and with it how the sinks of alerts are; what came before is followed."""
         self._pipeline.tick([*batches, self._alerting.batch()])
+        self._followed.note(time.monotonic())
 
     def _sample_every(self, seconds: float) -> None:
         """From the next tick on. The worker's pace follows, and the wait for it, a quarter of that at most."""
         self._sampler.interval = self._nvml.interval = seconds
         self._gpu.patience = patience(seconds)
-
-    def _build_collectors(self, directory: Path) -> list[Collector]:
-        on = self._config.collector
-        ranks = RanksCollector(lambda: self._gpu.seen.gpus, lambda: self._runs.members, others=on.ranks.others)
-        built: list[tuple[bool, Collector]] = [
-            (on.cgroup.enabled, CgroupCollector(lambda: self._runs.members, PROC, Path(self._config.path.sysfs))),
-            (on.process.enabled, self._process),
-            (on.gpu.enabled, self._gpu),
-            (on.gpu.enabled, self._counts),
-            (on.ranks.enabled, ranks),
-        ]
-        own = (str(directory.absolute()),) if self._config.path.rootfs == "/" else ()
-        host = host_collectors(on, self._config.path, (*on.filesystem.paths, *own))
-        return [*host, *(collector for enabled, collector in built if enabled)]
 
     def _open_history(self, directory: Path) -> Recorder:
         storage = self._config.storage
@@ -241,26 +246,16 @@ class Daemon:
             machine=[one.name for one in self._collectors if one is not self._counts],  # whose calls are many
             acknowledge=lambda receipt: self._ingest.acknowledge(receipt),  # noqa: PLW0108  made later
             renounce=lambda session: self._ingest.renounce(session),  # noqa: PLW0108  the same
-            hardware=self._hardware,
+            hardware=partial(hardware, self._state),
             jsonl=writable_directory(Path(storage.jsonl), "--storage.jsonl") if storage.jsonl else None,
         )
-
-    def _hardware(self) -> dict[str, Any]:
-        """What this machine has, for the history of the runs on it."""
-        (gpus,) = self._state.values(time.monotonic(), GPU_INFO)
-        index, name = GPU_INFO.labels.index("gpu"), GPU_INFO.labels.index("name")
-        return {
-            "cpus": os.cpu_count(),
-            "memory_bytes": psutil.virtual_memory().total,
-            "gpus": [labels[name] for labels in sorted(gpus, key=lambda labels: int(labels[index]))],
-        }
 
     def _build_alerting(self) -> Alerting:
         return Alerting(
             self._config.alerts,
             self._state,
             self._history,
-            About(socket.gethostname(), f"http://{self._address}/"),
+            About(socket.gethostname(), f"{self._url}/"),
             ask=lambda run, ranks: self._ingest.ask("stacks?", run, ranks),
             processes=lambda: self._process.seen,
             push=lambda batches: self._pipeline.push(batches),  # noqa: PLW0108  made later
@@ -269,6 +264,8 @@ class Daemon:
     def _pages(self) -> Any:
         web = self._config.web
         kept = Kept(self._history.database, self._history.writer)
+        overview = Overview(self._state, self._followed, self._alerting.firing, self._history.database)
+        self._overview = OverviewPages(self._state, kept, overview)
         pages = Pages(
             self._state,
             sources=[*(one.name for one in self._collectors), *SOURCES],
@@ -278,6 +275,7 @@ class Daemon:
             alerts=AlertPages(kept, self._alerting.silences, self._alerting.trial, self._pipeline.push),
             gpu=GpuPages(self._nvml, self._gpu.forget),
             processes=ProcessPages(lambda: self._process.seen),
+            overview=self._overview,
             reload=self.reload if web.enable_lifecycle else None,
         )
         hosts = (*web.allowed_hosts, self._address, web.listen_address)
@@ -299,15 +297,13 @@ class Daemon:
         self._forgetting.start()
         self._sampler.start()
         self._web.start()
-        write_down(self._address, self._address_file)
+        write_down(self._url, self._address_file)
         self._serving = True
         endpoints = ", ".join(self._push_socket.endpoints)
-        logger.info("trackside %s serves http://%s and takes pushes at %s", __version__, self._address, endpoints)
+        logger.info("trackside %s serves %s and takes pushes at %s", __version__, self._url, endpoints)
         logger.info("the history is %s", self._history.database.path)
-        if not is_loopback(self._address):
-            logger.warning("%s can be reached from other machines, and /metrics is open to all of them", self._address)
-        if os.getuid() == 0:
-            logger.warning("running as root, which nothing here needs; a user of its own is safer")
+        for line in unsafe(self._address, self._web_config):
+            logger.warning("%s", line)
 
     def _begin_after_others(self) -> None:
         """Before anybody speaks: end what ended while no daemon was there, but for what a spool is still to tell of."""
@@ -321,10 +317,13 @@ class Daemon:
 
     def _stop(self) -> None:
         """In order: no new samples, no new pushes, everything queued written, the last of it acknowledged, no more pages."""
+        self._pulse.stop()
+        self._notifier.stopping()
         self._ended.set()
         if self._forgetting.is_alive():
             self._forgetting.join()
         if self._serving:
+            self._overview.stop()
             self._sampler.stop()
             self._spools.stop()
             self._alerting.stop_asking()
@@ -355,19 +354,11 @@ class Daemon:
             self._history.abandon(lambda process: self._liveness.is_gone(process) is not False)
 
     def _await_gpu(self) -> int | None:
-        """Wait for the first reading of a GPU, or for a signal that ends the waiting, which is returned."""
-        deadline = time.monotonic() + GPU_START_SECONDS
-        problem = NvmlUnavailable("no answer")
-        while time.monotonic() < deadline and not isinstance(problem, NvmlAbsent):
-            try:
-                self._nvml.read(1.0)
-            except NvmlUnavailable as error:
-                problem = error
-            else:
-                return None
-            if (received := signal.sigtimedwait(STOP, 0.1)) is not None:
-                return received.si_signo
-        raise StartError(f"--require-gpu: {problem}")
+        self._notifier.status("waits for a GPU")
+        try:
+            return first_reading(self._nvml)
+        except NvmlUnavailable as error:
+            raise StartError(f"--require-gpu: {error}") from error
 
     def _status(self) -> dict[str, Any]:
         families = (SUCCESS, DURATION, LAST_SUCCESS, MESSAGES, REJECTED, DUPLICATES, GAPS, FAILURES, SIZE, STORED)
@@ -375,6 +366,7 @@ class Daemon:
             "version": __version__,
             "started": self._started,
             "listen_address": self._address,
+            "url": self._url,
             "push_endpoints": list(self._push_socket.endpoints),
             "storage_path": str(self._history.database.path.parent),
             **(self._counts.status() if self._config.collector.gpu.enabled else {"gpus": [], "nvml": None}),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from documents import documented, generator
-from processes import ROOT
+from processes import ROOT, clean_environ, command
 
 from trackside_daemon.alert_sections import ThresholdsSection
 from trackside_daemon.alerts import builtin, leaks
@@ -51,6 +51,8 @@ def promtool(*arguments: str) -> None:
 
 def test_the_file_is_as_the_command_makes_it() -> None:
     assert FILE.read_text(encoding="utf-8") == generator().rules(), "run: python docs/generate.py"
+    done = subprocess.run(command("rules"), capture_output=True, text=True, check=True, env=clean_environ())
+    assert done.stdout == FILE.read_text(encoding="utf-8")
 
 
 @needs_promtool

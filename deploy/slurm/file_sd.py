@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Writes the nodes of a Slurm cluster as targets for Prometheus' file_sd_configs. It needs sinfo, and Python alone.
+
+The file is replaced at once, and only when sinfo has answered: while Slurm is away the old one stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SINFO = ["sinfo", "--Node", "--noheader", "--format=%N|%o|%T"]
+"""The node's name, its address, and its state."""
+
+OFF = "~%"
+"""What a state ends in when the node is powered down, or is being so: such a node is not missed."""
+
+SECONDS = 30
+LABEL = re.compile(r"([A-Za-z_]\w*)=(.+)", re.ASCII)
+
+
+class NoNodesError(Exception):
+    """There is no list to be had; the message says why, and what to do."""
+
+
+def asked(partitions: list[str], nodes: str) -> str:
+    """What sinfo prints.
+
+    Raises:
+        NoNodesError: It is not there, takes too long, or fails.
+    """
+    chosen = [f"--partition={','.join(partitions)}"] if partitions else []
+    chosen += [f"--nodes={nodes}"] if nodes else []
+    try:
+        done = subprocess.run([*SINFO, *chosen], capture_output=True, text=True, check=False, timeout=SECONDS)
+    except FileNotFoundError:
+        raise NoNodesError("there is no sinfo on the PATH; run this where Slurm's commands are") from None
+    except subprocess.TimeoutExpired:
+        raise NoNodesError(f"sinfo has not answered within {SECONDS} s; see scontrol ping") from None
+    if done.returncode != 0 or done.stderr.strip():
+        raise NoNodesError(f"sinfo: {' '.join(done.stderr.split()) or f'exit status {done.returncode}'}")
+    return done.stdout
+
+
+def groups(printed: str, port: int, labels: dict[str, str]) -> list[dict[str, object]]:
+    """The targets, by node: one that is in two partitions is there once, and its name is the instance.
+
+    Raises:
+        NoNodesError: There are none, or sinfo has printed something else.
+    """
+    rows = [line.strip().split("|") for line in printed.splitlines() if line.strip()]
+    for row in rows:
+        if len(row) != 3:
+            raise NoNodesError(f"sinfo has printed {'|'.join(row)!r}, and not NAME|ADDRESS|STATE")
+    found = {name: address for name, address, state in rows if state[-1:] not in OFF}
+    if not found:
+        raise NoNodesError("sinfo names no node that is powered up; see sinfo, and how partition and nodes are spelt")
+    return [
+        {"targets": [f"{address}:{port}"], "labels": {"instance": name, **labels}}
+        for name, address in sorted(found.items())
+    ]
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a file, so that nobody ever reads half of it.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            os.fchmod(descriptor, 0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def label(text: str) -> tuple[str, str]:
+    """A label as it is given, NAME=VALUE."""
+    found = LABEL.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: write NAME=VALUE, such as cluster=a")
+    return found[1], found[2]
+
+
+def number(text: str) -> int:
+    """A port as it is given."""
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 65536):
+        raise argparse.ArgumentTypeError(f"{text!r}: a port is between 1 and 65535")
+    return int(text)
+
+
+def arguments() -> argparse.Namespace:
+    """What was asked for."""
+    parser = argparse.ArgumentParser(
+        description="Write the nodes of a Slurm cluster as targets for Prometheus' file_sd_configs.",
+        epilog="Example: file_sd.py --partition gpu --output /etc/prometheus/targets/trackside-slurm.json",
+    )
+    parser.add_argument(
+        "--partition", action="append", default=[], metavar="NAME", help="only its nodes; may be repeated"
+    )
+    parser.add_argument("--nodes", default="", metavar="LIST", help="only these, as Slurm writes them: gpu[1-8]")
+    parser.add_argument("--port", type=number, default=21790, help="the daemons' port (default 21790)")
+    parser.add_argument(
+        "--label", action="append", default=[], type=label, metavar="NAME=VALUE", help="a label of all; may be repeated"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="the file to replace; printed when it is not named")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Ask and write; the exit status."""
+    given = arguments()
+    try:
+        found = groups(asked(given.partition, given.nodes), given.port, dict(given.label))
+        text = json.dumps(found, indent=1) + "\n"
+        if given.output is None:
+            sys.stdout.write(text)
+        else:
+            write(given.output, text)
+    except NoNodesError as error:
+        kept = f"; {given.output} stays as it was" if given.output is not None else ""
+        sys.stderr.write(f"file_sd.py: {error}{kept}\n")
+        return 1
+    except OSError as error:
+        sys.stderr.write(
+            f"file_sd.py: {given.output}: {(error.strerror or str(error)).lower()}; name another --output\n"
+        )
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

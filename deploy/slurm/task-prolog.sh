@@ -1,0 +1,14 @@
+#!/bin/sh
+# TaskProlog of slurmd: names the run of each task, unless the user has. What is printed becomes the task's environment.
+# Without it a run has the name of its script and the job's id.
+#
+# slurm.conf: TaskProlog=/etc/slurm/trackside/task-prolog.sh
+if [ -z "$TRACKSIDE_RUN_NAME" ] && [ -n "$SLURM_JOB_NAME" ]; then
+  if [ -n "$SLURM_ARRAY_TASK_ID" ]; then
+    job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+  else
+    job=$SLURM_JOB_ID
+  fi
+  printf 'export TRACKSIDE_RUN_NAME=%s-%s\n' "$(printf %s "$SLURM_JOB_NAME" | tr -d '\n')" "$job"
+fi
+exit 0

@@ -1,0 +1,176 @@
+"""deploy/kubernetes as it runs: the real daemon with the flags, variables, users and mounts of the manifests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deploy.kustomize import build, pod
+from deploy.pod import Container, mounts, possible, user, variables
+from processes import ROOT, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+pytestmark = pytest.mark.skipif(not possible(), reason="needs root and mount namespaces (CAP_SYS_ADMIN)")
+
+EXAMPLES = ROOT / "deploy" / "kubernetes" / "examples"
+FIELDS = {
+    "metadata.labels['batch.kubernetes.io/job-name']": "gpt-small",
+    "metadata.labels['batch.kubernetes.io/controller-uid']": "7c1d",
+    "metadata.name": "gpt-small-x7k2p",
+    "metadata.namespace": "research",
+}
+TRAINING = """
+import time, trackside
+for step in range(1, 10**6):
+    trackside.push(step=step, loss=1 / step)
+    time.sleep(0.05)
+"""
+STEPS = 'trackside_training_steps_total{rank="0",run="gpt-small"}'
+
+
+def made(directory: Path, kind: str) -> dict[str, Any]:
+    """The specification of the Pods of what is of that kind there."""
+    return next(pod(one) for one in build(directory) if one["kind"] == kind)
+
+
+def named(containers: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    return next(one for one in containers if one["name"] == name)
+
+
+@pytest.fixture
+def volumes(place: Path) -> dict[str, Path]:
+    """Directories that stand for the volumes of all manifests; those that the kubelet makes are root's."""
+    found = {name: place / name for name in ("run", "history", "config", "tmp", "trackside", "shm")}
+    found |= {"trackside-history": place / "own-history", "trackside-tmp": place / "own-tmp"}
+    for path in found.values():
+        path.mkdir(mode=0o755)
+    for name in ("tmp", "trackside", "trackside-history", "trackside-tmp"):  # an emptyDir
+        found[name].chmod(0o777)
+    (found["config"] / "trackside.yml").write_bytes((EXAMPLES.parent / "base" / "trackside.yml").read_bytes())
+    return found
+
+
+@pytest.fixture
+def start(place: Path) -> Iterator[Callable[..., Container]]:
+    """Starts a container of a Pod, and ends it with the test."""
+    with ExitStack() as ends:
+
+        def started(
+            spec: Mapping[str, Any], container: Mapping[str, Any], seen: Mapping[str, Path], *command: str, **more: Any
+        ) -> Container:
+            root = place / f"{container['name']}-root"
+            root.mkdir()
+            environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", **variables(container, FIELDS)}
+            found = Container(
+                root,
+                command or [*our_command(container["command"]), *container.get("args", ())],
+                user(spec, container),
+                environ,
+                mounts(container, seen),
+                **more,
+            )
+            ends.callback(found.kill)
+            return found
+
+        yield started
+
+
+def our_command(command: list[str]) -> list[str]:
+    return [sys.executable, "-m", "trackside_daemon"] if command == ["trackside"] else command
+
+
+def answers_its_probes(daemon: Container, container: Mapping[str, Any]) -> None:
+    probes = [value["httpGet"] for key, value in container.items() if key.endswith("Probe")]
+    assert probes
+    (port,) = container["ports"]
+    assert port["containerPort"] == 21790
+    for probe in probes:
+        assert probe["port"] == port["name"]
+        daemon.answers(probe["path"])
+
+
+def ends_well(daemon: Container) -> list[str]:
+    """Asks the daemon to end; what of its log says that it lacks a right, or that a variable is nobody's."""
+    daemon.send(signal.SIGTERM)
+    status, log = daemon.wait()
+    assert status == 0, log
+    wrong = ("level=error", "ermission", "ead-only", "not a setting")
+    return [line for line in log.splitlines() if any(one in line for one in wrong)]
+
+
+def test_a_node_s_daemon_takes_what_another_user_s_pod_pushes(
+    start: Callable[..., Container], volumes: dict[str, Path]
+) -> None:
+    spec = made(EXAMPLES.parent / "base", "DaemonSet")
+    own = named(spec["initContainers"], "own")
+    added = ",".join(f"+{name.lower()}" for name in own["securityContext"]["capabilities"]["add"])
+    assert start(spec, own, volumes, privileges=[f"--bounding-set=-all,{added}", "--inh-caps=-all"]).wait() == (0, "")
+    container = named(spec["containers"], "trackside")
+    daemon = start(spec, container, volumes)
+    answers_its_probes(daemon, container)
+
+    job = made(EXAMPLES / "training-on-node", "Job")
+    main = named(job["containers"], "main")
+    training = start(job, main, {"trackside": volumes["run"], "shm": volumes["shm"]}, sys.executable, "-c", TRAINING)
+    daemon.has(STEPS, "trackside_training_run_info{")
+    training.kill()
+    assert ends_well(daemon) == []
+    assert (volumes["history"] / "history.db").stat().st_uid == spec["securityContext"]["runAsUser"]
+
+
+def test_a_daemon_that_sees_the_node_tells_which_pod_a_rank_is_and_how_it_ends(
+    start: Callable[..., Container], volumes: dict[str, Path]
+) -> None:
+    spec = made(EXAMPLES / "cluster", "DaemonSet")
+    assert spec["hostPID"]
+    assert spec["hostNetwork"]
+    container = named(spec["containers"], "trackside")
+    who = user(spec, container)
+    for name in ("run", "history"):
+        os.chown(volumes[name], who.uid, who.gid)
+    host = {"proc": Path("/proc"), "sys": Path("/sys"), "root": Path("/")}
+    daemon = start(spec, container, {**volumes, **host}, host_pid=True)
+    answers_its_probes(daemon, container)
+
+    job = made(EXAMPLES / "training-on-node", "Job")
+    main = named(job["containers"], "main")
+    training = start(job, main, {"trackside": volumes["run"], "shm": volumes["shm"]}, sys.executable, "-c", TRAINING)
+    daemon.has(STEPS, "trackside_host_filesystem_size_bytes{")
+    where = 'k8s_container="main",k8s_namespace="research",k8s_pod="gpt-small-x7k2p"'
+    eventually(lambda: where in daemon.ask("/metrics"))
+    training.send(signal.SIGKILL)
+    daemon.has('trackside_training_state{run="gpt-small",state="failed"} 1')
+    assert ends_well(daemon) == []
+
+
+def test_a_sidecar_takes_what_its_pod_pushes_and_sees_it_end(
+    start: Callable[..., Container], volumes: dict[str, Path]
+) -> None:
+    job = made(EXAMPLES / "training-with-sidecar", "Job")
+    container = named(job["initContainers"], "trackside")
+    daemon = start(job, container, volumes)
+    answers_its_probes(daemon, container)
+    main = named(job["containers"], "main")
+    training = start(job, main, volumes, sys.executable, "-c", TRAINING, beside=daemon)
+    daemon.has(STEPS, "trackside_process_resident_memory_bytes{")
+    training.send(signal.SIGKILL)
+    daemon.has('trackside_training_state{run="gpt-small",state="failed"} 1')
+    assert ends_well(daemon) == []
+
+
+def test_who_is_not_in_the_group_cannot_push(start: Callable[..., Container], volumes: dict[str, Path]) -> None:
+    job = made(EXAMPLES / "training-with-sidecar", "Job")
+    container = named(job["initContainers"], "trackside")
+    daemon = start(job, container, volumes)
+    answers_its_probes(daemon, container)
+    outside = {**job, "securityContext": {**job["securityContext"], "supplementalGroups": []}}
+    code = "import trackside.discovery as d, os; print(d.find(None, os.environ))"
+    told = start(outside, named(job["containers"], "main"), volumes, sys.executable, "-c", code, beside=daemon)
+    assert "/run/trackside/push.sock (permission denied: join the group 65532)" in told.wait()[1]

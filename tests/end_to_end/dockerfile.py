@@ -1,0 +1,64 @@
+"""deploy/Dockerfile, understood as far as it goes without an engine."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from fnmatch import fnmatch
+from typing import TYPE_CHECKING, NamedTuple
+
+from processes import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE = ROOT / "deploy" / "Dockerfile"
+IGNORED = FILE.with_name("Dockerfile.dockerignore")
+
+
+class Instruction(NamedTuple):
+    """One of them, such as ``ENTRYPOINT`` and what follows."""
+
+    name: str
+    rest: str
+
+
+def instructions() -> list[Instruction]:
+    """All, in order, without comments, each on one line."""
+    lines = [line for line in FILE.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    whole = "\n".join(lines).replace("\\\n", " ").splitlines()
+    return [Instruction(*line.split(maxsplit=1)) for line in whole if line.strip()]
+
+
+def last(name: str) -> str:
+    """What follows the last instruction of that name."""
+    return [one.rest for one in instructions() if one.name == name][-1]
+
+
+def command(name: str) -> list[str]:
+    """An ENTRYPOINT, a CMD or a HEALTHCHECK's CMD in its exec form."""
+    found: list[str] = json.loads(re.sub(r"^.*?(?=\[)", "", last(name)))
+    return found
+
+
+def environ() -> dict[str, str]:
+    """What ENV sets."""
+    pairs = [pair.partition("=") for pair in shlex.split(last("ENV"))]
+    return {name: text for name, _, text in pairs}
+
+
+def copy_context(to: Path) -> None:
+    """What the build sees of the tree: all that a later line of the ignore file lets in again, without what it names."""
+    lines = [line for line in IGNORED.read_text(encoding="utf-8").splitlines() if line and line[0] != "#"]
+    assert lines[0] == "*"
+    for name in (line[1:] for line in lines if line[0] == "!"):
+        source, target = ROOT / name, to / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(
+                source, target, ignore=lambda _, names: [one for one in names if fnmatch(one, "__pycache__")]
+            )
+        else:
+            shutil.copy(source, target)

@@ -1,0 +1,393 @@
+"""deploy/slurm with Debian's Slurm: a job's run has its name and id, and nothing of ours ever holds a job up."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from end_to_end.slurm import Slurm
+from processes import DEADLINE, ROOT, clean_environ, command, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from processes import Daemon
+
+pytestmark = pytest.mark.skipif(
+    not all(map(shutil.which, ("slurmctld", "slurmd", "sbatch"))), reason="slurmctld and slurmd are not installed"
+)
+
+SCRIPTS = ROOT / "deploy" / "slurm"
+TRAINING = """
+import trackside
+for step in range(1, 11):
+    trackside.push(step=step, loss=1 / step)
+trackside.finish()
+"""
+
+
+WRITTEN = """
+import os, psutil, signal, subprocess
+at = os.environ["TRACKSIDE_ENDPOINT"].removesuffix("/push.sock").removeprefix("ipc://")
+told = ["trackside", "runs", f"--storage.path={at}/history", "--json"]
+while '"finished"' not in subprocess.run(told, capture_output=True, text=True).stdout: pass
+flag = "--push.endpoint=" + os.environ["TRACKSIDE_ENDPOINT"]
+found = [one for one in psutil.process_iter(["cmdline", "create_time"]) if flag in (one.info["cmdline"] or ())]
+daemon = min(found, key=lambda one: one.info["create_time"]).pid  # the others are its children
+"""
+"""Goes on once the daemon of the job, whose process it finds, has the run in its history."""
+
+AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="slurmd has to be root's: the epilog becomes the job's user")
+
+
+def left(job: str) -> Path:
+    """The directory of a job's own daemon on the node."""
+    return Path(f"/tmp/trackside-{os.getuid()}-{job}")
+
+
+def kept_run(slurm: Slurm, directory: Path, job: str) -> tuple[str, str]:
+    """The name and the state of the one run that a job's daemon has kept."""
+    kept = directory / "trackside" / job / "gpu1"
+    shown = slurm.run([*command("runs", f"--storage.path={kept}", "--json")], clean_environ())
+    assert shown.returncode == 0, shown.stderr + (directory / "job.out").read_text()
+    (run,) = json.loads(shown.stdout)["runs"]
+    return run["name"], run["state"]
+
+
+def script(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture(scope="module")
+def called() -> Iterator[Path]:
+    """What prolog and epilog have asked of systemd and of the log, which are not this machine's."""
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
+        place = Path(directory)
+        place.chmod(0o755)
+        for name in ("systemctl", "logger"):
+            script(place / name, f'echo {name} "$@" >> {place}/calls')
+        yield place / "calls"
+
+
+@pytest.fixture(scope="module")
+def slurm(called: Path) -> Iterator[Slurm]:
+    place = called.parent / "slurm"
+    place.mkdir()
+    prolog = script(
+        called.parent / "prolog",
+        f"PATH={called.parent}:$PATH TRACKSIDE_URL=http://127.0.0.1:9 exec {SCRIPTS}/prolog.sh",
+    )
+    epilog = script(called.parent / "epilog", f"PATH={called.parent}:$PATH exec {SCRIPTS}/epilog.sh")
+    running = Slurm(place, prolog, epilog, SCRIPTS / "task-prolog.sh")
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Where a job is submitted from: with a training, and the command `trackside` on its PATH."""
+    (tmp_path / "train.py").write_text(TRAINING)
+    (tmp_path / "bin").mkdir()
+    script(tmp_path / "bin" / "trackside", f'exec {" ".join(command())} "$@"')
+    script(tmp_path / "bin" / "python", f'exec {sys.executable} "$@"')
+    return tmp_path
+
+
+@pytest.fixture
+def environ(directory: Path) -> dict[str, str]:
+    paths = os.pathsep.join(str(ROOT / name) for name in ("client", "daemon"))
+    paths_to = {"PYTHONPATH": paths, "TRACKSIDE_SCRIPTS": str(SCRIPTS)}
+    return clean_environ({"PATH": f"{directory}/bin:{os.environ['PATH']}", **paths_to})
+
+
+BATCH = "#!/bin/sh\nsrun python train.py\n"
+
+
+def test_a_run_has_the_name_and_the_id_of_its_job(
+    slurm: Slurm, daemon: Daemon, directory: Path, environ: dict[str, str]
+) -> None:
+    asked = {**environ, "TRACKSIDE_ENDPOINT": daemon.endpoint}
+    job = slurm.submit(directory, BATCH, asked, "--job-name=gpt small")
+    found = next(name for name in daemon.series() if name.startswith("trackside_training_run_info"))
+    assert f'job_id="{job}"' in found
+    assert f'run="gpt small-{job}"' in found
+    assert slurm.reason() == ""
+
+
+def test_a_name_that_the_user_gives_stays(
+    slurm: Slurm, daemon: Daemon, directory: Path, environ: dict[str, str]
+) -> None:
+    asked = {**environ, "TRACKSIDE_ENDPOINT": daemon.endpoint, "TRACKSIDE_RUN_NAME": "mine"}
+    slurm.submit(directory, BATCH, asked)
+    assert daemon.series()['trackside_training_steps_total{rank="0",run="mine"}'] == 10
+
+
+def test_each_job_of_an_array_is_a_run_of_its_own(
+    slurm: Slurm, daemon: Daemon, directory: Path, environ: dict[str, str]
+) -> None:
+    asked = {**environ, "TRACKSIDE_ENDPOINT": daemon.endpoint}
+    job = slurm.submit(directory, BATCH, asked, "--job-name=sweep", "--array=3-4")
+    for task in (3, 4):
+        assert daemon.series()[f'trackside_training_steps_total{{rank="0",run="sweep-{job}_{task}"}}'] == 10
+
+
+def test_a_node_without_a_daemon_is_told_of_and_gets_jobs_all_the_same(
+    slurm: Slurm, called: Path, directory: Path, environ: dict[str, str]
+) -> None:
+    called.unlink(missing_ok=True)
+    job = slurm.submit(directory, BATCH, environ)
+    assert called.read_text().splitlines() == [
+        "systemctl --quiet is-enabled trackside",
+        "systemctl --no-block start trackside",
+        f"logger --tag trackside job {job}: no daemon answers at http://127.0.0.1:9; see systemctl status trackside",
+    ]
+    assert slurm.reason() == ""
+    assert slurm.sinfo("--nodes=gpu1", "--format=%T") == "idle"
+
+
+def prologue(called: Path, path: str, **environ: str) -> list[str]:
+    """What the prolog asks for, with these programs."""
+    called.unlink(missing_ok=True)
+    given = {"PATH": path, "SLURM_JOB_ID": "1", "TRACKSIDE_URL": "http://127.0.0.1:9", **environ}
+    subprocess.run([SCRIPTS / "prolog.sh"], env=given, check=True, timeout=DEADLINE)
+    return called.read_text().splitlines() if called.exists() else []
+
+
+def test_the_prolog_leaves_a_daemon_that_is_disabled_as_it_is(called: Path, tmp_path: Path) -> None:
+    script(tmp_path / "systemctl", f'echo systemctl "$@" >> {called}', "exit 1")
+    asked = prologue(called, f"{tmp_path}:{called.parent}:{os.environ['PATH']}")
+    assert asked == ["systemctl --quiet is-enabled trackside"]
+
+
+def test_without_curl_the_prolog_asks_systemd_whether_the_daemon_runs(called: Path, tmp_path: Path) -> None:
+    for name in ("systemctl", "logger"):
+        (tmp_path / name).symlink_to(called.parent / name)
+    (tmp_path / "timeout").symlink_to(str(shutil.which("timeout")))
+    assert prologue(called, str(tmp_path)) == ["systemctl --quiet is-active trackside"]
+
+
+def test_the_prolog_asks_nothing_of_a_node_whose_daemon_answers(called: Path, daemon: Daemon) -> None:
+    assert prologue(called, f"{called.parent}:{os.environ['PATH']}", TRACKSIDE_URL=daemon.url) == []
+
+
+@pytest.mark.parametrize("name", ["prolog.sh", "epilog.sh", "task-prolog.sh"])
+def test_they_do_no_harm_where_nothing_is_there(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(["/bin/sh", SCRIPTS / name], env={"PATH": str(tmp_path)}, check=False, timeout=DEADLINE)
+    assert done.returncode == 0
+
+
+def test_a_job_brings_its_own_daemon_and_keeps_its_history(
+    slurm: Slurm, directory: Path, environ: dict[str, str]
+) -> None:
+    job = slurm.submit(directory, SCRIPTS / "train.sbatch", environ)
+    assert kept_run(slurm, directory, job) == (f"gpt-small-{job}", "finished")
+    assert not left(job).exists()
+
+
+def test_a_job_of_an_array_is_kept_by_the_name_of_its_run(
+    slurm: Slurm, directory: Path, environ: dict[str, str]
+) -> None:
+    job = slurm.submit(directory, SCRIPTS / "train.sbatch", environ, "--job-name=sweep", "--array=3")
+    assert kept_run(slurm, directory, f"{job}_3") == (f"sweep-{job}_3", "finished")
+
+
+def test_the_daemon_of_a_job_is_ended_whichever_step_it_is(
+    slurm: Slurm, directory: Path, environ: dict[str, str]
+) -> None:
+    later = (SCRIPTS / "train.sbatch").read_text().replace("# A step of", "srun true\n# A step of")
+    job = slurm.submit(directory, later, environ, "--job-name=later")
+    assert kept_run(slurm, directory, job) == (f"later-{job}", "finished")
+
+
+def test_what_a_daemon_that_was_killed_has_written_is_kept(
+    slurm: Slurm, directory: Path, environ: dict[str, str]
+) -> None:
+    (directory / "train.py").write_text(TRAINING + WRITTEN + "os.kill(daemon, signal.SIGKILL)\n")
+    job = slurm.submit(directory, SCRIPTS / "train.sbatch", environ)
+    assert kept_run(slurm, directory, job) == (f"gpt-small-{job}", "finished")
+
+
+@AS_ROOT
+def test_a_daemon_that_hangs_holds_no_job_and_the_epilog_keeps_what_it_has_written(
+    slurm: Slurm, directory: Path, environ: dict[str, str]
+) -> None:
+    (directory / "train.py").write_text(TRAINING + WRITTEN + "os.kill(daemon, signal.SIGSTOP)\n")
+    soon = (SCRIPTS / "train.sbatch").read_text().replace("timeout 30 tail", "timeout 1 tail")
+    job = slurm.submit(directory, soon, environ, "--job-name=hangs")
+    eventually(lambda: not left(job).exists())
+    assert kept_run(slurm, directory, job) == (f"hangs-{job}", "finished")
+
+
+@AS_ROOT
+def test_the_only_copy_of_a_history_stays(slurm: Slurm, called: Path, directory: Path, environ: dict[str, str]) -> None:
+    blocked = "import pathlib; kept = next(pathlib.Path('trackside').glob('*/gpu1')); kept.rmdir(); kept.touch()\n"
+    (directory / "train.py").write_text(TRAINING + blocked)
+    job = slurm.submit(directory, SCRIPTS / "train.sbatch", environ)
+    said = f"its history could not be copied; it stays in {left(job)}/history"
+    eventually(lambda: f"logger --tag trackside job {job}: {said}" in called.read_text().splitlines())
+    printed = (directory / "job.out").read_text()
+    kept = directory / "trackside" / job / "gpu1"
+    assert f"the history could not be copied to {kept}; it stays in {left(job)}/history of gpu1\n" in printed
+    assert "the run is kept" not in printed
+    assert (left(job) / "history" / "history.db").exists()
+    shutil.rmtree(left(job))
+    assert slurm.reason() == ""
+
+
+@AS_ROOT
+def test_a_directory_that_somebody_else_has_made_is_not_used_and_the_training_runs(
+    slurm: Slurm, directory: Path, environ: dict[str, str]
+) -> None:
+    (directory / "train.py").write_text(TRAINING + "print('trained')\n")
+    job = slurm.run(
+        ["sbatch", "--hold", "--parsable", str(SCRIPTS / "train.sbatch")], environ, directory
+    ).stdout.strip()
+    left(job).mkdir()
+    with socket.socket(socket.AF_UNIX) as foreign:
+        foreign.bind(str(left(job) / "push.sock"))
+        foreign.listen()
+        foreign.setblocking(False)
+        for path in (left(job) / "push.sock", left(job)):
+            path.chmod(0o777)
+            os.chown(path, 12345, 12345)
+        slurm.run(["scontrol", "release", job])
+        eventually(lambda: "JobState=COMPLETED" in slurm.run(["scontrol", "show", "job", job]).stdout)
+        with pytest.raises(BlockingIOError):
+            foreign.accept()
+    printed = (directory / f"slurm-{job}.out").read_text()
+    assert "trained\n" in printed
+    assert [line for line in printed.splitlines() if line.startswith("job-daemon.sh: ")] == [
+        f"job-daemon.sh: {left(job)}: it has to be a directory that this user can make; the training goes on without a daemon"
+    ]
+    assert "the run is kept" not in printed
+    shutil.rmtree(left(job))
+
+
+def test_a_job_that_is_cancelled_keeps_its_history_too(slurm: Slurm, directory: Path, environ: dict[str, str]) -> None:
+    (directory / "train.py").write_text(
+        TRAINING.replace(
+            "trackside.finish()", "import pathlib, threading; pathlib.Path('begun').touch(); threading.Event().wait()"
+        )
+    )
+    submitted = slurm.run(["sbatch", "--parsable", str(SCRIPTS / "train.sbatch")], environ, directory)
+    job = submitted.stdout.strip()
+    eventually((directory / "begun").exists)
+    endpoint = f"ipc://{left(job)}/push.sock"
+    within = ["srun", f"--jobid={job}", "--overlap", *command("runs", "--json")]
+    shown = slurm.run(within, {**environ, "TRACKSIDE_ENDPOINT": endpoint})
+    (run,) = json.loads(shown.stdout)["runs"]
+    assert (run["name"], run["state"]) == (f"gpt-small-{job}", "running")
+    slurm.run(["scancel", job])
+    eventually((directory / "trackside" / job / "gpu1" / "history.db").exists)
+    eventually(lambda: slurm.sinfo("--nodes=gpu1", "--format=%T") == "idle")
+
+
+@AS_ROOT
+def test_what_a_job_s_daemon_has_left_is_taken_away_and_nothing_else(
+    slurm: Slurm, directory: Path, environ: dict[str, str]
+) -> None:
+    job = slurm.submit(directory, "#!/bin/sh\nmkdir -p /tmp/trackside-$(id -u)-$SLURM_JOB_ID/history\n", environ)
+    eventually(lambda: not left(job).exists())
+    assert directory.exists()
+
+
+def listed(slurm: Slurm, *flags: str) -> subprocess.CompletedProcess[str]:
+    return slurm.run([sys.executable, str(SCRIPTS / "file_sd.py"), *flags])
+
+
+def test_the_nodes_are_targets_by_their_names(slurm: Slurm, tmp_path: Path) -> None:
+    file = tmp_path / "sd.json"
+    done = listed(slurm, "--partition=gpu", "--partition=long", "--label=cluster=a", "--port=9999", f"--output={file}")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert json.loads(file.read_text()) == [
+        {"targets": ["127.0.0.1:9999"], "labels": {"instance": "gpu1", "cluster": "a"}},
+        {"targets": ["192.0.2.2:9999"], "labels": {"instance": "gpu2", "cluster": "a"}},
+    ]
+    assert file.stat().st_mode & 0o777 == 0o644
+    assert [path.name for path in tmp_path.iterdir()] == ["sd.json"]
+
+
+def test_prometheus_reads_the_targets(slurm: Slurm, tmp_path: Path) -> None:
+    assert listed(slurm, "--nodes=gpu[1-2],login1", f"--output={tmp_path}/sd.json").returncode == 0
+    config = tmp_path / "prometheus.yml"
+    found = {"job_name": "trackside", "file_sd_configs": [{"files": [f"{tmp_path}/sd.json"]}]}
+    config.write_text(json.dumps({"scrape_configs": [found]}))
+    done = subprocess.run(
+        ["promtool", "check", "service-discovery", "--timeout=5s", config, "trackside"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE,
+    )
+    assert {one["labels"]["instance"] for one in json.loads(done.stdout)} == {"gpu1", "gpu2", "login1"}, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (
+            ["--partition=nosuch"],
+            "sinfo names no node that is powered up; see sinfo, and how partition and nodes are spelt",
+        ),
+        (
+            ["--nodes=cloud1"],
+            "sinfo names no node that is powered up; see sinfo, and how partition and nodes are spelt",
+        ),
+    ],
+)
+def test_without_a_list_the_old_one_stays(slurm: Slurm, tmp_path: Path, flags: list[str], said: str) -> None:
+    file = tmp_path / "sd.json"
+    file.write_text("[]")
+    done = listed(slurm, *flags, f"--output={file}")
+    assert (done.returncode, file.read_text()) == (1, "[]")
+    assert done.stderr.startswith(f"file_sd.py: {said}")
+    assert done.stderr.endswith(f"; {file} stays as it was\n")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "said"),
+    [
+        (
+            ["--output=/nosuch/sd.json"],
+            1,
+            "file_sd.py: /nosuch/sd.json: no such file or directory; name another --output\n",
+        ),
+        (["--label=rack"], 2, "'rack': write NAME=VALUE, such as cluster=a\n"),
+        (["--port=99999"], 2, "'99999': a port is between 1 and 65535\n"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(slurm: Slurm, flags: list[str], status: int, said: str) -> None:
+    done = listed(slurm, *flags)
+    assert done.returncode == status
+    assert done.stderr.endswith(said)
+    assert "Traceback" not in done.stderr
+
+
+def test_while_slurm_is_away_the_old_list_stays(slurm: Slurm, tmp_path: Path) -> None:
+    file = tmp_path / "sd.json"
+    file.write_text("[]")
+    none = subprocess.run(
+        [sys.executable, SCRIPTS / "file_sd.py", f"--output={file}"],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert none.stderr == (
+        "file_sd.py: there is no sinfo on the PATH; run this where Slurm's commands are; " + f"{file} stays as it was\n"
+    )
+    slurm.stop("slurmctld")
+    done = listed(slurm, f"--output={file}")
+    assert (done.returncode, file.read_text()) == (1, "[]")
+    assert done.stderr.startswith("file_sd.py: sinfo: ")

@@ -1,0 +1,115 @@
+"""The service manager's end of sd_notify(3), and a daemon that it has started."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import DEADLINE, clean_environ
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+
+class Manager:
+    """Hears what is told to its socket.
+
+    Args:
+        address: A path, or an abstract name that begins with ``@``.
+    """
+
+    def __init__(self, address: str | Path) -> None:
+        self.address = str(address)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(self.address.replace("@", "\0", 1) if self.address.startswith("@") else self.address)
+        self._socket.settimeout(DEADLINE)
+
+    def hear(self) -> dict[str, str]:
+        """The next message."""
+        lines = self._socket.recv(4096).decode().splitlines()
+        return dict(line.split("=", 1) for line in lines)
+
+    def hear_until(self, name: str) -> list[dict[str, str]]:
+        """All messages up to the one that has *name*."""
+        heard = [self.hear()]
+        while name not in heard[-1]:
+            heard.append(self.hear())
+        return heard
+
+    def drain(self) -> None:
+        """Forget what has come."""
+        self._socket.setblocking(False)
+        with suppress(BlockingIOError):
+            while self._socket.recv(4096):
+                pass
+        self._socket.settimeout(DEADLINE)
+
+    def close(self) -> None:
+        """Stop to listen."""
+        self._socket.close()
+
+
+class Service:
+    """A command that tells a `Manager` how it is, and whose log is kept.
+
+    Args:
+        manager: Whom it tells.
+        command: Starts the daemon, by exec.
+        environ: Variables to set.
+        watchdog: Seconds that the manager waits for a beat.
+    """
+
+    def __init__(
+        self, manager: Manager, command: Sequence[str], environ: Mapping[str, str], *, watchdog: float = 0.0
+    ) -> None:
+        told = {"NOTIFY_SOCKET": manager.address}
+        if watchdog:
+            told["WATCHDOG_USEC"] = str(round(watchdog * 1e6))
+        self.manager = manager
+        self.log: list[str] = []
+        self.process = subprocess.Popen(
+            command,
+            env=clean_environ({**told, **environ}),
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def serves(self) -> str:
+        """The address that it tells once it is ready."""
+        try:
+            *_, ready = self.manager.hear_until("READY")
+        except TimeoutError:
+            pytest.fail(f"it does not get ready; its log: {''.join(self.log)}")
+        found = re.search(r"serves (http://[^ ,]+)", ready["STATUS"])
+        if found is None:
+            pytest.fail(f"no address in {ready}; its log: {''.join(self.log)}")
+        return found[1]
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        os.kill(self.process.pid, number)
+
+    def end(self) -> int:
+        """Kill it, unless it has ended; the exit status."""
+        if self.process.poll() is None:
+            self.process.kill()
+        status = self.process.wait(DEADLINE)
+        self._reader.join(DEADLINE)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return status
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line)
