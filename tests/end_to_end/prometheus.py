@@ -4,44 +4,46 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import httpx
-import pytest
 from end_to_end.listening import Listening
+from end_to_end.queries import Queries
 from processes import DEADLINE, eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
-class Point(NamedTuple):
-    """One series of an answer.
-
-    Attributes:
-        labels: Without its name and those that Prometheus itself adds.
-        value: The newest.
-    """
-
-    labels: dict[str, str]
-    value: float
-
-
-class Prometheus(Listening):
+class Prometheus(Listening, Queries):
     """Prometheus on a port of its own, with one target, whose first scrape comes five seconds after the start.
 
     As a context it ends with the block, and must have found no scrape wrong by then.
 
     Args:
         directory: For its configuration and storage.
-        target: ``http://HOST:PORT`` whose ``/metrics`` is scraped.
+        target: ``http://HOST:PORT`` (or ``https``, with ``scheme="https"`` as a setting) whose ``/metrics`` is scraped.
+        jobs: Scrapes of it in other ways, by name.
         scrape: Further settings of the scrape, such as ``label_value_length_limit``.
     """
 
-    def __init__(self, directory: Path, target: str, **scrape: object) -> None:
-        job = {"job_name": "trackside", "static_configs": [{"targets": [target.removeprefix("http://")]}], **scrape}
+    def __init__(
+        self, directory: Path, target: str, *, jobs: Mapping[str, Mapping[str, object]] | None = None, **scrape: object
+    ) -> None:
+        static = [{"targets": [target.partition("://")[2]]}]
+        every = {"trackside": scrape, **(jobs or {})}
         config = directory / "prometheus.yml"  # JSON is YAML
-        config.write_text(json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": [job]}))
+        config.write_text(
+            json.dumps(
+                {
+                    "global": {"scrape_interval": "1s"},
+                    "scrape_configs": [
+                        {"job_name": name, "static_configs": static, **one} for name, one in every.items()
+                    ],
+                }
+            )
+        )
         super().__init__(
             "prometheus",
             f"--config.file={config}",
@@ -58,42 +60,6 @@ class Prometheus(Listening):
         complaints = self.complaints()
         self.stop()
         assert kind is not None or complaints == []
-
-    def get(self, path: str, **parameters: str) -> Any:
-        """The data of an answer of the HTTP API."""
-        answer = httpx.get(f"{self.url}/api/v1/{path}", params=parameters, timeout=DEADLINE)
-        assert answer.status_code == 200, answer.text
-        return answer.json()["data"]
-
-    def query(self, expression: str) -> list[Point]:
-        """An instant query."""
-        return [
-            Point(
-                {name: text for name, text in one["metric"].items() if name not in {"__name__", "job", "instance"}},
-                float(one["value"][1]),
-            )
-            for one in self.get("query", query=expression)["result"]
-        ]
-
-    def shows(self, expression: str, *values: float) -> list[Point]:
-        """Wait until *expression* has just these values, in any order, NaN being like NaN; what it has then."""
-        wanted = sorted(repr(float(value)) for value in values)
-        found: list[Point] = []
-
-        def look() -> bool:
-            found[:] = self.query(expression)
-            return sorted(repr(point.value) for point in found) == wanted
-
-        try:
-            eventually(look)
-        except pytest.fail.Exception:
-            pytest.fail(f"{expression} never had the values {values}; its last are {found}")
-        return found
-
-    def value(self, expression: str) -> float:
-        """The one value of an instant query."""
-        [point] = self.query(expression)
-        return point.value
 
     def complaints(self) -> list[str]:
         """What Prometheus found wrong with any scrape so far: while there is none, `up` stays 1.

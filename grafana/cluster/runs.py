@@ -1,0 +1,101 @@
+"""All runs: how each of them stands, and how fast it goes."""
+
+from __future__ import annotations
+
+from grafana.board import Row
+from grafana.panels import Query, above, bars, lines, link
+from grafana.states import STATE_TEXTS, state
+from grafana.stragglers import straggling
+from grafana.tables import Text, Value, joined
+
+from trackside_daemon.alert_sections import ThresholdsSection
+
+DURATION = "trackside_training_step_duration_seconds"
+TOKENS = "sum by (run) (rate(trackside_training_tokens_total{RUN}[$__rate_interval]))"
+RUN = link("This run", "trackside-training", run="${__field.labels.run:percentencode}")
+
+
+def row() -> Row:
+    """The list of them above the charts."""
+    return Row("Runs", _list(), _states(), _tokens(), _stragglers())
+
+
+def _list() -> object:
+    its = [
+        link("This run", "trackside-training", run="${__value.raw:percentencode}"),
+        link("Its GPUs", "trackside-gpus", run="${__value.raw:percentencode}"),
+    ]
+    rank_state, place = "trackside_training_rank_state{RUN} == 1", "job, instance, pod"
+    steps = f"sum by (run) (rate({DURATION}_%s{{RUN}}[$__rate_interval]))"
+    alerts = 'sum by (run) (trackside_alert_firing{RUN, severity!="info"})'
+    return joined(
+        "All runs",
+        "Each chosen run over all of its nodes, those with alerts first, until 15 minutes after its end. Slow or stalled: "
+        "click it for where its time goes, and for its GPUs.",
+        [Text("Run", "run", its)],
+        [
+            Value("State", state("trackside_training_state{RUN}", "run"), mappings=STATE_TEXTS),
+            Value("Ranks", f"count by (run) (count by (run, rank) ({rank_state}))"),
+            Value("Nodes", f"count by (run) (count by (run, {place}) ({rank_state}))"),
+            Value("Step", "max by (run) (trackside_training_step{RUN})"),
+            Value("Loss", "avg by (run) (trackside_training_loss{RUN})", "short", decimals=3),
+            Value("Tokens per second", TOKENS, "short"),
+            Value("Step time", f"{steps % 'sum'} / ({steps % 'count'} > 0)", "s"),
+            Value("Progress", "max by (run) (trackside_training_progress_ratio{RUN})", "percentunit", decimals=0),
+            Value("Time left", "max by (run) (trackside_training_remaining_seconds{RUN})", "s"),
+            Value("Alerts", alerts, levels=above(1, "red")),
+        ],
+        sort="Alerts",
+        width=24,
+        height=9,
+    )
+
+
+def _states() -> object:
+    return lines(
+        "Runs by state",
+        "How many runs are in which state; one whose nodes disagree counts in each. Stalled, failed and lost ones have alerts.",
+        "none",
+        Query("count by (state) (max by (run, state) (trackside_training_state{RUN}) == 1)", "{{state}}"),
+        stacked=True,
+        width=8,
+        least=0,
+    )
+
+
+def _tokens() -> object:
+    return lines(
+        "Tokens per second by run",
+        "The twenty fastest. A run that falls and stays there is ThroughputRegression; a gap is a checkpoint, an evaluation or a "
+        "stall.",
+        "short",
+        Query(f"topk(20, {TOKENS})", "{{run}}"),
+        width=8,
+        least=0,
+        links=[RUN],
+    )
+
+
+def _stragglers() -> object:
+    rank = link(
+        "This rank",
+        "trackside-training",
+        run="${__field.labels.run:percentencode}",
+        rank="${__field.labels.rank:percentencode}",
+    )
+    return bars(
+        "Worst stragglers",
+        "The ten ranks whose own time is the longest over that of their run's median rank on all machines: the whole run goes "
+        "at their pace. The threshold is StragglerRank's, which compares the ranks of one machine.",
+        "short",
+        Query(
+            f"topk(10, max by (run, rank) ({straggling('RUN')}))",
+            "{{run}} rank {{rank}}",
+            instant=True,
+        ),
+        width=8,
+        decimals=2,
+        levels=above(ThresholdsSection().straggler_ratio),
+        links=[rank],
+        empty="no run of several ranks with phases",
+    )

@@ -1,0 +1,145 @@
+"""Asks a server what dashboards ask, as Grafana would."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import httpx
+from grafana.boards import asked, queries, variables
+from grafana.promql import kind, parsed, selectors, walk
+from processes import DEADLINE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from grafana.boards import Board
+    from grafana.promql import Node
+
+SECONDS = 60
+"""The time range that is looked at."""
+BUILTIN = {
+    "__rate_interval": "10s",
+    "__interval": "1s",
+    "__interval_ms": "1000",
+    "__range": f"{SECONDS}s",
+    "__range_s": str(SECONDS),
+}
+
+SPECIAL, LITERALLY = r"([\\^$*+?.()|\[\]{}])", r"\\\1"
+"""What means something in a regular expression, and what to write for it."""
+
+Values = dict[str, str]
+"""What is chosen of each variable, as a regular expression."""
+
+
+class Asking:
+    """A server that dashboards ask.
+
+    Args:
+        url: ``http://HOST:PORT``, with Prometheus' HTTP API.
+        rates: What Grafana would have as ``$__rate_interval``.
+    """
+
+    def __init__(self, url: str, rates: str = BUILTIN["__rate_interval"]) -> None:
+        self._rates = rates
+        self._client = httpx.Client(base_url=f"{url}/api/v1", timeout=DEADLINE, trust_env=False)
+        self._answered: set[str] = set()
+        self._scraped = 0.0
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._client.close()
+
+    def fresh(self) -> bool:
+        """Whether there was a scrape since this was asked before: else nothing is to be seen that was not then."""
+        answer = self._get("query", query="max(timestamp(up))")["result"]
+        before, self._scraped = self._scraped, float(answer[0]["value"][1]) if answer else 0.0
+        return self._scraped > before
+
+    def complaints(self, board: Board) -> list[str]:
+        """What is wrong with the queries of a dashboard: a line for each without data; what had some is not asked again."""
+        values, wrong = self._chosen(board)
+        if wrong:
+            return wrong
+        known = set(self._get("label/__name__/values"))
+        everything = {
+            **dict.fromkeys(values, ".+"),
+            "__rate_interval": self._rates,
+        }  # the parser takes no escapes in ``
+        for query in queries(board):
+            expr = filled(query.expr, {**values, "__rate_interval": self._rates})
+            if expr in self._answered:
+                continue
+            try:
+                families = {one.name for one, _ in selectors(parsed(query.expr))}
+                missing = sorted(families - known)
+                if missing or not self._answers(expr):
+                    wrong.append(f"{query.where}: no data" + "".join(f"; {one} has no series" for one in missing))
+                elif empty := [one for one in unfilled(filled(query.expr, everything)) if not self._answers(one)]:
+                    wrong.append(f"{query.where}: no data but 0: {'; '.join(empty)}")
+                else:
+                    self._answered.add(expr)
+            except (ValueError, httpx.HTTPStatusError) as error:
+                wrong.append(f"{query.where}: {error}: {expr}")
+        return wrong
+
+    def _chosen(self, board: Board) -> tuple[Values, list[str]]:
+        """What is chosen of each variable, one after the other, and a line for each that there are no values of.
+
+        Of a variable that can be All it is that, as when the dashboard is opened; else any value.
+        """
+        values: Values = {}
+        wrong = []
+        for variable in variables(board):
+            selector, label = asked(variable)
+            match = {"match[]": filled(selector, values)} if selector else {}
+            found = self._get(f"label/{label}/values", **match)
+            found = [one for one in found if re.search(variable.get("regex", "").strip("/"), one)]
+            if not found:
+                wrong.append(f"{board['uid']}: variable {variable['name']}: no values of {variable['query']}")
+            any_of_them = f"({'|'.join(re.sub(SPECIAL, LITERALLY, one) for one in found)})"
+            values[variable["name"]] = variable["allValue"] if variable.get("includeAll") else any_of_them
+        return values, wrong
+
+    def _answers(self, expr: str) -> bool:
+        now = time.time()
+        span = {"start": f"{now - SECONDS:.3f}", "end": f"{now:.3f}", "step": "2"}
+        return bool(self._get("query_range", query=expr, **span)["result"])
+
+    def _get(self, path: str, **parameters: str) -> Any:
+        answer = self._client.get(path, params=parameters)
+        if answer.status_code != 200:
+            raise httpx.HTTPStatusError(answer.text, request=answer.request, response=answer)
+        return answer.json()["data"]
+
+
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """A query with values in place of variables.
+
+    As by Grafana what stands in double quotes is escaped once more, and what is asked for as ``${name:regex}``, for quotes
+    of other kinds, is not.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1] or found[3]
+        if name in BUILTIN:
+            return values.get(name, BUILTIN[name])
+        chosen = values.get(name, found[0])
+        return chosen if found[2] == "regex" else chosen.replace("\\", "\\\\")
+
+    return re.sub(r"\$(?:\{(\w+)(?::(\w+))?\}|(\w+))", value, text)
+
+
+def unfilled(expr: str) -> Iterator[str]:
+    """What stands before ``or vector(0)`` or ``or 0 * …`` in a query: with these it has data whatever it says."""
+    for node, _ in walk(parsed(expr)):
+        if kind(node) == "BinaryExpr" and str(node.op) == "or" and _is_zero(node.rhs):
+            yield node.lhs.prettify()
+
+
+def _is_zero(node: Node) -> bool:
+    if kind(node) == "Call":
+        return bool(node.func.name == "vector" and getattr(node.args[0], "val", None) == 0)
+    return kind(node) == "BinaryExpr" and str(node.op) == "*" and getattr(node.lhs, "val", None) == 0

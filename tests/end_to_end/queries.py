@@ -1,0 +1,72 @@
+"""What servers with Prometheus' HTTP API are asked."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from processes import DEADLINE, eventually
+
+
+class Point(NamedTuple):
+    """One series of an answer.
+
+    Attributes:
+        labels: Without its name and those that Prometheus itself adds.
+        value: The newest.
+    """
+
+    labels: dict[str, str]
+    value: float
+
+
+class Queries:
+    """Asks a server.
+
+    Attributes:
+        url: ``http://HOST:PORT``.
+    """
+
+    url: str
+
+    @property
+    def write_url(self) -> str:
+        """Where it takes remote writes, if it does."""
+        return f"{self.url}/api/v1/write"
+
+    def get(self, path: str, **parameters: str) -> Any:
+        """The data of an answer of the HTTP API."""
+        answer = httpx.get(f"{self.url}/api/v1/{path}", params=parameters, timeout=DEADLINE, trust_env=False)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["data"]
+
+    def query(self, expression: str) -> list[Point]:
+        """An instant query."""
+        return [
+            Point(
+                {name: text for name, text in one["metric"].items() if name not in {"__name__", "job", "instance"}},
+                float(one["value"][1]),
+            )
+            for one in self.get("query", query=expression)["result"]
+        ]
+
+    def shows(self, expression: str, *values: float) -> list[Point]:
+        """Wait until *expression* has just these values, in any order, NaN being like NaN; what it has then."""
+        wanted = sorted(repr(float(value)) for value in values)
+        found: list[Point] = []
+
+        def look() -> bool:
+            found[:] = self.query(expression)
+            return sorted(repr(point.value) for point in found) == wanted
+
+        try:
+            eventually(look)
+        except pytest.fail.Exception:
+            pytest.fail(f"{expression} never had the values {values}; its last are {found}")
+        return found
+
+    def value(self, expression: str) -> float:
+        """The one value of an instant query."""
+        [point] = self.query(expression)
+        return point.value

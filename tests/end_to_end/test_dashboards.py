@@ -1,0 +1,154 @@
+"""Every query of every dashboard returns data, on Prometheus and on VictoriaMetrics, while the demo's training goes wrong."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager, suppress
+from copy import deepcopy
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import pytest
+from end_to_end.asking import Asking, filled, unfilled
+from end_to_end.prometheus import Prometheus
+from end_to_end.victoria import Victoria
+from grafana.boards import committed, panels
+from grafana.promql import parsed, selectors
+from processes import DEADLINE, clean_environ, command, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BOARDS = committed()
+SERVERS = ("Prometheus", "VictoriaMetrics", "Prometheus each 15 s")
+PATIENCE = 180.0
+"""Seconds; a simulated GPU has its Xid error after a minute at most, and alerts that fire need some."""
+SETTINGS = {
+    "TRACKSIDE_WEB__LISTEN_ADDRESS": "127.0.0.1:0",
+    "TRACKSIDE_ALERTS__SINKS__LOG__SEVERITY": "info",
+    "OMP_NUM_THREADS": "1",
+}
+AILING = {
+    "TRACKSIDE_COLLECTOR__GPU__SIMULATE": "8",
+    "TRACKSIDE_COLLECTOR__GPU__TROUBLE": "hot:5,throttled:6,xid:7",
+}
+OLDER = {"TRACKSIDE_COLLECTOR__GPU__PROFILE": "a100"}
+"""A generation that says the temperatures at which it slows down, and not how far they are."""
+NAMES = ['it\'s "a" & #1 + 1 = 100% (1.0) {x} $run \\d', "quoted `so`"]
+"""Of runs, with what means something in PromQL, in regular expressions and in addresses."""
+NAMED = """
+import sys, trackside
+trackside.init(sys.argv[1]).push(step=1, loss=2.0, grad_norm=1.0)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def demo(place: Path, arguments: str, **settings: str) -> Iterator[str]:
+    """The demo, with simulated ranks and GPUs; where it serves."""
+    environ = clean_environ({**SETTINGS, **settings, "TRACKSIDE_PUSH__ENDPOINT": f"ipc://{place}/push.sock"})
+    with (place / "demo.log").open("w") as log:
+        process = subprocess.Popen(
+            command("demo", *arguments.split()), env=environ, stdout=log, stderr=subprocess.STDOUT
+        )
+
+    def address() -> str | None:
+        said = (place / "demo.log").read_text()
+        assert process.poll() is None, said
+        found = re.search(r"(http://[\d.:]+)/metrics", said)
+        return found[1] if found else None
+
+    try:
+        yield str(eventually(address))
+    finally:
+        process.terminate()
+        process.wait(DEADLINE)
+
+
+@contextmanager
+def named(name: str, place: Path) -> Iterator[None]:
+    """A run of that name, which lives."""
+    environ = clean_environ({"TRACKSIDE_ENDPOINT": f"ipc://{place}/push.sock"})
+    words, pipe = [sys.executable, "-c", NAMED, name], subprocess.PIPE
+    with subprocess.Popen(words, env=environ, text=True, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "\n"
+        yield
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Asking]]:
+    """All of them, which scrape the demo, one rank of which crashes, and another of an older generation."""
+    with ExitStack() as ends:
+        place, other = (Path(ends.enter_context(TemporaryDirectory(prefix="ts-", dir="/tmp"))) for _ in range(2))
+        urls = [
+            ends.enter_context(demo(place, "--ranks 4 --gpus 8 --trouble crash --after 1", **AILING)),
+            ends.enter_context(demo(other, "--ranks 2", **OLDER)),
+        ]
+        for name in NAMES:
+            ends.enter_context(named(name, place))
+        targets = [{"targets": [url.removeprefix("http://") for url in urls]}]
+        where = [tmp_path_factory.mktemp("server") for _ in SERVERS]
+        every: list[Prometheus | Victoria] = [
+            ends.enter_context(Prometheus(where[0], urls[0], static_configs=targets)),
+            ends.enter_context(Victoria(where[1], static_configs=targets)),
+            ends.enter_context(Prometheus(where[2], urls[0], static_configs=targets, scrape_interval="15s")),
+        ]
+        found = {name: Asking(one.url) for name, one in zip(SERVERS[:2], every[:2], strict=True)}
+        found[SERVERS[2]] = Asking(every[2].url, rates="60s")
+        for one in found.values():
+            ends.callback(one.close)
+        yield found
+
+
+def test_every_query_returns_data(servers: dict[str, Asking]) -> None:
+    wrong: dict[tuple[str, str], list[str]] = {}
+
+    def answered() -> bool:
+        for server, asking in servers.items():
+            if asking.fresh():
+                wrong.update({(server, uid): asking.complaints(board) for uid, board in BOARDS.items()})
+        return len(wrong) == len(SERVERS) * len(BOARDS) and not any(wrong.values())
+
+    with suppress(pytest.fail.Exception):
+        eventually(answered, PATIENCE)
+    said = [f"{server}: {complaint}" for (server, _), complaints in sorted(wrong.items()) for complaint in complaints]
+    assert wrong
+    assert not said, "\n".join(said)
+
+
+@pytest.mark.parametrize("server", SERVERS[:2])
+@pytest.mark.parametrize("uid", BOARDS)
+def test_one_misspelt_family_is_named(servers: dict[str, Asking], uid: str, server: str) -> None:
+    board = deepcopy(BOARDS[uid])
+    panel = panels(board)[0]
+    target = panel["targets"][0]
+    family = next(one.name for one, _ in selectors(parsed(target["expr"])))
+    target["expr"] = re.sub(rf"\b{family}\b", family[:-1], target["expr"])
+    said = f"{uid}: panel {panel['title']!r}, query {target['refId']}: no data; {family[:-1]} has no series"
+    eventually(lambda: servers[server].complaints(board) == [said])
+
+
+def test_a_variable_without_values_is_named(servers: dict[str, Asking]) -> None:
+    board = deepcopy(BOARDS["trackside-fleet"])
+    [run] = [one for one in board["templating"]["list"] if one["name"] == "run"]
+    run["query"] = run["query"].replace("trackside_training_run_info", "trackside_training_run_inf")
+    [complaint] = servers["Prometheus"].complaints(board)
+    assert complaint.startswith("trackside-fleet: variable run: no values of label_values(trackside_training_run_inf{")
+
+
+def test_values_are_escaped_as_grafana_does() -> None:
+    values = {"job": "(a\\.b)", "run": "(x\\(1\\)|y)", "gpu": ".+"}
+    assert filled('a{job=~"$job", gpu=~"$gpu"}[$__rate_interval]', values) == 'a{job=~"(a\\\\.b)", gpu=~".+"}[10s]'
+    assert filled("a{run=~`${run:regex}`} > $other", values) == "a{run=~`(x\\(1\\)|y)`} > $other"
+
+
+def test_a_zero_in_place_of_nothing_is_no_data() -> None:
+    parts = ["count(a == 1)", "sum(b)"]
+    expr = f"{parts[0]} or vector(0)", f"({parts[1]} or 0 * max(c)) and d"
+    assert [list(unfilled(one)) for one in expr] == [[parts[0]], [parts[1]]]
+    assert list(unfilled("a or b")) == []

@@ -1,0 +1,177 @@
+"""The road beyond one machine: an agent scrapes daemons, and writes to Prometheus and to VictoriaMetrics."""
+
+from __future__ import annotations
+
+import signal
+import struct
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import httpx
+import pytest
+from end_to_end.shipped import agent, central, say_targets
+from end_to_end.victoria import Victoria
+from processes import Daemon, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from end_to_end.conftest import Process
+    from end_to_end.queries import Queries
+    from end_to_end.shipped import Shipped
+
+TRAINING = """
+import trackside
+with trackside.init() as run:
+    run.push(step=1, loss=2.5, tokens=512)
+    run.push(step=2, loss=1.25, tokens=512)
+    input()
+"""
+EXTERNAL = {"cluster": "main", "replica": "a"}
+
+
+class Road(NamedTuple):
+    """A daemon, whose agent tells both others."""
+
+    daemon: Daemon
+    central: Shipped
+    victoria: Victoria
+
+    @property
+    def ends(self) -> tuple[Shipped, Victoria]:
+        """Both who are told."""
+        return self.central, self.victoria
+
+
+@contextmanager
+def laid(directory: Path) -> Iterator[Road]:
+    """A road that ends with the block."""
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as place:
+        daemon = Daemon(Path(place), "--run.linger=0s", "--collector.gpu.simulate=2")
+        say_targets(directory / "agent", daemon.url.removeprefix("http://"), rack="a")
+        try:
+            with (
+                central(directory / "central") as receiver,
+                Victoria(directory / "victoria") as victoria,
+                agent(directory / "agent", receiver.write_url, victoria.write_url),
+            ):
+                yield Road(daemon, receiver, victoria)
+        finally:
+            daemon.stop(signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Road]:
+    """One for the tests that leave it whole."""
+    with laid(tmp_path_factory.mktemp("road")) as found:
+        yield found
+
+
+def test_values_arrive_with_the_labels_of_daemon_targets_file_and_agent(
+    road: Road, start_training: Callable[..., Process]
+) -> None:
+    training = start_training(road.daemon, "-c", TRAINING, TRACKSIDE_RUN_NAME="far")
+    for end in road.ends:
+        [loss] = end.shows('trackside_training_loss{run="far"}', 1.25)
+        assert loss.labels == {"run": "far", "rank": "0", "rack": "a", **EXTERNAL}
+        end.shows('trackside_training_tokens_total{run="far"}', 1024)
+        end.shows('trackside_training_step_duration_seconds_bucket{run="far",le="+Inf"}', 1)
+        end.shows("count(trackside_gpu_up)", 2)
+        end.shows('up{instance="127.0.0.1"}', 1)
+    finish(training)
+
+
+def finish(training: Process) -> None:
+    training.communicate("\n", timeout=60)
+    assert training.returncode == 0
+
+
+def test_a_run_s_end_leaves_no_value_of_it_but_how_it_ended(road: Road, start_training: Callable[..., Process]) -> None:
+    training = start_training(road.daemon, "-c", TRAINING, TRACKSIDE_RUN_NAME="ending")
+    live = 'trackside_training_loss{run="ending"}'
+    for end in road.ends:
+        end.shows(live, 1.25)
+    finish(training)
+    for end in road.ends:
+        end.shows(live)
+        end.shows('trackside_training_state{run="ending",state="finished"}', 1)
+        end.shows('trackside_training_end_timestamp_seconds{run="ending"} > bool 0', 1)
+        assert end.value(f"count_over_time({live}[5m])") > 0  # within the time for which a lost series is shown
+
+
+def test_a_daemon_that_is_killed_leaves_only_that_it_is_down(tmp_path: Path) -> None:
+    with laid(tmp_path) as road:
+        for end in road.ends:
+            end.shows("count(trackside_gpu_up)", 2)
+        road.daemon.stop(signal.SIGKILL)
+        for end in road.ends:
+            end.shows('{__name__=~"trackside_.*"}')
+            end.shows("up", 0)
+            assert end.value("count(count_over_time(trackside_gpu_up[5m]))") == 2
+
+
+def test_what_was_scraped_while_the_receiver_was_down_arrives_when_it_is_back(tmp_path: Path) -> None:
+    with laid(tmp_path) as road:
+        for end in road.ends:
+            end.shows("up", 1)
+        road.central.stop()
+        cut = len(samples(road.victoria))
+        eventually(lambda: len(samples(road.victoria)) >= cut + 5)
+        with central(tmp_path / "central", port=int(road.central.url.rpartition(":")[2])) as back:
+            whole = samples(road.victoria)
+            eventually(lambda: samples(back)[: len(whole)] == whole)
+
+
+def samples(end: Queries) -> list[tuple[float, str]]:
+    """When `up` was sampled, and what it was."""
+    found = end.get("query", query="up[5m]")["result"]
+    return [(at, value) for one in found for at, value in one["values"]]
+
+
+def test_what_was_scraped_hours_ago_is_taken_though_others_have_told_of_today(tmp_path: Path) -> None:
+    ago = int(time.time()) - 3 * 3600
+    with central(tmp_path / "central") as receiver:
+        receiver.shows('ALERTS{alertname="Watchdog"}', 1)  # of now
+        answer = httpx.post(receiver.write_url, content=written("late", 7, ago), headers={"Content-Encoding": "snappy"})
+        assert (answer.status_code, answer.text) == (204, "")
+        [late] = receiver.get("query", query="late", time=str(ago))["result"]
+    assert late["value"] == [ago, "7"]
+
+
+def written(name: str, value: float, at: int) -> bytes:
+    """A remote write of one sample: prometheus.WriteRequest, not compressed, as a block of Snappy's format."""
+
+    def field(number: int, content: bytes) -> bytes:
+        return bytes((number << 3 | 2, len(content))) + content
+
+    label = field(1, b"__name__") + field(2, name.encode())
+    sample = b"\x09" + struct.pack("<d", value) + b"\x10" + varint(at * 1000)
+    message = field(1, field(1, label) + field(2, sample))
+    return bytes((len(message), (len(message) - 1) << 2)) + message
+
+
+def varint(number: int) -> bytes:
+    """As protobuf has it."""
+    return bytes((number & 127 | 128,)) + varint(number >> 7) if number > 127 else bytes((number,))
+
+
+def test_a_run_of_two_machines_is_one_to_the_rules_in_the_middle(
+    road: Road, tmp_path: Path, start_training: Callable[..., Process], start_daemon: Callable[..., Daemon]
+) -> None:
+    other = start_daemon()
+    about = {"TRACKSIDE_RUN_NAME": "wide", "TRACKSIDE_RUN_ID": "wide-1", "WORLD_SIZE": "2"}
+    say_targets(tmp_path / "agent", other.url.removeprefix("http://").replace("127.0.0.1", "localhost"), rack="a")
+    with agent(tmp_path / "agent", road.central.write_url):
+        for rank, daemon in enumerate((road.daemon, other)):
+            start_training(daemon, "-c", TRAINING, RANK=str(rank), **about)
+        rates = 'run_rank:trackside_training_step_duration_seconds:mean5m{run="wide"}'
+        eventually(lambda: len(road.central.query(rates)) == 2)
+        [rate] = road.central.query('run:trackside_training_tokens:rate5m{run="wide"}')
+        federated = httpx.get(
+            f"{road.central.url}/federate", params={"match[]": '{__name__=~"run:.*"}'}, trust_env=False
+        )
+    assert rate.labels == {"run": "wide", "rack": "a", **EXTERNAL}
+    assert 'run:trackside_training_tokens:rate5m{cluster="main",job="trackside",rack="a"' in federated.text

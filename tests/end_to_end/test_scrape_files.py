@@ -1,0 +1,98 @@
+"""Machines from files, the usual page and the biggest, with the scrape configurations of deploy/prometheus."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+from docs_commands.sandbox import TRAINING
+from end_to_end.shipped import by_files, say_targets, shipped
+from end_to_end.victoria import Victoria
+from processes import ROOT, eventually
+
+import trackside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from end_to_end.conftest import Process
+    from end_to_end.prometheus import Prometheus
+    from processes import Daemon
+
+
+def test_a_machine_that_is_written_into_the_file_is_scraped(
+    tmp_path: Path, place: Path, start_daemon: Callable[..., Daemon]
+) -> None:
+    (place / "other").mkdir()
+    first = start_daemon().url.removeprefix("http://")
+    second = start_daemon(directory=place / "other").url.removeprefix("http://").replace("127.0.0.1", "localhost")
+    say_targets(tmp_path, first, rack="a")
+    with by_files(tmp_path) as prometheus:
+        prometheus.shows('up{instance="127.0.0.1",rack="a"}', 1)
+        say_targets(tmp_path, first, second, rack="a")
+        prometheus.shows('up{instance="localhost",rack="a"}', 1)
+        prometheus.shows("count(trackside_build_info)", 2)
+
+
+def test_victoriametrics_scrapes_the_machines_of_the_file(tmp_path: Path, daemon: Daemon) -> None:
+    say_targets(tmp_path, daemon.url.removeprefix("http://"), rack="a")
+    [job] = shipped("victoriametrics.yml")["scrape_configs"]
+    with Victoria(tmp_path, **job) as victoria:
+        victoria.shows('up{instance="127.0.0.1",rack="a"}', 1)
+        victoria.shows("count(trackside_build_info)", 1)
+
+
+KEYS = 1000
+"""As many as a rank may have; ten ranks have the 10,000 of all."""
+
+
+def test_the_biggest_page_of_a_node_with_eight_gpus_is_within_the_limits(
+    start_daemon: Callable[..., Daemon],
+    start_prometheus: Callable[..., Prometheus],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    daemon = start_daemon("--collector.gpu.simulate=8")
+    monkeypatch.setenv("WORLD_SIZE", "30")
+    with ExitStack() as ends:
+        for rank in range(30):
+            monkeypatch.setenv("RANK", str(rank))
+            run = ends.enter_context(trackside.init('"' * 256, id="big", endpoint=daemon.endpoint))
+            for phase in ("forward", "backward", "all_reduce", "optimizer"):
+                with run.phase(phase):
+                    pass
+            keys = (f"{number:04}".ljust(256, '"') for number in range(KEYS))
+            run.push(
+                {"loss": 1.0, "lr": 1.0, "grad_norm": 1.0, "tokens": 1, "samples": 1, **dict.fromkeys(keys, 1.0)},
+                step=1,
+            )
+        page = eventually(lambda: full(daemon))
+        [job] = shipped("prometheus.yml")["scrape_configs"]
+        prometheus = start_prometheus(daemon.url, **{key: job[key] for key in job if key.endswith("_limit")})
+        prometheus.shows("up", 1)
+        assert prometheus.value("scrape_samples_scraped") > 10 * KEYS
+    assert len(page) < 2**24  # which VictoriaMetrics takes
+
+
+def full(daemon: Daemon) -> str:
+    """The page once nothing more fits on it."""
+    page = daemon.get("/metrics").text
+    return page if page.count("\ntrackside_training_value{") == 10 * KEYS else ""
+
+
+def test_a_node_has_about_as_many_series_as_the_page_says(
+    start_daemon: Callable[..., Daemon],
+    start_training: Callable[..., Process],
+    start_prometheus: Callable[..., Prometheus],
+) -> None:
+    page = (ROOT / "docs" / "prometheus.md").read_text(encoding="utf-8")
+    said = int(re.findall(r"has about ([\d,]+) series", page)[0].replace(",", ""))
+    daemon = start_daemon("--collector.gpu.simulate=8")
+    about = {"TRACKSIDE_RUN_NAME": "net", "TRACKSIDE_RUN_ID": "net-1", "WORLD_SIZE": "8"}
+    for rank in range(8):
+        start_training(daemon, "-c", TRAINING, "on", RANK=str(rank), LOCAL_RANK=str(rank), **about)
+    prometheus = start_prometheus(daemon.url)
+    prometheus.shows('count(trackside_process_info{role="rank"})', 8)
+    eventually(lambda: prometheus.value("scrape_samples_scraped") == pytest.approx(said, rel=0.1))

@@ -1,0 +1,76 @@
+"""Every family that a query can name: the daemon's own, and what Prometheus and prometheus_client add."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+from documents import documented
+
+from trackside_daemon.alarm import SEVERITIES
+from trackside_daemon.nvml.readers.health import KINDS
+from trackside_daemon.training.families import STATES
+
+TARGET = {"job", "instance", "pod"}
+"""The labels that a target may give to all its series, as the rules of alerts have them."""
+
+
+class Series(NamedTuple):
+    """Series of one name.
+
+    Attributes:
+        name: As a query has it: of a histogram with ``_bucket``, ``_sum`` or ``_count``.
+        family: Its family.
+        unit: The base unit; empty for a number.
+        labels: Its labels, with the target's.
+    """
+
+    name: str
+    family: str
+    unit: str
+    labels: frozenset[str]
+
+
+FOREIGN = {
+    "up": "",
+    "scrape_duration_seconds": "seconds",
+    "scrape_samples_scraped": "",
+    "scrape_samples_post_metric_relabeling": "",
+    "scrape_series_added": "",
+    "process_cpu_seconds_total": "seconds",
+    "process_max_fds": "",
+    "process_open_fds": "",
+    "process_resident_memory_bytes": "bytes",
+    "process_start_time_seconds": "seconds",
+    "process_virtual_memory_bytes": "bytes",
+}
+"""The unit of each family that has none of our labels."""
+
+
+VALUES: dict[tuple[str, str], set[str]] = {
+    ("trackside_training_state", "state"): set(STATES),
+    ("trackside_training_rank_state", "state"): set(STATES),
+    ("trackside_alert_firing", "severity"): set(SEVERITIES),
+    ("trackside_alerts_total", "severity"): set(SEVERITIES),
+    ("trackside_gpu_ecc_errors_total", "kind"): set(KINDS),
+    ("trackside_gpu_ecc_volatile_errors_total", "kind"): set(KINDS),
+    ("trackside_gpu_temperature_celsius", "sensor"): {"gpu", "memory"},
+    ("trackside_host_cpu_seconds_total", "mode"): {
+        *("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest", "guest_nice")
+    },
+}
+"""What a label of a family can be, where the code knows it."""
+
+
+@cache
+def series() -> dict[str, Series]:
+    """All of them, by their names."""
+    found = {name: Series(name, name, unit, frozenset(TARGET)) for name, unit in FOREIGN.items()}
+    for metric in documented():
+        labels = frozenset({*metric.labels, *TARGET})
+        parts = {"": (metric.unit, labels)}
+        if metric.kind == "histogram":
+            parts = {"_sum": (metric.unit, labels), "_count": ("", labels), "_bucket": ("", labels | {"le"})}
+        for suffix, (unit, has) in parts.items():
+            found[metric.name + suffix] = Series(metric.name + suffix, metric.name, unit, has)
+    return found

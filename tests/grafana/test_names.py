@@ -1,0 +1,38 @@
+"""A run may be called anything: no name breaks a panel or is lost on the way to another dashboard."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from grafana.boards import committed, queries, variables
+
+BOARDS = committed()
+TOLD = re.compile(r"\$\{(?:__field|__value|__data)\.[^}]*\}")
+"""A variable of what is clicked on."""
+
+
+@pytest.mark.parametrize("uid", BOARDS)
+def test_what_a_link_tells_is_encoded_as_a_value(uid: str) -> None:
+    told = TOLD.findall(json.dumps(BOARDS[uid]))
+    assert [one for one in told if not one.endswith(":percentencode}")] == []
+
+
+def test_links_tell_something() -> None:
+    assert TOLD.search(json.dumps(BOARDS["trackside-fleet"]))
+
+
+@pytest.mark.parametrize("uid", [uid for uid in BOARDS if any(one["name"] == "run" for one in variables(BOARDS[uid]))])
+def test_a_name_that_ends_the_quotes_cannot_be_chosen(uid: str) -> None:
+    run = next(one for one in variables(BOARDS[uid]) if one["name"] == "run")
+    chosen = re.compile(run["regex"].strip("/"))
+    assert all(chosen.search(name) for name in ("gpt", "it's", 'a "b"', "a\\b", "a.b (1)", "a&b#c+d", "名前"))
+    assert not chosen.search("it`s")
+    quotes = {expr[found - 1] for one in queries(BOARDS[uid]) for expr in [one.expr] for found in _names(expr)}
+    assert quotes == {"`"}
+
+
+def _names(expr: str) -> list[int]:
+    """Where a run's name stands; a parenthesis before it belongs to the pattern."""
+    return [found.start() for found in re.finditer(r"\(?\$\{?run\b", expr)]
