@@ -68,6 +68,7 @@ class Pipeline:
         self._pushes: deque[Batch] = deque()
         self._changed = threading.Condition()
         self._stopping = False
+        self._took = 0.0
         self._failures = dict.fromkeys(STAGES, 0)
         self._thread = threading.Thread(target=self._run, name="trackside-pipeline", daemon=True)
 
@@ -99,6 +100,11 @@ class Pipeline:
     def has_room(self) -> bool:
         """Whether neither the queue of pushes nor the history's is full."""
         return len(self._pushes) < PUSHES_WAITING and self._history.writer.has_room()
+
+    def behind(self) -> float:
+        """Seconds that it has been at one batch; 0 while it waits for the next."""
+        took = self._took
+        return time.monotonic() - took if took else 0.0
 
     def accept(self, batch: Batch) -> None:
         """Take one batch the whole way. Each stage fails alone, and is counted."""
@@ -149,7 +155,9 @@ class Pipeline:
 
     def _run(self) -> None:
         while (batch := self._next()) is not None:
+            self._took = time.monotonic()
             self.accept(batch)
+            self._took = 0.0
 
     def _next(self) -> Batch | None:
         """The next batch, waited for; None when there are none left after `stop`."""

@@ -103,6 +103,7 @@ class Sampler:
         self._clock = clock
         self._wall = wall
         self._stopped = threading.Event()
+        self._due = math.inf
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._last_success: dict[str, float] = {}
         self._failing: dict[str, set[type[Exception]]] = {}
@@ -121,6 +122,11 @@ class Sampler:
         if self._thread.is_alive():
             self._thread.join(5.0)
         self._hands.end()
+
+    def behind(self) -> float:
+        """Seconds that its next tick is late, by more than it takes when all collectors hang at once."""
+        limit = self._deadline or deadline(self.interval)
+        return max(0.0, self._clock() - self._due - 2 * limit * len(self._collectors))
 
     def standings(self) -> dict[str, dict[str, str]]:
         """How each collector's last run went, by its name.
@@ -209,10 +215,10 @@ class Sampler:
             _log.debug("collector %s fails", name, exc_info=error)
 
     def _run(self) -> None:
-        due = self._clock()
+        due = self._due = self._clock()
         while not self._stopped.is_set():
             self._deliver(self.tick(self._clock()))
-            due = self._next(due)
+            due = self._due = self._next(due)
             self._stopped.wait(due - self._clock())
 
     def _next(self, due: float) -> float:

@@ -35,6 +35,14 @@ class RunSection(Section):
     linger: Annotated[Seconds, Field(ge=0, description="How long an ended run's series stay on /metrics.")] = 60.0
 
 
+class WebConfigSection(Section):
+    """Who may ask, and how."""
+
+    file: Annotated[
+        str, Field(description="TLS, client certificates and users, in the format of Prometheus' exporter-toolkit.")
+    ] = ""
+
+
 class WebSection(Section):
     """The HTTP server."""
 
@@ -42,6 +50,7 @@ class WebSection(Section):
     allowed_hosts: Annotated[Texts, Field(description="Further names that the Host header of the API may have.")] = ()
     public_read: Annotated[bool, Field(description="Open the API for reading without the token.")] = False
     enable_lifecycle: Annotated[bool, Field(description="Allow a reload by POST /-/reload.")] = False
+    config: WebConfigSection = WebConfigSection()
 
 
 class PushSection(Section):

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from trackside_daemon.metric import Batch, Distribution, Metric
 
@@ -86,6 +86,13 @@ class State:
             self._forget(now)
             families = [self._families.get(metric, {}) for metric in metrics]
             return [{labels: series.value for labels, series in family.items()} for family in families]
+
+    def some(self, now: float, wanted: Iterable[tuple[Metric, tuple[str, ...]]]) -> list[float | Distribution | None]:
+        """The values of some series, by family and labels, None of one that is not there; *now* as in `snapshot`."""
+        with self._lock:
+            self._forget(now)
+            found = [self._families.get(metric, {}).get(labels) for metric, labels in wanted]
+            return [None if one is None else one.value for one in found]
 
     def named(
         self, now: float, names: Collection[str]

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from speech import House
 
+from trackside_daemon.alerts.firing import Firing
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.trial import Trial
 from trackside_daemon.collectors.cpu import CPUS
@@ -22,6 +23,9 @@ from trackside_daemon.web.gpu import GpuPages
 from trackside_daemon.web.guard import Token
 from trackside_daemon.web.history import HistoryPages
 from trackside_daemon.web.kept import Kept
+from trackside_daemon.web.overview.followed import Followed
+from trackside_daemon.web.overview.pages import OverviewPages
+from trackside_daemon.web.overview.whole import Overview
 from trackside_daemon.web.processes import ProcessPages
 
 if TYPE_CHECKING:
@@ -67,6 +71,10 @@ class Site:
         silences: Those that last.
         trial: Raises test alerts.
         pushed: What the pipeline was given.
+        followed: What is followed from tick to tick.
+        firing: What fires.
+        overview: Made of all of it.
+        pages: Those that show it, of the last client.
     """
 
     def __init__(self, directory: Path, state: State) -> None:
@@ -85,6 +93,9 @@ class Site:
         self.trial = Trial()
         self.pushed: list[Batch] = []
         self.history.start()
+        self.followed = Followed(state)
+        self.firing = Firing()
+        self.overview = Overview(state, self.followed, self.firing, self.history.database)
 
     def ask(self, kind: str, run: str) -> tuple[frozenset[int], list[Any]]:
         """What the ranks of a run are said to have answered."""
@@ -106,6 +117,7 @@ class Site:
 
     def client(self, *, lifecycle: bool = False, public_read: bool = False, hosts: tuple[str, ...] = ()) -> Client:
         kept = Kept(self.history.database, self.history.writer)
+        self.pages = OverviewPages(self.state, kept, self.overview)
         pages = Pages(
             self.state,
             sources=["cpu", "memory", "training"],
@@ -115,6 +127,7 @@ class Site:
             alerts=AlertPages(kept, self.silences, self.trial, self.pushed.extend),
             gpu=GpuPages(self.nvml, self._forget),
             processes=ProcessPages(lambda: self.processes),
+            overview=self.pages,
             reload=self._reload if lifecycle else None,
         )
         return Client(pages.app(token=self.token, hosts=hosts, public_read=public_read))

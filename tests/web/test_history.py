@@ -98,6 +98,26 @@ def test_a_live_run_that_cannot_be_written_is_listed_all_the_same(house: House, 
     assert [run["name"] for run in api("runs")["runs"]] == ["train"]
 
 
+def test_all_ranks_come_as_a_band(site: Site, api: Callable[[str], Any]) -> None:
+    for rank, values in enumerate(([1.0, 2.0, nan, 4.0], [3.0, nan, nan, 9.0], [8.0, 7.0, nan])):
+        kept(site, {"loss": values}, rank=rank, world=3)
+    ranks = api("series?run=id-1&key=loss&rank=all")["series"]
+    (band,) = api("series?run=id-1&key=loss&ranks=band")["series"]
+    assert {name: band[name] for name in ("run", "attempt", "key", "ranks")} == {
+        "run": "id-1",
+        "attempt": 0,
+        "key": "loss",
+        "ranks": 3,
+    }
+    assert [point[:2] for point in band["points"]] == [point[:2] for point in ranks[0]["points"]]
+    assert [point[2:] for point in band["points"]] == [[1, 8, 3], [2, 7, 4.5], ["nan"] * 3, [4, 9, 6.5]]
+    (part,) = api("series?run=id-1&key=loss&ranks=band&rank=0&rank=1&from=3")["series"]
+    assert (part["ranks"], [point[2:] for point in part["points"]]) == (2, [[4, 9, 6.5]])
+    (coarse,) = api("series?run=id-1&key=loss&ranks=band&points=2")["series"]
+    assert [point[2:4] for point in coarse["points"]] == [[1, 8], [4, 9]]
+    assert refused(site, "series?run=id-1&ranks=band&points=0")[0] == refused(site, "series?run=id-1&ranks=x")[0] == 400
+
+
 @pytest.mark.parametrize(
     ("question", "ids"),
     [

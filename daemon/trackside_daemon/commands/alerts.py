@@ -10,7 +10,8 @@ import typer
 
 from trackside_daemon.alerts.detected import PREFIX
 from trackside_daemon.commands.runs import Json, StoragePath, Url, WrongError, find_history, print_lines, say, told
-from trackside_daemon.commands.table import duration, short_moment, shown, table, wrapped
+from trackside_daemon.commands.table import short_moment, table, wrapped
+from trackside_daemon.letters import duration, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import stat
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +17,7 @@ from trackside.place import spool_directories
 from trackside.spool import SEGMENT_BYTES, SPOOL_BYTES
 from trackside_daemon import __version__
 from trackside_daemon.commands.finding import Finding, Level
-from trackside_daemon.commands.table import shown
+from trackside_daemon.letters import shown
 from trackside_daemon.quantities import LEAST_BYTES
 from trackside_daemon.user import name_of
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from trackside_daemon.commands.find import Note
 
+SOON_DAYS = 30
+PROBE_SECONDS = 5.0
 LEAST_FREE = 1024**3
 """Bytes; with less on its disk the history will soon be full."""
 
@@ -59,7 +62,8 @@ def _say(finding: Finding) -> bool:
 def _daemon() -> Iterator[Finding | dict[str, Any]]:
     """What there is to say of daemons, and the status of the first that answers."""
     from trackside_daemon.commands.find import noted
-    from trackside_daemon.commands.source import ApiSource, SourceError, TokenError
+    from trackside_daemon.commands.source import ApiSource
+    from trackside_daemon.commands.unanswered import LockedError, SourceError, TokenError
 
     answered = seen = False
     for note in noted():
@@ -73,6 +77,9 @@ def _daemon() -> Iterator[Finding | dict[str, Any]]:
             secret = note.file.with_suffix(".token")
             yield Finding("FAIL", "daemon", f"{note.address} does not take the token in {secret}; restart that daemon")
             continue
+        except LockedError as error:
+            yield Finding("FAIL", "daemon", str(error))
+            continue
         except SourceError as error:
             left = f"a daemon that was killed has left {note.file}; start one with: trackside daemon"
             refused = "refused" in str(error)
@@ -80,6 +87,7 @@ def _daemon() -> Iterator[Finding | dict[str, Any]]:
             continue
         if not answered:
             yield from _about(note.address, status)
+            yield from _certificate(note.address)
             yield status
         answered = True
     if not seen:
@@ -106,6 +114,24 @@ def _about(address: str, status: dict[str, Any]) -> Iterator[Finding]:
             yield Finding("warn", f"collector {name}", f"{how['state']}: {how['why']}")
     if any(metrics.get("trackside_pipeline_failures_total", {}).values()):
         yield Finding("warn", "pipeline", "samples were lost inside the daemon; its log says why")
+
+
+def _certificate(address: str) -> Iterator[Finding]:
+    """Whether the daemon's certificate of the web configuration is soon over."""
+    from trackside_daemon.commands import credentials
+
+    try:
+        end = credentials.expires(address, credentials.given(), PROBE_SECONDS)
+    except OSError as error:
+        yield Finding("warn", "certificate", f"{address}: {str(error).lower()}")
+        return
+    if end is None:
+        return
+    days = (end - time.time()) / 86400
+    if days < SOON_DAYS:
+        yield Finding("warn", "certificate", f"that of {address} ends in {days:.0f} days; put a new one in its place")
+    else:
+        yield Finding("ok", "certificate", f"that of {address} is valid for {days:.0f} days")
 
 
 def _push(status: dict[str, Any] | None) -> Iterator[Finding]:

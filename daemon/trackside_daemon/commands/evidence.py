@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.detected import DETECTED, RULED
 from trackside_daemon.commands.show import flat, setting
-from trackside_daemon.commands.table import cut, duration, moment, number, shown, table, width, wrapped
+from trackside_daemon.commands.table import moment, table, width, wrapped
+from trackside_daemon.letters import cut, duration, number, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

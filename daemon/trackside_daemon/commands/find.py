@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from trackside.discovery import directories, named
-from trackside_daemon.commands.source import ApiSource, FileSource, Source, SourceError
+from trackside_daemon.commands import credentials
+from trackside_daemon.commands.source import ApiSource, FileSource, Source
+from trackside_daemon.commands.unanswered import LockedError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,17 +30,20 @@ def find(directory: Path | None, url: str) -> Source:
         url: The daemon that the user named, with ``#token=…`` perhaps; empty for one of this machine.
 
     Raises:
-        SourceError: The user named both, or no address.
+        SourceError: The user named both, or no address, or the daemon that is up wants other credentials.
     """
     if url and directory is not None:
         raise SourceError("--url and --storage.path name two histories; give one of them")
     if url:
         return _named(url)
-    for daemon in _running():
+    try:
+        for daemon in _running():
+            if directory is None or _same(directory, daemon[1].get("storage_path")):
+                return daemon[0]
+    except LockedError as error:
         if directory is None:
-            return daemon[0]
-        if _same(directory, daemon[1].get("storage_path")):
-            return daemon[0]
+            raise
+        _warn(str(error))
     if directory is None and os.environ.get(VARIABLE):
         directory = Path(os.environ[VARIABLE])
     return FileSource(directory, _warn)
@@ -58,7 +63,8 @@ def daemon(url: str) -> ApiSource:
 
 
 def _named(url: str) -> ApiSource:
-    parts = _split(url if "//" in url else f"http://{url}")
+    scheme = "https" if credentials.given().encrypted else "http"
+    parts = _split(url if "//" in url else f"{scheme}://{url}")
     if parts is None:
         raise SourceError(f"--url: {url!r} is not an address such as http://127.0.0.1:21790")
     address = f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
@@ -80,13 +86,22 @@ def _split(url: str) -> SplitResult | None:
 
 
 def _running() -> Iterator[tuple[ApiSource, dict[str, Any]]]:
-    """The daemons of this machine that answer, and what they say of themselves."""
+    """The daemons of this machine that answer, and what they say of themselves.
+
+    Raises:
+        LockedError: At the end, when one does not let us in.
+    """
+    locked: LockedError | None = None
     for address, token in _addresses():
         daemon = ApiSource(address, token)
         try:
             yield daemon, daemon.status()
+        except LockedError as error:
+            locked = locked or error
         except SourceError:  # what a killed daemon has left
             continue
+    if locked is not None:
+        raise locked
 
 
 class Note(NamedTuple):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from trackside_daemon.commands.table import shown
+from trackside_daemon.letters import shown
 from trackside_daemon.quantities import seconds
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _length(text: str) -> float | None:
 
 
 def _ask(url: str, what: str, body: Any) -> dict[str, Any]:
-    from trackside_daemon.commands.source import SourceError
+    from trackside_daemon.commands.unanswered import SourceError
 
     try:
         return _daemon(url).gpu(what, body)

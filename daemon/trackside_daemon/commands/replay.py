@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from trackside_daemon.commands.runs import StoragePath, Url, WrongError, find_history, print_lines, say, told
-from trackside_daemon.commands.table import moment, shown, table
+from trackside_daemon.commands.table import moment, table
+from trackside_daemon.letters import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from trackside_daemon.commands.runs import WrongError, told
-from trackside_daemon.commands.table import shown
+from trackside_daemon.letters import shown
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.rule_file import Group, Wanted

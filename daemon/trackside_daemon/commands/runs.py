@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
 
-from trackside_daemon.commands.table import duration, number, short_moment, shown, table, took
+from trackside_daemon.commands.table import short_moment, table, took
+from trackside_daemon.letters import duration, number, shown
 from trackside_daemon.quantities import seconds
 
 if TYPE_CHECKING:
@@ -299,7 +300,7 @@ def _named(run: Mapping[str, Any]) -> str:
 
 def _import(source: Source, file: Path, name: str, id_: str) -> int:
     """One file; its exit status."""
-    from trackside_daemon.commands.source import SourceError
+    from trackside_daemon.commands.unanswered import SourceError
     from trackside_daemon.history.files.importing import ImportingError
     from trackside_daemon.history.files.items import FormError
 
@@ -352,7 +353,7 @@ def find_history(directory: Path | None, url: str) -> Source:
 @contextmanager
 def told() -> Iterator[None]:
     """Failures are a line each, and an exit status: 2 for what cannot be, 1 for what went wrong."""
-    from trackside_daemon.commands.source import SourceError
+    from trackside_daemon.commands.unanswered import SourceError
     from trackside_daemon.history.place import HistoryError
     from trackside_daemon.history.reader import UnknownRunError
 

@@ -6,7 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.commands.table import cells, cut, duration, head, moment, number, shown, table, took, width
+from trackside_daemon.commands.table import moment, table, took, width
+from trackside_daemon.letters import cells, cut, duration, head, number, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -14,7 +14,8 @@ from trackside_daemon.alerts.detected import PREFIX
 from trackside_daemon.alerts.silences import LONGEST
 from trackside_daemon.commands.gpu import Url, clock
 from trackside_daemon.commands.runs import Json, WrongError, print_lines, say, told
-from trackside_daemon.commands.table import shown, table
+from trackside_daemon.commands.table import table
+from trackside_daemon.letters import shown
 from trackside_daemon.quantities import seconds
 
 if TYPE_CHECKING:

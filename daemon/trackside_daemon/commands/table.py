@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import sys
 import textwrap
 import time
-import unicodedata
 from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.letters import cells, cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -19,14 +19,6 @@ LEAST = 6
 """No column gets narrower."""
 
 LIVE = frozenset(("starting", "running", "stalled"))
-
-
-def shown(value: object) -> str:
-    """A text from outside with what cannot be printed escaped: it must neither steer the terminal nor turn the line."""
-    text = str(value)
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def width() -> int:
@@ -59,45 +51,9 @@ def table(
         yield GAP.join(parts).rstrip()
 
 
-def cells(text: str) -> int:
-    """Columns that a text takes on a terminal: two for the wide letters of East Asia, none for combining marks."""
-    if text.isascii():
-        return len(text)
-    return sum(2 if unicodedata.east_asian_width(one) in "WF" else not unicodedata.combining(one) for one in text)
-
-
-def cut(text: str, wide: int) -> str:
-    """At most so many columns of a text, with ``…`` for its middle: names often differ at their ends."""
-    if cells(text) <= wide:
-        return text
-    tail = head(text[::-1], (wide - 1) // 2)[::-1]
-    return f"{head(text, wide - 1 - cells(tail))}…{tail}"
-
-
-def head(text: str, wide: int) -> str:
-    """As much of the beginning of a text as so many columns hold."""
-    used = 0
-    for place, one in enumerate(text):
-        used += cells(one)
-        if used > wide:
-            return text[:place]
-    return text
-
-
 def wrapped(text: str, indent: str = "  ", first: str = "") -> Iterator[str]:
     """A text in lines of the terminal's width, set in; the *first* with something else than the *indent*."""
     return iter(textwrap.wrap(text, max(20, width()), initial_indent=first or indent, subsequent_indent=indent))
-
-
-def number(value: Any) -> str:
-    """A number in at most some ten letters; ``nan``, ``inf`` and ``-inf`` come as texts, and nothing as ``-``."""
-    if value is None:
-        return "-"
-    if isinstance(value, str) or (isinstance(value, float) and not math.isfinite(value)):
-        return shown(value)
-    if float(value).is_integer() and abs(value) < 10_000_000:
-        return str(int(value))
-    return f"{value:.4g}"
 
 
 def moment(seconds: float | None) -> str:
@@ -109,21 +65,6 @@ def short_moment(seconds: float, now: float) -> str:
     """The same in ten letters or so: without the year in this year, without the time of day before it."""
     this_year = _local(seconds, "%Y") == _local(now, "%Y")
     return _local(seconds, "%m-%d %H:%M" if this_year else "%Y-%m-%d")
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds in the two largest units: ``2d 3h``, ``1h 5m``, ``12s``, ``0.5s``."""
-    if seconds is None:
-        return "-"
-    if seconds < 10:
-        return f"{max(0.0, seconds):.1f}s"
-    rest = round(seconds)
-    parts: list[str] = []
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        count, rest = divmod(rest, size)
-        if count or parts:
-            parts.append(f"{count}{unit}")
-    return " ".join(parts[:2])
 
 
 def took(run: Mapping[str, Any], now: float) -> float | None:

@@ -11,7 +11,7 @@ from trackside_daemon.alarm import SEVERITIES
 from trackside_daemon.alerts.trial import TEST_ALERT
 from trackside_daemon.commands.gpu import Url, clock
 from trackside_daemon.commands.runs import WrongError, say, told
-from trackside_daemon.commands.table import shown
+from trackside_daemon.letters import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +61,7 @@ def trial(
 
 def _raised(source: ApiSource, asked: Mapping[str, Any]) -> dict[str, Any]:
     """The alert, once the history has it."""
-    from trackside_daemon.commands.source import SourceError
+    from trackside_daemon.commands.unanswered import SourceError
 
     until = time.monotonic() + FIRE_SECONDS
     while time.monotonic() < until:

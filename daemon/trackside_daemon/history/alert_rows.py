@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside_daemon.history.cleaning import as_text
+from trackside_daemon.history.schema import HOST
 
 if TYPE_CHECKING:
     import sqlite3
@@ -40,6 +41,16 @@ def keep_note(connection: sqlite3.Connection, run: int, record: AlertNote) -> No
             *(run, record.alert, _labels(record.labels), record.started),
         ),
     )
+
+
+def number(connection: sqlite3.Connection, record: Alert) -> int | None:
+    """The id of an alert; None when it is not kept."""
+    run = "(SELECT id FROM run WHERE uid = ? AND NOT deleted)" if record.run else str(HOST)
+    found = connection.execute(
+        f"SELECT id FROM alert WHERE run = {run} AND alert = ? AND labels = ? AND started = ?",  # noqa: S608
+        (*((record.run,) if record.run else ()), record.alert, _labels(record.labels), record.started),
+    ).fetchone()
+    return None if found is None else int(found[0])
 
 
 def keep_silence(connection: sqlite3.Connection, record: Silence) -> None:

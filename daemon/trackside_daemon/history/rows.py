@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from array import array
 from itertools import repeat
 from operator import add, floordiv
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Block]).decode
+_INTEGER, _NUMBER = struct.Struct("<q"), struct.Struct("<d")
 
 
 class Part(NamedTuple):
@@ -99,6 +101,22 @@ def decode(data: bytes, shift: int) -> list[Part]:
         return [_part(block, shift) for block in _decode(data)]
     except (msgspec.MsgspecError, WireError) as error:
         raise ValueError(f"a damaged log row: {error}") from error
+
+
+def newest(data: bytes, key: str) -> tuple[int, float] | None:
+    """Step and value of a row's last push with a key, without reading the rest; None when none has it.
+
+    Raises:
+        ValueError: The row is damaged.
+    """
+    try:
+        for block in reversed(_decode(data)):
+            if key in block.keys:
+                place = len(block.values) - 8 * (len(block.keys) - block.keys.index(key))
+                return _INTEGER.unpack(block.steps[-8:])[0], _NUMBER.unpack_from(block.values, place)[0]
+    except (msgspec.MsgspecError, struct.error) as error:
+        raise ValueError(f"a damaged log row: {error}") from error
+    return None
 
 
 def _part(block: Block, shift: int) -> Part:

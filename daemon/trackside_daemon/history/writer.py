@@ -108,6 +108,7 @@ class Writer:
         self._unopened: set[bytes] = set()
         self._backlog = 0
         self._told: set[str] = set()
+        self._began = 0.0
         self._samples = 0
         self._bytes = 0
         self._begin()
@@ -150,6 +151,11 @@ class Writer:
             Sample(EXCESS, (), self._trimming.excess),
         ]
 
+    def behind(self) -> float:
+        """Seconds that it has been at one turn, for ever while the disk takes nothing; 0 while it waits."""
+        began = self._began
+        return float("inf") if self.stuck else time.monotonic() - began if began else 0.0
+
     def bound(self, bounds: Bounds) -> None:
         """Keep other bounds from now on."""
         self._bounds = self._trimming.bounds = bounds
@@ -175,7 +181,9 @@ class Writer:
 
     def _turn(self, patience: float) -> tuple[bool, bool]:
         """Write what waits, then tidy for a moment; whether there is more to tidy, and whether to go on at all."""
+        self._began = 0.0
         group, call = self._queue.take(patience)
+        self._began = time.monotonic()
         if group:
             self._commit(group)
         if call is not None:

@@ -26,6 +26,7 @@ from trackside_daemon.history.reader import Filter
 from trackside_daemon.record import ENDED
 from trackside_daemon.web import api
 from trackside_daemon.web.asked import bounded, number, window
+from trackside_daemon.web.bands import bands
 from trackside_daemon.web.kept import as_json, listed
 from trackside_daemon.web.series import MOST_BUCKETS, drawn, find, stream, stream_points
 
@@ -121,14 +122,16 @@ class HistoryPages:
         if not names:
             raise HTTPException(400, "run: say which, by its id or name; it may be repeated")
         points = bounded(asked, "points", POINTS, MOST_POINTS)
+        band = asked.get("ranks")
+        if band not in (None, "band") or (band and not points):
+            raise HTTPException(400, "ranks: band, with points above 0; rank=all gives every rank for itself")
         wanted = window(asked)
         found = await self._kept.read(lambda connection: find(connection, names, asked))
         if not points:
             return StreamingResponse(stream(self._kept.database, found, wanted), media_type="application/json")
         points = min(points, max(2, MOST_BUCKETS // max(1, len(found))))
-        return as_json(
-            {"series": await self._kept.in_thread(lambda: drawn(self._kept.database, found, wanted, points))}
-        )
+        charts = await self._kept.in_thread(lambda: drawn(self._kept.database, found, wanted, points))
+        return as_json({"series": bands(charts, wanted.by) if band else charts})
 
     async def one_series(self, request: Request) -> Response:
         """One key of a run, its attempts one behind the other: buckets, or with ``points=0`` every sample."""

@@ -100,8 +100,12 @@ async def listed(
 
 def as_json(content: Any) -> Response:
     """An answer."""
+    return Response(encoded(content), media_type="application/json")
+
+
+def encoded(content: Any) -> bytes:
+    """JSON in one line."""
     try:
-        body = _encode(content)
+        return _encode(content)
     except UnicodeEncodeError:  # half a surrogate pair, which an escape in a configuration can write
-        body = _encode(json.loads(json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")))
-    return Response(body, media_type="application/json")
+        return _encode(json.loads(json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")))

@@ -24,6 +24,10 @@ _PARAMETERS = {
         "A pushed key, or a GPU or host series as /metrics writes it, or its family; may be repeated on /series.",
     ),
     "rank": ("string", "A rank, may be repeated, or all; without it the lowest."),
+    "ranks": (
+        "string",
+        "band: of each key and attempt one band of its ranks, points of it [step, time, min, max, median of their last].",
+    ),
     "attempt": ("integer", "An attempt; without it all, in their order."),
     "by": ("string", "What from and to are in: step or time (Unix seconds)."),
     "from": ("number", "From this step or time on."),
@@ -46,8 +50,8 @@ class Endpoint(NamedTuple):
     Attributes:
         handler: The name of the method that answers.
         body: What a request has in its body; empty for nothing.
-        pages: Whose method it is: of the pages of the history, of alerts, of the GPUs, of the processes, or of the daemon
-            itself.
+        pages: Whose method it is: of the pages of the history, of alerts, of the GPUs, of the processes, of the overview, or of
+            the daemon itself.
     """
 
     method: str
@@ -57,10 +61,35 @@ class Endpoint(NamedTuple):
     parameters: tuple[str, ...] = ()
     description: str = ""
     body: str = ""
-    pages: Literal["history", "alerts", "gpu", "processes", "daemon"] = "history"
+    pages: Literal["history", "alerts", "gpu", "processes", "overview", "daemon"] = "history"
 
 
 ENDPOINTS = (
+    Endpoint(
+        "GET",
+        "/overview",
+        "overview",
+        "What is now: the machine, its GPUs, the runs that live or linger, the alerts that fire.",
+        description="What was not measured is absent. run is a run's id, name its name. Of a run, step is the highest of its "
+        "ranks, loss, progress_ratio, remaining_seconds and step_seconds are the lowest rank's; tokens and samples a "
+        "second are of all ranks, over 10 s or the last steps; sparkline is the loss of the attempt so far, in at most 60 "
+        "values. alerts of a run counts those without a silence. alerts are the 200 worst, those with a silence the last; "
+        "id is null until the history has it.",
+        pages="overview",
+    ),
+    Endpoint(
+        "GET",
+        "/stream",
+        "stream",
+        "The overview once a second, as server-sent events.",
+        ("run",),
+        "Each event overview has the answer of /overview. With run there are events run as well, with the run's id, state, "
+        "highest step, the time of the event, and values: of each key by rank the newest [step, time, value]; at most 4096 "
+        "series. Who is slow misses events, and gets the newest. 100 may listen; more are answered 503. A browser's "
+        "EventSource cannot send the token: a page asks by fetch with 'Authorization: Bearer TOKEN' and reads the body as "
+        "it comes, so that no URL, cookie or log has the token.",
+        pages="overview",
+    ),
     Endpoint(
         "GET",
         "/runs",
@@ -90,7 +119,7 @@ ENDPOINTS = (
     ),
     Endpoint("GET", "/runs/{id}", "run", "All that is known of a run but its samples."),
     Endpoint("DELETE", "/runs/{id}", "delete", "Delete a run that has ended."),
-    Endpoint("GET", "/series", "series", "Series of one or more runs.", ("run", *_SERIES), _BUCKETS),
+    Endpoint("GET", "/series", "series", "Series of one or more runs.", ("run", *_SERIES, "ranks"), _BUCKETS),
     Endpoint("GET", "/events", "events", "What happened, oldest first.", ("run", "limit")),
     Endpoint(
         "GET",

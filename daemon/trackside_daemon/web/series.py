@@ -31,7 +31,7 @@ _encode = msgspec.json.Encoder().encode
 def find(connection: Any, names: list[str], asked: QueryParams) -> list[Found]:
     """The series that a question means."""
     keys = asked.getlist("key") or None
-    ranks = asked.getlist("rank")
+    ranks = asked.getlist("rank") or (["all"] if asked.get("ranks") == "band" else [])
     try:
         wanted = None if not ranks else () if ranks == ["all"] else [whole(rank) for rank in ranks]
         attempt = whole(asked["attempt"]) if "attempt" in asked else None

@@ -10,10 +10,18 @@ function takeToken() {
 const notice = document.querySelector("#notice");
 const table = document.querySelector("table");
 
+// Whether the daemon wants the token. Where it wants a password the browser has to ask in its own way.
+let wanted = false;
+
 async function ask(path) {
-  const token = sessionStorage.getItem("token");
-  const answer = await fetch(`/api/v1/${path}`, { headers: token ? { Authorization: `Bearer ${token}` } : {} });
+  const token = wanted ? sessionStorage.getItem("token") : null;
+  // Not relative: the page's own address may hold a password, and none such can be fetched.
+  const answer = await fetch(`${location.origin}/api/v1/${path}`, { headers: token ? { Authorization: `Bearer ${token}` } : {} });
   const body = await answer.json();
+  if (!token && body.error?.reason === "token" && sessionStorage.getItem("token")) {
+    wanted = true;
+    return ask(path);
+  }
   if (!answer.ok) throw Object.assign(new Error(body.error.message), body.error);
   return body;
 }

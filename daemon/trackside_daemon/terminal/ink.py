@@ -1,0 +1,64 @@
+"""Lines of a frame: pieces of text, each in a colour that has a meaning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trackside_daemon.letters import cells, head
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Piece = tuple[str, str]
+"""A text, fit to be shown, and its ink: one of `INKS`, or empty for the terminal's own."""
+
+Line = list[Piece]
+
+INKS = {
+    "title": "1",
+    "dim": "2",
+    "good": "32",
+    "info": "36",
+    "warning": "33",
+    "critical": "1;31",
+    "chosen": "7",
+}
+"""What the inks are called, and the parameters of a terminal's SGR sequence; the user's own palette says what they look like."""
+
+SEVERITIES = ("critical", "warning", "info")
+
+
+def plain(line: Line) -> str:
+    """A line without colour."""
+    return "".join(text for text, _ in line).rstrip()
+
+
+def coloured(line: Line) -> str:
+    """A line as a terminal takes it."""
+    return "".join(f"\x1b[{INKS[ink]}m{text}\x1b[0m" if ink else text for text, ink in line)
+
+
+def fitted(line: Line, width: int) -> Line:
+    """Exactly so many columns of a line."""
+    made: Line = []
+    room = width
+    for text, ink in line:
+        part = text if cells(text) <= room else head(text, room)
+        made.append((part, ink))
+        room -= cells(part)
+        if part != text:
+            break
+    return [*made, (" " * room, "")] if room else made
+
+
+def joined(pieces: Iterable[Piece], gap: str = "  ") -> Line:
+    """Pieces in a row with a gap between each two."""
+    made: Line = []
+    for piece in pieces:
+        made += [(gap, ""), piece] if made else [piece]
+    return made
+
+
+def wide(line: Line) -> int:
+    """Columns that a line takes."""
+    return sum(cells(text) for text, _ in line)

@@ -1,0 +1,61 @@
+"""The dashboard by Textual's pilot, in front of a fake daemon."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from processes import DEADLINE
+
+from trackside_daemon.commands.top import Asked
+from trackside_daemon.terminal.app import Top
+from trackside_daemon.terminal.frame import Frame
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from terminal.fake import Fake
+    from textual.pilot import Pilot
+
+
+def driven(
+    fake: Fake,
+    play: Callable[[Pilot[None], Top], Awaitable[None]],
+    size: tuple[int, int] = (80, 24),
+    directory: Path | None = None,
+) -> None:
+    """Run the dashboard, asking often, and have a test play on it once it has drawn a plot."""
+
+    async def run() -> None:
+        app = Top(Asked(fake.url), 0.05, directory)
+        async with app.run_test(size=size) as pilot:
+            await until(pilot, lambda: plotted(app))
+            await play(pilot, app)
+
+    asyncio.run(run())
+
+
+def plotted(app: Top) -> bool:
+    """Whether the series of the run that is shown are there."""
+    return "step" in text(app, "plots") or "no run" in text(app, "runs")
+
+
+def text(app: Top, *panes: str) -> str:
+    """What stands in some panes, or on the whole screen."""
+    names = panes or (*Frame._fields, "status")
+    return "\n".join(str(app._panes[name].content) for name in names)
+
+
+async def until(pilot: Pilot[None], look: Callable[[], Any]) -> None:
+    """Wait until something is so."""
+
+    async def wait() -> None:
+        while not look():
+            await pilot.pause(0.01)
+
+    try:
+        await asyncio.wait_for(wait(), DEADLINE)
+    except asyncio.TimeoutError:
+        pytest.fail(f"did not come true within {DEADLINE:g} s: {look}")

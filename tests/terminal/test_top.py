@@ -1,0 +1,291 @@
+"""`trackside top` by its keys."""
+
+from __future__ import annotations
+
+import json
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from processes import DEADLINE
+from terminal.driving import driven, text, until
+from terminal.fake import alert, gpu, overview, run
+from textual.geometry import Region
+
+from trackside_daemon.terminal.asking import Answer, Asking, UnansweredError
+from trackside_daemon.terminal.panes import Help
+from trackside_daemon.terminal.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from terminal.fake import Fake
+    from textual.pilot import Pilot
+
+    from trackside_daemon.terminal.app import Top
+
+
+def chosen(app: Top) -> str:
+    """The name behind the mark."""
+    return next(line.split()[1] for line in text(app, "runs").splitlines() if line.startswith("> "))
+
+
+def test_all_that_the_daemon_says_is_on_80_by_24(fake: Fake) -> None:
+    async def play(pilot: Pilot[None], app: Top) -> None:
+        screen = text(app)
+        for said in ("gpu7", "cpu 34% of 16", "mem 41G/128G", "/ 61%", "gpt-small", "running", "2.125", "51.2ktok"):
+            assert said in screen
+        for said in ("1 critical +1", "loss 1.5", "tokens/s 51.2k", "97%", "71G/80G", "643W", "64C", "!power_cap"):
+            assert said in screen
+        assert "critical NonFinite" in screen
+        lines = screen.splitlines()
+        assert len(lines) == 24
+        assert {len(line) for line in lines} == {80}
+
+    driven(fake, play)
+
+
+def test_arrows_choose_a_run_and_its_series_are_asked_for(fake: Fake) -> None:
+    async def play(pilot: Pilot[None], app: Top) -> None:
+        assert chosen(app) == "gpt-small"
+        await pilot.press("down")
+        assert chosen(app) == "gpt-wide"
+        await until(pilot, lambda: fake.asked[-1]["run"] == ["gpt-wide-1"])
+        await until(pilot, lambda: "gpt-wide  loss 1.5" in text(app, "plots"))
+        await pilot.press("down", "up", "up")
+        assert chosen(app) == "gpt-small"
+
+    driven(fake, play)
+
+
+def test_a_click_chooses_a_run(fake: Fake) -> None:
+    async def play(pilot: Pilot[None], app: Top) -> None:
+        await pilot.click("#runs", offset=(5, 2))
+        await pilot.pause()
+        assert chosen(app) == "gpt-wide"
+
+    driven(fake, play)
+
+
+def test_a_chosen_run_stays_chosen_when_another_begins_and_gives_way_when_it_ends(fake: Fake) -> None:
+    async def play(pilot: Pilot[None], app: Top) -> None:
+        await pilot.press("down")
+        fake.overview = overview(runs=[run("newest"), *fake.overview["runs"]])
+        await until(pilot, lambda: "newest" in text(app, "runs"))
+        assert chosen(app) == "gpt-wide"
+        fake.overview = overview(runs=[run("newest")])
+        await until(pilot, lambda: "gpt-wide" not in text(app, "runs"))
+        assert chosen(app) == "newest"
+
+    driven(fake, play)
+
+
+def test_enter_gives_the_chosen_run_the_room_and_escape_takes_it_back(fake: Fake) -> None:
+    async def play(pilot: Pilot[None], app: Top) -> None:
+        before = len(text(app, "plots").splitlines())
+        await pilot.press("enter")
+        assert "gpt-wide" not in text(app, "runs")
+        assert len(text(app, "plots").splitlines()) > before
+        assert "gpt-small  loss" in text(app, "plots")
+        await pilot.press("escape")
+        assert "gpt-wide" in text(app, "runs")
+
+    driven(fake, play)
+
+
+def test_the_window_is_narrowed_moved_and_reset_and_no_more_points_come_than_dots(fake: Fake) -> None:
+    async def play(pilot: Pilot[None], app: Top) -> None:
+        await pilot.press("plus")
+        await until(pilot, lambda: fake.asked[-1].get("from") == ["500"] and "to" not in fake.asked[-1])
+        await pilot.press("left")
+        await until(pilot, lambda: (fake.asked[-1].get("from"), fake.asked[-1].get("to")) == (["250"], ["750"]))
+        assert "500 steps to 750" in text(app, "status")
+        await pilot.press("r")
+        await until(pilot, lambda: "from" not in fake.asked[-1])
+        assert all(int(one["points"][0]) <= 2 * 80 for one in fake.asked)
+        assert "steps to" not in text(app, "status")
+
+    driven(fake, play)
+
+
+def test_a_filter_is_typed_kept_and_ended(fake: Fake) -> None:
+    async def play(pilot: Pilot[None], app: Top) -> None:
+        await pilot.press("slash", *"WIDE")
+        await pilot.pause()
+        assert "gpt-small" not in text(app, "runs")
+        assert chosen(app) == "gpt-wide"
+        await pilot.press("enter")
+        assert app._filter.display is False
+        assert "filter 'WIDE'" in text(app, "status")
+        await pilot.press("slash", *"qs")  # letters here, not keys
+        await pilot.pause()
+        assert "no run fits 'qs'" in text(app, "runs")
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "gpt-small" in text(app, "runs")
+        assert app.view.filter == ""
+
+    driven(fake, play)
+
+
+def test_help_has_every_key_and_any_key_ends_it(fake: Fake) -> None:
+    async def play(pilot: Pilot[None], app: Top) -> None:
+        await pilot.press("question_mark")
+        assert isinstance(app.screen, Help)
+        fake.overview = overview(runs=[run("behind-the-help")])
+        await until(pilot, lambda: "behind-the-help" in text(app, "runs"))
+        await pilot.press("q")
+        assert not isinstance(app.screen, Help)
+        assert app.is_running
+
+    driven(fake, play)
+
+
+SNAPSHOTS = "trackside-top-*.json"
+
+
+def test_a_snapshot_is_a_file_with_what_was_said_and_overwrites_none(fake: Fake, tmp_path: Path) -> None:
+    async def play(pilot: Pilot[None], app: Top) -> None:
+        await pilot.press("s", "s")
+        files = sorted(tmp_path.glob(SNAPSHOTS))  # noqa: ASYNC240  a local directory
+        assert len(files) == 2
+        assert any(f"saved {file}" in text(app, "status").replace("\n", "") for file in files)
+        said = json.loads(files[0].read_text())
+        assert said["overview"] == fake.overview
+        assert said["run"] == "gpt-small-1"
+        assert {one["key"] for one in said["series"]} == {"loss", "tokens"}
+
+    driven(fake, play, size=(200, 24), directory=tmp_path)
+
+
+def test_a_snapshot_that_cannot_be_written_is_one_line(fake: Fake, tmp_path: Path) -> None:
+    async def play(pilot: Pilot[None], app: Top) -> None:
+        await pilot.press("s")
+        assert "not saved: " in text(app, "status")
+        assert "no such file or directory" in text(app, "status")
+
+    driven(fake, play, size=(300, 24), directory=tmp_path / "gone")
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c"])
+def test_q_ends_it(fake: Fake, key: str) -> None:
+    async def play(pilot: Pilot[None], app: Top) -> None:
+        await pilot.press(key)
+        assert not app.is_running
+
+    driven(fake, play)
+
+
+def test_it_follows_the_terminal_s_size(fake: Fake) -> None:
+    async def play(pilot: Pilot[None], app: Top) -> None:
+        fake.overview = overview(gpus=[gpu(number) for number in range(8)])
+        await until(pilot, lambda: " 7 " in text(app, "gpus"))
+        for width, height in ((160, 50), (80, 24), (60, 12)):
+            await pilot.resize_terminal(width, height)
+            await pilot.pause()
+            lines = text(app).splitlines()
+            assert {len(line) for line in lines} == {width}
+            assert len(lines) == height
+        await pilot.resize_terminal(160, 50)
+        await until(pilot, lambda: int(fake.asked[-1]["points"][0]) > 80)
+        assert "RANKS" in text(app, "runs")
+
+    driven(fake, play, size=(80, 24))
+
+
+PALETTE = {"critical": 1, "warning": 3, "info": 6, "running": 2}
+"""The words that have a colour, and its number in a terminal's palette."""
+
+
+def colours(app: Top, word: str) -> set[int | None]:
+    """The numbers of those in which a word stands on the screen; None for the terminal's own."""
+    found = set()
+    for pane in app._panes.values():
+        for strip in pane.render_lines(Region(0, 0, *pane.size)):
+            for text_, style, _ in strip:
+                if style is not None and word in text_:
+                    found.add(style.color.number if style.color is not None else None)
+    return found
+
+
+def test_severities_have_colours_of_the_terminal_s_palette(fake: Fake) -> None:
+    async def play(pilot: Pilot[None], app: Top) -> None:
+        assert {word: colours(app, word) - {None} for word in PALETTE} == {
+            word: {number} for word, number in PALETTE.items()
+        }
+
+    driven(fake, play)
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "xterm-mono")])
+def test_without_colour_severity_is_a_word(fake: Fake, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+
+    async def play(pilot: Pilot[None], app: Top) -> None:
+        assert [colours(app, word) for word in PALETTE] == [{None}] * 4
+        assert "critical NonFinite" in text(app, "alerts")
+        assert "1 critical +1" in text(app, "runs")
+
+    driven(fake, play)
+
+
+def test_names_are_text_and_steer_nothing(fake: Fake) -> None:
+    fake.overview = overview(
+        runs=[run("[red]x[/]"), run("a\x1b[31mb\nc"), run("損失")],
+        alerts=[alert("critical", "Own", summary="[bold]\x07 it\tis", run="[@click=app.bell]y[/]")],
+    )
+
+    async def play(pilot: Pilot[None], app: Top) -> None:
+        screen = text(app)
+        for said in ("[red]x[/]", r"a\x1b[31mb\nc", "損失", r"[@click=app.bell]y[/]: [bold]\x07 it\tis"):
+            assert said in screen
+        assert len(screen.splitlines()) == 24
+        assert 1 not in colours(app, "[red]x[/]")
+
+    driven(fake, play)
+
+
+def test_a_daemon_that_goes_is_one_line_and_what_it_said_stays_until_it_is_back(fake: Fake) -> None:
+    async def play(pilot: Pilot[None], app: Top) -> None:
+        fake.overview = None
+        await until(pilot, lambda: "no answer since" in text(app, "status"))
+        assert "trying on: " in text(app, "status")
+        assert "gpt-small" in text(app, "runs")
+        fake.token = "another"
+        await until(pilot, lambda: "a token is needed" in text(app, "status"))
+        fake.token = "secret"
+        fake.overview = overview(runs=[run("back-again")])
+        await until(pilot, lambda: "back-again" in text(app, "runs"))
+        assert "no answer" not in text(app, "status")
+
+    driven(fake, play, size=(160, 24))
+
+
+class Late:
+    """A daemon that is not there at first."""
+
+    def __init__(self) -> None:
+        self.there = False
+
+    def overview(self) -> dict[str, Any]:
+        if not self.there:
+            raise UnansweredError("nobody is there")
+        return overview()
+
+    def series(self, asked: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+        assert asked
+        return []
+
+
+def test_it_asks_at_once_when_told_so_and_finds_a_daemon_that_comes() -> None:
+    daemon, answers = Late(), SimpleQueue[Answer]()
+    asking = Asking(daemon, View().question, answers.put, 3600.0)
+    asking.start()
+    assert answers.get(timeout=DEADLINE).trouble == "nobody is there"
+    daemon.there = True
+    asking.now()
+    said = answers.get(timeout=DEADLINE).said
+    assert said is not None
+    assert said.overview == overview()
+    asking.end()

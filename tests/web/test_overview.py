@@ -1,0 +1,290 @@
+"""What the overview says of the state, of what fires and of the history."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from math import nan
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from speech import WALL, Speaker, pushed
+
+from trackside_daemon.collectors.cpu import SECONDS
+from trackside_daemon.collectors.network import FIELDS
+from trackside_daemon.metric import Batch, Sample
+from trackside_daemon.record import Alert, Opened, Taken
+from trackside_daemon.web.overview import whole as module
+from trackside_daemon.web.overview.alerts import Numbers
+from trackside_daemon.web.overview.curves import SHOWN, Curve
+from trackside_daemon.web.overview.speeds import Counters
+
+if TYPE_CHECKING:
+    from conftest import Site  # type: ignore[attr-defined]
+    from speech import House
+
+RECEIVED, SENT = (metric for column, metric in FIELDS if column in {0, 8})
+
+
+class Clock:
+    """The time of the house, for the overview."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+
+    def time(self) -> float:
+        return self._house.now.wall
+
+    def monotonic(self) -> float:
+        return self._house.now.monotonic
+
+
+@pytest.fixture(autouse=True)
+def clock(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "time", Clock(house))
+
+
+def overview(site: Site) -> dict[str, Any]:
+    """As the page answers it."""
+    found: dict[str, Any] = site.client().get("/api/v1/overview", headers=site.key).json()
+    return found
+
+
+def train(site: Site, house: House, who: Speaker, seconds: int, **totals: int) -> None:
+    """A step a second, ticks between; the loss falls by a tenth each, totals grow by *totals* a step."""
+    for _ in range(seconds):
+        house.after += 1.0
+        step = round(house.after)
+        grown = {name: getattr(who.totals, name) or 0 for name in totals}
+        house.push(who, {"loss": 100 - step / 10}, step, **{name: grown[name] + totals[name] for name in totals})
+        site.followed.note(house.now.monotonic)
+
+
+def test_a_run_has_its_numbers_rates_and_the_course_of_its_loss(site: Site, house: House) -> None:
+    who = Speaker("id-1", world=2, local_world=2)
+    house.hello(who, total_steps=100)
+    site.keep(Opened(who.id, who.hello(total_steps=100), "train", 0, WALL))
+    train(site, house, who, 20, tokens=500, samples=4)
+    (run,) = overview(site)["runs"]
+    assert run == {
+        "id": "id-1",
+        "name": "train",
+        "state": "running",
+        "attempt": 0,
+        "world_size": 2,
+        "started": WALL,
+        "step": 20,
+        "total_steps": 100,
+        "progress_ratio": 0.2,
+        "loss": 98.0,
+        "tokens_per_second": 500.0,
+        "samples_per_second": 4.0,
+        "last_step_time": WALL + 20,
+        "alerts": {"critical": 0, "warning": 0, "info": 0},
+        "sparkline": [100 - step / 10 for step in range(1, 21)],
+    }
+
+
+def test_what_nobody_has_measured_is_absent(site: Site, house: House) -> None:
+    house.hello(other := Speaker("id-0", name="other"))
+    train(site, house, other, 2, tokens=500)
+    house.after += 1.0
+    house.hello(Speaker("id-1"))
+    site.followed.note(house.now.monotonic)
+    said = overview(site)
+    assert said["host"].keys() == {"name", "cpus", "disks"}
+    assert said["gpus"] == said["alerts"] == []
+    (run,) = (one for one in said["runs"] if one["id"] == "id-1")
+    absent = {"step", "total_steps", "loss", "tokens_per_second", "samples_per_second", "step_seconds"}
+    assert not absent & run.keys()
+    assert run["sparkline"] == []
+
+
+def test_amounts_of_all_ranks_are_summed_and_the_loss_is_the_lowest_ranks(site: Site, house: House) -> None:
+    ranks = [Speaker("id-1", rank=rank, world=2, local_world=2) for rank in (1, 0)]
+    for who in ranks:
+        house.hello(who)
+    for step in range(1, 12):
+        house.after += 1.0
+        for who in ranks:
+            house.push(who, {"loss": float(who.identity.rank)}, step + who.identity.rank, tokens=step * 100)
+        site.followed.note(house.now.monotonic)
+    (run,) = overview(site)["runs"]
+    assert (run["tokens_per_second"], run["loss"], run["step"]) == (200.0, 0.0, 12)
+    assert set(run["sparkline"]) == {0.0}
+
+
+def test_a_loss_of_another_name_counts_where_there_is_no_loss(site: Site, house: House) -> None:
+    who = Speaker("id-1")
+    house.hello(who)
+    house.push(who, {"train/loss": nan}, 1)
+    site.followed.note(house.now.monotonic)
+    (run,) = overview(site)["runs"]
+    assert (run["loss"], run["sparkline"]) == ("nan", ["nan"])
+
+
+def test_a_run_that_stands_still_makes_no_tokens_a_second(site: Site, house: House) -> None:
+    who = Speaker("id-1")
+    house.hello(who)
+    train(site, house, who, 5, tokens=500)
+    assert overview(site)["runs"][0]["tokens_per_second"] == 500.0
+    house.after += 60.0
+    site.followed.note(house.now.monotonic)
+    assert overview(site)["runs"][0]["tokens_per_second"] == 0.0
+
+
+def test_what_a_run_did_before_this_daemon_comes_from_the_history(site: Site, house: House) -> None:
+    who = Speaker("id-1")
+    rows = [(float(step), step, (1000.0 - step,)) for step in range(300)]
+    shift = round((WALL - 50.0) * 1e9)
+    blocks = [Taken(who.id, number + 1, [pushed(["loss"], *rows[number * 10 :][:10])], shift) for number in range(30)]
+    site.keep(Opened(who.id, who.hello(), "train", 0, WALL), *blocks)
+    house.hello(who)
+    house.push(who, {"loss": 0.5}, 300, steps=300)
+    site.followed.note(house.now.monotonic)
+    (run,) = overview(site)["runs"]
+    assert 29 <= len(run["sparkline"]) <= SHOWN
+    assert run["sparkline"][0] == 1000.0 - 9
+    assert run["sparkline"][-1] == 0.5
+    assert run["sparkline"] == sorted(run["sparkline"], reverse=True)
+
+
+def test_a_run_that_ended_stays_while_it_lingers(site: Site, house: House) -> None:
+    for name in ("first", "second"):
+        house.after += 1.0
+        who = Speaker(name, name=name)
+        hello = who.hello(house.after)
+        hello.started += round(house.after * 1e9)
+        house.take(house.runs.hello(who.id, hello, house.now))
+    assert [run["name"] for run in overview(site)["runs"]] == ["second", "first"]
+    house.bye(who)
+    assert [run["state"] for run in overview(site)["runs"]] == ["finished", "starting"]
+    house.wait(61.0)
+    assert [run["name"] for run in overview(site)["runs"]] == ["first"]
+
+
+def test_the_machine_says_how_busy_it_is_and_what_its_network_carries(site: Site, house: House) -> None:
+    for second in (0, 1, 2):
+        house.after = float(second)
+        cpu = {"user": 10 + 0.5 * second, "idle": 90 + 1.0 * second, "iowait": 5 + 0.5 * second}
+        site.state.update(Batch("cpu", [Sample(SECONDS, (mode,), value) for mode, value in cpu.items()]))
+        traffic = [Sample(RECEIVED, (one,), 1000.0 * second) for one in ("eth0", "eth1", "lo")]
+        site.state.update(Batch("network", [*traffic, Sample(SENT, ("eth0",), 70.0 * second)]))
+        site.followed.note(house.now.monotonic)
+    host = overview(site)["host"]
+    assert host["cpu_ratio"] == 0.25
+    assert (host["receive_bytes_per_second"], host["transmit_bytes_per_second"]) == (2000.0, 70.0)
+
+
+def alert(
+    name: str, severity: str, after: float = 0.0, *, silenced: bool = False, run: str = "", **labels: str
+) -> Alert:
+    return Alert(name, severity, WALL + after, run, labels, f"{name}!", silenced=silenced)
+
+
+def test_what_fires_is_told_the_worst_first_with_the_ids_of_the_history(site: Site, house: House) -> None:
+    house.hello(who := Speaker("id-1"))
+    site.keep(Opened(who.id, who.hello(), "train", 0, WALL))
+    fires = [
+        alert("RunStarted", "info", run="id-1"),
+        alert("HostDisk", "warning", mountpoint="/data"),
+        Alert("LossSpike", "warning", WALL + 5, "id-1", {"run": "train", "rank": "3", "key": "loss"}, "it jumped"),
+        alert("GpuHot", "critical", 1, silenced=True, gpu="0", uuid="GPU-1"),
+    ]
+    site.firing.take(Batch("alerts", records=fires))
+    assert {one["id"] for one in overview(site)["alerts"]} == {None}
+    site.keep(*fires)
+    said = overview(site)
+    assert [one["alert"] for one in said["alerts"]] == ["LossSpike", "HostDisk", "RunStarted", "GpuHot"]
+    kept = {one["id"]: one["alert"] for one in site.client().get("/api/v1/alerts", headers=site.key).json()["alerts"]}
+    assert {one["id"]: one["alert"] for one in said["alerts"]} == kept
+    spike, disk = said["alerts"][:2]
+    del spike["id"], disk["id"]
+    assert spike == {
+        "alert": "LossSpike",
+        "severity": "warning",
+        "run": "id-1",
+        "name": "train",
+        "rank": 3,
+        "key": "loss",
+        "summary": "it jumped",
+        "started": WALL + 5,
+        "silenced": False,
+    }
+    assert disk["subject"] == "/data"
+    assert said["runs"][0]["alerts"] == {"critical": 0, "warning": 1, "info": 1}
+
+
+def test_what_does_not_fire_any_more_is_not_told(site: Site) -> None:
+    one = alert("HostDisk", "warning", mountpoint="/data")
+    site.firing.take(Batch("alerts", records=[one]))
+    over = Alert(one.alert, "critical", one.started, labels=one.labels, ended=WALL + 9)
+    site.firing.take(Batch("alerts", records=[over]))
+    assert overview(site)["alerts"] == []
+
+
+def test_a_history_that_cannot_be_read_takes_only_its_own_away(
+    site: Site, house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.hello(who := Speaker("id-1"), total_steps=10)
+    house.push(who, {"loss": 2.5}, 5)
+    site.firing.take(Batch("alerts", records=[alert("HostDisk", "warning")]))
+    site.followed.note(house.now.monotonic)
+
+    def damaged(*_: object) -> None:
+        raise ValueError("a damaged log row")
+
+    monkeypatch.setattr(module, "course", damaged)
+    monkeypatch.setattr(Numbers, "look", damaged)
+    for _ in range(2):
+        said = overview(site)
+        assert (said["runs"][0]["loss"], said["alerts"][0]["alert"]) == (2.5, "HostDisk")
+    assert len([line for line in caplog.messages if "cannot be read: a damaged log row" in line]) == 1
+
+
+def test_a_curve_of_any_length_is_short_and_even_and_ends_with_the_newest() -> None:
+    for steps in (1, 59, 60, 61, 121, 10_000):
+        curve = Curve(late=False)
+        for step in range(steps):
+            curve.add(step, float(step))
+            assert len(curve.shown()) <= SHOWN
+        shown = [float(one) for one in curve.shown()]
+        assert (shown[0], shown[-1]) == (0.0, steps - 1)
+        gaps = [after - before for before, after in pairwise(shown)][:-1]
+        assert not gaps or max(gaps) <= 2 * min(gaps)
+
+
+def test_a_curve_takes_no_step_twice_and_none_that_is_older() -> None:
+    curve = Curve(late=True)
+    curve.add(5, 1.0)
+    curve.add(5, 2.0)
+    curve.add(4, 3.0)
+    assert curve.missing
+    curve.fill([(1, 9.0), (5, 8.0)])
+    assert curve.shown() == [9.0, 1.0]
+    assert not curve.missing
+
+
+def test_counters_that_fall_begin_anew() -> None:
+    counters = Counters()
+    for time, value in ((0.0, 5.0), (1.0, 7.0), (2.0, 1.0)):
+        counters.add(time, (value,))
+    assert counters.growth() == (0.0, ())
+    counters.add(4.0, (9.0,))
+    assert counters.growth() == (2.0, (8.0,))
+
+
+def test_counters_that_grow_seldom_are_reckoned_from_one_growth_to_the_next() -> None:
+    counters = Counters()
+    for number in range(4):
+        counters.add(60.0 * number, (1000.0 * number,))
+    assert counters.growth() == (60.0, (1000.0,))
+    assert not counters.rest(now=4 * 60.0)
+    assert counters.rest(now=7 * 60.0)
+
+
+def test_it_is_json_of_one_line(site: Site, house: House) -> None:
+    house.hello(Speaker("id\n1", name="a\nb\ud800"))
+    body = site.client().get("/api/v1/overview", headers=site.key).content
+    assert b"\n" not in body
+    assert json.loads(body)["runs"][0]["name"] == "a\nb?"

@@ -1,0 +1,348 @@
+"""Who listens to the stream: one making for all, no queue behind who is slow, an end for everybody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from processes import DEADLINE
+from speech import WALL, Speaker, pushed
+
+from trackside_daemon.record import Opened, Taken
+from trackside_daemon.web.overview import pages as pages_module
+from trackside_daemon.web.overview import stream as module
+from trackside_daemon.web.overview.stream import COMMENT, Frame, FullError, Listener, Stream, event
+from trackside_daemon.web.server import ABORT
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from conftest import Site  # type: ignore[attr-defined]
+    from speech import House
+    from starlette.types import Message
+
+
+class Maker:
+    """Makes frames that are numbered, and counts them."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.wanted: list[set[str]] = []
+
+    def __call__(self, wanted: Collection[str]) -> Frame:
+        self.made += 1
+        self.wanted.append(set(wanted))
+        return Frame(event("overview", b"%d" % self.made), {run: event("run", run.encode()) for run in wanted})
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second takes a fiftieth of one."""
+    monkeypatch.setattr(module, "PERIOD", 0.02)
+
+
+async def told(listener: Listener) -> list[bytes]:
+    """The next that it is told, without comments."""
+    found = await asyncio.wait_for(listener.next(), DEADLINE)
+    assert found is not None
+    return [one.replace(COMMENT, b"") for one in found]
+
+
+def test_all_are_told_the_same_bytes_that_were_made_once(quick: None) -> None:
+    maker = Maker()
+    stream = Stream(maker)
+
+    async def listen() -> None:
+        listeners = [stream.join() for _ in range(50)]
+        for _ in range(5):
+            frames = [await asyncio.wait_for(one.next(), DEADLINE) for one in listeners]
+            first = frames[0]
+            assert first is not None
+            assert all(frame is not None and frame[0] is first[0] for frame in frames)
+        assert maker.made == 5
+        for one in listeners:
+            stream.leave(one)
+
+    asyncio.run(listen())
+
+
+def test_nothing_is_made_while_nobody_listens(quick: None) -> None:
+    maker = Maker()
+    stream = Stream(maker)
+
+    async def listen() -> None:
+        assert maker.made == 0
+        listener = stream.join()
+        await told(listener)
+        going = stream._going
+        assert going is not None
+        stream.leave(listener)
+        await asyncio.wait([going])
+        assert going.cancelled()
+        assert stream._going is None
+        again = stream.join()
+        made = maker.made
+        while maker.made == made:
+            await told(again)
+        stream.leave(again)
+
+    asyncio.run(listen())
+
+
+def test_who_comes_between_two_is_told_the_last_at_once_and_none_is_made_for_him(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "PERIOD", 3600.0)
+    maker = Maker()
+    stream = Stream(maker)
+
+    async def listen() -> None:
+        first = await told(one := stream.join())
+        stream.leave(one)
+        for _ in range(20):
+            another = stream.join()
+            assert await told(another) == first
+            stream.leave(another)
+        assert maker.made == 1
+
+    asyncio.run(listen())
+
+
+def test_who_is_slow_gets_the_newest_and_nothing_waits_for_him(quick: None) -> None:
+    maker = Maker()
+    stream = Stream(maker)
+
+    async def listen() -> None:
+        slow, fast = stream.join(), stream.join()
+        for _ in range(10):
+            newest = await told(fast)
+        assert await told(slow) == newest
+        assert slow._frame is None
+
+    asyncio.run(listen())
+
+
+def test_who_listens_to_a_run_is_told_of_it_besides_and_others_are_not(quick: None) -> None:
+    maker = Maker()
+    stream = Stream(maker)
+
+    async def listen() -> None:
+        one, two, none = stream.join("a"), stream.join("b"), stream.join()
+        assert [(await told(who))[1:] for who in (one, two, none)] == [[event("run", b"a")], [event("run", b"b")], []]
+        stream.leave(two)
+        made = maker.made
+        while maker.made <= made + 1:
+            await told(one)
+        assert maker.wanted[-1] == {"a"}
+
+    asyncio.run(listen())
+
+
+def test_more_than_may_listen_do_not(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LISTENERS", 2)
+    stream = Stream(Maker())
+
+    async def listen() -> None:
+        first = stream.join()
+        stream.join()
+        with pytest.raises(FullError):
+            stream.join()
+        stream.leave(first)
+        await told(stream.join())
+
+    asyncio.run(listen())
+
+
+def test_a_comment_comes_now_and_then(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CALM_SECONDS", 3 * module.PERIOD)
+    stream = Stream(Maker())
+
+    async def listen() -> None:
+        listener = stream.join()
+        comments = 0
+        while comments < 3:
+            (one,) = await asyncio.wait_for(listener.next(), DEADLINE) or []
+            comments += one.endswith(COMMENT)
+
+    asyncio.run(listen())
+
+
+def test_what_cannot_be_made_is_logged_once_and_ends_no_stream(quick: None, caplog: pytest.LogCaptureFixture) -> None:
+    failing = threading.Event()
+    maker = Maker()
+
+    def make(wanted: Collection[str]) -> Frame:
+        if failing.is_set():
+            maker.made += 1
+            raise RuntimeError("broken")
+        return maker(wanted)
+
+    async def listen() -> None:
+        listener = Stream(make).join()
+        await told(listener)
+        failing.set()
+        made = maker.made
+        while maker.made < made + 3:
+            assert not b"".join(await told(listener)).startswith(b"event")
+        failing.clear()
+        while not await told(listener):
+            pass
+
+    asyncio.run(listen())
+    assert len([one for one in caplog.messages if one.startswith("the overview cannot be made")]) == 1
+
+
+def test_at_the_end_all_are_told_so_and_nobody_may_begin(quick: None) -> None:
+    stream = Stream(Maker())
+
+    async def listen() -> None:
+        listener = stream.join()
+        await told(listener)
+        await asyncio.to_thread(stream.stop)
+        while await asyncio.wait_for(listener.next(), DEADLINE) is not None:
+            pass
+        with pytest.raises(FullError):
+            stream.join()
+
+    asyncio.run(listen())
+
+
+class Asked:
+    """The application, asked by hand as a server asks it, until the client goes."""
+
+    def __init__(
+        self,
+        site: Site,
+        path: str = "/api/v1/stream",
+        query: str = "",
+        *,
+        more: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.heard: asyncio.Queue[Message] = asyncio.Queue()
+        self.left = asyncio.Event()
+        headers = [(b"host", b"127.0.0.1"), (b"authorization", f"Bearer {site.token.value}".encode())]
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": path,
+            "raw_path": path.encode(),
+            "headers": headers,
+            "query_string": query.encode(),
+            "root_path": "",
+            "scheme": "http",
+            **more,
+        }
+        app = site.client()._transport.app
+        self.task = asyncio.ensure_future(app(scope, self._receive, self.send))
+
+    async def send(self, message: Message) -> None:
+        await self.heard.put(message)
+
+    async def _receive(self) -> Message:
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def hear(self) -> Message:
+        return await asyncio.wait_for(self.heard.get(), DEADLINE)
+
+    async def end(self) -> None:
+        await asyncio.wait_for(self.task, DEADLINE)
+
+
+def test_a_client_that_goes_is_forgotten(site: Site) -> None:
+    async def listen() -> None:
+        asked = Asked(site)
+        start, body = await asked.hear(), await asked.hear()
+        assert (start["status"], dict(start["headers"])[b"content-type"]) == (200, b"text/event-stream")
+        assert body["body"].startswith(b"event: overview\ndata: {")
+        asked.left.set()
+        await asked.end()
+        assert site.pages._told._listeners == set()
+        assert site.pages._told._going is None
+
+    asyncio.run(listen())
+
+
+class Stuck(Asked):
+    """One whose connection takes nothing any more."""
+
+    async def send(self, message: Message) -> None:
+        await super().send(message)
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(("patience", "stops"), [(0.05, False), (3600.0, True)])
+def test_a_client_that_takes_nothing_is_cut_off_in_the_end(
+    site: Site, monkeypatch: pytest.MonkeyPatch, patience: float, stops: bool
+) -> None:
+    monkeypatch.setattr(pages_module, "PATIENCE_SECONDS", patience)
+
+    async def listen() -> None:
+        cut = asyncio.Event()
+        asked = Stuck(site, more={ABORT: cut.set})
+        while (await asked.hear())["type"] != "http.response.body":
+            pass
+        if stops:
+            site.pages.stop()
+        await asyncio.wait_for(cut.wait(), DEADLINE)
+        asked.left.set()
+        await asked.end()
+        assert site.pages._told._listeners == set()
+
+    asyncio.run(listen())
+
+
+def test_a_run_s_events_have_the_newest_sample_of_each_key_and_rank(site: Site, house: House) -> None:
+    shift = round((WALL - 50.0) * 1e9)
+    for rank in (0, 1):
+        who = Speaker("id-1", rank=rank, world=2)
+        first = Taken(who.id, 1, [pushed(["loss", "eval/f1"], (1.0, 1, (9.0, float("nan"))))], shift)
+        more = Taken(who.id, 2, [pushed(["loss"], (2.0, 2, (8.0,)), (3.0, 3, (7.0 + rank,)))], shift)
+        site.keep(Opened(who.id, who.hello(), "train", 0, WALL), first, more)
+
+    async def listen() -> bytes:
+        asked = Asked(site, query="run=train")
+        while b"event: run\n" not in (said := (await asked.hear()).get("body", b"")):
+            pass
+        asked.left.set()
+        await asked.end()
+        return bytes(said)
+
+    said = json.loads(asyncio.run(listen()).split(b"data: ", 1)[1])
+    assert said["values"] == {
+        "loss": {"0": [3, WALL + 3, 7.0], "1": [3, WALL + 3, 8.0]},
+        "eval/f1": {"0": [1, WALL + 1, "nan"], "1": [1, WALL + 1, "nan"]},
+    }
+    assert (said["id"], said["step"]) == ("id-1", 3)
+
+
+def test_a_run_that_nobody_knows_is_said(site: Site) -> None:
+    answer = site.client().get("/api/v1/stream?run=nothing", headers=site.key)
+    assert answer.status_code == 404
+
+
+def test_who_may_not_ask_does_not_listen(site: Site) -> None:
+    for path in ("overview", "stream"):
+        assert site.client().get(f"/api/v1/{path}").status_code == 401
+        assert site.client().get(f"/api/v1/{path}", headers={**site.key, "Host": "evil.example"}).status_code == 421
+        assert site.client().get(f"/api/v1/{path}?token={site.token.value}").status_code == 401
+        assert site.client().ask("POST", f"/api/v1/{path}", headers=site.key).status_code == 405
+    assert site.overview.makings == 0
+
+
+def test_a_head_of_the_stream_ends(site: Site) -> None:
+    head = site.client().ask("HEAD", "/api/v1/stream", headers=site.key)
+    assert (head.status_code, head.headers["Content-Type"]) == (200, "text/event-stream")
+    assert site.overview.makings == 0
+
+
+def test_one_too_many_is_told_what_to_do(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LISTENERS", 0)
+    answer = site.client().get("/api/v1/stream", headers=site.key)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+    assert answer.json()["error"]["reason"] == "busy"
