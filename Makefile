@@ -22,6 +22,9 @@ demo: $(VENV)/.demo
 	@$(BIN)/trackside demo
 
 test: $(VENV)/.dev system check
+	$(SAY) 'what the unit leaves open, of 10 (systemd-analyze security): 2.0 at most'
+	@alone=$$(mktemp -d) && cp deploy/systemd/trackside.service $$alone && \
+	systemd-analyze security --offline=true --no-pager $$alone/trackside.service | tail -1; rm -r $$alone
 	$(SAY) 'tests, two files at a time'
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
@@ -42,6 +45,7 @@ bench: $(VENV)/.dev $(RIVALS)/.installed
 	@PYTHONPATH=tests:. $(BIN)/python bench/ingest.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/detectors.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/notifications.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/stream.py
 
 check: $(VENV)/.dev
 	$(SAY) 'lint, types, import contracts'
@@ -54,12 +58,14 @@ format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix --quiet || true
 	@$(BIN)/ruff format
 
-# Debian's own Prometheus, Alertmanager, node_exporter and Chromium, for the end-to-end tests, and a compiler for the fake
-# driver (gcc alone would lack the C headers, which it only recommends).
+# Debian's own Prometheus, Alertmanager, VictoriaMetrics, node_exporter, Slurm, systemd's tools, Chromium, tmux and curl,
+# for the end-to-end tests, and a compiler for the fake driver (gcc alone would lack the C headers, which it only recommends). A
+# package whose command has another name says so.
 .PHONY: system
-SYSTEM := prometheus prometheus-alertmanager prometheus-node-exporter chromium g++
+SYSTEM := prometheus prometheus-alertmanager victoria-metrics prometheus-node-exporter slurmctld slurmd chromium g++ systemd tmux curl
+COMMAND_systemd := systemd-analyze
 system:
-	@missing=$$(for name in $(SYSTEM); do command -v $$name >/dev/null || echo $$name; done); \
+	@missing=$$($(foreach name,$(SYSTEM),command -v $(or $(COMMAND_$(name)),$(name)) >/dev/null || echo $(name);)); \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	if [ "$$(id -u)" != 0 ]; then \
 	  echo "this needs $$missing; run: sudo apt-get install --no-install-recommends $$missing"; exit 2; fi; \

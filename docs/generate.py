@@ -33,7 +33,9 @@ from trackside_daemon.sampler import Sampler
 from trackside_daemon.training import families
 
 DOCS = Path(__file__).parent
-RULES = DOCS.parent / "deploy" / "prometheus" / "trackside.rules.yml"
+DEPLOY = DOCS.parent / "deploy"
+RULES = DEPLOY / "prometheus" / "trackside.rules.yml"
+MANIFEST = DEPLOY / "kubernetes" / "components" / "prometheus" / "prometheusrule.yaml"
 HOST = (
     *(CpuCollector, LoadCollector, MemoryCollector, VmstatCollector, PressureCollector, DiskCollector),
     *(FilesystemCollector, NetworkCollector, InfinibandCollector, CgroupCollector, ProcessCollector, TimeCollector),
@@ -86,7 +88,8 @@ A flag counts before the environment, and that before the file. Durations are `5
 seconds, sizes `10GiB`, `500MB` or a number of bytes; in the environment, lists are separated by commas. `trackside
 check-config FILE` says what is wrong with a file. On SIGHUP, or by `POST /-/reload` when `web.enable-lifecycle` allows
 it, the daemon reads it again; `sample.interval`, `run.linger`, `storage.interval`, `storage.retention.*`, `alerts.off`,
-`alerts.sinks.*` and `log.*` change at once, the others need a restart.
+`alerts.sinks.*` and `log.*` change at once, the others need a restart. The file of `web.config.file` is read anew by
+itself: [TLS and passwords](web.md).
 
 | setting | variable | what it is |
 |---|---|---|
@@ -167,6 +170,8 @@ The client reads these, and the daemon leaves them alone:
 | `TRACKSIDE_DISABLED` | `1` turns the client off |
 | `POD_NAME`, `POD_NAMESPACE`, `CONTAINER_NAME` | where in Kubernetes the training runs, [set by its manifest](host.md#in-containers-and-kubernetes) |
 
+Our commands read `TRACKSIDE_WEB__CREDENTIALS_FILE`, the file of [`--web.credentials-file`](web.md#our-commands).
+
 Without an endpoint the client looks for `push.sock` in `$XDG_RUNTIME_DIR/trackside`, `/run/user/UID/trackside`,
 `/tmp/trackside-UID` and `/run/trackside`, in this order; the daemon binds in the first of them that it may use. Only
 the last is looked at when it belongs to another user: [other users](other-machines.md#other-users-of-this-machine).
@@ -220,15 +225,25 @@ def configuration_page() -> str:
     return CONFIGURATION + "".join(rows) + ALERTS + SINKS + STORAGE + CLIENT
 
 
+def _groups() -> list[rule_file.Group]:
+    """The rules of a daemon without a configuration."""
+    return rule_file.groups(AlertsSection(), watching.families(), rule_file.Wanted())
+
+
 def rules() -> str:
-    """deploy/prometheus/trackside.rules.yml: the rules of a daemon without a configuration."""
-    groups = rule_file.groups(AlertsSection(), watching.families(), rule_file.Wanted())
-    return rule_text.prometheus(groups, "trackside rules")
+    """deploy/prometheus/trackside.rules.yml."""
+    return rule_text.prometheus(_groups(), "trackside rules")
+
+
+def manifest() -> str:
+    """The same as a PrometheusRule, in deploy/kubernetes."""
+    return rule_text.kubernetes(_groups(), "trackside rules --format kubernetes", {}, "")
 
 
 def main() -> None:
     """Write them."""
     RULES.write_text(rules(), encoding="utf-8")
+    MANIFEST.write_text(manifest(), encoding="utf-8")
     (DOCS / "metrics.md").write_text(metrics_page(), encoding="utf-8")
     (DOCS / "configuration.md").write_text(configuration_page(), encoding="utf-8")
 

@@ -6,7 +6,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -113,8 +113,13 @@ def start_daemon(place: Path) -> Iterator[Callable[..., Daemon]]:
     """Starts daemons with flags, and ends them when the test does."""
     started: list[Daemon] = []
 
-    def start(*flags: str, directory: Path = place, environ: Mapping[str, str] | None = None) -> Daemon:
-        started.append(Daemon(directory, *flags, environ=environ))
+    def start(
+        *flags: str,
+        directory: Path = place,
+        environ: Mapping[str, str] | None = None,
+        asking: Mapping[str, Any] | None = None,
+    ) -> Daemon:
+        started.append(Daemon(directory, *flags, environ=environ, asking=asking))
         return started[-1]
 
     yield start

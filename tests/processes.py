@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 import pytest
@@ -43,17 +43,24 @@ class Daemon:
         flags: Further ones; another ``--push.endpoint`` is taken beside the one in the directory.
         environ: Variables to set.
         launcher: A command that starts it.
+        asking: What `httpx` needs to be let in, such as ``verify`` and ``auth``.
 
     Attributes:
-        url: ``http://127.0.0.1:PORT``.
+        url: ``http://127.0.0.1:PORT``, or ``https``.
         directory: Holds the push socket and the token.
         endpoint: Where it takes pushes.
         history: Where it keeps its history.
     """
 
     def __init__(
-        self, directory: Path, *flags: str, environ: Mapping[str, str] | None = None, launcher: Sequence[str] = ()
+        self,
+        directory: Path,
+        *flags: str,
+        environ: Mapping[str, str] | None = None,
+        launcher: Sequence[str] = (),
+        asking: Mapping[str, Any] | None = None,
     ) -> None:
+        self._asking = asking or {}
         self.directory = directory
         self.endpoint = f"ipc://{directory}/push.sock"
         self.history = directory / "history"
@@ -90,9 +97,8 @@ class Daemon:
 
     def get(self, path: str, **headers: str) -> httpx.Response:
         """Ask for a page."""
-        return httpx.get(
-            self.url + path, headers={name.replace("_", "-"): value for name, value in headers.items()}, trust_env=False
-        )
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        return httpx.get(self.url + path, headers=given, trust_env=False, **self._asking)
 
     def api(self, path: str) -> httpx.Response:
         """Ask the API, with the token."""
@@ -119,7 +125,7 @@ class Daemon:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.log.append(line)
-            if (found := re.search(r"serves (http://\S+)", line)) is not None:
+            if (found := re.search(r"serves (https?://\S+)", line)) is not None:
                 self.url = found[1]
                 self._address.set()
         self._address.set()

@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from trackside_daemon.alert_sections import RuleSection, ThresholdsSection
 from trackside_daemon.config import (
     CLIENT_VARIABLES,
+    WEB_CONFIGURATION,
     Config,
     ConfigError,
     check_roots,
@@ -24,6 +25,7 @@ from trackside_daemon.config import (
 )
 from trackside_daemon.quantities import seconds, size_bytes
 from trackside_daemon.sections import PathSection
+from trackside_daemon.web.config import WebConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,6 +98,7 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "run.linger": ("5m", 300.0),
         "web.listen_address": (":1", ":1"),
         "web.allowed_hosts": ("a, b,", ("a", "b")),
+        "web.config.file": ("/web.yml", "/web.yml"),
         "web.public_read": ("true", True),
         "web.enable_lifecycle": ("1", True),
         "push.endpoint": ("ipc:///a,tcp://127.0.0.1:1", ("ipc:///a", "tcp://127.0.0.1:1")),
@@ -246,6 +249,10 @@ def test_a_list_may_be_one_or_be_separated_by_commas(
     assert load(file(f"web: {{allowed-hosts: {text}}}")).web.allowed_hosts == hosts
 
 
+def test_the_keys_of_a_web_configuration_are_known() -> None:
+    assert set(WebConfig.model_fields) == WEB_CONFIGURATION
+
+
 @pytest.mark.parametrize(
     "text", ["", "# nothing", "---", "sample:", "sample:\n  # interval: 2s\nweb: {listen-address:}"]
 )
@@ -261,6 +268,10 @@ def test_what_is_left_empty_has_its_default(file: Callable[[str], Path], text: s
         ("web: {listen-adress: x}", "web.listen-adress: no such setting; did you mean web.listen-address?"),
         ("collector: {discs: {enabled: true}}", "collector.discs: no such setting"),
         ("zzz: 1", "zzz: no such setting"),
+        (
+            "tls_server_config: {cert_file: a}",
+            "tls-server-config: no such setting; it stands in a web configuration, the file of --web.config.file",
+        ),
         ("1: 2", "1: no such setting"),
         ("sample: 5", "sample: is a section of settings, got 5"),
         ("sample: [1]", "sample: is a section of settings, got [1]"),
@@ -499,6 +510,7 @@ def test_an_unknown_variable_is_one_warning_and_no_error(
         "TRACKSIDE_FOO_SERVICE_PORT_HTTP",
         "TRACKSIDE_FOO_BAR_PORT_80_TCP",
         "TRACKSIDE_LOG__LEVEL",
+        "TRACKSIDE_WEB__CREDENTIALS_FILE",
     ],
 )
 def test_what_the_client_owns_and_what_kubernetes_puts_there_is_no_warning(

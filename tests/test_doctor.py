@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import shutil
 import subprocess
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from authorities import Authority
 from processes import DEADLINE, clean_environ, command, eventually
 
 from trackside_daemon import __version__
@@ -333,3 +335,18 @@ def test_a_collector_that_fails_is_told_with_its_reason_and_one_with_nothing_to_
     _, lines = run(place)
     assert any(one.startswith("warn collector cpu: fails: ") and "stat" in one for one in lines)
     assert not any("pressure" in one for one in lines)
+
+
+def test_a_certificate_that_soon_ends_is_told(start_daemon: Callable[..., Daemon], place: Path, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    authority.issue("server", until=datetime.now(timezone.utc) + timedelta(days=7, hours=1))
+    (tmp_path / "web.yml").write_text("tls_server_config: {cert_file: server.pem, key_file: server.key}")
+    (tmp_path / "credentials.yml").write_text("tls_config: {ca_file: ca.pem}")
+    flags = ("--no-collector.gpu", f"--web.config.file={tmp_path}/web.yml")
+    daemon = start_daemon(*flags, asking={"verify": authority.trust()})
+    _, lines = run(place, TRACKSIDE_WEB__CREDENTIALS_FILE=str(tmp_path / "credentials.yml"))
+    assert lines[1] == f"warn certificate: that of {daemon.url} ends in 7 days; put a new one in its place"
+    _, lines = run(place, TRACKSIDE_WEB__CREDENTIALS_FILE=str(tmp_path / "absent.yml"))
+    assert lines[0] == (
+        f"FAIL daemon: --web.credentials-file: {tmp_path}/absent.yml: no such file or directory; name a file that you may read"
+    )

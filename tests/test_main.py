@@ -237,12 +237,12 @@ def test_the_status_says_how_the_daemon_does(daemon: Daemon) -> None:
 
     eventually(lambda: status()["metrics"]["trackside_ingest_messages_total"])
     said = status()
-    where = {"listen_address", "push_endpoints", "storage_path"}
+    where = {"listen_address", "url", "push_endpoints", "storage_path"}
     assert set(said) == {"version", "started", "gpus", "nvml", "collectors", "notifications", "metrics", *where}
     assert (said["gpus"], set(said["nvml"]) >= {"error", "absent", "expected", "paused_until"}) == ([], True)
     assert said["storage_path"] == str(daemon.history)
     assert (said["version"], said["push_endpoints"]) == (__version__, [daemon.endpoint])
-    assert f"http://{said['listen_address']}" == daemon.url
+    assert f"http://{said['listen_address']}" == said["url"] == daemon.url
     metrics = said["metrics"]
     assert set(metrics["trackside_collector_success"]) >= {"cpu", "memory", "cgroup", "process", "gpu", "nvml", "ranks"}
     assert {name for name, how in said["collectors"].items() if how == {"state": "ok"}} >= {"cpu", "memory", "process"}

@@ -335,7 +335,13 @@ def hold(path: Path) -> int:
         BlockingIOError: Another process has it.
         OSError: It cannot be opened.
     """
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        file = os.open(
+            path, flags
+        )  # with O_CREAT another user's is refused in a sticky directory (fs.protected_regular)
+    except FileNotFoundError:
+        file = os.open(path, flags | os.O_CREAT, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _share(file, path.parent)

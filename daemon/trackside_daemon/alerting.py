@@ -11,6 +11,7 @@ from trackside_daemon.alerts.book import Book
 from trackside_daemon.alerts.delivery import Delivery
 from trackside_daemon.alerts.evidence.gathering import Evidence
 from trackside_daemon.alerts.evidence.sources import Sources
+from trackside_daemon.alerts.firing import Firing
 from trackside_daemon.alerts.kept import usable
 from trackside_daemon.alerts.off import Off
 from trackside_daemon.alerts.silences import Silences
@@ -56,6 +57,7 @@ class Alerting:
         watchers: Who looks for trouble, for the pipeline.
         book: Decides what fires.
         told: Who is told of that.
+        firing: What fires, for pages that show it.
 
     Raises:
         RuleError: A rule of the user's cannot be used.
@@ -88,7 +90,8 @@ class Alerting:
         self._delivery.restore([*map(self._as_it_ended, ended), *fired])
         sources = Sources(state, history.database, ask, processes, lambda: history.writer.written(WRITTEN_SECONDS))
         self._evidence = Evidence(sources, lambda batch: push([batch]))
-        self.told = (self._evidence, self._delivery)
+        self.firing = Firing(fired)
+        self.told = (self._evidence, self._delivery, self.firing)
 
     def start(self) -> None:
         """Look for evidence, and tell."""

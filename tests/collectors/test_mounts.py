@@ -204,11 +204,13 @@ def test_read_only_is_what_the_first_process_sees(table: Table) -> None:
     table.unmount(20)
     table.mount("/", "ext4", options="ro,relatime")
     number = table.mount("/data", "xfs", options="ro,relatime")
+    own = (table.proc / "self" / "mountinfo").read_text()
+    (table.proc / "1").mkdir()
+    (table.proc / "1" / "mountinfo").write_text(own)
     for path in ("/", "/data"):
         mount = mount_of(table, path)
         assert mount is not None
         assert mount.readonly
-    (table.proc / "1").mkdir()
     (table.proc / "1" / "mountinfo").write_text(
         f"5 1 0:{table.numbers['/']} / / rw - ext4 disk rw\n6 5 0:{number + 1} / /data rw - xfs another-disk rw\n"
     )
@@ -217,6 +219,20 @@ def test_read_only_is_what_the_first_process_sees(table: Table) -> None:
     assert not root.readonly
     assert data is not None
     assert data.readonly
+
+
+def test_where_all_is_read_only_for_a_service_the_file_system_says_whether_it_is(table: Table) -> None:
+    """Without CAP_SYS_PTRACE a service cannot read what the first process sees."""
+    table.unmount(20)
+    table.mount("/", "ext4", options="ro,relatime")
+    table.mount("/data", "xfs", options="ro,relatime")
+    table.mount("/broken", "ext4", options="ro,relatime", more="ro")
+    mounts = {path: mount_of(table, path) for path in ("/", "/data", "/broken")}
+    assert {path: mount.readonly for path, mount in mounts.items() if mount is not None} == {
+        "/": False,
+        "/data": False,
+        "/broken": True,
+    }
 
 
 def test_a_mount_of_the_host_that_is_not_below_the_root_is_known(table: Table) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from end_to_end.prometheus import Prometheus
@@ -26,7 +26,7 @@ def start_prometheus(tmp_path: Path) -> Iterator[Callable[..., Prometheus]]:
     """Starts Prometheus with an address as its target, once."""
     with ExitStack() as ends:
 
-        def start(url: str, **scrape: object) -> Prometheus:
+        def start(url: str, **scrape: Any) -> Prometheus:
             return ends.enter_context(Prometheus(tmp_path, url, **scrape))
 
         yield start

@@ -8,6 +8,7 @@ from html import unescape
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from authorities import hashed
 from processes import DEADLINE, eventually
 
 from trackside_daemon.web.app import STATIC
@@ -122,3 +123,14 @@ def test_the_page_asks_nobody_else_and_has_nothing_inline(daemon: Daemon) -> Non
             file
         )
     assert {file.suffix for file in STATIC.iterdir()} == {".html", ".js", ".css"}
+
+
+@pytest.mark.parametrize("fragment", ["", "#token=of-another-time"])
+def test_with_a_password_of_the_web_configuration_it_needs_no_token(
+    start_daemon: Callable[..., Daemon], look: Callable[[str], Page], tmp_path: Path, fragment: str
+) -> None:
+    (tmp_path / "web.yml").write_text(f"basic_auth_users: {{ada: '{hashed('lovelace')}'}}")
+    flags = (f"--web.config.file={tmp_path}/web.yml", "--no-collector.gpu")
+    daemon = start_daemon(*flags, asking={"auth": ("ada", "lovelace")})
+    page = look(daemon.url.replace("//", "//ada:lovelace@") + f"/{fragment}")
+    assert "None yet. Add trackside.push" in page.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -13,6 +14,12 @@ from processes import ROOT, clean_environ
 
 PATIENCE = 300.0
 """Seconds for what builds and installs."""
+GRAFANA = {
+    str(file.relative_to(ROOT / "grafana"))
+    for folder in ("dashboards", "provisioning")
+    for file in (ROOT / "grafana" / folder).rglob("*.*")
+}
+"""The files for Grafana, from the root of theirs."""
 
 
 def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -49,7 +56,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_holds_both_packages_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0].removesuffix(".dist-info") for name in names} == {
+    assert {name.split("/")[0].removesuffix(".dist-info").removesuffix(".data") for name in names} == {
         "trackside",
         "trackside_daemon",
         wheel.name.removesuffix("-py3-none-any.whl"),
@@ -58,8 +65,34 @@ def test_the_wheel_holds_both_packages_and_nothing_else(wheel: Path) -> None:
     assert static
     expected = {f"trackside_daemon/web/static/{name}" for name in static}
     expected |= {"trackside/py.typed", "trackside_daemon/py.typed"}
+    expected |= {f"trackside_daemon/grafana/{name}" for name in GRAFANA}
     assert expected <= set(names)
     assert not [name for name in names if "test_" in name or name.endswith((".pyc", ".ipynb"))]
+
+
+def test_the_wheel_brings_what_systemd_needs(installed: Path) -> None:
+    """Where docs/install.md takes it from."""
+    place, brought = ROOT / "deploy" / "systemd", installed.parent / "share" / "trackside" / "systemd"
+    files = {path.relative_to(place): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    assert Path("trackside.service") in files
+    assert {path.relative_to(brought): path.read_bytes() for path in brought.rglob("*") if path.is_file()} == files
+
+
+def test_by_way_of_the_sdist_the_wheel_is_the_same(wheel: Path, tmp_path: Path) -> None:
+    good(run(sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, ROOT, cwd=tmp_path))
+    [other] = tmp_path.glob("*.whl")
+    assert {one.filename: one.CRC for one in zipfile.ZipFile(other).infolist()} == {
+        one.filename: one.CRC for one in zipfile.ZipFile(wheel).infolist()
+    }
+
+
+def test_an_installed_user_gets_the_dashboards(installed: Path, tmp_path: Path) -> None:
+    libraries = sysconfig.get_path("purelib")  # what the extra [daemon] would bring; it comes last, after the wheel
+    code = f"import sys; sys.path.append({libraries!r}); from trackside_daemon.__main__ import main; main()"
+    printed = good(run(installed / "python", "-c", code, "dashboards", tmp_path / "grafana", cwd=tmp_path))
+    assert printed.count("\n") == len(GRAFANA - {"dashboards/.lint"})
+    got = {one.name: one.read_bytes() for one in (tmp_path / "grafana" / "dashboards" / "trackside").iterdir()}
+    assert got == {one.name: one.read_bytes() for one in (ROOT / "grafana" / "dashboards").glob("*.json")}
 
 
 def test_a_training_pays_for_two_packages_only(installed: Path) -> None:

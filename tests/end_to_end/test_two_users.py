@@ -1,13 +1,11 @@
 """A daemon of one user and trainings of others: who shares its group pushes, who does not is told so.
 
-Users and groups are numbers that nobody has. They have to be able to run this Python: where it, or the project, lies
-behind a directory that is closed to them, such as /root, they get it in a mount namespace of their own.
+Users and groups are numbers that nobody has.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from processes import DEADLINE, ROOT, Daemon, clean_environ, eventually
+from users import launcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,35 +35,6 @@ sys.stdin.readline()
 trackside.finish()
 print("trained on")
 """
-
-
-def launcher(user: int, *groups: int) -> list[str]:
-    """Starts a command as *user*, in a group of its own number and in *groups*, wherever Python lies."""
-    needed = sorted({ROOT, Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()})
-    closed = {closed_at: None for path in needed if (closed_at := _closed(path)) is not None}
-    numbers = [
-        f"--reuid={user}",
-        f"--regid={user}",
-        f"--groups={','.join(map(str, groups))}" if groups else "--clear-groups",
-    ]
-    switch = ["setpriv", *numbers, "--"]
-    if not closed:
-        return switch
-    behind = [path for path in needed if _closed(path) is not None]
-    steps = ["set -e"]
-    steps += [f"exec {number}<{shlex.quote(str(path))}" for number, path in enumerate(behind, 3)]
-    steps += [f"mount -t tmpfs -o mode=755 none {shlex.quote(str(path))}" for path in closed]
-    for number, path in enumerate(behind, 3):
-        quoted = shlex.quote(str(path))
-        steps.append(f"mkdir -p {quoted}; mount --no-canonicalize --bind /proc/self/fd/{number} {quoted}")
-    steps += ['cd "$PWD"', f'exec {shlex.join(switch)} "$@"']
-    return ["unshare", "--mount", "sh", "-c", "\n".join(steps), "sh"]
-
-
-def _closed(path: Path) -> Path | None:
-    """The first directory on the way to *path* that is closed to others."""
-    way = [*reversed(path.parents), path]
-    return next((one for one in way if not one.stat().st_mode & 0o001), None)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -21,13 +21,14 @@ the best of runs. ``loss_value`` is what some call the only loss that they have.
 PART = re.compile(r"(^|[/_.])(\d+|(layers?|blocks?|stage|expert|params?|parameters?|h)\d*)([/_.]|$)")
 """A gradient norm with a number or such a word in its name is of a part of the model, and not the model's."""
 
-_ROLES = (
+ROLES = (
     ("loss", re.compile(r"loss|.*[/_.]loss|loss[/_.].*")),
     ("gradient", re.compile(r"(.*[/_.])?grad(ient)?s?_?norm([/_.].*)?")),
     ("rate", re.compile(r"lr|learning_rate|(.*[/.])(lr|learning_rate)|(lr|learning_rate)[/.-].*")),
     ("duration", re.compile(r"step_duration_seconds")),
     ("memory", re.compile(r"process_resident_bytes")),
 )
+"""Each role and the keys that have it; what comes first counts."""
 
 
 @lru_cache(maxsize=4096)
@@ -37,7 +38,7 @@ def role(key: str) -> str:
     ``evaluation`` are losses that are not compared with those before: of evaluation, and of what learns against another.
     """
     name = key.lower()
-    found = next((role for role, pattern in _ROLES if pattern.fullmatch(name)), "")
+    found = next((role for role, pattern in ROLES if pattern.fullmatch(name)), "")
     if found == "gradient" and PART.search(name):
         return ""
     return "evaluation" if found == "loss" and (EVALUATION.search(name) or OPPOSED.search(name)) else found

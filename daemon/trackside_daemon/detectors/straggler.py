@@ -40,8 +40,8 @@ _MASK = (1 << WINDOWS) - 1
 RATIO = Metric(
     "trackside_training_straggler_ratio",
     "gauge",
-    "The rank's own time a step (phases in which it waits for nobody) over the median rank's, over 20 steps and 10 s or more; "
-    "absent of a run of one rank, and of one that tells no phases.",
+    "The rank's own time a step (phases in which it waits for nobody) over that of the median rank on this "
+    "machine, over 20 steps and 10 s or more; absent where the run has one rank here, or tells no phases.",
     ("run", "rank"),
     "ratio",
 )

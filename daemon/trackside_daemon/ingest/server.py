@@ -187,6 +187,7 @@ class Server:
         self._questions: deque[Question] = deque()
         self._wakes, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stopping = False
+        self._turned = 0.0
         self._thread = threading.Thread(target=self._run, name="trackside-ingest", daemon=True)
 
     def start(self) -> None:
@@ -220,6 +221,11 @@ class Server:
         answers = question.wait(ANSWER_SECONDS)
         return question.asked or frozenset(), answers
 
+    def behind(self) -> float:
+        """Seconds that its next turn, of which there is one a `TICK_SECONDS` at least, is late."""
+        turned = self._turned
+        return max(0.0, time.monotonic() - turned - TICK_SECONDS) if turned else 0.0
+
     def stop(self) -> None:
         """Stop reading."""
         self._stopping = True
@@ -246,6 +252,7 @@ class Server:
         poller.register(self._watch, zmq.POLLIN)
         tick_at = time.monotonic()
         while not self._stopping:
+            self._turned = time.monotonic()
             reads = self._has_room() or self._is_stuck()
             poller.modify(socket, zmq.POLLIN if reads else 0)
             soon = [ROOM_SECONDS] * (not reads) + [RETRY_SECONDS] * self._watch.waits

@@ -1,0 +1,20 @@
+"""One sandbox for all pages."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from docs_commands.sandbox import Sandbox
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Iterator[Sandbox]:
+    """Commands of a page find what those before them have left."""
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as place, Sandbox(Path(place)) as made:
+        yield made

@@ -1,0 +1,99 @@
+"""How each command of the pages is proven: a new one wants a line here, or one that fits already."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Runs(NamedTuple):
+    """It runs in the sandbox, and its status is 0. For what is harmless and needs no network.
+
+    Attributes:
+        prints: A regular expression of what it says.
+    """
+
+    prints: str = ""
+
+
+class Serves(NamedTuple):
+    """It is a daemon that starts in the sandbox, and serves."""
+
+
+class Elsewhere(NamedTuple):
+    """Another test does it.
+
+    Attributes:
+        by: Its file, and ``::`` and its name where that is not all of the file.
+    """
+
+    by: str
+
+
+class Needs(NamedTuple):
+    """What is not at hand; the page says so near it, or at its beginning: "needs WHAT".
+
+    Attributes:
+        what: A regular expression.
+    """
+
+    what: str
+
+    def said(self, near: str) -> bool:
+        """Whether the words near a command say so."""
+        return re.search(rf"(\b[Nn]eeds? (?!no )[^.:]*|\b[Aa]s )(?:{self.what})\b", near) is not None
+
+
+Proof = Runs | Serves | Elsewhere | Needs
+
+RUN_COMMANDS = "tests/test_cli_runs.py"
+SILENCES = "tests/end_to_end/test_silences.py"
+README = "tests/test_docs.py::test_the_alert_in_the_readme_is_what_such_a_training_makes"
+WHEEL = "tests/end_to_end/test_packaging.py"
+SYSTEMD = "tests/deploy/test_systemd.py"
+DEMO = "tests/end_to_end/test_demo.py::test_its_flag_says_how_many_gpus_there_are_to_be_ill"
+WEB = "tests/web/test_web_docs.py"
+KUSTOMIZE = "tests/deploy/test_kubernetes.py::test_our_reading_of_a_kustomization_is_kubectl_s"
+MAKE = "tests/test_docs.py::test_every_make_target_in_the_readme_exists"
+
+PROOFS: list[tuple[str, Proof]] = [
+    (r"sudo ", Needs("root|a cluster")),
+    (r"(install|systemd-sysusers|systemd-tmpfiles|cd /opt/trackside/share)\b.*trackside", Elsewhere(SYSTEMD)),
+    (r"systemctl .*grafana", Needs("Grafana")),
+    (r"(systemctl|usermod|userdel|rm) ", Needs("root")),
+    (r"make ", Elsewhere(MAKE)),
+    (r"(\S+/)?pip (install|wheel) |python3 -m venv ", Elsewhere(WHEEL)),
+    (r"export PATH=", Runs()),
+    (r"ln -s ", Needs("root")),
+    (r"kubectl kustomize ", Elsewhere(KUSTOMIZE)),
+    (r"(.*\| |echo .*\$\()?kubectl ", Needs("a cluster")),
+    (r"(TROUBLE=nan )?docker ", Needs("Docker|a cluster")),
+    (
+        r"sinfo |ssh -n |done$|sbatch|srun|export TRACKSIDE_ENDPOINT=ipc:|.* --storage\.path=trackside/",
+        Needs("a cluster"),
+    ),
+    (r".*bcrypt|trackside \w+ --web\.", Elsewhere(WEB)),
+    (r"trackside dashboards ", Elsewhere("tests/test_cli_dashboards.py")),
+    (r"(COLUMNS=100 |watch --interval 5 )?trackside top\b", Elsewhere("tests/end_to_end/test_top.py")),
+    (r"trackside daemon --push\.group=", Elsewhere("tests/end_to_end/test_two_users.py")),
+    (r"trackside daemon .*--web\.config\.file=", Elsewhere(WEB)),
+    (r"(~/trackside/bin/)?trackside daemon\b", Serves()),
+    (r"trackside demo ", Elsewhere("tests/end_to_end/test_troubles.py")),
+    (r"TRACKSIDE_COLLECTOR__GPU__TROUBLE=", Elsewhere(DEMO)),
+    (r"trackside alerts show ", Elsewhere(README)),
+    (r"trackside silence --end ", Elsewhere(SILENCES)),
+    (r"export TRACKSIDE_ENDPOINT=tcp:.*|python train\.py$", Elsewhere("tests/end_to_end/test_other_machines.py")),
+    (r"promtool query instant ", Runs(r'up\{instance="127\.0\.0\.1:\d+", job="trackside".*\} => 1 @')),
+    (r"curl .*-/reload$|curl (-s )?http://127.0.0.1:21790/metrics", Runs()),
+    (r"curl -H .*/(stacks$|series\?|processes$)", Runs(r'^\{(?!"error")')),
+    (r"trackside (keys|rules|replay|runs|show|compare|export|import|silence) ?", Runs()),
+    (r"/opt/trackside/bin/trackside doctor$", Elsewhere("tests/test_doctor.py")),
+    (r"(promtool (check|test)|mkdir -p|cp) ", Runs()),
+    (r"(victoria-metrics|vmagent|vmalert) .*-dryRun$", Runs()),
+]
+"""The first that a command begins with counts."""
+
+
+def proof(text: str) -> Proof | None:
+    """How a command is proven."""
+    return next((how for pattern, how in PROOFS if re.match(pattern, text)), None)

@@ -1,0 +1,166 @@
+"""A place where the commands of a page run as they stand: a daemon with runs, Prometheus, and an /etc of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from end_to_end.shipped import Shipped, shipped
+from processes import DEADLINE, ROOT, Daemon, clean_environ, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CONFIGURATION = "alerts: {thresholds: {gpu-hot-margin-celsius: 8}}\n"
+TRAINING = """
+import itertools, math, sys, time, trackside
+run = trackside.init(tags=["baseline"])
+for step in itertools.count(1) if len(sys.argv) > 1 else range(1, 41):
+    for batch in run.data([1]):
+        for phase in ("forward", "backward", "all_reduce", "optimizer"):
+            with run.phase(phase):
+                time.sleep(0.002)
+    run.push(step=step, loss=math.nan if step == 40 else 1 + 1 / step, grad_norm=1.0, lr=1.0, tokens=512, samples=1)
+    if step == 40:
+        print("pushed", flush=True)
+    time.sleep(0.1 if step > 40 else 0)
+"""
+
+
+class Sandbox:
+    """As a context it ends with the block.
+
+    Args:
+        place: Of a short path, for sockets; nobody else may enter it.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        for name in ("trackside", "home", "bin", "other", "etc/trackside"):
+            (place / name).mkdir(parents=True, mode=0o700)
+        script = f'#!/bin/sh\nexec {sys.executable} -m trackside_daemon "$@"\n'
+        (place / "bin" / "trackside").write_text(script)
+        (place / "bin" / "trackside").chmod(0o755)
+        (place / "bin" / "sudo").write_text('#!/bin/sh\nexec "$@"\n')  # the sandbox's /etc is this user's
+        (place / "bin" / "sudo").chmod(0o755)
+        shutil.copytree(ROOT / "deploy", place / "deploy")
+        shutil.copytree(ROOT / "deploy" / "prometheus", place / "etc" / "prometheus")
+        (place / "etc" / "trackside" / "trackside.yml").write_text(CONFIGURATION)
+        (place / "trackside.yml").write_text(CONFIGURATION)
+        with ExitStack() as ends:
+            self.daemon = Daemon(place / "trackside", "--collector.gpu.simulate=2", environ=self._environ())
+            ends.callback(self.daemon.stop)
+            self._train("gpt-wide")
+            self._train("gpt-small", ends)
+            self.prometheus = self._prometheus()
+            ends.callback(self.prometheus.stop)
+            self._ends = ends.pop_all()
+
+    def __enter__(self) -> Sandbox:  # noqa: PYI034  Self came with Python 3.11
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.close()
+
+    def run(self, text: str, page: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of a page in bash, to its end."""
+        directory = self.place / Path(page).parent if page.startswith("deploy/") else self.place
+        return subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", self.placed(text)],
+            cwd=directory,
+            env=self._environ(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=DEADLINE,
+        )
+
+    def serve(self, text: str) -> None:
+        """Start a daemon, wait until it serves, and end it."""
+        apart = {
+            "XDG_RUNTIME_DIR": str(self.place / "other"),
+            "TRACKSIDE_WEB__LISTEN_ADDRESS": "127.0.0.1:0",
+            "TRACKSIDE_STORAGE__PATH": str(self.place / "other"),
+        }
+        with (self.place / "other" / "log").open("w+") as log:
+            shell = ["bash", "-c", f"exec {self.placed(text)}"]
+            started = subprocess.Popen(shell, cwd=self.place, env=self._environ(apart), stdout=log, stderr=log)
+            try:
+                eventually(lambda: started.poll() is not None or "serves http" in self._log())
+                assert started.poll() is None, self._log()
+            finally:
+                started.terminate()
+                started.wait(DEADLINE)
+
+    def placed(self, text: str) -> str:
+        """The command with the addresses and directories of the sandbox, and a run for the name RUN."""
+        here = {
+            "127.0.0.1:21790": self.daemon.url.removeprefix("http://"),
+            "127.0.0.1:9090": self.prometheus.url.removeprefix("http://"),
+            "tcp://0.0.0.0:21791": f"tcp://127.0.0.1:{_free_port()}",
+            "/run/user/$UID": str(self.place),
+            "/run/user/$(id -u)": str(self.place),
+            "~/trackside/bin/": "",
+            "/etc/": f"{self.place}/etc/",
+            "runs/RUN/": "runs/gpt-small-1/",
+        }
+        for written, meant in here.items():
+            text = text.replace(written, meant)
+        return text
+
+    def _environ(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        paths = [str(ROOT / path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+        programs = os.pathsep.join((str(self.place / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]))
+        own = {"HOME": str(self.place / "home"), "XDG_RUNTIME_DIR": str(self.place), "PATH": programs}
+        return clean_environ({**own, "PYTHONPATH": os.pathsep.join(paths), **(more or {})})
+
+    def _log(self) -> str:
+        return (self.place / "other" / "log").read_text()
+
+    def _train(self, name: str, ends: ExitStack | None = None) -> None:
+        """Train to the end, or until *ends*."""
+        about = {
+            "TRACKSIDE_RUN_NAME": name,
+            "TRACKSIDE_RUN_ID": f"{name}-1",
+            "TRACKSIDE_ENDPOINT": self.daemon.endpoint,
+            "LOCAL_RANK": "0",
+        }
+        training = subprocess.Popen(
+            [sys.executable, "-c", TRAINING, *(["on"] if ends is not None else [])],
+            env=self._environ({**about, "CUDA_VISIBLE_DEVICES": "0"}),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert training.stdout is not None
+        if ends is None:
+            training.communicate(timeout=DEADLINE)
+        else:
+            ends.enter_context(training)
+            ends.callback(training.kill)
+            assert training.stdout.readline() == "pushed\n"
+
+    def _prometheus(self) -> Shipped:
+        [job] = shipped("prometheus.yml")["scrape_configs"]
+        job["static_configs"] = [{"targets": [self.daemon.url.removeprefix("http://")]}]
+        found = Shipped(
+            self.place / "prometheus",
+            "prometheus.yml",
+            f"--storage.tsdb.path={self.place / 'prometheus' / 'data'}",
+            "--web.listen-address=127.0.0.1:0",
+            "--web.enable-lifecycle",
+            scrape_configs=[job],
+        )
+        found.shows("up", 1)
+        return found
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port

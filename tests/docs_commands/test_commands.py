@@ -1,0 +1,91 @@
+"""Every command that a page shows runs here, is another test's, or is said to need what is not at hand."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pytest
+from docs_commands.blocks import PAGES, Command, commands, fences, programs
+from docs_commands.proofs import PROOFS, Elsewhere, Needs, Runs, Serves, proof
+from processes import ROOT, clean_environ, command
+
+if TYPE_CHECKING:
+    from docs_commands.sandbox import Sandbox
+
+COMMANDS = [one for page in PAGES for one in commands(page)]
+SHOWN = {text: language for page in PAGES for language, text, _ in fences(page)}
+
+
+def named(one: Command) -> str:
+    return f"{one.page}: {one.text[:50]}"
+
+
+def of(*kinds: type) -> pytest.MarkDecorator:
+    chosen = [one for one in COMMANDS if isinstance(proof(one.text), kinds)]
+    return pytest.mark.parametrize("one", chosen, ids=named)
+
+
+def test_every_command_is_proven() -> None:
+    found = [f"{one.page}: {one.text}" for one in COMMANDS if proof(one.text) is None]
+    assert found == [], (
+        "a line for each of them is missing in PROOFS of tests/docs_commands/proofs.py: Runs() if it is harmless, Elsewhere(…) "
+        'by another test, or Needs("…") with the words "needs …" on the page'
+    )
+
+
+def test_every_proof_is_used() -> None:
+    used = {proof(one.text) for one in COMMANDS}
+    assert [pattern for pattern, how in PROOFS if how not in used] == []
+
+
+def test_what_looks_like_commands_is_a_block_of_them() -> None:
+    known = {words[0] for one in COMMANDS for words in programs(one.text) if words}
+    begins = {text: text.replace("$ ", "").split(maxsplit=1)[0] for text, language in SHOWN.items() if not language}
+    assert [text for text, first in begins.items() if first in known] == [], "write ```sh"
+
+
+@of(Needs)
+def test_the_page_says_what_is_needed(one: Command) -> None:
+    how = proof(one.text)
+    assert isinstance(how, Needs)
+    assert how.said(one.near), f'{one.page} has to say near {one.text!r}, or at its beginning: "needs {how.what}"'
+
+
+@of(Elsewhere)
+def test_the_test_that_does_it_exists(one: Command) -> None:
+    how = proof(one.text)
+    assert isinstance(how, Elsewhere)
+    file, _, name = how.by.partition("::")
+    assert f"def {name}" in (ROOT / file).read_text(encoding="utf-8")
+
+
+@cache
+def help_of(*path: str) -> str:
+    arguments = command(*path, "--help")
+    return subprocess.run(arguments, capture_output=True, text=True, check=True, env=clean_environ()).stdout
+
+
+@pytest.mark.parametrize("one", [one for one in COMMANDS if "trackside " in one.text], ids=named)
+def test_every_flag_of_trackside_is_one(one: Command) -> None:
+    for words in programs(one.text):
+        if words[:1] == ["trackside"]:
+            path = words[1:3] if words[1] == "spool" else words[1:2]
+            flags = {word.partition("=")[0] for word in words if word.startswith("--")}
+            known = help_of(*path) + help_of()  # which has those of every command
+            unknown = {flag for flag in flags if not re.search(rf"{re.escape(flag)}(?![\w.-])", known)}
+            assert unknown == set()
+
+
+@of(Runs, Serves)
+def test_it_runs(sandbox: Sandbox, one: Command) -> None:
+    how = proof(one.text)
+    if isinstance(how, Serves):
+        sandbox.serve(one.text)
+        return
+    assert isinstance(how, Runs)
+    done = sandbox.run(one.text, one.page)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(how.prints, done.stdout), done.stdout
