@@ -142,5 +142,5 @@ def command(*arguments: str) -> list[str]:
 
 def clean_environ(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """This environment without what would lead a daemon or a client elsewhere, but for `OURS`; and *more*."""
-    strange = {name for name in os.environ if name.startswith(("TRACKSIDE_", "SLURM_"))} - OURS
+    strange = {name for name in os.environ if name.startswith(("TRACKSIDE_", "SLURM_", "COLUMNS", "LINES"))} - OURS
     return {**{name: value for name, value in os.environ.items() if name not in strange}, **(more or {})}

@@ -152,7 +152,7 @@ class Api(BaseHTTPRequestHandler):
             named = query.get("run") or (path[1] if path[0] == "runs" and len(path) > 1 else "")
             uid = reader.resolve(connection, named) if named else ""
             if path == ["status"]:
-                self._json({"storage_path": str(self.history.directory)})
+                self._json({"version": "0", "storage_path": str(self.history.directory)})
             elif path == ["runs"]:
                 numbers: dict[str, Any] = {
                     name: float(query.pop(name)) for name in ("since", "until", "limit") if name in query

@@ -324,7 +324,7 @@ def test_what_is_wrong_in_a_file_is_named_with_file_key_and_remedy(
         ("a: [", "not YAML: line 1, column 5: expected the node content, but found '<stream end>'"),
         ("a: 1\nb: c: d", "not YAML: line 2, column 5: mapping values are not allowed here"),
         ("\tx: 1", "not YAML: line 1, column 1: found character '\\t' that cannot start any token"),
-        ("!!python/object:os.system {}", "not YAML: line 1, column 1: could not determine a constructor"),
+        ("!!python/object:os.system {}", "not YAML: line 1, column 1: an unknown tag"),
         ("a: \x00", "not YAML: unacceptable character #x0000: special characters are not allowed"),
         ("just words", "a mapping of settings is expected, not a str"),
         ("[1, 2]", "a mapping of settings is expected, not a list"),
