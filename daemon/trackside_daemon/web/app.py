@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
-from starlette.routing import Match, Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Match, Route
 
 from trackside_daemon import __version__
 from trackside_daemon.exposition import own_families, render
+from trackside_daemon.web import dashboard
 from trackside_daemon.web.guard import Guard, Token, error
 from trackside_daemon.web.negotiation import accepts_gzip, choose
 from trackside_daemon.web.openapi import ENDPOINTS, document
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from trackside_daemon.web.overview.pages import OverviewPages
     from trackside_daemon.web.processes import ProcessPages
 
-STATIC = Path(__file__).parent / "static"
 _REASONS = {
     400: "bad_request",
     404: "not_found",
@@ -47,13 +45,6 @@ _REASONS = {
 }
 OWN = "trackside"
 """What `collect[]` calls the families of the daemon itself, those of its process among them."""
-
-SECURITY = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-}
 
 
 class Pages:
@@ -109,8 +100,7 @@ class Pages:
             Route("/-/ready", self.ready),
             Route("/-/reload", self.reload, methods=["POST", "PUT"]),
             *(_ApiRoute(f"/api/v1{one.path}", self._answer(one), methods=[one.method]) for one in ENDPOINTS),
-            Route("/", self.landing),
-            Mount("/static", StaticFiles(directory=STATIC)),
+            *dashboard.routes(),
         ]
         guard = Middleware(Guard, token=token, hosts=hosts, public_read=public_read)
         return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _http_error})
@@ -160,10 +150,6 @@ class Pages:
         """The method that answers an endpoint of the API."""
         answer: Callable[[Request], Awaitable[Response]] = getattr(self._pages[endpoint.pages], endpoint.handler)
         return answer
-
-    async def landing(self, _request: Request) -> Response:
-        """``/``."""
-        return FileResponse(STATIC / "index.html", headers=SECURITY)
 
     def _wanted(self, collect: list[str], exclude: list[str]) -> frozenset[str] | None:
         """The sources that a scrape asks for; None for all."""
