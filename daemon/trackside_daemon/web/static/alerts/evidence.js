@@ -13,7 +13,7 @@ const PARTS = {
   xids: ["Xid errors", (xids, alert) => things(xids.map(({ gpu, xid, time }) => ({ when: before(time, alert), GPU: gpu, Xid: xid })))],
   stderr: ["The last lines of its standard error", lines],
   processes: ["Processes", things],
-  host: ["Host", (host) => h("div.card", {}, facts(host))],
+  host: ["Host", (host) => h("div.cards", {}, h("div.card", {}, facts(host)))],
   cgroups: ["Cgroups", (cgroups) => h("div.cards", {}, Object.entries(cgroups).map(([path, values]) => h("section.card", {}, h("h3.mono", {}, path), facts(values))))],
   gpus: ["GPUs", gpus],
   missing: ["Not known", (missing) => h("ul", {}, missing.map((line) => h("li", {}, line)))],

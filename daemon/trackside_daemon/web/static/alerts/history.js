@@ -9,12 +9,15 @@ const PAGE = 50;
 const MOST = 3200;
 const COLUMNS = ["Severity", "Alert", "Run", "Began", "State"];
 
+// Said in so many words, since on a phone the cells of a row stand below each other.
+const CELL = { role: "cell" };
+
 export function history(place) {
   let wanted = PAGE;
   const asked = { severity: place.query.get("severity") ?? "", alert: place.query.get("alert") ?? "", run: place.query.get("run") ?? "" };
   const body = h("tbody");
-  const head = h("tr", {}, COLUMNS.map((one) => h(one === "Run" ? "th.wide" : "th", { scope: "col" }, one)));
-  const table = h("div.scroll", {}, h("table.history", { "aria-label": "History of alerts" }, h("thead", {}, head), body));
+  const head = h("tr", {}, COLUMNS.map((one) => h("th", { scope: "col" }, one)));
+  const table = h("div.scroll", {}, h("table.stacked.history", { role: "table", "aria-label": "History of alerts" }, h("thead", {}, head), body));
   const none = h("p.quiet", { role: "status" });
   const names = h("datalist", { id: "alert-names" });
   const more = h("button", { type: "button", onclick: () => {
@@ -81,16 +84,16 @@ function alone(work) {
 }
 
 function row(first) {
-  const severity = h("td");
+  const severity = h("td.severity", CELL);
   const summary = h("p.quiet");
-  const now = h("td");
+  const now = h("td.state", CELL);
   const made = h(
     "tr",
-    {},
+    { role: "row" },
     severity,
-    h("td.text", {}, h("a.strong", { href: `/alerts/${first.id}` }, first.alert), summary),
-    h("td.name.wide", {}, runLink(first)),
-    h("td", {}, when(first.started)),
+    h("td.text", CELL, h("a.strong", { href: `/alerts/${first.id}` }, first.alert), summary),
+    h("td.name", CELL, runLink(first)),
+    h("td.began", CELL, when(first.started)),
     now,
   );
   made.told = (alert) => {

@@ -29,7 +29,7 @@ export async function one(place) {
   const summary = h("p.lead");
   const description = h("p.pre.quiet");
   const about = h("dl.facts");
-  const silent = h("ul.plain");
+  const silent = h("ul.plain.silences");
   const found = h("div");
   const button = h("button", { type: "button", onclick: () => silence({ alert: alert.alert, ...alert.labels }, done, place.signal) }, "Silence…");
 
@@ -38,7 +38,7 @@ export async function one(place) {
     const parts = [
       [heading, () => heading.replaceChildren(badge(alert.severity), state(alert)), [alert.severity, state(alert)]],
       [about, () => about.replaceChildren(...facts(alert)), [alert.labels, alert.ended, alert.notified, single(alert)]],
-      [silent, () => silent.replaceChildren(...lasting().map((each) => h("li.line", {}, "Silenced by ", matchers(each.labels), `until ${when(each.until)}`, each.comment && `(${each.comment})`, endButton(each, done)))), lasting()],
+      [silent, () => silent.replaceChildren(...lasting().map((each) => h("li.line", {}, h("span", {}, "Silenced by ", matchers(each.labels), `until ${when(each.until)}${each.comment ? `: ${each.comment}` : ""}`), endButton(each, done)))), lasting()],
       [found, () => found.replaceChildren(...evidence(alert)), alert.evidence],
     ].map(([, make, of]) => [make, JSON.stringify(of)]);
     parts.forEach(([make, of], place_) => of !== shown[place_] && make());

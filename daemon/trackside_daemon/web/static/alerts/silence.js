@@ -49,7 +49,8 @@ export function silence(labels, done, signal) {
     h("p.quiet", {}, "Nobody is told of alerts that have all of these labels; they fire all the same. A pattern may have * and ?."),
     list,
     add,
-    h("div.tools", {}, h("label", {}, "For", length.root), length.other),
+    h("label.whole", {}, "For", length.root),
+    length.other,
     h("label.whole", {}, "Comment", comment),
     preview,
     h("p.quiet", {}, "What Prometheus itself evaluates is silenced in Alertmanager."),
@@ -66,9 +67,9 @@ function names(alerts) {
   return found.slice(0, NAMED).join(", ") + (found.length > NAMED ? ` and ${found.length - NAMED} more` : "");
 }
 
-// A label's name and its pattern; the name stands for itself when it came from an alert.
+// A label's name and its pattern; a name that came from an alert stays.
 function matcher(name, pattern, changed) {
-  const called = h("input.mono", { type: "text", value: name, "aria-label": "Label", readonly: Boolean(name), pattern: "[a-zA-Z_][a-zA-Z0-9_]*", placeholder: "label", required: true });
+  const called = name ? h("span.mono", {}, name) : h("input.mono", { type: "text", "aria-label": "Label", pattern: "[a-zA-Z_][a-zA-Z0-9_]*", placeholder: "label", required: true });
   const value = h("input.mono", { type: "text", value: pattern, "aria-label": name ? `Pattern of ${name}` : "Pattern", maxlength: 256, placeholder: "pattern", required: true });
   const gone = () => {
     const next = made.nextElementSibling ?? made.previousElementSibling ?? made.parentElement.nextElementSibling;
@@ -77,7 +78,7 @@ function matcher(name, pattern, changed) {
     changed();
   };
   const made = h("div.matcher", { oninput: changed }, called, h("span", { "aria-hidden": "true" }, "="), value, h("button", { type: "button", "aria-label": `Remove ${name || "the label"}`, onclick: gone }, "Remove"));
-  made.read = () => [called.value.trim(), value.value];
+  made.read = () => [name || called.value.trim(), value.value];
   return made;
 }
 

@@ -5,11 +5,14 @@ import { h, rows, say } from "/static/dom.js";
 import { matchers } from "/static/alerts/words.js";
 import { when } from "/static/words.js";
 
+// Said in so many words, since on a phone the cells of a row stand below each other.
+const CELL = { role: "cell" };
+
 // `ended(text)` is told what came of it when one was ended.
 export function silences(ended) {
   const body = h("tbody");
   const head = h("tr", {}, ...["Alerts", "Until", "Comment"].map((one) => h("th", { scope: "col" }, one)), h("th", { scope: "col" }, h("span.unseen", {}, "End")));
-  const table = h("div.scroll", {}, h("table", { "aria-label": "Silences" }, h("thead", {}, head), body));
+  const table = h("div.scroll", {}, h("table.stacked", { role: "table", "aria-label": "Silences" }, h("thead", {}, head), body));
   const none = h("p.quiet", {}, "None.");
   const told = (found) => {
     none.hidden = found.length > 0;
@@ -21,8 +24,8 @@ export function silences(ended) {
 }
 
 function row(silence, ended) {
-  const until = h("td");
-  const made = h("tr", {}, h("td.text", {}, matchers(silence.labels)), until, h("td.text", {}, silence.comment), h("td.number", {}, endButton(silence, ended)));
+  const until = h("td", CELL);
+  const made = h("tr", { role: "row" }, h("td.text", CELL, matchers(silence.labels)), until, h("td.text", CELL, silence.comment), h("td.number", CELL, endButton(silence, ended)));
   made.told = (newest) => say(until, when(newest.until));
   return made;
 }

@@ -39,7 +39,7 @@ async function raise(asked, tell, signal) {
   if (!alert) throw new Error("TestAlert does not fire: alerts.off may have it, or the daemon's log says why.");
   tell(h("span", {}, "It fires as ", h("a", { href: `/alerts/${alert.id}` }, `alert ${alert.id}`), "; Prometheus sees it for 2 minutes."));
   if (alert.silenced_until) return void tell(`A silence has it until ${when(alert.silenced_until)}, so nobody is told.`, "warning");
-  if (!Object.keys(sinks).some((name) => name !== "log")) tell("No sink is set (alerts.sinks): the daemon itself tells nobody.");
+  if (!Object.keys(sinks).some((name) => name !== "log")) tell(`No sink is set (alerts.sinks): the daemon itself tells nobody${"log" in sinks ? " but its log" : ""}.`);
   await delivered(alert, sinks, begun, tell, signal);
 }
 

@@ -6,6 +6,7 @@ import { ago, bytes, number, percent, real, span, when } from "/static/words.js"
 
 const MOMENTS = new Set(["last_push", "since"]);
 const TITLES = {
+  since: "trouble since",
   pid: "PID",
   cpus: "CPUs",
   cpu_seconds: "CPU time",
