@@ -78,7 +78,7 @@ def test_a_nan_appears_by_itself_and_is_explained_as_the_api_has_it(
 ) -> None:
     training = start_training(daemon, "-c", DIVERGES)
     page = look(daemon, "/alerts")
-    row = page.locator(".alerts li", has_text="NonFinite")
+    row = page.locator(".fires li", has_text="NonFinite")
     expect(page.locator(".history")).to_contain_text("RunStarted")
     expect(row).to_have_count(0)
     page.evaluate("window.notLoadedAgain = true")
@@ -87,9 +87,9 @@ def test_a_nan_appears_by_itself_and_is_explained_as_the_api_has_it(
     found = of_name(daemon, "NonFinite", "samples")
     assert page.evaluate("window.notLoadedAgain")
     expect(row).to_contain_text(found["summary"])
-    expect(row.locator(".badge")).to_have_text("critical")
-    expect(page.locator(".alerts li").first).to_contain_text("NonFinite")  # the worst first
-    expect(page.locator(".alerts li", has_text="UserAlert")).to_contain_text("look <b>here</b>")
+    expect(row.locator(".severity")).to_have_text("◆ critical")
+    expect(page.locator(".fires li").first).to_contain_text("NonFinite")  # the worst first
+    expect(page.locator(".fires li", has_text="UserAlert")).to_contain_text("look <b>here</b>")
     expect(page.locator("#firing")).to_have_text("1")
     assert violations(page) == []
 
@@ -138,7 +138,7 @@ def test_an_alert_is_silenced_from_its_page_and_told_again(
     expect(page.locator("article .line").first).to_contain_text("Silenced until")
 
     page.get_by_role("link", name="← Alerts").click()
-    row = page.locator(".alerts li", has_text="NonFinite")
+    row = page.locator(".fires li", has_text="NonFinite")
     expect(row).to_contain_text("silenced until")
     expect(row.get_by_role("button")).to_be_hidden()
     expect(page.locator("#firing")).to_be_hidden()
@@ -154,7 +154,7 @@ def test_what_was_is_found_again_and_a_test_alert_says_where_it_arrived(
     go_on(start_training(daemon, "-c", DIVERGES))
     of_name(daemon, "NonFinite", "samples")
     page = look(daemon, "/alerts?severity=critical", amiss=("404",))
-    names = page.locator(".history tbody a.strong")
+    names = page.locator(".history tbody a.named")
     expect(names).to_have_text(["NonFinite"])
     page.get_by_role("combobox", name="Severity").select_option("any")
     every = [one["alert"] for one in reversed(daemon.api("alerts").json()["alerts"])]

@@ -113,7 +113,7 @@ function things(found) {
 }
 
 function scrolled(label, ...parts) {
-  return h("div.scroll", { tabindex: 0, role: "region", "aria-label": label || "Table" }, h("table.plain", {}, parts));
+  return h("div.scroll", { tabindex: 0, role: "region", "aria-label": label || "Table" }, h("table.things", {}, parts));
 }
 
 function capital(name) {

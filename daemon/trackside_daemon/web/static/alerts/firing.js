@@ -9,7 +9,7 @@ const ABOUT = ["rank", "key", "gpu", "subject"];
 // `ends` are the ends of silences by the alerts' ids; `silence(alert)` is called for one that is to be silenced.
 export function firing(silence) {
   const none = h("p.quiet", {}, "Nothing fires.");
-  const some = h("ul.alerts", { "aria-label": "Firing alerts" });
+  const some = h("ul.fires", { "aria-label": "Firing alerts" });
   const told = (alerts, ends, now) => {
     none.hidden = alerts.length > 0;
     rows(some, alerts.map((alert) => ({ alert, now, until: ends.get(alert.id) })), ({ alert }) => key(alert), ({ alert }) => row(alert, silence));
@@ -24,7 +24,7 @@ function key(alert) {
 function row(first, silence) {
   let newest = first;
   const severity = h("span");
-  const name = h("a.strong", {}, first.alert);
+  const name = h("a.named", {}, first.alert);
   const about = ABOUT.filter((one) => first[one] !== undefined).map((one) => `${one} ${first[one]}`);
   const summary = h("p");
   const began = h("span.quiet.when");
@@ -34,7 +34,7 @@ function row(first, silence) {
   const made = h("li", {}, severity, what, h("div.side", {}, began, silent, button));
   made.told = ({ alert, now, until }) => {
     newest = alert;
-    if (severity.textContent !== alert.severity) severity.replaceChildren(badge(alert.severity));
+    if (!severity.textContent.endsWith(` ${alert.severity}`)) severity.replaceChildren(badge(alert.severity));
     if (alert.id !== null) name.setAttribute("href", `/alerts/${alert.id}`);
     say(summary, alert.summary);
     say(began, `since ${since(alert.started, now)}`);

@@ -84,20 +84,20 @@ function alone(work) {
 }
 
 function row(first) {
-  const severity = h("td.severity", CELL);
+  const severity = h("td.word", CELL);
   const summary = h("p.quiet");
   const now = h("td.state", CELL);
   const made = h(
     "tr",
     { role: "row" },
     severity,
-    h("td.text", CELL, h("a.strong", { href: `/alerts/${first.id}` }, first.alert), summary),
+    h("td.text", CELL, h("a.named", { href: `/alerts/${first.id}` }, first.alert), summary),
     h("td.name", CELL, runLink(first)),
     h("td.began", CELL, when(first.started)),
     now,
   );
   made.told = (alert) => {
-    if (severity.textContent !== alert.severity) severity.replaceChildren(badge(alert.severity));
+    if (!severity.textContent.endsWith(` ${alert.severity}`)) severity.replaceChildren(badge(alert.severity));
     say(summary, alert.summary);
     say(now, state(alert));
   };

@@ -44,9 +44,9 @@ export function list(place) {
   }
 
   const root = h(
-    "div",
+    "div.alerting",
     {},
-    h("div.tools.head", {}, h("h1", {}, "Alerts"), h("span.grow"),
+    h("div.tools.titled", {}, h("h1", {}, "Alerts"), h("span.grow"),
       h("button", { type: "button", onclick: () => silence({ alert: "*" }, done, place.signal) }, "Silence…"),
       h("button", { type: "button", onclick: () => trial(place.signal) }, "Send a test alert…")),
     said,

@@ -27,9 +27,9 @@ export async function one(place) {
   };
   const heading = h("p.line");
   const summary = h("p.lead");
-  const description = h("p.pre.quiet");
+  const description = h("p.broken.quiet");
   const about = h("dl.facts");
-  const silent = h("ul.plain.silences");
+  const silent = h("ul.silences");
   const found = h("div");
   const button = h("button", { type: "button", onclick: () => silence({ alert: alert.alert, ...alert.labels }, done, place.signal) }, "Silence…");
 
@@ -70,10 +70,10 @@ export async function one(place) {
 
   show();
   const root = h(
-    "article",
+    "article.alerting",
     {},
     h("p", {}, h("a", { href: "/alerts" }, "← Alerts")),
-    h("div.tools.head", {}, h("h1", {}, alert.alert), heading, h("span.grow"), button),
+    h("div.tools.titled", {}, h("h1", {}, alert.alert), heading, h("span.grow"), button),
     said,
     summary,
     description,

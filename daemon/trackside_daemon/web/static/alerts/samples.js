@@ -41,7 +41,7 @@ function drawn(values, low, high, label) {
   return svg(
     "svg",
     { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label },
-    svg("path.nonfinite", { d: bad.filter(Boolean).join("") }),
+    svg("path.gaps", { d: bad.filter(Boolean).join("") }),
     svg("path", { d: line.join("") }),
     svg("path.dots", { d: dots.filter(Boolean).join("") }),
   );

@@ -87,9 +87,9 @@ function lasting() {
     other.hidden = root.value !== "other";
     count.disabled = other.hidden;
   } }, ...Object.entries(LENGTHS).map(([seconds, text]) => h("option", { value: seconds, selected: seconds === "7200" }, text)), h("option", { value: "other" }, "Other…"));
-  const count = h("input.few", { type: "number", min: 1, step: "any", value: 3, "aria-label": "How many", disabled: true, required: true });
+  const count = h("input", { type: "number", min: 1, step: "any", value: 3, "aria-label": "How many", disabled: true, required: true });
   const unit = h("select", { "aria-label": "Unit" }, ...Object.entries(UNITS).map(([seconds, text]) => h("option", { value: seconds, selected: seconds === "86400" }, text)));
-  const other = h("span.tools", { hidden: true }, count, unit);
+  const other = h("span.other", { hidden: true }, count, unit);
   const read = () => {
     const seconds = root.value === "other" ? Number(count.value) * Number(unit.value) : Number(root.value);
     if (!(seconds > 0 && seconds <= LONGEST)) throw new Error("A silence lasts 30 days at most.");

@@ -13,7 +13,7 @@ const ORDER = ["info", "warning", "critical"];
 export function trial(signal) {
   const severity = h("select", {}, ...ORDER.map((one) => h("option", { selected: one === "warning" }, one)));
   const run = h("input", { type: "text", maxlength: 256, placeholder: "None: it is about the machine" });
-  const said = h("ul.said", { role: "status" });
+  const said = h("ul.heard", { role: "status" });
   const tell = (text, kind = "quiet") => said.append(h(`li.${kind}`, {}, text));
   const submit = async () => {
     said.replaceChildren();
@@ -24,7 +24,7 @@ export function trial(signal) {
   };
   const { root, cancel } = dialog("Send a test alert", { fill: [
     h("p.quiet", {}, "TestAlert takes the way of all alerts: this page, the history, and each sink of alerts.sinks."),
-    h("div.tools", {}, h("label", {}, "Severity", severity)),
+    h("label.whole", {}, "Severity", severity),
     h("label.whole", {}, "Run", run),
     said,
   ], submit, action: "Send" }, signal);

@@ -4,6 +4,7 @@ import { runAddress } from "/static/app.js";
 import { h } from "/static/dom.js";
 import { ago, bytes, number, percent, real, span, when } from "/static/words.js";
 
+const MARKS = { critical: "◆", warning: "▲", info: "○" };
 const MOMENTS = new Set(["last_push", "since"]);
 const TITLES = {
   since: "trouble since",
@@ -25,9 +26,9 @@ const UNITS = [
   [/_ratio$/, (value) => percent(value)],
 ];
 
-// The word of a severity, beside which a colour is no more than an ornament.
+// The word of a severity behind a mark of its own, so that it needs no colour.
 export function badge(severity) {
-  return h(`span.badge.${["critical", "warning"].includes(severity) ? severity : "info"}`, {}, severity);
+  return h(`span.severity.${severity in MARKS ? severity : "info"}`, {}, h("span", { "aria-hidden": "true" }, MARKS[severity] ?? "·"), ` ${severity}`);
 }
 
 export function runLink(alert) {
