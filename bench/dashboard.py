@@ -54,7 +54,10 @@ WATCH = """
 const look = new MutationObserver(() => {
   if (!(%s)) return;
   look.disconnect();
-  requestAnimationFrame(() => setTimeout(() => performance.mark("there")));
+  requestAnimationFrame(() => setTimeout(() => {
+    performance.mark("there");
+    document.documentElement.classList.add("there");
+  }));
 });
 look.observe(document, { childList: true, subtree: true });
 """
@@ -128,7 +131,7 @@ def once(browser: Browser, url: str, ready: str) -> Seen:
     page.set_default_timeout(60_000)
     page.add_init_script(WATCH % ready)
     page.goto(url, wait_until="commit")
-    page.wait_for_function("performance.getEntriesByName('there').length")
+    page.wait_for_selector("html.there")
     seen = Seen(*page.evaluate(TOLD))
     context.close()
     return seen
