@@ -180,7 +180,7 @@ def beside(browser: Browser, directory: Path, samples: int, rounds: int) -> Seen
         eventually(lambda: last_step(url) == samples - 1, LOAD_SECONDS)
         took = time.monotonic() - begun
         name = f"TensorBoard, as many, {took:.0f} s after its start, when it has read them"
-        return shown(name, browser, f"{url}#scalars", TENSORBOARD_CHART, rounds)
+        return shown(name, browser, f"{url}#timeseries", TENSORBOARD_CHART, rounds)
 
 
 @contextmanager

@@ -59,6 +59,18 @@ def of_name(daemon: Daemon, name: str, part: str) -> dict[str, Any]:
     return found
 
 
+def counted(page: Page, daemon: Daemon) -> int:
+    """How many alerts the head of the page counts, once that is what the API has of those that people are told of."""
+
+    def same() -> bool:
+        firing = daemon.api("overview").json()["alerts"]
+        loud = sum(one["severity"] != "info" and not one["silenced"] for one in firing)
+        return (page.locator("#firing").text_content() or "0") == str(loud)
+
+    eventually(same)
+    return int(page.locator("#firing").text_content() or 0)
+
+
 def go_on(training: Process) -> None:
     assert training.stdin is not None
     training.stdin.write("\n")
@@ -90,7 +102,7 @@ def test_a_nan_appears_by_itself_and_is_explained_as_the_api_has_it(
     expect(row.locator(".severity")).to_have_text("◆ critical")
     expect(page.locator(".fires li").first).to_contain_text("NonFinite")  # the worst first
     expect(page.locator(".fires li", has_text="UserAlert")).to_contain_text("look <b>here</b>")
-    expect(page.locator("#firing")).to_have_text("1")
+    assert counted(page, daemon) >= 1
     assert violations(page) == []
 
     row.get_by_role("link", name="NonFinite").click()
@@ -141,11 +153,12 @@ def test_an_alert_is_silenced_from_its_page_and_told_again(
     row = page.locator(".fires li", has_text="NonFinite")
     expect(row).to_contain_text("silenced until")
     expect(row.get_by_role("button")).to_be_hidden()
-    expect(page.locator("#firing")).to_be_hidden()
+    silent = counted(page, daemon)
     page.get_by_role("button", name="End the silence").click()
     expect(page.get_by_role("table", name="Silences")).to_be_hidden()
     expect(row.get_by_role("button", name="Silence NonFinite")).to_be_visible()
     assert daemon.api("silences").json()["silences"] == []
+    assert counted(page, daemon) > silent
 
 
 def test_what_was_is_found_again_and_a_test_alert_says_where_it_arrived(
