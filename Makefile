@@ -33,7 +33,7 @@ soak: $(VENV)/.dev system
 	@$(BIN)/python -m pytest --soak
 
 bench: $(VENV)/.dev $(RIVALS)/.installed
-	@$(MAKE) --no-print-directory system SYSTEM='prometheus-pushgateway prometheus-node-exporter g++'
+	@$(MAKE) --no-print-directory system SYSTEM='prometheus-pushgateway prometheus-node-exporter g++ chromium'
 	$(SAY) 'benchmarks: about twenty minutes, best on a quiet machine'
 	@$(BIN)/python -m pytest bench/scrape.py --benchmark-only --benchmark-disable-gc -q --no-header --benchmark-columns=median
 	@PYTHONPATH=tests:. $(BIN)/python bench/footprint.py
@@ -46,6 +46,7 @@ bench: $(VENV)/.dev $(RIVALS)/.installed
 	@PYTHONPATH=tests:. $(BIN)/python bench/detectors.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/notifications.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/stream.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/dashboard.py
 
 check: $(VENV)/.dev
 	$(SAY) 'lint, types, import contracts'

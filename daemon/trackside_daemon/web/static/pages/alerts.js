@@ -1,7 +1,10 @@
-import { h } from "/static/dom.js";
+// Alerts: what fires, what is silent, what has fired; and all that is known of one.
+
+import { list } from "/static/alerts/list.js";
+import { one } from "/static/alerts/one.js";
 
 export const title = "Alerts";
 
-export function show() {
-  return { root: h("div", {}, h("h1", {}, "Alerts")) };
+export function show(place) {
+  return place.parts.length ? one(place) : list(place);
 }

@@ -1,0 +1,254 @@
+"""How soon the dashboard shows what was asked for, and what it weighs; beside TensorBoard with the same scalar.
+
+In one Chromium, each time with an empty cache, by the page's own performance entries. Run by ``make bench``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+import subprocess
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import httpx
+import numpy as np
+from bench.history import BEGIN, SECOND, Filling, floats
+from bench.push import RIVALS
+from bench.table import UNAVAILABLE, head, machine, row, verdict
+from end_to_end.dashboard.conftest import FLAGS
+from playwright.sync_api import sync_playwright
+from processes import Daemon, clean_environ, eventually
+
+from trackside.wire import Block, Clock, Hello, Identity, Totals
+from trackside_daemon.history.database import Database
+from trackside_daemon.history.trimming import Bounds
+from trackside_daemon.history.writer import Writer
+from trackside_daemon.record import Opened, Standing, Taken
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+    from playwright.sync_api import Browser, Page
+
+RUNS = 1000
+STEPS = 60
+SAMPLES = 10_000_000
+LONG = "long"
+SHOWN = 50
+"""Runs that the overview lists at first."""
+
+PAINT_LIMIT = 1.0
+WEIGHT_LIMIT = 200.0
+LOAD_SECONDS = 600.0
+
+OVERVIEW = f"document.querySelectorAll('main tr a[href^=\"/runs/\"]').length >= {SHOWN}"
+CHART = "document.querySelector('.chart canvas')"
+TENSORBOARD_CHART = "document.querySelector('line-chart .series-view canvas, line-chart .series-view svg path')"
+WATCH = """
+const look = new MutationObserver(() => {
+  if (!(%s)) return;
+  look.disconnect();
+  requestAnimationFrame(() => setTimeout(() => {
+    performance.mark("there");
+    document.documentElement.classList.add("there");
+  }));
+});
+look.observe(document, { childList: true, subtree: true });
+"""
+TOLD = """() => {
+  const files = [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")];
+  const own = files.filter((one) => !["fetch", "xmlhttprequest"].includes(one.initiatorType));
+  return [
+    performance.getEntriesByName("first-contentful-paint")[0].startTime / 1000,
+    performance.getEntriesByName("there")[0].startTime / 1000,
+    own.reduce((sum, one) => sum + one.encodedBodySize, 0) / 1024,
+  ];
+}"""
+
+
+class Seen(NamedTuple):
+    """Seconds from the beginning of the navigation, and KiB of the page's files as they come."""
+
+    paint: float
+    there: float
+    weight: float
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--samples", type=int, default=SAMPLES)
+    asked = parser.parse_args()
+    machine()
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as place, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=list(FLAGS))
+        fill(Path(place) / "history", asked.samples)
+        daemon = Daemon(Path(place))
+        key = f"#token={(daemon.directory / 'push.token').read_text().strip()}"
+        head(f"empty cache, medians of {asked.rounds}", "first contentful paint", "shown", "files, compressed")
+        overview = shown(f"Overview, {RUNS + 1:,} runs", browser, f"{daemon.url}/{key}", OVERVIEW, asked.rounds)
+        run = f"a key of {asked.samples:,} samples"
+        chart = shown(f"Run, {run}", browser, f"{daemon.url}/runs/{LONG}{key}", CHART, asked.rounds)
+        daemon.stop()
+        rival = beside(browser, Path(place), asked.samples, asked.rounds)
+        browser.close()
+    head("limit", "measured", "wanted", "")
+    limits(overview, chart, rival)
+
+
+def limits(overview: Seen, chart: Seen, rival: Seen | None) -> None:
+    """What is wanted, and whether it is so."""
+    for name, one in (("Overview", overview), ("Run", chart)):
+        verdict(f"{name}: first paint", f"{one.paint:.2f} s", f"<= {PAINT_LIMIT:g} s", met=one.paint <= PAINT_LIMIT)
+        verdict(f"{name}: shown", f"{one.there:.2f} s", f"<= {PAINT_LIMIT:g} s", met=one.there <= PAINT_LIMIT)
+    weight = max(overview.weight, chart.weight)
+    verdict("files of the heavier page", f"{weight:.0f} KiB", f"<= {WEIGHT_LIMIT:.0f} KiB", met=weight <= WEIGHT_LIMIT)
+    if rival is not None:
+        row("TensorBoard / Run: the chart is shown", f"{rival.there / chart.there:.1f}", "", "")
+        row("TensorBoard / Run: files", f"{rival.weight / chart.weight:.1f}", "", "")
+    print()
+
+
+def shown(name: str, browser: Browser, url: str, ready: str, rounds: int) -> Seen:
+    """Medians of an address, as a line of the table; *ready* is an expression that is true once it shows what it should."""
+    seen = [once(browser, url, ready) for _ in range(rounds)]
+    middle = Seen(*(statistics.median(column) for column in zip(*seen, strict=True)))
+    row(name, f"{middle.paint:.2f} s", f"{middle.there:.2f} s", f"{middle.weight:.0f} KiB")
+    return middle
+
+
+def once(browser: Browser, url: str, ready: str) -> Seen:
+    """One visit of somebody who has never been there."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    page: Page = context.new_page()
+    page.set_default_timeout(60_000)
+    page.add_init_script(WATCH % ready)
+    page.goto(url, wait_until="commit")
+    page.wait_for_selector("html.there")
+    seen = Seen(*page.evaluate(TOLD))
+    context.close()
+    return seen
+
+
+def fill(history: Path, samples: int) -> None:
+    """A history of many short runs, and of one that has a long key."""
+    history.mkdir()
+    database = Database(history)
+    writer = Writer(database, Bounds(0))
+    writer.start()
+    filling = Filling(writer, LONG, ["loss"], floats())
+    filling.fill(samples)
+    filling.settle()
+    writer.put([Standing(LONG, 0, "finished", "", time.time())])
+    taken = Filling(writer, "short", ["loss"], floats()).push(STEPS)
+    for number in range(RUNS):
+        writer.put(_short(number, taken.blocks[0]))
+        eventually(writer.has_room)
+    writer.call(lambda _: None).result()
+    eventually(lambda: writer.call(lambda store: not store.due).result(), LOAD_SECONDS)
+    writer.stop()
+    database.close()
+
+
+def _short(number: int, block: Block) -> list[Any]:
+    name, began = f"sweep-{number:04}", BEGIN + number * 60 * SECOND
+    session = name.encode().ljust(16)
+    hello = Hello(Identity(run=name, name=name), Clock(began, 0), began, Totals(), tags=("sweep",))
+    return [
+        Opened(session, hello, name, 0, began / SECOND),
+        Taken(session, 1, [block], began),
+        Standing(name, 0, "finished", "", began / SECOND + STEPS),
+    ]
+
+
+def beside(browser: Browser, directory: Path, samples: int, rounds: int) -> Seen | None:
+    """TensorBoard with as many samples, once it has read them; None when it cannot be had."""
+    if not RIVALS.exists() or subprocess.run([RIVALS, "-c", "import tensorboard"], check=False).returncode:
+        row(f"TensorBoard is not in {RIVALS.parents[1].name}", *(UNAVAILABLE,) * 3)
+        return None
+    logs = directory / "logs"
+    write_events(logs, samples)
+    begun = time.monotonic()
+    with tensorboard(logs) as url:
+        eventually(lambda: last_step(url) == samples - 1, LOAD_SECONDS)
+        took = time.monotonic() - begun
+        name = f"TensorBoard, as many, {took:.0f} s after its start, when it has read them"
+        return shown(name, browser, f"{url}#timeseries", TENSORBOARD_CHART, rounds)
+
+
+@contextmanager
+def tensorboard(logs: Path) -> Iterator[str]:
+    """Its address."""
+    command = [str(RIVALS), "-m", "tensorboard.main", f"--logdir={logs}", "--host=127.0.0.1", "--port=0"]
+    process = subprocess.Popen(command, env=clean_environ(), stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        yield next(found[0] for line in process.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+/", line)))
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def last_step(url: str) -> int:
+    """The step of the newest sample that it knows; -1 of none."""
+    answer = httpx.get(f"{url}data/plugin/scalars/scalars", params={"run": ".", "tag": "loss"}, trust_env=False)
+    return int(answer.json()[-1][1]) if answer.is_success and answer.json() else -1
+
+
+def write_events(logs: Path, samples: int) -> None:
+    """A file of TensorBoard's with one scalar, as its own writer would have it, but for numbers of fixed length."""
+    logs.mkdir()
+    noise = floats()
+    values = np.array([noise() for _ in range(8192)], np.float32)
+    with (logs / f"events.out.tfevents.{BEGIN // SECOND}.bench").open("wb") as file:
+        version = b"\x09" + np.float64(BEGIN / SECOND).tobytes() + b"\x1a\x0dbrain.Event:2"
+        file.write(_records(np.frombuffer(version, np.uint8)[None, :]))
+        for first in range(0, samples, 1_000_000):
+            steps = np.arange(first, min(samples, first + 1_000_000))
+            file.write(_records(_events(steps, values[steps % len(values)])))
+
+
+def _events(steps: NDArray[Any], values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Messages of the kind Event, each 29 bytes: wall time, step, and a summary of one value."""
+    found = np.empty((len(steps), 29), np.uint8)
+    found[:, 0] = 0x09
+    found[:, 1:9] = (BEGIN / SECOND + steps / 10)[:, None].view(np.uint8)
+    found[:, 9] = 0x10
+    for place in range(4):
+        found[:, 10 + place] = (steps >> 7 * place & 0x7F) | (0x80 if place < 3 else 0)
+    found[:, 14:25] = np.frombuffer(b"\x2a\x0d\x0a\x0b\x0a\x04loss\x15", np.uint8)
+    found[:, 25:] = values[:, None].view(np.uint8)
+    return found
+
+
+def _records(messages: NDArray[np.uint8]) -> bytes:
+    """In the frame of a TFRecord: length, its checksum, the message, its checksum."""
+    count, size = messages.shape
+    length = np.frombuffer(np.uint64(size).tobytes(), np.uint8)[None, :].repeat(count, 0)
+    parts = (length, _checksum(length), messages, _checksum(messages))
+    return np.concatenate(parts, axis=1).tobytes()
+
+
+def _checksum(messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """CRC-32C, masked as TFRecord has it."""
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, table >> 1 ^ np.uint32(0x82F63B78), table >> 1)
+    crc = np.full(len(messages), 0xFFFFFFFF, np.uint32)
+    for column in messages.T:
+        crc = table[(crc ^ column) & 0xFF] ^ (crc >> 8)
+    crc = ~crc
+    masked = (crc >> 15 | crc << 17) + np.uint32(0xA282EAD8)
+    found: NDArray[np.uint8] = masked[:, None].view(np.uint8)
+    return found
+
+
+if __name__ == "__main__":
+    main()

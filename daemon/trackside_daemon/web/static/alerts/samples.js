@@ -1,0 +1,54 @@
+// The last samples before an alert, as a small chart and as a table. What is not finite is a line from top to bottom.
+
+import { h, svg } from "/static/dom.js";
+import { number, real, when } from "/static/words.js";
+
+const WIDTH = 600;
+const HEIGHT = 120;
+const EDGE = 6;
+
+export function samples({ key, rank, points }) {
+  if (!points.length) return null;
+  const values = points.map(([, , value]) => real(value));
+  const finite = values.filter(Number.isFinite);
+  const low = Math.min(...finite);
+  const high = Math.max(...finite);
+  const [first, last] = [points[0], points.at(-1)];
+  const text = `${key} of rank ${rank}, ${first === last ? `step ${first[0]}` : `steps ${first[0]} to ${last[0]}`}; the last is ${number(last[2])}`;
+  return h(
+    "figure.samples",
+    {},
+    h("figcaption.quiet", {}, `${text}.`),
+    h("div.sides", { "aria-hidden": "true" }, h("span", {}, finite.length ? number(high) : ""), h("span", {}, finite.length && high > low ? number(low) : "")),
+    drawn(values, low, high, text),
+    h("div.ends", { "aria-hidden": "true" }, h("span", {}, `step ${first[0]}`), h("span", {}, first === last ? "" : last[0])),
+    h("details", {}, h("summary", {}, "As a table"), table(key, points)),
+  );
+}
+
+function drawn(values, low, high, label) {
+  const x = (place) => EDGE + (place / Math.max(1, values.length - 1)) * (WIDTH - 2 * EDGE);
+  const y = (value) => HEIGHT - EDGE - (high > low ? (value - low) / (high - low) : 0.5) * (HEIGHT - 2 * EDGE);
+  let pen = "M";
+  const line = values.map((value, place) => {
+    const piece = Number.isFinite(value) ? `${pen}${x(place).toFixed(1)} ${y(value).toFixed(1)}` : "";
+    pen = piece ? "L" : "M";
+    return piece;
+  });
+  // A dot is a line of no length with round ends: it stays round where the picture is stretched.
+  const dots = values.map((value, place) => Number.isFinite(value) && `M${x(place).toFixed(1)} ${y(value).toFixed(1)}h0`);
+  const bad = values.map((value, place) => !Number.isFinite(value) && `M${x(place).toFixed(1)} 0V${HEIGHT}`);
+  return svg(
+    "svg",
+    { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label },
+    svg("path.gaps", { d: bad.filter(Boolean).join("") }),
+    svg("path", { d: line.join("") }),
+    svg("path.dots", { d: dots.filter(Boolean).join("") }),
+  );
+}
+
+function table(key, points) {
+  const head = h("tr", {}, h("th.number", { scope: "col" }, "Step"), h("th", { scope: "col" }, "Time"), h("th.number", { scope: "col" }, key));
+  const lines = points.map(([step, time, value]) => h("tr", {}, h("td.number", {}, step), h("td", {}, when(time)), h("td.number", {}, number(value, 9))));
+  return h("table", { "aria-label": `Samples of ${key}` }, h("thead", {}, head), h("tbody", {}, lines));
+}

@@ -1,0 +1,217 @@
+"""The page of alerts, while real trainings go wrong: what it shows is what the API has, and what it does the daemon does."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from playwright.sync_api import expect
+from processes import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from end_to_end.conftest import Process
+    from playwright.sync_api import Locator, Page
+    from processes import Daemon
+
+RUN = "<script>diverges"
+DIVERGES = f"""
+import sys, trackside
+run = trackside.init({RUN!r}, id="diverges-1")
+for step in range(30):
+    run.push(step=step, loss=2.5 + step % 3 / 10, grad_norm=1.5)
+sys.stdin.readline()
+run.push(step=30, loss=float("nan"), grad_norm=7.5)
+run.alert("look <b>here</b>", "at this", severity="info")
+sys.stdin.read()
+"""
+STALLS = """
+import threading, time, trackside
+
+def wait_for_nothing():
+    time.sleep(600)  # here it sits
+
+threading.Thread(target=wait_for_nothing, name="prefetch", daemon=True).start()
+for step in range(60):
+    trackside.push(step=step, loss=1.0)
+    time.sleep(0.02)
+wait_for_nothing()
+"""
+
+
+@pytest.fixture
+def daemon(start_daemon: Callable[..., Daemon]) -> Daemon:
+    """Looks for no slow steps: a training that waits for its test makes one."""
+    return start_daemon(environ={"TRACKSIDE_ALERTS__OFF": '["SlowStep"]'})
+
+
+def alerts(daemon: Daemon, name: str) -> list[dict[str, Any]]:
+    """What the API has of the alerts of this name."""
+    return [one for one in daemon.api("alerts").json()["alerts"] if one["alert"] == name]
+
+
+def of_name(daemon: Daemon, name: str, part: str) -> dict[str, Any]:
+    """The alert of a name, once it has a part of its evidence."""
+    (found,) = eventually(lambda: [one for one in alerts(daemon, name) if part in one["evidence"]])
+    return found
+
+
+def counted(page: Page, daemon: Daemon) -> int:
+    """How many alerts the head of the page counts, once that is what the API has of those that people are told of."""
+
+    def same() -> bool:
+        firing = daemon.api("overview").json()["alerts"]
+        loud = sum(one["severity"] != "info" and not one["silenced"] for one in firing)
+        return (page.locator("#firing").text_content() or "0") == str(loud)
+
+    eventually(same)
+    return int(page.locator("#firing").text_content() or 0)
+
+
+def go_on(training: Process) -> None:
+    assert training.stdin is not None
+    training.stdin.write("\n")
+    training.stdin.flush()
+
+
+def fact(page: Page, name: str) -> Locator:
+    """The value beside a name, in the facts at the top of an alert's page."""
+    return page.locator("article > dl dt", has_text=re.compile(f"^{name}$")).locator("xpath=following-sibling::dd[1]")
+
+
+def test_a_nan_appears_by_itself_and_is_explained_as_the_api_has_it(
+    daemon: Daemon,
+    start_training: Callable[..., Process],
+    look: Callable[..., Page],
+    violations: Callable[[Page], list[str]],
+) -> None:
+    training = start_training(daemon, "-c", DIVERGES)
+    page = look(daemon, "/alerts")
+    row = page.locator(".fires li", has_text="NonFinite")
+    expect(page.locator(".history")).to_contain_text("RunStarted")
+    expect(row).to_have_count(0)
+    page.evaluate("window.notLoadedAgain = true")
+    go_on(training)
+    expect(row).to_contain_text(RUN)
+    found = of_name(daemon, "NonFinite", "samples")
+    assert page.evaluate("window.notLoadedAgain")
+    expect(row).to_contain_text(found["summary"])
+    expect(row.locator(".severity")).to_have_text("◆ critical")
+    expect(page.locator(".fires li").first).to_contain_text("NonFinite")  # the worst first
+    expect(page.locator(".fires li", has_text="UserAlert")).to_contain_text("look <b>here</b>")
+    assert counted(page, daemon) >= 1
+    assert violations(page) == []
+
+    row.get_by_role("link", name="NonFinite").click()
+    points = found["evidence"]["samples"]["points"]
+    page.get_by_text("As a table").click()
+    shown = page.locator(".samples tbody tr")
+    assert [[float(line.locator("td").nth(place).inner_text()) for place in (0, 2)] for line in shown.all()[:-1]] == [
+        [step, value] for step, _, value in points[:-1]
+    ]
+    assert shown.last.locator("td").all_inner_texts()[::2] == ["30", "NaN"]
+    expect(page.get_by_role("img", name="loss of rank 0, steps 11 to 30; the last is NaN")).to_be_visible()
+    rank = found["evidence"]["ranks"]["0"]
+    for name, value in (("grad norm", str(rank["grad_norm"])), ("step", "30"), ("state", "running"), ("loss", "NaN")):
+        expect(page.get_by_role("row", name=f"{name} {value}", exact=True)).to_be_visible()
+    expect(fact(page, "Run").get_by_role("link")).to_have_attribute("href", "/runs/diverges-1")
+    expect(fact(page, "Told by")).to_have_text(", ".join(alerts(daemon, "NonFinite")[0]["notified"]))
+    assert violations(page) == []
+
+
+def test_an_alert_is_silenced_from_its_page_and_told_again(
+    daemon: Daemon,
+    start_training: Callable[..., Process],
+    look: Callable[..., Page],
+    violations: Callable[[Page], list[str]],
+) -> None:
+    go_on(start_training(daemon, "-c", DIVERGES))
+    page = look(daemon, f"/alerts/{of_name(daemon, 'NonFinite', 'samples')['id']}")
+    page.get_by_role("button", name="Silence…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text(f"1 alert of those that fire fits: NonFinite of {RUN}.")
+    assert violations(page) == []
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    expect(page.get_by_role("button", name="Silence…")).to_be_focused()
+    page.keyboard.press("Enter")
+    dialog.get_by_label("Pattern of alert").fill("Non*")
+    dialog.get_by_role("button", name="Remove rank").click()
+    dialog.get_by_label("For").select_option("8 hours")
+    dialog.get_by_label("Comment").fill("known")
+    dialog.get_by_role("button", name="Silence", exact=True).click()
+    expect(page.locator("p.said")).to_contain_text(f"1 firing alert is silent now: NonFinite of {RUN}.")
+    (silence,) = daemon.api("silences").json()["silences"]
+    assert silence["labels"] == {"alert": "Non*", "key": "loss", "run": RUN}
+    assert (silence["comment"], round(silence["until"] - silence["started"])) == ("known", 8 * 3600)
+    expect(page.locator("article .line").first).to_contain_text("Silenced until")
+
+    page.get_by_role("link", name="← Alerts").click()
+    row = page.locator(".fires li", has_text="NonFinite")
+    expect(row).to_contain_text("silenced until")
+    expect(row.get_by_role("button")).to_be_hidden()
+    silent = counted(page, daemon)
+    page.get_by_role("button", name="End the silence").click()
+    expect(page.get_by_role("table", name="Silences")).to_be_hidden()
+    expect(row.get_by_role("button", name="Silence NonFinite")).to_be_visible()
+    assert daemon.api("silences").json()["silences"] == []
+    assert counted(page, daemon) > silent
+
+
+def test_what_was_is_found_again_and_a_test_alert_says_where_it_arrived(
+    daemon: Daemon, start_training: Callable[..., Process], look: Callable[..., Page]
+) -> None:
+    go_on(start_training(daemon, "-c", DIVERGES))
+    of_name(daemon, "NonFinite", "samples")
+    page = look(daemon, "/alerts?severity=critical", amiss=("404",))
+    names = page.locator(".history tbody a.named")
+    expect(names).to_have_text(["NonFinite"])
+    page.get_by_role("combobox", name="Severity").select_option("any")
+    every = [one["alert"] for one in reversed(daemon.api("alerts").json()["alerts"])]
+    expect(names).to_have_text(every)
+    assert "severity" not in page.url
+    page.get_by_role("combobox", name="Alert").fill("user")
+    page.keyboard.press("Enter")
+    expect(names).to_have_text(["UserAlert"])
+    page.get_by_role("searchbox", name="Run").fill("nowhere")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("nowhere", exact=False).first).to_be_visible()
+    expect(names.first).to_be_hidden()
+
+    page.get_by_role("button", name="Send a test alert").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Severity").select_option("critical")
+    dialog.get_by_role("button", name="Send").click()
+    expect(dialog).to_contain_text(re.compile(r"log: delivered after [\d.]+ s"))
+    (test,) = alerts(daemon, "TestAlert")
+    assert (test["severity"], test["notified"]) == ("critical", ["log"])
+    dialog.get_by_role("link", name=f"alert {test['id']}").click()
+    expect(page).to_have_url(f"{daemon.url}/alerts/{test['id']}")
+    expect(dialog).to_have_count(0)
+    expect(page.get_by_role("heading", name="TestAlert")).to_be_visible()
+
+
+def test_a_stall_shows_where_each_thread_is(
+    start_daemon: Callable[..., Daemon],
+    start_training: Callable[..., Process],
+    look: Callable[..., Page],
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "stalls.py"
+    script.write_text(STALLS, encoding="utf-8")
+    daemon = start_daemon(environ={"TRACKSIDE_ALERTS__STALL_AFTER": "2"})
+    start_training(daemon, str(script), TRACKSIDE_RUN_NAME="stuck")
+    found = of_name(daemon, "TrainingStalled", "stacks")
+    page = look(daemon, f"/alerts/{found['id']}", viewport={"width": 390, "height": 844}, color_scheme="dark")
+    (rank,) = found["evidence"]["stacks"]
+    page.get_by_text("prefetch", exact=True).click()
+    for thread in rank["threads"]:
+        stack = page.get_by_role("region", name=f"Rank 0, {thread['name']}, the innermost call last")
+        expect(stack).to_be_visible()
+        assert stack.inner_text().strip().splitlines() == thread["frames"]
+    sits = next(number for number, line in enumerate(STALLS.splitlines(), 1) if "here it sits" in line)
+    expect(page.locator("pre b").first).to_have_text(f"{script}:{sits} wait_for_nothing")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
