@@ -70,6 +70,10 @@ in the history:
 | was killed by the kernel for want of memory | failed | `OOM killed` |
 | is gone and the kernel does not say how (before Linux 6.15), or is silent for 30 s on another machine | lost | `unknown` |
 
+A run is `stalled`, with its ranks, from when [TrainingStalled](alerts.md#trainingstalled) is found, and so is a rank of which
+[RankSilent](alerts.md#ranksilent) is, until its next push; also when the alert is off or silenced, but not without
+`alerts.enabled`. A stalled run lives: its processes and their GPUs are held.
+
 After a script's end Python and CUDA may take seconds to be torn down, and can crash there: the page says `finished` when
 the process is gone, or after 30 s.
 

@@ -138,10 +138,11 @@ class House:
         self,
         linger: float = 60.0,
         past: Callable[[str], tuple[int, float | None] | None] = lambda _: None,
+        stalls: Callable[[str, int, int, float | None], bool] = lambda *_: False,
         **limits: int,
     ) -> None:
         self.state = State()
-        self.runs = Runs(Limits(**limits), linger, past=past)
+        self.runs = Runs(Limits(**limits), linger, past=past, stalls=stalls)
         self.records: list[Record] = []
         self.after = 0.0
 

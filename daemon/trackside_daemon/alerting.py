@@ -14,6 +14,7 @@ from trackside_daemon.alerts.evidence.sources import Sources
 from trackside_daemon.alerts.firing import Firing
 from trackside_daemon.alerts.kept import usable
 from trackside_daemon.alerts.off import Off
+from trackside_daemon.alerts.parts import Stalls
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.sinks.grouping import GIVE_UP_SECONDS
 from trackside_daemon.alerts.sinks.known import sinks
@@ -85,6 +86,7 @@ class Alerting:
         self.trial = Trial()
         self.watchers: list[Watcher] = [*all_watchers(state, section, fired), self.trial]
         recall(self.watchers, history.database, fired)
+        self._finders = tuple(one for one in self.watchers if isinstance(one, Stalls))
         self._about = about
         self._delivery = Delivery(sinks(section.sinks, about), lambda note: history.writer.put([note]))
         self._delivery.restore([*map(self._as_it_ended, ended), *fired])
@@ -118,6 +120,10 @@ class Alerting:
         """What of other settings can be used at once; *ways* are their `sinks`."""
         self.book.off = _off(section)
         self._delivery.change(ways)  # in any case: a file that they name may have changed
+
+    def stalls(self, run: str, attempt: int, rank: int, pushed: float | None) -> bool:
+        """As `Stalls`; whether people are told of it is nothing to what it is."""
+        return any(one.stalls(run, attempt, rank, pushed) for one in self._finders)
 
     def batch(self) -> Batch:
         """How the sinks are, for the page."""

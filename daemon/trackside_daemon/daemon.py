@@ -125,7 +125,10 @@ class Daemon:
         self._history = self._open_history(directory)
         self._liveness = Liveness()
         limits = Limits(**config.limits.model_dump())
-        self._runs: Runs = Runs(limits, config.run.linger, self._liveness, self._history.last_attempt)
+        self._runs: Runs = Runs(
+            *(limits, config.run.linger, self._liveness, self._history.last_attempt),
+            lambda *rank: self._alerting.stalls(*rank),  # noqa: PLW0108  made later
+        )
         try:
             self._alerting = self._build_alerting()
         except (RuleError, SinkError) as error:

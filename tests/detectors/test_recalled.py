@@ -103,6 +103,36 @@ def test_a_stall_that_was_a_warning_gets_worse_by_its_own_time() -> None:
     assert [one.severity for one in run.trouble] == ["warning", "critical"], "1800 s, of which 400 were before"
 
 
+def test_a_stall_of_before_is_known_before_its_ranks_speak() -> None:
+    watch = RunWatch()
+    watch.adopt(stalled())
+    assert watch.stalls(ID, 0, 0, BEGAN - 400)
+    assert not watch.stalls("another", 0, 0, BEGAN - 400)
+    run = Running(2, watch=watch)
+    assert watch.stalls(ID, 0, 1, BEGAN - 400), "it has not said yet when it pushed last"
+    run.push(30, 0, 1)
+    assert watch.stalls(ID, 0, 1, run.now)
+    run.wait(60)
+    assert watch.stalls(ID, 0, 1, run.now - 60)
+    run.push(31, 0)
+    run.wait(1)
+    assert not watch.stalls(ID, 0, 1, run.now - 61)
+
+
+def test_a_silent_rank_of_before_is_known_before_it_speaks() -> None:
+    watch = RunWatch()
+    watch.adopt(stalled("warning", "RankSilent", rank="1"))
+    assert [watch.stalls(ID, 0, rank, BEGAN - 400) for rank in range(2)] == [False, True]
+    run = Running(2, watch=watch)
+    assert [watch.stalls(ID, 0, rank, BEGAN - 400) for rank in range(2)] == [False, True]
+    run.push(30, 0, 1)
+    assert [watch.stalls(ID, 0, rank, run.now) for rank in range(2)] == [False, True]
+    run.wait(2)
+    assert [watch.stalls(ID, 0, rank, run.now - 2) for rank in range(2)] == [False, True]
+    run.push(31, 1)
+    assert not watch.stalls(ID, 0, 1, run.now)
+
+
 def test_a_run_that_ends_is_stalled_no_more() -> None:
     run = restarted(stalled())
     run.marks("stopped")

@@ -259,6 +259,51 @@ def test_a_rank_that_has_finished_before_others_is_not_silent() -> None:
     assert not run.trouble
 
 
+def stalls(run: Running, *pushed: float | None, attempt: int = 0) -> list[bool]:
+    """Which ranks stand still that have pushed last at these times."""
+    return [run.watch.stalls(ID, attempt, rank, last) for rank, last in enumerate(pushed)]
+
+
+def test_who_is_stalled_can_be_asked_by_the_last_push() -> None:
+    run = trained(2)
+    last = run.now - 1
+    run.wait(33)
+    assert stalls(run, last, last) == [False, False]
+    run.wait(5)
+    assert stalls(run, last, last) == [True, True], "from the warning on"
+    assert stalls(run, last, run.now) == [True, False], "a push that is not seen here yet"
+    assert stalls(run, last, last, attempt=1) == [False, False]
+    assert run.watch.stalls(ID, 0, 7, last) is False
+    run.push(30, 0)
+    run.wait(1)
+    assert stalls(run, run.now - 1, last) == [False, True], "it is left behind now"
+    run.push(30, 1)
+    assert stalls(run, run.now - 1, run.now) == [False, False]
+
+
+def test_who_waits_for_a_dead_rank_is_not_stalled() -> None:
+    run = trained(2)
+    last = run.now - 1
+    run.tell("rank_ended", 1, state="failed", cause="SIGKILL")
+    run.state(1, "failed")
+    run.wait(600)
+    assert stalls(run, last, last) == [False, False]
+
+
+def test_all_ranks_that_others_leave_behind_are_stalled_until_each_pushes() -> None:
+    run = trained(4)
+    last = run.now - 1
+    for step in range(30, 80):
+        run.push(step, 2, 3)
+        run.wait(1)
+    assert [alarm.alert for alarm in run.trouble] == ["RankSilent"]
+    assert stalls(run, last, last, run.now - 1, run.now - 1) == [True, True, False, False]
+    run.push(30, 0)
+    assert stalls(run, run.now, last) == [False, True]
+    run.push(30, 1)
+    assert stalls(run, run.now, run.now) == [False, False]
+
+
 def test_after_a_restart_of_the_daemon_a_stall_is_found_anew_in_time() -> None:
     """The book keeps what fired for five minutes."""
     run = Running()

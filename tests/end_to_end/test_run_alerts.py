@@ -53,6 +53,13 @@ def made(daemon: Daemon) -> float:
     )
 
 
+def states(daemon: Daemon) -> list[str]:
+    """Of the run and its rank on the page, and of the run in the history."""
+    ones = [name for name, value in daemon.series().items() if "_state{" in name and 'run="net"' in name and value == 1]
+    found = [next(one for one in ones if f"training_{what}{{" in one) for what in ("state", "rank_state")]
+    return [*(one.split('state="')[1].rstrip('"}') for one in found), daemon.api("runs").json()["runs"][0]["state"]]
+
+
 def test_a_training_that_stands_still_is_stalled(
     start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
 ) -> None:
@@ -64,6 +71,9 @@ def test_a_training_that_stands_still_is_stalled(
     training.send_signal(signal.SIGSTOP)
     (alert,) = eventually(lambda: [one for one in alerts(daemon, "TrainingStalled") if one["severity"] == "critical"])
     assert alert["summary"].startswith("run net has made no step for")
+    assert eventually(lambda: states(daemon) == ["stalled"] * 3)
+    training.send_signal(signal.SIGCONT)
+    eventually(lambda: states(daemon) == ["running"] * 3)
 
 
 def test_ranks_that_are_killed_are_one_alert_with_its_cause(

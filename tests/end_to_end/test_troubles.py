@@ -229,6 +229,9 @@ def test_a_rank_that_is_stopped_while_the_other_goes_on(stage: Stage) -> None:
         ranks[1].send_signal(signal.SIGSTOP)
         (alert,) = eventually(lambda: alerts(stage.ill, "RankSilent"))
         assert alert["summary"].startswith("rank 1 of run apart has pushed nothing for ")
+        state = 'trackside_training_rank_state{{rank="{}",run="apart",state="{}"}}'
+        eventually(lambda: stage.ill.series()[state.format(1, "stalled")] == 1)
+        assert stage.ill.series()[state.format(0, "running")] == 1
     finally:
         for rank in ranks:
             end(rank)

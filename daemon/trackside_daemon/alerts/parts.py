@@ -40,6 +40,14 @@ class Shows(Protocol):
         """What of it has changed since it was asked last."""
 
 
+@runtime_checkable
+class Stalls(Protocol):
+    """A watcher that finds who stands still."""
+
+    def stalls(self, run: str, attempt: int, rank: int, pushed: float | None) -> bool:
+        """Whether a rank does, since its last push at this time, None before the first; asked by any thread."""
+
+
 class Told(Protocol):
     """Is told of alerts that began, got worse or ended, in the pipeline's thread: it keeps that for a thread of its own."""
 

@@ -54,8 +54,9 @@ class Followed:
         self.checkpoints = Checkpoints(run, thresholds.checkpoint_ratio, thresholds.checkpoint_after)
         self.blind = RunBlind(run)
         self.straggler = Straggler(run, straggler_window, thresholds.straggler_ratio)
+        self._still = Stalled(run), RankSilent(run, floor)
         self.parts: tuple[Part, ...] = (
-            *(Stalled(run), RankSilent(run, floor), self.straggler, DataLoader(run, thresholds.data_wait_ratio)),
+            *(*self._still, self.straggler, DataLoader(run, thresholds.data_wait_ratio)),
             *(self.checkpoints, self.blind),
         )
         self.sources: set[str] = set()
@@ -65,6 +66,10 @@ class Followed:
         for part in self.parts:
             if part.alert == kept.alert:
                 part.adopt(kept)
+
+    def stalls(self, number: int, pushed: float | None) -> bool:
+        """Whether a rank stands still that has pushed last at this time; asked by any thread."""
+        return any(part.has(number, pushed) for part in self._still)
 
 
 def last_words(run: Run, time: float, loss: str) -> str:

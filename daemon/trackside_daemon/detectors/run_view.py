@@ -143,7 +143,7 @@ class Run:
             rank.longest.add(at - rank.at, at)
         if rank.stamp is not None or not self.adopted:
             self.at = at
-        rank.stamp, rank.at = stamp, at
+        rank.stamp, rank.at, rank.silent = stamp, at, False
         rank.pushes += 1
         if not rank.ended:
             self.order[rank.number] = rank

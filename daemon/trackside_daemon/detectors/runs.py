@@ -15,7 +15,7 @@ from trackside_daemon.detectors.losses_seen import LossSeen
 from trackside_daemon.detectors.pace import recalled
 from trackside_daemon.detectors.run_rank import Rank
 from trackside_daemon.detectors.run_view import Run
-from trackside_daemon.detectors.stalled import FLOOR
+from trackside_daemon.detectors.stalled import FLOOR, stood
 from trackside_daemon.detectors.straggler import SECONDS
 from trackside_daemon.detectors.user_alerts import UserAlerts
 from trackside_daemon.record import ENDED, USER_ALERT, Event, Opened, Taken
@@ -104,6 +104,16 @@ class RunWatch:
         gone, self._gone = self._gone, []
         return gone + [batch for followed in self._runs.values() for batch in followed.straggler.shown()]
 
+    def stalls(self, run: str, attempt: int, rank: int, pushed: float | None) -> bool:
+        """Whether a rank stands still that has pushed last at this time, so that it is no more once it has pushed again.
+
+        Asked by any thread: it looks at what is there, and at nothing that grows meanwhile.
+        """
+        followed = self._runs.get((run, attempt))
+        if followed is not None:
+            return followed.stalls(rank, pushed)
+        return any(stood(alert, rank) for alert in self._adopted.get(run, ()))
+
     def _look(self) -> Iterator[Alarm]:
         yield from self._deaths.look(self._clock)
         for followed in self._runs.values():
@@ -137,9 +147,11 @@ class RunWatch:
         if followed is None:
             run = Run(*place, self._clock.at, self._floor)
             run.pace = self._paces.pop(place, run.pace)
-            followed = self._runs[place] = Followed(run, self._floor, self._straggler_window, self._thresholds)
-            for alert in self._adopted.pop(run.id, ()):
+            followed = Followed(run, self._floor, self._straggler_window, self._thresholds)
+            for alert in self._adopted.get(run.id, ()):
                 followed.adopt(alert)
+            self._runs[place] = followed
+            self._adopted.pop(run.id, None)
             if len(self._runs) > RUNS:
                 self._forget(next(iter(self._runs)))
         return followed

@@ -75,6 +75,12 @@ class Stalled:
             yield run.alarm("TrainingStalled", self._severity, clock.now, text, over=True)
         self._severity, self._adopted, run.stalled, run.adopted = None, None, False, False
 
+    def has(self, number: int, pushed: float | None) -> bool:
+        """Whether it is said of a rank that has pushed last at this time."""
+        run = self._run
+        stamp = _stamp(run, number)
+        return run.stalled and (stamp == pushed or (run.adopted and stamp is None))
+
     def _judge(self, silence: float) -> Severity | None:
         run = self._run
         if not any(not rank.ended for rank in run.ranks.values()) or self._is_consequence():
@@ -128,21 +134,22 @@ class RankSilent:
         run, said = self._run, self._said
         rank = None if self._adopted is None else run.ranks.get(self._adopted)
         if rank is not None and rank.stamp is not None:
+            rank.silent = True
             self._said, self._since, self._adopted = rank, rank.at, None
             yield self._say(rank, clock.at - rank.at, clock)
             return
         if said is not None and (said.at != self._since or said.ended):
             yield from self.end(clock)
-        if self._said is not None or len(run.order) < 2 or run.stalled:
-            return
-        rank = next(iter(run.order.values()))
-        silence = clock.at - rank.at
-        if rank.pushes <= ENOUGH or silence <= max(self._floor, allowed_rank(rank)):
-            return
-        if clock.at - run.at > self._floor / 2 or _is_ahead(rank, run):
-            return  # all are silent, or it waits for nobody
-        self._said, self._since = rank, rank.at
-        yield self._say(rank, silence, clock)
+        if len(run.order) < 2 or run.stalled or clock.at - run.at > self._floor / 2:
+            return  # all are silent
+        for rank in run.order.values():
+            silence = clock.at - rank.at
+            if rank.pushes <= ENOUGH or silence <= max(self._floor, allowed_rank(rank)) or _is_ahead(rank, run):
+                return  # or it waits for nobody
+            rank.silent = True
+            if self._said is None:
+                self._said, self._since = rank, rank.at
+                yield self._say(rank, silence, clock)
 
     def end(self, clock: Clock) -> Iterator[Alarm]:
         """It pushes again, or has ended."""
@@ -151,6 +158,13 @@ class RankSilent:
             text = f"rank {number} of run {self._run.name} is not silent any more"
             yield self._run.alarm("RankSilent", "warning", clock.now, text, rank=number, over=True)
         self._said = None
+
+    def has(self, number: int, pushed: float | None) -> bool:
+        """Whether a rank is one of those, that has pushed last at this time."""
+        rank, stamp = self._run.ranks.get(number), _stamp(self._run, number)
+        if self._adopted == number:
+            return stamp is None or stamp == pushed
+        return rank is not None and rank.silent and stamp == pushed
 
     def _say(self, rank: Rank, silence: float, clock: Clock) -> Alarm:
         run = self._run
@@ -163,6 +177,11 @@ class RankSilent:
         text = f"Its longest pause of late was {span(rank.longest.seconds)}. {_stacks(self.alert, run)}."
         evidence = {"since": clock.now - silence, "ranks": {str(rank.number): _last(rank)}}
         return run.alarm("RankSilent", "warning", clock.now, summary, text, rank=rank.number, evidence=evidence)
+
+
+def stood(kept: Alert, rank: int) -> bool:
+    """Whether a rank stood still by an alert that fired before this daemon."""
+    return kept.alert == Stalled.alert or (kept.alert == RankSilent.alert and kept.labels.get("rank") == str(rank))
 
 
 def allowed(run: Run, pausing: set[int]) -> float:
@@ -185,6 +204,12 @@ def allowed_rank(rank: Rank) -> float:
 def _is_ahead(rank: Rank, run: Run) -> bool:
     """A rank with the highest step has nothing to catch up with."""
     return rank.step is not None and run.high is not None and rank.step >= run.high
+
+
+def _stamp(run: Run, number: int) -> float | None:
+    """When a rank has pushed last, as it says; None before it was heard."""
+    rank = run.ranks.get(number)
+    return None if rank is None else rank.stamp
 
 
 def _behind(rank: Rank) -> tuple[float, float, int]:

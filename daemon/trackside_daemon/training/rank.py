@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.wire import Histogram, Totals
 from trackside_daemon.metric import Distribution, Sample
+from trackside_daemon.record import ENDED
 from trackside_daemon.training import families as f
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Rank:
         run: The run's name as it is exported.
         number: The global rank.
         admit: Asked once a key that has no family of its own: may it have a series?
+        stalls: Asked by the time of its last push, None before the first: does it stand still since?
 
     Attributes:
         state: One of `families.STATES`, as on the page.
@@ -53,19 +55,27 @@ class Rank:
         keys: How many keys have a series in `families.VALUE`.
     """
 
-    def __init__(self, run: str, number: int, admit: Callable[[Rank, str], bool]) -> None:
+    def __init__(
+        self,
+        run: str,
+        number: int,
+        admit: Callable[[Rank, str], bool],
+        stalls: Callable[[float | None], bool] = lambda _: False,
+    ) -> None:
         self.labels = (run, str(number))
         self.state = "starting"
         self.end: End | None = None
         self.keys = 0
         self._started: float | None = None
-        self._admit = admit
+        self._admit, self._stalls = admit, stalls
         self._series: dict[str, tuple[Metric, tuple[str, ...]] | None] = {}
         self._refused: set[int] = set()
         self._totals: dict[bytes, Totals] = {}
         self._told: dict[bytes, int] = {}
         self._total_steps = 0
-        self._progressed = self._zero_based = False
+        self._zero_based = False
+        self._pushed: tuple[int, float] | None = None
+        """When it was last, by its own clock and in Unix time."""
         self._recent: float | None = None
 
     def greet(self, session: bytes, hello: Hello) -> list[Sample]:
@@ -129,12 +139,23 @@ class Rank:
 
     def rejoin(self) -> None:
         """A new session takes the rank up again after its end, while the run goes on; so do its counters."""
-        self.state, self.end, self._progressed = "starting", None, False
+        self.state, self.end, self._pushed = "starting", None, None
         self._totals, self._told = {b"": _sum(self._totals.values())}, {}
 
     def revive(self) -> None:
         """It was thought lost, and is not."""
-        self.state, self.end = "running" if self._progressed else "starting", None
+        self.state, self.end = self._of_living(), None
+
+    def look(self) -> bool:
+        """Whether time alone has changed its state: it is found to stand still, or not to any more."""
+        before = self.state
+        if before not in ENDED:
+            self.state = self._of_living()
+        return self.state != before
+
+    def _of_living(self) -> str:
+        pushed = None if self._pushed is None else self._pushed[1]
+        return "stalled" if self._stalls(pushed) else "starting" if pushed is None else "running"
 
     def standing(self) -> list[Sample]:
         """When it began, and a sample for each state, 1 for the one that it is in."""
@@ -142,11 +163,14 @@ class Rank:
         return states if self._started is None else [Sample(f.STARTED, self.labels, self._started), *states]
 
     def _progress(self, step: int, clock: Clock, pushed_at: int) -> list[Sample]:
-        self.state = "running" if self.state == "starting" else self.state
-        self._progressed = True
+        if (
+            self._pushed is None or self._pushed[0] != pushed_at
+        ):  # told again it keeps its time: a message's clocks drift
+            self._pushed = pushed_at, clock.wall_seconds(pushed_at)
+        self.look()
         samples = self.standing()
         samples.append(Sample(f.STEP, self.labels, step))
-        samples.append(Sample(f.LAST_STEP, self.labels, clock.wall_seconds(pushed_at)))
+        samples.append(Sample(f.LAST_STEP, self.labels, self._pushed[1]))
         if self._total_steps > 0:
             done = min(self._total_steps, max(0, step + self._zero_based))
             samples.append(Sample(f.PROGRESS, self.labels, done / self._total_steps))

@@ -127,6 +127,11 @@ class Run:
         """The ranks' states as one: what lives counts before what has ended, the worst end before the better."""
         return worst((rank.state for rank in self.ranks.values()), "starting")
 
+    def look(self) -> list[Batch]:
+        """The ranks whose state time alone has changed, and so perhaps the run's."""
+        news = [self.speak(number, rank.standing()) for number, rank in self.ranks.items() if rank.look()]
+        return [*news, self.marks()] if news else []
+
     def standing(self) -> Standing:
         """Its state, as the history is told."""
         ranks = self.ranks.values()

@@ -6,6 +6,7 @@ Each method takes what a client said and returns the batches that follow from it
 from __future__ import annotations
 
 import logging
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -56,6 +57,7 @@ class Runs:
         linger: Seconds for which an ended run's series stay; may be changed at any time.
         liveness: Tells whether a silent process is gone.
         past: Tells, of a run that was before this daemon, the number of its last attempt and when it ended, None for not.
+        stalls: Tells whether a rank stands still, by its run's id, attempt, number, and the time of its last push or None.
 
     Attributes:
         members: The processes of this machine that train, as of the last tick; for other threads to read.
@@ -67,12 +69,13 @@ class Runs:
         linger: float,
         liveness: Liveness | None = None,
         past: Callable[[str], tuple[int, float | None] | None] = lambda _: None,
+        stalls: Callable[[str, int, int, float | None], bool] = lambda *_: False,
     ) -> None:
         self.linger = linger
         self.members: tuple[Member, ...] = ()
         self._limits = limits
         self._liveness = liveness or Liveness()
-        self._past = past
+        self._past, self._stalls = past, stalls
         self._runs: dict[str, Run] = {}
         self._sessions: dict[bytes, Session] = {}
         self._watched: set[Process] = set()
@@ -196,7 +199,7 @@ class Runs:
         return batches
 
     def tick(self, now: Moment) -> list[Batch]:
-        """Once a second: finds who is lost, and forgets runs that ended long ago."""
+        """Once a second: finds who is lost or stands still, and forgets runs that ended long ago."""
         batches: list[Batch] = []
         for known in list(self._sessions.values()):
             silence = now.monotonic - known.heard_at
@@ -207,6 +210,7 @@ class Runs:
             elif self._liveness.is_lost(known.identity, silence, elsewhere=known.elsewhere):
                 batches += self._lose(known, now)
         for run in list(self._runs.values()):
+            batches += run.look()
             if run.live_until is not None and now.monotonic > run.live_until:
                 run.forgotten = True  # its series crowd nobody out
             if run.until is not None and now.monotonic > run.until:
@@ -248,7 +252,10 @@ class Runs:
             if opened is None:
                 return batches
             run = opened
-        rank = run.ranks.setdefault(identity.rank, Rank(run.name, identity.rank, self._admit))
+        rank = run.ranks.get(identity.rank)
+        if rank is None:
+            stalls = partial(self._stalls, identity.run, run.attempt, identity.rank)
+            rank = run.ranks[identity.rank] = Rank(run.name, identity.rank, self._admit, stalls)
         if rank.state in ENDED:
             self._sessions = {key: known for key, known in self._sessions.items() if known.rank is not rank}
             rank.rejoin()

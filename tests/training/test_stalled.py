@@ -1,0 +1,131 @@
+"""Ranks that stand still, as the page and the history have them; who finds that is told apart from who shows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from speech import WALL, House, Speaker
+
+from trackside.wire import Totals
+from trackside_daemon.record import Standing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Found:
+    """By rank, the last push of those that stand still; as `Runs` asks for it."""
+
+    def __init__(self) -> None:
+        self.ranks: dict[int, float | None] = {}
+        self.asked: set[tuple[str, int]] = set()
+
+    def stalls(self, run: str, attempt: int, rank: int, pushed: float | None) -> bool:
+        """Whether it does."""
+        self.asked.add((run, attempt))
+        return rank in self.ranks and self.ranks[rank] == pushed
+
+
+def house(ranks: int = 1) -> tuple[House, Found, list[Speaker]]:
+    """A run whose ranks have pushed once, 1 s after the beginning."""
+    found = Found()
+    one = House(stalls=found.stalls)
+    speakers = [Speaker(rank=rank, world=ranks, local_world=ranks) for rank in range(ranks)]
+    one.after = 1.0
+    for who in speakers:
+        one.hello(who)
+        one.push(who, {"loss": 2.5})
+    return one, found, speakers
+
+
+def states(one: House) -> list[str]:
+    """What the history was told, each once."""
+    said = [record.state for record in one.records if isinstance(record, Standing)]
+    return [state for before, state in zip([None, *said], said, strict=False) if state != before]
+
+
+def test_a_rank_is_stalled_with_the_next_tick_and_runs_with_its_next_push() -> None:
+    one, found, (who,) = house()
+    found.ranks = {0: WALL + 1}
+    one.wait(1)
+    assert (one.state_of(), one.state_of(rank="0")) == ("stalled", "stalled")
+    told = len(one.records)
+    one.wait(60)
+    assert len(one.records) == told, "the history is told once"
+    one.push(who, {"loss": 2.5}, step=2)
+    assert (one.state_of(), one.state_of(rank="0")) == ("running", "running"), (
+        "though it is still found for the last push"
+    )
+    one.wait(1)
+    assert one.state_of() == "running"
+    assert states(one) == ["starting", "running", "stalled", "running"]
+    assert found.asked == {("id-1", 0)}
+
+
+def test_a_run_is_stalled_when_all_its_ranks_are_that_live() -> None:
+    one, found, speakers = house(3)
+    found.ranks = {0: WALL + 1}
+    one.wait(1)
+    assert (one.state_of(), one.state_of(rank="0"), one.state_of(rank="1")) == ("running", "stalled", "running")
+    found.ranks = dict.fromkeys(range(3), WALL + 1)
+    one.bye(speakers[2])
+    one.wait(1)
+    assert (one.state_of(), one.state_of(rank="2")) == ("stalled", "finished")
+
+
+def test_what_is_found_no_more_runs_though_it_has_not_pushed() -> None:
+    one, found, _ = house()
+    found.ranks = {0: WALL + 1}
+    one.wait(1)
+    found.ranks = {}
+    one.wait(1)
+    assert one.state_of() == "running"
+
+
+def test_what_a_rank_tells_again_is_no_step() -> None:
+    one, found, (who,) = house()
+    found.ranks = {0: WALL + 1}
+    one.wait(1)
+    one.hello(who, step=1, progress_age=round(1e9))
+    one.beat(who, totals=Totals(pushes=1, steps=1), step=1, progress_age=round(1e9))
+    one.beat(who)
+    assert one.state_of() == "stalled"
+    assert one.get("last_step_timestamp_seconds") == WALL + 1
+
+
+def test_a_run_without_a_step_can_be_stalled_too() -> None:
+    found = Found()
+    one, who = House(stalls=found.stalls), Speaker()
+    one.hello(who)
+    found.ranks = {0: None}
+    one.wait(1)
+    assert one.state_of() == "stalled"
+    found.ranks = {}
+    one.wait(1)
+    assert one.state_of() == "starting"
+
+
+def test_an_end_ends_it_and_stays() -> None:
+    ends: list[Callable[[House, Speaker], None]] = [
+        lambda one, who: one.bye(who, "failed"),
+        lambda one, _: one.wait(60),
+    ]
+    for end, state in zip(ends, ("failed", "lost"), strict=True):
+        found = Found()
+        one, who = House(stalls=found.stalls), Speaker(boot="another-machine", start=1)
+        one.hello(who)
+        found.ranks = {0: None}
+        one.wait(1)
+        assert one.state_of() == "stalled"
+        end(one, who)
+        one.wait(1)
+        assert (one.state_of(), one.state_of(rank="0")) == (state, state)
+
+
+def test_after_a_restart_of_the_daemon_it_is_never_running_between() -> None:
+    found = Found()
+    found.ranks = {0: WALL - 400}
+    one, who = House(stalls=found.stalls), Speaker()
+    one.hello(who, step=30, progress_age=round(400e9))
+    assert one.state_of() == "stalled"
+    assert "running" not in states(one)
