@@ -21,11 +21,12 @@ export function gpuCards() {
 
 function card() {
   const [name, state, known] = [h("h3"), badge(), facts()];
-  const [uuid, ills, refused] = [h("div.mono.quiet"), h("ul.plain.ills"), h("details", { hidden: true })];
-  const row = h("li.card", {}, h("div.head", {}, name, state), uuid, ills, known, refused);
+  const [model, uuid, ills, refused] = [h("div"), h("div.mono.quiet"), h("ul.plain.ills"), h("details", { hidden: true })];
+  const row = h("li.card", {}, h("div.head", {}, name, state), model, uuid, ills, known, refused);
   row.told = ({ now, about }) => {
     row.classList.toggle("down", now.up === false);
-    say(name, `GPU ${now.gpu}${now.name ? ` · ${now.name}` : ""}`);
+    say(name, `GPU ${now.gpu}`);
+    say(model, now.name ?? "");
     say(uuid, now.uuid);
     state.told(now.up ? "running" : "down", now.up ? "up" : "not up");
     known.told(numbers(now));
@@ -53,7 +54,7 @@ function of(some, all, words) {
 
 function trains(ranks) {
   if (!ranks.length) return "";
-  return h("ul.plain", {}, ranks.map((one) => h("li", {}, h("a", { href: runAddress(one.run) }, one.name), ` rank ${one.rank}`)));
+  return h("ul.plain", {}, ranks.map((one) => h("li", {}, h("a.clamp", { href: runAddress(one.run), title: one.name }, one.name), h("span.quiet", {}, ` rank ${one.rank}`))));
 }
 
 function tellIlls(element, ailments) {

@@ -31,17 +31,18 @@ function kinds(gpus) {
 }
 
 function tile(first) {
-  const [ratio, length, memory, power, who] = [h("span.value"), bar(), h("div.quiet.memory"), h("div.quiet"), h("div.ranks")];
+  const [ratio, length, memory, power, heat, who] = [h("span.value"), bar(), h("div.quiet.memory"), h("span.power"), h("span"), h("div.ranks")];
   const state = badge();
   const limited = badge();
-  const row = h("li.card", {}, h("div.head", {}, h("h3", {}, h("span.unseen", {}, "GPU "), first.gpu), ratio, state), length, memory, power, who, limited);
+  const row = h("li.card", {}, h("div.head", {}, h("h3", {}, h("span.unseen", {}, "GPU "), first.gpu), ratio, state), length, memory, h("div.quiet", {}, power, " ", heat), who, limited);
   row.told = (gpu) => {
     row.classList.toggle("down", !gpu.up);
     say(ratio, percent(gpu.utilization_ratio));
     state.told(gpu.up ? undefined : "down", "not up");
     length.told(gpu.utilization_ratio);
     say(memory, gib(gpu));
-    say(power, [watts(gpu.power_watts), degrees(gpu.temperature_celsius)].filter(Boolean).join(" · "));
+    say(power, [watts(gpu.power_watts), degrees(gpu.temperature_celsius) && "·"].filter(Boolean).join(" "));
+    say(heat, degrees(gpu.temperature_celsius));
     limited.told(gpu.limited.length ? "warning" : undefined, limits(gpu));
     limited.title = limits(gpu);
     renew(who, JSON.stringify(gpu.ranks), () => ranks(gpu));

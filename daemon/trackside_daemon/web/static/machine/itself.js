@@ -21,7 +21,7 @@ export function daemonItself() {
         ["Pushes arrive at", status.push_endpoints.join(", ")],
         ["Storage", status.storage_path],
         ["History", bytes(status.metrics.trackside_history_size_bytes)],
-        ["Samples kept since then", number(status.metrics.trackside_history_samples_total)],
+        ["Samples written", number(status.metrics.trackside_history_samples_total)],
         ["Messages refused", rejected ? number(rejected) : ""],
         ["Failures", failures ? number(failures) : ""],
       ]);

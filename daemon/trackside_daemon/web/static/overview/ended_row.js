@@ -8,12 +8,12 @@ import { number, span, when } from "/static/words.js";
 export function endedRow(first, choice, acts) {
   let run = first;
   const state = badge();
-  const cells = { step: h("td.number"), loss: h("td.number"), started: h("td.wide"), took: h("td.wide") };
+  const cells = { step: h("td.number.step", { "data-name": "Step" }), loss: h("td.number.loss", { "data-name": "Loss" }), started: h("td.wide"), took: h("td.wide") };
   const tags = h("div.tags");
   const pin = h("button.small", { type: "button", onclick: () => acts.pin(run) });
   const gone = h("button.small", { type: "button", "aria-label": `Delete ${first.name}`, onclick: () => acts.delete(run) }, "Delete");
   const name = h("a.clamp", { href: runAddress(first.id), title: first.name }, first.name);
-  const row = h("tr", {}, h("td.box", {}, choice.box(first)), h("th.name", { scope: "row" }, h("div.named", {}, name, tags)), h("td", {}, state), Object.values(cells), h("td.acts", {}, pin, gone));
+  const row = h("tr", {}, h("td.box", {}, choice.box(first)), h("th.name", { scope: "row" }, h("div.named", {}, name, tags)), h("td.state", {}, state), Object.values(cells), h("td.acts", {}, pin, gone));
   row.told = (now) => {
     run = now;
     state.told(run.state);
