@@ -28,9 +28,9 @@ FLAGS = (
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium, once."""
+    """Chromium, once a file: while it is there, nothing else in this process may run a loop of asyncio."""
     expect.set_options(timeout=1000 * DEADLINE)
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=list(FLAGS))

@@ -122,10 +122,10 @@ def test_the_gpus_are_let_go_of_and_read_again_by_buttons(
 def test_what_a_gpu_does_not_answer_is_told_with_the_reason(
     scenario: Scenario, start_daemon: Callable[..., Daemon], look: Callable[..., Page]
 ) -> None:
-    scenario.say("gpu 0 power not_supported")
+    scenario.say("0 nvmlDeviceGetTemperature status 3")
     daemon = start_daemon()
     page = look(daemon, "/system")
-    refused = eventually(lambda: daemon.api("status").json()["gpus"][0]["refused"])
+    refused = eventually(lambda: next((one["refused"] for one in daemon.api("status").json()["gpus"]), None))
     details = page.locator("main .cards > li").first.locator("details")
     details.locator("summary").click()
     expect(details.locator("dt")).to_have_text(sorted(refused))

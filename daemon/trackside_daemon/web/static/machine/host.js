@@ -40,7 +40,7 @@ export function hostWhole() {
   const name = h("h3");
   const known = facts();
   const body = h("tbody");
-  const disks = h("div.card.scroll", {}, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Disk"), h("th", { scope: "col" }, "Used"), h("th.number", { scope: "col" }, "Free"), h("th.number.wide", { scope: "col" }, "Size"))), body));
+  const disks = h("div.card.scroll", { tabindex: "0", role: "group", "aria-label": "Disks" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Disk"), h("th", { scope: "col" }, "Used"), h("th.number", { scope: "col" }, "Free"), h("th.number.wide", { scope: "col" }, "Size"))), body));
   return {
     root: h("div.pair", {}, h("div.card", {}, name, known), disks),
     told({ host }) {

@@ -9,7 +9,7 @@ const FAILED = ["trackside_pipeline_failures_total", "trackside_ingest_rejected_
 export function daemonItself() {
   const known = facts();
   const body = h("tbody");
-  const parts = h("div.card.scroll", {}, h("table", {}, h("thead", {}, h("tr", {}, ["Part", "State", "Why"].map((one) => h("th", { scope: "col" }, one)))), body));
+  const parts = h("div.card.scroll", { tabindex: "0", role: "group", "aria-label": "Parts of the daemon" }, h("table", {}, h("thead", {}, h("tr", {}, ["Part", "State", "Why"].map((one) => h("th", { scope: "col" }, one)))), body));
   return {
     root: h("div.pair", {}, h("div.card", {}, known), parts),
     told(status, now) {
