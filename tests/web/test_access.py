@@ -84,11 +84,6 @@ def test_a_password_opens_the_api_under_any_name_and_without_the_token(gate: Cal
     assert client.ask("POST", "/-/reload", auth=ADA, headers=elsewhere).status_code == 200
 
 
-def test_a_token_in_the_place_of_a_password_has_no_browser_ask_its_user(gate: Callable[..., Client]) -> None:
-    answer = gate(users(ada="lovelace")).get("/api/v1/runs", headers={"Authorization": "Bearer of-another-time"})
-    assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
-
-
 def test_a_certificate_that_is_not_required_opens_nothing(gate: Callable[..., Client]) -> None:
     assert gate(HEADERS).get("/api/v1/runs").status_code == 401
 

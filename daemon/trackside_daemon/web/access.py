@@ -74,11 +74,7 @@ class Access:
                 return None
         except BusyError:
             return error(429, "passwords", "too many passwords wait to be checked; ask again", _CLOSE)
-        # A page that tries a token must be told no more than that: for Basic the browser would ask its user at once,
-        # though it has the password, and send it, when the page asks without the token.
-        token = Headers(scope=scope).get("authorization", "").lower().startswith("bearer ")
-        wanted = "Bearer" if token else 'Basic realm="trackside", charset="UTF-8"'
-        challenge = {"WWW-Authenticate": wanted, **_CLOSE}
+        challenge = {"WWW-Authenticate": 'Basic realm="trackside", charset="UTF-8"', **_CLOSE}
         return error(401, "credentials", "a user and a password of the web configuration are needed", challenge)
 
 
