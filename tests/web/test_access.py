@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-PATHS = ("/", "/metrics", "/-/healthy", "/-/ready", "/static/landing.js", "/api/v1/runs", "/nowhere")
+PATHS = ("/", "/metrics", "/-/healthy", "/-/ready", "/static/app.js", "/api/v1/runs", "/nowhere")
 ADA = ("ada", "lovelace")
 HEADERS = "http_server_config: {headers: {X-Frame-Options: deny, Content-Security-Policy: default-src 'self'}}\n"
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 OPEN = ("/metrics", "/-/healthy", "/-/ready")
-GUARDED = ("/", "/static/landing.js", "/api/v1/runs", "/api/v1/status", "/api/v1/nothing", "/elsewhere", "/metrics/")
+GUARDED = ("/", "/static/app.js", "/api/v1/runs", "/api/v1/status", "/api/v1/nothing", "/elsewhere", "/metrics/")
 
 
 def status(client: Any, path: str, host: str, **headers: str) -> int:

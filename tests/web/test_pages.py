@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from speech import Speaker
 
 from trackside_daemon.collectors.memory import MemoryCollector
 from trackside_daemon.metric import Batch
-from trackside_daemon.web.app import SECURITY, Pages
+from trackside_daemon.web.app import Pages
+from trackside_daemon.web.dashboard import HEADERS
 from trackside_daemon.web.gpu import GpuPages
 from trackside_daemon.web.history import HistoryPages
 
@@ -151,17 +153,23 @@ def test_a_reload_by_get_is_not_one(site: Any) -> None:
     assert site.reloads == 0
 
 
-def test_the_landing_page_lets_nothing_foreign_in(client: Any) -> None:
-    response = client.get("/")
+@pytest.mark.parametrize(
+    "path", ["/", "/runs/one", "/runs/exp/one%2Ftwo", "/compare", "/system", "/alerts", "/alerts/7", "/export"]
+)
+def test_every_address_of_the_dashboard_is_the_one_page_that_lets_nothing_foreign_in(client: Any, path: str) -> None:
+    response = client.get(path)
     assert response.headers["Content-Type"].startswith("text/html")
-    assert "<h1>trackside</h1>" in response.text
-    assert '<a href="/metrics">' in response.text
-    assert {name: response.headers[name] for name in SECURITY} == SECURITY
-    assert "default-src 'none'" in SECURITY["Content-Security-Policy"]
-    assert "http" not in response.text.replace("http-equiv", "")
+    assert response.text == client.get("/").text
+    assert '<main id="main"' in response.text
+    assert {name: response.headers[name] for name in HEADERS} == HEADERS
+    assert "default-src 'none'" in HEADERS["Content-Security-Policy"]
+    assert "http" not in response.text
 
 
-@pytest.mark.parametrize("name", ["landing.js", "style.css"])
-def test_what_the_landing_page_needs_comes_from_here(client: Any, name: str) -> None:
-    assert f"/static/{name}" in client.get("/").text
-    assert client.get(f"/static/{name}").status_code == 200
+def test_what_the_dashboard_needs_comes_from_here(client: Any) -> None:
+    named = re.findall(r'(?:href|src)="(/static/[^"]+)"', client.get("/").text)
+    assert {"/static/app.js", "/static/style.css", "/static/uplot/uPlot.iife.min.js"} <= set(named)
+    for path in named:
+        response = client.get(path)
+        assert response.status_code == 200, path
+        assert {name: response.headers[name] for name in HEADERS} == HEADERS

@@ -1,1 +1,1 @@
-"""The HTTP server: /metrics, /-/healthy, /-/ready, the API and the landing page."""
+"""The HTTP server: /metrics, /-/healthy, /-/ready, the API and the dashboard."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 from processes import DEADLINE
 
 if TYPE_CHECKING:
@@ -28,9 +28,10 @@ FLAGS = (
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium, once."""
+    """Chromium, once a file: while it is there, nothing else in this process may run a loop of asyncio."""
+    expect.set_options(timeout=1000 * DEADLINE)
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=list(FLAGS))
         yield started

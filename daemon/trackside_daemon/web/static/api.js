@@ -25,7 +25,11 @@ export async function fetchApi(path, options = {}) {
   const token = wanted ? sessionStorage.getItem("token") : null;
   const headers = { ...options.headers, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
   // Not relative: the page's own address may hold a password, and none such can be fetched.
-  const answer = await fetch(`${location.origin}/api/v1/${path}`, { ...options, headers });
+  // With a token nothing of the browser's own is sent: it would forget a good password over the token's refusal, and ask
+  // for it. Nor is then a certificate, without which there may be no answer at all.
+  const credentials = token ? "omit" : "same-origin";
+  const asked = fetch(`${location.origin}/api/v1/${path}`, { ...options, headers, credentials });
+  const answer = await (token ? asked.catch((problem) => withoutToken(problem, path, options)) : asked);
   if (answer.ok) return answer;
   const { error } = await answer.json().catch(() => ({ error: { reason: "error", message: answer.statusText } }));
   if (token && answer.status === 401 && error.reason !== "token") {
@@ -33,6 +37,15 @@ export async function fetchApi(path, options = {}) {
     return fetchApi(path, options);
   }
   throw new Refusal(error, answer.status);
+}
+
+// The answer to the browser's own credentials where a token had none; else *problem* is raised.
+async function withoutToken(problem, path, options) {
+  if (!(problem instanceof TypeError)) throw problem;
+  const answer = await fetch(`${location.origin}/api/v1/${path}`, options).catch(() => undefined);
+  if (!answer?.ok) throw problem;
+  wanted = false;
+  return answer;
 }
 
 export async function ask(path, options) {

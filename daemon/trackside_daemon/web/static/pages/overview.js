@@ -1,29 +1,46 @@
-// What is now: runs, GPUs, the host and what fires; below it the runs that have ended.
+// What is now: runs, what fires, GPUs and the host; below it the runs that have ended.
 
-import { ask } from "/static/api.js";
-import { runAddress } from "/static/app.js";
-import { h, rows, say, sparkline } from "/static/dom.js";
-import { number, percent, plural, short, span } from "/static/words.js";
+import { h } from "/static/dom.js";
+import { gpuTiles } from "/static/machine/gpus.js";
+import { hostLine } from "/static/machine/host.js";
+import { choosing } from "/static/overview/chosen.js";
+import { ended } from "/static/overview/ended.js";
+import { firing } from "/static/overview/firing.js";
+import { live } from "/static/overview/live.js";
+import { ENDED } from "/static/parts.js";
 
 export const title = "Overview";
 
-export async function show() {
-  const body = h("tbody");
-  const root = h("div", {}, h("h1", {}, "Runs"), h("div.scroll", {}, h("table", {}, h("thead", {}, h("tr", {}, ...["Run", "State", "Step", "Loss"].map((one) => h("th", { scope: "col" }, one)))), body)));
+const LINES = "import trackside\n…\ntrackside.push(step=step, loss=loss)";
+
+export function show(place) {
+  const choice = choosing();
+  const host = hostLine();
+  const alerts = firing();
+  const gpus = gpuTiles();
+  const now = live(choice);
+  const none = h("p.quiet", { hidden: true }, "No run is live now.");
+  const first = h("section.notice.empty", { hidden: true }, h("p", {}, "None yet. Add trackside.push(step=step, loss=loss) to a training:"), h("pre", {}, LINES));
+
+  let alive;
+  let any;
+  const tell = () => {
+    none.hidden = alive !== 0 || any !== true;
+    first.hidden = alive !== 0 || any !== false;
+  };
+  const past = ended(place, choice, (some) => {
+    any = some;
+    tell();
+  });
+  const root = h("div.overview", {}, h("div.top", {}, h("h1", {}, "Overview"), host.root), h("h2", {}, "Runs"), none, first, now.root, alerts.root, gpus.root, past.root, choice.root);
   return {
     root,
     told(overview) {
-      rows(body, overview.runs, (run) => run.id, () => {
-        const cells = [h("td.name"), h("td"), h("td.number"), h("td.number")];
-        const row = h("tr", {}, ...cells);
-        row.told = (run) => {
-          if (!cells[0].firstChild) cells[0].append(h("a", { href: runAddress(run.id) }, run.name));
-          say(cells[1], run.state);
-          say(cells[2], number(run.step));
-          say(cells[3], number(run.loss));
-        };
-        return row;
-      });
+      const running = overview.runs.filter((run) => !ENDED.has(run.state));
+      alive = running.length;
+      tell();
+      now.told(running, overview.time);
+      for (const part of [host, alerts, gpus, past]) part.told(overview);
     },
   };
 }

@@ -1,0 +1,27 @@
+// Asks whether a thing shall be done, in a dialog of the browser's own. Escape means no.
+
+import { h } from "/static/dom.js";
+
+let count = 0;
+
+// True once *verb* is chosen; false when not.
+export function confirmed(question, explanation, verb) {
+  count += 1;
+  const [named, described] = [`question-${count}`, `explanation-${count}`];
+  return new Promise((resolve) => {
+    const close = (answer) => () => dialog.close(answer);
+    const dialog = h(
+      "dialog",
+      { "aria-labelledby": named, "aria-describedby": described, onclose: () => done() },
+      h("h2", { id: named }, question),
+      h("p", { id: described }, explanation),
+      h("div.tools", {}, h("button", { type: "button", onclick: close("") }, "Cancel"), h("button.strong", { type: "button", onclick: close("yes") }, verb)),
+    );
+    const done = () => {
+      dialog.remove();
+      resolve(dialog.returnValue === "yes");
+    };
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}

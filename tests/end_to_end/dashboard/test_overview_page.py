@@ -1,0 +1,263 @@
+"""The page of what is now, and of the runs that have ended."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from authorities import hashed
+from playwright.sync_api import expect
+from processes import eventually
+
+from trackside_daemon.web.dashboard import STATIC
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, Locator, Page
+    from processes import Daemon
+
+SCRIPT_NAME = "<script>alert(1)</script>"
+LONG_NAME = "exp/" + "a-name-that-does-not-end-" * 8
+
+#: Runs that have ended, one with a loss that is no number; then one that goes on a step with each line that it reads,
+#: and one beside it whose loss is no number from its twentieth step on.
+RUNS = f"""
+import sys, trackside
+for name, status in (("diverged", "failed"), ({LONG_NAME!r}, "finished"), ("given-up", "stopped")):
+    with trackside.init(name, tags=("night", "base line")) as run:
+        for step in range(1, 11): run.push(step=step, loss=float("nan") if name == "diverged" else 2.718281828 / step)
+        run.finish(status)
+for number in range(int(sys.argv[1])):
+    with trackside.init(f"sweep-{{number}}") as run: run.push(step=number, loss=number / 7)
+ill = trackside.init("goes-wrong")
+run = trackside.init({SCRIPT_NAME!r}, total_steps=40)
+for step, _ in enumerate(sys.stdin, 1):
+    run.push(step=step, loss=2.718281828 / step, tokens=4096)
+    ill.push(step=step, loss=float("nan") if step >= 20 else 2.0)
+"""
+
+
+def go_on(training: subprocess.Popen[str], steps: int) -> None:
+    """Let it make so many steps more."""
+    assert training.stdin is not None
+    training.stdin.write("\n" * steps)
+    training.stdin.flush()
+
+
+def now(daemon: Daemon, name: str) -> dict[str, Any]:
+    """A run of the overview."""
+    found: list[dict[str, Any]] = daemon.api("overview").json()["runs"]
+    return next((run for run in found if run["name"] == name), {})
+
+
+def ended(daemon: Daemon) -> list[dict[str, Any]]:
+    """The runs of the API that have ended, once three have and two live."""
+    runs: list[dict[str, Any]] = daemon.api("runs").json()["runs"]
+    over = [run for run in runs if run["ended"]]
+    return over if len(runs) - len(over) == 2 and len(over) >= 3 else []
+
+
+def names(rows: Locator) -> list[str]:
+    return rows.locator("th a").all_inner_texts()
+
+
+def test_what_is_now_is_on_it_as_the_api_has_it(
+    start_daemon: Callable[..., Daemon],
+    start_training: Callable[..., subprocess.Popen[str]],
+    look: Callable[..., Page],
+    violations: Callable[[Page], list[str]],
+) -> None:
+    daemon = start_daemon("--collector.gpu.simulate=8", "--collector.gpu.trouble=throttled:3,lost:5")
+    training = start_training(daemon, "-c", RUNS, "0")
+    go_on(training, 10)
+    eventually(lambda: now(daemon, SCRIPT_NAME).get("step") == 10)
+    page = look(daemon)
+    run = page.locator(".run", has_text=SCRIPT_NAME)
+    expect(run).to_contain_text("Step 10 / 40 25.0 %")
+    expect(run).to_contain_text("running")
+    expect(run).to_contain_text(f"Loss {now(daemon, SCRIPT_NAME)['loss']:.5g}")
+    assert run.locator(".bar span").evaluate("one => one.style.width") == "25%"
+    go_on(training, 1)
+    expect(run).to_contain_text("Step 11 / 40 27.5 %")
+    expect(run).to_contain_text(f"Loss {2.718281828 / 11:.5g}")
+    told = re.compile(f"to {2.718281828 / 11:.5g}, lowest {2.718281828 / 11:.5g}$")
+    expect(run.get_by_role("img")).to_have_attribute("aria-label", told)
+
+    go_on(training, 14)
+    wrong = page.locator(".run", has_text="goes-wrong")
+    expect(wrong).to_contain_text("Loss NaN")
+    expect(wrong).to_contain_text("1 critical")
+    alert = page.locator(".firing tr", has_text="NonFinite").filter(has_text="goes-wrong")
+    expect(alert).to_contain_text("critical")
+    [fires] = [
+        one
+        for one in daemon.api("overview").json()["alerts"]
+        if (one["alert"], one.get("name")) == ("NonFinite", "goes-wrong")
+    ]
+    expect(alert).to_contain_text(fires["summary"])
+    expect(alert.get_by_role("link", name="NonFinite")).to_have_attribute("href", f"/alerts/{fires['id']}")
+
+    gpus = page.locator(".gpus > li")
+    expect(gpus).to_have_count(8)
+    expect(gpus.nth(3)).to_contain_text("hw slowdown")
+    expect(gpus.nth(5)).to_contain_text("not up")
+    expect(gpus.nth(0)).to_contain_text(re.compile(r"\d+ %.*[\d.]+ / 80 GiB.*\d+ W · \d+ °C", re.DOTALL))
+    assert "undefined" not in page.locator("main").inner_text()
+    assert "NaN %" not in page.locator("main").inner_text()
+    host = daemon.api("overview").json()["host"]
+    expect(page.locator(".strip")).to_contain_text(f"of {host['cpus']:.0f}")
+    assert violations(page) == []
+
+    run.get_by_role("checkbox").check()
+    assert training.stdin is not None
+    training.stdin.close()
+    over = page.locator(".ended tbody tr", has_text=SCRIPT_NAME)
+    expect(over).to_contain_text("finished")
+    expect(run).to_have_count(0)
+    expect(page.get_by_text("No run is live now.")).to_be_visible()
+    expect(over.get_by_role("checkbox")).to_be_checked()
+
+
+def test_what_has_ended_is_listed_and_found(
+    daemon: Daemon, start_training: Callable[..., subprocess.Popen[str]], look: Callable[..., Page]
+) -> None:
+    training = start_training(daemon, "-c", RUNS, "60")
+    go_on(training, 1)
+    eventually(lambda: len(ended(daemon)) == 63)
+    runs = {run["name"]: run for run in ended(daemon)}
+    page = look(daemon)
+    rows = page.locator(".ended tbody tr")
+    newest = list(runs)[:48]
+    expect(rows).to_have_count(48)  # of fifty, two live
+    assert names(rows) == newest
+    page.get_by_role("button", name="Show more").click()
+    expect(rows).to_have_count(63)
+    assert names(rows) == list(runs)
+    expect(page.get_by_role("button", name="Show more")).to_be_hidden()
+
+    page.get_by_label("State").select_option("failed")
+    expect(rows).to_have_count(1)
+    expect(rows.locator("td")).to_contain_text(["", "failed", "10", "NaN"])
+    assert parse_qs(urlsplit(page.url).query) == {"state": ["failed"]}
+    page.get_by_label("State").select_option("")
+    page.get_by_label("Name").fill("sweep-1")
+    expect(rows).to_have_count(11)
+    page.get_by_label("Name").fill("")
+    rows.filter(has_text="given-up").or_(page.get_by_role("button", name="Show more")).first.wait_for()
+    page.get_by_role("button", name="Show more").click()
+    page.get_by_role("button", name="Only tag base line").first.click()
+    expect(rows).to_have_count(3)
+    page.reload()
+    expect(page.get_by_label("Tag")).to_have_value("base line")
+    expect(rows).to_have_count(3)
+    assert names(rows) == [name for name in runs if runs[name]["tags"]]
+    step, loss = (rows.filter(has_text="given-up").locator(f".{one}") for one in ("step", "loss"))
+    assert step.inner_text() == "10"
+    assert float(loss.inner_text()) == pytest.approx(runs["given-up"]["loss"], rel=1e-4)
+
+
+def test_what_has_ended_is_kept_deleted_and_compared(
+    daemon: Daemon,
+    start_training: Callable[..., subprocess.Popen[str]],
+    look: Callable[..., Page],
+    violations: Callable[[Page], list[str]],
+) -> None:
+    go_on(start_training(daemon, "-c", RUNS, "0"), 1)
+    runs = {run["name"]: run for run in eventually(lambda: ended(daemon))}
+    page = look(daemon)
+    rows = page.locator(".ended tbody tr")
+    rows.filter(has_text="given-up").get_by_role("button", name="Pin given-up").click()
+    expect(rows.get_by_role("button", name="Pinned given-up")).to_have_attribute("aria-pressed", "true")
+    assert daemon.api("runs?name=given-up").json()["runs"][0]["pinned"] is True
+
+    delete = rows.get_by_role("button", name="Delete diverged")
+    delete.click()
+    expect(page.get_by_role("dialog")).to_contain_text("diverged")
+    assert violations(page) == []
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(delete).to_be_focused()
+    assert daemon.api("runs?name=diverged").json()["runs"]
+    delete.click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(rows).to_have_count(2)
+    assert daemon.api("runs?name=diverged").json()["runs"] == []
+
+    for name in ("given-up", SCRIPT_NAME):
+        page.get_by_role("checkbox", name=f"Compare {name}").check()
+    expect(page.locator(".chosen")).to_contain_text("2 runs chosen")
+    page.locator(".chosen").get_by_role("link", name="Compare").click()
+    live = now(daemon, SCRIPT_NAME)["id"]
+    assert parse_qs(urlsplit(page.url).query) == {"run": [runs["given-up"]["id"], live]}
+
+
+def test_long_names_make_no_phone_scroll_sideways(
+    start_daemon: Callable[..., Daemon],
+    start_training: Callable[..., subprocess.Popen[str]],
+    look: Callable[..., Page],
+    violations: Callable[[Page], list[str]],
+) -> None:
+    daemon = start_daemon("--collector.gpu.simulate=64")
+    go_on(start_training(daemon, "-c", RUNS, "0"), 1)
+    eventually(lambda: ended(daemon) and now(daemon, SCRIPT_NAME))
+    page = look(daemon, viewport={"width": 390, "height": 844}, color_scheme="dark")
+    expect(page.locator(".ended tbody tr")).to_have_count(3)
+    expect(page.locator(".gpus > li")).to_have_count(64)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert violations(page) == []
+
+
+@pytest.mark.parametrize("fragment", ["", "#token=wrong"])
+def test_without_the_token_it_says_what_is_missing_and_where_it_lies(
+    fragment: str, daemon: Daemon, browser: Browser
+) -> None:
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto(f"{daemon.url}/{fragment}")
+        expect(page.get_by_role("alert")).to_contain_text(f"open {daemon.url}/#token=TOKEN")
+        expect(page.get_by_role("alert")).to_contain_text(str(daemon.directory / "push.token"))
+        page.goto(f"{daemon.url}/#token={(daemon.directory / 'push.token').read_text().strip()}")
+        expect(page.get_by_text("None yet.")).to_be_visible()
+        assert "token" not in page.url
+
+
+def test_without_a_run_it_says_the_lines_to_add(
+    daemon: Daemon, look: Callable[..., Page], violations: Callable[[Page], list[str]]
+) -> None:
+    page = look(daemon)
+    expect(page.locator("main")).to_contain_text("None yet. Add trackside.push(step=step, loss=loss)")
+    expect(page.locator("pre")).to_contain_text("import trackside")
+    expect(page.get_by_text("Ended runs")).to_be_hidden()
+    assert violations(page) == []
+
+
+def test_the_page_asks_nobody_else_and_has_nothing_inline(daemon: Daemon) -> None:
+    policy = daemon.get("/").headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    ours = [file for file in STATIC.rglob("*") if file.is_file() and "uplot" not in file.relative_to(STATIC).parts]
+    assert {file.suffix for file in ours} == {".html", ".js", ".css", ".svg"}
+    for file in ours:
+        text = re.sub(r'"http://www.w3.org/[\w/]+"', "", file.read_text())  # names of SVG, which nobody asks for
+        found = re.search(
+            r"https?:|url\(|@import|innerHTML|\bon[a-z]+=\"|\bstyle=|<style|<script>|document\.write", text
+        )
+        assert not found, (file, found)
+
+
+@pytest.mark.parametrize("fragment", ["", "#token=of-another-time"])
+def test_with_a_password_of_the_web_configuration_it_needs_no_token(
+    start_daemon: Callable[..., Daemon], browser: Browser, tmp_path: Path, fragment: str
+) -> None:
+    (tmp_path / "web.yml").write_text(f"basic_auth_users: {{ada: '{hashed('lovelace')}'}}")
+    flags = (f"--web.config.file={tmp_path}/web.yml", "--no-collector.gpu")
+    daemon = start_daemon(*flags, asking={"auth": ("ada", "lovelace")})
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto(daemon.url.replace("//", "//ada:lovelace@") + f"/{fragment}")
+        expect(page.get_by_text("None yet. Add trackside.push")).to_be_visible()

@@ -1,0 +1,138 @@
+"""The page of the machine: host, GPUs, processes, and the daemon itself."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from playwright.sync_api import expect
+from processes import eventually
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+
+    from nvml.fake.library import Scenario
+    from playwright.sync_api import Locator, Page
+    from processes import Daemon
+
+SCRIPT_NAME = "<script>alert(1)</script>"
+
+#: Two runs of one process, and a child of it.
+TRAINING = f"""
+import subprocess, sys, trackside
+trackside.init({SCRIPT_NAME!r}).push(step=1, loss=1.0)
+child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+print(child.pid, flush=True)
+sys.stdin.read()
+child.communicate()
+"""
+
+
+def fact(card: Locator, name: str) -> Locator:
+    """What a card says of a thing."""
+    return card.locator("dt", has_text=re.compile(f"^{name}$")).locator("xpath=following-sibling::dd[1]")
+
+
+def processes(daemon: Daemon) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = daemon.api("processes").json()["processes"]
+    return found
+
+
+def test_it_shows_what_the_api_has(
+    start_daemon: Callable[..., Daemon],
+    start_training: Callable[..., subprocess.Popen[str]],
+    look: Callable[..., Page],
+    violations: Callable[[Page], list[str]],
+) -> None:
+    daemon = start_daemon("--collector.gpu.simulate=8", "--collector.gpu.trouble=throttled:3,lost:7")
+    training = start_training(daemon, "-c", TRAINING, LOCAL_RANK="2")
+    assert training.stdout is not None
+    child = training.stdout.readline().strip()
+    eventually(lambda: len(processes(daemon)) == 2)
+    page = look(daemon, "/system")
+
+    gpus = page.locator("main .cards > li")
+    expect(gpus).to_have_count(8)
+    for place, known in enumerate(daemon.api("overview").json()["gpus"]):
+        card = gpus.nth(place)
+        expect(card.locator("h3")).to_have_text(f"GPU {known['gpu']}")
+        expect(card).to_contain_text(known["uuid"])
+        expect(card.locator(".head .badge")).to_contain_text("up" if known["up"] else "not up")
+    expect(fact(gpus.nth(0), "Power")).to_have_text(re.compile(r"^\d+ W of 700 W$"))
+    expect(fact(gpus.nth(0), "Memory")).to_have_text(re.compile(r"^[\d.]+ GiB of 79.6 GiB$"))
+    expect(fact(gpus.nth(3), "Limited by")).to_contain_text("hw slowdown")
+    expect(fact(gpus.nth(2), "Limited by")).to_be_hidden()
+    expect(gpus.nth(3)).to_contain_text("its clocks are kept down by")
+    expect(gpus.nth(7).locator("dt:visible")).to_have_count(0)
+
+    table = page.locator(".processes")
+    expect(table.get_by_role("link")).to_have_text(SCRIPT_NAME)
+    for one in processes(daemon):
+        row = table.locator("tr", has_text=str(one["pid"]))
+        expect(row).to_contain_text(one["role"])
+        expect(row).to_contain_text({"R": "running", "S": "sleeping"}[one["state"]])
+        expect(row).to_contain_text(f"{one['resident_bytes'] / 2**20:.3g} MiB")
+    expect(table.locator("tr", has_text=child)).to_have_count(1)
+
+    status = daemon.api("status").json()
+    itself = page.get_by_role("region", name="Daemon")
+    expect(fact(itself, "Version")).to_have_text(status["version"])
+    expect(fact(itself, "Pushes arrive at")).to_have_text(", ".join(status["push_endpoints"]))
+    expect(fact(itself, "Storage")).to_have_text(status["storage_path"])
+    expect(fact(itself, "History")).to_contain_text("iB")
+    expect(itself.locator("tbody tr")).to_have_count(len(status["collectors"]) + len(status["notifications"]))
+
+    host = daemon.api("overview").json()["host"]
+    about = page.get_by_role("region", name="Host")
+    expect(about.get_by_role("heading", name=host["name"], exact=True)).to_be_visible()
+    expect(fact(about, "CPU")).to_contain_text(f"of {os.cpu_count()}")
+    expect(about.locator("tbody tr")).to_have_count(len(host["disks"]))
+    assert "undefined" not in page.locator("main").inner_text()
+    assert "NaN" not in page.locator("main").inner_text()
+    assert violations(page) == []
+
+    training.kill()
+    expect(page.get_by_text("No process of a training is on this machine now.")).to_be_visible()
+
+
+def test_the_gpus_are_let_go_of_and_read_again_by_buttons(
+    start_daemon: Callable[..., Daemon], look: Callable[..., Page], violations: Callable[[Page], list[str]]
+) -> None:
+    daemon = start_daemon("--collector.gpu.simulate=2")
+    page = look(daemon, "/system", viewport={"width": 390, "height": 844}, color_scheme="dark")
+    gpus = page.locator("main .cards > li")
+    expect(gpus).to_have_count(2)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.get_by_role("button", name="Pause reading").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    assert daemon.api("status").json()["nvml"]["paused_until"] is None
+    page.get_by_role("button", name="Pause reading").click()
+    page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+    expect(page.get_by_text(re.compile(r"^Paused until \d\d:\d\d:\d\d\.$"))).to_be_visible()
+    assert daemon.api("status").json()["nvml"]["paused_until"] is not None
+    expect(gpus).to_have_count(0)
+    assert violations(page) == []
+    page.get_by_role("button", name="Resume reading").click()
+    expect(gpus).to_have_count(2)
+    assert daemon.api("status").json()["nvml"]["paused_until"] is None
+
+
+def test_what_a_gpu_does_not_answer_is_told_with_the_reason(
+    scenario: Scenario, start_daemon: Callable[..., Daemon], look: Callable[..., Page]
+) -> None:
+    scenario.say("0 nvmlDeviceGetTemperature status 3")
+    daemon = start_daemon()
+    page = look(daemon, "/system")
+    refused = eventually(lambda: next((one["refused"] for one in daemon.api("status").json()["gpus"]), None))
+    details = page.locator("main .cards > li").first.locator("details")
+    details.locator("summary").click()
+    expect(details.locator("dt")).to_have_text(sorted(refused))
+    expect(details.locator("dd").first).to_have_text(refused[min(refused)])
+
+
+def test_without_gpus_it_says_so(start_daemon: Callable[..., Daemon], look: Callable[..., Page]) -> None:
+    page = look(start_daemon("--no-collector.gpu"), "/system")
+    expect(page.get_by_text("the daemon was started with --no-collector.gpu")).to_be_visible()
+    expect(page.get_by_role("button", name="Pause reading")).to_be_hidden()
