@@ -235,7 +235,7 @@ export class Chart {
 
   #told() {
     const by = this.view.by === "step" ? "by step" : "by time";
-    const last = this.view.drawn.filter(({ columns: own }) => own.x.length).slice(0, 12).map(({ line, columns: own }) => `${line.label ?? this.title} ${this.view.tell(own.told.at(-1))} at ${this.where(own.x.at(-1))}`);
+    const last = this.view.drawn.filter(({ columns: own }) => own.x.length).slice(0, 12).map(({ line, columns: own }) => `${line.label ? `${line.label} ` : ""}${this.view.tell(own.told.at(-1))} at ${this.where(own.x.at(-1))}`);
     return `${this.title} ${by}. ${last.length ? `Last: ${last.join("; ")}.` : "No values."} Arrow keys move the cursor, plus and minus zoom, Home shows all.`;
   }
 

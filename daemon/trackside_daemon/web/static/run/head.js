@@ -12,7 +12,7 @@ export class Head {
     this.state = badge(run.state);
     this.about = h("span.quiet");
     this.cause = h("p.run-cause", { hidden: true });
-    this.tiles = new Map(["Step", "Loss", "Left", "Throughput", "Step time", "Started", "Took"].map((name) => [name, tile(name)]));
+    this.tiles = new Map(["Step", "Loss", "Time left", "Throughput", "Step time", "Took"].map((name) => [name, tile(name)]));
     this.progress = bar();
     this.tiles.get("Step").element.append(this.progress);
     this.firing = h("ul.run-firing", { "aria-label": "Alerts that fire" });
@@ -61,12 +61,12 @@ export class Head {
     const [key, value] = loss(run, newest);
     this.#tile("Loss", number(value), key === "loss" ? "" : key);
     this.tiles.get("Loss").value.classList.toggle("bad", typeof value === "string");
-    this.#tile("Left", !ended && row?.remaining_seconds > 0 ? span(row.remaining_seconds) : "", "");
+    this.#tile("Time left", !ended && row?.remaining_seconds > 0 ? span(row.remaining_seconds) : "", "");
     this.#tile("Throughput", ended ? "" : short(row?.tokens_per_second, " tokens/s") || short(row?.samples_per_second, " samples/s"), ended || !(row?.tokens_per_second >= 0) ? "" : short(row?.samples_per_second, " samples/s"));
     this.#tile("Step time", ended ? "" : span(row?.step_seconds), "");
-    this.#tile("Started", when(run.started), "");
     const until = run.ended ?? this.now;
-    this.#tile("Took", span(until - run.started), run.ended === null ? "so far" : `ended ${when(run.ended)}`);
+    const times = run.ended === null ? `since ${when(run.started)}` : `${when(run.started)} to ${when(run.ended)}`;
+    this.#tile("Took", Number.isFinite(until) ? span(until - run.started) : "…", times);
     this.stacks.told(!ended && row !== undefined);
     rows(this.firing, this.alerts ?? [], (one) => `${one.alert} ${one.started} ${one.rank} ${one.key} ${one.id}`, alert);
   }

@@ -32,7 +32,7 @@ export class Stacks {
       const { ranks, silent } = await ask(`runs/${encodeURIComponent(this.id)}/stacks`);
       const quiet = silent.length ? ` Silent: ${plural(silent.length, "rank")} ${ranges(silent)}, no answer in 3 s.` : "";
       say(this.said, `${plural(ranks.length, "rank")} answered at ${when(Date.now() / 1000)}.${quiet}`);
-      this.list.replaceChildren(...ranks.map((one) => rank(one, ranks.length <= 4)));
+      this.list.replaceChildren(...ranks.map((one, place) => rank(one, place === 0)));
     } catch (problem) {
       say(this.said, problem.message);
       this.list.replaceChildren();
