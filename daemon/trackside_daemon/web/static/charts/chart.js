@@ -11,6 +11,7 @@ import { number, when } from "/static/words.js";
 
 const PACE = 2000; // Milliseconds from one load that was not asked for by a person to the next.
 const HEIGHT = 220;
+const TIPS = 4;
 
 const seen = new IntersectionObserver((entries) => entries.forEach((one) => one.target.seen(one.isIntersecting)), { rootMargin: "150px" });
 const sized = new ResizeObserver((entries) => entries.forEach((one) => one.target.sized()));
@@ -222,8 +223,9 @@ export class Chart {
   }
 
   #tip(u, left, texts) {
-    this.tip.hidden = !texts.length;
-    this.tip.replaceChildren(...texts.slice(0, 5).map((text) => h("p", {}, text)), texts.length > 5 ? h("p", {}, `and ${texts.length - 5} more`) : "");
+    const mine = this.plot.matches(":hover, :focus"); // Not where another chart's cursor is followed.
+    this.tip.hidden = !texts.length || !mine;
+    this.tip.replaceChildren(...texts.slice(0, TIPS).map((text) => h("p", {}, text)), texts.length > TIPS ? h("p", {}, `and ${texts.length - TIPS} more`) : "");
     const over = left > u.over.clientWidth / 2;
     this.tip.style[over ? "left" : "right"] = "auto";
     this.tip.style[over ? "right" : "left"] = `${over ? this.plot.clientWidth - u.over.offsetLeft - left + 8 : u.over.offsetLeft + left + 8}px`;

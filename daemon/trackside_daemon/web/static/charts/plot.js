@@ -67,7 +67,7 @@ function axes(view) {
     u.ctx.font = u.axes[1].font[0];
     return Math.max(44, 14 + Math.max(...texts.map((text) => u.ctx.measureText(text).width)) / devicePixelRatio);
   };
-  const twos = view.binary ? { incrs: Array.from({ length: 60 }, (_, power) => 2 ** power) } : {};
+  const twos = view.binary ? { incrs: Array.from({ length: 60 }, (_, power) => 2 ** power) } : { incrs: FINE };
   const close = view.log ? { splits: between, filter: (u, splits) => splits } : {};
   return [
     { ...common, size: 26, ...(view.by === "step" ? { space: 70, values: steps, incrs: ROUND } : { space: 95, values: times }) },
@@ -75,6 +75,8 @@ function axes(view) {
   ];
 }
 
+// A loss that runs away is larger than uPlot reckons with.
+const FINE = Array.from({ length: 330 }, (_, power) => [1, 2, 5].map((one) => Number(`${one}e${power - 24}`))).flat().filter(Number.isFinite);
 const ROUND = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((one) => one * 10 ** power)).flat();
 
 function steps(u, splits) {
