@@ -1,0 +1,269 @@
+"""The page of a run: what it shows of a real training is what the API says, and what a person does there is asked for."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+import pytest
+from playwright.sync_api import expect
+from processes import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from end_to_end.conftest import Process
+    from playwright.sync_api import Locator, Page
+    from processes import Daemon
+
+TRAINING = """
+import sys, trackside
+run = trackside.init("seen", id="seen-1", total_steps=1000, config={"model": {"layers": 12}, "lr": 0.1})
+for line in sys.stdin:
+    name, _, value = line.strip().partition(" ")
+    if name == "event":
+        run.event(value, size=5)
+        continue
+    with run.phase("forward"):
+        step = int(name)
+    run.push(step=step, loss=float(value or 5.0 - step / 100), tokens=500, **{"eval/f1": step / 1000, "eval/margin": -step})
+"""
+ODD = "<script>alert(1)</script> ünï/cödé 100%?#&"
+
+
+def say(training: Process, *lines: object) -> None:
+    assert training.stdin is not None
+    training.stdin.writelines(f"{line}\n" for line in lines)
+    training.stdin.flush()
+
+
+def chart(page: Page, key: str) -> Locator:
+    return page.locator("figure.chart").filter(has=page.get_by_role("heading", name=key, exact=True))
+
+
+def tile(page: Page, name: str) -> Locator:
+    return page.locator(".run-tile").filter(has=page.get_by_text(name, exact=True)).locator(".run-figure")
+
+
+def asked(url: str) -> dict[str, list[str]]:
+    return parse_qs(urlsplit(url).query)
+
+
+def drag(page: Page, plot: Locator, begin: float, end: float) -> None:
+    """From one part of the plot's width to another."""
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + begin * box["width"], box["y"] + 90)
+    page.mouse.down()
+    page.mouse.move(box["x"] + end * box["width"], box["y"] + 90, steps=4)
+    page.mouse.up()
+
+
+def spoken(page: Page, where: Locator, text: str) -> None:
+    """Move the cursor to the left until that is told of its place."""
+    where.locator(".plot").focus()
+
+    def told() -> bool:
+        page.keyboard.press("ArrowLeft")
+        return text in (where.locator(".spoken").text_content() or "")
+
+    eventually(told)
+
+
+def test_a_live_run_is_shown_as_the_api_tells_it(
+    start_daemon: Callable[..., Daemon],
+    start_training: Callable[..., Process],
+    look: Callable[..., Page],
+    violations: Callable[[Page], list[str]],
+) -> None:
+    daemon = start_daemon("--collector.gpu.simulate=2")
+    ranks = [start_training(daemon, "-c", TRAINING, RANK=str(rank), WORLD_SIZE="2") for rank in (0, 1)]
+    for training in ranks:
+        say(training, *range(1, 100), "event checkpoint", *range(100, 150), "150 nan", *range(151, 200))
+    eventually(lambda: daemon.api("runs/seen-1").json().get("step") == 199)
+    eventually(lambda: daemon.api("alerts?run=seen-1").json()["alerts"][1:])
+
+    page = look(daemon, "/runs/seen-1")
+    expect(page).to_have_title("seen · trackside")
+    expect(page.locator(".run-head .badge").first).to_contain_text("running")
+    loss = chart(page, "loss")
+    expect(loss.locator(".plot")).to_have_attribute("aria-label", _with("loss by step. Last: 3.01 at step 199."))
+
+    # What is new is there within two seconds of the API's knowing it.
+    for training in ranks:
+        say(training, 200)
+    eventually(lambda: daemon.api("runs/seen-1").json()["step"] == 200)
+    expect(tile(page, "Step")).to_have_text("200", timeout=2000)
+    expect(tile(page, "Loss")).to_have_text("3", timeout=2000)
+    expect(loss.locator(".plot")).to_have_attribute("aria-label", _with("loss by step. Last: 3 at step 200."))
+
+    # The keys, as the API has them.
+    kept = {one["key"]: one for one in daemon.api("runs/seen-1").json()["metrics"] if one["rank"] == 0}
+    table = page.get_by_role("region", name="Metrics")
+    for key, one in kept.items():
+        row = table.locator("tr").filter(has=page.get_by_role("rowheader", name=key, exact=True))
+        expect(row.locator("td").nth(1)).to_have_text(f"{one['last']:g}")
+        expect(row.locator("td").nth(5)).to_have_text(str(one["count"]))
+        expect(row.locator("td").nth(6)).to_have_text(str(one["nonfinite"]))
+    expect(page.get_by_role("region", name="Configuration")).to_contain_text("model.layers")
+
+    # The time by phase, of all ranks.
+    eventually(lambda: len(daemon.api("runs/seen-1").json()["attempt_list"][0].get("phases", {})) == 2)
+    expect(page.locator(".run-phases tbody th")).to_have_text(["other", "forward"])
+
+    # An event and an alert are told at their places.
+    spoken(page, loss, "NonFinite")
+    spoken(page, loss, "checkpoint of ranks 0\u20131, step 99: size 5")
+
+    # A scale that has no place for what is not above 0 says so.
+    page.get_by_label("Log scale").check()
+    margin = chart(page, "eval/margin")
+    margin.scroll_into_view_if_needed()
+    expect(margin.locator(".note")).to_contain_text("No value here is above 0")
+    expect(loss.locator(".note")).to_be_hidden()
+
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        assert violations(page) == []
+
+
+def test_zoom_ranks_and_axis_ask_for_what_they_show_and_stay_in_the_address(
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], look: Callable[..., Page]
+) -> None:
+    daemon = start_daemon("--collector.gpu.simulate=2")
+    for rank in (0, 1):
+        training = start_training(daemon, "-c", TRAINING, RANK=str(rank), WORLD_SIZE="2")
+        say(training, *(f"{step} {step + rank}" for step in range(1, 4001)))
+        assert training.stdin is not None
+        training.stdin.close()
+    eventually(lambda: daemon.api("runs/seen-1").json().get("state") == "finished")
+    page = look(daemon, "/runs/seen-1")
+    loss = chart(page, "loss")
+    expect(loss.locator(".plot")).to_have_attribute("aria-label", _with("Last: 4000 at step 4000."))
+
+    def of_loss(url: str) -> bool:
+        return "/series" in url and asked(url).get("key") == ["loss"]
+
+    with page.expect_response(lambda answer: of_loss(answer.url) and "from" in asked(answer.url)) as zoomed:
+        drag(page, loss.locator(".u-over"), 0.25, 0.5)
+    query = asked(zoomed.value.url)
+    begin, end = float(query["from"][0]), float(query["to"][0])
+    assert begin == pytest.approx(1000, abs=20)
+    assert end == pytest.approx(2000, abs=20)
+    width = loss.locator(".plot").evaluate("(one) => one.clientWidth")
+    assert int(query["points"][0]) <= width
+    (line,) = zoomed.value.json()["series"]
+    assert 500 < len(line["points"]) <= width
+    path = zoomed.value.url.partition("/api/v1/")[2]
+    assert daemon.api(path).json() == zoomed.value.json()
+    expect(loss.locator(".plot")).to_have_attribute("aria-label", _with(f"Last: {end:g} at step {end:g}."))
+    assert asked(page.url)["from"] == [f"{begin:g}"]
+    page.reload()
+    expect(loss.locator(".plot")).to_have_attribute("aria-label", _with(f"Last: {end:g} at step {end:g}."))
+    other = chart(page, "eval/f1").locator(".plot")
+    other.scroll_into_view_if_needed()
+    expect(other).to_have_attribute("aria-label", _with(f"Last: {end / 1000:g} at step {end:g}."))
+
+    with page.expect_request(lambda request: of_loss(request.url) and "from" not in asked(request.url)):
+        loss.scroll_into_view_if_needed()
+        loss.get_by_role("button", name="Reset zoom").click()
+    expect(loss.locator(".plot")).to_have_attribute("aria-label", _with("Last: 4000 at step 4000."))
+    assert "from" not in asked(page.url)
+
+    page.get_by_label("Ranks").select_option("all")
+    expect(loss.locator(".legend button")).to_have_text(["rank 04000", "rank 14001"])
+    loss.locator(".legend button").first.click()
+    expect(loss.locator(".plot")).to_have_attribute("aria-label", _with("Last: rank 1 4001 at step 4000."))
+    page.get_by_label("Ranks").select_option("band")
+    expect(loss.locator(".legend button")).to_have_text(["2 ranks, median4000.5"])
+
+    with page.expect_request(lambda request: of_loss(request.url) and asked(request.url)["by"] == ["time"]):
+        page.get_by_role("button", name="Time", exact=True).click()
+    assert (asked(page.url)["by"], asked(page.url)["ranks"]) == (["time"], ["band"])
+    expect(loss.locator(".plot")).to_have_attribute("aria-label", _with("loss by time"))
+
+    with page.expect_download() as fetched:
+        loss.get_by_role("button", name="Download as PNG").click()
+    assert fetched.value.suggested_filename == "loss.png"
+    assert fetched.value.path().read_bytes().startswith(b"\x89PNG\r\n")
+
+    page.get_by_role("searchbox", name="Keys").fill("f1")
+    expect(page.locator("section[aria-label=Charts] figure.chart")).to_have_count(1)
+
+
+def test_an_ended_run_whatever_it_is_called(
+    daemon: Daemon, start_training: Callable[..., Process], look: Callable[..., Page]
+) -> None:
+    script = f"""
+import trackside
+run = trackside.init({ODD!r}, id={ODD!r}, tags=[{ODD!r}], config={{{ODD!r}: {ODD!r}}})
+run.push({{{ODD!r}: 1.5}}, step=1)
+raise RuntimeError({ODD!r})
+"""
+    start_training(daemon, "-c", script).wait()
+    path = quote(ODD, safe="")
+    run = eventually(lambda: (kept := daemon.api(f"runs/{path}").json()).get("state") == "failed" and kept)
+    page = look(daemon, f"/runs/{path}")
+    expect(page.locator("h1")).to_have_text(ODD)
+    expect(page.locator(".run-head .badge").first).to_contain_text("failed")
+    expect(page.locator(".run-cause")).to_have_text(run["cause"])
+    expect(page.locator(".tag")).to_have_text(ODD)
+    expect(chart(page, ODD).locator(".plot")).to_have_attribute("aria-label", _with("Last: 1.5 at step 1."))
+    expect(page.get_by_role("region", name="Configuration").locator("tbody")).to_have_text(ODD + ODD)
+    expect(page.get_by_role("button", name="Stacks now")).to_be_hidden()
+    assert page.locator("script:not([src])").count() == 0
+
+
+def test_of_an_unknown_run_it_is_said_that_there_is_none(daemon: Daemon, look: Callable[..., Page]) -> None:
+    page = look(daemon, "/runs/nobody", amiss=("404",))
+    expect(page.get_by_role("alert")).to_have_text("run 'nobody': there is none at all yet")
+
+
+def test_the_mathematics_of_lines(daemon: Daemon, look: Callable[..., Page]) -> None:
+    page = look(daemon)
+
+    def made(expression: str) -> Any:
+        modules = {"lines": "charts/lines", "machine": "run/machine", "charts": "run/charts", "marks": "run/marks"}
+        imports = ";".join(f"const {name} = await import('/static/{file}.js')" for name, file in modules.items())
+        return json.loads(page.evaluate(f"async () => {{ {imports}; return JSON.stringify({expression}) }}"))
+
+    assert made("lines.smoothed([4, 4, null, 4], 0.9)") == pytest.approx([4, 4, None, 4])
+    first, second = made("lines.smoothed([1, 2], 0.5)")
+    assert (first, second) == (1, pytest.approx((0.25 * 1 + 0.5 * 2) / 0.75))
+    joined = made("lines.joined([[[1, 3], [10, null]], [[2, 3], [20, 30]]])")
+    assert joined == [[1, 2, 3], [10, None, None], [None, 20, 30]]
+    points = [[2, 12, 1, 3, 2], [1, 11, "nan", "nan", "nan"], [2, 12.5, 0, 2, "inf"]]
+    assert made(f"lines.columns({json.dumps(points)}, 'step', false)") == {
+        "x": [1, 2],
+        "last": [None, None],
+        "low": [None, 0],
+        "high": [None, 3],
+        "odd": [1, 2],
+        "told": ["nan", "inf"],
+    }
+    assert made("lines.columns([[1, 1, -1], [2, 2, 5]], 'step', true).last") == [None, 5]
+    assert made("[0, 2.4, 2.6, 9].map((x) => lines.nearest([1, 2, 3], x))") == [0, 1, 2, 2]
+    assert made("lines.nearest([], 1)") == -1
+    clock = "lines.clock([{points: [[10, 100], [20, 200]]}])"
+    assert made(f"lines.placeOf({{time: 150}}, 'step', {clock})") == 15
+    assert made(f"lines.placeOf({{time: 150, step: 3}}, 'step', {clock})") == 3
+    assert made(f"lines.placeOf({{time: 150, step: 3}}, 'time', {clock})") == 150
+    modes = {"user": [0, 6, 9], "idle": [0, 4, 11]}
+    counters = [
+        {
+            "key": f'trackside_host_cpu_seconds_total{{mode="{mode}"}}',
+            "points": [[0, at, one, one, one] for at, one in enumerate(values)],
+        }
+        for mode, values in modes.items()
+    ]
+    (line,) = made(f"machine.busy({json.dumps(counters)})")
+    assert [point[4] for point in line["points"]] == pytest.approx([0.6, 0.3])
+    sections = made("charts.sections(['lr', 'eval/f1', 'eval/loss', 'train/mfu', 'loss', 'tokens'])")
+    assert sections == [["", ["loss", "lr", "train/mfu", "tokens"]], ["eval", ["eval/loss", "eval/f1"]]]
+
+
+def _with(text: str) -> Any:
+    return re.compile(re.escape(text))
