@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 from processes import DEADLINE
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ FLAGS = (
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Chromium, once."""
+    expect.set_options(timeout=1000 * DEADLINE)
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=list(FLAGS))
         yield started

@@ -2,6 +2,7 @@
 
 import { color, named } from "/static/charts/colors.js";
 import { extent, nearest } from "/static/charts/lines.js";
+import { span } from "/static/words.js";
 
 const FONT = "12px system-ui, sans-serif";
 const DASHES = [[], [6, 4], [2, 3]];
@@ -70,11 +71,18 @@ function axes(view) {
   const twos = view.binary ? { incrs: Array.from({ length: 60 }, (_, power) => 2 ** power) } : {};
   const close = view.log ? { splits: between, filter: (u, splits) => splits } : {};
   return [
-    { ...common, size: 30, space: 70, ...(view.by === "step" ? { values: steps, incrs: ROUND } : {}) },
+    { ...common, size: 30, space: 70, ...(view.by === "step" ? { values: steps, incrs: ROUND } : view.by === "relative" ? { values: spans, incrs: CLOCK } : {}) },
     { ...common, size: width, space: 34, values, ...twos, ...close },
   ];
 }
 
+const CLOCK = [
+  ...[0.001, 0.01, 0.1].flatMap((one) => [one, 2 * one, 5 * one]),
+  ...[1, 60].flatMap((unit) => [1, 2, 5, 10, 15, 30].map((one) => one * unit)),
+  ...[1, 2, 3, 6, 12].map((hours) => 3600 * hours),
+  ...Array.from({ length: 12 }, (_, power) => 86400 * 2 ** power),
+];
+const spans = (u, splits) => splits.map((one) => (one ? span(one) : "0"));
 const ROUND = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((one) => one * 10 ** power)).flat();
 
 function steps(u, splits) {

@@ -5,6 +5,7 @@ import { real } from "/static/words.js";
 const LOW = /^(loss(es)?|errors?|err|perplexity|ppl|nll|mae|mse|rmse|wer|cer|fid|time|duration|seconds|sec|ms|latency|wait)$/;
 const HIGH = /^(accuracy|acc|top1|top5|scores?|f1|bleu|rouge|auc|precision|recall|iou|dice|psnr|ssim|reward|throughput|mfu)$/;
 const LOSS = /(^|[/_.])loss($|[/_.])/i;
+const EVALUATION = /(^|[/_.])(eval|evaluation|val|valid|validation|dev|test)([/_.]|$)/i;
 
 // Of each key of a run's lowest rank { last, min, max }, its attempts as one; values as the API gives them.
 export function sums(run) {
@@ -21,12 +22,12 @@ export function sums(run) {
   return found;
 }
 
-// The keys that at least so many runs have, losses first, then by name.
+// The keys that at least so many runs have, losses first, those of evaluation after the others, then by name.
 export function common(all, least) {
   const counts = new Map();
   for (const key of all.flatMap((one) => [...one.keys()])) counts.set(key, (counts.get(key) ?? 0) + 1);
   const keys = [...counts].filter(([, count]) => count >= least).map(([key]) => key);
-  const order = (key) => (LOSS.test(key) ? 0 : 1);
+  const order = (key) => (LOSS.test(key) ? Number(EVALUATION.test(key)) : 2);
   return keys.sort((one, other) => order(one) - order(other) || one.localeCompare(other));
 }
 

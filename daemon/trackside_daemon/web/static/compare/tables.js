@@ -7,6 +7,7 @@ import { h } from "/static/dom.js";
 import { dot } from "/static/picker.js";
 import { number, plural, span } from "/static/words.js";
 
+const LONG = 160; // Letters; more are scrolled.
 const COLUMNS = ["last", "min", "max"];
 
 // A row a run { id, label, place, state, step, seconds, sums }, three columns a key; the best is marked with the word.
@@ -22,14 +23,14 @@ export function results(runs, keys) {
     h(
       "tr",
       {},
-      h("th.name", { scope: "row" }, dot(run.place), h("a", { href: runAddress(run.id) }, run.label)),
+      h("th.name", { scope: "row" }, titled(run, h("a", { href: runAddress(run.id) }, run.label))),
       h(`td.${run.state}`, {}, run.state),
       h("td.number", {}, number(run.step)),
       h("td.number", {}, span(run.seconds)),
       ...keys.flatMap((key, one) => COLUMNS.map((name, column) => cell(run.sums.get(key)?.[name], marked[one][column].includes(row)))),
     ),
   );
-  return scrolled("Results", h("table.results", {}, h("caption.unseen", {}, "Results"), head, h("tbody", {}, ...body)));
+  return scrolled("Results", h("table.results", {}, h("caption.spoken", {}, "Results"), head, h("tbody", {}, ...body)));
 }
 
 // The highest loss is nothing to be best at.
@@ -48,15 +49,20 @@ export function configuration(runs, documents, all) {
   const count = groups.reduce((sum, [, rows]) => sum + rows.length, 0);
   const differ = groups.reduce((sum, [, rows]) => sum + rows.filter((row) => row.differs).length, 0);
   const said = runs.length < 2 ? plural(count, "value") : differ ? `${differ} of ${plural(count, "value")} differ` : `All ${plural(count, "value")} are the same`;
-  const head = h("tr", {}, h("th", { scope: "col" }, "Setting"), ...runs.map((run) => h("th.name", { scope: "col" }, dot(run.place), run.label)));
-  const bodies = shown.map(([title, , rows]) => h("tbody", {}, h("tr", {}, h("th.group", { scope: "rowgroup", colspan: runs.length + 1 }, title)), ...rows.map((row) => line(row, runs.length))));
-  const table = h("table.settings", {}, h("caption.unseen", {}, "Configuration"), h("thead", {}, head), ...bodies);
+  const head = h("tr", {}, h("th", { scope: "col" }, "Setting"), ...runs.map((run) => h("th.name", { scope: "col" }, titled(run, h("span", {}, run.label)))));
+  const bodies = shown.map(([title, , rows]) => h("tbody", {}, h("tr", {}, h("th.group", { scope: "rowgroup", colspan: runs.length + 1 }, title)), ...rows.map((row) => line(row, all && runs.length > 1))));
+  const table = h("table.settings", {}, h("caption.spoken", {}, "Configuration"), h("thead", {}, head), ...bodies);
   return { said, root: shown.length ? scrolled("Configuration", table) : undefined };
 }
 
-function line(row, count) {
-  const mark = row.differs && count > 1;
-  return h(mark ? "tr.differs" : "tr", {}, h("th.mono", { scope: "row" }, row.name), ...row.values.map((value) => h("td.text", {}, value)));
+// Where all are shown, those that differ have a mark.
+function line({ name, values, differs }, all) {
+  const title = h("th", { scope: "row" }, h("span.mono", {}, name), all && differs && h("span.mark", {}, "differs"));
+  return h(all && differs ? "tr.differs" : "tr", {}, title, ...values.map((value) => h("td.text", {}, value?.length > LONG ? h("div.long", { tabindex: 0, role: "group", "aria-label": name }, value) : value)));
+}
+
+function titled(run, name) {
+  return h("span.titled", {}, dot(run.place), name);
 }
 
 function scrolled(label, table) {

@@ -19,7 +19,7 @@ const AXES = { step: "Step", relative: "Time since start", time: "Time" };
 export async function show(place) {
   const page = new Compare(place);
   await page.begin();
-  return page;
+  return { root: page.root, told: (overview) => page.told(overview) };
 }
 
 class Compare {
@@ -64,7 +64,7 @@ class Compare {
     this.picker = new Picker({ most: MOST, chosen: () => this.runs.map((one) => one.id), changed: (run, whether) => this.#turn(run, whether) }, this.signal);
     this.choose = h("details.picker", {}, h("summary", {}, "Choose runs"), this.picker.root);
     const axis = h("select", { onchange: () => this.#axis(axis.value) }, ...Object.entries(AXES).map(([value, text]) => h("option", { value, selected: value === this.by }, text)));
-    const smooth = h("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: this.smooth, oninput: () => this.#smooth(smooth.valueAsNumber) });
+    const smooth = h("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: this.smooth, oninput: () => this.#smooth(smooth.valueAsNumber), onchange: () => this.set({ smooth: this.smooth || "" }) });
     this.amount = h("output", {}, this.smooth.toFixed(2));
     const log = h("input", { type: "checkbox", checked: this.log, onchange: () => this.#log(log.checked) });
     this.filter = h("input", { type: "search", value: filter, placeholder: "loss", oninput: () => this.#filtered() });
@@ -164,16 +164,16 @@ class Compare {
     const shift = (run) => (by === "relative" ? run.document.started : 0);
     const zoomed = from !== undefined || to !== undefined;
     const groups = by === "relative" && zoomed ? runs.map((run) => [run]) : [runs];
-    const ask1 = async (group) => {
+    const asking = async (group) => {
       const window = [from, to].map((one) => (one === undefined ? undefined : one + shift(group[0])));
       return (await ask(`series?${query({ run: group.map((one) => one.id), key, by: by === "step" ? "step" : "time", from: window[0], to: window[1], points })}`, { signal })).series;
     };
-    const found = runs.length ? (await Promise.all(groups.map(ask1))).flat() : [];
+    const found = runs.length ? (await Promise.all(groups.map(asking))).flat() : [];
     return runs.flatMap((run) => {
       const own = found.filter((one) => one.run === run.id && one.points.length);
-      return own.map((one) => ({
+      return own.map((one, number) => ({
         label: own.length > 1 ? `${run.label}, attempt ${one.attempt}` : run.label,
-        place: run.place,
+        place: run.place + MOST * number,
         points: shift(run) ? one.points.map(([step, time, ...rest]) => [step, time - shift(run), ...rest]) : one.points,
       }));
     });
@@ -214,7 +214,7 @@ class Compare {
     if (told !== this.tabled) {
       const focused = this.results.contains(document.activeElement) && document.activeElement.getAttribute("href");
       const left = this.results.querySelector(".scroll")?.scrollLeft ?? 0;
-      this.results.replaceChildren(h("h2", {}, "Results"), many && h("p.quiet", {}, "Of the lowest rank of each run."), results(rows, keys));
+      this.results.replaceChildren(...[h("h2", {}, "Results"), many && h("p.quiet", {}, "Of the lowest rank of each run."), results(rows, keys)].filter(Boolean));
       this.results.querySelector(".scroll").scrollLeft = left;
       if (focused) this.results.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
     }
@@ -225,8 +225,8 @@ class Compare {
   #settings(rows) {
     const documents = this.runs.map((one) => one.document);
     const told = JSON.stringify([documents.map((one) => [one.id, one.attempt_list]), this.all]);
-    if (told === this.set1) return;
-    this.set1 = told;
+    if (told === this.configured) return;
+    this.configured = told;
     const { said, root } = configuration(rows, documents, this.all || rows.length < 2);
     const every = rows.length > 1 && h("label", {}, this.every, "Show all");
     this.settings.replaceChildren(...[h("h2", {}, "Configuration"), h("div.tools", {}, h("span.quiet", { role: "status" }, said), every), root].filter(Boolean));
@@ -242,7 +242,6 @@ class Compare {
   #smooth(smooth) {
     this.smooth = smooth;
     say(this.amount, smooth.toFixed(2));
-    this.set({ smooth: smooth || "" });
     for (const { chart } of this.charts.values()) chart.set({ smooth });
   }
 
