@@ -114,7 +114,9 @@ def test_a_view_is_kept_in_the_address_and_goes_on_with_a_run_that_lives(
     page.on("request", lambda request: asked.append(request.url))
     plot(page, "loss").focus()
     page.keyboard.press("+")
-    eventually(lambda: {key for key in ("loss", "accuracy") for url in asked if f"key={key}" in url and "from=" in url})
+    eventually(
+        lambda: all(any(f"key={key}" in url and "&from=" in url for url in asked) for key in ("loss", "accuracy"))
+    )
     expect(page).to_have_url(re.compile("from=.*&to="))
     expect(page.get_by_role("button", name="Reset zoom").nth(2)).to_be_visible()
     page.get_by_role("button", name="Reset zoom").first.click()

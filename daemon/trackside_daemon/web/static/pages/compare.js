@@ -1,18 +1,18 @@
 // Runs beside each other: each key that they share as one chart, what they came to, and what they were started with.
 
-import { ask, query } from "/static/api.js";
-import { Chart } from "/static/charts/chart.js";
+import { ask } from "/static/api.js";
+import { runAddress } from "/static/app.js";
+import { Charts } from "/static/compare/charts.js";
 import { common, sums } from "/static/compare/sums.js";
 import { configuration, results } from "/static/compare/tables.js";
 import { h, say } from "/static/dom.js";
 import { Picker, dot, labels } from "/static/picker.js";
-import { runAddress } from "/static/app.js";
 import { plural } from "/static/words.js";
 
 export const title = "Compare";
 
 const MOST = 8;
-const CHARTS = 6; // So many at first; more by a button.
+const SHOWN = 6; // So many keys at first; more by a button.
 const PACE = 2000;
 const AXES = { step: "Step", relative: "Time since start", time: "Time" };
 
@@ -24,14 +24,19 @@ export async function show(place) {
 
 class Compare {
   constructor({ query: asked, set, signal }) {
-    Object.assign(this, { set, signal, runs: [], charts: new Map(), shown: CHARTS, refused: [], looked: 0 });
+    Object.assign(this, { set, signal, runs: [], shown: SHOWN, refused: [], looked: 0 });
     this.asked = [...new Set(asked.getAll("run"))].slice(0, MOST);
-    this.by = asked.get("by") in AXES ? asked.get("by") : "step";
-    this.smooth = Math.min(0.99, Math.max(0, Number(asked.get("smooth")) || 0));
-    this.log = asked.has("log");
     this.all = asked.has("all");
-    [this.from, this.to] = ["from", "to"].map((name) => (asked.get(name) && Number.isFinite(Number(asked.get(name))) ? Number(asked.get(name)) : undefined));
-    this.#build(asked.get("filter") ?? "");
+    const number = (name) => (asked.get(name) && Number.isFinite(Number(asked.get(name))) ? Number(asked.get(name)) : undefined);
+    const view = {
+      by: asked.get("by") in AXES ? asked.get("by") : "step",
+      smooth: Math.min(0.99, Math.max(0, number("smooth") ?? 0)),
+      log: asked.has("log"),
+      from: number("from"),
+      to: number("to"),
+    };
+    this.charts = new Charts(view, (from, to) => set({ from, to }), signal);
+    this.#build(asked.get("filter") ?? "", view);
   }
 
   async begin() {
@@ -51,30 +56,31 @@ class Compare {
     const live = new Map(overview.runs.map((one) => [one.id, one]));
     const moved = this.runs.filter((run) => {
       const now = live.get(run.id);
-      return now ? (now.step ?? null) !== (run.document.step ?? null) || now.state !== run.document.state : run.live;
+      const was = run.now;
+      if (now) run.now = now;
+      return now ? (now.step ?? null) !== (run.document.step ?? null) || now.state !== was?.state : was;
     });
-    for (const run of this.runs) run.live = live.has(run.id);
     if (moved.length) this.#look(moved);
     else if (this.runs.some((run) => run.document.ended === null)) this.#tables();
   }
 
-  #build(filter) {
+  #build(filter, view) {
     this.chips = h("ul.chips", { "aria-label": "Runs compared" });
     this.note = h("p.quiet", { role: "status" });
     this.picker = new Picker({ most: MOST, chosen: () => this.runs.map((one) => one.id), changed: (run, whether) => this.#turn(run, whether) }, this.signal);
     this.choose = h("details.picker", {}, h("summary", {}, "Choose runs"), this.picker.root);
-    const axis = h("select", { onchange: () => this.#axis(axis.value) }, ...Object.entries(AXES).map(([value, text]) => h("option", { value, selected: value === this.by }, text)));
-    const smooth = h("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: this.smooth, oninput: () => this.#smooth(smooth.valueAsNumber), onchange: () => this.set({ smooth: this.smooth || "" }) });
-    this.amount = h("output", {}, this.smooth.toFixed(2));
-    const log = h("input", { type: "checkbox", checked: this.log, onchange: () => this.#log(log.checked) });
+    const axis = h("select", { onchange: () => this.#axis(axis.value) }, ...Object.entries(AXES).map(([value, text]) => h("option", { value, selected: value === view.by }, text)));
+    const smooth = h("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: view.smooth, oninput: () => this.#smooth(smooth.valueAsNumber), onchange: () => this.set({ smooth: smooth.valueAsNumber || "" }) });
+    this.amount = h("output", {}, view.smooth.toFixed(2));
+    const log = h("input", { type: "checkbox", checked: view.log, onchange: () => this.#log(log.checked) });
     this.filter = h("input", { type: "search", value: filter, placeholder: "loss", oninput: () => this.#filtered() });
-    this.tools = h("div.tools", {}, h("label", {}, "Keys with", this.filter), h("label", {}, "By", axis), h("label", {}, "Smoothing", smooth, this.amount), h("label", {}, log, "Log scale"));
-    this.grid = h("div.charts");
+    const tools = h("div.tools", {}, h("label", {}, "Keys with", this.filter), h("label", {}, "By", axis), h("label", {}, "Smoothing", smooth, this.amount), h("label", {}, log, "Log scale"));
+    this.empty = h("p.quiet");
     this.more = h("button", { type: "button", onclick: () => this.#more() });
     this.results = h("section", {});
     this.settings = h("section", {});
     this.every = h("input", { type: "checkbox", checked: this.all, onchange: () => this.#every() });
-    this.compared = h("div", {}, this.tools, this.grid, h("div.tools", {}, this.more), this.results, this.settings);
+    this.compared = h("div", {}, tools, this.empty, this.charts.root, h("div.tools", {}, this.more), this.results, this.settings);
     this.root = h("div.compare", {}, h("h1", {}, "Compare"), this.chips, this.note, this.choose, this.compared);
   }
 
@@ -82,7 +88,7 @@ class Compare {
     const taken = new Set(this.runs.map((one) => one.place));
     let place = 0;
     while (taken.has(place)) place += 1;
-    this.runs.push({ id: document.id, place, document, sums: sums(document), live: false });
+    this.runs.push({ id: document.id, place, document, sums: sums(document) });
   }
 
   async #turn(run, whether) {
@@ -113,7 +119,6 @@ class Compare {
     const next = ["Choose two or more runs, to see them on one chart with their results and what was different.", "Choose another run to compare this one with."][this.runs.length];
     say(this.note, [...missing, next].filter(Boolean).join(" "));
     this.note.hidden = !this.note.textContent;
-    for (const key of [...this.charts.keys()]) this.#drop(key);
     this.#draw();
   }
 
@@ -127,62 +132,14 @@ class Compare {
     const wanted = this.filter.value.trim().toLowerCase();
     this.keys = common(this.runs.map((one) => one.sums), Math.min(2, this.runs.length)).filter((key) => key.toLowerCase().includes(wanted));
     const keys = this.keys.slice(0, this.shown);
-    for (const key of [...this.charts.keys()]) if (!keys.includes(key)) this.#drop(key);
-    keys.forEach((key, place) => {
-      const { root } = this.charts.get(key)?.chart ?? this.#chart(key);
-      if (this.grid.children[place] !== root) this.grid.insertBefore(root, this.grid.children[place] ?? null);
-    });
-    const none = wanted ? "No key that they share has this in its name." : "They share no key yet.";
-    this.empty?.remove();
-    if (!keys.length && this.runs.length) this.grid.before((this.empty = h("p.quiet", {}, this.runs.length > 1 ? none : none.replace("they share", "it has").replace("They share", "It has"))));
+    this.charts.show(keys, this.runs);
+    const whose = this.runs.length > 1 ? "that they share" : "of it";
+    say(this.empty, wanted ? `No key ${whose} has this in its name.` : `There is no key ${whose} yet.`);
+    this.empty.hidden = keys.length > 0;
     const left = this.keys.length - keys.length;
     this.more.hidden = !left;
-    say(this.more, `Show ${plural(Math.min(left, 2 * CHARTS), "more key")} of ${left}`);
+    say(this.more, `Show ${plural(Math.min(left, 2 * SHOWN), "more key")} of ${left}`);
     this.#tables();
-  }
-
-  #chart(key) {
-    const ending = new AbortController();
-    const chart = new Chart({
-      title: key, by: this.by, log: this.log, smooth: this.smooth, from: this.from, to: this.to, sync: "compare",
-      load: (asked) => this.#load(key, asked),
-      zoomed: (from, to) => this.#zoomed(chart, from, to),
-    }, AbortSignal.any([this.signal, ending.signal]));
-    this.charts.set(key, { chart, ending });
-    return chart;
-  }
-
-  #drop(key) {
-    const { chart, ending } = this.charts.get(key);
-    ending.abort();
-    chart.root.remove();
-    this.charts.delete(key);
-  }
-
-  async #load(key, { by, from, to, points, signal }) {
-    const runs = this.runs.filter((one) => one.sums.has(key));
-    const shift = (run) => (by === "relative" ? run.document.started : 0);
-    const zoomed = from !== undefined || to !== undefined;
-    const groups = by === "relative" && zoomed ? runs.map((run) => [run]) : [runs];
-    const asking = async (group) => {
-      const window = [from, to].map((one) => (one === undefined ? undefined : one + shift(group[0])));
-      return (await ask(`series?${query({ run: group.map((one) => one.id), key, by: by === "step" ? "step" : "time", from: window[0], to: window[1], points })}`, { signal })).series;
-    };
-    const found = runs.length ? (await Promise.all(groups.map(asking))).flat() : [];
-    return runs.flatMap((run) => {
-      const own = found.filter((one) => one.run === run.id && one.points.length);
-      return own.map((one, number) => ({
-        label: own.length > 1 ? `${run.label}, attempt ${one.attempt}` : run.label,
-        place: run.place + MOST * number,
-        points: shift(run) ? one.points.map(([step, time, ...rest]) => [step, time - shift(run), ...rest]) : one.points,
-      }));
-    });
-  }
-
-  #zoomed(chart, from, to) {
-    [this.from, this.to] = [from, to];
-    this.set({ from, to });
-    for (const { chart: other } of this.charts.values()) if (other !== chart) other.set({ from, to });
   }
 
   // Asks anew for runs that have moved on, one question at a time.
@@ -191,9 +148,10 @@ class Compare {
     this.looking = true;
     try {
       const found = await Promise.all(moved.map((run) => ask(`runs/${encodeURIComponent(run.id)}`, { signal: this.signal })));
-      moved.forEach((run, place) => Object.assign(run, { document: found[place], sums: sums(found[place]) }));
+      const live = new Map(this.overview.runs.map((one) => [one.id, one]));
+      moved.forEach((run, place) => Object.assign(run, { document: found[place], sums: sums(found[place]), now: live.get(run.id) }));
       this.#draw();
-      for (const { chart } of this.charts.values()) chart.refresh();
+      this.charts.refresh();
     } catch {
       // The next overview tries again, and the frame says that the daemon does not answer.
     } finally {
@@ -206,7 +164,7 @@ class Compare {
     const now = this.overview?.time;
     const rows = this.runs.map((run) => {
       const { started, ended, step, state } = run.document;
-      return { ...run, step, state, seconds: (ended ?? now) - started };
+      return { ...run, step, state: ended === null ? (run.now?.state ?? state) : state, seconds: (ended ?? now) - started };
     });
     const many = this.runs.some((run) => new Set(run.document.metrics.map((one) => one.rank)).size > 1);
     const keys = this.keys.slice(0, this.shown);
@@ -233,32 +191,28 @@ class Compare {
   }
 
   #axis(by) {
-    this.by = by;
-    [this.from, this.to] = [undefined, undefined];
     this.set({ by: by === "step" ? "" : by, from: "", to: "" });
-    for (const { chart } of this.charts.values()) chart.set({ by });
+    this.charts.set({ by, from: undefined, to: undefined });
   }
 
   #smooth(smooth) {
-    this.smooth = smooth;
     say(this.amount, smooth.toFixed(2));
-    for (const { chart } of this.charts.values()) chart.set({ smooth });
+    this.charts.set({ smooth });
   }
 
   #log(log) {
-    this.log = log;
     this.set({ log: log ? 1 : "" });
-    for (const { chart } of this.charts.values()) chart.set({ log });
+    this.charts.set({ log });
   }
 
   #filtered() {
     this.set({ filter: this.filter.value.trim() });
-    this.shown = CHARTS;
+    this.shown = SHOWN;
     this.#draw();
   }
 
   #more() {
-    this.shown += 2 * CHARTS;
+    this.shown += 2 * SHOWN;
     this.#draw();
   }
 
