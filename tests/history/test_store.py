@@ -63,6 +63,22 @@ def test_a_message_of_a_transaction_that_failed_comes_again_once(bench: Bench) -
     assert [row[2] for row in bench.read(1, "loss")] == [1.0, 2.0, 3.0]
 
 
+def test_seconds_by_phase_are_the_newest_of_each_session_summed(bench: Bench) -> None:
+    bench.open(ONE)
+    bench.apply(taken(1, 1.0))
+    assert "phases" not in shown(bench)["attempt_list"][0]
+    for number, seconds in ((2, 1.0), (3, 4.0), (3, 2.0)):
+        bench.apply(replace(taken(number, 1.0), phases={"forward": seconds, "x" * 513: 1.0}))
+    bench.apply(Taken(ONE, 4))
+    bench.reopen()
+    bench.apply(opened(TWO))
+    bench.apply(replace(taken(1, 1.0, session=TWO), phases={"forward": 0.5, "data": 0.25}))
+    bench.apply(opened(session_id(3), rank=1))
+    bench.apply(replace(taken(1, 1.0, session=session_id(3)), phases={"other": 7.0}))
+    phases = shown(bench)["attempt_list"][0]["phases"]
+    assert phases == {"0": {"forward": 4.5, "data": 0.25}, "1": {"other": 7.0}}
+
+
 def test_what_the_client_says_was_acknowledged_is_not_taken_again(bench: Bench) -> None:
     bench.open(ONE, acked=5)
     bench.apply(taken(5, 5.0))

@@ -130,6 +130,7 @@ def run(connection: sqlite3.Connection, uid: str) -> dict[str, Any]:
         "SELECT number, state, cause, started, ended, config, about FROM attempt WHERE run = ? ORDER BY number", (id_,)
     )
     names = ("attempt", "state", "cause", "started", "ended")
+    phases = _phases(connection, id_)
     metrics = list(_metrics(connection, id_))
     return {
         **_listed(listed),
@@ -137,11 +138,30 @@ def run(connection: sqlite3.Connection, uid: str) -> dict[str, Any]:
         "loss": _loss(metrics),
         "trimmed": bool(trimmed),
         "attempt_list": [
-            {**dict(zip(names, known, strict=True)), "config": _loads(config), **json.loads(about)}
+            {
+                **dict(zip(names, known, strict=True)),
+                "config": _loads(config),
+                **json.loads(about),
+                **({"phases": spent} if (spent := phases.get(known[0])) else {}),
+            }
             for *known, config, about in attempts
         ],
         "metrics": metrics,
     }
+
+
+def _phases(connection: sqlite3.Connection, id_: int) -> dict[int, dict[str, dict[str, float]]]:
+    """Seconds by phase of each rank, over all its sessions, by attempt."""
+    found: dict[int, dict[str, dict[str, float]]] = {}
+    for attempt, rank, text in connection.execute(
+        "SELECT attempt, rank, phases FROM session JOIN stream ON stream.id = session.stream "
+        "WHERE stream.run = ? AND phases != '{}' ORDER BY attempt, rank",
+        (id_,),
+    ):
+        spent = found.setdefault(attempt, {}).setdefault(str(rank), {})
+        for phase, seconds in json.loads(text).items():
+            spent[phase] = spent.get(phase, 0.0) + seconds
+    return found
 
 
 def _loss(metrics: Sequence[dict[str, Any]]) -> float | str | None:

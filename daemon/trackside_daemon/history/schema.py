@@ -165,6 +165,10 @@ MIGRATIONS: Sequence[tuple[str, Sequence[str]]] = (
             ) WITHOUT ROWID""",
         ),
     ),
+    (
+        "what the time of each session was spent on",
+        ("ALTER TABLE session ADD COLUMN phases TEXT NOT NULL DEFAULT '{}'",),
+    ),
 )
 
 

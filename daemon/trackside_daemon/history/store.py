@@ -6,6 +6,7 @@ import json
 import logging
 import sqlite3
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from trackside.packing import pack
@@ -28,6 +29,10 @@ LOG_ROWS = 512
 
 LOG_BYTES = 16 * 1024 * 1024
 """And at so many bytes, since packing holds them in memory."""
+
+PHASES = 65
+PHASE_BYTES = 512
+"""Of a session no more phases are kept, nor longer names, than a client tells."""
 
 SESSIONS = 4096
 """With more of them, what is remembered is forgotten, and read again."""
@@ -56,6 +61,7 @@ class _Session:
     def __init__(self, stream: Stream, committed: int) -> None:
         self.stream = stream
         self.committed = committed
+        self.phases: Mapping[str, float] = {}
 
 
 class Store:
@@ -109,6 +115,9 @@ class Store:
         """Write how far the sessions and streams of this transaction have come."""
         for id_, session in self._dirty.items():
             self.connection.execute("UPDATE session SET committed = ? WHERE id = ?", (session.committed, id_))
+            if session.phases:
+                self.connection.execute("UPDATE session SET phases = ? WHERE id = ?", (as_text(session.phases), id_))
+                session.phases = {}
         streams = {session.stream.id: session.stream for session in self._dirty.values()}
         for stream in streams.values():
             self.connection.execute("UPDATE stream SET pushes = ? WHERE id = ?", (stream.pushes, stream.id))
@@ -176,7 +185,8 @@ class Store:
             "SELECT id FROM stream WHERE run = ? AND attempt = ? AND rank = ?", place
         ).fetchone()[0]
         self.connection.execute(
-            "INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+            "INSERT INTO session (id, stream, committed, clock_offset, pid, start, boot) VALUES (?, ?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (id) DO UPDATE SET "
             "stream = excluded.stream, committed = max(committed, excluded.committed), "
             "clock_offset = excluded.clock_offset",
             (
@@ -270,6 +280,9 @@ class Store:
         if session is None or record.number <= session.committed:
             return False
         session.committed = record.number
+        if record.phases:
+            known = ((phase, spent) for phase, spent in record.phases.items() if len(phase.encode()) <= PHASE_BYTES)
+            session.phases = dict(islice(known, PHASES))
         self._dirty[record.session] = session
         if record.blocks:
             self._append(session.stream, record.blocks, _int64(record.shift))

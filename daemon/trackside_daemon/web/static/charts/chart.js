@@ -49,7 +49,7 @@ export class Chart {
     if (turned) this.#take([]);
     else if (this.visible) this.#draw(Object.keys(rest).length > 0);
     else this.undrawn = true;
-    if (again) this.#reload();
+    if (again) this.reload();
   }
 
   // Shows another window of what is there, before it is loaded.
@@ -111,7 +111,7 @@ export class Chart {
     const more = this.asked && width > 1.3 * this.points;
     this.view.width = width;
     this.u?.setSize({ width, height: this.view.height });
-    if (more) this.#reload();
+    if (more) this.reload();
     else this.#due();
   }
 
@@ -124,7 +124,8 @@ export class Chart {
     else this.#load();
   }
 
-  #reload() {
+  // Loads now, whatever is under way.
+  reload() {
     this.loading?.abort();
     this.loading = undefined;
     this.asked = 0;

@@ -14,7 +14,7 @@ export function options(view, told) {
   return {
     width: view.width,
     height: view.height,
-    padding: [10, 8, 0, 0],
+    padding: [10, 18, 0, 0],
     legend: { show: false },
     scales: {
       x: { time: view.by === "time", range: () => view.window() },
@@ -71,7 +71,7 @@ function axes(view) {
   const twos = view.binary ? { incrs: Array.from({ length: 60 }, (_, power) => 2 ** power) } : {};
   const close = view.log ? { splits: between, filter: (u, splits) => splits } : {};
   return [
-    { ...common, size: 30, space: 70, ...(view.by === "step" ? { values: steps, incrs: ROUND } : view.by === "relative" ? { values: spans, incrs: CLOCK } : {}) },
+    { ...common, size: 26, ...(AXES[view.by] ?? { space: 95, values: times }) },
     { ...common, size: width, space: 34, values, ...twos, ...close },
   ];
 }
@@ -85,12 +85,25 @@ const CLOCK = [
 const spans = (u, splits) => splits.map((one) => (one ? span(one) : "0"));
 const ROUND = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((one) => one * 10 ** power)).flat();
 
+const AXES = { step: { space: 70, values: steps, incrs: ROUND }, relative: { space: 70, values: spans, incrs: CLOCK } };
+
 function steps(u, splits) {
   const known = splits.filter((one) => one !== null);
   for (const [unit, size] of [["M", 1e6], ["k", 1e3]]) {
     if (Math.max(...known) >= 10 * size && known.every((one) => one % (size / 10) === 0)) return splits.map((one) => (one ? `${one / size}${unit}` : "0"));
   }
   return splits.map((one) => (Number.isInteger(one) ? String(one) : ""));
+}
+
+function times(u, splits, axis, space, every) {
+  const two = (one) => String(one).padStart(2, "0");
+  const days = u.scales.x.max - u.scales.x.min > 86400;
+  return splits.map((one) => {
+    const at = new Date(1000 * one);
+    const day = days ? `${two(at.getMonth() + 1)}-${two(at.getDate())}` : "";
+    const seconds = every < 60 ? `:${two(at.getSeconds())}` : "";
+    return every >= 86400 ? day : `${day} ${two(at.getHours())}:${two(at.getMinutes())}${seconds}`.trim();
+  });
 }
 
 // Places of an axis by powers: of ten, with 2 and 5 between where they are few; round ones where it spans less than that.
@@ -162,15 +175,18 @@ function paintMarks(u, { marks }) {
     u.ctx.strokeStyle = u.ctx.fillStyle = named(MARK[severity] ?? "quiet");
     u.ctx.lineWidth = devicePixelRatio;
     u.ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
+    u.ctx.globalAlpha = alert ? 0.9 : 0.3;
     u.ctx.beginPath();
     u.ctx.moveTo(at, u.bbox.top);
     u.ctx.lineTo(at, u.bbox.top + u.bbox.height);
     u.ctx.stroke();
+    u.ctx.globalAlpha = alert ? 1 : 0.7;
     u.ctx.beginPath();
     if (alert) for (const [right, down] of [[-size, 0], [size, 0], [0, 1.6 * size]]) u.ctx.lineTo(at + right, u.bbox.top + down);
-    else u.ctx.rect(at - size / 1.6, u.bbox.top, 1.2 * size, 1.2 * size);
+    else u.ctx.rect(at - size / 2, u.bbox.top, size, size);
     u.ctx.fill();
   }
+  u.ctx.globalAlpha = 1;
   u.ctx.setLineDash([]);
 }
 
