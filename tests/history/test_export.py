@@ -13,14 +13,15 @@ from histories import BEGIN, column, finished, history, opened, taken
 from history.builders import Bench, block, session_id
 
 from trackside_daemon.history import rows
-from trackside_daemon.history.files.export import FORMS, Form, count, export
+from trackside_daemon.history.files.export import FORMS, Form, Part, count, export
 from trackside_daemon.history.reader import UnknownRunError
+from trackside_daemon.history.series import Window
 from trackside_daemon.record import Alert, Event
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from histories import Pushed
+    from histories import History, Pushed
 
 T = round(BEGIN * 1e6)
 
@@ -199,3 +200,40 @@ def test_the_log_is_not_read_anew_for_each_series(form: Form, bench: Bench, monk
     monkeypatch.setattr(rows.Rows, "add", counted)
     assert b"k39" in b"".join(export(bench.database, "run", form))
     assert len(read) == 3 * 10, "to tell of the run, to find its series, and to read them"
+
+
+def part_of(one: History, part: Part) -> list[tuple[str, str, str, str]]:
+    """Attempt, rank, step and key of each value in the CSV of a part, which is as long as the count says."""
+    text = b"".join(export(one.database, "a", "csv", part)).decode()
+    found = [
+        (row["attempt"], row["rank"], row["step"], key)
+        for row in csv.DictReader(text.splitlines())
+        for key, value in list(row.items())[4:]
+        if value
+    ]
+    assert count(one.database, "a", part) == len(found)
+    return found
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_part_is_keys_ranks_an_attempt_and_a_window(tmp_path: Path, *, packed: bool) -> None:
+    with history(tmp_path) as one:
+        for attempt, rank in ((0, 0), (0, 1), (1, 0)):
+            one.put(
+                [opened("a", attempt=attempt, rank=rank), column("a", ["x", "y"], 9000, attempt=attempt, rank=rank)]
+            )
+        if packed:
+            one.put([finished("a"), finished("a", attempt=1)])
+            one.packed()
+        edge = Part(("y",), frozenset({1}), None, Window("step", 4095, 4097))
+        assert part_of(one, edge) == [("0", "1", str(step), "y") for step in (4095, 4096, 4097)]
+        assert len(part_of(one, Part(attempt=1))) == 18_000
+        assert len(part_of(one, Part(window=Window("step", 8191)))) == 3 * 2 * 809
+        assert part_of(one, Part(window=Window("step", 9000))) == []
+        whole = json.loads(b"".join(export(one.database, "a", "json", edge)))
+        times = [time for _, time, _ in whole["series"][0]["points"]]
+        timed = edge._replace(window=Window("time", times[1], times[2]))
+        assert [step for _, _, step, _ in part_of(one, timed)] == ["4096", "4097"]
+        assert [point[0] for point in whole["series"][0]["points"]] == [4095, 4096, 4097]
+        lines = [json.loads(line) for line in b"".join(export(one.database, "a", "jsonl", timed)).splitlines()]
+        assert [(line["step"], list(line["values"])) for line in lines[1:]] == [(4096, ["y"]), (4097, ["y"])]

@@ -338,6 +338,9 @@ def test_events_and_alerts_are_told_of_all_or_of_one_run(site: Site, api: Callab
         ("runs?limit=x", "limit: 'x'"),
         ("runs?since=yesterday", "since: 'yesterday'"),
         ("runs/id-1/export?format=xml", "format: csv, json, jsonl"),
+        ("runs/id-1/export?rank=x", "rank and attempt are numbers"),
+        ("runs/id-1/export?by=epoch", "by: step or time"),
+        ("runs/id-1/export?from=x", "from: 'x'"),
     ],
 )
 def test_a_wrong_question_is_answered_with_what_is_right(site: Site, path: str, says: str) -> None:
@@ -458,6 +461,55 @@ def test_what_is_exported_can_be_imported_into_another_history(site: Site, tmp_p
     )
     assert [one["points"] for one in first] == [one["points"] for one in second]
     assert refused(site, "import?id=id-9", "POST", content=exported.content)[0] == 409
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
+def test_a_part_of_a_run_is_exported_and_imported(site: Site, api: Callable[[str], Any], form: str) -> None:
+    for rank in (0, 1):
+        kept(site, {"lr": [0.1] * 4, "loss": [5.0, nan, 9.0, float(rank)], "x": [1.0] * 4}, rank=rank, world=2)
+    path = f"/api/v1/runs/id-1/export?format={form}&key=loss&key=lr&rank=1&by=time&from={WALL + 1}&to={WALL + 3}"
+    client = site.client()
+    exported = client.get(path, headers=site.key)
+    asked = client.ask("HEAD", path, headers=site.key)
+    assert exported.headers["x-trackside-samples"] == asked.headers["x-trackside-samples"] == "6"
+    assert (asked.content, asked.headers["content-type"]) == (b"", exported.headers["content-type"])
+    again = client.ask(
+        "POST",
+        "/api/v1/import?id=id-9",
+        headers={**site.key, "X-File-Name": f"run.{form}"},
+        content=exported.content,
+    ).json()
+    assert (again["run"], again["samples"]) == ("id-9", 6)
+    first, second = (api(f"series?run={run}&rank=1&points=0")["series"] for run in ("id-1", "id-9"))
+    assert {one["key"]: one["points"] for one in second} == {
+        one["key"]: one["points"][1:] for one in first if one["key"] != "x"
+    }
+
+
+def test_a_part_in_which_a_key_has_nothing_is_imported_without_it(site: Site, api: Callable[[str], Any]) -> None:
+    who = Speaker()
+    rows = [pushed(["a"], (0, 0, (1.0,))), pushed(["b"], (1, 1, (2.0,)))]
+    site.keep(opened(who), Taken(who.id, 1, rows, SHIFT), ended(who))
+    exported = site.client().get("/api/v1/runs/id-1/export?format=json&from=1", headers=site.key).content
+    assert [len(one["points"]) for one in json.loads(exported)["series"]] == [0, 1]
+    site.client().ask("POST", "/api/v1/import?id=id-9", headers=site.key, content=exported)
+    assert [(one["key"], one["points"]) for one in api("series?run=id-9&points=0")["series"]] == [
+        ("b", [[1, WALL + 1, 2.0]])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ("key=loss&key=nope", "key 'nope': run 'id-1' has none of that name"),
+        ("key=loss&rank=7", "key 'loss': run 'id-1' has none of that name of rank 7"),
+        ("rank=7&attempt=3", "run 'id-1' has nothing of rank 7, attempt 3"),
+        ("key=trackside_cpu_cpus", "key 'trackside_cpu_cpus': run 'id-1' has none of that name"),
+    ],
+)
+def test_a_part_that_is_not_there_is_said(site: Site, asked: str, says: str) -> None:
+    kept(site, {"loss": [1.0]})
+    assert refused(site, f"runs/id-1/export?{asked}") == (404, says)
 
 
 def test_a_file_that_cannot_be_read_is_refused_with_its_line(site: Site, api: Callable[[str], Any]) -> None:

@@ -131,9 +131,9 @@ def find(connection: sqlite3.Connection, stream: int, tail: Tail, keys: Sequence
 
 
 def samples(
-    database: Readable, series: Series, tail: Tail | None = None
+    database: Readable, series: Series, tail: Tail | None = None, window: Window = EVERYTHING
 ) -> Iterator[tuple[array[int], array[int], array[float]]]:
-    """Every sample that is left of a series, block by block: steps, times in microseconds, values.
+    """Every sample that is left of a series in a window, block by block: steps, times in microseconds, values.
 
     Each block is read in a transaction of its own, so that a slow reader holds nobody up; what is packed meanwhile comes
     once all the same.
@@ -142,6 +142,7 @@ def samples(
         database: Read while the samples are asked for.
         series: Which.
         tail: Its stream's, shared with others of the stream, so that the log is not read anew for each.
+        window: Blocks outside it are not even read.
 
     Raises:
         ValueError: A block is damaged.
@@ -152,7 +153,7 @@ def samples(
         with database.reading() as connection:
             series = _again(connection, series)
             if place < series.end:
-                place, found = _block(connection, series, place)
+                place, found = _block(connection, series, place, window)
             else:
                 tail.refresh(connection)
                 columns = tail.read(series)
@@ -161,6 +162,7 @@ def samples(
                 found = columns[0][skipped:], columns[1][skipped:], columns[2][skipped:]
                 if not len(found[0]):
                     return
+        found = cut(*found, window)
         if len(found[0]):
             yield found
 
@@ -191,13 +193,14 @@ def _again(connection: sqlite3.Connection, series: Series) -> Series:
 
 
 def _block(
-    connection: sqlite3.Connection, series: Series, place: int
+    connection: sqlite3.Connection, series: Series, place: int, window: Window = EVERYTHING
 ) -> tuple[int, tuple[array[int], array[int], array[float]]]:
-    """The rest of the block that *place* is in, or nothing when it is gone; and the place behind it."""
+    """The rest of the block that *place* is in, or nothing when it is gone or outside; and the place behind it."""
     number = place // BLOCK
     found = connection.execute(
-        "SELECT block.data, axis.data FROM block JOIN axis ON axis.id = block.axis WHERE block.id = ?",
-        (series.id << BLOCK_BITS | number,),
+        "SELECT block.data, axis.data FROM block JOIN axis ON axis.id = block.axis "  # noqa: S608
+        f"WHERE block.id = ? AND {window.by}_max >= ? AND {window.by}_min <= ?",
+        (series.id << BLOCK_BITS | number, *window.bounds),
     ).fetchone()
     after = min((number + 1) * BLOCK, series.end)
     if found is None or found[0] is None:

@@ -28,7 +28,7 @@ from trackside_daemon.web import api
 from trackside_daemon.web.asked import bounded, number, window
 from trackside_daemon.web.bands import bands
 from trackside_daemon.web.kept import as_json, listed
-from trackside_daemon.web.series import MOST_BUCKETS, drawn, find, stream, stream_points
+from trackside_daemon.web.series import MOST_BUCKETS, drawn, find, part, stream, stream_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -170,13 +170,19 @@ class HistoryPages:
         return as_json({"deleted": uid})
 
     async def export(self, request: Request) -> Response:
-        """All samples of a run as a file, streamed; ``X-Trackside-Samples`` says how many there are."""
-        form = request.query_params.get("format", "csv")
+        """Samples of a run as a file, streamed; ``X-Trackside-Samples`` says how many there are, to HEAD too."""
+        asked = request.query_params
+        form = asked.get("format", "csv")
         if form not in FORMS:
             raise HTTPException(400, f"format: {', '.join(FORMS)}, not {form!r}")
         uid = await self._kept.read(lambda connection: _resolve(connection, request))
-        headers = {"X-Trackside-Samples": str(await run_in_threadpool(count, self._kept.database, uid))}
-        return StreamingResponse(export(self._kept.database, uid, form), headers=headers, media_type=TYPES[form])
+        chosen = await self._kept.read(lambda connection: part(connection, uid, asked))
+        samples = await self._kept.in_thread(lambda: count(self._kept.database, uid, chosen))
+        headers = {"X-Trackside-Samples": str(samples)}
+        if request.method == "HEAD":
+            return Response(headers=headers, media_type=TYPES[form])
+        pieces = export(self._kept.database, uid, form, chosen)
+        return StreamingResponse(pieces, headers=headers, media_type=TYPES[form])
 
     async def import_(self, request: Request) -> Response:
         """Bring a run in from the file that is the request's body."""

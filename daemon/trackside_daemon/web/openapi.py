@@ -21,7 +21,7 @@ _PARAMETERS = {
     "limit": ("integer", "At most so many, the newest."),
     "key": (
         "string",
-        "A pushed key, or a GPU or host series as /metrics writes it, or its family; may be repeated on /series.",
+        "A pushed key, or a GPU or host series as /metrics writes it, or its family; may be repeated on /series and /export.",
     ),
     "rank": ("string", "A rank, may be repeated, or all; without it the lowest."),
     "ranks": (
@@ -34,6 +34,10 @@ _PARAMETERS = {
     "to": ("number", "Up to this step or time."),
     "points": ("integer", "At most so many buckets a series [2000], up to 20000; 0 for every sample."),
     "format": ("string", "csv, json or jsonl."),
+}
+_REPEATED = {
+    *(("/series", name) for name in ("run", "key", "rank")),
+    *(("/runs/{id}/export", name) for name in ("key", "rank")),
 }
 _SERIES = ("key", "rank", "attempt", "by", "from", "to", "points")
 _BUCKETS = (
@@ -99,7 +103,16 @@ ENDPOINTS = (
         "Runs that are on /metrics have the numbers of their ranks too.",
     ),
     Endpoint("GET", "/runs/{id}/series", "one_series", "One key of a run.", _SERIES, _BUCKETS),
-    Endpoint("GET", "/runs/{id}/export", "export", "All samples of a run, as a file.", ("format",)),
+    Endpoint(
+        "GET",
+        "/runs/{id}/export",
+        "export",
+        "Samples of a run, as a file.",
+        ("format", "key", "rank", "attempt", "by", "from", "to"),
+        "Every sample of the run, or of the keys, ranks, attempt and window that are named; key and rank may be repeated, "
+        "and without rank it is all ranks. X-Trackside-Samples says how many samples the file has, to HEAD too. Events "
+        "and alerts, which JSON and JSON lines have, are told whole.",
+    ),
     Endpoint(
         "POST", "/runs/{id}/pin", "pin", "Keep a run whatever the bounds are, or no longer.", body='{"pinned": true}'
     ),
@@ -270,7 +283,7 @@ def _parameter(name: str, endpoint: Endpoint) -> dict[str, Any]:
     kind, description = _PARAMETERS[name]
     inside = f"{{{name}}}" in endpoint.path
     schema: dict[str, Any] = {"type": kind}
-    if endpoint.path == "/series" and name in {"run", "key", "rank"}:
+    if (endpoint.path, name) in _REPEATED:
         schema = {"type": "array", "items": schema}
     return {
         "name": name,

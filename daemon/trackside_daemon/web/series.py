@@ -9,9 +9,10 @@ import msgspec
 from starlette.exceptions import HTTPException
 
 from trackside_daemon.history import charts, reader, series
+from trackside_daemon.history.files.export import Part
 from trackside_daemon.history.series import Series, Tail, Window
 from trackside_daemon.metric import json_number
-from trackside_daemon.web.asked import whole
+from trackside_daemon.web.asked import whole, window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,12 +32,9 @@ _encode = msgspec.json.Encoder().encode
 def find(connection: Any, names: list[str], asked: QueryParams) -> list[Found]:
     """The series that a question means."""
     keys = asked.getlist("key") or None
-    ranks = asked.getlist("rank") or (["all"] if asked.get("ranks") == "band" else [])
-    try:
-        wanted = None if not ranks else () if ranks == ["all"] else [whole(rank) for rank in ranks]
-        attempt = whole(asked["attempt"]) if "attempt" in asked else None
-    except ValueError:
-        raise HTTPException(400, "rank and attempt are numbers; rank=all for every rank") from None
+    wanted, attempt = _ranks(asked)
+    if wanted is None and asked.get("ranks") == "band":
+        wanted = []
     found = [
         one
         for uid in dict.fromkeys(reader.resolve(connection, name) for name in names)
@@ -45,6 +43,32 @@ def find(connection: Any, names: list[str], asked: QueryParams) -> list[Found]:
     if len(found) > MOST_SERIES:
         raise HTTPException(400, f"{len(found)} series are more than {MOST_SERIES}; name keys, ranks or an attempt")
     return found
+
+
+def part(connection: Any, uid: str, asked: QueryParams) -> Part:
+    """What of a run an export means: without ``rank`` all ranks, since nothing is to be missing from a file."""
+    keys = dict.fromkeys(asked.getlist("key"))
+    ranks, attempt = _ranks(asked)
+    of = ", ".join([*(f"rank {rank}" for rank in ranks or ()), *([] if attempt is None else [f"attempt {attempt}"])])
+    if keys or of:
+        found = reader.series(connection, uid, keys or None, ranks or (), attempt)
+        there = {one.series.key for one in found if one.rank is not None}
+        for key in keys:
+            if key not in there:
+                raise HTTPException(404, f"key {key!r}: run {uid!r} has none of that name" + (of and f" of {of}"))
+        if not there:
+            raise HTTPException(404, f"run {uid!r} has nothing of {of}")
+    return Part(tuple(keys), frozenset(ranks or ()), attempt, window(asked))
+
+
+def _ranks(asked: QueryParams) -> tuple[list[int] | None, int | None]:
+    """The ranks that a question names, empty for all, None when it names none; and the attempt."""
+    ranks = asked.getlist("rank")
+    try:
+        named = None if not ranks else [] if ranks == ["all"] else [whole(rank) for rank in ranks]
+        return named, whole(asked["attempt"]) if "attempt" in asked else None
+    except ValueError:
+        raise HTTPException(400, "rank and attempt are numbers; rank=all for every rank") from None
 
 
 def drawn(database: Database, found: list[Found], window: Window, points: int) -> list[dict[str, Any]]:
@@ -108,15 +132,12 @@ def _pieces(database: Database, found: list[Found], window: Window) -> Iterator[
     for one in found:
         with database.reading() as connection:
             wanted = _of_run(connection, one, window)
-        for columns in series.samples(database, one.series):
-            steps, times, values = series.cut(*columns, wanted)
-            if len(steps):
-                rows = [
-                    (step, time / 1e6, json_number(value))
-                    for step, time, value in zip(steps, times, values, strict=True)
-                ]
-                yield (b"" if first else b",") + _encode(rows)[1:-1]
-                first = False
+        for steps, times, values in series.samples(database, one.series, window=wanted):
+            rows = [
+                (step, time / 1e6, json_number(value)) for step, time, value in zip(steps, times, values, strict=True)
+            ]
+            yield (b"" if first else b",") + _encode(rows)[1:-1]
+            first = False
 
 
 def _named(one: Found) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Writes a run with all of its samples as CSV, JSON or JSON lines, a little at a time.
+"""Writes a run with all of its samples, or a part of them, as CSV, JSON or JSON lines, a little at a time.
 
 Each read is a short transaction, so that the WAL of a history that is written meanwhile stays small. What is told of
-the run is what its samples do not tell: its last step and loss, and what was trimmed of it, are left out.
+the run is what its samples do not tell: its last step and loss, and what was trimmed of it, are left out. Events and
+alerts are told whole, whatever part of the samples is chosen.
 
 The lines of CSV and JSON lines are pushes: values that share rank, step and time. Keys stand in the order in which they
 began. Numbers are written so that they are read back to the last bit; NaN and infinities as ``nan``, ``inf``, ``-inf``.
@@ -19,7 +20,7 @@ from trackside_daemon.history import reader, series
 from trackside_daemon.history.files.merging import merge
 from trackside_daemon.history.packing import decode_axis
 from trackside_daemon.history.schema import BLOCK_BITS
-from trackside_daemon.history.series import Readable, Series, Tail, find
+from trackside_daemon.history.series import EVERYTHING, Readable, Series, Tail, Window, cut, find
 
 if TYPE_CHECKING:
     import sqlite3
@@ -36,6 +37,24 @@ DERIVED = frozenset({"metrics", "step", "loss", "trimmed"})
 CHUNK_BYTES = 64 * 1024
 
 
+class Part(NamedTuple):
+    """What of a run's samples is meant.
+
+    Attributes:
+        keys: Only these; *ranks* likewise; empty for all.
+        attempt: Only this; None for all.
+        window: Only what is in it.
+    """
+
+    keys: tuple[str, ...] = ()
+    ranks: frozenset[int] = frozenset()
+    attempt: int | None = None
+    window: Window = EVERYTHING
+
+
+ALL = Part()
+
+
 class _Rank(NamedTuple):
     """The series of a rank of an attempt that have samples left, in the order in which they began."""
 
@@ -44,13 +63,14 @@ class _Rank(NamedTuple):
     series: list[Series]
 
 
-def export(database: Readable, uid: str, form: Form) -> Iterator[bytes]:
+def export(database: Readable, uid: str, form: Form, part: Part = ALL) -> Iterator[bytes]:
     """The run, in pieces of any length.
 
     Args:
         database: Read in short transactions while the pieces are asked for.
         uid: The run's id.
         form: One of `FORMS`.
+        part: What of its samples; CSV has a column for each key of it, also where the window has none.
 
     Raises:
         UnknownRunError: There is no such run.
@@ -58,27 +78,47 @@ def export(database: Readable, uid: str, form: Form) -> Iterator[bytes]:
     """
     with database.reading() as connection:
         run = {name: value for name, value in reader.run(connection, uid).items() if name not in DERIVED}
-    write: dict[Form, Callable[[Readable, dict[str, Any]], Iterator[str]]] = {
+    write: dict[Form, Callable[[Readable, dict[str, Any], Part], Iterator[str]]] = {
         "csv": _csv,
         "json": _json,
         "jsonl": _jsonl,
     }
-    return _gathered(write[form](database, run))
+    return _gathered(write[form](database, run, part))
 
 
-def count(database: Readable, uid: str) -> int:
+def count(database: Readable, uid: str, part: Part = ALL) -> int:
     """How many samples an export of the run has; of one that is written meanwhile, about."""
     total = 0
     with database.reading() as connection:
-        streams = _streams(connection, uid)
+        streams = _streams(connection, uid, part)
     for stream, _, _ in streams:
         with database.reading() as connection:
             tail = Tail(connection, stream)
-            for one in find(connection, stream, tail):
-                left = "SELECT coalesce(sum(count), 0) FROM block WHERE id >= ? AND id < ? AND data NOT NULL"
-                ids = (one.id << BLOCK_BITS, one.id + 1 << BLOCK_BITS)
-                total += connection.execute(left, ids).fetchone()[0] if one.id else 0
-                total += len(tail.read(one)[0])
+            inside: dict[int, int] = {}
+            for one in find(connection, stream, tail, part.keys or None):
+                total += _packed(connection, one, part.window, inside) if one.id else 0
+                total += len(cut(*tail.read(one), part.window)[0])
+    return total
+
+
+def _packed(connection: sqlite3.Connection, one: Series, window: Window, inside: dict[int, int]) -> int:
+    """How many samples of a series are in blocks; *inside* remembers it of each axis at an edge of the window."""
+    ids = (one.id << BLOCK_BITS, one.id + 1 << BLOCK_BITS)
+    left = "SELECT coalesce(sum(count), 0) FROM block WHERE id >= ? AND id < ? AND data NOT NULL"
+    if window.whole:
+        return int(connection.execute(left, ids).fetchone()[0])
+    low, high = window.bounds
+    by = window.by
+    total: int = connection.execute(f"{left} AND {by}_min >= ? AND {by}_max <= ?", (*ids, low, high)).fetchone()[0]
+    edges = connection.execute(
+        "SELECT axis.id, axis.data FROM block JOIN axis ON axis.id = block.axis WHERE block.id >= ? AND block.id < ? "  # noqa: S608
+        f"AND block.data NOT NULL AND {by}_min <= ? AND {by}_max >= ? AND ({by}_min < ? OR {by}_max > ?)",
+        (*ids, high, low, low, high),
+    )
+    for axis, data in edges:
+        if axis not in inside:
+            inside[axis] = sum(low <= at <= high for at in decode_axis(data)[by == "time"])
+        total += inside[axis]
     return total
 
 
@@ -95,8 +135,8 @@ def _gathered(texts: Iterable[str]) -> Iterator[bytes]:
         yield "".join(waiting).encode()
 
 
-def _csv(database: Readable, run: dict[str, Any]) -> Iterator[str]:
-    ranks = list(_ranks(database, run["id"]))
+def _csv(database: Readable, run: dict[str, Any], part: Part) -> Iterator[str]:
+    ranks = list(_ranks(database, run["id"], part))
     keys = list(dict.fromkeys(one.key for rank in ranks for one in rank.series))
     header = io.StringIO()
     unusual = any(not key.isprintable() for key in keys)  # the module leaves a lone CR bare
@@ -107,19 +147,19 @@ def _csv(database: Readable, run: dict[str, Any]) -> Iterator[str]:
     for attempt, rank, found in ranks:
         begin = f"{attempt},{rank},"
         place = [columns[one.key] for one in found]
-        for step, time, places, values in merge(_all_samples(database, found)):
+        for step, time, places, values in merge(_all_samples(database, found, part.window)):
             cells = [""] * len(keys)
             for number, value in zip(places, values, strict=True):
                 cells[place[number]] = repr(value)
             yield f"{begin}{step},{_seconds(time)},{','.join(cells)}\n"
 
 
-def _jsonl(database: Readable, run: dict[str, Any]) -> Iterator[str]:
+def _jsonl(database: Readable, run: dict[str, Any], part: Part) -> Iterator[str]:
     yield f"{_dumps({'kind': 'run', **run})}\n"
-    for attempt, rank, found in _ranks(database, run["id"]):
+    for attempt, rank, found in _ranks(database, run["id"], part):
         begin = f'{{"kind":"samples","attempt":{attempt},"rank":{rank},"step":'
         keys = [f"{json.dumps(one.key)}:" for one in found]
-        for step, time, places, values in merge(_all_samples(database, found)):
+        for step, time, places, values in merge(_all_samples(database, found, part.window)):
             pushed = ",".join([keys[number] + _number(value) for number, value in zip(places, values, strict=True)])
             yield f'{begin}{step},"time":{time / 1e6!r},"values":{{{pushed}}}}}\n'
     for event in _events(database, run["id"]):
@@ -128,11 +168,11 @@ def _jsonl(database: Readable, run: dict[str, Any]) -> Iterator[str]:
         yield f"{_dumps({'kind': 'alert', **alert})}\n"
 
 
-def _json(database: Readable, run: dict[str, Any]) -> Iterator[str]:
+def _json(database: Readable, run: dict[str, Any], part: Part) -> Iterator[str]:
     yield f'{{"run": {_dumps(run)},\n"series": ['
     between = "\n"
-    for attempt, rank, found in _ranks(database, run["id"]):
-        for one, chunks in zip(found, _all_samples(database, found), strict=True):
+    for attempt, rank, found in _ranks(database, run["id"], part):
+        for one, chunks in zip(found, _all_samples(database, found, part.window), strict=True):
             yield f'{between}{{"attempt":{attempt},"rank":{rank},"key":{json.dumps(one.key)},"points":['
             yield from _points(chunks)
             yield "]}"
@@ -152,28 +192,35 @@ def _points(chunks: Iterable[Chunk]) -> Iterator[str]:
         between = ","
 
 
-def _all_samples(database: Readable, found: Sequence[Series]) -> list[Iterator[Chunk]]:
-    """The samples of each of a rank's series."""
+def _all_samples(database: Readable, found: Sequence[Series], window: Window) -> list[Iterator[Chunk]]:
+    """The samples of each of a rank's series that are in a window."""
     tail = Tail(None, found[0].stream) if found else None
-    return [series.samples(database, one, tail) for one in found]
+    return [series.samples(database, one, tail, window) for one in found]
 
 
-def _streams(connection: sqlite3.Connection, uid: str) -> list[tuple[int, int, int]]:
-    return connection.execute(
+def _streams(connection: sqlite3.Connection, uid: str, part: Part) -> list[tuple[int, int, int]]:
+    found = connection.execute(
         "SELECT stream.id, stream.attempt, stream.rank FROM stream JOIN run ON run.id = stream.run "
         "WHERE run.uid = ? AND NOT run.deleted ORDER BY stream.attempt, stream.rank",
         (uid,),
-    ).fetchall()
+    )
+    return [
+        (stream, attempt, rank)
+        for stream, attempt, rank in found
+        if part.attempt in (None, attempt) and (not part.ranks or rank in part.ranks)
+    ]
 
 
-def _ranks(database: Readable, uid: str) -> Iterator[_Rank]:
+def _ranks(database: Readable, uid: str, part: Part) -> Iterator[_Rank]:
     with database.reading() as connection:
-        streams = _streams(connection, uid)
+        streams = _streams(connection, uid, part)
     for stream, attempt, rank in streams:
         with database.reading() as connection:
             tail = Tail(connection, stream)
             axes: dict[int, tuple[int, int]] = {}
-            begun = [(_first(connection, one, tail, axes), one) for one in find(connection, stream, tail)]
+            begun = [
+                (_first(connection, one, tail, axes), one) for one in find(connection, stream, tail, part.keys or None)
+            ]
         left = [(first, one) for first, one in begun if first is not None]
         left.sort(key=lambda pair: pair[0])
         yield _Rank(attempt, rank, [one for _, one in left])

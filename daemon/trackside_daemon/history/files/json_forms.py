@@ -100,8 +100,8 @@ def _points(scanner: Scanner) -> Chunk:
 
 
 def _pushes(place: tuple[int, int], held: Mapping[str, Chunk]) -> Iterator[Push]:
-    keys = list(held)
-    for step, time, places, values in merge([iter([chunk]) for chunk in held.values() if len(chunk[0])]):
+    keys = [key for key, chunk in held.items() if len(chunk[0])]
+    for step, time, places, values in merge([iter([held[key]]) for key in keys]):
         yield Push(*place, step, time, [keys[number] for number in places], values)
 
 

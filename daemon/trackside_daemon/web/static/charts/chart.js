@@ -7,7 +7,7 @@ import { options, valuesAt } from "/static/charts/plot.js";
 import { picture, save } from "/static/charts/picture.js";
 import { keys, pan, touch, wheel } from "/static/charts/hands.js";
 import { h, say, svg } from "/static/dom.js";
-import { number, when } from "/static/words.js";
+import { number, span, when } from "/static/words.js";
 
 const PACE = 2000; // Milliseconds from one load that was not asked for by a person to the next.
 const HEIGHT = 220;
@@ -22,7 +22,7 @@ const ICONS = {
 };
 
 export class Chart {
-  // `load({ by, from, to, points, signal })` answers [{ label, place, points }]. `tell` writes values; `range` are values that
+  // `by` is step, time, or relative: seconds since a start, which then stand for the points' times. `load({ by, from, to, points, signal })` answers [{ label, place, points }]. `tell` writes values; `range` are values that
   // the axis has at least; `binary` counts in 1024; charts of the same `sync` share their cursor.
   constructor({ title, by = "step", log = false, smooth = 0, load, marks = [], zoomed = () => {}, ...more }, signal) {
     this.lines = [];
@@ -232,11 +232,12 @@ export class Chart {
   }
 
   where(x) {
-    return this.view.by === "step" ? `step ${x}` : when(x);
+    if (this.view.by === "step") return `step ${x}`;
+    return this.view.by === "relative" ? `${span(x)} after start` : when(x);
   }
 
   #told() {
-    const by = this.view.by === "step" ? "by step" : "by time";
+    const by = { step: "by step", relative: "by time since start" }[this.view.by] ?? "by time";
     const last = this.view.drawn.filter(({ columns: own }) => own.x.length).slice(0, 12).map(({ line, columns: own }) => `${line.label ? `${line.label} ` : ""}${this.view.tell(own.told.at(-1))} at ${this.where(own.x.at(-1))}`);
     return `${this.title} ${by}. ${last.length ? `Last: ${last.join("; ")}.` : "No values."} Arrow keys move the cursor, plus and minus zoom, Home shows all.`;
   }

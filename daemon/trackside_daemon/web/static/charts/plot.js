@@ -2,6 +2,7 @@
 
 import { color, named } from "/static/charts/colors.js";
 import { extent, nearest } from "/static/charts/lines.js";
+import { span } from "/static/words.js";
 
 const FONT = "12px system-ui, sans-serif";
 const DASHES = [[], [6, 4], [2, 3]];
@@ -70,14 +71,24 @@ function axes(view) {
   const twos = view.binary ? { incrs: Array.from({ length: 60 }, (_, power) => 2 ** power) } : { incrs: FINE };
   const close = view.log ? { splits: between, filter: (u, splits) => splits } : {};
   return [
-    { ...common, size: 26, ...(view.by === "step" ? { space: 70, values: steps, incrs: ROUND } : { space: 95, values: times }) },
+    { ...common, size: 26, ...(AXES[view.by] ?? { space: 95, values: times }) },
     { ...common, size: width, space: 34, values, ...twos, ...close },
   ];
 }
 
 // A loss that runs away is larger than uPlot reckons with.
 const FINE = Array.from({ length: 330 }, (_, power) => [1, 2, 5].map((one) => Number(`${one}e${power - 24}`))).flat().filter(Number.isFinite);
+
+const CLOCK = [
+  ...[0.001, 0.01, 0.1].flatMap((one) => [one, 2 * one, 5 * one]),
+  ...[1, 60].flatMap((unit) => [1, 2, 5, 10, 15, 30].map((one) => one * unit)),
+  ...[1, 2, 3, 6, 12].map((hours) => 3600 * hours),
+  ...Array.from({ length: 12 }, (_, power) => 86400 * 2 ** power),
+];
+const spans = (u, splits) => splits.map((one) => (one ? span(one) : "0"));
 const ROUND = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((one) => one * 10 ** power)).flat();
+
+const AXES = { step: { space: 70, values: steps, incrs: ROUND }, relative: { space: 70, values: spans, incrs: CLOCK } };
 
 function steps(u, splits) {
   const known = splits.filter((one) => one !== null);
