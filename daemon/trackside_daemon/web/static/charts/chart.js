@@ -88,7 +88,8 @@ export class Chart {
     this.reset = h("button.small", { type: "button", hidden: true, onclick: () => this.zoom() }, "Reset zoom");
     const full = icon("full", "Full width", () => full.setAttribute("aria-pressed", String(this.root.classList.toggle("full"))));
     full.setAttribute("aria-pressed", "false");
-    const png = icon("png", "Download as PNG", async () => save(await this.png(), this.title));
+    this.saving = icon("png", "Download as PNG", async () => save(await this.png(), this.title));
+    this.saving.disabled = true; // Until there is something to draw.
     this.plot = h("div.plot", { tabindex: 0, role: "img", "aria-label": this.title, onkeydown: (event) => keys(this, event) });
     this.note = h("p.note", {}, "Loading…");
     this.tip = h("div.tip", { hidden: true, "aria-hidden": "true" });
@@ -96,7 +97,7 @@ export class Chart {
     this.legend = new Legend(this);
     wheel(this);
     const frame = h("div.frame", {}, this.plot, this.note, this.tip);
-    this.root = h("figure.card.chart", {}, h("div.head", {}, this.heading, this.at, this.now, this.reset, full, png), frame, this.legend.root, this.spoken);
+    this.root = h("figure.card.chart", {}, h("div.head", {}, this.heading, this.at, this.now, this.reset, full, this.saving), frame, this.legend.root, this.spoken);
   }
 
   #seen(now) {
@@ -174,6 +175,7 @@ export class Chart {
     this.plot.setAttribute("aria-label", this.#told());
     if (view.width && lines.length) this.#paint(anew);
     else if (this.u) this.#clear();
+    this.saving.disabled = !this.u;
   }
 
   #paint(anew) {
