@@ -125,7 +125,9 @@ def test_what_a_gpu_does_not_answer_is_told_with_the_reason(
     scenario.say("0 nvmlDeviceGetTemperature status 3")
     daemon = start_daemon()
     page = look(daemon, "/system")
-    refused = eventually(lambda: next((one["refused"] for one in daemon.api("status").json()["gpus"]), None))
+    refused: dict[str, str] = eventually(
+        lambda: next((one["refused"] for one in daemon.api("status").json()["gpus"]), {})
+    )
     details = page.locator("main .cards > li").first.locator("details")
     details.locator("summary").click()
     expect(details.locator("dt")).to_have_text(sorted(refused))
