@@ -46,7 +46,7 @@ def test_it_shows_what_the_api_has(
     look: Callable[..., Page],
     violations: Callable[[Page], list[str]],
 ) -> None:
-    daemon = start_daemon("--collector.gpu.simulate=8", "--collector.gpu.trouble=throttled:3,lost:7")
+    daemon = start_daemon("--collector.gpu.simulate=8", "--collector.gpu.trouble=throttled:3")
     training = start_training(daemon, "-c", TRAINING, LOCAL_RANK="2")
     assert training.stdout is not None
     child = training.stdout.readline().strip()
@@ -59,13 +59,12 @@ def test_it_shows_what_the_api_has(
         card = gpus.nth(place)
         expect(card.locator("h3")).to_have_text(f"GPU {known['gpu']}")
         expect(card).to_contain_text(known["uuid"])
-        expect(card.locator(".head .badge")).to_contain_text("up" if known["up"] else "not up")
+        expect(card.locator(".head .badge")).to_have_text("● up")
     expect(fact(gpus.nth(0), "Power")).to_have_text(re.compile(r"^\d+ W of 700 W$"))
     expect(fact(gpus.nth(0), "Memory")).to_have_text(re.compile(r"^[\d.]+ GiB of 79.6 GiB$"))
     expect(fact(gpus.nth(3), "Limited by")).to_contain_text("hw slowdown")
     expect(fact(gpus.nth(2), "Limited by")).to_be_hidden()
     expect(gpus.nth(3)).to_contain_text("its clocks are kept down by")
-    expect(gpus.nth(7).locator("dt:visible")).to_have_count(0)
 
     table = page.locator(".processes")
     expect(table.get_by_role("link")).to_have_text(SCRIPT_NAME)
@@ -119,19 +118,28 @@ def test_the_gpus_are_let_go_of_and_read_again_by_buttons(
     assert daemon.api("status").json()["nvml"]["paused_until"] is None
 
 
-def test_what_a_gpu_does_not_answer_is_told_with_the_reason(
+def test_what_a_gpu_does_not_answer_is_told_with_the_reason_and_a_lost_one_has_no_numbers(
     scenario: Scenario, start_daemon: Callable[..., Daemon], look: Callable[..., Page]
 ) -> None:
     scenario.say("0 nvmlDeviceGetTemperature status 3")
     daemon = start_daemon()
     page = look(daemon, "/system")
-    refused: dict[str, str] = eventually(
-        lambda: next((one["refused"] for one in daemon.api("status").json()["gpus"]), {})
-    )
-    details = page.locator("main .cards > li").first.locator("details")
+    gpus = page.locator("main .cards > li")
+    expect(gpus).to_have_count(2)
+    status = eventually(lambda: daemon.api("status").json()["gpus"])
+    refused: dict[str, str] = status[0]["refused"]
+    assert refused
+    details = gpus.first.locator("details")
     details.locator("summary").click()
     expect(details.locator("dt")).to_have_text(sorted(refused))
     expect(details.locator("dd").first).to_have_text(refused[min(refused)])
+    expect(gpus.nth(1).locator("dt:visible").first).to_be_visible()
+    scenario.say("1 * status 15")
+    expect(gpus.nth(1)).to_contain_text("not up")
+    expect(gpus.nth(1).locator(".facts dt:visible")).to_have_count(0)
+    page.get_by_role("link", name="Overview").click()
+    expect(page.locator(".gpus > li").nth(1)).to_contain_text("not up")
+    expect(page.locator(".gpus > li").nth(0)).to_contain_text("%")
 
 
 def test_without_gpus_it_says_so(start_daemon: Callable[..., Daemon], look: Callable[..., Page]) -> None:

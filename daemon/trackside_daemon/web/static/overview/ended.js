@@ -36,7 +36,8 @@ export function ended(place, choice, counted) {
   const filtered = () => FILTERS.some((one) => wanted[one]);
 
   function show() {
-    const items = kept.filter((run) => !living.has(run.id));
+    // What has no `ended` is so new that the history does not have it yet.
+    const items = kept.filter((run) => run.ended !== undefined && !living.has(run.id));
     rows(body, items, (run) => run.id, (run) => endedRow(run, choice, acts));
     table.hidden = !items.length;
     say(nothing, items.length ? "" : "None like these.");
