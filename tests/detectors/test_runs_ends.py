@@ -156,7 +156,7 @@ def test_a_restart_says_so_and_ends_what_was_said_of_the_attempt_before() -> Non
     run.marks("failed")
     run.take(Batch(run.source, complete=True))
     again = Running(attempt=1, watch=run.watch)
-    assert again.said("RunRestarted")[0].summary == "run net was restarted: attempt 2 begins"
+    assert again.said("RunRestarted")[0].summary == "run net was restarted: attempt 1 begins"
     assert again.said("TrainingProcessDied", over=True)
 
 

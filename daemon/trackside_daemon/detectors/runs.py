@@ -251,7 +251,7 @@ class RunWatch:
             yield self._once("RunStarted", event.run, name, event.time, f"run {name} has begun")
             yield from self._deaths.begun(event.run, name, event.time)
         elif event.kind == "run_restarted" and event.rank is None:
-            text = f"run {name} was restarted: attempt {event.attempt + 1} begins"
+            text = f"run {name} was restarted: attempt {event.attempt} begins"
             yield self._once("RunRestarted", event.run, name, event.time, text)
             yield from self._deaths.restarted(event.run, event.attempt, event.time)
 

@@ -54,7 +54,7 @@ function line(first, choice) {
 }
 
 const ranks = (run) => (run.world_size > 1 ? plural(run.world_size, "rank") : "");
-const attempt = (run) => (run.attempt ? `attempt ${run.attempt + 1}` : "");
+const attempt = (run) => (run.attempt ? `attempt ${run.attempt}` : "");
 const silent = (run, now) => (SILENT_STATES.has(run.state) ? `last step ${ago(run.last_step_time, now)}` : "");
 
 function rate(run) {

@@ -35,6 +35,7 @@ class RunPage {
     this.sections = [phases(), configuration(), attempts()];
     this.root = h("div.run-page", {}, this.head.root, this.chosen.root, this.charts.root, this.machine.root, this.metrics.root, this.sections.map((one) => one.root));
     this.#show(run);
+    this.head.shown(this.chosen, this.charts.filtered);
     this.#mark();
   }
 
@@ -51,6 +52,7 @@ class RunPage {
     this.charts.set(changes);
     this.machine.set(changes);
     this.metrics.told(this.run);
+    this.head.shown(this.chosen, this.charts.filtered);
   }
 
   // What the overview says of this run, if it lives, and what fires.

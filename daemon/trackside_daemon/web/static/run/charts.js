@@ -22,8 +22,12 @@ export class Charts {
     return this.charts.has(key);
   }
 
+  // The keys that a filter has left; none when there is no filter.
+  get filtered() {
+    return this.chosen.filter ? this.#wanted() : [];
+  }
+
   told(run) {
-    this.run = run;
     for (const { key } of run.metrics) if (!this.charts.has(key)) this.charts.set(key, this.#chart(key));
     this.#arrange();
   }
@@ -58,9 +62,13 @@ export class Charts {
     return series.map((one, place) => named(one, place, ranks, new Set(series.map((each) => each.attempt)).size));
   }
 
-  #arrange() {
+  #wanted() {
     const wanted = this.chosen.filter.toLowerCase();
-    const keys = [...this.charts.keys()].filter((key) => key.toLowerCase().includes(wanted));
+    return [...this.charts.keys()].filter((key) => key.toLowerCase().includes(wanted));
+  }
+
+  #arrange() {
+    const keys = this.#wanted();
     this.none.hidden = keys.length > 0;
     say(this.none, this.charts.size ? `No key has “${this.chosen.filter}” in its name.` : "No values yet. Add trackside.push(step=step, loss=loss).");
     rows(this.sections, sections(keys), ([name]) => name, ([name, own]) => section(name, own.length, (key) => this.charts.get(key).root));
@@ -69,7 +77,7 @@ export class Charts {
 
 function named({ attempt, rank, ranks, points }, place, wanted, attempts) {
   const who = wanted === "band" ? `${plural(ranks, "rank")}, median` : wanted === "all" ? `rank ${rank}` : "";
-  const which = attempts > 1 ? `attempt ${attempt + 1}` : "";
+  const which = attempts > 1 ? `attempt ${attempt}` : "";
   return { label: [who, which].filter(Boolean).join(", "), place: wanted === "all" && attempts === 1 ? rank : place, points };
 }
 

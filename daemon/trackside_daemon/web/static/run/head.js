@@ -1,5 +1,6 @@
 // How a run is: its name and state, where it stands and how fast it goes, and what fires.
 
+import { query } from "/static/api.js";
 import { h, rows, say } from "/static/dom.js";
 import { badge, bar, ENDED } from "/static/parts.js";
 import { isLoss } from "/static/run/words.js";
@@ -17,8 +18,8 @@ export class Head {
     this.tiles.get("Step").element.append(this.progress);
     this.firing = h("ul.run-firing", { "aria-label": "Alerts that fire" });
     this.stacks = new Stacks(run);
-    const asked = encodeURIComponent(run.id);
-    const actions = [h("a.button", { href: `/compare?run=${asked}` }, "Compare"), h("a.button", { href: `/export?run=${asked}` }, "Export"), this.stacks.button];
+    this.exporting = h("a.button", {}, "Export");
+    const actions = [h("a.button", { href: `/compare?${query({ run: run.id })}` }, "Compare"), this.exporting, this.stacks.button];
     this.root = h(
       "section.run-head",
       { "aria-label": "State" },
@@ -29,6 +30,11 @@ export class Head {
       this.firing,
       this.stacks.root,
     );
+  }
+
+  // What the charts show, which is what an export begins with.
+  shown({ by, from, to, attempt }, keys) {
+    this.exporting.setAttribute("href", `/export?${query({ run: this.run.id, key: keys, by, from, to, attempt })}`);
   }
 
   // What the API tells of the run.
@@ -88,7 +94,7 @@ function tile(name) {
 function about(run) {
   const { attempt, attempt_list: list } = run;
   const last = list.at(-1) ?? {};
-  return [attempt ? `attempt ${attempt + 1}` : "", last.world_size > 1 ? plural(last.world_size, "rank") : "", last.host, last.framework, last.job_id && `job ${last.job_id}`, run.pinned && "pinned"].filter(Boolean).join(" · ");
+  return [attempt ? `attempt ${attempt}` : "", last.world_size > 1 ? plural(last.world_size, "rank") : "", last.host, last.framework, last.job_id && `job ${last.job_id}`, run.pinned && "pinned"].filter(Boolean).join(" · ");
 }
 
 // The newest loss, of the lowest rank: that of training before others.

@@ -45,7 +45,7 @@ function line(first, tried) {
   const cells = Array.from({ length: tried ? 8 : 7 }, () => h("td.number"));
   const row = h("tr", {}, h("th.name", { scope: "row" }, first.key), cells);
   row.told = (one) => {
-    const texts = [...(tried ? [one.attempt + 1] : []), one.rank, number(one.last), number(one.min), number(one.max), number(one.mean), one.count, one.nonfinite];
+    const texts = [...(tried ? [one.attempt] : []), one.rank, number(one.last), number(one.min), number(one.max), number(one.mean), one.count, one.nonfinite];
     texts.forEach((text, place) => say(cells[place], String(text)));
     cells.at(-1).classList.toggle("bad", one.nonfinite > 0);
   };
@@ -62,7 +62,7 @@ export function flat(value, path = "") {
 export function configuration() {
   return section("Configuration", ({ attempt_list: list }) => {
     const last = list.findLast((one) => one.config !== null && one.config !== undefined);
-    const under = last && list.length > 1 ? `of attempt ${last.attempt + 1}` : "";
+    const under = last && list.length > 1 ? `of attempt ${last.attempt}` : "";
     return { under, of: last?.config, make: () => configured(flat(last?.config ?? {})) };
   });
 }
@@ -88,7 +88,7 @@ function attempt(one) {
   return h(
     "tr",
     {},
-    h("th", { scope: "row" }, String(one.attempt + 1)),
+    h("th", { scope: "row" }, String(one.attempt)),
     h("td.text", {}, state, one.cause ? h("div.quiet", {}, one.cause) : ""),
     h("td", {}, when(one.started)),
     h("td.number", {}, lasted),

@@ -80,7 +80,7 @@ function attempts(chosen, set) {
   const told = (numbers) => {
     root.hidden = numbers.length < 2;
     if (list.options.length === numbers.length + 1) return;
-    const options = numbers.map((one) => h("option", { value: one }, String(one + 1)));
+    const options = numbers.map((one) => h("option", { value: one }, String(one)));
     list.replaceChildren(h("option", { value: "" }, `All ${plural(numbers.length, "attempt")}`), ...options);
     list.value = chosen.attempt ?? "";
   };
