@@ -31,7 +31,7 @@ EVERY = 15
 
 def promtool(*arguments: str) -> None:
     assert PROMTOOL is not None
-    done = subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -61,7 +61,8 @@ def test_the_wheel_holds_both_packages_and_nothing_else(wheel: Path) -> None:
         "trackside_daemon",
         wheel.name.removesuffix("-py3-none-any.whl"),
     }
-    static = {path.name for path in (ROOT / "daemon" / "trackside_daemon" / "web" / "static").iterdir()}
+    place = ROOT / "daemon" / "trackside_daemon" / "web" / "static"
+    static = {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()}
     assert static
     expected = {f"trackside_daemon/web/static/{name}" for name in static}
     expected |= {"trackside/py.typed", "trackside_daemon/py.typed"}

@@ -118,7 +118,7 @@ def test_a_training_is_watched_through_its_trouble_and_a_restart_of_the_daemon(
     assert training.stdin is not None
     training.stdin.write("\n")
     training.stdin.flush()
-    eventually(lambda: "\x1b[1m\x1b[31mcritical" in top.screen("-e"))
+    eventually(lambda: re.search(r"\x1b\[31m(\x1b\[\d+m)*critical", top.screen("-e")))  # bold or not, as tmux orders it
 
     top.press("s")
     eventually(lambda: top.shows(r"^saved .*trackside-top-"))
