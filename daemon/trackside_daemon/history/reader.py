@@ -38,9 +38,9 @@ _ALERT = (
 _OURS = "(coalesce(run.imported, 0) = 0 OR alert.started BETWEEN run.imported AND ?)"
 """Those of this machine: an imported run's began before it was imported, or so far ahead that no clock is wrong by that."""
 _KEPT = (
-    "SELECT alert.alert, alert.severity, alert.started, coalesce(run.uid, ''), alert.labels, alert.summary, "
+    "SELECT alert.alert, alert.severity, alert.started, coalesce(run.uid, ''), alert.labels, alert.summary, "  # noqa: S608
     "alert.description, alert.ended, alert.evidence, alert.notified FROM alert LEFT JOIN run ON run.id = alert.run "
-    f"WHERE coalesce(NOT run.deleted, 1) AND {_OURS}"  # noqa: S608  of our own words
+    f"WHERE coalesce(NOT run.deleted, 1) AND {_OURS}"
 )
 AHEAD_SECONDS = 86400.0
 

@@ -99,7 +99,7 @@ def test_a_nan_appears_by_itself_and_is_explained_as_the_api_has_it(
     found = of_name(daemon, "NonFinite", "samples")
     assert page.evaluate("window.notLoadedAgain")
     expect(row).to_contain_text(found["summary"])
-    expect(row.locator(".severity")).to_have_text("◆ critical")
+    expect(row.locator(".badge")).to_have_text("◆ critical")
     expect(page.locator(".fires li").first).to_contain_text("NonFinite")  # the worst first
     expect(page.locator(".fires li", has_text="UserAlert")).to_contain_text("look <b>here</b>")
     assert counted(page, daemon) >= 1
