@@ -222,7 +222,7 @@ def test_an_alert_that_had_not_ended_ends_with_its_attempt_or_the_last_sample(
     with history(tmp_path) as one:
         one.take((HEAD % (ends, alerts % 2.0 + alerts % 9.0 + samples)).encode(), "a.jsonl")
         with one.database.reading() as connection:
-            assert [alert["ended"] for alert in reader.alerts(connection, "a")] == [ended, 9.0]
+            assert [alert["ended"] for alert in reader.alerts(connection, reader.AlertFilter("a"))] == [ended, 9.0]
             assert reader.firing(connection, 10.0) == []
 
 

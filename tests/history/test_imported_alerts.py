@@ -28,6 +28,6 @@ def test_an_alert_of_an_imported_run_is_none_of_this_machine_unless_it_began_her
         here = Alert("NonFinite", "critical", time.time(), "a", {})
         one.put([here])
         with one.database.reading() as connection:
-            assert len(reader.alerts(connection, "a")) == 4
+            assert len(reader.alerts(connection, reader.AlertFilter("a"))) == 4
             assert reader.firing(connection, time.time()) == [here]
             assert reader.ended(connection, 0.0, time.time()) == []

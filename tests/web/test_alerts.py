@@ -35,6 +35,44 @@ def test_one_alert_is_told_with_its_evidence(site: Any, api: Callable[[str], Any
     assert (listed["evidence"], listed["notified"], listed["silenced_until"]) == ({"temperature": 91}, [], None)
 
 
+def test_alerts_are_found_by_severity_name_and_whether_they_fire(site: Any, api: Callable[[str], Any]) -> None:
+    over = Alert("GpuHot", "info", NOW - 60, labels={"gpu": "0"}, summary="hot", ended=NOW)
+    odd = Alert("Odd[1]", "critical", NOW + 1, labels={"gpu": "4"})
+    site.keep(over, HOT, odd)
+
+    def found(query: str) -> list[tuple[str, str]]:
+        return [(one["alert"], one["severity"]) for one in api(f"alerts?{query}")["alerts"]]
+
+    assert found("") == [("GpuHot", "info"), ("GpuHot", "warning"), ("Odd[1]", "critical")]
+    assert found("severity=critical") == [("Odd[1]", "critical")]
+    assert found("alert=gpuhot&limit=1") == [("GpuHot", "warning")]  # the newest of those that fit
+    assert found("alert=*hot") == [("GpuHot", "info"), ("GpuHot", "warning")]
+    assert found("alert=*[1]") == [("Odd[1]", "critical")]
+    assert found("alert=Gpu") == []
+    assert found("firing=true") == [("GpuHot", "warning"), ("Odd[1]", "critical")]
+    assert found("firing=true&severity=info") == []
+
+
+def test_a_list_may_be_without_evidence(site: Any, api: Callable[[str], Any]) -> None:
+    site.keep(HOT)
+    (whole,) = api("alerts")["alerts"]
+    assert whole.pop("evidence") == {"temperature": 91}
+    assert api("alerts?evidence=false")["alerts"] == [whole]
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("severity=bad", "severity: 'bad' is not one of info, warning, critical"),
+        ("firing=1", "firing: true or false, not '1'"),
+        ("evidence=no", "evidence: true or false, not 'no'"),
+        (f"alert={'*a' * 200}", "alert: longer than 256 characters"),
+    ],
+)
+def test_a_question_about_alerts_without_sense_is_refused(site: Any, query: str, why: str) -> None:
+    assert refused(site, "GET", f"alerts?{query}") == (400, why)
+
+
 def test_an_alert_that_is_not_there_and_an_id_that_is_none_are_refused_in_words(site: Any) -> None:
     assert refused(site, "GET", "alerts/7") == (
         *(404, "alert 7: there is none; /api/v1/alerts lists them with their ids"),

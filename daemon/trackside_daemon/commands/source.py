@@ -130,7 +130,9 @@ class FileSource:
     def alerts(self, uid: str) -> list[dict[str, Any]]:
         """See `Source`."""
         with self._file().reading() as connection:
-            return with_ends(reader.alerts(connection, uid), reader.silences(connection, time.time()))
+            return with_ends(
+                reader.alerts(connection, reader.AlertFilter(uid)), reader.silences(connection, time.time())
+            )
 
     def alert(self, number: int) -> dict[str, Any]:
         """See `Source`."""

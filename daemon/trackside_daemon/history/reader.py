@@ -31,15 +31,17 @@ _RUN = (
 
 _ALERT = (
     "SELECT alert.id, run.uid, run.name, alert.alert, alert.severity, alert.started, alert.ended, alert.summary, "
-    "alert.description, alert.labels, alert.evidence, alert.notified FROM alert LEFT JOIN run ON run.id = alert.run "
+    "alert.description, alert.labels, alert.notified, CASE WHEN ? THEN alert.evidence END "
+    "FROM alert LEFT JOIN run ON run.id = alert.run "
     "WHERE coalesce(NOT run.deleted, 1)"
 )
-_KEPT = (
-    "SELECT alert.alert, alert.severity, alert.started, coalesce(run.uid, ''), alert.labels, alert.summary, "
-    "alert.description, alert.ended, alert.evidence, alert.notified FROM alert LEFT JOIN run ON run.id = alert.run "
-    "WHERE coalesce(NOT run.deleted, 1) AND (coalesce(run.imported, 0) = 0 OR alert.started BETWEEN run.imported AND ?)"
-)
+_OURS = "(coalesce(run.imported, 0) = 0 OR alert.started BETWEEN run.imported AND ?)"
 """Those of this machine: an imported run's began before it was imported, or so far ahead that no clock is wrong by that."""
+_KEPT = (
+    "SELECT alert.alert, alert.severity, alert.started, coalesce(run.uid, ''), alert.labels, alert.summary, "  # noqa: S608
+    "alert.description, alert.ended, alert.evidence, alert.notified FROM alert LEFT JOIN run ON run.id = alert.run "
+    f"WHERE coalesce(NOT run.deleted, 1) AND {_OURS}"
+)
 AHEAD_SECONDS = 86400.0
 
 
@@ -62,6 +64,25 @@ class Filter(NamedTuple):
     since: float | None = None
     until: float | None = None
     limit: int = 0
+
+
+class AlertFilter(NamedTuple):
+    """Which alerts: all that are given hold.
+
+    Attributes:
+        run: The run's id.
+        alert: The alert's name, in which * and ? may stand for others; small letters are as good as capitals.
+        firing: Those of this machine that fire at this Unix time.
+        limit: So many of the newest; -1 for all.
+        evidence: Whether they have their evidence, which may be long.
+    """
+
+    run: str = ""
+    severity: str = ""
+    alert: str = ""
+    firing: float | None = None
+    limit: int = 1000
+    evidence: bool = True
 
 
 class Found(NamedTuple):
@@ -183,26 +204,36 @@ def events(connection: sqlite3.Connection, uid: str = "", limit: int = 1000) -> 
     return [{**dict(zip(names, row, strict=True)), "fields": json.loads(fields)} for *row, fields in reversed(found)]
 
 
-def alerts(connection: sqlite3.Connection, uid: str = "", limit: int = 1000) -> list[dict[str, Any]]:
-    """The newest alerts, oldest first; of one run, or of all and the machine."""
-    found = connection.execute(
-        f"{_ALERT} AND (? = '' OR run.uid = ?) ORDER BY alert.started DESC, alert.id DESC LIMIT ?", (uid, uid, limit)
-    ).fetchall()
+def alerts(connection: sqlite3.Connection, wanted: AlertFilter = AlertFilter()) -> list[dict[str, Any]]:  # noqa: B008  it is frozen
+    """The newest alerts, oldest first."""
+    query = _ALERT
+    values: list[Any] = [wanted.evidence]
+    for condition, value in (
+        ("run.uid = ?", wanted.run),
+        ("alert.severity = ?", wanted.severity),
+        ("lower(alert.alert) GLOB ?", wanted.alert.lower().replace("[", "[[]")),
+        (f"alert.ended IS NULL AND {_OURS}", None if wanted.firing is None else wanted.firing + AHEAD_SECONDS),
+    ):
+        if value not in ("", None):
+            query += f" AND {condition}"
+            values.append(value)
+    query += " ORDER BY alert.started DESC, alert.id DESC LIMIT ?"
+    found = connection.execute(query, (*values, wanted.limit)).fetchall()
     return [_told(row) for row in reversed(found)]
 
 
 def alert(connection: sqlite3.Connection, number: int) -> dict[str, Any] | None:
     """One alert by its id; None when there is none."""
-    found = connection.execute(f"{_ALERT} AND alert.id = ?", (number,)).fetchone()
+    found = connection.execute(f"{_ALERT} AND alert.id = ?", (True, number)).fetchone()
     return None if found is None else _told(found)
 
 
 def _told(row: Sequence[Any]) -> dict[str, Any]:
-    *fields, labels, evidence, notified = row
+    *fields, labels, notified, evidence = row
     names = ("id", "run", "name", "alert", "severity", "started", "ended", "summary", "description")
     documents = {
         "labels": json.loads(labels),
-        "evidence": json.loads(evidence),
+        **({} if evidence is None else {"evidence": json.loads(evidence)}),
         "notified": sorted(json.loads(notified)),
     }
     return {**dict(zip(names, fields, strict=True)), **documents}

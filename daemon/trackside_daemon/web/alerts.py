@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import msgspec
 from starlette.exceptions import HTTPException
 
-from trackside_daemon.alarm import Severity  # noqa: TC001  msgspec reads the annotations while running
+from trackside_daemon.alarm import SEVERITIES, Severity
 from trackside_daemon.alerts import silences as kept_quiet
 from trackside_daemon.alerts import trial
 from trackside_daemon.alerts.silences import LONGEST, Silences, fits, with_ends
 from trackside_daemon.history import reader
-from trackside_daemon.history.reader import UnknownRunError
+from trackside_daemon.history.reader import AlertFilter, UnknownRunError
 from trackside_daemon.metric import Batch
 from trackside_daemon.record import Silence
-from trackside_daemon.web.asked import whole
+from trackside_daemon.web.asked import flag, whole
 from trackside_daemon.web.kept import as_json, listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from starlette.datastructures import QueryParams
     from starlette.requests import Request
     from starlette.responses import Response
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from trackside_daemon.web.kept import Kept
 
 DEFAULT_SECONDS = 7200.0
+LONGEST_NAME = 256
 
 T = TypeVar("T")
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
@@ -57,11 +59,16 @@ class AlertPages:
 
     async def alerts(self, request: Request) -> Response:
         """The alerts that fire or have fired, oldest first."""
-        return as_json({"alerts": with_ends(await listed(self._kept, request, reader.alerts), self._lasting())})
+        wanted = _wanted(request.query_params)
+
+        def read(connection: Any, run: str, limit: int) -> list[dict[str, Any]]:
+            return reader.alerts(connection, wanted._replace(run=run, limit=limit))
+
+        return as_json({"alerts": with_ends(await listed(self._kept, request, read), self._lasting())})
 
     async def alert(self, request: Request) -> Response:
         """One of them."""
-        text = request.path_params["alert"]
+        text = request.path_params["number"]
         try:
             number = whole(text)
         except ValueError:
@@ -131,6 +138,17 @@ class AlertPages:
 
     def _lasting(self) -> list[Silence]:
         return self._silences.active(time.time())
+
+
+def _wanted(asked: QueryParams) -> AlertFilter:
+    """Which alerts are asked for, but for their run and how many."""
+    severity, alert = asked.get("severity", ""), asked.get("alert", "")
+    if severity not in ("", *SEVERITIES):
+        raise HTTPException(400, f"severity: {severity[:60]!r} is not one of {', '.join(SEVERITIES)}")
+    if len(alert) > LONGEST_NAME:
+        raise HTTPException(400, f"alert: longer than {LONGEST_NAME} characters")
+    firing = time.time() if flag(asked, "firing", default=False) else None
+    return AlertFilter(severity=severity, alert=alert, firing=firing, evidence=flag(asked, "evidence", default=True))
 
 
 def _run(connection: Any, text: str) -> tuple[str, str]:

@@ -49,6 +49,14 @@ def whole(text: str) -> int:
     return int(text)
 
 
+def flag(asked: QueryParams, name: str, *, default: bool) -> bool:
+    """A parameter that is true or false; *default* when it is not given."""
+    text = asked.get(name, "")
+    if text not in ("", "true", "false"):
+        raise HTTPException(400, f"{name}: true or false, not {text[:60]!r}")
+    return text == "true" if text else default
+
+
 def bounded(asked: QueryParams, name: str, default: int, most: int) -> int:
     """A parameter that is a whole number from 0 to *most*; *default* when it is not given."""
     text = asked.get(name, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +100,7 @@ def test_a_nan_appears_by_itself_and_is_explained_as_the_api_has_it(
     found = of_name(daemon, "NonFinite", "samples")
     assert page.evaluate("window.notLoadedAgain")
     expect(row).to_contain_text(found["summary"])
-    expect(row.locator(".severity")).to_have_text("◆ critical")
+    expect(row.locator(".badge")).to_have_text("◆ critical")
     expect(page.locator(".fires li").first).to_contain_text("NonFinite")  # the worst first
     expect(page.locator(".fires li", has_text="UserAlert")).to_contain_text("look <b>here</b>")
     assert counted(page, daemon) >= 1
@@ -160,6 +161,14 @@ def test_an_alert_is_silenced_from_its_page_and_told_again(
     assert daemon.api("silences").json()["silences"] == []
     assert counted(page, daemon) > silent
 
+    overview = daemon.api("overview").json()
+    overview["alerts"] = [{**overview["alerts"][0], "severity": "critical", "started": second} for second in range(200)]
+    told = f"event: overview\ndata: {json.dumps(overview)}\n\n"
+    page.route("**/api/v1/stream*", lambda route: route.fulfill(body=told, content_type="text/event-stream"))
+    page.reload()
+    expect(page.locator("#firing")).to_have_text("200+")
+    expect(page.get_by_text("These are the worst 200; there may be more.")).to_be_visible()
+
 
 def test_what_was_is_found_again_and_a_test_alert_says_where_it_arrived(
     daemon: Daemon, start_training: Callable[..., Process], look: Callable[..., Page]
@@ -174,7 +183,8 @@ def test_what_was_is_found_again_and_a_test_alert_says_where_it_arrived(
     expect(names).to_have_text(every)
     assert "severity" not in page.url
     page.get_by_role("combobox", name="Alert").fill("user")
-    page.keyboard.press("Enter")
+    with page.expect_request(re.compile(r"/alerts\?.*alert=\*user\*&")):  # all are looked through, by the daemon
+        page.keyboard.press("Enter")
     expect(names).to_have_text(["UserAlert"])
     page.get_by_role("searchbox", name="Run").fill("nowhere")
     page.keyboard.press("Enter")

@@ -252,7 +252,7 @@ def _events(database: Readable, uid: str) -> Iterator[dict[str, Any]]:
 
 def _alerts(database: Readable, uid: str) -> Iterator[dict[str, Any]]:
     with database.reading() as connection:
-        found = reader.alerts(connection, uid, -1)
+        found = reader.alerts(connection, reader.AlertFilter(uid, limit=-1))
     return _own(found)
 
 

@@ -8,6 +8,8 @@ import { Refusal, hear, takeToken } from "/static/api.js";
 import { h, say } from "/static/dom.js";
 
 const PAGES = { "": "overview", runs: "run", compare: "compare", system: "system", alerts: "alerts", export: "export" };
+// So many does the overview tell.
+const MOST_ALERTS = 200;
 const main = document.querySelector("main");
 const live = document.querySelector("#live");
 const firing = document.querySelector("#firing");
@@ -62,7 +64,7 @@ function listen(page, signal) {
       say(live, `Live, ${data.host.name ?? "this machine"}`);
       live.className = "";
       const count = data.alerts.filter((one) => one.severity !== "info" && !one.silenced).length;
-      say(firing, count ? String(count) : "");
+      say(firing, count >= MOST_ALERTS ? `${MOST_ALERTS}+` : String(count || ""));
       firing.hidden = !count;
       page.told?.(data);
     } else if (event === "run") {

@@ -23,7 +23,7 @@ export function dialog(title, { fill, submit, action }, signal) {
     }
     send.disabled = false;
   };
-  const form = h("form", { onsubmit: sent }, h("h2", { id: name }, title), fill, wrong, h("div.tools.last", {}, cancel, send));
+  const form = h("form", { onsubmit: sent }, h("h2", { id: name }, title), fill, wrong, h("div.tools", {}, cancel, send));
   const root = h("dialog.asking", { "aria-labelledby": name, onclose: () => root.remove() }, form);
   signal.addEventListener("abort", close, { once: true });
   document.body.append(root);

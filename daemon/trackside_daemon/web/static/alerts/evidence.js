@@ -3,7 +3,7 @@
 import { samples } from "/static/alerts/samples.js";
 import { named, valued } from "/static/alerts/words.js";
 import { h } from "/static/dom.js";
-import { span, when } from "/static/words.js";
+import { span } from "/static/words.js";
 
 const PARTS = {
   samples: ["Samples before it", samples],
@@ -21,17 +21,17 @@ const PARTS = {
 
 export function evidence(alert) {
   const all = alert.evidence;
-  const strange = Object.keys(all).filter((name) => !(name in PARTS) && all[name] !== null && typeof all[name] === "object");
-  const parts = [...Object.keys(PARTS), ...strange].filter((name) => name in all && !empty(all[name]));
+  const strange = Object.keys(all).filter((name) => !Object.hasOwn(PARTS, name) && all[name] !== null && typeof all[name] === "object");
+  const parts = [...Object.keys(PARTS), ...strange].filter((name) => Object.hasOwn(all, name) && !empty(all[name]));
   return parts.map((name) => {
-    const [title, part] = PARTS[name] ?? [named(name), raw];
+    const [title, part] = Object.hasOwn(PARTS, name) ? PARTS[name] : [named(name), raw];
     return h("section", {}, h("h2", {}, title), shown(part, all[name], alert));
   });
 }
 
 // What of the evidence is a single value.
 export function single(alert) {
-  return Object.entries(alert.evidence).filter(([name, value]) => !(name in PARTS) && (value === null || typeof value !== "object"));
+  return Object.entries(alert.evidence).filter(([name, value]) => !Object.hasOwn(PARTS, name) && (value === null || typeof value !== "object"));
 }
 
 function shown(part, value, alert) {

@@ -1,20 +1,25 @@
 // What fires now, the worst first, as the overview tells it each second.
 
 import { h, rows, say } from "/static/dom.js";
-import { badge, runLink, since } from "/static/alerts/words.js";
+import { runLink, since } from "/static/alerts/words.js";
+import { badge } from "/static/parts.js";
 import { when } from "/static/words.js";
 
+// So many does the overview tell.
+const MOST = 200;
 const ABOUT = ["rank", "key", "gpu", "subject"];
 
 // `ends` are the ends of silences by the alerts' ids; `silence(alert)` is called for one that is to be silenced.
 export function firing(silence) {
   const none = h("p.quiet", {}, "Nothing fires.");
   const some = h("ul.fires", { "aria-label": "Firing alerts" });
+  const rest = h("p.quiet", { hidden: true }, `These are the worst ${MOST}; there may be more.`);
   const told = (alerts, ends, now) => {
     none.hidden = alerts.length > 0;
+    rest.hidden = alerts.length < MOST;
     rows(some, alerts.map((alert) => ({ alert, now, until: ends.get(alert.id) })), ({ alert }) => key(alert), ({ alert }) => row(alert, silence));
   };
-  return { root: h("div", {}, none, some), told };
+  return { root: h("div", {}, none, some, rest), told };
 }
 
 function key(alert) {
@@ -23,7 +28,7 @@ function key(alert) {
 
 function row(first, silence) {
   let newest = first;
-  const severity = h("span");
+  const severity = badge(first.severity);
   const name = h("a.named", {}, first.alert);
   const about = ABOUT.filter((one) => first[one] !== undefined).map((one) => `${one} ${first[one]}`);
   const summary = h("p");
@@ -34,7 +39,7 @@ function row(first, silence) {
   const made = h("li", {}, severity, what, h("div.side", {}, began, silent, button));
   made.told = ({ alert, now, until }) => {
     newest = alert;
-    if (!severity.textContent.endsWith(` ${alert.severity}`)) severity.replaceChildren(badge(alert.severity));
+    severity.told(alert.severity);
     if (alert.id !== null) name.setAttribute("href", `/alerts/${alert.id}`);
     say(summary, alert.summary);
     say(began, `since ${since(alert.started, now)}`);

@@ -1,12 +1,13 @@
 // The alerts that fire or have fired, the newest first, of those that are asked for.
 
 import { Refusal, ask, query } from "/static/api.js";
-import { badge, runLink, state } from "/static/alerts/words.js";
+import { alone } from "/static/alerts/alone.js";
+import { runLink, state } from "/static/alerts/words.js";
 import { h, rows, say } from "/static/dom.js";
+import { badge } from "/static/parts.js";
 import { when } from "/static/words.js";
 
 const PAGE = 50;
-const MOST = 3200;
 const COLUMNS = ["Severity", "Alert", "Run", "Began", "State"];
 
 // Said in so many words, since on a phone the cells of a row stand below each other.
@@ -33,71 +34,50 @@ export function history(place) {
   const severity = h("select", { onchange: change("severity") }, h("option", { value: "" }, "any"), ...["critical", "warning", "info"].map((one) => h("option", { selected: one === asked.severity }, one)));
   const alert = h("input", { type: "search", list: "alert-names", value: asked.alert, onchange: change("alert") });
   const run = h("input", { type: "search", value: asked.run, onchange: change("run"), placeholder: "name or id" });
-  const tools = h("div.tools", {}, h("label", {}, "Severity", severity), h("label", {}, "Alert", alert, names), h("label", {}, "Run", run));
+  const tools = h("div.tools", { role: "search", "aria-label": "History" }, h("label", {}, "Severity", severity), h("label", {}, "Alert", alert, names), h("label", {}, "Run", run));
 
   const load = alone(async () => {
     try {
-      const { found, over } = await fitting(asked, wanted, place.signal);
+      const { alerts } = await ask(`alerts?${query({ ...asked, alert: pattern(asked.alert), evidence: false, limit: wanted + 1 })}`, { signal: place.signal });
+      const found = alerts.reverse().slice(0, wanted);
       table.hidden = !found.length;
       none.hidden = found.length > 0;
       say(none, Object.values(asked).some(Boolean) ? "None fits." : "None yet. The daemon looks for NaN, spikes, stalls and more by itself.");
-      more.hidden = over;
+      more.hidden = alerts.length <= wanted;
       rows(body, found, (one) => one.id, row);
       for (const name of found.map((one) => one.alert)) {
         if (![...names.children].some((one) => one.value === name)) names.append(h("option", { value: name }));
       }
-      return found;
     } catch (problem) {
-      if (place.signal.aborted) return [];
+      if (place.signal.aborted) return;
       table.hidden = more.hidden = true;
       none.hidden = false;
       say(none, problem instanceof Refusal ? problem.message : "The daemon does not answer.");
-      return [];
     }
   });
   return { root: h("div", {}, tools, none, table, more), load };
 }
 
-// The newest that fit, so many as wanted; the severity and the name are looked at here, the run by the daemon.
-async function fitting({ severity, alert, run }, wanted, signal) {
-  const begins = alert.toLowerCase();
-  for (let limit = wanted; ; limit *= 4) {
-    const { alerts } = await ask(`alerts?${query({ run, limit })}`, { signal });
-    const found = alerts.reverse().filter((one) => (!severity || one.severity === severity) && one.alert.toLowerCase().includes(begins));
-    const whole = alerts.length < limit;
-    if (whole || found.length >= wanted || limit >= MOST) return { found: found.slice(0, wanted), over: whole && found.length <= wanted };
-  }
-}
-
-// Does something one at a time: what is asked for meanwhile is done once, afterwards.
-function alone(work) {
-  let last = Promise.resolve();
-  let waiting;
-  return () => {
-    waiting ??= last.then(() => {
-      waiting = undefined;
-      last = work();
-      return last;
-    });
-    return waiting;
-  };
+// A part of a name is enough; who writes a * or a ? means the whole.
+function pattern(name) {
+  return name && !/[*?]/.test(name) ? `*${name}*` : name;
 }
 
 function row(first) {
-  const severity = h("td.word", CELL);
+  const severity = badge(first.severity);
   const summary = h("p.quiet");
   const now = h("td.state", CELL);
   const made = h(
     "tr",
     { role: "row" },
-    severity,
+    h("td.word", CELL, severity),
     h("td.text", CELL, h("a.named", { href: `/alerts/${first.id}` }, first.alert), summary),
     h("td.name", CELL, runLink(first)),
     h("td.began", CELL, when(first.started)),
     now,
   );
   made.told = (alert) => {
-    if (!severity.textContent.endsWith(` ${alert.severity}`)) severity.replaceChildren(badge(alert.severity));
+    severity.told(alert.severity);
     say(summary, alert.summary);
     say(now, state(alert));
   };

@@ -1,6 +1,7 @@
 // The list: what fires now, live; the silences that last; what has fired.
 
 import { ask } from "/static/api.js";
+import { alone } from "/static/alerts/alone.js";
 import { firing } from "/static/alerts/firing.js";
 import { history } from "/static/alerts/history.js";
 import { silence } from "/static/alerts/silence.js";
@@ -26,22 +27,21 @@ export function list(place) {
   let newest = { alerts: [] };
   let known;
   let ticks = 0;
-  const ends = new Map();
+  let ends = new Map();
 
   // What the overview does not tell: when silences end, and what was.
-  async function look() {
-    const [found, { silences: lasting }] = await Promise.all([kept.load(), ask("silences", { signal: place.signal })]).catch(() => [[], {}]);
-    if (!lasting) return;
-    silent.told(lasting);
-    ends.clear();
-    for (const one of found) if (one.silenced_until) ends.set(one.id, one.silenced_until);
-    const unknown = newest.alerts.filter((one) => one.silenced && one.id !== null && !ends.has(one.id));
-    await Promise.all(unknown.map(async ({ id }) => {
-      const one = await ask(`alerts/${id}`, { signal: place.signal }).catch(() => undefined);
-      if (one?.silenced_until) ends.set(id, one.silenced_until);
-    }));
-    fires.told(newest.alerts, ends, newest.time);
-  }
+  const look = alone(async () => {
+    const quiet = newest.alerts.some((one) => one.silenced);
+    const asked = ["silences", ...(quiet ? ["alerts?firing=true&evidence=false"] : [])].map((path) => ask(path, { signal: place.signal }));
+    try {
+      const [, { silences: lasting }, fired] = await Promise.all([kept.load(), ...asked]);
+      silent.told(lasting);
+      ends = new Map(fired?.alerts.map((one) => [one.id, one.silenced_until]));
+      fires.told(newest.alerts, ends, newest.time);
+    } catch {
+      // The frame says that the daemon does not answer.
+    }
+  });
 
   const root = h(
     "div.alerting",

@@ -4,19 +4,24 @@ import { ask } from "/static/api.js";
 import { evidence, single } from "/static/alerts/evidence.js";
 import { silence } from "/static/alerts/silence.js";
 import { endButton } from "/static/alerts/silences.js";
-import { badge, fits, matchers, named, runLink, since, state, valued } from "/static/alerts/words.js";
+import { alone } from "/static/alerts/alone.js";
+import { fits, matchers, named, runLink, since, state, valued } from "/static/alerts/words.js";
 import { h, say } from "/static/dom.js";
+import { badge } from "/static/parts.js";
 import { span, when } from "/static/words.js";
 
-const EVERY_SECONDS = 2;
-const LATE_SECONDS = 60;
+// While it is fresh, evidence and notifications still come.
+const FRESH_SECONDS = 60;
+const OFTEN_SECONDS = 2;
+const SELDOM_SECONDS = 15;
 
 export async function one(place) {
   const id = encodeURIComponent(place.parts[0]);
   const read = () => Promise.all([ask(`alerts/${id}`, { signal: place.signal }), ask("silences", { signal: place.signal })]);
   let [alert, { silences }] = await read();
   let now;
-  let read_at = -Infinity;
+  let readAt = -Infinity;
+  let heard;
   let shown = [];
 
   const said = h("p.said", { role: "status", tabindex: -1 });
@@ -41,7 +46,7 @@ export async function one(place) {
       [silent, () => silent.replaceChildren(...lasting().map((each) => h("li.line", {}, h("span", {}, "Silenced by ", matchers(each.labels), `until ${when(each.until)}${each.comment ? `: ${each.comment}` : ""}`), endButton(each, done)))), lasting()],
       [found, () => found.replaceChildren(...evidence(alert)), alert.evidence],
     ].map(([, make, of]) => [make, JSON.stringify(of)]);
-    parts.forEach(([make, of], place_) => of !== shown[place_] && make());
+    parts.forEach(([make, of], index) => of !== shown[index] && make());
     shown = parts.map(([, of]) => of);
     say(summary, alert.summary);
     say(description, alert.description);
@@ -59,14 +64,14 @@ export async function one(place) {
     if (began) say(began, since(alert.started, now));
   }
 
-  async function look() {
+  const look = alone(async () => {
     try {
       [alert, { silences }] = await read();
       show();
     } catch {
       // The frame says that the daemon does not answer.
     }
-  }
+  });
 
   show();
   const root = h(
@@ -84,9 +89,13 @@ export async function one(place) {
   const told = (overview) => {
     now = overview.time;
     tick();
-    const open = alert.ended === null || now - alert.ended < LATE_SECONDS;
-    if (!open || now - read_at < EVERY_SECONDS) return;
-    read_at = now;
+    const mine = JSON.stringify(overview.alerts.find((each) => each.id === alert.id));
+    const fresh = now - (alert.ended ?? alert.started) < FRESH_SECONDS;
+    const seldom = alert.ended === null ? SELDOM_SECONDS : Infinity;
+    const due = now - readAt >= (fresh ? OFTEN_SECONDS : seldom);
+    if (document.hidden || (mine === heard && !due)) return;
+    heard = mine;
+    readAt = now;
     look();
   };
   return { root, told, title: `${alert.alert}${alert.name ? ` of ${alert.name}` : ""}` };

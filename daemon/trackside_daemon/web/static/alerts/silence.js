@@ -10,7 +10,6 @@ const LENGTHS = { 1800: "30 minutes", 7200: "2 hours", 28800: "8 hours", 86400: 
 const UNITS = { 60: "minutes", 3600: "hours", 86400: "days" };
 const LONGEST = 30 * 86400;
 const NAMED = 5;
-const LOOKED_AT = 200;
 
 // `labels` are those that it begins with; `done(text)` is told when it is made.
 export function silence(labels, done, signal) {
@@ -56,8 +55,8 @@ export function silence(labels, done, signal) {
     h("p.quiet", {}, "What Prometheus itself evaluates is silenced in Alertmanager."),
   ], submit, action: "Silence" }, signal);
   changed();
-  ask(`alerts?limit=${LOOKED_AT}`).then(({ alerts }) => {
-    firing = alerts.filter((one) => one.ended === null);
+  ask("alerts?firing=true&evidence=false", { signal }).then(({ alerts }) => {
+    firing = alerts;
     changed();
   }, (problem) => say(preview, problem.message));
 }

@@ -35,7 +35,7 @@ export function endButton(silence, ended) {
   const end = async () => {
     button.disabled = true;
     try {
-      const { kept, why } = await remove(`silences/${silence.id}`);
+      const { kept, why } = await remove(`silences/${encodeURIComponent(silence.id)}`);
       ended(`The silence is ended; what fires of it is told now.${kept ? "" : ` After a restart it lasts again: ${why}.`}`);
     } catch (problem) {
       button.disabled = false;

@@ -4,7 +4,6 @@ import { runAddress } from "/static/app.js";
 import { h } from "/static/dom.js";
 import { ago, bytes, number, percent, real, span, when } from "/static/words.js";
 
-const MARKS = { critical: "◆", warning: "▲", info: "○" };
 const MOMENTS = new Set(["last_push", "since"]);
 const TITLES = {
   since: "trouble since",
@@ -26,11 +25,6 @@ const UNITS = [
   [/_ratio$/, (value) => percent(value)],
 ];
 
-// The word of a severity behind a mark of its own, so that it needs no colour.
-export function badge(severity) {
-  return h(`span.severity.${severity in MARKS ? severity : "info"}`, {}, h("span", { "aria-hidden": "true" }, MARKS[severity] ?? "·"), ` ${severity}`);
-}
-
 export function runLink(alert) {
   return alert.run ? h("a", { href: runAddress(alert.run) }, alert.name || alert.run) : null;
 }
@@ -49,7 +43,7 @@ export function state(alert) {
 // A pattern of a silence, as the daemon reads it.
 export function fits(labels, alert) {
   const about = { ...alert.labels, alert: alert.alert };
-  return Object.entries(labels).every(([name, pattern]) => name in about && expression(pattern).test(about[name]));
+  return Object.entries(labels).every(([name, pattern]) => Object.hasOwn(about, name) && expression(pattern).test(about[name]));
 }
 
 function expression(pattern) {
@@ -66,7 +60,7 @@ export function matchers(labels) {
 // The name of a value, without its unit, which the value has.
 export function named(name) {
   const [base, ...rest] = name.split(" ");
-  const plain = TITLES[base] ?? base.replace(/_(bytes_per_second|bytes|seconds|hertz|celsius|watts|ratio|total)$/, "").replaceAll("_", " ");
+  const plain = Object.hasOwn(TITLES, base) ? TITLES[base] : base.replace(/_(bytes_per_second|bytes|seconds|hertz|celsius|watts|ratio|total)$/, "").replaceAll("_", " ");
   return [plain, ...rest].join(" ");
 }
 

@@ -6,6 +6,8 @@ import { badge } from "/static/parts.js";
 import { ago } from "/static/words.js";
 
 const MOST = 5;
+// So many does the overview tell at most.
+const TOLD = 200;
 
 export function firing() {
   const body = h("tbody");
@@ -16,7 +18,7 @@ export function firing() {
     root,
     told({ alerts, time }) {
       root.hidden = !alerts.length;
-      say(all, alerts.length > MOST ? `All ${alerts.length}` : "All alerts");
+      say(all, alerts.length > MOST ? `All ${alerts.length}${alerts.length >= TOLD ? "+" : ""}` : "All alerts");
       const worst = alerts.slice(0, MOST).map((alert) => ({ alert, time }));
       rows(body, worst, ({ alert }) => JSON.stringify([alert.alert, alert.run, alert.rank, alert.key, alert.gpu, alert.subject, alert.started]), line);
     },
