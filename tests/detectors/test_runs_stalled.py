@@ -242,6 +242,16 @@ def test_of_several_silent_ranks_one_is_named_and_the_others_are_counted() -> No
     assert "and so have 3 more ranks" in alarm.summary
 
 
+def test_a_rank_of_which_nothing_can_be_told_hides_no_silent_one() -> None:
+    run = Running(3)
+    run.push(0, 2)
+    for step in range(80):
+        run.push(step, *((0, 1) if step < 30 else (0,)))
+        run.wait(1)
+    (alarm,) = run.trouble
+    assert (alarm.alert, dict(alarm.labels)["rank"]) == ("RankSilent", "1")
+
+
 def test_a_rank_that_pushes_seldom_is_not_silent() -> None:
     run = Running(2)
     for step in range(1000):
