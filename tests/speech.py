@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from trackside.wire import Identity
+    from trackside_daemon.alarm import Stands
     from trackside_daemon.metric import Batch, Distribution
     from trackside_daemon.record import Record
 
@@ -138,7 +139,7 @@ class House:
         self,
         linger: float = 60.0,
         past: Callable[[str], tuple[int, float | None] | None] = lambda _: None,
-        stalls: Callable[[str, int, int, float | None], bool] = lambda *_: False,
+        stalls: Callable[[str, int], Stands | None] = lambda *_: None,
         **limits: int,
     ) -> None:
         self.state = State()

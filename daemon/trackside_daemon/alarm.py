@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 Severity = Literal["info", "warning", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 """The least severe first."""
+
+Stands: TypeAlias = "Callable[[int, float | None], bool]"
+"""Tells of a run whether one of its ranks, by its number, stands still since its last push, in Unix seconds, None before
+the first: it does no more once it has pushed again. Any thread may ask."""
 
 
 class Alarm(NamedTuple):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.book import Book
@@ -19,12 +21,14 @@ from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.sinks.grouping import GIVE_UP_SECONDS
 from trackside_daemon.alerts.sinks.known import sinks
 from trackside_daemon.alerts.trial import Trial
+from trackside_daemon.history.place import UnreadableError
 from trackside_daemon.metric import Batch
 from trackside_daemon.watching import all_watchers, misspelt, recall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from trackside_daemon.alarm import Stands
     from trackside_daemon.alert_sections import AlertsSection
     from trackside_daemon.alerts.evidence.sources import Ask
     from trackside_daemon.alerts.parts import Watcher
@@ -84,9 +88,12 @@ class Alerting:
         self.book = Book(_off(section), self.silences)
         self.book.restore(fired, now)
         self.trial = Trial()
-        self.watchers: list[Watcher] = [*all_watchers(state, section, fired), self.trial]
+        self.watchers: list[Watcher] = [
+            *all_watchers(state, section, fired, attempt=partial(_last_attempt, history)),
+            self.trial,
+        ]
         recall(self.watchers, history.database, fired)
-        self._finders = tuple(one for one in self.watchers if isinstance(one, Stalls))
+        self._finder = next((one for one in self.watchers if isinstance(one, Stalls)), None)
         self._about = about
         self._delivery = Delivery(sinks(section.sinks, about), lambda note: history.writer.put([note]))
         self._delivery.restore([*map(self._as_it_ended, ended), *fired])
@@ -121,9 +128,9 @@ class Alerting:
         self.book.off = _off(section)
         self._delivery.change(ways)  # in any case: a file that they name may have changed
 
-    def stalls(self, run: str, attempt: int, rank: int, pushed: float | None) -> bool:
+    def stalls(self, run: str, attempt: int) -> Stands | None:
         """As `Stalls`; whether people are told of it is nothing to what it is."""
-        return any(one.stalls(run, attempt, rank, pushed) for one in self._finders)
+        return None if self._finder is None else self._finder.stalls(run, attempt)
 
     def batch(self) -> Batch:
         """How the sinks are, for the page."""
@@ -143,3 +150,10 @@ def _off(section: AlertsSection) -> Off:
     for line in misspelt(section):
         _log.warning("%s", line)
     return Off(section.off)
+
+
+def _last_attempt(history: Recorder, run: str) -> int:
+    """Of a run that an alert is of which fires still; 0 if nobody can tell."""
+    with suppress(UnreadableError):
+        return (history.last_attempt(run) or (0, None))[0]
+    return 0

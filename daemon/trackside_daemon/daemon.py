@@ -127,7 +127,7 @@ class Daemon:
         limits = Limits(**config.limits.model_dump())
         self._runs: Runs = Runs(
             *(limits, config.run.linger, self._liveness, self._history.last_attempt),
-            lambda *rank: self._alerting.stalls(*rank),  # noqa: PLW0108  made later
+            stalls=lambda run, attempt: self._alerting.stalls(run, attempt),  # noqa: PLW0108  made later
         )
         try:
             self._alerting = self._build_alerting()

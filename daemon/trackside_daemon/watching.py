@@ -69,6 +69,8 @@ def all_watchers(
     fired: Sequence[Alert],
     clock: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
+    *,
+    attempt: Callable[[str], int] = lambda _: 0,
 ) -> list[Watcher]:
     """Those of one daemon; none where alerts are not wanted.
 
@@ -78,6 +80,7 @@ def all_watchers(
         fired: What fired when the daemon before this one ended.
         clock: Seconds of the monotonic clock.
         wall: Unix time in seconds.
+        attempt: Tells the last attempt of a run, by its id, that the daemon before this one had seen.
 
     Raises:
         RuleError: As `rules`.
@@ -89,5 +92,5 @@ def all_watchers(
     for alert in fired:
         judges.adopt(alert)
         leaks.adopt(alert)
-    parts = watchers(section, fired)
+    parts = watchers(section, fired, attempt)
     return [*parts, judges, leaks]

@@ -103,34 +103,80 @@ def test_a_stall_that_was_a_warning_gets_worse_by_its_own_time() -> None:
     assert [one.severity for one in run.trouble] == ["warning", "critical"], "1800 s, of which 400 were before"
 
 
+def stands(watch: RunWatch, pushed: float | None, attempt: int = 0) -> list[bool]:
+    """Which of two ranks stand still that have pushed last at this time."""
+    found = watch.stalls(ID, attempt)
+    return [found is not None and found(rank, pushed) for rank in range(2)]
+
+
 def test_a_stall_of_before_is_known_before_its_ranks_speak() -> None:
     watch = RunWatch()
     watch.adopt(stalled())
-    assert watch.stalls(ID, 0, 0, BEGAN - 400)
-    assert not watch.stalls("another", 0, 0, BEGAN - 400)
+    assert stands(watch, BEGAN - 400) == [True, True]
+    assert watch.stalls("another", 0) is None
     run = Running(2, watch=watch)
-    assert watch.stalls(ID, 0, 1, BEGAN - 400), "it has not said yet when it pushed last"
+    assert stands(watch, BEGAN - 400)[1], "it has not said yet when it pushed last"
     run.push(30, 0, 1)
-    assert watch.stalls(ID, 0, 1, run.now)
+    assert stands(watch, run.now)[1]
     run.wait(60)
-    assert watch.stalls(ID, 0, 1, run.now - 60)
+    assert stands(watch, run.now - 60)[1]
     run.push(31, 0)
     run.wait(1)
-    assert not watch.stalls(ID, 0, 1, run.now - 61)
+    assert not stands(watch, run.now - 61)[1]
 
 
 def test_a_silent_rank_of_before_is_known_before_it_speaks() -> None:
     watch = RunWatch()
     watch.adopt(stalled("warning", "RankSilent", rank="1"))
-    assert [watch.stalls(ID, 0, rank, BEGAN - 400) for rank in range(2)] == [False, True]
+    assert stands(watch, BEGAN - 400) == [False, True]
     run = Running(2, watch=watch)
-    assert [watch.stalls(ID, 0, rank, BEGAN - 400) for rank in range(2)] == [False, True]
+    assert stands(watch, BEGAN - 400) == [False, True]
     run.push(30, 0, 1)
-    assert [watch.stalls(ID, 0, rank, run.now) for rank in range(2)] == [False, True]
+    assert stands(watch, run.now) == [False, True]
     run.wait(2)
-    assert [watch.stalls(ID, 0, rank, run.now - 2) for rank in range(2)] == [False, True]
+    assert stands(watch, run.now - 2) == [False, True]
     run.push(31, 1)
-    assert not watch.stalls(ID, 0, 1, run.now)
+    assert stands(watch, run.now) == [False, False]
+
+
+@pytest.mark.parametrize("alert", ["TrainingStalled", "RankSilent"])
+def test_a_push_before_the_first_look_ends_it(alert: str) -> None:
+    watch = RunWatch()
+    watch.adopt(stalled("warning", alert, rank="0"))
+    run = Running(watch=watch)
+    run.push(30)
+    run.now += 0.1
+    run.push(31)
+    assert stands(watch, run.now) == [False, False]
+    run.wait(2)
+    assert [one.over for one in run.trouble] == [False, True]
+
+
+def test_another_attempt_of_the_run_is_not_stalled() -> None:
+    watch = RunWatch()
+    watch.adopt(stalled())
+    assert stands(watch, None, 1) == [False, False]
+    run = Running(attempt=1, watch=watch)
+    assert stands(watch, None, 1) == [False, False]
+    assert [one.alert for one in run.said("TrainingStalled", over=True)] == ["TrainingStalled"]
+    assert dict(run.trouble[-1].labels) == {"run": "net"}
+
+
+def test_other_ranks_that_were_silent_before_are_so_again() -> None:
+    watch = RunWatch()
+    for rank in range(4):
+        about = Identity(ID, "net", 0, rank, rank, 4, 4)
+        watch.recall(past([2.0] * 20, run=ID)._replace(identity=about), [])
+    watch.adopt(stalled("warning", "RankSilent", rank="2"))
+    run = Running(4, watch=watch)
+    run.push(19, 1, 2, 3)
+    for step in range(20, 60):
+        run.push(step, 0)
+        run.wait(1)
+    found = watch.stalls(ID, 0)
+    assert found is not None
+    assert [found(rank, BEGAN + 1) for rank in range(4)] == [False, True, True, True]
+    assert len(run.trouble) == 1, "said of one"
 
 
 def test_a_run_that_ends_is_stalled_no_more() -> None:

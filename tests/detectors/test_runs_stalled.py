@@ -242,6 +242,16 @@ def test_of_several_silent_ranks_one_is_named_and_the_others_are_counted() -> No
     assert "and so have 3 more ranks" in alarm.summary
 
 
+def test_a_rank_of_which_nothing_can_be_told_hides_no_silent_one() -> None:
+    run = Running(3)
+    run.push(0, 2)
+    for step in range(80):
+        run.push(step, *((0, 1) if step < 30 else (0,)))
+        run.wait(1)
+    (alarm,) = run.trouble
+    assert (alarm.alert, dict(alarm.labels)["rank"]) == ("RankSilent", "1")
+
+
 def test_a_rank_that_pushes_seldom_is_not_silent() -> None:
     run = Running(2)
     for step in range(1000):
@@ -261,7 +271,8 @@ def test_a_rank_that_has_finished_before_others_is_not_silent() -> None:
 
 def stalls(run: Running, *pushed: float | None, attempt: int = 0) -> list[bool]:
     """Which ranks stand still that have pushed last at these times."""
-    return [run.watch.stalls(ID, attempt, rank, last) for rank, last in enumerate(pushed)]
+    stands = run.watch.stalls(ID, attempt)
+    return [stands is not None and stands(rank, last) for rank, last in enumerate(pushed)]
 
 
 def test_who_is_stalled_can_be_asked_by_the_last_push() -> None:
@@ -273,12 +284,15 @@ def test_who_is_stalled_can_be_asked_by_the_last_push() -> None:
     assert stalls(run, last, last) == [True, True], "from the warning on"
     assert stalls(run, last, run.now) == [True, False], "a push that is not seen here yet"
     assert stalls(run, last, last, attempt=1) == [False, False]
-    assert run.watch.stalls(ID, 0, 7, last) is False
+    assert stalls(run, *[None] * 7, last)[7] is False, "there is no such rank"
     run.push(30, 0)
+    assert stalls(run, run.now, last) == [False, False], "at once, whenever the detector looks next"
     run.wait(1)
     assert stalls(run, run.now - 1, last) == [False, True], "it is left behind now"
     run.push(30, 1)
     assert stalls(run, run.now - 1, run.now) == [False, False]
+    run.wait(1)
+    assert run.watch.stalls(ID, 0) is None, "nothing is asked of each rank"
 
 
 def test_who_waits_for_a_dead_rank_is_not_stalled() -> None:

@@ -152,8 +152,14 @@ def test_a_stall_and_a_nan_outlive_the_daemon_and_are_told_once(start_daemon: Ca
         assert [again.series()[name] for name in stuck] == [1]
         eventually(lambda: again.series().get('trackside_training_step{rank="0",run="stuck"}') == 19)
         since = again.series()[SAMPLED]
-        while again.series()[SAMPLED] <= since + 4:
-            assert states(again) == {"stalled"}
+        seen: list[set[str]] = []
+
+        def watched() -> bool:
+            seen.append(states(again))
+            return again.series()[SAMPLED] > since + 4
+
+        eventually(watched)
+        assert seen == [{"stalled"}] * len(seen)
         assert [(one["alert"], one["started"], one["ended"]) for one in alerts(again)] == [
             (one["alert"], one["started"], None) for one in before
         ]

@@ -47,7 +47,7 @@ class Desk:
     def __init__(self, **limits: int) -> None:
         self.kept: dict[bytes, Known] = {}
         self.past: dict[str, tuple[int, float | None]] = {}
-        self.house = House(past=self.past.get, stalls=lambda *_: False, **limits)
+        self.house = House(past=self.past.get, stalls=lambda *_: None, **limits)
         self.pid: int | None = None
         self.sessions = Sessions(self.house.runs, self.kept.get, BOOT, lambda *_: self.pid)
         self.taken: list[Receipt] = []

@@ -12,6 +12,8 @@ from trackside_daemon.record import Standing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trackside_daemon.alarm import Stands
+
 
 class Found:
     """By rank, the last push of those that stand still; as `Runs` asks for it."""
@@ -20,9 +22,12 @@ class Found:
         self.ranks: dict[int, float | None] = {}
         self.asked: set[tuple[str, int]] = set()
 
-    def stalls(self, run: str, attempt: int, rank: int, pushed: float | None) -> bool:
-        """Whether it does."""
+    def stalls(self, run: str, attempt: int) -> Stands | None:
+        """Tells who does."""
         self.asked.add((run, attempt))
+        return self._stands if self.ranks else None
+
+    def _stands(self, rank: int, pushed: float | None) -> bool:
         return rank in self.ranks and self.ranks[rank] == pushed
 
 
@@ -123,9 +128,18 @@ def test_an_end_ends_it_and_stays() -> None:
 
 
 def test_after_a_restart_of_the_daemon_it_is_never_running_between() -> None:
-    found = Found()
-    found.ranks = {0: WALL - 400}
-    one, who = House(stalls=found.stalls), Speaker()
+    one, who = House(stalls=lambda *_: lambda *_: True), Speaker()
     one.hello(who, step=30, progress_age=round(400e9))
     assert one.state_of() == "stalled"
-    assert "running" not in states(one)
+    assert states(one) == ["stalled"]
+
+
+def test_a_run_s_state_is_told_when_it_changes_and_not_with_each_rank_s() -> None:
+    one, found, speakers = house(3)
+    told = len(one.records)
+    found.ranks = dict.fromkeys(range(3), WALL + 1)
+    one.wait(1)
+    for who in speakers:
+        one.push(who, {"loss": 2.5}, step=2)
+    assert [record.state for record in one.records[told:] if isinstance(record, Standing)] == ["stalled", "running"]
+    assert [one.state_of(rank=str(rank)) for rank in range(3)] == ["running"] * 3

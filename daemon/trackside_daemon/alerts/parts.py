@@ -8,9 +8,9 @@ from trackside_daemon.detectors.runs import RunWatch
 from trackside_daemon.detectors.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from trackside_daemon.alarm import Alarm
+    from trackside_daemon.alarm import Alarm, Stands
     from trackside_daemon.alert_sections import AlertsSection
     from trackside_daemon.detectors.past import Past
     from trackside_daemon.metric import Batch
@@ -44,8 +44,8 @@ class Shows(Protocol):
 class Stalls(Protocol):
     """A watcher that finds who stands still."""
 
-    def stalls(self, run: str, attempt: int, rank: int, pushed: float | None) -> bool:
-        """Whether a rank does, since its last push at this time, None before the first; asked by any thread."""
+    def stalls(self, run: str, attempt: int) -> Stands | None:
+        """Tells who of an attempt of a run, by its id, does; None while nobody does. Asked by any thread."""
 
 
 class Told(Protocol):
@@ -55,16 +55,19 @@ class Told(Protocol):
         """The `record.Alert`s of a batch that the book made."""
 
 
-def watchers(section: AlertsSection, fired: Sequence[Alert] = ()) -> list[Watcher]:
+def watchers(
+    section: AlertsSection, fired: Sequence[Alert] = (), attempt: Callable[[str], int] = lambda _: 0
+) -> list[Watcher]:
     """All of them, made anew.
 
     Args:
         section: The settings.
         fired: What fired when the daemon before this one ended.
+        attempt: Tells the last attempt of a run, by its id, that this one had seen.
     """
     runs = RunWatch(
         stall_after=section.stall_after, straggler_window=section.straggler_window, thresholds=section.thresholds
     )
     for alert in fired:
-        runs.adopt(alert)
+        runs.adopt(alert, attempt(alert.run))
     return [Watch(section.thresholds), runs]

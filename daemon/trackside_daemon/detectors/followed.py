@@ -54,9 +54,8 @@ class Followed:
         self.checkpoints = Checkpoints(run, thresholds.checkpoint_ratio, thresholds.checkpoint_after)
         self.blind = RunBlind(run)
         self.straggler = Straggler(run, straggler_window, thresholds.straggler_ratio)
-        self._still = Stalled(run), RankSilent(run, floor)
         self.parts: tuple[Part, ...] = (
-            *(*self._still, self.straggler, DataLoader(run, thresholds.data_wait_ratio)),
+            *(Stalled(run), RankSilent(run, floor), self.straggler, DataLoader(run, thresholds.data_wait_ratio)),
             *(self.checkpoints, self.blind),
         )
         self.sources: set[str] = set()
@@ -66,10 +65,6 @@ class Followed:
         for part in self.parts:
             if part.alert == kept.alert:
                 part.adopt(kept)
-
-    def stalls(self, number: int, pushed: float | None) -> bool:
-        """Whether a rank stands still that has pushed last at this time; asked by any thread."""
-        return any(part.has(number, pushed) for part in self._still)
 
 
 def last_words(run: Run, time: float, loss: str) -> str:

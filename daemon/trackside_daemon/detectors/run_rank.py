@@ -27,7 +27,6 @@ class Rank:
         longest: Its longest gap between two pushes of late.
         pushes: How often it was seen to have pushed.
         ended: It has, however.
-        silent: It is said to be, while others go on; since the last push.
         steps: How many it has made.
         phases: Seconds by phase.
         phase: The one that it is in, so far as that is known.
@@ -43,7 +42,6 @@ class Rank:
         "phases",
         "pushes",
         "run",
-        "silent",
         "stamp",
         "step",
         "steps",
@@ -58,7 +56,7 @@ class Rank:
         self.step: int | None = None
         self.longest = Longest()
         self.pushes = 0
-        self.ended = self.silent = False
+        self.ended = False
         self.steps = 0.0
         self.phases: dict[str, float] = {}
         self.phase = ""

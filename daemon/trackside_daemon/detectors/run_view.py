@@ -43,7 +43,8 @@ class Run:
         syncs: It tells the time in which it waits for other ranks.
         started: When its first rank began, in Unix seconds; 0 for unknown.
         state: How it has ended; empty while it lives.
-        stalled: It is said to be.
+        stalled: It is said to be, and has not gone on.
+        silent: Ranks that others leave behind, since their last push.
         adopted: A daemon before this one has said so: what ranks tell of themselves at first is from before.
     """
 
@@ -60,6 +61,7 @@ class Run:
         self.died: float | None = None
         self.waited = self.steps = self.started = 0.0
         self.waiting: set[int] = set()
+        self.silent: set[int] = set()
         self.syncs = self.stalled = self.adopted = False
         self.state = ""
 
@@ -103,6 +105,18 @@ class Run:
         labels = tuple(sorted(kept.labels.items()))
         return Alarm(kept.alert, severity, labels, time, kept.summary, kept.description, run=self.id)
 
+    def stands(self, number: int, pushed: float | None) -> bool:
+        """Whether a rank stands still that has pushed last at this time; asked by any thread."""
+        rank = self.ranks.get(number)
+        stamp = None if rank is None else rank.stamp
+        if stamp is None and self.stalled and self.adopted:
+            return True  # it has not said yet when it pushed last
+        return (self.stalled and stamp == pushed) or (number in self.silent and stamp in {None, pushed})
+
+    def _go_on(self, at: float) -> None:
+        """A rank pushes, ends or comes back; before its stamp is another, so that no thread takes that for a stall."""
+        self.at, self.stalled = at, False
+
     def _spend(self, rank: Rank, phase: str, seconds: float) -> float:
         """Keep a phase's seconds; by how much they have grown."""
         before = rank.phases.get(phase)
@@ -141,9 +155,10 @@ class Run:
             return
         if rank.stamp is not None:
             rank.longest.add(at - rank.at, at)
+            self.silent.discard(rank.number)
         if rank.stamp is not None or not self.adopted:
-            self.at = at
-        rank.stamp, rank.at, rank.silent = stamp, at, False
+            self._go_on(at)
+        rank.stamp, rank.at = stamp, at
         rank.pushes += 1
         if not rank.ended:
             self.order[rank.number] = rank
@@ -167,7 +182,8 @@ class Run:
         if ended == rank.ended:
             return
         rank.ended = ended
-        self.at = max(self.at, at)
+        self._go_on(at)
+        self.silent.discard(rank.number)
         self.order.pop(rank.number, None)
         self.pausing.discard(rank.number)
         self.waiting.discard(rank.number)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alarm import Alarm
@@ -23,15 +25,23 @@ from trackside_daemon.record import ENDED, USER_ALERT, Event, Opened, Taken
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from trackside_daemon.alarm import Stands
     from trackside_daemon.detectors.pace import Pace
     from trackside_daemon.detectors.past import Past
     from trackside_daemon.metric import Batch
     from trackside_daemon.record import Alert, Record
 
-ALERTS = (
-    *("RunStarted", "RunRestarted", "RunFinished", "TrainingProcessDied", "OomKilled", "UserAlert", "TrainingStalled"),
-    *("RankSilent", "StragglerRank", "DataLoaderBottleneck", "CheckpointOverdue", "MonitorBlind"),
+FOLLOWED = (
+    "TrainingStalled",
+    "RankSilent",
+    "StragglerRank",
+    "DataLoaderBottleneck",
+    "CheckpointOverdue",
+    "MonitorBlind",
 )
+"""What lasts until an attempt goes on, or ends."""
+
+ALERTS = ("RunStarted", "RunRestarted", "RunFinished", "TrainingProcessDied", "OomKilled", "UserAlert", *FOLLOWED)
 """All that can be found, by name."""
 
 RUNS = 512
@@ -66,8 +76,9 @@ class RunWatch:
         self._names: dict[tuple[str, int], str] = {}
         self._sessions: dict[bytes, tuple[tuple[str, int], int]] = {}
         self._losses: dict[tuple[str, int], LossSeen] = {}
-        self._adopted: dict[str, list[Alert]] = {}
+        self._adopted: dict[tuple[str, int], list[Alert]] = {}
         self._paces: dict[tuple[str, int], Pace] = {}
+        self._gaps: dict[tuple[tuple[str, int], int], tuple[int, float]] = {}
         self._deaths = Deaths()
         self._user_alerts = UserAlerts()
         self._pipeline = PipelineBlind()
@@ -86,33 +97,34 @@ class RunWatch:
             alarms += self._look()
         return alarms
 
-    def adopt(self, alert: Alert) -> None:
-        """An alert of a run fired when the daemon before this one ended: it goes on until the run shows otherwise."""
+    def adopt(self, alert: Alert, attempt: int = 0) -> None:
+        """An alert of a run fired when the daemon before this one ended: it goes on until this attempt shows otherwise."""
         if alert.alert in DEATHS:
             self._deaths.adopt(alert, self._clock)
-        elif alert.run:
-            self._adopted.setdefault(alert.run, []).append(alert)
+        elif alert.run and alert.alert in FOLLOWED:
+            self._adopted.setdefault((alert.run, attempt), []).append(alert)
 
     def recall(self, past: Past, _: Sequence[Alert]) -> None:
-        """The pace of a run is that of the first of its ranks that is recalled."""
+        """The pace of a run is that of the first of its ranks that is recalled; each rank has its own longest gap."""
         place = past.identity.run, past.identity.attempt
         if place not in self._paces and len(past.pushes) > 1 and len(self._paces) < RUNS:
             self._paces[place] = recalled(self._floor, past.pushes)
+        if len(self._gaps) < SESSIONS:
+            longest = max((after - before for (before, _), (after, _) in pairwise(past.pushes)), default=0.0)
+            self._gaps[place, past.identity.rank] = len(past.pushes), longest
 
     def shown(self) -> list[Batch]:
         """How far ranks are behind the others of their runs, where that was measured anew."""
         gone, self._gone = self._gone, []
         return gone + [batch for followed in self._runs.values() for batch in followed.straggler.shown()]
 
-    def stalls(self, run: str, attempt: int, rank: int, pushed: float | None) -> bool:
-        """Whether a rank stands still that has pushed last at this time, so that it is no more once it has pushed again.
-
-        Asked by any thread: it looks at what is there, and at nothing that grows meanwhile.
-        """
+    def stalls(self, run: str, attempt: int) -> Stands | None:
+        """Tells who of an attempt stands still; None while nobody does. Asked by any thread."""
+        kept = self._adopted.get((run, attempt))  # before the other, into which it goes
         followed = self._runs.get((run, attempt))
-        if followed is not None:
-            return followed.stalls(rank, pushed)
-        return any(stood(alert, rank) for alert in self._adopted.get(run, ()))
+        if followed is None:
+            return None if kept is None else partial(stood, kept)
+        return followed.run.stands if followed.run.stalled or followed.run.silent else None
 
     def _look(self) -> Iterator[Alarm]:
         yield from self._deaths.look(self._clock)
@@ -133,6 +145,8 @@ class RunWatch:
             followed = self._follow(place)
             run = followed.run
             rank = run.ranks[number] = self._ranks[batch.source] = Rank(run, number, self._clock.at)
+            rank.pushes, gap = self._gaps.pop((place, number), (0, 0.0))
+            rank.longest.add(gap, self._clock.at)
             followed.sources.add(batch.source)
             run.name = batch.samples[0].labels[0]
             self._name(place, run.name)
@@ -148,10 +162,10 @@ class RunWatch:
             run = Run(*place, self._clock.at, self._floor)
             run.pace = self._paces.pop(place, run.pace)
             followed = Followed(run, self._floor, self._straggler_window, self._thresholds)
-            for alert in self._adopted.get(run.id, ()):
+            for alert in self._adopted.get(place, ()):
                 followed.adopt(alert)
             self._runs[place] = followed
-            self._adopted.pop(run.id, None)
+            self._adopted.pop(place, None)
             if len(self._runs) > RUNS:
                 self._forget(next(iter(self._runs)))
         return followed
@@ -253,7 +267,15 @@ class RunWatch:
         elif event.kind == "run_restarted" and event.rank is None:
             text = f"run {name} was restarted: attempt {event.attempt} begins"
             yield self._once("RunRestarted", event.run, name, event.time, text)
+            yield from self._give_up(event)
             yield from self._deaths.restarted(event.run, event.attempt, event.time)
+
+    def _give_up(self, event: Event) -> Iterator[Alarm]:
+        """What fired of an attempt before, which is not here, is over with the next."""
+        for place in [one for one in self._adopted if one[0] == event.run and one[1] < event.attempt]:
+            run = Run(*place, self._clock.at, self._floor)
+            for kept in self._adopted.pop(place):
+                yield run.again(kept, event.time)._replace(over=True)
 
     def _once(self, alert: str, run: str, name: str, time: float, text: str) -> Alarm:
         return Alarm(alert, "info", (("run", name),), time, text, once=True, run=run)

@@ -12,7 +12,7 @@ from trackside_daemon.detectors.run_rank import SYNC_PHASES, Rank
 from trackside_daemon.detectors.words import count, span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from trackside_daemon.alarm import Alarm, Severity
     from trackside_daemon.detectors.clock import Clock
@@ -39,7 +39,6 @@ class Stalled:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._severity: Severity | None = None
-        self._heard = run.at
         self._adopted: Alert | None = None
 
     def adopt(self, kept: Alert) -> None:
@@ -52,13 +51,12 @@ class Stalled:
         """What time has changed."""
         run = self._run
         if self._adopted is not None and self._severity is not None:
-            if run.at == self._heard:
+            if run.stalled:
                 since = float(self._adopted.evidence.get("since", self._adopted.started))
-                run.at = self._heard = clock.at - max(0.0, clock.now - since)
+                run.at = clock.at - max(0.0, clock.now - since)
             self._adopted = None
             yield self._say(self._severity, clock)
-        if run.at != self._heard:
-            self._heard = run.at
+        if not run.stalled:
             yield from self.end(clock)
         severity = self._judge(clock.at - run.at)
         if severity is not None and self._severity not in {severity, "critical"}:
@@ -74,12 +72,6 @@ class Stalled:
             text = f"run {run.name} is not stalled any more{went}"
             yield run.alarm("TrainingStalled", self._severity, clock.now, text, over=True)
         self._severity, self._adopted, run.stalled, run.adopted = None, None, False, False
-
-    def has(self, number: int, pushed: float | None) -> bool:
-        """Whether it is said of a rank that has pushed last at this time."""
-        run = self._run
-        stamp = _stamp(run, number)
-        return run.stalled and (stamp == pushed or (run.adopted and stamp is None))
 
     def _judge(self, silence: float) -> Severity | None:
         run = self._run
@@ -122,33 +114,33 @@ class RankSilent:
         self._run = run
         self._floor = floor / 2
         self._said: Rank | None = None
-        self._since = 0.0
         self._adopted: int | None = None
 
     def adopt(self, kept: Alert) -> None:
         """A rank was silent before this daemon, and is until it pushes."""
         self._adopted = int(kept.labels.get("rank", 0))
+        self._run.silent.add(self._adopted)
 
     def look(self, clock: Clock) -> Iterator[Alarm]:
-        """What time has changed; costs nothing that grows with the ranks, as the first is silent for longest."""
-        run, said = self._run, self._said
+        """What time has changed; costs what the silent ranks are, as those that are silent for longest come first."""
+        run = self._run
         rank = None if self._adopted is None else run.ranks.get(self._adopted)
         if rank is not None and rank.stamp is not None:
-            rank.silent = True
-            self._said, self._since, self._adopted = rank, rank.at, None
+            self._said, self._adopted = rank, None
             yield self._say(rank, clock.at - rank.at, clock)
-            return
-        if said is not None and (said.at != self._since or said.ended):
+        if self._said is not None and self._said.number not in run.silent:
             yield from self.end(clock)
         if len(run.order) < 2 or run.stalled or clock.at - run.at > self._floor / 2:
             return  # all are silent
         for rank in run.order.values():
             silence = clock.at - rank.at
-            if rank.pushes <= ENOUGH or silence <= max(self._floor, allowed_rank(rank)) or _is_ahead(rank, run):
-                return  # or it waits for nobody
-            rank.silent = True
+            if silence <= self._floor:
+                return
+            if rank.pushes <= ENOUGH or silence <= allowed_rank(rank) or _is_ahead(rank, run):
+                continue
+            run.silent.add(rank.number)
             if self._said is None:
-                self._said, self._since = rank, rank.at
+                self._said = rank
                 yield self._say(rank, silence, clock)
 
     def end(self, clock: Clock) -> Iterator[Alarm]:
@@ -158,13 +150,6 @@ class RankSilent:
             text = f"rank {number} of run {self._run.name} is not silent any more"
             yield self._run.alarm("RankSilent", "warning", clock.now, text, rank=number, over=True)
         self._said = None
-
-    def has(self, number: int, pushed: float | None) -> bool:
-        """Whether a rank is one of those, that has pushed last at this time."""
-        rank, stamp = self._run.ranks.get(number), _stamp(self._run, number)
-        if self._adopted == number:
-            return stamp is None or stamp == pushed
-        return rank is not None and rank.silent and stamp == pushed
 
     def _say(self, rank: Rank, silence: float, clock: Clock) -> Alarm:
         run = self._run
@@ -179,9 +164,12 @@ class RankSilent:
         return run.alarm("RankSilent", "warning", clock.now, summary, text, rank=rank.number, evidence=evidence)
 
 
-def stood(kept: Alert, rank: int) -> bool:
-    """Whether a rank stood still by an alert that fired before this daemon."""
-    return kept.alert == Stalled.alert or (kept.alert == RankSilent.alert and kept.labels.get("rank") == str(rank))
+def stood(kept: Iterable[Alert], rank: int, _: float | None) -> bool:
+    """Whether a rank stood still by what fired before this daemon, whenever it has pushed."""
+    return any(
+        one.alert == Stalled.alert or (one.alert == RankSilent.alert and one.labels.get("rank") == str(rank))
+        for one in kept
+    )
 
 
 def allowed(run: Run, pausing: set[int]) -> float:
@@ -204,12 +192,6 @@ def allowed_rank(rank: Rank) -> float:
 def _is_ahead(rank: Rank, run: Run) -> bool:
     """A rank with the highest step has nothing to catch up with."""
     return rank.step is not None and run.high is not None and rank.step >= run.high
-
-
-def _stamp(run: Run, number: int) -> float | None:
-    """When a rank has pushed last, as it says; None before it was heard."""
-    rank = run.ranks.get(number)
-    return None if rank is None else rank.stamp
 
 
 def _behind(rank: Rank) -> tuple[float, float, int]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from trackside.wire import Beat, Clock, Hello
+    from trackside_daemon.alarm import Stands
     from trackside_daemon.metric import Metric
 
 RECENT = 0.2
@@ -47,7 +48,7 @@ class Rank:
         run: The run's name as it is exported.
         number: The global rank.
         admit: Asked once a key that has no family of its own: may it have a series?
-        stalls: Asked by the time of its last push, None before the first: does it stand still since?
+        stalls: Tells who of the run stands still.
 
     Attributes:
         state: One of `families.STATES`, as on the page.
@@ -60,9 +61,10 @@ class Rank:
         run: str,
         number: int,
         admit: Callable[[Rank, str], bool],
-        stalls: Callable[[float | None], bool] = lambda _: False,
+        stalls: Callable[[], Stands | None] = lambda: None,
     ) -> None:
         self.labels = (run, str(number))
+        self._number = number
         self.state = "starting"
         self.end: End | None = None
         self.keys = 0
@@ -144,18 +146,20 @@ class Rank:
 
     def revive(self) -> None:
         """It was thought lost, and is not."""
-        self.state, self.end = self._of_living(), None
+        self.state, self.end = self._of_living(self._stalls()), None
 
-    def look(self) -> bool:
-        """Whether time alone has changed its state: it is found to stand still, or not to any more."""
+    def look(self, stands: Stands | None) -> bool:
+        """Whether its state has changed by what is found of its run: that it stands still, or not any more."""
         before = self.state
         if before not in ENDED:
-            self.state = self._of_living()
+            self.state = self._of_living(stands)
         return self.state != before
 
-    def _of_living(self) -> str:
+    def _of_living(self, stands: Stands | None) -> str:
         pushed = None if self._pushed is None else self._pushed[1]
-        return "stalled" if self._stalls(pushed) else "starting" if pushed is None else "running"
+        if stands is not None and stands(self._number, pushed):
+            return "stalled"
+        return "starting" if pushed is None else "running"
 
     def standing(self) -> list[Sample]:
         """When it began, and a sample for each state, 1 for the one that it is in."""
@@ -163,11 +167,10 @@ class Rank:
         return states if self._started is None else [Sample(f.STARTED, self.labels, self._started), *states]
 
     def _progress(self, step: int, clock: Clock, pushed_at: int) -> list[Sample]:
-        if (
-            self._pushed is None or self._pushed[0] != pushed_at
-        ):  # told again it keeps its time: a message's clocks drift
+        if self._pushed is None or self._pushed[0] != pushed_at:
+            # a push that is told again keeps its time: the clocks of messages drift
             self._pushed = pushed_at, clock.wall_seconds(pushed_at)
-        self.look()
+        self.look(self._stalls())
         samples = self.standing()
         samples.append(Sample(f.STEP, self.labels, step))
         samples.append(Sample(f.LAST_STEP, self.labels, self._pushed[1]))

@@ -17,13 +17,20 @@ from trackside_daemon.record import ENDED, ENDS, Event, Record, Standing
 from trackside_daemon.training import families as f
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from trackside.wire import Beat, Bye, Hello, Identity, Pushes, Room
+    from trackside_daemon.alarm import Stands
     from trackside_daemon.training.rank import End, Rank
     from trackside_daemon.training.verdict import Exit
 
 _ORDER = ("running", "stalled", "starting", *ENDS)
+
+MARKS_SECONDS = 900.0
+"""How long an ended run's state, info and end stay, so that rules see the end."""
+
+LOST_SECONDS = 300.0
+"""How long the series of a run that was lost stay."""
 
 
 class Process(NamedTuple):
@@ -100,6 +107,12 @@ class Session:
 class Run:
     """One attempt of a run.
 
+    Args:
+        identity: That of its first session.
+        name: As it is exported.
+        attempt: Its number.
+        stalls: Tells who of an attempt, by the run's id and its number, stands still; None while nobody does.
+
     Attributes:
         source: The source name of its marks, and the beginning of its ranks'.
         live_until: Monotonic seconds when its ranks' series are forgotten; None while it lives.
@@ -107,7 +120,13 @@ class Run:
         forgotten: Its ranks' series have been.
     """
 
-    def __init__(self, identity: Identity, name: str, attempt: int) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        name: str,
+        attempt: int,
+        stalls: Callable[[str, int], Stands | None] = lambda *_: None,
+    ) -> None:
         self.identity = identity
         self.name = name
         self.attempt = attempt
@@ -116,6 +135,9 @@ class Run:
         self.live_until: float | None = None
         self.until: float | None = None
         self.forgotten = False
+        self._stalls = stalls
+        self._found = False
+        self._told = ""
 
     @property
     def ended(self) -> bool:
@@ -127,10 +149,32 @@ class Run:
         """The ranks' states as one: what lives counts before what has ended, the worst end before the better."""
         return worst((rank.state for rank in self.ranks.values()), "starting")
 
+    def stalls(self) -> Stands | None:
+        """Tells who stands still; None while nobody does."""
+        stands = self._stalls(self.identity.run, self.attempt)
+        self._found = self._found or stands is not None
+        return stands
+
     def look(self) -> list[Batch]:
-        """The ranks whose state time alone has changed, and so perhaps the run's."""
-        news = [self.speak(number, rank.standing()) for number, rank in self.ranks.items() if rank.look()]
-        return [*news, self.marks()] if news else []
+        """The ranks whose state time alone has changed, and so perhaps the run's; nothing while nobody stood still."""
+        stands = self.stalls()
+        if not self._found:
+            return []
+        self._found = stands is not None
+        news = [self.speak(number, rank.standing()) for number, rank in self.ranks.items() if rank.look(stands)]
+        return [*news, *self.news()] if news else []
+
+    def news(self) -> list[Batch]:
+        """Its marks, if it is in another state than they have told."""
+        return [] if self.state == self._told else [self.marks()]
+
+    def keep(self, now: float, linger: float) -> None:
+        """When its series are forgotten, *linger* seconds after its end, if *now* in monotonic seconds it has ended."""
+        self.live_until = self.until = None
+        self.forgotten = False
+        if self.ended:
+            self.live_until = now + (LOST_SECONDS if self.state == "lost" else linger)
+            self.until = max(self.live_until, now + MARKS_SECONDS)
 
     def standing(self) -> Standing:
         """Its state, as the history is told."""
@@ -163,7 +207,8 @@ class Run:
         numbers = (str(self.attempt), str(identity.world))
         known = (identity.host, identity.git_commit, identity.framework, identity.job_id)
         samples = [Sample(f.RUN_INFO, (self.name, identity.run, *numbers, *known), 1.0)]
-        samples += [Sample(f.STATE, (self.name, state), float(state == self.state)) for state in f.STATES]
+        self._told = self.state
+        samples += [Sample(f.STATE, (self.name, state), float(state == self._told)) for state in f.STATES]
         samples += [
             Sample(f.ENDED_AT, rank.labels, rank.end.at)
             for rank in self.ranks.values()
@@ -189,4 +234,4 @@ def decisive(sessions: Iterable[Session]) -> Session:
 
 def worst(states: Iterable[str], default: str = "") -> str:
     """What lives counts before what has ended, the worst end before the better."""
-    return min(states, key=_ORDER.index, default=default)
+    return min(set(states), key=_ORDER.index, default=default)

@@ -6,7 +6,6 @@ Each method takes what a client said and returns the batches that follow from it
 from __future__ import annotations
 
 import logging
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,25 +15,20 @@ from trackside_daemon.training.bounds import Rejections, bounded, cut, pod
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.missed import Missed
 from trackside_daemon.training.rank import End, Rank
-from trackside_daemon.training.run import Run, Session, decisive, process_of
+from trackside_daemon.training.run import MARKS_SECONDS, Run, Session, decisive, process_of
 from trackside_daemon.training.verdict import is_open, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trackside.wire import Beat, Bye, Hello, Identity, Pushes, Totals
+    from trackside_daemon.alarm import Stands
     from trackside_daemon.member import Member
     from trackside_daemon.metric import Sample
     from trackside_daemon.record import Record
     from trackside_daemon.training.bounds import Limits
     from trackside_daemon.training.run import Process
     from trackside_daemon.training.verdict import Exit
-
-MARKS_SECONDS = 900.0
-"""How long an ended run's state, info and end stay, so that rules see the end."""
-
-LOST_SECONDS = 300.0
-"""How long the series of a run that was lost stay."""
 
 TEARDOWN_SECONDS = 30.0
 """How long the page waits for the exit of a process that atexit has said bye for: interpreter and CUDA are torn down."""
@@ -57,7 +51,7 @@ class Runs:
         linger: Seconds for which an ended run's series stay; may be changed at any time.
         liveness: Tells whether a silent process is gone.
         past: Tells, of a run that was before this daemon, the number of its last attempt and when it ended, None for not.
-        stalls: Tells whether a rank stands still, by its run's id, attempt, number, and the time of its last push or None.
+        stalls: Tells who of an attempt, by its run's id and its number, stands still; None while nobody does.
 
     Attributes:
         members: The processes of this machine that train, as of the last tick; for other threads to read.
@@ -69,7 +63,7 @@ class Runs:
         linger: float,
         liveness: Liveness | None = None,
         past: Callable[[str], tuple[int, float | None] | None] = lambda _: None,
-        stalls: Callable[[str, int, int, float | None], bool] = lambda *_: False,
+        stalls: Callable[[str, int], Stands | None] = lambda *_: None,
     ) -> None:
         self.linger = linger
         self.members: tuple[Member, ...] = ()
@@ -100,7 +94,7 @@ class Runs:
         known.learn(self.bounded(hello.identity), pod(hello.about, self._limits.label_bytes))
         before = known.rank.state
         batches += [*revived, known.speak(known.rank.greet(session, hello) + known.look(hello))]
-        return batches if known.rank.state == before else [*batches, known.run.marks()]
+        return batches if known.rank.state == before else [*batches, *known.run.news()]
 
     def pushes(self, session: bytes, pushes: Pushes, now: Moment, *, late: bool = False) -> list[Batch]:
         """Steps were pushed; those that come *late* count, but are no news.
@@ -117,7 +111,7 @@ class Runs:
         before = known.rank.state
         samples = known.rank.push(session, pushes.clock, pushes.totals, blocks)
         batches.append(known.speak(samples + known.look(pushes)))
-        return batches if known.rank.state == before else [*batches, known.run.marks()]
+        return batches if known.rank.state == before else [*batches, *known.run.news()]
 
     def skip(self, session: bytes, totals: Totals, now: Moment) -> list[Batch]:
         """The client had to drop batches: only its totals come."""
@@ -137,7 +131,7 @@ class Runs:
             samples += known.rank.tell(session, beat.totals, beat)
         if samples:
             batches.append(known.speak(samples))
-        return batches if known.rank.state == before else [*batches, known.run.marks()]
+        return batches if known.rank.state == before else [*batches, *known.run.news()]
 
     def place(self, session: bytes) -> tuple[str, int] | None:
         """The exported name of a session's run, and its attempt; None when it is not known here."""
@@ -254,11 +248,11 @@ class Runs:
             run = opened
         rank = run.ranks.get(identity.rank)
         if rank is None:
-            stalls = partial(self._stalls, identity.run, run.attempt, identity.rank)
-            rank = run.ranks[identity.rank] = Rank(run.name, identity.rank, self._admit, stalls)
+            rank = run.ranks[identity.rank] = Rank(run.name, identity.rank, self._admit, run.stalls)
         if rank.state in ENDED:
             self._sessions = {key: known for key, known in self._sessions.items() if known.rank is not rank}
             rank.rejoin()
+        rank.look(run.stalls())
         known = self._sessions[session] = Session(run, rank, identity)
         known.elsewhere = known.process not in self._watched and self._liveness.is_gone(identity) is True
         return batches + self._changed(known, now)
@@ -280,7 +274,7 @@ class Runs:
         batches = [] if before is None else self._drop(before)
         name, evicted = self._name(identity)
         batches += evicted + self._make_room()
-        run = self._runs[identity.run] = Run(identity, name, attempt)
+        run = self._runs[identity.run] = Run(identity, name, attempt, self._stalls)
         log.info("run %s (id %s, attempt %d) %s", name, identity.run, attempt, "goes on" if goes_on else "begins")
         if not goes_on:
             kind = "run_restarted" if attempt > 0 else "run_started"
@@ -377,11 +371,8 @@ class Runs:
     def _changed(self, known: Session, now: Moment, *records: Record) -> list[Batch]:
         """A rank began, ended or came back: its state, the run's, and when their series are forgotten."""
         run, before = known.run, known.run.until
-        run.live_until = run.until = None
-        run.forgotten = False
-        if run.ended:
-            run.live_until = now.monotonic + (LOST_SECONDS if run.state == "lost" else self.linger)
-            run.until = max(run.live_until, now.monotonic + MARKS_SECONDS)
+        run.keep(now.monotonic, self.linger)
+        if run.until is not None:
             log.info("run %s (id %s, attempt %d) ended: %s", run.name, run.identity.run, run.attempt, run.state)
         ranks = [known.identity.rank] if run.until == before else run.ranks
         return [*(run.speak(rank, run.ranks[rank].standing()) for rank in ranks), run.marks(*records)]
