@@ -128,10 +128,11 @@ class Store:
     def settle(self) -> None:
         """Write how far the sessions and streams of this transaction have come."""
         for id_, session in self._dirty.items():
-            self.connection.execute(
-                "UPDATE session SET committed = ?, phases = coalesce(?, phases) WHERE id = ?",
-                (session.committed, session.news(), id_),
-            )
+            if (phases := session.news()) is None:
+                self.connection.execute("UPDATE session SET committed = ? WHERE id = ?", (session.committed, id_))
+            else:
+                change = "UPDATE session SET committed = ?, phases = ? WHERE id = ?"
+                self.connection.execute(change, (session.committed, phases, id_))
         streams = {session.stream.id: session.stream for session in self._dirty.values()}
         for stream in streams.values():
             self.connection.execute("UPDATE stream SET pushes = ? WHERE id = ?", (stream.pushes, stream.id))
