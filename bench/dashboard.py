@@ -1,4 +1,4 @@
-"""How soon the dashboard shows what was asked for, and what it weighs; beside TensorBoard with the same scalar.
+"""How soon the dashboard shows what was asked for and what was pushed, and what it weighs; beside TensorBoard.
 
 In one Chromium, each time with an empty cache, by the page's own performance entries. Run by ``make bench``.
 """
@@ -9,9 +9,10 @@ import argparse
 import re
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,7 +44,11 @@ LONG = "long"
 SHOWN = 50
 """Runs that the overview lists at first."""
 
+PUSHES = 10
+"""So many steps are pushed, at moments that are spread over the second between two frames of the stream."""
+
 PAINT_LIMIT = 1.0
+LIVE_LIMIT = 2.0
 WEIGHT_LIMIT = 200.0
 LOAD_SECONDS = 600.0
 
@@ -72,6 +77,31 @@ TOLD = """() => {
 }"""
 
 
+LIVE = "live"
+PUSHING = f"""
+import sys, time, trackside
+with trackside.init("{LIVE}") as run:
+    for line in sys.stdin:
+        begun = time.time()
+        run.push(step=int(line), loss=1.0)
+        print(begun, flush=True)
+"""
+AWAIT = """([selector, text]) => {
+  window.shown = new Promise((resolve) => {
+    const look = () => {
+      if (document.querySelector(selector)?.textContent === text) requestAnimationFrame(() => resolve(Date.now() / 1000));
+    };
+    new MutationObserver(look).observe(document, { childList: true, subtree: true, characterData: true });
+    look();
+  });
+}"""
+STEP_SHOWN = {
+    "Overview": ("/", "li.run .progress .value", "Step {}"),
+    "Run": (f"/runs/{LIVE}", ".run-tiles .run-figure", "{}"),
+}
+"""Of a page its address, where it shows the step, and how."""
+
+
 class Seen(NamedTuple):
     """Seconds from the beginning of the navigation, and KiB of the page's files as they come."""
 
@@ -87,20 +117,29 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=SAMPLES)
     asked = parser.parse_args()
     machine()
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as place, sync_playwright() as playwright:
+    with ExitStack() as ends:
+        place = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp")))
+        playwright = ends.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=list(FLAGS))
-        fill(Path(place) / "history", asked.samples)
-        daemon = Daemon(Path(place))
-        key = f"#token={(daemon.directory / 'push.token').read_text().strip()}"
-        head(f"empty cache, medians of {asked.rounds}", "first contentful paint", "shown", "files, compressed")
-        overview = shown(f"Overview, {RUNS + 1:,} runs", browser, f"{daemon.url}/{key}", OVERVIEW, asked.rounds)
-        run = f"a key of {asked.samples:,} samples"
-        chart = shown(f"Run, {run}", browser, f"{daemon.url}/runs/{LONG}{key}", CHART, asked.rounds)
-        daemon.stop()
-        rival = beside(browser, Path(place), asked.samples, asked.rounds)
-        browser.close()
+        ends.callback(browser.close)
+        fill(place / "history", asked.samples)
+        with ExitStack() as served:
+            daemon = Daemon(place)
+            served.callback(daemon.stop)
+            key = f"#token={(daemon.directory / 'push.token').read_text().strip()}"
+            head(f"empty cache, medians of {asked.rounds}", "first contentful paint", "shown", "files, compressed")
+            overview = shown(f"Overview, {RUNS + 1:,} runs", browser, f"{daemon.url}/{key}", OVERVIEW, asked.rounds)
+            run = f"a key of {asked.samples:,} samples"
+            chart = shown(f"Run, {run}", browser, f"{daemon.url}/runs/{LONG}{key}", CHART, asked.rounds)
+            delays = live(browser, daemon, key)
+        rival = beside(browser, place, asked.samples, asked.rounds)
     head("limit", "measured", "wanted", "")
     limits(overview, chart, rival)
+    head(f"{PUSHES} steps, each as long as it takes to be shown", "median", "most", f"<= {LIVE_LIMIT:g} s")
+    for name, seconds in delays.items():
+        middle, most = f"{statistics.median(seconds):.2f} s", f"{max(seconds):.2f} s"
+        verdict(f"{name}: a step that is pushed", middle, most, met=max(seconds) <= LIVE_LIMIT)
+    print()
 
 
 def limits(overview: Seen, chart: Seen, rival: Seen | None) -> None:
@@ -113,7 +152,6 @@ def limits(overview: Seen, chart: Seen, rival: Seen | None) -> None:
     if rival is not None:
         row("TensorBoard / Run: the chart is shown", f"{rival.there / chart.there:.1f}", "", "")
         row("TensorBoard / Run: files", f"{rival.weight / chart.weight:.1f}", "", "")
-    print()
 
 
 def shown(name: str, browser: Browser, url: str, ready: str, rounds: int) -> Seen:
@@ -122,6 +160,44 @@ def shown(name: str, browser: Browser, url: str, ready: str, rounds: int) -> See
     middle = Seen(*(statistics.median(column) for column in zip(*seen, strict=True)))
     row(name, f"{middle.paint:.2f} s", f"{middle.there:.2f} s", f"{middle.weight:.0f} KiB")
     return middle
+
+
+def live(browser: Browser, daemon: Daemon, key: str) -> dict[str, list[float]]:
+    """Seconds from each push to its step on each page, while both are looked at."""
+    with ExitStack() as ends:
+        training = subprocess.Popen(
+            [sys.executable, "-c", PUSHING],
+            env=clean_environ({"TRACKSIDE_ENDPOINT": daemon.endpoint}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        ends.enter_context(training)
+
+        def push(step: int) -> float:
+            assert training.stdin is not None
+            assert training.stdout is not None
+            training.stdin.write(f"{step}\n")
+            training.stdin.flush()
+            return float(training.stdout.readline())
+
+        push(1)
+        eventually(lambda: daemon.api(f"runs/{LIVE}").is_success)
+        pages = {name: browser.new_context().new_page() for name in STEP_SHOWN}
+        delays: dict[str, list[float]] = {name: [] for name in STEP_SHOWN}
+        for name, page in pages.items():
+            ends.callback(page.context.close)
+            page.goto(f"{daemon.url}{STEP_SHOWN[name][0]}{key}")
+        for step in range(1, PUSHES + 2):
+            for name, page in pages.items():
+                _, selector, text = STEP_SHOWN[name]
+                page.evaluate(AWAIT, [selector, text.format(step)])
+            begun = push(step) if step > 1 else 0.0  # the first has only to be there
+            for name, page in pages.items():
+                at = page.evaluate("shown")
+                delays[name] += [at - begun] if begun else []
+            time.sleep(step / PUSHES)
+    return delays
 
 
 def once(browser: Browser, url: str, ready: str) -> Seen:
@@ -177,6 +253,9 @@ def beside(browser: Browser, directory: Path, samples: int, rounds: int) -> Seen
     write_events(logs, samples)
     begun = time.monotonic()
     with tensorboard(logs) as url:
+        if not url:
+            row("TensorBoard does not start", *(UNAVAILABLE,) * 3)
+            return None
         eventually(lambda: last_step(url) == samples - 1, LOAD_SECONDS)
         took = time.monotonic() - begun
         name = f"TensorBoard, as many, {took:.0f} s after its start, when it has read them"
@@ -185,12 +264,13 @@ def beside(browser: Browser, directory: Path, samples: int, rounds: int) -> Seen
 
 @contextmanager
 def tensorboard(logs: Path) -> Iterator[str]:
-    """Its address."""
+    """Its address; empty when it does not start."""
     command = [str(RIVALS), "-m", "tensorboard.main", f"--logdir={logs}", "--host=127.0.0.1", "--port=0"]
     process = subprocess.Popen(command, env=clean_environ(), stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
-        yield next(found[0] for line in process.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+/", line)))
+        addresses = (re.search(r"http://127\.0\.0\.1:\d+/", line) for line in process.stderr)
+        yield next((found[0] for found in addresses if found), "")
     finally:
         process.terminate()
         process.wait()
@@ -198,7 +278,10 @@ def tensorboard(logs: Path) -> Iterator[str]:
 
 def last_step(url: str) -> int:
     """The step of the newest sample that it knows; -1 of none."""
-    answer = httpx.get(f"{url}data/plugin/scalars/scalars", params={"run": ".", "tag": "loss"}, trust_env=False)
+    try:
+        answer = httpx.get(f"{url}data/plugin/scalars/scalars", params={"run": ".", "tag": "loss"}, trust_env=False)
+    except httpx.HTTPError:
+        return -1
     return int(answer.json()[-1][1]) if answer.is_success and answer.json() else -1
 
 

@@ -6,6 +6,7 @@ A `Batch` carries records to the history as it carries samples to the state. Tim
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -21,6 +22,15 @@ ENDED = frozenset(ENDS)
 
 USER_ALERT = "user_alert"
 """The kind of event that a training raises with ``run.alert``: its fields are ``title``, ``severity`` and ``text``."""
+
+PHASES = 65
+PHASE_BYTES = 512
+"""A client tells no more phases, nor longer names."""
+
+
+def bounded(phases: Mapping[str, float]) -> dict[str, float]:
+    """Those of what a session tells that a client can tell."""
+    return dict(islice((one for one in phases.items() if len(one[0].encode()) <= PHASE_BYTES), PHASES))
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,7 +199,7 @@ def test_the_log_is_not_read_anew_for_each_series(form: Form, bench: Bench, monk
 
     monkeypatch.setattr(rows.Rows, "add", counted)
     assert b"k39" in b"".join(export(bench.database, "run", form))
-    assert len(read) == 3 * 10, "to tell of the run, to find its series, and to read them"
+    assert len(read) == 2 * 10, "to find its series, and to read them"
 
 
 def part_of(one: History, part: Part) -> list[tuple[str, str, str, str]]:

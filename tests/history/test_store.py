@@ -70,13 +70,14 @@ def test_seconds_by_phase_are_the_newest_of_each_session_summed(bench: Bench) ->
     for number, seconds in ((2, 1.0), (3, 4.0), (3, 2.0)):
         bench.apply(replace(taken(number, 1.0), phases={"forward": seconds, "x" * 513: 1.0}))
     bench.apply(Taken(ONE, 4))
+    bench.apply(Taken(ONE, 5, phases={"forward": 4.0, "eval": 9.0}))
     bench.reopen()
     bench.apply(opened(TWO))
     bench.apply(replace(taken(1, 1.0, session=TWO), phases={"forward": 0.5, "data": 0.25}))
     bench.apply(opened(session_id(3), rank=1))
     bench.apply(replace(taken(1, 1.0, session=session_id(3)), phases={"other": 7.0}))
     phases = shown(bench)["attempt_list"][0]["phases"]
-    assert phases == {"0": {"forward": 4.5, "data": 0.25}, "1": {"other": 7.0}}
+    assert phases == {"0": {"forward": 4.5, "eval": 9.0, "data": 0.25}, "1": {"other": 7.0}}
 
 
 def test_what_the_client_says_was_acknowledged_is_not_taken_again(bench: Bench) -> None:

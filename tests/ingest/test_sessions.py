@@ -390,6 +390,15 @@ def test_what_is_a_minute_old_is_said_to_be_late(desk: Any, who: Speaker, *, aft
     assert (taken.late, taken.phases) == (late, {"eval": 7.0})
 
 
+def test_a_bye_and_a_skip_bring_what_was_spent_in_phases_after_the_last_push(desk: Any, who: Speaker) -> None:
+    said = {}
+    for number, kind in ((1, "batch"), (2, "skip"), (3, "bye")):
+        who.totals.phases = said[number] = {"forward": float(number)}
+        frames = {"batch": who.batch, "skip": lambda number: who.skip(number, number)}
+        desk.say(*(frames[kind](number) if kind in frames else who.frames("bye", who.bye(), number)))
+    assert {one.number: one.phases for one in records(desk, Taken)} == said
+
+
 @pytest.mark.parametrize(("boot", "offset"), [(None, 0.0), ("another", 7.0)])
 def test_only_a_clock_of_another_machine_is_corrected(desk: Any, boot: str | None, offset: float) -> None:
     who = Speaker(**({} if boot is None else {"boot": boot}))

@@ -18,6 +18,7 @@ from speech import WALL, Speaker, pushed
 
 from trackside.wire import Stacks
 from trackside_daemon.history import changing, reader
+from trackside_daemon.history.files.export import count
 from trackside_daemon.history.files.importing import Imported, Reading
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.history.series import Window
@@ -473,6 +474,7 @@ def test_a_part_of_a_run_is_exported_and_imported(site: Site, api: Callable[[str
     asked = client.ask("HEAD", path, headers=site.key)
     assert exported.headers["x-trackside-samples"] == asked.headers["x-trackside-samples"] == "6"
     assert (asked.content, asked.headers["content-type"]) == (b"", exported.headers["content-type"])
+    assert "content-length" not in asked.headers
     again = client.ask(
         "POST",
         "/api/v1/import?id=id-9",
@@ -502,7 +504,8 @@ def test_a_part_in_which_a_key_has_nothing_is_imported_without_it(site: Site, ap
     ("asked", "says"),
     [
         ("key=loss&key=nope", "key 'nope': run 'id-1' has none of that name"),
-        ("key=loss&rank=7", "key 'loss': run 'id-1' has none of that name of rank 7"),
+        ("key=nope&rank=0", "key 'nope': run 'id-1' has none of that name of rank 0"),
+        ("key=loss&rank=7", "run 'id-1' has nothing of rank 7"),
         ("rank=7&attempt=3", "run 'id-1' has nothing of rank 7, attempt 3"),
         ("key=trackside_cpu_cpus", "key 'trackside_cpu_cpus': run 'id-1' has none of that name"),
     ],
@@ -510,6 +513,36 @@ def test_a_part_in_which_a_key_has_nothing_is_imported_without_it(site: Site, ap
 def test_a_part_that_is_not_there_is_said(site: Site, asked: str, says: str) -> None:
     kept(site, {"loss": [1.0]})
     assert refused(site, f"runs/id-1/export?{asked}") == (404, says)
+
+
+def test_a_key_that_is_named_as_the_machines_are_is_exported_when_it_was_pushed(site: Site) -> None:
+    kept(site, {"loss": [1.0], "trackside_mine": [7.0]})
+    answer = site.client().get("/api/v1/runs/id-1/export?key=trackside_mine", headers=site.key)
+    assert answer.text.splitlines()[0].split(",")[4:] == ["trackside_mine"]
+    assert answer.text.splitlines()[1].endswith(",7.0")
+
+
+def test_an_export_waits_for_the_history_in_a_thread_and_a_run_that_was_deleted_meanwhile_is_said(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    who = kept(site, {"loss": [1.0]})
+    head, threads = reader.head, []
+
+    def looked(connection: Any, uid: str) -> dict[str, Any]:
+        threads.append(threading.current_thread())
+        return head(connection, uid)
+
+    monkeypatch.setattr(reader, "head", looked)
+    assert site.client().get("/api/v1/runs/id-1/export", headers=site.key).status_code == 200
+
+    def delete(*asked: Any) -> int:
+        site.history.writer.call(lambda store: changing.delete(store, who.identity.run, live=False)).result(60)
+        return count(*asked)
+
+    monkeypatch.setattr(f"{pages.__name__}.count", delete)
+    assert refused(site, "runs/id-1/export") == (404, "run 'id-1': there is none")
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
 
 
 def test_a_file_that_cannot_be_read_is_refused_with_its_line(site: Site, api: Callable[[str], Any]) -> None:

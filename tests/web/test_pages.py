@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from speech import Speaker
+from starlette.requests import Request
 
 from trackside_daemon.collectors.memory import MemoryCollector
 from trackside_daemon.metric import Batch
 from trackside_daemon.web.app import Pages
-from trackside_daemon.web.dashboard import HEADERS
+from trackside_daemon.web.dashboard import HEADERS, File
 from trackside_daemon.web.gpu import GpuPages
 from trackside_daemon.web.history import HistoryPages
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -173,3 +178,28 @@ def test_what_the_dashboard_needs_comes_from_here(client: Any) -> None:
         response = client.get(path)
         assert response.status_code == 200, path
         assert {name: response.headers[name] for name in HEADERS} == HEADERS
+
+
+@pytest.mark.parametrize("path", ["/", "/runs/one", "/static/app.js", "/static/uplot/uPlot.iife.min.js"])
+def test_a_browser_gets_a_page_or_file_once_whichever_way_it_came(client: Any, path: str) -> None:
+    packed, plain = client.get(path), client.get(path, headers={"Accept-Encoding": "identity"})
+    assert (packed.headers["Content-Encoding"], plain.headers.get("Content-Encoding")) == ("gzip", None)
+    assert packed.content == plain.content
+    assert packed.headers["ETag"] == plain.headers["ETag"]
+    assert packed.headers["ETag"].startswith('W/"')
+    for known in (plain.headers["ETag"], f'"other", {plain.headers["ETag"]}'):
+        again = client.get(path, headers={"If-None-Match": known})
+        assert (again.status_code, again.content, again.headers["ETag"]) == (304, b"", plain.headers["ETag"])
+        assert {name: again.headers[name] for name in HEADERS} == HEADERS
+    assert client.get(path, headers={"If-None-Match": 'W/"other"'}).status_code == 200
+
+
+def test_a_file_of_equal_size_and_time_is_another(tmp_path: Path) -> None:
+    path = tmp_path / "app.js"
+    asked = Request({"type": "http", "headers": []})
+    tags = set()
+    for text in ("let a;", "let b;"):
+        path.write_text(text)
+        os.utime(path, (0, 0))
+        tags.add(File(path).answer(asked).headers["ETag"])
+    assert len(tags) == 2

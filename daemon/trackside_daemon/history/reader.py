@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-from math import nan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from trackside.wire import Identity
-from trackside_daemon.history import codec
-from trackside_daemon.history.schema import BLOCK_BITS, HOST
-from trackside_daemon.history.series import LOSSES, Series, Tail, find
-from trackside_daemon.metric import json_number
+from trackside_daemon.history.schema import HOST
+from trackside_daemon.history.series import Series, Tail, find
+from trackside_daemon.history.summary import loss, metrics
 from trackside_daemon.record import Alert, Notice, Silence
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
 MACHINE = "trackside_"
 """Keys that begin so are GPU and host series, which belong to the machine and not to a rank."""
@@ -142,6 +140,22 @@ def run(connection: sqlite3.Connection, uid: str) -> dict[str, Any]:
     Raises:
         UnknownRunError: There is none with this id.
     """
+    id_, about = _about(connection, uid)
+    told = list(metrics(connection, id_))
+    step = max((one["last_step"] for one in told if one["last_step"] is not None), default=None)
+    return {**about, "step": step, "loss": loss(told), "metrics": told}
+
+
+def head(connection: sqlite3.Connection, uid: str) -> dict[str, Any]:
+    """What is known of a run without a look at its series: step and loss are those of what is packed.
+
+    Raises:
+        UnknownRunError: There is none with this id.
+    """
+    return _about(connection, uid)[1]
+
+
+def _about(connection: sqlite3.Connection, uid: str) -> tuple[int, dict[str, Any]]:
     trimmed = "EXISTS (SELECT 1 FROM series JOIN stream ON stream.id = stream WHERE run = run.id AND series.trimmed)"
     row = connection.execute(f"SELECT {_RUN}, id, {trimmed} FROM run WHERE uid = ? AND NOT deleted", (uid,)).fetchone()  # noqa: S608
     if row is None:
@@ -152,22 +166,18 @@ def run(connection: sqlite3.Connection, uid: str) -> dict[str, Any]:
     )
     names = ("attempt", "state", "cause", "started", "ended")
     phases = _phases(connection, id_)
-    metrics = list(_metrics(connection, id_))
-    return {
+    return id_, {
         **_listed(listed),
-        "step": max((one["last_step"] for one in metrics if one["last_step"] is not None), default=None),
-        "loss": _loss(metrics),
         "trimmed": bool(trimmed),
         "attempt_list": [
             {
                 **dict(zip(names, known, strict=True)),
                 "config": _loads(config),
-                **json.loads(about),
+                **json.loads(told),
                 **({"phases": spent} if (spent := phases.get(known[0])) else {}),
             }
-            for *known, config, about in attempts
+            for *known, config, told in attempts
         ],
-        "metrics": metrics,
     }
 
 
@@ -183,13 +193,6 @@ def _phases(connection: sqlite3.Connection, id_: int) -> dict[int, dict[str, dic
         for phase, seconds in json.loads(text).items():
             spent[phase] = spent.get(phase, 0.0) + seconds
     return found
-
-
-def _loss(metrics: Sequence[dict[str, Any]]) -> float | str | None:
-    """The last loss of the last attempt's lowest rank; None without one."""
-    losses = [one for one in metrics if one["key"] in LOSSES]
-    losses.sort(key=lambda one: (-one["attempt"], one["rank"], len(one["key"])))
-    return losses[0]["last"] if losses else None
 
 
 def events(connection: sqlite3.Connection, uid: str = "", limit: int = 1000) -> list[dict[str, Any]]:
@@ -397,43 +400,6 @@ def _listed(row: Sequence[Any]) -> dict[str, Any]:
         "loss": loss,
         "tags": _decode(tags),
         "pinned": bool(pinned),
-    }
-
-
-def _metrics(connection: sqlite3.Connection, run_id: int) -> Iterator[dict[str, Any]]:
-    """Of each series its last value, extremes and mean; the mean leaves out NaN and infinities."""
-    streams = connection.execute(
-        "SELECT id, attempt, rank FROM stream WHERE run = ? ORDER BY attempt, rank", (run_id,)
-    ).fetchall()
-    for stream, attempt, rank in streams:
-        tail = Tail(connection, stream)
-        for one in find(connection, stream, tail):
-            yield {"key": one.key, "attempt": attempt, "rank": rank, **_summary(connection, one, tail)}
-
-
-def _summary(connection: sqlite3.Connection, one: Series, tail: Tail) -> dict[str, Any]:
-    packed = connection.execute(
-        "SELECT series.count, finite, sum, series.min, series.max, block.step, block.time, block.last FROM series "
-        "LEFT JOIN block ON block.id = (SELECT max(id) FROM block WHERE id >= ? AND id < ?) WHERE series.id = ?",
-        (one.id << BLOCK_BITS, one.id + 1 << BLOCK_BITS, one.id),
-    ).fetchone() or (0, 0, 0.0, None, None, None, None, None)
-    count, finite, total, low, high, step, time, last = packed
-    steps, times, values = tail.read(one)
-    if len(values):
-        fresh = codec.summarize(values)
-        count, finite, total = count + len(values), finite + fresh.finite, total + fresh.sum
-        low = min((value for value in (low, fresh.low) if value is not None), default=None)
-        high = max((value for value in (high, fresh.high) if value is not None), default=None)
-        step, time, last = steps[-1], times[-1], values[-1]
-    return {
-        "count": count,
-        "nonfinite": count - finite,
-        "last": json_number(last),
-        "last_step": step,
-        "last_time": None if time is None else time / 1e6,
-        "min": json_number(low),
-        "max": json_number(high),
-        "mean": json_number(total / finite if finite else nan),
     }
 
 

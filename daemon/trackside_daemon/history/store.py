@@ -6,7 +6,6 @@ import json
 import logging
 import sqlite3
 from contextlib import suppress
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from trackside.packing import pack
@@ -17,9 +16,20 @@ from trackside_daemon.history.cleaning import as_text, clean
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.ends import together
 from trackside_daemon.history.schema import HOST, LOG_BITS
-from trackside_daemon.history.series import LOSSES
-from trackside_daemon.metric import json_number
-from trackside_daemon.record import ENDED, Alert, AlertNote, Event, Opened, Record, Sampled, Silence, Standing, Taken
+from trackside_daemon.history.summary import sum_up
+from trackside_daemon.record import (
+    ENDED,
+    Alert,
+    AlertNote,
+    Event,
+    Opened,
+    Record,
+    Sampled,
+    Silence,
+    Standing,
+    Taken,
+    bounded,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,10 +39,6 @@ LOG_ROWS = 512
 
 LOG_BYTES = 16 * 1024 * 1024
 """And at so many bytes, since packing holds them in memory."""
-
-PHASES = 65
-PHASE_BYTES = 512
-"""Of a session no more phases are kept, nor longer names, than a client tells."""
 
 SESSIONS = 4096
 """With more of them, what is remembered is forgotten, and read again."""
@@ -62,6 +68,14 @@ class _Session:
         self.stream = stream
         self.committed = committed
         self.phases: Mapping[str, float] = {}
+        self._kept: Mapping[str, float] = {}
+
+    def news(self) -> str | None:
+        """The phases as they are to be kept; None when they are what is kept already."""
+        if self.phases == self._kept:
+            return None
+        self._kept = self.phases
+        return as_text(self.phases)
 
 
 class Store:
@@ -114,10 +128,11 @@ class Store:
     def settle(self) -> None:
         """Write how far the sessions and streams of this transaction have come."""
         for id_, session in self._dirty.items():
-            self.connection.execute("UPDATE session SET committed = ? WHERE id = ?", (session.committed, id_))
-            if session.phases:
-                self.connection.execute("UPDATE session SET phases = ? WHERE id = ?", (as_text(session.phases), id_))
-                session.phases = {}
+            if (phases := session.news()) is None:
+                self.connection.execute("UPDATE session SET committed = ? WHERE id = ?", (session.committed, id_))
+            else:
+                change = "UPDATE session SET committed = ?, phases = ? WHERE id = ?"
+                self.connection.execute(change, (session.committed, phases, id_))
         streams = {session.stream.id: session.stream for session in self._dirty.values()}
         for stream in streams.values():
             self.connection.execute("UPDATE stream SET pushes = ? WHERE id = ?", (stream.pushes, stream.id))
@@ -140,35 +155,10 @@ class Store:
         """The log of a stream is in blocks: its run's last step and loss are told from them."""
         self.due.pop(stream, None)
         self.due.update(dict.fromkeys(self._unpacked(stream)))  # what came meanwhile
-        self._sum_up(stream)
+        sum_up(self.connection, stream)
         if (known := self._streams.get(stream)) is not None:
             fresh = self._load(stream)
             known.tail, known.size = fresh.tail, fresh.size
-
-    def _sum_up(self, stream: int) -> None:
-        """A run's step is the highest of any rank, its loss the lowest rank's of the last attempt."""
-        last = (
-            "SELECT block.step_max, block.last FROM series JOIN block ON block.id = "
-            "(SELECT max(id) FROM block WHERE id >= series.id << 24 AND id < series.id + 1 << 24) "
-            "WHERE series.stream = ?"
-        )
-        step = max((row[0] for row in self.connection.execute(last, (stream,))), default=None)
-        found = self.connection.execute("SELECT run, attempt, rank FROM stream WHERE id = ?", (stream,)).fetchone()
-        if step is None or found is None:  # nothing was pushed, or it was deleted meanwhile
-            return
-        run, *place = found
-        self.connection.execute("UPDATE run SET step = ? WHERE id = ? AND coalesce(step < ?, 1)", (step, run, step))
-        self.connection.execute("UPDATE run SET trimmed = 0 WHERE id = ? AND trimmed", (run,))
-        lowest = self.connection.execute(
-            "SELECT attempt, rank FROM stream WHERE run = ? ORDER BY attempt DESC, rank LIMIT 1", (run,)
-        ).fetchone()
-        marks = ", ".join("?" * len(LOSSES))
-        loss = self.connection.execute(
-            f"{last} AND series.key IN ({marks}) ORDER BY length(series.key) LIMIT 1",
-            (stream, *LOSSES),
-        ).fetchone()
-        if place == list(lowest) and loss is not None:
-            self.connection.execute("UPDATE run SET loss = ? WHERE id = ?", (json_number(loss[1]), run))
 
     def run_id(self, uid: str) -> int | None:
         """The row of a run; None when there is none."""
@@ -281,8 +271,7 @@ class Store:
             return False
         session.committed = record.number
         if record.phases:
-            known = ((phase, spent) for phase, spent in record.phases.items() if len(phase.encode()) <= PHASE_BYTES)
-            session.phases = dict(islice(known, PHASES))
+            session.phases = bounded(record.phases)
         self._dirty[record.session] = session
         if record.blocks:
             self._append(session.stream, record.blocks, _int64(record.shift))

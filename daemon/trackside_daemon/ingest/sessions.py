@@ -357,7 +357,7 @@ class Sessions:
                 ),
                 *told(session, message, behind),
             ]
-        taken = Taken(session.id, envelope.number)
+        taken = Taken(session.id, envelope.number, phases=message.totals.phases)
         if envelope.kind == "skip":
             fields = {"batches": envelope.number - session.accepted}
             gap = Event(session.run, session.attempt, now.wall, "gap", session.rank, fields=fields)

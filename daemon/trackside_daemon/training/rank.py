@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.wire import Histogram, Totals
 from trackside_daemon.metric import Distribution, Sample
-from trackside_daemon.record import ENDED
+from trackside_daemon.record import ENDED, bounded
 from trackside_daemon.training import families as f
 
 if TYPE_CHECKING:
@@ -24,10 +23,6 @@ RECENT = 0.2
 REFUSED_KEYS = 10_000
 """How many keys without a series are remembered, so that each is counted once; of a training that invents keys without
 end, the later ones are counted each time they come."""
-
-PHASES = 65
-PHASE_BYTES = 512
-"""A client tells no more phases, nor longer names."""
 
 Columns = tuple[list[str], "Sequence[int]", "Sequence[int]", "Sequence[float]"]
 """A `Block`, read: its keys, steps, times and values."""
@@ -118,8 +113,7 @@ class Rank:
         totals.nonfinite = {
             key: count for key, count in totals.nonfinite.items() if self._of(key) is not None or key in f.KNOWN
         }
-        known = (phase for phase in totals.phases if len(phase.encode()) <= PHASE_BYTES)
-        totals.phases = {phase: totals.phases[phase] for phase in islice(known, PHASES)}
+        totals.phases = bounded(totals.phases)
         self._totals[session] = max(totals, self._totals.get(session, totals), key=_age)
         every = _sum(self._totals.values())
         samples = [

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
+from functools import cache
+from hashlib import sha256
+from mimetypes import guess_type
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from starlette.middleware.gzip import GZipMiddleware
-from starlette.responses import FileResponse
-from starlette.routing import BaseRoute, Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from trackside_daemon.web.negotiation import accepts_gzip
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-    from starlette.responses import Response
-    from starlette.types import Scope
 
 STATIC = Path(__file__).parent / "static"
+PAGE = "index.html"
 ADDRESSES = ("/", "/runs/{run:path}", "/compare", "/system", "/alerts", "/alerts/{alert}", "/export")
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -30,18 +34,47 @@ SMALLEST = 500
 """Bytes from which on a file is compressed."""
 
 
-class _Files(StaticFiles):
-    async def get_response(self, path: str, scope: Scope) -> Response:
-        answer = await super().get_response(path, scope)
-        answer.headers.update(HEADERS)
-        return answer
+class File:
+    """A file as it was when the daemon began, so that what it serves is of one version also while it is upgraded.
+
+    Args:
+        path: Where it lies.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._plain = path.read_bytes()
+        self._packed = gzip.compress(self._plain, mtime=0) if len(self._plain) >= SMALLEST else b""
+        self._type = guess_type(path.name)[0] or "text/plain"
+        self._hash = f'"{sha256(self._plain).hexdigest()[:16]}"'
+
+    def answer(self, request: Request) -> Response:
+        """The file, compressed for who takes that; or that it is what the browser has."""
+        headers = {**HEADERS, "ETag": f"W/{self._hash}", "Vary": "Accept-Encoding"}
+        if self._hash in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        packed = self._packed and accepts_gzip(request.headers.get("accept-encoding", ""))
+        if packed:
+            headers["Content-Encoding"] = "gzip"
+        return Response(self._packed if packed else self._plain, headers=headers, media_type=self._type)
 
 
-async def _page(_request: Request) -> Response:
-    return FileResponse(STATIC / "index.html", headers=HEADERS)
+@cache
+def _files() -> dict[str, File]:
+    return {path.relative_to(STATIC).as_posix(): File(path) for path in STATIC.rglob("*") if path.is_file()}
+
+
+async def _page(request: Request) -> Response:
+    return _files()[PAGE].answer(request)
+
+
+async def _file(request: Request) -> Response:
+    file = _files().get(request.path_params["path"])
+    if file is None:
+        raise HTTPException(404)
+    return file.answer(request)
 
 
 def routes() -> list[BaseRoute]:
     """What answers the dashboard's addresses and files."""
-    files = GZipMiddleware(_Files(directory=STATIC), minimum_size=SMALLEST)
-    return [*(Route(address, _page) for address in ADDRESSES), Mount("/static", files)]
+    _files()
+    return [*(Route(address, _page) for address in ADDRESSES), Route("/static/{path:path}", _file)]

@@ -176,12 +176,14 @@ class HistoryPages:
         if form not in FORMS:
             raise HTTPException(400, f"format: {', '.join(FORMS)}, not {form!r}")
         uid = await self._kept.read(lambda connection: _resolve(connection, request))
-        chosen = await self._kept.read(lambda connection: part(connection, uid, asked))
+        chosen = await self._kept.in_thread(lambda: part(self._kept.database, uid, asked))
         samples = await self._kept.in_thread(lambda: count(self._kept.database, uid, chosen))
         headers = {"X-Trackside-Samples": str(samples)}
         if request.method == "HEAD":
-            return Response(headers=headers, media_type=TYPES[form])
-        pieces = export(self._kept.database, uid, form, chosen)
+            answer = Response(headers=headers, media_type=TYPES[form])
+            del answer.headers["content-length"]  # how long the file is, nobody knows yet
+            return answer
+        pieces = await self._kept.in_thread(lambda: export(self._kept.database, uid, form, chosen))
         return StreamingResponse(pieces, headers=headers, media_type=TYPES[form])
 
     async def import_(self, request: Request) -> Response:

@@ -9,7 +9,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 
 from trackside_daemon.history import charts, reader, series
-from trackside_daemon.history.files.export import Part
+from trackside_daemon.history.files.export import Part, lacking
 from trackside_daemon.history.series import Series, Tail, Window
 from trackside_daemon.metric import json_number
 from trackside_daemon.web.asked import whole, window
@@ -45,20 +45,17 @@ def find(connection: Any, names: list[str], asked: QueryParams) -> list[Found]:
     return found
 
 
-def part(connection: Any, uid: str, asked: QueryParams) -> Part:
+def part(database: Database, uid: str, asked: QueryParams) -> Part:
     """What of a run an export means: without ``rank`` all ranks, since nothing is to be missing from a file."""
-    keys = dict.fromkeys(asked.getlist("key"))
     ranks, attempt = _ranks(asked)
+    meant = Part(tuple(dict.fromkeys(asked.getlist("key"))), frozenset(ranks or ()), attempt, window(asked))
     of = ", ".join([*(f"rank {rank}" for rank in ranks or ()), *([] if attempt is None else [f"attempt {attempt}"])])
-    if keys or of:
-        found = reader.series(connection, uid, keys or None, ranks or (), attempt)
-        there = {one.series.key for one in found if one.rank is not None}
-        for key in keys:
-            if key not in there:
-                raise HTTPException(404, f"key {key!r}: run {uid!r} has none of that name" + (of and f" of {of}"))
-        if not there:
-            raise HTTPException(404, f"run {uid!r} has nothing of {of}")
-    return Part(tuple(keys), frozenset(ranks or ()), attempt, window(asked))
+    missing = lacking(database, uid, meant) if meant.keys or of else []
+    if missing is None:
+        raise HTTPException(404, f"run {uid!r} has nothing" + (of and f" of {of}"))
+    for key in missing:
+        raise HTTPException(404, f"key {key!r}: run {uid!r} has none of that name" + (of and f" of {of}"))
+    return meant
 
 
 def _ranks(asked: QueryParams) -> tuple[list[int] | None, int | None]:

@@ -33,7 +33,7 @@ FORMS: tuple[Form, ...] = get_args(Form)
 COLUMNS = ("attempt", "rank", "step", "time")
 """The first columns of our CSV; a key each are those behind them."""
 
-DERIVED = frozenset({"metrics", "step", "loss", "trimmed"})
+DERIVED = frozenset({"step", "loss", "trimmed"})
 CHUNK_BYTES = 64 * 1024
 
 
@@ -77,7 +77,7 @@ def export(database: Readable, uid: str, form: Form, part: Part = ALL) -> Iterat
         ValueError: A block is damaged; some pieces may have been given by then.
     """
     with database.reading() as connection:
-        run = {name: value for name, value in reader.run(connection, uid).items() if name not in DERIVED}
+        run = {name: value for name, value in reader.head(connection, uid).items() if name not in DERIVED}
     write: dict[Form, Callable[[Readable, dict[str, Any], Part], Iterator[str]]] = {
         "csv": _csv,
         "json": _json,
@@ -99,6 +99,18 @@ def count(database: Readable, uid: str, part: Part = ALL) -> int:
                 total += _packed(connection, one, part.window, inside) if one.id else 0
                 total += len(cut(*tail.read(one), part.window)[0])
     return total
+
+
+def lacking(database: Readable, uid: str, part: Part) -> list[str] | None:
+    """The keys of a part that nothing of the run has; None when the part has no rank at all."""
+    with database.reading() as connection:
+        streams = _streams(connection, uid, part)
+    left = dict.fromkeys(part.keys)
+    for stream, _, _ in streams if left else ():
+        with database.reading() as connection:
+            for one in find(connection, stream, Tail(connection, stream), list(left)):
+                del left[one.key]
+    return list(left) if streams else None
 
 
 def _packed(connection: sqlite3.Connection, one: Series, window: Window, inside: dict[int, int]) -> int:
