@@ -26,8 +26,10 @@ export function processTable() {
         }
       }
       for (const [id, some] of runs) {
-        if (!bodies.has(id)) bodies.set(id, h("tbody"));
-        table.append(bodies.get(id));
+        if (!bodies.has(id)) {
+          bodies.set(id, h("tbody"));
+          table.append(bodies.get(id)); // Once: what is moved loses the focus.
+        }
         rows(bodies.get(id), [{ title: some[0] }, ...some], (one) => one.pid ?? "title", (one) => (one.title ? heading(one.title) : line(one)));
       }
     },
