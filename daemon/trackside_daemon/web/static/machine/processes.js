@@ -49,7 +49,9 @@ function heading(first) {
 function line(first) {
   const [state, resident, cpu, threads] = [h("td"), h("td.number"), h("td.number"), h("td.number.wide")];
   const below = first.role !== "rank" ? "td.below" : "td";
-  const row = h("tr", {}, h("td", {}, String(first.rank)), h(below, {}, h("span.mono", {}, String(first.pid)), " ", first.comm), h("td", {}, first.role), state, resident, cpu, threads, h("td.wide", {}, when(first.started ?? NaN)));
+  const name = h(below, {}, h("span.mono", {}, String(first.pid)), " ", first.comm);
+  const started = h("td.wide", {}, when(first.started ?? NaN));
+  const row = h("tr", {}, h("td", {}, String(first.rank)), name, h("td", {}, first.role), state, resident, cpu, threads, started);
   row.told = (one) => {
     say(state, STATES[one.state] ?? one.state);
     state.className = one.state === "Z" || one.state === "D" ? "warn" : "";
