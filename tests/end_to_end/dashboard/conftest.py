@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -36,6 +37,12 @@ def browser() -> Iterator[Browser]:
         started = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=list(FLAGS))
         yield started
         started.close()
+
+
+@pytest.fixture
+def start_daemon(start_daemon: Callable[..., Daemon]) -> Callable[..., Daemon]:
+    """Daemons to which a training that waits for its test is not stalled."""
+    return partial(start_daemon, environ={"TRACKSIDE_ALERTS__STALL_AFTER": "1h"})
 
 
 class Watched:

@@ -107,7 +107,9 @@ def test_a_view_is_kept_in_the_address_and_goes_on_with_a_run_that_lives(
 ) -> None:
     for name, rate in ((SMALL, "0.25"), (WIDE, "0.5")):
         run_training(daemon, "-c", TRAINING, name, rate, "12", "")
-    page = look(daemon, f"/compare?run={SMALL}&run={WIDE}&run=gone", amiss=("404",))
+    others = "".join(f"&run=gone-{number}" for number in range(6))
+    page = look(daemon, f"/compare?run={SMALL}&run={WIDE}&run=gone{others}", amiss=("404",))
+    expect(page.get_by_text("Of the 9 runs chosen these are the first 8")).to_be_visible()
     expect(page.get_by_text("There is no run “gone”.")).to_be_visible()
     expect(plot(page, "loss")).to_have_attribute("aria-label", re.compile("Last"))
     asked: list[str] = []

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 SCRIPT_NAME = "<script>alert(1)</script>"
 
-#: Two runs of one process, and a child of it.
+STATES = {"R": "running", "S": "sleeping", "D": "waiting for a device", "Z": "zombie", "T": "stopped", "I": "idle"}
+
+#: A run of one process, and a child of it.
 TRAINING = f"""
 import subprocess, sys, trackside
 trackside.init({SCRIPT_NAME!r}).push(step=1, loss=1.0)
@@ -38,6 +40,20 @@ def fact(card: Locator, name: str) -> Locator:
 def processes(daemon: Daemon) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = daemon.api("processes").json()["processes"]
     return found
+
+
+def line(one: dict[str, Any]) -> list[str]:
+    """What the table says of a process: its id, role, state and memory."""
+    resident = f"{one['resident_bytes'] / 2**20:.3g} MiB"
+    return [str(one["pid"]), one["role"], STATES.get(one["state"], one["state"]), resident]
+
+
+def lines(table: Locator) -> list[list[str]]:
+    """The same of every row, as it is at one moment."""
+    rows: list[list[str]] = table.locator("tr:has(td)").evaluate_all(
+        "rows => rows.map((row) => [row.querySelector('.mono').textContent, ...[2, 3, 4].map((at) => row.cells[at].textContent)])"
+    )
+    return rows
 
 
 def test_it_shows_what_the_api_has(
@@ -68,12 +84,14 @@ def test_it_shows_what_the_api_has(
 
     table = page.locator(".processes")
     expect(table.get_by_role("link")).to_have_text(SCRIPT_NAME)
-    for one in processes(daemon):
-        row = table.locator("tr", has_text=str(one["pid"]))
-        expect(row).to_contain_text(one["role"])
-        expect(row).to_contain_text({"R": "running", "S": "sleeping"}[one["state"]])
-        expect(row).to_contain_text(f"{one['resident_bytes'] / 2**20:.3g} MiB")
-    expect(table.locator("tr", has_text=child)).to_have_count(1)
+    eventually(lambda: lines(table) == [line(one) for one in processes(daemon)])
+    assert [one for one in lines(table) if one[0] == child]
+    link = table.get_by_role("link")
+    link.focus()
+    for _ in range(2):  # what the first has told is on the page by the second
+        with page.expect_response("**/processes"):
+            pass
+    expect(link).to_be_focused()
 
     status = daemon.api("status").json()
     itself = page.get_by_role("region", name="Daemon")

@@ -49,8 +49,8 @@ export function facts() {
       }
       const row = shown.get(name);
       row.term.hidden = row.told.hidden = text === undefined || text === "";
-      if (text instanceof Node) row.said.replaceChildren(text);
-      else say(row.said, text ?? "");
+      if (!(text instanceof Node)) say(row.said, text ?? "");
+      else if (row.said.firstChild !== text) row.said.replaceChildren(text);
       row.bar.told(ratio);
     }
   };

@@ -36,18 +36,20 @@ export class Picker {
     signal.addEventListener("abort", () => clearTimeout(this.timer));
   }
 
+  // Lists the runs; raises when the page has been left meanwhile.
   async begin() {
     this.asking?.abort();
     const mine = new AbortController();
     this.asking = mine;
     const name = this.search.value.trim();
     try {
-      const { runs } = await ask(`runs?${query({ limit: LISTED, name })}`, { signal: mine.signal });
+      const { runs } = await ask(`runs?${query({ limit: LISTED, name })}`, { signal: AbortSignal.any([this.signal, mine.signal]) });
       this.#show(runs, name);
       this.found(runs.length);
     } catch (problem) {
       if (!mine.signal.aborted) say(this.said, problem instanceof TypeError ? "The daemon does not answer." : problem.message);
     }
+    this.signal.throwIfAborted();
   }
 
   told() {
@@ -63,7 +65,7 @@ export class Picker {
 
   #soon() {
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.begin(), PAUSE);
+    this.timer = setTimeout(() => this.begin().catch(() => {}), PAUSE);
   }
 
   #show(runs, name) {

@@ -1,5 +1,7 @@
 // What runs were started with: configuration, code, machine and packages, as rows of which some differ.
 
+import { flat } from "/static/run/tables.js";
+
 const ABOUT = [
   ["git_commit", "Commit"],
   ["host", "Host"],
@@ -17,12 +19,12 @@ const ABOUT = [
 // Groups [title, rows] of rows { name, values, differs }; a value is a text, or undefined where a run has none.
 export function settings(runs) {
   const lasts = runs.map((run) => run.attempt_list.at(-1) ?? {});
-  const configs = runs.map((run) => flat(run.attempt_list.findLast((one) => one.config !== null && one.config !== undefined)?.config));
-  const hardware = lasts.map((one) => flat(one.hardware));
+  const configs = runs.map((run) => run.attempt_list.findLast((one) => one.config !== null && one.config !== undefined)?.config);
+  const named = (values) => values.map((value) => new Map(flat(value)));
   const packages = lasts.map((one) => new Map(Object.entries(one.packages ?? {})));
   return [
-    ["Configuration", table(configs)],
-    ["Code and machine", [...table(lasts.map(about)), ...table(hardware)]],
+    ["Configuration", table(named(configs))],
+    ["Code and machine", [...table(lasts.map(about)), ...table(named(lasts.map((one) => one.hardware)))]],
     ["Packages", table(packages).sort((one, other) => one.name.localeCompare(other.name))],
   ];
 }
@@ -35,14 +37,6 @@ function about(attempt) {
     found.set(title, Array.isArray(value) ? value.join(" ") : value);
   }
   if (attempt.git_dirty && found.has("Commit")) found.set("Commit", `${found.get("Commit")} with changes`);
-  return found;
-}
-
-// A configuration with dots between the names: { model: { layers: 2 } } is model.layers 2.
-function flat(value, name = "", found = new Map()) {
-  const inner = value && typeof value === "object" && !Array.isArray(value) ? Object.entries(value) : [];
-  if (inner.length) for (const [part, one] of inner) flat(one, name ? `${name}.${part}` : part, found);
-  else if (name && value !== undefined) found.set(name, value);
   return found;
 }
 

@@ -1,15 +1,15 @@
 // What a run's keys came to, and which values of them are better.
 
+import { isLoss } from "/static/run/words.js";
 import { real } from "/static/words.js";
 
 const LOW = /^(loss(es)?|errors?|err|perplexity|ppl|nll|mae|mse|rmse|wer|cer|fid|time|duration|seconds|sec|ms|latency|wait)$/;
 const HIGH = /^(accuracy|acc|top1|top5|scores?|f1|bleu|rouge|auc|precision|recall|iou|dice|psnr|ssim|reward|throughput|mfu)$/;
-const LOSS = /(^|[/_.])loss($|[/_.])/i;
 const EVALUATION = /(^|[/_.])(eval|evaluation|val|valid|validation|dev|test)([/_.]|$)/i;
 
 // Of each key of a run's lowest rank { last, min, max }, its attempts as one; values as the API gives them.
 export function sums(run) {
-  const lowest = Math.min(...run.metrics.map((one) => one.rank));
+  const lowest = run.metrics.reduce((low, one) => Math.min(low, one.rank), Infinity);
   const found = new Map();
   for (const one of run.metrics.filter((each) => each.rank === lowest)) {
     const before = found.get(one.key);
@@ -27,7 +27,7 @@ export function common(all, least) {
   const counts = new Map();
   for (const key of all.flatMap((one) => [...one.keys()])) counts.set(key, (counts.get(key) ?? 0) + 1);
   const keys = [...counts].filter(([, count]) => count >= least).map(([key]) => key);
-  const order = (key) => (LOSS.test(key) ? Number(EVALUATION.test(key)) : 2);
+  const order = (key) => (isLoss(key) ? Number(EVALUATION.test(key)) : 2);
   return keys.sort((one, other) => order(one) - order(other) || one.localeCompare(other));
 }
 

@@ -8,6 +8,7 @@ import { dot } from "/static/picker.js";
 import { number, plural, span } from "/static/words.js";
 
 const LONG = 160; // Letters; more are scrolled.
+const ABOUT = [["Run"], ["State"], ["Steps", "number"], ["Took", "number"]];
 const COLUMNS = ["last", "min", "max"];
 
 // A row a run { id, label, place, state, step, seconds, sums }, three columns a key; the best is marked with the word.
@@ -15,7 +16,7 @@ export function results(runs, keys) {
   const head = h(
     "thead",
     {},
-    h("tr", {}, ...["Run", "State", "Steps", "Took"].map((one) => h(one === "Run" || one === "State" ? "th" : "th.number", { scope: "col", rowspan: 2 }, one)), ...keys.map((key) => h("th.key", { scope: "colgroup", colspan: 3 }, key))),
+    h("tr", {}, ABOUT.map(titleOf), keys.map((key) => h("th.key", { scope: "colgroup", colspan: 3 }, key))),
     h("tr", {}, ...keys.flatMap(() => COLUMNS.map((one) => h("th.number", { scope: "col" }, one)))),
   );
   const marked = keys.map((key) => COLUMNS.map((name) => (sensible(key, name) ? best(key, runs.map((run) => run.sums.get(key)?.[name])) : [])));
@@ -26,11 +27,15 @@ export function results(runs, keys) {
       h("th.name", { scope: "row" }, titled(run, h("a", { href: runAddress(run.id) }, run.label))),
       h(`td.${run.state}`, {}, run.state),
       h("td.number", {}, number(run.step)),
-      h("td.number", {}, span(run.seconds)),
+      h("td.number.took", {}, span(run.seconds)),
       ...keys.flatMap((key, one) => COLUMNS.map((name, column) => cell(run.sums.get(key)?.[name], marked[one][column].includes(row)))),
     ),
   );
   return scrolled("Results", h("table.results", {}, h("caption.spoken", {}, "Results"), head, h("tbody", {}, ...body)));
+}
+
+function titleOf([text, kind]) {
+  return h(kind ? `th.${kind}` : "th", { scope: "col", rowspan: 2 }, text);
 }
 
 // The highest loss is nothing to be best at.
@@ -48,9 +53,13 @@ export function configuration(runs, documents, all) {
   const shown = groups.filter(([, , rows]) => rows.length);
   const count = groups.reduce((sum, [, rows]) => sum + rows.length, 0);
   const differ = groups.reduce((sum, [, rows]) => sum + rows.filter((row) => row.differs).length, 0);
-  const said = runs.length < 2 ? plural(count, "value") : differ ? `${differ} of ${plural(count, "value")} differ` : `All ${plural(count, "value")} are the same`;
+  const values = plural(count, "value");
+  const said = runs.length < 2 ? values : differ ? `${differ} of ${values} differ` : `All ${values} are the same`;
   const head = h("tr", {}, h("th", { scope: "col" }, "Setting"), ...runs.map((run) => h("th.name", { scope: "col" }, titled(run, h("span", {}, run.label)))));
-  const bodies = shown.map(([title, , rows]) => h("tbody", {}, h("tr", {}, h("th.group", { scope: "rowgroup", colspan: runs.length + 1 }, title)), ...rows.map((row) => line(row, all && runs.length > 1))));
+  const bodies = shown.map(([title, , rows]) => {
+    const group = h("tr", {}, h("th.group", { scope: "rowgroup", colspan: runs.length + 1 }, title));
+    return h("tbody", {}, group, rows.map((row) => line(row, all && runs.length > 1)));
+  });
   const table = h("table.settings", {}, h("caption.spoken", {}, "Configuration"), h("thead", {}, head), ...bodies);
   return { said, root: shown.length ? scrolled("Configuration", table) : undefined };
 }
@@ -58,7 +67,8 @@ export function configuration(runs, documents, all) {
 // Where all are shown, those that differ have a mark.
 function line({ name, values, differs }, all) {
   const title = h("th", { scope: "row" }, h("span.mono", {}, name), all && differs && h("span.mark", {}, "differs"));
-  return h(all && differs ? "tr.differs" : "tr", {}, title, ...values.map((value) => h("td.text", {}, value?.length > LONG ? h("div.long", { tabindex: 0, role: "group", "aria-label": name }, value) : value)));
+  const long = (value) => h("div.long", { tabindex: 0, role: "group", "aria-label": name }, value);
+  return h(all && differs ? "tr.differs" : "tr", {}, title, values.map((value) => h("td.text", {}, value?.length > LONG ? long(value) : value)));
 }
 
 function titled(run, name) {

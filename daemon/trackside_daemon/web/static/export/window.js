@@ -16,7 +16,8 @@ export class Window {
     this.by = asked.get("by") === "time" ? "time" : "step";
     this.ends = Object.fromEntries(["from", "to"].map((name) => [name, given(asked.get(name))]));
     this.changed = changed;
-    const by = h("select", { onchange: () => this.#turn(by.value) }, ...["step", "time"].map((value) => h("option", { value, selected: value === this.by }, value === "step" ? "Step" : "Time")));
+    const axes = [["step", "Step"], ["time", "Time"]].map(([value, text]) => h("option", { value, selected: value === this.by }, text));
+    const by = h("select", { onchange: () => this.#turn(by.value) }, axes);
     this.inputs = { from: h("input", { onchange: () => this.#read("from") }), to: h("input", { onchange: () => this.#read("to") }) };
     this.hints = { from: "the first", to: number(run.step) || "the last" };
     const labels = [["By", by], ["From", this.inputs.from], ["To", this.inputs.to]].map(([text, input]) => h("label", {}, text, input));

@@ -12,15 +12,20 @@ export function gpuCards() {
     root: list,
     told(gpus, status) {
       const about = new Map((status?.gpus ?? []).map((one) => [one.uuid, one]));
-      const every = new Map([...about.values()].map((one) => [one.uuid, { gpu: String(one.index), uuid: one.uuid, name: one.name, up: one.up, limited: [], ranks: [] }]));
+      const every = new Map([...about.values()].map((one) => [one.uuid, silent(one)]));
       for (const one of gpus) every.set(one.uuid, one);
       rows(list, [...every.values()].map((now) => ({ now, about: about.get(now.uuid) })), ({ now }) => now.uuid, card);
     },
   };
 }
 
+// One of which the overview says nothing.
+function silent({ index, uuid, name, up }) {
+  return { gpu: String(index), uuid, name, up, limited: [], ranks: [] };
+}
+
 function card() {
-  const [name, state, known] = [h("h3"), badge(), facts()];
+  const [name, state, known, who] = [h("h3"), badge(), facts(), h("ul.plain")];
   const [model, uuid, ills, refused] = [h("div"), h("div.mono.quiet"), h("ul.plain.ills"), h("details", { hidden: true })];
   const row = h("li.card", {}, h("div.head", {}, name, state), model, uuid, ills, known, refused);
   row.told = ({ now, about }) => {
@@ -29,14 +34,15 @@ function card() {
     say(model, now.name ?? "");
     say(uuid, now.uuid);
     state.told(now.up ? "running" : "down", now.up ? "up" : "not up");
-    known.told(numbers(now));
+    renew(who, JSON.stringify(now.ranks), () => now.ranks.map(trains));
+    known.told(numbers(now, who));
     tellIlls(ills, about?.ailments ?? []);
     tellRefused(refused, about?.refused ?? {});
   };
   return row;
 }
 
-function numbers(now) {
+function numbers(now, who) {
   return [
     ["Utilization", percent(now.utilization_ratio), now.utilization_ratio],
     ["SM active", percent(now.sm_active_ratio), now.sm_active_ratio],
@@ -44,7 +50,7 @@ function numbers(now) {
     ["Power", of(now.power_watts, now.power_limit_watts, watts), now.power_watts / now.power_limit_watts],
     ["Temperature", degrees(now.temperature_celsius)],
     ["Limited by", limits(now)],
-    ["Trains", trains(now.ranks)],
+    ["Trains", now.ranks.length ? who : ""],
   ];
 }
 
@@ -52,9 +58,8 @@ function of(some, all, words) {
   return words(some) && words(all) ? `${words(some)} of ${words(all)}` : words(some);
 }
 
-function trains(ranks) {
-  if (!ranks.length) return "";
-  return h("ul.plain", {}, ranks.map((one) => h("li", {}, h("a.clamp", { href: runAddress(one.run), title: one.name }, one.name), h("span.quiet", {}, ` rank ${one.rank}`))));
+function trains({ run, name, rank }) {
+  return h("li", {}, h("a.clamp", { href: runAddress(run), title: name }, name), h("span.quiet", {}, ` rank ${rank}`));
 }
 
 function tellIlls(element, ailments) {

@@ -34,7 +34,8 @@ function tile(first) {
   const [ratio, length, memory, power, heat, who] = [h("span.value"), bar(), h("div.quiet.memory"), h("span.power"), h("span"), h("div.ranks")];
   const state = badge();
   const limited = badge();
-  const row = h("li.card", {}, h("div.head", {}, h("h3", {}, h("span.unseen", {}, "GPU "), first.gpu), ratio, state), length, memory, h("div.quiet", {}, power, " ", heat), who, limited);
+  const head = h("div.head", {}, h("h3", {}, h("span.unseen", {}, "GPU "), first.gpu), ratio, state);
+  const row = h("li.card", {}, head, length, memory, h("div.quiet", {}, power, " ", heat), who, limited);
   row.told = (gpu) => {
     row.classList.toggle("down", !gpu.up);
     say(ratio, percent(gpu.utilization_ratio));

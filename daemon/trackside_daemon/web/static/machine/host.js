@@ -40,12 +40,15 @@ export function hostWhole() {
   const name = h("h3");
   const known = facts();
   const body = h("tbody");
-  const disks = h("div.card.scroll", { tabindex: "0", role: "group", "aria-label": "Disks" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Disk"), h("th", { scope: "col" }, "Used"), h("th.number", { scope: "col" }, "Free"), h("th.number.wide", { scope: "col" }, "Size"))), body));
+  const heads = [["Disk", "th"], ["Used", "th"], ["Free", "th.number"], ["Size", "th.number.wide"]];
+  const head = h("thead", {}, h("tr", {}, heads.map(([text, what]) => h(what, { scope: "col" }, text))));
+  const disks = h("div.card.scroll", { tabindex: "0", role: "group", "aria-label": "Disks" }, h("table", {}, head, body));
   return {
     root: h("div.pair", {}, h("div.card", {}, name, known), disks),
     told({ host }) {
       say(name, host.name ?? "This machine");
-      known.told([...about(host).filter(([what]) => what !== "Fullest disk"), ["Swap", host.swap_used_bytes === undefined ? "" : `${bytes(host.swap_used_bytes)} used`]]);
+      const swap = host.swap_used_bytes === undefined ? "" : `${bytes(host.swap_used_bytes)} used`;
+      known.told([...about(host).filter(([what]) => what !== "Fullest disk"), ["Swap", swap]]);
       disks.hidden = !host.disks.length;
       rows(body, host.disks, (one) => one.mountpoint, disk);
     },

@@ -9,7 +9,8 @@ const FAILED = ["trackside_pipeline_failures_total", "trackside_ingest_rejected_
 export function daemonItself() {
   const known = facts();
   const body = h("tbody");
-  const parts = h("div.card.scroll", { tabindex: "0", role: "group", "aria-label": "Parts of the daemon" }, h("table", {}, h("thead", {}, h("tr", {}, ["Part", "State", "Why"].map((one) => h("th", { scope: "col" }, one)))), body));
+  const head = h("thead", {}, h("tr", {}, ["Part", "State", "Why"].map((one) => h("th", { scope: "col" }, one))));
+  const parts = h("div.card.scroll", { tabindex: "0", role: "group", "aria-label": "Parts of the daemon" }, h("table", {}, head, body));
   return {
     root: h("div.pair", {}, h("div.card", {}, known), parts),
     told(status, now) {
@@ -35,7 +36,9 @@ const total = (counts) => Object.values(counts ?? {}).reduce((sum, one) => sum +
 // What does not go well first; what is well has nothing to explain.
 function standings(status) {
   const collectors = Object.entries(status.collectors).map(([name, one]) => [name, one.state, one.why ?? ""]);
-  const sinks = Object.entries(status.notifications).map(([name, one]) => [`${name} (notifications)`, one.last_error ? "fails" : "ok", one.last_error || `${one.sent} sent`]);
+  const sinks = Object.entries(status.notifications).map(([name, one]) => {
+    return [`${name} (notifications)`, one.last_error ? "fails" : "ok", one.last_error || `${one.sent} sent`];
+  });
   const order = (state) => ({ ok: 2, nothing: 1 })[state] ?? 0;
   return [...sinks, ...collectors].sort((one, other) => order(one[1]) - order(other[1]) || (one[0] < other[0] ? -1 : 1));
 }

@@ -26,8 +26,10 @@ export function processTable() {
         }
       }
       for (const [id, some] of runs) {
-        if (!bodies.has(id)) bodies.set(id, h("tbody"));
-        table.append(bodies.get(id));
+        if (!bodies.has(id)) {
+          bodies.set(id, h("tbody"));
+          table.append(bodies.get(id)); // Once: what is moved loses the focus.
+        }
         rows(bodies.get(id), [{ title: some[0] }, ...some], (one) => one.pid ?? "title", (one) => (one.title ? heading(one.title) : line(one)));
       }
     },
@@ -47,7 +49,9 @@ function heading(first) {
 function line(first) {
   const [state, resident, cpu, threads] = [h("td"), h("td.number"), h("td.number"), h("td.number.wide")];
   const below = first.role !== "rank" ? "td.below" : "td";
-  const row = h("tr", {}, h("td", {}, String(first.rank)), h(below, {}, h("span.mono", {}, String(first.pid)), " ", first.comm), h("td", {}, first.role), state, resident, cpu, threads, h("td.wide", {}, when(first.started ?? NaN)));
+  const name = h(below, {}, h("span.mono", {}, String(first.pid)), " ", first.comm);
+  const started = h("td.wide", {}, when(first.started ?? NaN));
+  const row = h("tr", {}, h("td", {}, String(first.rank)), name, h("td", {}, first.role), state, resident, cpu, threads, started);
   row.told = (one) => {
     say(state, STATES[one.state] ?? one.state);
     state.className = one.state === "Z" || one.state === "D" ? "warn" : "";

@@ -4,6 +4,8 @@ import { h, say } from "/static/dom.js";
 import { plural } from "/static/words.js";
 import { query } from "/static/api.js";
 
+const MOST = 8; // As Compare has colours.
+
 export function choosing() {
   const chosen = new Set();
   const boxes = new Set();
@@ -14,7 +16,12 @@ export function choosing() {
 
   function tell() {
     root.hidden = !chosen.size;
-    say(count, `${plural(chosen.size, "run")} chosen`);
+    const full = chosen.size >= MOST;
+    say(count, `${plural(chosen.size, "run")} chosen${full ? `, ${MOST} at most` : ""}`);
+    for (const box of boxes) {
+      if (!box.isConnected) boxes.delete(box);
+      box.disabled = full && !box.checked;
+    }
     link.setAttribute("href", `/compare?${query({ run: [...chosen] })}`);
   }
 
@@ -29,11 +36,11 @@ export function choosing() {
     box(run) {
       const box = h("input", { type: "checkbox", "aria-label": `Compare ${run.name}` });
       box.checked = chosen.has(run.id);
+      box.disabled = chosen.size >= MOST && !box.checked;
+      boxes.add(box);
       box.addEventListener("change", () => {
         if (box.checked) chosen.add(run.id);
         else chosen.delete(run.id);
-        for (const one of boxes) if (!one.isConnected) boxes.delete(one);
-        boxes.add(box);
         tell();
       });
       return box;

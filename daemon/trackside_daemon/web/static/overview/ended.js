@@ -19,11 +19,13 @@ export function ended(place, choice, counted) {
   const body = h("tbody");
   const table = h("div.scroll", {}, h("table.ended", {}, h("thead", {}, h("tr", {}, heads())), body));
   const nothing = h("p.quiet");
-  const wrong = h("p.bad", { role: "alert", hidden: true });
+  const wrong = h("p.bad", { role: "alert", hidden: true }); // Of the list; and of what a button was to do:
+  const refused = h("p.bad", { role: "alert", hidden: true });
   const more = h("button", { type: "button", onclick: () => grow() }, "Show more");
   const found = h("span.quiet", { role: "status" });
-  const tools = h("div.tools", { role: "search", "aria-label": "Ended runs" }, FILTERS.map((one) => h("label", {}, fields[one].label, fields[one].input)), found);
-  const root = h("section", { hidden: true }, h("h2", {}, "Ended runs"), tools, wrong, table, nothing, h("div.tools", {}, more));
+  const labels = FILTERS.map((one) => h("label", {}, fields[one].label, fields[one].input));
+  const tools = h("div.tools", { role: "search", "aria-label": "Ended runs" }, labels, found);
+  const root = h("section", { hidden: true }, h("h2", {}, "Ended runs"), tools, wrong, refused, table, nothing, h("div.tools", {}, more));
 
   let limit = FIRST;
   let living = new Set();
@@ -37,11 +39,12 @@ export function ended(place, choice, counted) {
 
   function show() {
     // What has no `ended` is so new that the history does not have it yet.
-    const items = kept.filter((run) => run.ended !== undefined && !living.has(run.id));
+    const every = kept.filter((run) => run.ended !== undefined && !living.has(run.id));
+    const items = every.slice(0, limit);
     rows(body, items, (run) => run.id, (run) => endedRow(run, choice, acts));
     table.hidden = !items.length;
     say(nothing, items.length ? "" : "None like these.");
-    more.hidden = kept.length < limit;
+    more.hidden = every.length <= limit;
     say(found, items.length ? `${more.hidden ? "" : "the newest "}${plural(items.length, "run")}` : "");
     root.hidden = !items.length && !filtered();
     counted(items.length > 0 || filtered());
@@ -50,22 +53,23 @@ export function ended(place, choice, counted) {
   async function load() {
     asked += 1;
     const mine = asked;
-    await attempt(async () => {
-      const answer = await ask(`runs?${query({ ...wanted, limit })}`, { signal: place.signal });
+    await attempt(wrong, async () => {
+      // The newest may all live; one more says whether there are more.
+      const answer = await ask(`runs?${query({ ...wanted, limit: limit + living.size + 1 })}`, { signal: place.signal });
       if (mine !== asked) return;
       kept = answer.runs;
       show();
     });
   }
 
-  async function attempt(call) {
+  async function attempt(told, call) {
     try {
       await call();
-      wrong.hidden = true;
+      told.hidden = true;
     } catch (problem) {
       if (place.signal.aborted || problem.status === 401) return;
-      say(wrong, problem.message);
-      wrong.hidden = false;
+      say(told, problem.message);
+      told.hidden = false;
     }
   }
 
@@ -74,22 +78,27 @@ export function ended(place, choice, counted) {
     return load();
   }
 
-  function filter(changes) {
-    Object.assign(wanted, changes);
-    for (const one of FILTERS) if (fields[one].input.value !== wanted[one]) fields[one].input.value = wanted[one];
+  function filter() {
+    clearTimeout(typing);
+    for (const one of FILTERS) wanted[one] = fields[one].input.value.trim();
     limit = FIRST;
     place.set(wanted);
     return load();
   }
 
   const acts = {
-    tag: (tag) => filter({ tag }),
-    pin: (run) => attempt(() => post(`runs/${encodeURIComponent(run.id)}/pin`, { pinned: !run.pinned })).then(load),
+    tag(tag) {
+      fields.tag.input.value = tag;
+      filter();
+    },
+    pin: (run) => attempt(refused, () => post(`runs/${encodeURIComponent(run.id)}/pin`, { pinned: !run.pinned })).then(load),
     async delete(run) {
       const text = `All its samples, events and alerts go with it, and cannot be brought back. It is ${run.name}.`;
       if (!(await confirmed("Delete this run?", text, "Delete"))) return;
-      await attempt(() => remove(`runs/${encodeURIComponent(run.id)}`));
-      choice.forget(run.id);
+      await attempt(refused, async () => {
+        await remove(`runs/${encodeURIComponent(run.id)}`);
+        choice.forget(run.id);
+      });
       await load();
     },
   };
@@ -99,7 +108,7 @@ export function ended(place, choice, counted) {
     input.value = wanted[one];
     input.addEventListener("input", () => {
       clearTimeout(typing);
-      typing = setTimeout(() => filter({ [one]: input.value.trim() }), one === "state" ? 0 : TYPING_MS);
+      typing = setTimeout(filter, one === "state" ? 0 : TYPING_MS);
     });
   }
   place.signal.addEventListener("abort", () => clearTimeout(typing));

@@ -13,7 +13,8 @@ export function firing() {
   const body = h("tbody");
   const all = h("a", { href: "/alerts" });
   const heads = ["Severity", "Alert", "Run", "Summary", "Since"].map((one) => h(one === "Run" ? "th.wide" : "th", { scope: "col" }, one));
-  const root = h("section", { hidden: true }, h("div.head", {}, h("h2", {}, "Alerts"), all), h("div.scroll", {}, h("table.firing", {}, h("thead", {}, h("tr", {}, heads)), body)));
+  const table = h("table.firing", {}, h("thead", {}, h("tr", {}, heads)), body);
+  const root = h("section", { hidden: true }, h("div.head", {}, h("h2", {}, "Alerts"), all), h("div.scroll", {}, table));
   return {
     root,
     told({ alerts, time }) {

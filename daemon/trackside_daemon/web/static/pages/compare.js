@@ -3,8 +3,8 @@
 import { ask } from "/static/api.js";
 import { runAddress } from "/static/app.js";
 import { Charts } from "/static/compare/charts.js";
+import { Results } from "/static/compare/results.js";
 import { common, sums } from "/static/compare/sums.js";
-import { configuration, results } from "/static/compare/tables.js";
 import { h, say } from "/static/dom.js";
 import { Picker, dot, labels } from "/static/picker.js";
 import { plural } from "/static/words.js";
@@ -14,6 +14,10 @@ export const title = "Compare";
 const MOST = 8;
 const SHOWN = 6; // So many keys at first; more by a button.
 const PACE = 2000;
+const NEXT = [
+  "Choose two or more runs, to see them on one chart with their results and what was different.",
+  "Choose another run to compare this one with.",
+];
 const AXES = { step: "Step", relative: "Time since start", time: "Time" };
 
 export async function show(place) {
@@ -24,9 +28,11 @@ export async function show(place) {
 
 class Compare {
   constructor({ query: asked, set, signal }) {
-    Object.assign(this, { set, signal, runs: [], shown: SHOWN, refused: [], looked: 0 });
-    this.asked = [...new Set(asked.getAll("run"))].slice(0, MOST);
-    this.all = asked.has("all");
+    Object.assign(this, { set, signal, runs: [], shown: SHOWN, missing: [], looked: 0 });
+    const wanted = [...new Set(asked.getAll("run"))];
+    this.asked = wanted.slice(0, MOST);
+    if (wanted.length > MOST) this.missing.push(`Of the ${wanted.length} runs chosen these are the first ${MOST}: more cannot be told apart.`);
+    this.results = new Results(asked.has("all"), (all) => set({ all: all ? 1 : "" }));
     const number = (name) => (asked.get(name) && Number.isFinite(Number(asked.get(name))) ? Number(asked.get(name)) : undefined);
     const view = {
       by: asked.get("by") in AXES ? asked.get("by") : "step",
@@ -43,7 +49,7 @@ class Compare {
     const found = await Promise.allSettled(this.asked.map((id) => ask(`runs/${encodeURIComponent(id)}`, { signal: this.signal })));
     for (const [place, { value, reason }] of found.entries()) {
       if (value && !this.runs.some((one) => one.id === value.id)) this.#add(value);
-      else if (reason?.status === 404) this.refused.push(this.asked[place]);
+      else if (reason?.status === 404) this.missing.push(absent(this.asked[place]));
       else if (reason) throw reason;
     }
     await this.picker.begin();
@@ -55,10 +61,10 @@ class Compare {
     this.overview = overview;
     const live = new Map(overview.runs.map((one) => [one.id, one]));
     const moved = this.runs.filter((run) => {
-      const now = live.get(run.id);
-      const was = run.now;
-      if (now) run.now = now;
-      return now ? (now.step ?? null) !== (run.document.step ?? null) || now.state !== was?.state : was;
+      run.now = live.get(run.id);
+      // After a resume the document's step, the highest of all attempts, is above that of now.
+      const behind = run.now?.step > (run.document.step ?? -Infinity);
+      return behind || run.now?.step !== run.seen?.step || run.now?.state !== run.seen?.state;
     });
     if (moved.length) this.#look(moved);
     else if (this.runs.some((run) => run.document.ended === null)) this.#tables();
@@ -67,21 +73,26 @@ class Compare {
   #build(filter, view) {
     this.chips = h("ul.chips", { "aria-label": "Runs compared" });
     this.note = h("p.quiet", { role: "status" });
-    this.picker = new Picker({ most: MOST, chosen: () => this.runs.map((one) => one.id), changed: (run, whether) => this.#turn(run, whether) }, this.signal);
+    const chosen = () => this.runs.map((one) => one.id);
+    this.picker = new Picker({ most: MOST, chosen, changed: (run, whether) => this.#turn(run, whether) }, this.signal);
     this.choose = h("details.picker", {}, h("summary", {}, "Choose runs"), this.picker.root);
-    const axis = h("select", { onchange: () => this.#axis(axis.value) }, ...Object.entries(AXES).map(([value, text]) => h("option", { value, selected: value === view.by }, text)));
-    const smooth = h("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: view.smooth, oninput: () => this.#smooth(smooth.valueAsNumber), onchange: () => this.set({ smooth: smooth.valueAsNumber || "" }) });
+    this.compared = h("div", {}, this.#tools(filter, view));
+    this.empty = h("p.quiet");
+    this.more = h("button", { type: "button", onclick: () => this.#more() });
+    this.compared.append(this.empty, this.charts.root, h("div.tools", {}, this.more), this.results.root);
+    this.root = h("div.compare", {}, h("h1", {}, "Compare"), this.chips, this.note, this.choose, this.compared);
+  }
+
+  #tools(filter, view) {
+    const axes = Object.entries(AXES).map(([value, text]) => h("option", { value, selected: value === view.by }, text));
+    const axis = h("select", { onchange: () => this.#axis(axis.value) }, axes);
+    const drawn = { oninput: () => this.#smooth(smooth.valueAsNumber), onchange: () => this.set({ smooth: smooth.valueAsNumber || "" }) };
+    const smooth = h("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: view.smooth, ...drawn });
     this.amount = h("output", {}, view.smooth.toFixed(2));
     const log = h("input", { type: "checkbox", checked: view.log, onchange: () => this.#log(log.checked) });
     this.filter = h("input", { type: "search", value: filter, placeholder: "loss", oninput: () => this.#filtered() });
-    const tools = h("div.tools", {}, h("label", {}, "Keys with", this.filter), h("label", {}, "By", axis), h("label", {}, "Smoothing", smooth, this.amount), h("label", {}, log, "Log scale"));
-    this.empty = h("p.quiet");
-    this.more = h("button", { type: "button", onclick: () => this.#more() });
-    this.results = h("section", {});
-    this.settings = h("section", {});
-    this.every = h("input", { type: "checkbox", checked: this.all, onchange: () => this.#every() });
-    this.compared = h("div", {}, tools, this.empty, this.charts.root, h("div.tools", {}, this.more), this.results, this.settings);
-    this.root = h("div.compare", {}, h("h1", {}, "Compare"), this.chips, this.note, this.choose, this.compared);
+    const labelled = [["Keys with", this.filter], ["By", axis], ["Smoothing", smooth, this.amount], [log, "Log scale"]];
+    return h("div.tools", {}, labelled.map((one) => h("label", {}, one)));
   }
 
   #add(document) {
@@ -98,12 +109,13 @@ class Compare {
         const document = await ask(`runs/${encodeURIComponent(run.id)}`, { signal: this.signal });
         if (this.runs.length < MOST && !this.runs.some((one) => one.id === run.id)) this.#add(document);
       } catch (problem) {
-        if (!this.signal.aborted) say(this.note, problem.message);
+        say(this.note, problem.message);
+        this.note.hidden = false;
         this.picker.told();
         return;
       }
     }
-    this.refused = [];
+    this.missing = [];
     this.#changed();
   }
 
@@ -115,9 +127,7 @@ class Compare {
     this.chips.replaceChildren(...this.runs.map((run) => this.#chip(run)));
     this.chips.hidden = !this.runs.length;
     this.compared.hidden = !this.runs.length;
-    const missing = this.refused.map((id) => `There is no run “${id}”.`);
-    const next = ["Choose two or more runs, to see them on one chart with their results and what was different.", "Choose another run to compare this one with."][this.runs.length];
-    say(this.note, [...missing, next].filter(Boolean).join(" "));
+    say(this.note, [...this.missing, NEXT[this.runs.length]].filter(Boolean).join(" "));
     this.note.hidden = !this.note.textContent;
     this.#draw();
   }
@@ -142,52 +152,26 @@ class Compare {
     this.#tables();
   }
 
-  // Asks anew for runs that have moved on, one question at a time.
+  // Asks anew for runs that have moved on, one question at a time. What has been deleted stays as it was; without an
+  // answer the next overview tries again, and the frame says so.
   async #look(moved) {
     if (this.looking || performance.now() - this.looked < PACE) return;
     this.looking = true;
-    try {
-      const found = await Promise.all(moved.map((run) => ask(`runs/${encodeURIComponent(run.id)}`, { signal: this.signal })));
-      const live = new Map(this.overview.runs.map((one) => [one.id, one]));
-      moved.forEach((run, place) => Object.assign(run, { document: found[place], sums: sums(found[place]), now: live.get(run.id) }));
-      this.#draw();
-      this.charts.refresh();
-    } catch {
-      // The next overview tries again, and the frame says that the daemon does not answer.
-    } finally {
-      this.looking = false;
-      this.looked = performance.now();
-    }
+    const seen = moved.map((run) => run.now);
+    const found = await Promise.allSettled(moved.map((run) => ask(`runs/${encodeURIComponent(run.id)}`, { signal: this.signal })));
+    found.forEach(({ value, reason }, place) => {
+      if (value) Object.assign(moved[place], { document: value, sums: sums(value) });
+      if (value || reason.status === 404) moved[place].seen = seen[place];
+    });
+    this.looking = false;
+    this.looked = performance.now();
+    if (!found.some((one) => one.value)) return;
+    this.#draw();
+    this.charts.refresh();
   }
 
   #tables() {
-    const now = this.overview?.time;
-    const rows = this.runs.map((run) => {
-      const { started, ended, step, state } = run.document;
-      return { ...run, step, state: ended === null ? (run.now?.state ?? state) : state, seconds: (ended ?? now) - started };
-    });
-    const many = this.runs.some((run) => new Set(run.document.metrics.map((one) => one.rank)).size > 1);
-    const keys = this.keys.slice(0, this.shown);
-    const told = JSON.stringify([rows.map(({ id, label, state, step, seconds, sums: own }) => [id, label, state, step, Math.round(seconds), keys.map((key) => own.get(key))]), keys]);
-    if (told !== this.tabled) {
-      const focused = this.results.contains(document.activeElement) && document.activeElement.getAttribute("href");
-      const left = this.results.querySelector(".scroll")?.scrollLeft ?? 0;
-      this.results.replaceChildren(...[h("h2", {}, "Results"), many && h("p.quiet", {}, "Of the lowest rank of each run."), results(rows, keys)].filter(Boolean));
-      this.results.querySelector(".scroll").scrollLeft = left;
-      if (focused) this.results.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
-    }
-    this.tabled = told;
-    this.#settings(rows);
-  }
-
-  #settings(rows) {
-    const documents = this.runs.map((one) => one.document);
-    const told = JSON.stringify([documents.map((one) => [one.id, one.attempt_list]), this.all]);
-    if (told === this.configured) return;
-    this.configured = told;
-    const { said, root } = configuration(rows, documents, this.all || rows.length < 2);
-    const every = rows.length > 1 && h("label", {}, this.every, "Show all");
-    this.settings.replaceChildren(...[h("h2", {}, "Configuration"), h("div.tools", {}, h("span.quiet", { role: "status" }, said), every), root].filter(Boolean));
+    this.results.told(this.runs, this.keys.slice(0, this.shown), this.overview?.time);
   }
 
   #axis(by) {
@@ -215,10 +199,8 @@ class Compare {
     this.shown += 2 * SHOWN;
     this.#draw();
   }
+}
 
-  #every() {
-    this.all = this.every.checked;
-    this.set({ all: this.all ? 1 : "" });
-    this.#tables();
-  }
+function absent(id) {
+  return `There is no run “${id}”.`;
 }

@@ -1,10 +1,9 @@
 // Samples of a run as a file, every one of them, and a chart of them as a picture.
 
-import { ask, query } from "/static/api.js";
+import { ask } from "/static/api.js";
 import { runAddress } from "/static/app.js";
-import { Chart } from "/static/charts/chart.js";
-import { save } from "/static/charts/picture.js";
 import { h, say } from "/static/dom.js";
+import { Drawing } from "/static/export/drawing.js";
 import { FORMS, LARGEST, count, estimate, fetchFile, fileName } from "/static/export/file.js";
 import { Ticks } from "/static/export/ticks.js";
 import { Window } from "/static/export/window.js";
@@ -13,8 +12,7 @@ import { bytes } from "/static/words.js";
 
 export const title = "Export";
 
-const LINES = 8;
-const PACE = 2000;
+const PACE = 15_000; // Milliseconds from one count of samples to the next, while a run goes on.
 const whole = new Intl.NumberFormat("en");
 
 export async function show(place) {
@@ -27,7 +25,9 @@ class Export {
   constructor({ query: asked, set, signal }) {
     Object.assign(this, { asked, set, signal });
     this.form = asked.get("format") in FORMS ? asked.get("format") : "csv";
-    this.picker = new Picker({ most: 1, chosen: () => (this.run ? [this.run.id] : []), changed: (run) => this.#turn(run) }, signal);
+    this.drawing = new Drawing((from, to) => this.window.zoomed(from, to), signal);
+    const chosen = () => (this.run ? [this.run.id] : []);
+    this.picker = new Picker({ most: 1, chosen, changed: (run) => this.#turn(run) }, signal);
     this.summary = h("summary", {}, "Choose a run");
     this.choose = h("details.picker", {}, this.summary, this.picker.root);
     this.note = h("p.quiet", { role: "status" });
@@ -55,14 +55,13 @@ class Export {
 
   // A run that goes on has more samples each time.
   told(overview) {
-    const now = overview.runs.find((one) => one.id === this.run?.id)?.step;
-    if (now === undefined || now === this.step || this.waiting || this.loading) return;
-    if (this.step !== undefined) {
-      this.#count();
-      this.chart?.refresh();
-    }
+    if (!this.run) return;
+    const now = overview.runs.find((one) => one.id === this.run.id)?.step;
+    if (now !== this.step) this.drawing.refresh();
     this.step = now;
-    this.waiting = setTimeout(() => { this.waiting = undefined; }, PACE);
+    if (now === this.counted || document.hidden || this.loading || performance.now() < this.asking + PACE) return;
+    this.counted = now;
+    this.#count();
   }
 
   async #turn(run) {
@@ -73,6 +72,7 @@ class Export {
       this.note.hidden = false;
       return;
     }
+    this.loading?.abort();
     this.asked = new URLSearchParams();
     this.note.hidden = true;
     this.choose.open = false;
@@ -91,10 +91,15 @@ class Export {
     this.keys = new Ticks({ title: "Keys", named: "key", items: unique("key"), chosen: asked.getAll("key"), changed });
     this.ranks = new Ticks({ title: "Ranks", named: "rank", items: ranks, chosen: asked.getAll("rank"), tell: (one) => `rank ${one}`, changed });
     this.ranks.root.hidden = ranks.length < 2;
-    this.attempt = h("select", { onchange: changed }, h("option", { value: "" }, "All"), ...attempts.map((one) => h("option", { value: one, selected: asked.get("attempt") === String(one) }, one)));
+    const tries = attempts.map((one) => h("option", { value: one, selected: asked.get("attempt") === String(one) }, one));
+    this.attempt = h("select", { onchange: changed }, h("option", { value: "" }, "All"), tries);
     this.window = new Window(asked, run, changed);
     const forms = Object.entries(FORMS).map(([value, [name, text]]) => {
-      const box = h("input", { type: "radio", name: "format", value, checked: value === this.form, onchange: () => { this.form = value; changed(); } });
+      const chosen = () => {
+        this.form = value;
+        changed();
+      };
+      const box = h("input", { type: "radio", name: "format", value, checked: value === this.form, onchange: chosen });
       return h("li", {}, h("label", {}, box, h("span.of", {}, name), h("span.quiet", {}, text)));
     });
     say(this.summary, `Run: ${run.name}`);
@@ -120,12 +125,9 @@ class Export {
     this.large = h("div", { hidden: true }, h("p", {}, "This is more than a browser should hold. The command writes the whole run to a file:"), this.command);
     const trimmed = this.run.trimmed && h("p.warn", {}, "Older samples of this run were trimmed. The file has those that are left.");
     const run = h("p.quiet", {}, "Every sample of ", h("a", { href: runAddress(this.run.id) }, this.run.name), ", not thinned out.");
-    this.picture = h("button", { type: "button", onclick: () => this.#png() }, "Download PNG");
-    this.drawn = h("div");
-    this.side.replaceChildren(
-      h("section.card", {}, h("h2", {}, "File"), this.total, run, this.about, trimmed || "", this.large, h("div.tools", {}, this.button, this.stop), this.progress, this.said),
-      h("section", {}, h("h2", {}, "Picture"), this.drawn, h("div.tools", {}, this.picture)),
-    );
+    const buttons = h("div.tools", {}, this.button, this.stop);
+    const about = [this.total, run, this.about, trimmed, this.large, buttons, this.progress, this.said];
+    this.side.replaceChildren(h("section.card", {}, h("h2", {}, "File"), about), this.drawing.root);
   }
 
   get #choice() {
@@ -137,13 +139,14 @@ class Export {
     this.set({ run, key: keys, rank: ranks, attempt, by: by === "step" ? "" : by, from, to, format: form === "csv" ? "" : form });
     say(this.command, `trackside export ${quoted(run)} --format ${form} --output FILE`);
     this.#count();
-    this.#draw();
+    this.drawing.told(this.#choice, this.run, this.keys.items, this.ranks.items.length > 1 && !ranks.length);
   }
 
   async #count() {
     this.counting?.abort();
     const mine = new AbortController();
     this.counting = mine;
+    this.asking = performance.now();
     try {
       const choice = this.#choice;
       const samples = await count(choice, AbortSignal.any([this.signal, mine.signal]));
@@ -151,14 +154,19 @@ class Export {
       say(this.total, `${whole.format(samples)} ${samples === 1 ? "sample" : "samples"}`);
       say(this.about, samples ? `About ${bytes(size)}, as ${fileName(choice, this.run.name)}.` : "Nothing of this choice is there.");
       this.#over(size > LARGEST);
-      this.button.disabled = !samples || size > LARGEST;
+      this.some = samples > 0;
     } catch (problem) {
       if (!mine.signal.aborted && !this.signal.aborted) {
         say(this.total, "");
         say(this.about, problem.status === 404 ? "Nothing of this choice is there." : problem instanceof TypeError ? "The daemon does not answer." : problem.message);
-        this.button.disabled = true;
+        this.some = false;
       }
     }
+    this.#told();
+  }
+
+  #told() {
+    this.button.disabled = !this.some || this.loading !== undefined;
   }
 
   #over(whether) {
@@ -167,12 +175,12 @@ class Export {
   }
 
   async #download() {
-    const choice = this.#choice;
+    const [choice, { name }] = [this.#choice, this.run];
     this.loading = new AbortController();
     this.#busy(true);
     try {
       const file = await fetchFile(choice, (size) => say(this.said, `${bytes(size)} so far…`), AbortSignal.any([this.signal, this.loading.signal]));
-      if (file) hand(file, fileName(choice, this.run.name));
+      if (file) hand(file, fileName(choice, name));
       else this.#over(true);
       say(this.said, file ? `Done: ${bytes(file.size)}.` : "");
     } catch (problem) {
@@ -186,57 +194,8 @@ class Export {
     if (!whether) this.loading = undefined;
     this.progress.hidden = !whether;
     this.stop.hidden = !whether;
-    this.button.disabled = whether;
+    this.#told();
   }
-
-  #draw() {
-    const { keys: chosen, ranks, attempt, by, from, to } = this.#choice;
-    const keys = chosen.length ? chosen : this.keys.items;
-    const same = JSON.stringify([this.run.id, keys, ranks, attempt, by]);
-    if (same === this.same) {
-      this.chart?.set({ from, to });
-      return;
-    }
-    this.same = same;
-    this.ending?.abort();
-    this.chart = undefined;
-    const many = keys.length > LINES || !keys.length;
-    this.picture.hidden = many;
-    if (many) {
-      this.drawn.replaceChildren(h("p.quiet", {}, keys.length ? `Choose at most ${LINES} keys to draw them.` : "No values yet."));
-      return;
-    }
-    this.ending = new AbortController();
-    const load = async ({ by: axis, from: low, to: high, points, signal }) => {
-      const asked = query({ run: this.run.id, key: keys, rank: ranks, attempt, by: axis, from: low, to: high, points });
-      return named((await ask(`series?${asked}`, { signal })).series, keys);
-    };
-    const name = keys.length === 1 ? `${this.run.name}, ${keys[0]}` : this.run.name;
-    this.chart = new Chart({ title: name, by, from, to, load, zoomed: (low, high) => this.window.zoomed(low, high) }, AbortSignal.any([this.signal, this.ending.signal]));
-    const lowest = this.ranks.items.length > 1 && !ranks.length && h("p.quiet", {}, "Of the lowest rank. Choose ranks to draw others.");
-    this.drawn.replaceChildren(...[lowest, this.chart.root].filter(Boolean));
-  }
-
-  async #png() {
-    try {
-      save(await this.chart.png(), fileName({ ...this.#choice, form: "png" }, this.run.name).replace(/\.png$/, ""));
-    } catch (problem) {
-      say(this.said, problem.message);
-    }
-  }
-}
-
-// Lines with the names of keys, and of ranks and attempts where there are several.
-function named(series, keys) {
-  const several = (name) => new Set(series.map((one) => one[name])).size > 1;
-  const [ranks, attempts] = [several("rank"), several("attempt")];
-  const numbers = new Map();
-  return series.filter((one) => one.points.length).map(({ key, rank, attempt, points }) => {
-    const number = numbers.get(key) ?? 0;
-    numbers.set(key, number + 1);
-    const label = [key, ranks && `rank ${rank}`, attempts && `attempt ${attempt}`].filter(Boolean).join(", ");
-    return { label, place: keys.length === 1 ? number : keys.indexOf(key) + LINES * number, points };
-  });
 }
 
 // As a shell needs it.

@@ -20,7 +20,8 @@ export function show(place) {
   const gpus = gpuTiles();
   const now = live(choice);
   const none = h("p.quiet", { hidden: true }, "No run is live now.");
-  const first = h("section.notice.empty", { hidden: true }, h("p", {}, "None yet. Add trackside.push(step=step, loss=loss) to a training:"), h("pre", {}, LINES));
+  const add = h("p", {}, "None yet. Add trackside.push(step=step, loss=loss) to a training:");
+  const first = h("section.notice.empty", { hidden: true }, add, h("pre", {}, LINES));
 
   let alive;
   let any;
@@ -32,7 +33,9 @@ export function show(place) {
     any = some;
     tell();
   });
-  const root = h("div.overview", {}, h("div.top", {}, h("h1", {}, "Overview"), host.root), h("h2", {}, "Runs"), none, first, now.root, alerts.root, gpus.root, past.root, choice.root);
+  const top = h("div.top", {}, h("h1", {}, "Overview"), host.root);
+  const parts = [now, alerts, gpus, past, choice].map((one) => one.root);
+  const root = h("div.overview", {}, top, h("h2", {}, "Runs"), none, first, parts);
   return {
     root,
     told(overview) {

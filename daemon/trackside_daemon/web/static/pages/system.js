@@ -52,7 +52,7 @@ export function show(place) {
 
   async function go() {
     while (!place.signal.aborted) {
-      await load();
+      if (!document.hidden) await load();
       await new Promise((resolve) => setTimeout(resolve, EVERY_MS));
     }
   }
