@@ -81,7 +81,8 @@ export function wheel(chart) {
 }
 
 // A finger that moves sideways is a mouse to uPlot, which knows no other; up and down scrolls the page.
-export function touch(over) {
+export function touch(u) {
+  const { over } = u;
   const names = { pointerdown: "mousedown", pointermove: "mousemove", pointerup: "mouseup" };
   for (const [name, mouse] of Object.entries(names)) {
     over.addEventListener(name, (event) => {
@@ -92,4 +93,9 @@ export function touch(over) {
       target.dispatchEvent(new MouseEvent(mouse, { clientX, clientY, button: 0, bubbles: true }));
     });
   }
+  // The browser scrolls instead: nothing was chosen.
+  over.addEventListener("pointercancel", () => {
+    u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+    document.dispatchEvent(new MouseEvent("mouseup", { button: 0, bubbles: true }));
+  });
 }
