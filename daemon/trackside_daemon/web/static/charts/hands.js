@@ -80,7 +80,8 @@ export function wheel(chart) {
   }, { passive: false });
 }
 
-// A finger that moves sideways is a mouse to uPlot, which knows no other; up and down scrolls the page.
+// A finger that moves sideways is a mouse to uPlot, which knows no other, and takes one without a movement for none; up and
+// down scrolls the page.
 export function touch(u) {
   const { over } = u;
   const names = { pointerdown: "mousedown", pointermove: "mousemove", pointerup: "mouseup" };
@@ -90,7 +91,7 @@ export function touch(u) {
       const { clientX, clientY } = event;
       const target = mouse === "mouseup" ? document : over;
       if (mouse === "mousedown") over.dispatchEvent(new MouseEvent("mouseenter"));
-      target.dispatchEvent(new MouseEvent(mouse, { clientX, clientY, button: 0, bubbles: true }));
+      target.dispatchEvent(new MouseEvent(mouse, { clientX, clientY, movementX: 1, button: 0, bubbles: true }));
     });
   }
   // The browser scrolls instead: nothing was chosen.
