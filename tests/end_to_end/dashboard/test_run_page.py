@@ -46,6 +46,13 @@ SWEEP = """(plot) => ["Escape", ...Array(250).fill("ArrowLeft")].map((key) => {
   plot.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
   return plot.closest("figure").querySelector(".spoken").textContent;
 })"""
+TOUCH = """(over, end) => {
+  const { left, top } = over.getBoundingClientRect();
+  for (const [name, x] of [["pointerdown", 60], ["pointermove", 160], [end, 160]]) {
+    over.dispatchEvent(new PointerEvent(name, { pointerType: "touch", clientX: left + x, clientY: top + 50, bubbles: true }));
+  }
+  return over.querySelector(".u-select").style.width;
+}"""
 ODD = "<script>alert(1)</script> ünï/cödé 100%?#&"
 
 
@@ -255,6 +262,13 @@ def test_a_run_that_resumed_from_a_checkpoint_is_where_its_last_attempt_is(
     page = look(daemon, "/runs/r-1")
     expect(tile(page, "Step")).to_have_text("400")
     expect(chart(page, "loss").locator(".legend button")).to_have_text(["attempt 01", "attempt 11"])
+
+    # A finger that the browser takes for scrolling chooses nothing.
+    over, reset = (chart(page, "loss").locator(one) for one in (".u-over", "button:text('Reset zoom')"))
+    assert over.evaluate(TOUCH, "pointercancel") == "0px"
+    expect(reset).to_be_hidden()
+    over.evaluate(TOUCH, "pointerup")
+    expect(reset).to_be_visible()
 
 
 def test_of_an_unknown_run_it_is_said_that_there_is_none(daemon: Daemon, look: Callable[..., Page]) -> None:
