@@ -9,7 +9,10 @@ import { keys, pan, touch, wheel } from "/static/charts/hands.js";
 import { h, say, svg } from "/static/dom.js";
 import { number, span, when } from "/static/words.js";
 
-const PACE = 2000; // Milliseconds from one load that was not asked for by a person to the next.
+const PACE = 2000; // Milliseconds from one load that was not asked for by a person to the next, a beat of all charts.
+const SOON = 100; // Milliseconds after a beat that still count as on it.
+const PATIENCE = 5; // A load that fails again and again waits for at most 2 ** PATIENCE beats.
+const MOST = 100; // Lines.
 const HEIGHT = 220;
 const TIPS = 4;
 
@@ -22,12 +25,14 @@ const ICONS = {
 };
 
 export class Chart {
-  // `by` is step, time, or relative: seconds since a start, which then stand for the points' times. `load({ by, from, to, points, signal })` answers [{ label, place, points }]. `tell` writes values; `range` are values that
-  // the axis has at least; `binary` counts in 1024; charts of the same `sync` share their cursor.
+  // `by` is step, time, or relative: seconds since a start, which then stand for the points' times.
+  // `load({ by, from, to, points, signal, again })` answers [{ label, place, points }], with labels that differ; `again` is
+  // true where nobody waits for it. `tell` writes values; `range` are values that the axis has at least; `binary` counts in
+  // 1024; charts of the same `sync` share their cursor; `fewer` says what to do where there are more lines than are drawn.
   constructor({ title, by = "step", log = false, smooth = 0, load, marks = [], zoomed = () => {}, ...more }, signal) {
     this.lines = [];
     this.view = { tell: number, by, log, smooth, drawn: [], marks: [], height: HEIGHT, width: 0, window: () => this.#window(), ...more };
-    Object.assign(this, { title, load, zoomed, signal, given: marks, from: more.from, to: more.to, hidden: new Set() });
+    Object.assign(this, { title, load, zoomed, signal, given: marks, from: more.from, to: more.to, hidden: new Set(), failed: 0 });
     this.#build();
     this.root.seen = (now) => this.#seen(now);
     this.plot.sized = () => this.#sized();
@@ -94,10 +99,12 @@ export class Chart {
     this.note = h("p.note", {}, "Loading…");
     this.tip = h("div.tip", { hidden: true, "aria-hidden": "true" });
     this.spoken = h("span.spoken", { role: "status" });
+    this.cut = h("small.quiet", { hidden: true });
     this.legend = new Legend(this);
     wheel(this);
     const frame = h("div.frame", {}, this.plot, this.note, this.tip);
-    this.root = h("figure.card.chart", {}, h("div.head", {}, this.heading, this.at, this.now, this.reset, full, this.saving), frame, this.legend.root, this.spoken);
+    const head = h("div.head", {}, this.heading, this.at, this.now, this.reset, full, this.saving);
+    this.root = h("figure.card.chart", {}, head, frame, this.cut, this.legend.root, this.spoken);
   }
 
   #seen(now) {
@@ -121,7 +128,8 @@ export class Chart {
   #due() {
     clearTimeout(this.timer);
     if (!this.stale || !this.visible || document.hidden || this.loading || this.ended || !this.view.width) return;
-    const rest = this.asked ? this.asked + PACE - performance.now() : 0;
+    const beats = Math.floor((this.asked + SOON) / PACE) + 2 ** Math.min(this.failed, PATIENCE);
+    const rest = this.asked ? PACE * beats - performance.now() : 0;
     if (rest > 0) this.timer = setTimeout(() => this.#due(), rest);
     else this.#load();
   }
@@ -137,13 +145,16 @@ export class Chart {
   async #load() {
     const mine = new AbortController();
     this.loading = mine;
+    const again = this.asked > 0;
     this.stale = false;
     this.asked = performance.now();
     this.points = this.view.width;
     const { from, to, view, points } = this;
-    const lines = await this.load({ by: view.by, from, to, points, signal: mine.signal }).catch((problem) => this.#failed(problem, mine));
+    const lines = await this.load({ by: view.by, from, to, points, signal: mine.signal, again }).catch((problem) => this.#failed(problem, mine));
     if (this.loading !== mine) return;
     this.loading = undefined;
+    this.failed = lines ? 0 : this.failed + 1;
+    this.stale ||= !lines;
     if (lines) this.#take(lines, "No values here yet.");
     if (lines && from === undefined && to === undefined) this.all = this.#window();
     this.#due();
@@ -156,8 +167,11 @@ export class Chart {
   }
 
   #take(lines, empty = "Loading…") {
-    this.lines = lines;
+    this.lines = lines.slice(0, MOST);
+    this.times = undefined;
     this.empty = empty;
+    this.cut.hidden = lines.length <= MOST;
+    say(this.cut, `${MOST} of ${lines.length} lines${this.view.fewer ? `; ${this.view.fewer}` : ""}`);
     this.#draw();
   }
 
@@ -165,8 +179,8 @@ export class Chart {
     const { view, lines } = this;
     this.undrawn = false;
     view.drawn = lines.filter((line) => !this.hidden.has(line.label)).map((line) => ({ line, columns: columns(line.points, view.by, view.log) }));
-    const times = view.by === "step" && this.given.some((mark) => !Number.isFinite(mark.step)) ? clock(lines) : [];
-    view.marks = this.given.map((mark) => ({ ...mark, x: placeOf(mark, view.by, times) })).filter((mark) => mark.x !== undefined);
+    if (view.by === "step" && this.given.some((mark) => !Number.isFinite(mark.step))) this.times ??= clock(lines);
+    view.marks = this.given.map((mark) => ({ ...mark, x: placeOf(mark, view.by, this.times ?? []) })).filter((mark) => mark.x !== undefined);
     const bare = !view.drawn.some(({ columns: own }) => own.last.some((value) => value !== null) || own.odd.length);
     this.note.hidden = !bare || this.hidden.size > 0;
     say(this.note, view.log && lines.some((line) => line.points.length) ? "No value here is above 0, as a log scale needs." : (this.empty ?? "Loading…"));
@@ -190,7 +204,7 @@ export class Chart {
     }
     const told = { selected: (from, to) => this.zoom(from, to), moved: (u) => this.#moved(u), pan: (event) => pan(this, event) };
     this.u = new uPlot(options(view, told), data ?? [[]], this.plot);
-    touch(this.u.over);
+    touch(this.u);
   }
 
   #clear() {
@@ -240,7 +254,8 @@ export class Chart {
 
   #told() {
     const by = { step: "by step", relative: "by time since start" }[this.view.by] ?? "by time";
-    const last = this.view.drawn.filter(({ columns: own }) => own.x.length).slice(0, 12).map(({ line, columns: own }) => `${line.label ? `${line.label} ` : ""}${this.view.tell(own.told.at(-1))} at ${this.where(own.x.at(-1))}`);
+    const some = this.view.drawn.filter(({ columns: own }) => own.x.length).slice(0, 12);
+    const last = some.map(({ line, columns: own }) => `${line.label ?? ""} ${this.view.tell(own.told.at(-1))} at ${this.where(own.x.at(-1))}`.trim());
     return `${this.title} ${by}. ${last.length ? `Last: ${last.join("; ")}.` : "No values."} Arrow keys move the cursor, plus and minus zoom, Home shows all.`;
   }
 

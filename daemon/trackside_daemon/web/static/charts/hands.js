@@ -80,8 +80,10 @@ export function wheel(chart) {
   }, { passive: false });
 }
 
-// A finger that moves sideways is a mouse to uPlot, which knows no other; up and down scrolls the page.
-export function touch(over) {
+// A finger that moves sideways is a mouse to uPlot, which knows no other, and takes one without a movement for none; up and
+// down scrolls the page.
+export function touch(u) {
+  const { over } = u;
   const names = { pointerdown: "mousedown", pointermove: "mousemove", pointerup: "mouseup" };
   for (const [name, mouse] of Object.entries(names)) {
     over.addEventListener(name, (event) => {
@@ -89,7 +91,12 @@ export function touch(over) {
       const { clientX, clientY } = event;
       const target = mouse === "mouseup" ? document : over;
       if (mouse === "mousedown") over.dispatchEvent(new MouseEvent("mouseenter"));
-      target.dispatchEvent(new MouseEvent(mouse, { clientX, clientY, button: 0, bubbles: true }));
+      target.dispatchEvent(new MouseEvent(mouse, { clientX, clientY, movementX: 1, button: 0, bubbles: true }));
     });
   }
+  // The browser scrolls instead: nothing was chosen.
+  over.addEventListener("pointercancel", () => {
+    u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+    document.dispatchEvent(new MouseEvent("mouseup", { button: 0, bubbles: true }));
+  });
 }

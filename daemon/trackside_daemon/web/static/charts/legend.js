@@ -1,6 +1,5 @@
 // The names of a chart's lines with the values at its cursor, or the last: each can be hidden.
 
-import { color, whenChanged } from "/static/charts/colors.js";
 import { h, rows, say } from "/static/dom.js";
 
 export class Legend {
@@ -22,26 +21,21 @@ export class Legend {
     const value = h("span.value");
     const name = h("span.name", {}, line.label || this.chart.title);
     const row = h("button", { type: "button", "aria-pressed": "true", title: "Show or hide", onclick: () => this.chart.turn(line.label) }, swatch, name, value);
-    const paint = (place) => {
-      swatch.style.borderTopColor = color(place);
-      swatch.style.borderTopStyle = ["solid", "dashed", "dotted"][Math.floor(place / 8) % 3];
-    };
     row.told = (now) => {
       row.reading = value;
-      paint(now.place);
+      swatch.style.borderTopColor = `var(--s${(now.place % 8) + 1})`;
+      swatch.style.borderTopStyle = ["solid", "dashed", "dotted"][Math.floor(now.place / 8) % 3];
       row.setAttribute("aria-pressed", String(!this.chart.hidden.has(now.label)));
     };
-    whenChanged(() => paint(line.place), this.chart.signal);
     return row;
   }
 
   // Says the values at a place, or the last of each.
   values(values) {
     const { lines, view } = this.chart;
+    const known = new Map(values?.map((one) => [one.line, one.value]) ?? view.drawn.map((one) => [one.line, one.columns.told.at(-1)]));
     lines.forEach((line, place) => {
-      const found = values?.find((one) => one.line === line);
-      const last = view.drawn.find((one) => one.line === line)?.columns.told.at(-1);
-      const text = view.tell(values ? found?.value : last);
+      const text = view.tell(known.get(line));
       say(this.root.children[place].reading, text);
       say(this.chart.now, this.root.hidden ? text : "");
     });

@@ -106,15 +106,27 @@ export function clock(lines) {
 }
 
 // Where a mark lies on the axis; undefined for one long before or after all points. One without a step lies between
-// those of the points next to it.
+// those of the points next to it, which are in the order of time.
 export function placeOf({ step, time }, by, points) {
   if (by === "time") return time;
   if (Number.isFinite(step)) return step;
-  const next = points.findIndex((point) => point[1] >= time);
-  const near = next < 0 ? points.at(-1) : points[next];
+  const next = firstSince(points, time);
+  const near = points[next] ?? points.at(-1);
   if (!near) return undefined;
-  if (next <= 0) return Math.abs(near[1] - time) < 60 ? near[0] : undefined;
+  if (next === 0 || next === points.length) return Math.abs(near[1] - time) < 60 ? near[0] : undefined;
   const before = points[next - 1];
   const part = (time - before[1]) / Math.max(1e-9, near[1] - before[1]);
   return before[0] + part * (near[0] - before[0]);
+}
+
+// The number of the first point that is not before a time; that of points where all are.
+function firstSince(points, time) {
+  let low = 0;
+  let high = points.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (points[middle][1] < time) low = middle + 1;
+    else high = middle;
+  }
+  return low;
 }

@@ -11,7 +11,10 @@ import { tools } from "/static/run/tools.js";
 import { h } from "/static/dom.js";
 import { ENDED } from "/static/parts.js";
 
-const OFTEN = 5000; // Milliseconds between two looks at what the stream does not tell.
+const OFTEN = 5000; // Milliseconds between two looks at what the stream does not tell;
+const RARELY = 15_000; // where it is a megabyte,
+const LARGE = 5000; // as so many metrics are.
+const MARKED = 500;
 
 export const title = "Run";
 
@@ -33,7 +36,8 @@ class RunPage {
     this.machine = new Machine(run, this.chosen, zoomed, place.signal);
     this.metrics = new Metrics(this.chosen);
     this.sections = [phases(), configuration(), attempts()];
-    this.root = h("div.run-page", {}, this.head.root, this.chosen.root, this.charts.root, this.machine.root, this.metrics.root, this.sections.map((one) => one.root));
+    const parts = [this.head, this.chosen, this.charts, this.machine, this.metrics, ...this.sections];
+    this.root = h("div.run-page", {}, parts.map((one) => one.root));
     this.#show(run);
     this.head.shown(this.chosen, this.charts.filtered);
     this.#mark();
@@ -57,9 +61,10 @@ class RunPage {
 
   // What the overview says of this run, if it lives, and what fires.
   told(overview) {
-    this.head.heard({ row: overview.runs.find((one) => one.id === this.run.id), alerts: overview.alerts.filter((one) => one.run === this.run.id), now: overview.time });
-    this.machine.told(overview);
-    this.#again(overview.alerts.filter((one) => one.run === this.run.id).length);
+    const alerts = overview.alerts.filter((one) => one.run === this.run.id);
+    this.head.heard({ row: overview.runs.find((one) => one.id === this.run.id), alerts, now: overview.time });
+    this.machine.told(overview, this.run);
+    this.#again(alerts.length);
   }
 
   // The newest of every key.
@@ -75,8 +80,9 @@ class RunPage {
   }
 
   #again(firing) {
-    const due = performance.now() - this.looked > OFTEN && !ENDED.has(this.run.state) && !document.hidden;
-    if (due || firing !== this.firing) this.#lookAgain();
+    const pace = this.run.metrics.length > LARGE ? RARELY : OFTEN;
+    const due = performance.now() - this.looked > pace && !ENDED.has(this.run.state) && !document.hidden;
+    if (due || firing !== (this.firing ?? firing)) this.#lookAgain();
     this.firing = firing;
   }
 
@@ -94,10 +100,11 @@ class RunPage {
   }
 
   async #mark() {
-    const asked = query({ run: this.run.id, limit: 500 });
-    const [{ events }, { alerts }] = await Promise.all([ask(`events?${asked}`, { signal: this.signal }), ask(`alerts?${asked}`, { signal: this.signal })]);
+    const asked = query({ run: this.run.id, limit: MARKED });
+    const [{ events }, { alerts }] = await Promise.all(["events", "alerts"].map((kind) => ask(`${kind}?${asked}`, { signal: this.signal })));
     const marks = marksOf(events, alerts);
-    this.charts.set({ marks });
+    const cut = Object.entries({ events, alerts }).flatMap(([kind, list]) => (list.length < MARKED ? [] : [`Only the newest ${MARKED} ${kind} are marked.`]));
+    this.charts.set({ marks, cut: cut.join(" ") });
     this.machine.set({ marks });
   }
 }

@@ -2,20 +2,24 @@
 
 import { ask, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
+import { Gathered } from "/static/run/gathered.js";
 import { h, rows, say } from "/static/dom.js";
 import { isLoss } from "/static/run/words.js";
 import { plural } from "/static/words.js";
 
 const FOLDED = 48; // A section with more charts is opened by the person.
+const BUCKETS = 100_000; // Of a question for several keys; the daemon makes fewer where more are asked for.
 const DULL = ["epoch", "samples", "tokens"];
 const LOOK = ["by", "smooth", "log", "marks", "from", "to"];
 
 export class Charts {
   constructor(run, chosen, zoomed, signal) {
     Object.assign(this, { id: run.id, chosen, zoomed, signal, charts: new Map(), marks: [] });
+    this.gathered = new Gathered(signal);
     this.sections = h("div");
     this.none = h("p.quiet");
-    this.root = h("section", { "aria-label": "Charts" }, this.none, this.sections);
+    this.cut = h("p.quiet", { hidden: true });
+    this.root = h("section", { "aria-label": "Charts" }, this.none, this.cut, this.sections);
   }
 
   has(key) {
@@ -28,6 +32,7 @@ export class Charts {
   }
 
   told(run) {
+    this.attempts = run.attempt_list.length;
     for (const { key } of run.metrics) if (!this.charts.has(key)) this.charts.set(key, this.#chart(key));
     this.#arrange();
   }
@@ -35,6 +40,8 @@ export class Charts {
   // Draws what was chosen: most of it the charts do, some of it must be asked for anew.
   set(changes) {
     if (changes.marks) this.marks = changes.marks;
+    if ("cut" in changes) say(this.cut, changes.cut);
+    this.cut.hidden = !this.cut.textContent;
     const look = Object.fromEntries(Object.entries(changes).filter(([name]) => LOOK.includes(name)));
     for (const chart of this.charts.values()) {
       if (Object.keys(look).length) chart.set(look);
@@ -52,14 +59,19 @@ export class Charts {
 
   #chart(key) {
     const { by, smooth, log, from, to } = this.chosen;
-    return new Chart({ title: key, by, smooth, log, from, to, marks: this.marks, sync: "run", zoomed: this.zoomed, load: (asked) => this.#load(key, asked) }, this.signal);
+    const look = { title: key, by, smooth, log, from, to, marks: this.marks, sync: "run", fewer: "choose an attempt or the band" };
+    return new Chart({ ...look, zoomed: this.zoomed, load: (asked) => this.#load(key, asked) }, this.signal);
   }
 
-  async #load(key, { by, from, to, points, signal }) {
+  async #load(key, { by, from, to, points, signal, again }) {
     const { ranks, attempt } = this.chosen;
     const who = { lowest: {}, all: { rank: "all" }, band: { ranks: "band" } }[ranks];
-    const { series } = await ask(`series?${query({ run: this.id, key, by, from, to, points, attempt, ...who })}`, { signal });
-    return series.map((one, place) => named(one, place, ranks, new Set(series.map((each) => each.attempt)).size));
+    const wanted = { run: this.id, by, from, to, points, attempt, ...who };
+    const most = Math.floor(BUCKETS / points / this.attempts);
+    const gathered = again && ranks === "lowest" && most > 1;
+    const series = gathered ? await this.gathered.series(key, wanted, most) : (await ask(`series?${query({ ...wanted, key })}`, { signal })).series;
+    const attempts = new Set(series.map((each) => each.attempt)).size;
+    return series.map((one, place) => named(one, place, ranks, attempts));
   }
 
   #wanted() {
@@ -104,5 +116,6 @@ export function sections(keys) {
     groups.delete(name);
   }
   const rank = (key) => (isLoss(key) ? 0 : DULL.includes(key) ? 2 : 1);
-  return [...groups].filter(([, own]) => own.length).map(([name, own]) => [name, own.sort((one, other) => rank(one) - rank(other) || places.get(one) - places.get(other))]);
+  const before = (one, other) => rank(one) - rank(other) || places.get(one) - places.get(other);
+  return [...groups].filter(([, own]) => own.length).map(([name, own]) => [name, own.sort(before)]);
 }

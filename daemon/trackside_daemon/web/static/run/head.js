@@ -59,7 +59,7 @@ export class Head {
     this.cause.hidden = !run.cause;
     say(this.cause, run.cause);
     this.cause.className = `run-cause ${run.state}`;
-    const step = Math.max(...[newest?.step, ended ? undefined : row?.step, run.step].filter(Number.isFinite));
+    const step = newest?.step ?? row?.step ?? lastStep(run);
     const total = row?.total_steps ?? run.attempt_list.at(-1)?.total_steps;
     const ratio = row?.progress_ratio ?? (total ? Math.min(1, step / total) : undefined);
     this.#tile("Step", Number.isFinite(step) ? number(step) : "", total ? `of ${number(total)}, ${percent(ratio, 1)}` : "");
@@ -68,7 +68,8 @@ export class Head {
     this.#tile("Loss", number(value), key === "loss" ? "" : key);
     this.tiles.get("Loss").value.classList.toggle("bad", typeof value === "string");
     this.#tile("Time left", !ended && row?.remaining_seconds > 0 ? span(row.remaining_seconds) : "", "");
-    this.#tile("Throughput", ended ? "" : short(row?.tokens_per_second, " tokens/s") || short(row?.samples_per_second, " samples/s"), ended || !(row?.tokens_per_second >= 0) ? "" : short(row?.samples_per_second, " samples/s"));
+    const speeds = ended ? [] : [short(row?.tokens_per_second, " tokens/s"), short(row?.samples_per_second, " samples/s")].filter(Boolean);
+    this.#tile("Throughput", speeds[0] ?? "", speeds[1] ?? "");
     this.#tile("Step time", ended ? "" : span(row?.step_seconds), "");
     const until = run.ended ?? this.now;
     const times = run.ended === null ? `since ${when(run.started)}` : `${when(run.started)} to ${when(run.ended)}`;
@@ -94,7 +95,20 @@ function tile(name) {
 function about(run) {
   const { attempt, attempt_list: list } = run;
   const last = list.at(-1) ?? {};
-  return [attempt ? `attempt ${attempt}` : "", last.world_size > 1 ? plural(last.world_size, "rank") : "", last.host, last.framework, last.job_id && `job ${last.job_id}`, run.pinned && "pinned"].filter(Boolean).join(" · ");
+  const told = [
+    attempt && `attempt ${attempt}`,
+    last.world_size > 1 && plural(last.world_size, "rank"),
+    ...[last.host, last.framework],
+    last.job_id && `job ${last.job_id}`,
+    run.pinned && "pinned",
+  ];
+  return told.filter(Boolean).join(" · ");
+}
+
+// Of the last attempt, which begins behind the one before where it resumes from a checkpoint.
+function lastStep({ attempt_list: list, metrics }) {
+  const last = list.at(-1)?.attempt;
+  return metrics.reduce((highest, one) => (one.attempt === last && !(one.last_step <= highest) ? one.last_step : highest), undefined);
 }
 
 // The newest loss, of the lowest rank: that of training before others.

@@ -20,8 +20,13 @@ function ofEvents(events) {
   const time = Math.min(...events.map((one) => one.time));
   const ranks = events.map((one) => one.rank).filter(Number.isInteger);
   const who = ranks.length > 1 ? ` of ranks ${ranges(ranks)}` : ranks.length ? ` of rank ${ranks[0]}` : "";
-  const said = Object.entries(fields).slice(0, 4).map(([name, value]) => `${name} ${typeof value === "number" ? number(value) : typeof value === "object" ? JSON.stringify(value) : value}`);
+  const said = Object.entries(fields).slice(0, 4).map(([name, value]) => `${name} ${field(value)}`);
   return { step, time, text: `${kind}${who}${step === null ? "" : `, step ${step}`}${said.length ? `: ${said.join(", ")}` : ""}` };
+}
+
+function field(value) {
+  if (typeof value === "number") return number(value);
+  return typeof value === "object" ? JSON.stringify(value) : value;
 }
 
 function ofAlert({ alert, severity, summary, started, ended }) {

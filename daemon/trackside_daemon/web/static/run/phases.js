@@ -6,11 +6,11 @@ import { percent, span } from "/static/words.js";
 
 // Seconds by phase of some attempts, the most first.
 export function totals(attempts) {
-  const found = {};
+  const found = new Map();
   for (const { phases = {} } of attempts) {
-    for (const each of Object.values(phases)) for (const [phase, seconds] of Object.entries(each)) found[phase] = (found[phase] ?? 0) + seconds;
+    for (const [phase, seconds] of Object.values(phases).flatMap(Object.entries)) found.set(phase, (found.get(phase) ?? 0) + seconds);
   }
-  return Object.entries(found).filter(([, seconds]) => seconds > 0).sort(([, one], [, other]) => other - one);
+  return [...found].filter(([, seconds]) => seconds > 0).sort(([, one], [, other]) => other - one);
 }
 
 export function phases() {

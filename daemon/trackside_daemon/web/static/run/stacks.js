@@ -12,7 +12,8 @@ export class Stacks {
     this.said = h("p.quiet", { role: "status" });
     this.list = h("div");
     const close = h("button.small", { type: "button", onclick: () => this.#close() }, "Close");
-    this.root = h("section.card.run-stacks", { hidden: true, "aria-label": "Stacks" }, h("div.run-bar", {}, h("h2", {}, "Stacks"), close), this.said, this.list);
+    const bar = h("div.run-bar", {}, h("h2", {}, "Stacks"), close);
+    this.root = h("section.card.run-stacks", { hidden: true, "aria-label": "Stacks" }, bar, this.said, this.list);
   }
 
   told(live) {
@@ -45,6 +46,7 @@ export class Stacks {
 function rank({ rank: number, threads }, open) {
   const main = (name) => (name.startsWith("MainThread") ? 0 : 1);
   const names = Object.keys(threads).sort((one, other) => main(one) - main(other));
-  const each = names.map((name) => [h("h3", {}, name.replace(/ \d+$/, "")), h("pre", { tabindex: 0, "aria-label": `Stack of ${name}, rank ${number}` }, [...threads[name]].reverse().join("\n"))]);
+  const stack = (name) => h("pre", { tabindex: 0, "aria-label": `Stack of ${name}, rank ${number}` }, [...threads[name]].reverse().join("\n"));
+  const each = names.map((name) => [h("h3", {}, name.replace(/ \d+$/, "")), stack(name)]);
   return h("details", { open }, h("summary", {}, `Rank ${number}`, h("span.quiet", {}, ` ${threads[names[0]]?.at(-1) ?? ""}`)), each);
 }

@@ -22,14 +22,17 @@ export class Metrics {
 
   told({ metrics, attempt_list: list }) {
     const { ranks, attempt, filter } = this.chosen;
-    const lowest = Math.min(...metrics.map((one) => one.rank));
-    const wanted = metrics.filter((one) => (ranks !== "lowest" || one.rank === lowest) && (attempt === undefined || one.attempt === attempt) && one.key.toLowerCase().includes(filter.toLowerCase()));
+    const lowest = metrics.reduce((least, one) => Math.min(least, one.rank), Infinity);
+    const text = filter.toLowerCase();
+    const mine = (one) => (ranks !== "lowest" || one.rank === lowest) && (attempt === undefined || one.attempt === attempt);
+    const wanted = metrics.filter((one) => mine(one) && one.key.toLowerCase().includes(text));
     const places = new Map([...metrics.keys()].reverse().map((place) => [metrics[place].key, place]));
     wanted.sort((one, other) => isLoss(other.key) - isLoss(one.key) || places.get(one.key) - places.get(other.key) || one.rank - other.rank);
     this.root.hidden = !metrics.length;
     say(this.count, wanted.length > MOST ? `the first ${MOST} of ${wanted.length}; search a key above for others` : "");
     const tried = list.length > 1;
-    const heads = [["Key"], ...(tried ? [["Attempt", "number"]] : []), ["Rank", "number"], ...["Last", "Min", "Max", "Mean", "Count", "Non-finite"].map((text) => [text, "number"])];
+    const numbers = [...(tried ? ["Attempt"] : []), "Rank", "Last", "Min", "Max", "Mean", "Count", "Non-finite"];
+    const heads = [["Key"], ...numbers.map((name) => [name, "number"])];
     if (heads.length !== this.columns) this.#begin(heads);
     rows(this.body, wanted.slice(0, MOST), (one) => `${one.rank} ${one.attempt} ${one.key}`, (one) => line(one, tried));
   }
@@ -69,7 +72,8 @@ export function configuration() {
 
 function configured(pairs) {
   if (!pairs.length) return h("p.quiet", {}, "None told. Give it with trackside.init(config={…}).");
-  const lines = pairs.map(([name, value]) => h("tr", {}, h("th.name", { scope: "row" }, name), h("td.text.mono", {}, typeof value === "string" ? value : JSON.stringify(value))));
+  const said = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+  const lines = pairs.map(([name, value]) => h("tr", {}, h("th.name", { scope: "row" }, name), h("td.text.mono", {}, said(value))));
   return framed("Configuration", [["Name"], ["Value"]], h("tbody", {}, lines));
 }
 
@@ -101,15 +105,17 @@ function attempt(one) {
 function process(one) {
   const { hardware = {}, packages = {}, command = [] } = one;
   const gpus = hardware.gpus ?? [];
+  const kinds = [...new Set(gpus)].map((name) => `${gpus.filter((each) => each === name).length} × ${name}`);
   const facts = [
     ["Command", command.join(" ")],
     ["Directory", one.directory],
     ["Python", [one.python, one.platform].filter(Boolean).join(", ")],
-    ["Hardware", [hardware.cpus && plural(hardware.cpus, "CPU"), ...[...new Set(gpus)].map((name) => `${gpus.filter((each) => each === name).length} × ${name}`)].filter(Boolean).join(", ")],
+    ["Hardware", [hardware.cpus && plural(hardware.cpus, "CPU"), ...kinds].filter(Boolean).join(", ")],
     ["Packages", Object.entries(packages).map(([name, version]) => `${name} ${version}`).join(", ")],
   ].filter(([, text]) => text);
   if (!facts.length) return "";
-  return h("details", {}, h("summary", {}, "Command, packages"), h("dl.facts.run-process", {}, facts.map(([name, text]) => [h("dt", {}, name), h("dd.mono", {}, text)])));
+  const list = h("dl.facts.run-process", {}, facts.map(([name, text]) => [h("dt", {}, name), h("dd.mono", {}, text)]));
+  return h("details", {}, h("summary", {}, "Command, packages"), list);
 }
 
 // A part of the page: `of(run)` says what it is made of, and makes it where that is another.

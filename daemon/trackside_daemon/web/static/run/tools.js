@@ -22,14 +22,16 @@ export function tools(place, run, changed) {
   };
   const set = (changes) => {
     Object.assign(chosen, changes);
-    place.set(inAddress(chosen));
     changed(changes);
+    place.set(inAddress(chosen));
   };
   chosen.zoom = (from, to) => set({ from, to });
   const attempt = attempts(chosen, set);
-  const ranks = h("select", { onchange: () => set({ ranks: ranks.value }) }, ...Object.entries(RANKS).map(([value, text]) => h("option", { value, selected: value === chosen.ranks }, text)));
+  const ways = Object.entries(RANKS).map(([value, text]) => h("option", { value, selected: value === chosen.ranks }, text));
+  const ranks = h("select", { onchange: () => set({ ranks: ranks.value }) }, ...ways);
   const ranked = h("label", {}, "Ranks", ranks);
-  chosen.root = h("div.tools.run-tools", { role: "group", "aria-label": "What the charts show" }, axis(chosen, set), smoothing(chosen, set), logarithmic(chosen, set), ranked, attempt.root, filter(chosen, set));
+  const all = [axis(chosen, set), smoothing(chosen, set), logarithmic(chosen, set), ranked, attempt.root, filter(chosen, set)];
+  chosen.root = h("div.tools.run-tools", { role: "group", "aria-label": "What the charts show" }, all);
   chosen.told = (now) => {
     ranked.hidden = now.metrics.every((one) => one.rank === now.metrics[0].rank);
     attempt.told(now.attempt_list.map((one) => one.attempt));
