@@ -46,7 +46,7 @@ export class Picker {
       this.#show(runs, name);
       this.found(runs.length);
     } catch (problem) {
-      if (!mine.signal.aborted) say(this.said, problem instanceof TypeError ? "The daemon does not answer." : problem.message);
+      if (!mine.signal.aborted) say(this.said, problem.message);
     }
   }
 

@@ -1,7 +1,6 @@
 // Samples of a run as a file, every one of them, and a chart of them as a picture.
 
-import { ask, query } from "/static/api.js";
-import { runAddress } from "/static/app.js";
+import { Unreachable, ask, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { save } from "/static/charts/picture.js";
 import { h, say } from "/static/dom.js";
@@ -9,7 +8,7 @@ import { FORMS, LARGEST, count, estimate, fetchFile, fileName } from "/static/ex
 import { Ticks } from "/static/export/ticks.js";
 import { Window } from "/static/export/window.js";
 import { Picker } from "/static/picker.js";
-import { bytes } from "/static/words.js";
+import { bytes, runAddress } from "/static/words.js";
 
 export const title = "Export";
 
@@ -155,7 +154,7 @@ class Export {
     } catch (problem) {
       if (!mine.signal.aborted && !this.signal.aborted) {
         say(this.total, "");
-        say(this.about, problem.status === 404 ? "Nothing of this choice is there." : problem instanceof TypeError ? "The daemon does not answer." : problem.message);
+        say(this.about, problem.status === 404 ? "Nothing of this choice is there." : problem.message);
         this.button.disabled = true;
       }
     }
@@ -176,7 +175,7 @@ class Export {
       else this.#over(true);
       say(this.said, file ? `Done: ${bytes(file.size)}.` : "");
     } catch (problem) {
-      say(this.said, this.loading.signal.aborted ? "Cancelled." : problem instanceof TypeError ? "The daemon broke off, so there is no file." : problem.message);
+      say(this.said, this.loading.signal.aborted ? "Cancelled." : problem instanceof Unreachable ? "The daemon broke off, so there is no file." : problem.message);
     } finally {
       this.#busy(false);
     }
