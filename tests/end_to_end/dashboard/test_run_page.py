@@ -182,7 +182,7 @@ def test_zoom_ranks_and_axis_ask_for_what_they_show_and_stay_in_the_address(
 
     with page.expect_request(lambda request: of_loss(request.url) and asked(request.url)["by"] == ["time"]):
         page.get_by_role("button", name="Time", exact=True).click()
-    assert (asked(page.url)["by"], asked(page.url)["ranks"]) == (["time"], ["band"])
+    page.wait_for_url(lambda url: (asked(url).get("by"), asked(url).get("ranks")) == (["time"], ["band"]))
     expect(loss.locator(".plot")).to_have_attribute("aria-label", _with("loss by time"))
 
     with page.expect_download() as fetched:

@@ -37,8 +37,8 @@ async function open() {
   try {
     if (!Object.hasOwn(PAGES, parts[0])) throw new Error(`There is no page ${location.pathname}.`);
     const { title, show } = await reached(import(`/static/pages/${PAGES[parts[0]]}.js`));
-    const place = { parts: parts.slice(1), query: new URLSearchParams(location.search), set: (changes) => current === mine && set(changes), signal: ending.signal };
-    const shown = await show(place);
+    const query = new URLSearchParams(location.search);
+    const shown = await show({ parts: parts.slice(1), query, set: (changes) => current === mine && set(changes), signal: ending.signal });
     if (current !== mine) {
       shown.left?.();
       return;
