@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
     from processes import Daemon
 
 SEEN = """(hidden) => {
@@ -34,6 +34,13 @@ ROWS = """async () => {
   const focused = document.activeElement.textContent;
   list.remove();
   return [focused, added];
+}"""
+LEFT = """async () => {
+  const { confirmed } = await import("/static/confirm.js");
+  const page = new AbortController();
+  const answer = confirmed("Delete this run?", "It is gone then.", "Delete", page.signal);
+  page.abort();
+  return answer;
 }"""
 PAGES = ("/", "/compare", "/system", "/alerts", "/export")
 
@@ -111,6 +118,35 @@ def test_a_tab_that_nobody_sees_hears_nothing(daemon: Daemon, look: Callable[...
     expect(live).to_contain_text("Live")
 
 
+def test_a_request_that_is_lost_costs_no_token(start_daemon: Callable[..., Daemon], look: Callable[..., Page]) -> None:
+    page = look(start_daemon("--web.public-read"), "/system", amiss=("ERR_FAILED", "401"))
+    expect(page.get_by_role("heading", name="Host")).to_be_visible()
+    status = "**/api/v1/status"
+    refusal = {"error": {"reason": "token", "message": "the API needs a token"}}
+
+    def lost(route: Route) -> None:
+        if "authorization" in route.request.headers:
+            route.abort()
+        else:
+            route.fulfill(status=401, json=refusal)
+
+    page.route(status, lost)
+    expect(page.get_by_role("alert")).to_have_text("The daemon does not answer.")
+    page.unroute(status)
+    expect(page.get_by_role("alert")).to_be_hidden()
+
+    def answered(page: Page, *, token: bool) -> None:
+        page.wait_for_event(
+            "response",
+            lambda one: one.url.endswith("/status") and one.ok and ("authorization" in one.request.headers) is token,
+        )
+
+    page.route(status, lambda route: route.abort() if "authorization" in route.request.headers else route.continue_())
+    answered(page, token=False)
+    page.unroute(status)
+    answered(page, token=True)
+
+
 def test_a_fragment_opens_no_page_anew_and_an_odd_address_tells_so(daemon: Daemon, look: Callable[..., Page]) -> None:
     page = look(daemon, "/runs/100%", amiss=("404",))
     expect(page.get_by_role("alert")).to_contain_text("run '100%'")
@@ -142,4 +178,6 @@ def test_words_and_rows(daemon: Daemon, look: Callable[..., Page]) -> None:
         True,
         True,
     ]
+    assert page.evaluate(LEFT) is False
+    expect(page.get_by_role("dialog")).to_have_count(0)
     assert page.evaluate(ROWS) == ["button 3", 0]

@@ -48,7 +48,9 @@ export async function fetchApi(path, options = {}) {
     const reading = READING.has(options.method);
     const barred = problem.status === 401 ? problem.reason !== "token" : reading && problem instanceof Unreachable;
     if (!barred) throw problem;
-    const answer = await send(path, options);
+    const answer = await send(path, options).catch((other) => {
+      throw problem.status ? other : problem;
+    });
     if (reading) wanted = problem instanceof Unreachable && (await isOpen());
     return answer;
   }
