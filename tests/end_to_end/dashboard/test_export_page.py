@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from processes import Daemon
 
 TRAINING = """
-import trackside
+import time, trackside
 run = trackside.init("näme / <b>", id="run")
 for step in range(60):
+    time.sleep(0.002)  # so that no two have the same time
     run.push({"loss": float("nan") if step == 20 else 1 / (step + 1), "lr": 0.1, "x,y": step / 3}, step=step)
 """
 Samples = dict[tuple[int, str], list[tuple[int, float, float]]]

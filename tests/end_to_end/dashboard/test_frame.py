@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import signal
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import expect
@@ -10,9 +13,35 @@ from playwright.sync_api import expect
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
     from processes import Daemon
 
+SEEN = """(hidden) => {
+  Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+ROWS = """async () => {
+  const { h, rows } = await import("/static/dom.js");
+  const list = h("ul");
+  document.body.append(list);
+  const show = (...items) => rows(list, items, (one) => one, (one) => h("button", {}, `button ${one}`));
+  show(1, 2, 3);
+  list.lastChild.focus();
+  const moved = new MutationObserver(() => {});
+  moved.observe(list, { childList: true });
+  show(2, 3);
+  const added = moved.takeRecords().flatMap((one) => [...one.addedNodes]).length;
+  const focused = document.activeElement.textContent;
+  list.remove();
+  return [focused, added];
+}"""
+LEFT = """async () => {
+  const { confirmed } = await import("/static/confirm.js");
+  const page = new AbortController();
+  const answer = confirmed("Delete this run?", "It is gone then.", "Delete", page.signal);
+  page.abort();
+  return answer;
+}"""
 PAGES = ("/", "/compare", "/system", "/alerts", "/export")
 
 
@@ -41,3 +70,114 @@ def test_the_pages_are_reached_by_their_links_and_the_browsers_own_way_back(
     expect(page).to_have_title("Alerts · trackside")
     page.reload()
     expect(page.locator("#live")).to_contain_text("Live")
+
+
+def test_a_daemon_that_falls_silent_and_comes_back_with_another_token(
+    start_daemon: Callable[..., Daemon], look: Callable[..., Page], violations: Callable[[Page], list[str]]
+) -> None:
+    daemon = start_daemon()
+    page = look(daemon, "/system", amiss=("401", "ERR_"))
+    live, outage = page.locator("#live"), page.locator("#outage")
+    expect(live).to_contain_text("Live")
+    expect(outage).to_be_hidden()
+    daemon.process.send_signal(signal.SIGSTOP)
+    expect(outage).to_contain_text("trying on. The daemon says nothing.")
+    assert re.match(r"No news since \d\d-\d\d \d\d:\d\d:\d\d, ", outage.inner_text())
+    expect(live).to_have_text("Not live")
+    page.get_by_role("link", name="Compare").click()
+    expect(page.locator("nav [aria-current=page]")).to_have_text("Compare")
+    daemon.process.send_signal(signal.SIGCONT)
+    expect(live).to_contain_text("Live, ")
+    expect(outage).to_be_hidden()
+    expect(page.get_by_role("heading", name="Compare")).to_be_visible()
+
+    page.goto(f"{daemon.url}/?state=failed")
+    page.get_by_label("Name").fill("x")
+    expect(page).to_have_url(f"{daemon.url}/?name=x&state=failed")
+    daemon.stop()
+    expect(outage).to_contain_text("The daemon does not answer.")
+    again = start_daemon(f"--web.listen-address={urlsplit(daemon.url).netloc}")
+    notice = page.locator("main").get_by_role("alert")
+    expect(notice).to_contain_text("The daemon was restarted and has a new token")
+    expect(notice).to_contain_text(f"open {daemon.url}/?name=x&state=failed#token=TOKEN")
+    expect(outage).to_be_hidden()
+    assert violations(page) == []
+    page.goto(f"{daemon.url}/?name=x&state=failed#token={(again.directory / 'push.token').read_text().strip()}")
+    expect(live).to_contain_text("Live")
+    expect(page.get_by_label("Name")).to_have_value("x")
+
+
+def test_a_tab_that_nobody_sees_hears_nothing(daemon: Daemon, look: Callable[..., Page]) -> None:
+    page = look(daemon, "/system")
+    live = page.locator("#live")
+    expect(live).to_contain_text("Live")
+    with page.expect_event("requestfailed", lambda request: "/stream" in request.url):
+        page.evaluate(SEEN, True)
+    expect(live).to_have_text("Paused")
+    page.evaluate(SEEN, False)
+    expect(live).to_contain_text("Live")
+
+
+def test_a_request_that_is_lost_costs_no_token(start_daemon: Callable[..., Daemon], look: Callable[..., Page]) -> None:
+    page = look(start_daemon("--web.public-read"), "/system", amiss=("ERR_FAILED", "401"))
+    expect(page.get_by_role("heading", name="Host")).to_be_visible()
+    status = "**/api/v1/status"
+    refusal = {"error": {"reason": "token", "message": "the API needs a token"}}
+
+    def lost(route: Route) -> None:
+        if "authorization" in route.request.headers:
+            route.abort()
+        else:
+            route.fulfill(status=401, json=refusal)
+
+    page.route(status, lost)
+    expect(page.get_by_role("alert")).to_have_text("The daemon does not answer.")
+    page.unroute(status)
+    expect(page.get_by_role("alert")).to_be_hidden()
+
+    def answered(page: Page, *, token: bool) -> None:
+        page.wait_for_event(
+            "response",
+            lambda one: one.url.endswith("/status") and one.ok and ("authorization" in one.request.headers) is token,
+        )
+
+    page.route(status, lambda route: route.abort() if "authorization" in route.request.headers else route.continue_())
+    answered(page, token=False)
+    page.unroute(status)
+    answered(page, token=True)
+
+
+def test_a_fragment_opens_no_page_anew_and_an_odd_address_tells_so(daemon: Daemon, look: Callable[..., Page]) -> None:
+    page = look(daemon, "/runs/100%", amiss=("404",))
+    expect(page.get_by_role("alert")).to_contain_text("run '100%'")
+    page.goto(f"{daemon.url}/system")
+    heading = page.get_by_role("heading", name="System")
+    heading.evaluate("heading => heading.mine = true")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{daemon.url}/system#main")
+    expect(page.locator("main")).to_be_focused()
+    assert heading.evaluate("heading => heading.mine")
+
+
+def test_words_and_rows(daemon: Daemon, look: Callable[..., Page]) -> None:
+    page = look(daemon)
+    words = "import('/static/words.js')"
+    assert page.evaluate(
+        f"{words}.then(({{ number }}) => ['constructor', 'nan', 'inf', Infinity, 2].map((one) => number(one)))"
+    ) == [
+        "constructor",
+        "NaN",
+        "∞",
+        "∞",
+        "2",
+    ]
+    assert page.evaluate(
+        f"{words}.then(({{ real }}) => [real('constructor') === undefined, Number.isNaN(real('nan'))])"
+    ) == [
+        True,
+        True,
+    ]
+    assert page.evaluate(LEFT) is False
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert page.evaluate(ROWS) == ["button 3", 0]

@@ -216,7 +216,7 @@ def test_zoom_ranks_and_axis_ask_for_what_they_show_and_stay_in_the_address(
         lambda request: of_loss(request.url, zoomed=False) and asked(request.url)["by"] == ["time"]
     ):
         page.get_by_role("button", name="Time", exact=True).click()
-    eventually(lambda: (asked(page.url).get("by"), asked(page.url).get("ranks")) == (["time"], ["band"]))
+    page.wait_for_url(lambda url: (asked(url).get("by"), asked(url).get("ranks")) == (["time"], ["band"]))
     expect(loss.locator(".plot")).to_have_attribute("aria-label", _with("loss by time"))
 
     with page.expect_download() as fetched:

@@ -4,8 +4,8 @@ import { h } from "/static/dom.js";
 
 let count = 0;
 
-// True once *verb* is chosen; false when not.
-export function confirmed(question, explanation, verb) {
+// True once *verb* is chosen; false when not, or once *signal* ends the page that asks.
+export function confirmed(question, explanation, verb, signal) {
   count += 1;
   const [named, described] = [`question-${count}`, `explanation-${count}`];
   return new Promise((resolve) => {
@@ -21,6 +21,7 @@ export function confirmed(question, explanation, verb) {
       dialog.remove();
       resolve(dialog.returnValue === "yes");
     };
+    signal.addEventListener("abort", close(""), { once: true });
     document.body.append(dialog);
     dialog.showModal();
   });

@@ -29,15 +29,14 @@ function filled(element, classes, properties, children) {
 // row, an element, and gives it a method `told(item)`.
 export function rows(parent, items, key, make) {
   const old = parent.rowsByKey ?? new Map();
-  const now = new Map();
+  const now = new Map(items.map((item) => [key(item), old.get(key(item)) ?? make(item)]));
+  // First of all, or those behind it would be moved, and lose the focus.
+  for (const [name, row] of old) if (!now.has(name)) row.remove();
   items.forEach((item, place) => {
-    const name = key(item);
-    const row = old.get(name) ?? make(item);
-    now.set(name, row);
+    const row = now.get(key(item));
     if (parent.children[place] !== row) parent.insertBefore(row, parent.children[place] ?? null);
     row.told?.(item);
   });
-  for (const [name, row] of old) if (!now.has(name)) row.remove();
   parent.rowsByKey = now;
 }
 

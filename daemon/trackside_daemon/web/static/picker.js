@@ -47,7 +47,7 @@ export class Picker {
       this.#show(runs, name);
       this.found(runs.length);
     } catch (problem) {
-      if (!mine.signal.aborted) say(this.said, problem instanceof TypeError ? "The daemon does not answer." : problem.message);
+      if (!mine.signal.aborted) say(this.said, problem.message);
     }
     this.signal.throwIfAborted();
   }

@@ -1,18 +1,21 @@
 // How numbers are told. What was not measured is an empty text.
 
-const NONFINITE = { nan: "NaN", inf: "∞", "-inf": "−∞" };
+const NONFINITE = new Map([["nan", { value: NaN, text: "NaN" }], ["inf", { value: Infinity, text: "∞" }], ["-inf", { value: -Infinity, text: "−∞" }]]);
 const PREFIXES = ["", "k", "M", "G", "T", "P"];
+
+// The address of a run's page.
+export function runAddress(id) {
+  return `/runs/${encodeURIComponent(id)}`;
+}
 
 // A number of the API: NaN and infinities come as texts.
 export function real(value) {
-  if (typeof value === "number") return value;
-  return { nan: NaN, inf: Infinity, "-inf": -Infinity }[value];
+  return typeof value === "number" ? value : NONFINITE.get(value)?.value;
 }
 
 export function number(value, digits = 5) {
   if (value === undefined || value === null) return "";
-  if (value in NONFINITE) return NONFINITE[value];
-  if (!Number.isFinite(value)) return NONFINITE[String(value).toLowerCase().replace("inity", "")] ?? String(value);
+  if (!Number.isFinite(value)) return NONFINITE.get(String(value).toLowerCase().replace("inity", ""))?.text ?? String(value);
   const size = Math.abs(value);
   if (value === 0 || Number.isInteger(value) && size < 1e9) return String(value);
   if (size >= 1e-3 && size < 1e6) return String(Number(value.toPrecision(digits)));
@@ -51,14 +54,15 @@ export function span(seconds) {
   return `${Math.floor(minutes / 1440)} d ${Math.floor((minutes % 1440) / 60)} h`;
 }
 
-// When, of Unix seconds: the time alone when it was today.
+// When, of Unix seconds. Always with the day: what was written yesterday may still be on a page; with the year when it is
+// another.
 export function when(seconds) {
   if (!Number.isFinite(seconds)) return "";
   const date = new Date(1000 * seconds);
   const two = (one) => String(one).padStart(2, "0");
   const time = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
-  if (date.toDateString() === new Date().toDateString()) return time;
-  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${time}`;
+  const year = date.getFullYear() === new Date().getFullYear() ? "" : `${date.getFullYear()}-`;
+  return `${year}${two(date.getMonth() + 1)}-${two(date.getDate())} ${time}`;
 }
 
 // How long ago, as of `now`, the daemon's clock.

@@ -1,6 +1,6 @@
 // The alerts that fire or have fired, the newest first, of those that are asked for.
 
-import { Refusal, ask, query } from "/static/api.js";
+import { ask, query } from "/static/api.js";
 import { alone } from "/static/alerts/alone.js";
 import { runLink, state } from "/static/alerts/words.js";
 import { h, rows, say } from "/static/dom.js";
@@ -52,7 +52,7 @@ export function history(place) {
       if (place.signal.aborted) return;
       table.hidden = more.hidden = true;
       none.hidden = false;
-      say(none, problem instanceof Refusal ? problem.message : "The daemon does not answer.");
+      say(none, problem.message);
     }
   });
   return { root: h("div", {}, tools, none, table, more), load };

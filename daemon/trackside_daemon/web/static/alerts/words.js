@@ -1,8 +1,7 @@
 // How alerts, their values and their times are told, on all pages about them.
 
-import { runAddress } from "/static/app.js";
 import { h } from "/static/dom.js";
-import { ago, bytes, number, percent, real, span, when } from "/static/words.js";
+import { ago, bytes, number, percent, real, runAddress, span, when } from "/static/words.js";
 
 const MOMENTS = new Set(["last_push", "since"]);
 const TITLES = {

@@ -162,7 +162,7 @@ export class Chart {
 
   #failed(problem, mine) {
     if (this.loading !== mine) return;
-    say(this.note, problem instanceof TypeError ? "The daemon does not answer." : problem.message);
+    say(this.note, problem.message);
     this.note.hidden = false;
   }
 

@@ -1,11 +1,10 @@
 // The tables of a comparison: what the runs came to, and what they were started with.
 
-import { runAddress } from "/static/app.js";
 import { best } from "/static/compare/sums.js";
 import { settings } from "/static/compare/settings.js";
 import { h } from "/static/dom.js";
 import { dot } from "/static/picker.js";
-import { number, plural, span } from "/static/words.js";
+import { number, plural, runAddress, span } from "/static/words.js";
 
 const LONG = 160; // Letters; more are scrolled.
 const ABOUT = [["Run"], ["State"], ["Steps", "number"], ["Took", "number"]];

@@ -1,6 +1,6 @@
 // A file of a run's samples: how many it has, about how large it is, and how it comes.
 
-import { fetchApi, query } from "/static/api.js";
+import { fetchApi, query, reached } from "/static/api.js";
 
 export const FORMS = {
   csv: ["CSV", "A line a push, a column a key, for a table."],
@@ -41,7 +41,7 @@ export async function fetchFile(choice, told, signal) {
   let size = 0;
   const reader = answer.body.getReader();
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reached(reader.read());
     if (done) return new Blob(parts, { type: answer.headers.get("Content-Type") });
     parts.push(value);
     size += value.length;

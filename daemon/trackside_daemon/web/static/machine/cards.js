@@ -1,10 +1,9 @@
 // The GPUs one by one, with all that is known of them: `now` as in the overview, `about` as in the daemon's status.
 
-import { runAddress } from "/static/app.js";
 import { h, rows, say } from "/static/dom.js";
 import { degrees, limits, watts } from "/static/machine/gpus.js";
 import { badge, facts, renew } from "/static/parts.js";
-import { bytes, percent, plural } from "/static/words.js";
+import { bytes, percent, plural, runAddress } from "/static/words.js";
 
 export function gpuCards() {
   const list = h("ul.cards.plain");

@@ -1,9 +1,8 @@
 // The GPUs at a glance: a small tile each, eight in a row as they are in a machine.
 
-import { runAddress } from "/static/app.js";
 import { h, rows, say } from "/static/dom.js";
 import { badge, bar, renew } from "/static/parts.js";
-import { percent } from "/static/words.js";
+import { percent, runAddress } from "/static/words.js";
 
 const MANY = 16;
 const GIB = 1024 ** 3;

@@ -8,7 +8,7 @@ import { when } from "/static/words.js";
 const SECONDS = 600;
 const ASKED = "For ten minutes the daemon closes the driver's device files and measures no GPU; its alerts about GPUs rest. Trainings go on.";
 
-export function pausing(changed) {
+export function pausing(changed, signal) {
   const words = h("p.quiet", { role: "status" });
   const holders = h("p.warn", { role: "alert", hidden: true });
   const pause = h("button", { type: "button", onclick: () => act(stop) }, "Pause reading");
@@ -26,7 +26,7 @@ export function pausing(changed) {
   }
 
   async function stop() {
-    if (!(await confirmed("Pause reading the GPUs?", ASKED, "Pause"))) return;
+    if (!(await confirmed("Pause reading the GPUs?", ASKED, "Pause", signal))) return;
     const answer = await post("gpu/pause", { for: SECONDS });
     const others = answer.holders.map((one) => `${one.name} (${one.pid})`).join(", ");
     warn([!answer.released && "The driver hangs, and holds on to the daemon's own worker.", others && `Still held by ${others}.`].filter(Boolean).join(" "));

@@ -1,8 +1,7 @@
 // The processes of the trainings on this machine, by run and rank.
 
-import { runAddress } from "/static/app.js";
 import { h, rows, say } from "/static/dom.js";
-import { bytes, number, when } from "/static/words.js";
+import { bytes, number, runAddress, when } from "/static/words.js";
 
 const STATES = { R: "running", S: "sleeping", D: "waiting for a device", Z: "zombie", T: "stopped", t: "traced", I: "idle", X: "dead" };
 const HEADS = ["Rank", "Process", "Role", "State", ["Memory"], ["CPU time"], ["Threads", "wide"], [" Started", "wide"]];

@@ -94,7 +94,7 @@ export function ended(place, choice, counted) {
     pin: (run) => attempt(refused, () => post(`runs/${encodeURIComponent(run.id)}/pin`, { pinned: !run.pinned })).then(load),
     async delete(run) {
       const text = `All its samples, events and alerts go with it, and cannot be brought back. It is ${run.name}.`;
-      if (!(await confirmed("Delete this run?", text, "Delete"))) return;
+      if (!(await confirmed("Delete this run?", text, "Delete", place.signal))) return;
       await attempt(refused, async () => {
         await remove(`runs/${encodeURIComponent(run.id)}`);
         choice.forget(run.id);

@@ -1,9 +1,8 @@
 // One run that has ended, as a row: `acts` are what its buttons do, `tag`, `pin` and `delete`.
 
-import { runAddress } from "/static/app.js";
 import { h, say } from "/static/dom.js";
 import { badge, renew } from "/static/parts.js";
-import { number, span, when } from "/static/words.js";
+import { number, runAddress, span, when } from "/static/words.js";
 
 export function endedRow(first, choice, acts) {
   let run = first;

@@ -1,9 +1,8 @@
 // The worst of the alerts that fire; all of them are on the page of alerts.
 
-import { runAddress } from "/static/app.js";
 import { h, rows, say } from "/static/dom.js";
 import { badge } from "/static/parts.js";
-import { ago } from "/static/words.js";
+import { ago, runAddress } from "/static/words.js";
 
 const MOST = 5;
 // So many does the overview tell at most.

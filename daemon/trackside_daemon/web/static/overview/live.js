@@ -1,9 +1,8 @@
 // The runs that live: one line each, which becomes a card where the window is narrow.
 
-import { runAddress } from "/static/app.js";
 import { h, rows, say, sparkline } from "/static/dom.js";
 import { badge, bar, renew } from "/static/parts.js";
-import { ago, number, percent, plural, real, short, span } from "/static/words.js";
+import { ago, number, percent, plural, real, runAddress, short, span } from "/static/words.js";
 
 const SILENT_STATES = new Set(["stalled", "lost"]);
 

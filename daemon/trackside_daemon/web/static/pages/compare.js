@@ -1,13 +1,12 @@
 // Runs beside each other: each key that they share as one chart, what they came to, and what they were started with.
 
 import { ask } from "/static/api.js";
-import { runAddress } from "/static/app.js";
 import { Charts } from "/static/compare/charts.js";
 import { Results } from "/static/compare/results.js";
 import { common, sums } from "/static/compare/sums.js";
 import { h, say } from "/static/dom.js";
 import { Picker, dot, labels } from "/static/picker.js";
-import { plural } from "/static/words.js";
+import { plural, runAddress } from "/static/words.js";
 
 export const title = "Compare";
 

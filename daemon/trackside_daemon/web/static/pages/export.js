@@ -1,14 +1,13 @@
 // Samples of a run as a file, every one of them, and a chart of them as a picture.
 
-import { ask } from "/static/api.js";
-import { runAddress } from "/static/app.js";
+import { Unreachable, ask } from "/static/api.js";
 import { h, say } from "/static/dom.js";
 import { Drawing } from "/static/export/drawing.js";
 import { FORMS, LARGEST, count, estimate, fetchFile, fileName } from "/static/export/file.js";
 import { Ticks } from "/static/export/ticks.js";
 import { Window } from "/static/export/window.js";
 import { Picker } from "/static/picker.js";
-import { bytes } from "/static/words.js";
+import { bytes, runAddress } from "/static/words.js";
 
 export const title = "Export";
 
@@ -158,7 +157,7 @@ class Export {
     } catch (problem) {
       if (!mine.signal.aborted && !this.signal.aborted) {
         say(this.total, "");
-        say(this.about, problem.status === 404 ? "Nothing of this choice is there." : problem instanceof TypeError ? "The daemon does not answer." : problem.message);
+        say(this.about, problem.status === 404 ? "Nothing of this choice is there." : problem.message);
         this.some = false;
       }
     }
@@ -184,7 +183,7 @@ class Export {
       else this.#over(true);
       say(this.said, file ? `Done: ${bytes(file.size)}.` : "");
     } catch (problem) {
-      say(this.said, this.loading.signal.aborted ? "Cancelled." : problem instanceof TypeError ? "The daemon broke off, so there is no file." : problem.message);
+      say(this.said, this.loading.signal.aborted ? "Cancelled." : problem instanceof Unreachable ? "The daemon broke off, so there is no file." : problem.message);
     } finally {
       this.#busy(false);
     }

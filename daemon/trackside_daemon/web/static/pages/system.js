@@ -15,7 +15,7 @@ const EVERY_MS = 2000;
 export function show(place) {
   const [host, gpus, processes, daemon] = [hostWhole(), gpuCards(), processTable(), daemonItself()];
   const wrong = h("p.bad", { role: "alert", hidden: true });
-  const pause = pausing(() => load());
+  const pause = pausing(() => load(), place.signal);
   const body = h(
     "div",
     { hidden: true },
@@ -45,7 +45,7 @@ export function show(place) {
       wrong.hidden = true;
     } catch (problem) {
       if (place.signal.aborted || problem.status === 401) return;
-      say(wrong, problem instanceof TypeError ? "The daemon does not answer." : problem.message);
+      say(wrong, problem.message);
       wrong.hidden = false;
     }
   }
