@@ -132,6 +132,7 @@ def test_a_view_is_kept_in_the_address_and_goes_on_with_a_run_that_lives(
     page.get_by_label("Log scale").check()
     page.get_by_label("Keys with").fill("LOSS")
     expect(page.locator(".charts h3")).to_have_text(["loss", "eval/loss"])
+    expect(page).to_have_url(re.compile("LOSS"))  # written a moment later
     page.reload()
     expect(page.locator(".charts h3")).to_have_text(["loss", "eval/loss"])
     assert (page.get_by_role("combobox", name="By").input_value(), page.get_by_label("Log scale").is_checked()) == (

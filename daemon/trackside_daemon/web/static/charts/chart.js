@@ -1,6 +1,6 @@
 // One chart: lines over steps or time, which are loaded when it is seen, as many points as it has pixels.
 
-import { named, whenChanged } from "/static/charts/colors.js";
+import { whenChanged } from "/static/charts/colors.js";
 import { clock, columns, joined, placeOf, smoothed } from "/static/charts/lines.js";
 import { Legend } from "/static/charts/legend.js";
 import { options, valuesAt } from "/static/charts/plot.js";
