@@ -159,8 +159,10 @@ class Api(BaseHTTPRequestHandler):
                 }
                 texts: dict[str, Any] = dict(query)
                 self._json({"runs": reader.runs(connection, reader.Filter(**texts, **numbers))})
-            elif path[0] in {"events", "alerts"}:
-                self._json({path[0]: getattr(reader, path[0])(connection, uid)})
+            elif path[0] == "events":
+                self._json({"events": reader.events(connection, uid)})
+            elif path[0] == "alerts":
+                self._json({"alerts": reader.alerts(connection, reader.AlertFilter(uid))})
             elif len(path) == 2 and self.command == "GET":
                 self._json(reader.run(connection, uid))
         if path == ["import"]:

@@ -211,6 +211,7 @@ def colours(app: Top, word: str) -> set[int | None]:
 
 def test_severities_have_colours_of_the_terminal_s_palette(fake: Fake) -> None:
     async def play(pilot: Pilot[None], app: Top) -> None:
+        await until(pilot, lambda: all(colours(app, word) for word in PALETTE))
         assert {word: colours(app, word) - {None} for word in PALETTE} == {
             word: {number} for word, number in PALETTE.items()
         }
@@ -223,6 +224,7 @@ def test_without_colour_severity_is_a_word(fake: Fake, monkeypatch: pytest.Monke
     monkeypatch.setenv(name, value)
 
     async def play(pilot: Pilot[None], app: Top) -> None:
+        await until(pilot, lambda: all(colours(app, word) for word in PALETTE))
         assert [colours(app, word) for word in PALETTE] == [{None}] * 4
         assert "critical NonFinite" in text(app, "alerts")
         assert "1 critical +1" in text(app, "runs")

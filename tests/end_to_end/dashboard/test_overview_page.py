@@ -159,6 +159,7 @@ def test_what_has_ended_is_listed_and_found(
     page.get_by_role("button", name="Show more").click()
     page.get_by_role("button", name="Only tag base line").first.click()
     expect(rows).to_have_count(3)
+    expect(page).to_have_url(re.compile("tag="))  # written a moment later
     page.reload()
     expect(page.get_by_role("searchbox", name="Tag")).to_have_value("base line")
     expect(rows).to_have_count(3)
