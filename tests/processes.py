@@ -115,11 +115,7 @@ class Daemon:
         """Send a signal, and wait for the end; the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        status = self.process.wait(DEADLINE)
-        self._reader.join(DEADLINE)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-        return status
+        return ended(self.process, self._reader)
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -138,6 +134,25 @@ OURS = {"TRACKSIDE_SPOOL", "TRACKSIDE_NVML_LOCK"}
 def command(*arguments: str) -> list[str]:
     """The `trackside` command as this Python has it."""
     return [sys.executable, "-m", "trackside_daemon", *arguments]
+
+
+def ended(process: subprocess.Popen[str], reader: threading.Thread) -> int:
+    """Wait for a process whose complaints a thread reads; the exit status."""
+    status = process.wait(DEADLINE)
+    reader.join(DEADLINE)
+    assert process.stderr is not None
+    process.stderr.close()
+    return status
+
+
+def terminated(process: subprocess.Popen[Any]) -> None:
+    """Ask a process to end, and kill it if it does not."""
+    process.terminate()
+    try:
+        process.wait(DEADLINE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def clean_environ(more: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import DEADLINE, clean_environ
+from processes import DEADLINE, clean_environ, ended
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,11 +103,7 @@ class Service:
         """Kill it, unless it has ended; the exit status."""
         if self.process.poll() is None:
             self.process.kill()
-        status = self.process.wait(DEADLINE)
-        self._reader.join(DEADLINE)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-        return status
+        return ended(self.process, self._reader)
 
     def _read(self) -> None:
         assert self.process.stderr is not None

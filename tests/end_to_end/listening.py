@@ -7,7 +7,7 @@ import subprocess
 import threading
 
 import pytest
-from processes import DEADLINE
+from processes import DEADLINE, ended, terminated
 
 
 class Listening:
@@ -35,15 +35,8 @@ class Listening:
 
     def stop(self) -> None:
         """End the process."""
-        self.process.terminate()
-        try:
-            self.process.wait(DEADLINE)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self._reader.join(DEADLINE)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
+        terminated(self.process)
+        ended(self.process, self._reader)
 
     def _read(self) -> None:
         assert self.process.stderr is not None

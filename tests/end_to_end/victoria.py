@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 from end_to_end.queries import Queries
-from processes import DEADLINE, eventually
+from processes import DEADLINE, eventually, terminated
 
 
 class Victoria(Queries):
@@ -62,12 +62,7 @@ class Victoria(Queries):
 
     def stop(self) -> None:
         """End the process."""
-        self.process.terminate()
-        try:
-            self.process.wait(DEADLINE)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        terminated(self.process)
 
     def _port(self) -> int | None:
         """Where it listens, which its log does not say of port 0."""
