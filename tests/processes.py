@@ -130,6 +130,8 @@ class Daemon:
 OURS = {"TRACKSIDE_SPOOL", "TRACKSIDE_NVML_LOCK"}
 """What a test's daemon shares with nothing else on this machine."""
 
+STRANGE = ("TRACKSIDE_", "SLURM_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "COLORTERM", "TEXTUAL")
+
 
 def command(*arguments: str) -> list[str]:
     """The `trackside` command as this Python has it."""
@@ -156,6 +158,9 @@ def terminated(process: subprocess.Popen[Any]) -> None:
 
 
 def clean_environ(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This environment without what would lead a daemon or a client elsewhere, but for `OURS`; and *more*."""
-    strange = {name for name in os.environ if name.startswith(("TRACKSIDE_", "SLURM_", "COLUMNS", "LINES"))} - OURS
+    """This environment without what would lead a daemon or a client elsewhere, but for `OURS`; and *more*.
+
+    What a terminal is like, its size and its colours, is not this one's either: CI may well have NO_COLOR.
+    """
+    strange = {name for name in os.environ if name.startswith(STRANGE)} - OURS
     return {**{name: value for name, value in os.environ.items() if name not in strange}, **(more or {})}

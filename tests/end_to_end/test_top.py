@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -91,6 +92,7 @@ def terminal(place: Path) -> Iterator[Callable[..., Terminal]]:
 
     yield start
     for one in started:
+        sys.stdout.write(one.screen("-e"))  # what was seen last, should the test have failed
         one.end()
 
 
@@ -118,7 +120,7 @@ def test_a_training_is_watched_through_its_trouble_and_a_restart_of_the_daemon(
     assert training.stdin is not None
     training.stdin.write("\n")
     training.stdin.flush()
-    eventually(lambda: re.search(r"\x1b\[31m(\x1b\[\d+m)*critical", top.screen("-e")))  # bold or not, as tmux orders it
+    eventually(lambda: re.search(r"\x1b\[([\d;]+;)?31m(\x1b\[[\d;]+m)*critical", top.screen("-e")))  # bold or not
 
     top.press("s")
     eventually(lambda: top.shows(r"^saved .*trackside-top-"))
