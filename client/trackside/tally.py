@@ -10,7 +10,7 @@ from math import fsum, isfinite
 from typing import TYPE_CHECKING, Any
 
 from trackside.phases import Times
-from trackside.wire import DURATION_BUCKETS, Histogram, Totals
+from trackside.wire import DURATION_BUCKETS, Histogram, Totals, Waits
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -93,7 +93,8 @@ class Tally:
         """Follow the training into a phase or out of it."""
         self.times.take(time, mark)
         if mark.waited is not None:
-            self.totals.data_wait = _observe(self.totals.data_wait, max(0, mark.waited) / 1e9, 1)
+            self.totals.data_wait = self.totals.data_wait or Waits(_none(), 0.0)
+            _observe(self.totals.data_wait, max(0, mark.waited) / 1e9, 1)
 
     def reckon(self, time: int) -> None:
         """Bring the seconds by phase up to *time*."""
@@ -135,7 +136,8 @@ class Tally:
         elif step > self.step:
             spent = time - self._began - (self.times.paused - self._paused)
             seconds = max(0, spent) / 1e9  # of two threads, one may overtake
-            self.totals.step_duration = _observe(self.totals.step_duration, seconds, step - self.step)
+            self.totals.step_duration = self.totals.step_duration or Histogram(_none(), 0.0)
+            _observe(self.totals.step_duration, seconds, step - self.step)
         if step > self._highest:
             self.totals.steps = min(self.totals.steps + step - self._highest, _INT64 - 1)
             self._highest = step
@@ -180,11 +182,13 @@ def _has_room(known: dict[str, Any], key: str) -> bool:
     return key in known or (len(known) < KEYS and len(key) <= KEY_LENGTH)
 
 
-def _observe(durations: Histogram | None, seconds: float, times: int) -> Histogram:
-    """*durations* with some more, that took *seconds* together."""
-    if durations is None:
-        durations = Histogram([0] * (len(DURATION_BUCKETS) + 1), 0.0)
+def _observe(durations: Histogram, seconds: float, times: int) -> None:
+    """Count some more, that took *seconds* together."""
     bucket = bisect_left(DURATION_BUCKETS, seconds / times)
     durations.counts[bucket] = min(durations.counts[bucket] + times, _INT64 - 1)
     durations.sum += seconds
-    return durations
+
+
+def _none() -> list[int]:
+    """The counts of a histogram in which nothing was observed."""
+    return [0] * (len(DURATION_BUCKETS) + 1)

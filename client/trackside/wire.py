@@ -124,6 +124,59 @@ class Histogram(msgspec.Struct, omit_defaults=True):
     sum: Amount
 
 
+class Waits(Histogram, omit_defaults=True):
+    """Waits for batches of data; *first* are those for the first batch of each epoch, which are none of the others."""
+
+    first: Histogram | None = None
+
+
+class Memory(msgspec.Struct, omit_defaults=True):
+    """A GPU's memory as PyTorch's allocator in this process has it (torch.cuda.memory_stats), in bytes.
+
+    Attributes:
+        allocated: In use by tensors; ``reserved`` is what the allocator holds.
+        peak: The most that was allocated since the session began, as it was seen at steps.
+        out_of_memory: How often an allocation has failed.
+    """
+
+    allocated: Count = 0
+    reserved: Count = 0
+    peak: Count = 0
+    out_of_memory: Count = 0
+
+
+class Device(msgspec.Struct, omit_defaults=True):
+    """What the GPUs of a rank did.
+
+    Attributes:
+        phases: Seconds by phase that they worked on it, by CUDA events.
+        memory: By the GPU's UUID; a state and no total.
+        flops: Floating-point operations of the model, where the run knows how many a step or a token takes.
+        peak_flops: What they could do at most, in FLOP/s, if the user has said.
+    """
+
+    phases: dict[str, Amount] = {}
+    memory: dict[str, Memory] = {}
+    flops: Amount | None = None
+    peak_flops: Amount | None = None
+
+
+class Saves(msgspec.Struct, omit_defaults=True):
+    """Checkpoints.
+
+    Attributes:
+        count: How many were written.
+        duration: How long each took of which it is known.
+        bytes: The last one's size, if it was told.
+        at: When the last one was written, in Unix seconds.
+    """
+
+    count: Count = 0
+    duration: Histogram | None = None
+    bytes: Count | None = None
+    at: Amount | None = None
+
+
 class Totals(msgspec.Struct, omit_defaults=True):
     """A session's cumulative totals: sent whole with every batch, so that a daemon restart is a gap and not a reset.
 
@@ -142,6 +195,10 @@ class Totals(msgspec.Struct, omit_defaults=True):
             they sum to the time since the session began.
         data_wait: How long the training waited for each batch of data.
         paused: Seconds of evaluation and checkpoints, and of what was nested in them, up to the first push of the step.
+        device: What its GPUs did; None where nothing is known of it.
+        saves: Its checkpoints; None before the first.
+
+    It has 15 fields, which is all that a map of the old bytes has room for: what more there is goes into one of them.
     """
 
     pushes: Count = 0
@@ -155,8 +212,10 @@ class Totals(msgspec.Struct, omit_defaults=True):
     nonfinite: dict[str, Count] = {}
     step_duration: Histogram | None = None
     phases: dict[str, Amount] = {}
-    data_wait: Histogram | None = None
+    data_wait: Waits | None = None
     paused: Amount = 0.0
+    device: Device | None = None
+    saves: Saves | None = None
 
 
 class About(msgspec.Struct, frozen=True, omit_defaults=True):

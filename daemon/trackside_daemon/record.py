@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from trackside.wire import Block, Hello
-
+T = TypeVar("T")
 
 ENDS = ("failed", "lost", "stopped", "finished")
 """How a rank, an attempt or a run can have ended. Of several ranks the first of these is how their run has."""
@@ -28,9 +28,9 @@ PHASE_BYTES = 512
 """A client tells no more phases, nor longer names."""
 
 
-def bounded(phases: Mapping[str, float]) -> dict[str, float]:
-    """Those of what a session tells that a client can tell."""
-    return dict(islice((one for one in phases.items() if len(one[0].encode()) <= PHASE_BYTES), PHASES))
+def bounded(told: Mapping[str, T]) -> dict[str, T]:
+    """Those of what a session tells by phase or by device that a client can tell."""
+    return dict(islice((one for one in told.items() if len(one[0].encode()) <= PHASE_BYTES), PHASES))
 
 
 @dataclass(frozen=True, slots=True)

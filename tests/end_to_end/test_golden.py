@@ -18,13 +18,17 @@ from trackside.wire import (
     Block,
     Bye,
     Clock,
+    Device,
     Envelope,
     Hello,
     Histogram,
     Identity,
+    Memory,
     Pushes,
     Room,
+    Saves,
     Totals,
+    Waits,
     encode,
 )
 from trackside_daemon.about import BUILD_INFO, RELOADED, RELOADED_AT
@@ -79,7 +83,16 @@ NOW = Moment(wall=WALL / SECOND, monotonic=5_000.0)
 GIB = 1024**3
 #: The newest of each key, by rank.
 VALUES = (
-    {"loss": 2.25, "accuracy": 0.5, "lr": 3e-4, "grad_norm": 1.5, "epoch": 1, "eval/loss": 2.5, 'a "b"\\\n': -1e-9},
+    {
+        "loss": 2.25,
+        "accuracy": 0.5,
+        "lr": 3e-4,
+        "grad_norm": 1.5,
+        "epoch": 1,
+        "grad_norm_local_squared": 1.125,
+        "eval/loss": 2.5,
+        'a "b"\\\n': -1e-9,
+    },
     {"loss": math.nan, "accuracy": 0.25, "lr": 3e-4, "grad_norm": math.inf, "epoch": 1, "eval/loss": 1e22},
 )
 
@@ -208,7 +221,18 @@ def _said_by(rank: int) -> Iterator[list[bytes]]:
         spooled=rank,
         step_duration=Histogram([0] * 7 + [3] + [0] * (len(DURATION_BUCKETS) - 7), 0.375),
         phases={"other": 0.25, "data": 0.125, "eval": 599.625},
-        data_wait=Histogram([0] * 5 + [4] + [0] * (len(DURATION_BUCKETS) - 5), 0.125),
+        data_wait=Waits(
+            *([0] * 5 + [4] + [0] * (len(DURATION_BUCKETS) - 5), 0.125),
+            first=Histogram([0] * 8 + [1] + [0] * (len(DURATION_BUCKETS) - 8), 0.5),
+        ),
+        device=Device(
+            phases={"forward": 0.0625, "backward": 0.125, "optimizer": 0.03125},
+            memory={f"GPU-{rank:08}-0000-0000-0000-000000000000": Memory(8 * GIB, 12 * GIB, 10 * GIB, rank)},
+            flops=1.5e15,
+        ),
+        saves=Saves(
+            1, Histogram([0] * 9 + [1] + [0] * (len(DURATION_BUCKETS) - 9), 0.75), 3 * GIB, began / SECOND + 300
+        ),
     )
     room = Room(64 * GIB, 12 * GIB, 20 * GIB, 300, 1024)
     yield encode(Envelope("batch", session, 1), Pushes(clock, totals, [block], room=room))

@@ -38,6 +38,14 @@ _COLLECTORS = (
 def catalogue(more: Iterable[Metric] = ()) -> dict[str, Metric]:
     """Those of the collectors, of trainings and of the history, and *more* that rooms above this one have."""
     training = (one for one in vars(families).values() if isinstance(one, Metric))
-    known = [*training, *families.KNOWN.values(), writer.SIZE, writer.SAMPLES, writer.EXCESS, *more]
+    known = [
+        *training,
+        *families.KNOWN.values(),
+        *families.MEMORY.values(),
+        writer.SIZE,
+        writer.SAMPLES,
+        writer.EXCESS,
+        *more,
+    ]
     known += [RATIO, *(metric for collector in _COLLECTORS for metric in collector.metrics)]
     return {metric.name: metric for metric in known}

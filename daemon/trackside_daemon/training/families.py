@@ -66,7 +66,15 @@ STEP_DURATION = Metric(
 DATA_WAIT = Metric(
     "trackside_training_data_wait_seconds",
     "histogram",
-    "How long the training waited for each batch of data, where the loader is wrapped in data().",
+    "How long the training waited for each batch of data but an epoch's first, where the loader is wrapped in data().",
+    RANK,
+    "seconds",
+    DURATION_BUCKETS,
+)
+FIRST_WAIT = Metric(
+    "trackside_training_first_batch_wait_seconds",
+    "histogram",
+    "How long the training waited for the first batch of each epoch, where the loader is wrapped in data().",
     RANK,
     "seconds",
     DURATION_BUCKETS,
@@ -78,6 +86,70 @@ PHASE_SECONDS = Metric(
     (*RANK, "phase"),
     "seconds",
 )
+DEVICE_PHASE_SECONDS = Metric(
+    "trackside_training_device_phase_seconds_total",
+    "counter",
+    "Time that the rank's GPU worked on a phase, by CUDA events, where the model is watched.",
+    (*RANK, "phase"),
+    "seconds",
+)
+CHECKPOINTS = Metric(
+    "trackside_training_checkpoints_total", "counter", "Checkpoints written, by phase or event checkpoint.", RANK
+)
+CHECKPOINT_DURATION = Metric(
+    "trackside_training_checkpoint_duration_seconds",
+    "histogram",
+    "How long each checkpoint took: the phase checkpoint, or what its event said.",
+    RANK,
+    "seconds",
+    DURATION_BUCKETS,
+)
+CHECKPOINT_BYTES = Metric(
+    "trackside_training_checkpoint_bytes", "gauge", "Size of the last checkpoint, as its event said.", RANK, "bytes"
+)
+CHECKPOINT_AT = Metric(
+    "trackside_training_last_checkpoint_timestamp_seconds",
+    "gauge",
+    "When the last checkpoint was written, in Unix time.",
+    RANK,
+    "seconds",
+)
+MODEL_FLOPS = Metric(
+    "trackside_training_model_flops_total",
+    "counter",
+    "Floating-point operations of the model that the rank has made, where the run says how many a step or token takes.",
+    RANK,
+)
+MEMORY = {
+    "allocated": Metric(
+        "trackside_training_device_memory_allocated_bytes",
+        "gauge",
+        "Memory of a GPU that tensors of the rank use, from torch.cuda.memory_stats.",
+        (*RANK, "uuid"),
+        "bytes",
+    ),
+    "reserved": Metric(
+        "trackside_training_device_memory_reserved_bytes",
+        "gauge",
+        "Memory of a GPU that the rank's allocator holds, from torch.cuda.memory_stats.",
+        (*RANK, "uuid"),
+        "bytes",
+    ),
+    "peak": Metric(
+        "trackside_training_device_memory_peak_bytes",
+        "gauge",
+        "The most that tensors of the rank have used of a GPU since the run began, as it was seen at steps.",
+        (*RANK, "uuid"),
+        "bytes",
+    ),
+    "out_of_memory": Metric(
+        "trackside_training_device_out_of_memory_total",
+        "counter",
+        "Allocations on a GPU that have failed, from torch.cuda.memory_stats.",
+        (*RANK, "uuid"),
+    ),
+}
+"""The families of a `trackside.wire.Memory`, by its fields."""
 LAST_STEP = Metric(
     "trackside_training_last_step_timestamp_seconds",
     "gauge",
@@ -169,6 +241,7 @@ _GAUGES = {
     "learning_rate": "Learning rate, as pushed under learning_rate or lr.",
     "grad_norm": "Norm of the gradients, as pushed.",
     "epoch": "Epoch, as pushed.",
+    "grad_norm_local_squared": "Sum of the squares of this rank's own part of the gradients, where they are sharded.",
 }
 KNOWN = {key: Metric(f"trackside_training_{key}", "gauge", text, RANK) for key, text in _GAUGES.items()}
 KNOWN["lr"] = KNOWN["learning_rate"]

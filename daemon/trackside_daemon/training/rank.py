@@ -5,15 +5,15 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside.wire import Histogram, Totals
 from trackside_daemon.metric import Distribution, Sample
 from trackside_daemon.record import ENDED, bounded
 from trackside_daemon.training import families as f
+from trackside_daemon.training.totals import summed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from trackside.wire import Beat, Clock, Hello
+    from trackside.wire import Beat, Clock, Device, Hello, Histogram, Saves, Totals
     from trackside_daemon.alarm import Stands
     from trackside_daemon.metric import Metric
 
@@ -114,8 +114,10 @@ class Rank:
             key: count for key, count in totals.nonfinite.items() if self._of(key) is not None or key in f.KNOWN
         }
         totals.phases = bounded(totals.phases)
+        if totals.device is not None:
+            totals.device.phases, totals.device.memory = bounded(totals.device.phases), bounded(totals.device.memory)
         self._totals[session] = max(totals, self._totals.get(session, totals), key=_age)
-        every = _sum(self._totals.values())
+        every = summed(self._totals.values())
         samples = [
             Sample(f.PUSHES, self.labels, every.pushes),
             Sample(f.DROPPED, self.labels, every.dropped),
@@ -124,19 +126,48 @@ class Rank:
             Sample(f.OVERHEAD, self.labels, every.overhead),
             Sample(f.STEPS, self.labels, every.steps),
         ]
-        amounts = ((f.SAMPLES, every.samples), (f.TOKENS, every.tokens))
-        samples += [Sample(metric, self.labels, amount) for metric, amount in amounts if amount is not None]
         samples += [Sample(f.NONFINITE, (*self.labels, key), n) for key, n in self._nonfinite(every).items()]
         samples += [Sample(f.PHASE_SECONDS, (*self.labels, phase), spent) for phase, spent in every.phases.items()]
-        for metric, one in ((f.STEP_DURATION, every.step_duration), (f.DATA_WAIT, every.data_wait)):
-            if one is not None:
-                samples.append(Sample(metric, self.labels, Distribution(tuple(one.counts), one.sum)))
-        return samples
+        samples += self._known((f.SAMPLES, every.samples), (f.TOKENS, every.tokens))
+        samples += self._histograms((f.STEP_DURATION, every.step_duration), (f.DATA_WAIT, every.data_wait))
+        if every.data_wait is not None:
+            samples += self._histograms((f.FIRST_WAIT, every.data_wait.first))
+        return samples + self._device(every.device) + self._saves(every.saves)
+
+    def _device(self, device: Device | None) -> list[Sample]:
+        if device is None:
+            return []
+        spent = device.phases.items()
+        return [
+            *(Sample(f.DEVICE_PHASE_SECONDS, (*self.labels, phase), seconds) for phase, seconds in spent),
+            *(
+                Sample(metric, (*self.labels, uuid), getattr(memory, name))
+                for uuid, memory in device.memory.items()
+                for name, metric in f.MEMORY.items()
+            ),
+            *self._known((f.MODEL_FLOPS, device.flops)),
+        ]
+
+    def _saves(self, saves: Saves | None) -> list[Sample]:
+        if saves is None:
+            return []
+        told = self._known((f.CHECKPOINTS, saves.count), (f.CHECKPOINT_BYTES, saves.bytes), (f.CHECKPOINT_AT, saves.at))
+        return told + self._histograms((f.CHECKPOINT_DURATION, saves.duration))
+
+    def _known(self, *told: tuple[Metric, float | None]) -> list[Sample]:
+        return [Sample(metric, self.labels, amount) for metric, amount in told if amount is not None]
+
+    def _histograms(self, *told: tuple[Metric, Histogram | None]) -> list[Sample]:
+        return [
+            Sample(metric, self.labels, Distribution(tuple(one.counts), one.sum))
+            for metric, one in told
+            if one is not None
+        ]
 
     def rejoin(self) -> None:
         """A new session takes the rank up again after its end, while the run goes on; so do its counters."""
         self.state, self.end, self._pushed = "starting", None, None
-        self._totals, self._told = {b"": _sum(self._totals.values())}, {}
+        self._totals, self._told = {b"": summed(self._totals.values())}, {}
 
     def revive(self) -> None:
         """It was thought lost, and is not."""
@@ -220,35 +251,3 @@ class Rank:
 def _age(totals: Totals) -> tuple[float, ...]:
     """Orders the totals of one session by time: they only grow, and one that comes late must not make them fall."""
     return totals.pushes, totals.dropped, totals.resent, totals.spooled, totals.overhead, sum(totals.phases.values())
-
-
-def _sum(several: Iterable[Totals]) -> Totals:
-    every = list(several)
-    total = Totals(
-        pushes=sum(one.pushes for one in every),
-        dropped=sum(one.dropped for one in every),
-        resent=sum(one.resent for one in every),
-        spooled=sum(one.spooled for one in every),
-        overhead=sum(one.overhead for one in every),
-        steps=sum(one.steps for one in every),
-        samples=_sum_known(one.samples for one in every),
-        tokens=_sum_known(one.tokens for one in every),
-    )
-    for key in dict.fromkeys(key for one in every for key in one.nonfinite):
-        total.nonfinite[key] = sum(one.nonfinite.get(key, 0) for one in every)
-    for phase in dict.fromkeys(phase for one in every for phase in one.phases):
-        total.phases[phase] = sum(one.phases.get(phase, 0.0) for one in every)
-    total.step_duration = _sum_distributions(one.step_duration for one in every)
-    total.data_wait = _sum_distributions(one.data_wait for one in every)
-    return total
-
-
-def _sum_distributions(several: Iterable[Histogram | None]) -> Histogram | None:
-    known = [one for one in several if one is not None]
-    counts = [sum(column) for column in zip(*(one.counts for one in known), strict=True)]
-    return Histogram(counts, sum(one.sum for one in known)) if known else None
-
-
-def _sum_known(amounts: Iterable[float | None]) -> float | None:
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known) if known else None
