@@ -17,14 +17,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 
-# How long an example takes says how busy the machine is, and nothing of the code.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes says how busy the machine is, and nothing of the code. The examples are the same each time,
+# or a change would be refused for what it has no part in; under --soak they are new ones, and more.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.register_profile("soak", settings.get_profile("patient"), derandomize=False, max_examples=1000)
 settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files with what is now")
     parser.addoption("--soak", action="store_true", help="run at the full counts, and print what was run")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--soak"):
+        settings.load_profile("soak")
 
 
 @pytest.fixture

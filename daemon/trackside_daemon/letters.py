@@ -52,8 +52,8 @@ def number(value: Any) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds in the two largest units: ``2d 3h``, ``1h 5m``, ``12s``, ``0.5s``."""
-    if seconds is None:
+    """Seconds in the two largest units: ``2d 3h``, ``1h 5m``, ``12s``, ``0.5s``; what is not finite is none, ``-``."""
+    if seconds is None or not math.isfinite(seconds):
         return "-"
     if seconds < 10:
         return f"{max(0.0, seconds):.1f}s"

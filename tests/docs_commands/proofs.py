@@ -54,6 +54,7 @@ SYSTEMD = "tests/deploy/test_systemd.py"
 DEMO = "tests/end_to_end/test_demo.py::test_its_flag_says_how_many_gpus_there_are_to_be_ill"
 WEB = "tests/web/test_web_docs.py"
 KUSTOMIZE = "tests/deploy/test_kubernetes.py::test_our_reading_of_a_kustomization_is_kubectl_s"
+RULE_TESTS = "tests/deploy/test_rules.py::test_every_rule_fires_when_it_should_and_not_when_it_should_not"
 MAKE = "tests/test_docs.py::test_every_make_target_in_the_readme_exists"
 
 PROOFS: list[tuple[str, Proof]] = [
@@ -88,6 +89,7 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"curl -H .*/(stacks$|series\?|processes$)", Runs(r'^\{(?!"error")')),
     (r"trackside (keys|rules|replay|runs|show|compare|export|import|silence) ?", Runs()),
     (r"/opt/trackside/bin/trackside doctor$", Elsewhere("tests/test_doctor.py")),
+    (r"promtool test rules \*\.test\.yml$", Elsewhere(RULE_TESTS)),
     (r"(promtool (check|test)|mkdir -p|cp) ", Runs()),
     (r"(victoria-metrics|vmagent|vmalert) .*-dryRun$", Runs()),
 ]

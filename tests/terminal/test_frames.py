@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -63,6 +64,12 @@ def test_whatever_is_said_is_drawn(data: st.DataObject) -> None:
     panes = frame(Told(said, series, asked[0][1] if asked else ""), view, 80, 23)
     printed = "".join(plain(line) for pane in panes for line in pane)
     assert "".join(one for one in printed if not one.isprintable()) == ""
+
+
+@pytest.mark.parametrize("told", ["nan", "inf", "-inf"])
+def test_a_time_that_is_no_number_is_none(told: str) -> None:
+    lines = map(plain, drawn(overview(runs=[run("net") | {"remaining_seconds": told}])))
+    assert any(re.search(r"^[> ] net +running +\d+ +- ", line) for line in lines)
 
 
 @given(st.lists(st.tuples(*[st.floats(allow_nan=False, allow_infinity=False)] * 4), min_size=1, max_size=20))
