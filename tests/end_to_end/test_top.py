@@ -29,6 +29,10 @@ for step in itertools.count(1):
 """
 
 
+FIXED = re.compile(r"\x1b\[(?:\d+;)*(?:30|37|38|4[0-8]|9[0-7]|10[0-7])(?:;\d+)*m")
+"""Black, white, a background, or a colour of no palette: some terminal has text of this colour on a ground of this colour."""
+
+
 class Terminal:
     """A command in tmux.
 
@@ -126,6 +130,12 @@ def test_a_training_is_watched_through_its_trouble_and_a_restart_of_the_daemon(
     eventually(lambda: top.shows(r"^saved .*trackside-top-"))
     (file,) = place.glob("trackside-top-*.json")
     assert json.loads(file.read_text())["overview"]["runs"][0]["name"] == "[red]net[/]"
+
+    for keys, shown in ((["?"], r"^.*│ q +quit"), (["q", "/", "e"], r"^e *$")):
+        top.press(*keys)
+        eventually(lambda shown=shown: top.shows(shown))  # type: ignore[misc]
+        assert FIXED.findall(top.screen("-e")) == []
+    top.press("Escape")
 
     top.resize(130, 40)
     eventually(lambda: top.shows(r"^  RUN .* RANKS .* ALERTS"))

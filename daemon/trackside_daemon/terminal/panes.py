@@ -40,10 +40,11 @@ s            save a snapshot (JSON) in the working directory
 ?            this page
 q            quit
 
-In a plot, ! below the curve is where a stretch of steps
-ended in NaN or infinity; + looks closer. The numbers
-beside a plot are its extremes.
-In the list, > is the run that is plotted.\
+In a plot, ! below the curve is a stretch of steps with NaN
+or infinities; + looks closer. The numbers beside a plot are
+its extremes. With several ranks it is of the lowest.
+In the list, > is the run that is plotted, and its rate that
+of all ranks together.\
 """
 
 
