@@ -101,8 +101,13 @@ class Help(ModalScreen[None]):
     def on_key(self, event: events.Key) -> None:
         """See Textual."""
         event.stop()
-        self.dismiss()
+        self._leave()
 
     def on_click(self) -> None:
         """See Textual."""
-        self.dismiss()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Keys that were pressed before the first of them was seen all come here."""
+        if self.is_current:
+            self.dismiss()
