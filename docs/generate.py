@@ -168,7 +168,7 @@ The client reads these, and the daemon leaves them alone:
 | `TRACKSIDE_RUN_ID` | the run's id; the same on all ranks |
 | `TRACKSIDE_RUN_NAME` | the run's name; default the script's |
 | `TRACKSIDE_TAGS` | tags of the run, separated by commas |
-| `TRACKSIDE_ENDPOINT` | where the daemon takes pushes, `ipc://PATH` or `tcp://HOST:PORT` |
+| `TRACKSIDE_ENDPOINT` | where the daemon takes pushes, `ipc://PATH` or `tcp://HOST:PORT`; at `ipc://` the commands ask that daemon, and no other |
 | `TRACKSIDE_KEY_FILE` | the key with which a daemon on another machine is reached, [by `trackside keys`](other-machines.md) |
 | `TRACKSIDE_FLUSH_TIMEOUT` | how many seconds the end of a run may wait for its last acknowledgement; default 2 |
 | `TRACKSIDE_DISABLED` | `1` turns the client off |

@@ -8,30 +8,43 @@ import json
 import os
 import re
 import subprocess
-import threading
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from typing import TYPE_CHECKING
 
 import pytest
 from histories import BEGIN, History, column, finished, history, opened
 from processes import DEADLINE, clean_environ, command
 
+from trackside_daemon.alerts.firing import Firing
+from trackside_daemon.alerts.silences import Silences
+from trackside_daemon.alerts.trial import Trial
 from trackside_daemon.commands.show import best
-from trackside_daemon.history import changing, reader
 from trackside_daemon.history.database import FILE, Database
-from trackside_daemon.history.files.export import count, export
-from trackside_daemon.history.files.importing import ImportingError, Reading, write
-from trackside_daemon.history.files.items import FormError
+from trackside_daemon.history.files.export import export
 from trackside_daemon.history.place import Lock
+from trackside_daemon.nvml.handle import Nvml
 from trackside_daemon.record import Alert, Event
+from trackside_daemon.state import State
+from trackside_daemon.web.address import listen
+from trackside_daemon.web.alerts import AlertPages
+from trackside_daemon.web.app import Pages
+from trackside_daemon.web.config_file import ConfigFile
+from trackside_daemon.web.gpu import GpuPages
+from trackside_daemon.web.guard import Token
+from trackside_daemon.web.history import HistoryPages
+from trackside_daemon.web.kept import Kept
+from trackside_daemon.web.overview.followed import Followed
+from trackside_daemon.web.overview.pages import OverviewPages
+from trackside_daemon.web.overview.whole import Overview
+from trackside_daemon.web.processes import ProcessPages
+from trackside_daemon.web.server import WebServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-TOKEN = "s3cret"
+    from starlette.types import Message, Receive, Scope, Send
+
 EVIL = "evil\x1b[31m\x07\n\u202ename"
 
 
@@ -115,103 +128,63 @@ def here(tmp_path: Path) -> Place:
     return place
 
 
-class Api(BaseHTTPRequestHandler):
-    """The daemon's routes, as far as the commands ask for them, over a real history."""
+class Site:
+    """The daemon's own pages over a history.
 
-    history: History
-    asked: list[str]
-    token = TOKEN
-    breaks = False
+    Args:
+        one: The history.
+        token: Opens them.
+        breaks: Exports come without their end.
 
-    def log_message(self, *_: object) -> None: ...
+    Attributes:
+        asked: The questions, by method and path, in their order.
+    """
 
-    def do_GET(self) -> None:
-        self._handle()
+    def __init__(self, one: History, token: Token, *, breaks: bool) -> None:
+        state, kept = State(), Kept(one.database, one.writer)
+        overview = Overview(state, Followed(state), Firing(), one.database)
+        pages = Pages(
+            state,
+            sources=(),
+            ready=lambda: True,
+            status=lambda: {"version": "0", "storage_path": str(one.directory)},
+            history=HistoryPages(state, kept, lambda *_: (frozenset(), [])),
+            alerts=AlertPages(kept, Silences(), Trial(), lambda _: None),
+            gpu=GpuPages(Nvml(), lambda: None),
+            processes=ProcessPages(tuple),
+            overview=OverviewPages(state, kept, overview),
+        )
+        self._app = pages.app(token=token, hosts=(), public_read=False)
+        self._breaks = breaks
+        self.asked: list[str] = []
 
-    do_POST = do_DELETE = do_GET  # noqa: N815  the server's names
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        self.asked.append(f"{scope['method']} {scope['path']}")
 
-    def _handle(self) -> None:
-        parts = urlsplit(self.path)
-        type(self).asked.append(f"{self.command} {self.path}")
-        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        length = int(self.headers.get("Content-Length", 0))
-        body = self.rfile.read(length)
-        if self.headers.get("Authorization") != f"Bearer {self.token}":
-            self._error(401, "token", "the API needs a token")
-            return
-        try:
-            self._route([unquote(part) for part in parts.path.removeprefix("/api/v1/").split("/")], query, body)
-        except reader.UnknownRunError as error:
-            self._error(404, "run", str(error))
-        except (FormError, ImportingError) as error:
-            self._error(400, "import", str(error))
+        async def endless(message: Message) -> None:
+            if message["type"] == "http.response.start" or message.get("more_body"):
+                await send(message)
 
-    def _route(self, path: list[str], query: dict[str, str], body: bytes) -> None:
-        database, writer = self.history.database, self.history.writer
-        with database.reading() as connection:
-            named = query.get("run") or (path[1] if path[0] == "runs" and len(path) > 1 else "")
-            uid = reader.resolve(connection, named) if named else ""
-            if path == ["status"]:
-                self._json({"version": "0", "storage_path": str(self.history.directory)})
-            elif path == ["runs"]:
-                numbers: dict[str, Any] = {
-                    name: float(query.pop(name)) for name in ("since", "until", "limit") if name in query
-                }
-                texts: dict[str, Any] = dict(query)
-                self._json({"runs": reader.runs(connection, reader.Filter(**texts, **numbers))})
-            elif path[0] == "events":
-                self._json({"events": reader.events(connection, uid)})
-            elif path[0] == "alerts":
-                self._json({"alerts": reader.alerts(connection, reader.AlertFilter(uid))})
-            elif len(path) == 2 and self.command == "GET":
-                self._json(reader.run(connection, uid))
-        if path == ["import"]:
-            name = unquote(self.headers["X-File-Name"])
-            reading = Reading(io.BytesIO(body), name, id=query.get("id", ""), name=query.get("name", ""), begin=BEGIN)
-            taken = write(writer, reading)
-            self._json({"run": taken.run, "samples": taken.samples})
-        elif path[2:] == ["pin"]:
-            pinned = json.loads(body)["pinned"]
-            self._json({"pinned": writer.call(lambda store: changing.pin(store, uid, pinned=pinned)).result(60)})
-        elif self.command == "DELETE":
-            self._json({"deleted": writer.call(lambda store: changing.delete(store, uid)).result(60)})
-        elif path[2:] == ["export"]:
-            self._export(uid, query["format"])
-
-    def _export(self, uid: str, form: Any) -> None:
-        data = b"".join(export(self.history.database, uid, form))
-        self.send_response(200)
-        self.send_header("X-Trackside-Samples", str(count(self.history.database, uid)))
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data[: len(data) // 2] if self.breaks else data)
-
-    def _json(self, value: Any, status: int = 200) -> None:
-        data = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def _error(self, status: int, reason: str, message: str) -> None:
-        self._json({"error": {"reason": reason, "message": message}}, status)
+        broken = self._breaks and scope["path"].endswith("/export")
+        await self._app(scope, receive, endless if broken else send)
 
 
 @contextmanager
-def answering(place: Place, *, breaks: bool = False) -> Iterator[type[Api]]:
+def answering(place: Place, *, breaks: bool = False) -> Iterator[Site]:
     """Something that answers as the daemon does, and has told so beside its socket."""
     with history(place.history) as one:
-        kind = type("OneApi", (Api,), {"history": one, "asked": [], "breaks": breaks})
-        with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
-            thread = threading.Thread(target=server.serve_forever)
-            thread.start()
-            place.socket.with_suffix(".address").write_text(f"http://127.0.0.1:{server.server_port}\n")
-            place.socket.with_suffix(".token").write_text(f"{TOKEN}\n")
-            try:
-                yield kind
-            finally:
-                server.shutdown()
-                thread.join()
+        token = Token(place.socket.with_suffix(".token"))
+        site = Site(one, token, breaks=breaks)
+        listener = listen("127.0.0.1:0")
+        place.socket.with_suffix(".address").write_text(f"http://127.0.0.1:{listener.getsockname()[1]}\n")
+        server = WebServer(site, listener, ConfigFile(""))
+        server.start()
+        try:
+            yield site
+        finally:
+            server.stop()
+            token.remove()
 
 
 @pytest.fixture(params=["file", "daemon"])
@@ -426,8 +399,14 @@ def test_deleting_asks_first(asked: Place) -> None:
         assert (ended.status, ended.out) == (2, "")
         assert "nothing was deleted; --yes deletes without asking" in ended.said
     assert asked.run("delete", "gpt-small", answer="y\n").out == "deleted: gpt-small (aaaa1111)\n"
-    assert asked.run("delete", "bbbb2222", "bbbb3333", "--yes").status == 0
-    assert json.loads(asked.run("runs", "--json").out) == {"runs": []}
+    assert asked.run("delete", "bbbb2222", "--yes").status == 0
+    ended = asked.run("delete", "bbbb3333", "--yes")
+    left = [run["id"] for run in json.loads(asked.run("runs", "--json").out)["runs"]]
+    if asked.socket.with_suffix(".address").exists():
+        told = "run 'bbbb3333' has not ended; it can be deleted when it has"
+        assert (ended.refusal(), left) == (told, ["bbbb3333"])
+    else:
+        assert (ended.status, left) == (0, [])
 
 
 def test_an_unknown_or_ambiguous_run_is_one_line(asked: Place) -> None:
@@ -489,14 +468,12 @@ def test_a_daemon_with_another_history_is_not_asked(here: Place, tmp_path: Path)
 
 def test_a_daemon_elsewhere_is_asked_with_the_link_that_it_prints(here: Place) -> None:
     with answering(here):
-        address = here.socket.with_suffix(".address").read_text().strip()
+        address, token = (here.socket.with_suffix(f".{one}").read_text().strip() for one in ("address", "token"))
         here.socket.with_suffix(".address").unlink()
-        assert "gpt-small" in here.run("runs", f"--url={address}/#token={TOKEN}", where=False).out
+        assert "gpt-small" in here.run("runs", f"--url={address}/#token={token}", where=False).out
         refused = here.run("runs", f"--url={address}", where=False).refusal()
-        assert (
-            refused
-            == f"{address}: the API needs a token; --url also takes the link that the daemon prints, with #token=…"
-        )
+        assert refused.startswith(f"{address}: the API needs 'Authorization: Bearer TOKEN' with the token in ")
+        assert refused.endswith("; --url also takes the link that the daemon prints, with #token=…")
     says = here.run("runs", "--url=http://127.0.0.1:1", where=False).refusal(1)
     assert says == "http://127.0.0.1:1: the daemon cannot be asked: connection refused"
     assert "is not an address such as" in here.run("runs", "--url=ftp://x", where=False).refusal()

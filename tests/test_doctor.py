@@ -13,6 +13,7 @@ from authorities import Authority
 from processes import DEADLINE, clean_environ, command, eventually
 
 from trackside_daemon import __version__
+from trackside_daemon.commands import find
 from trackside_daemon.commands.doctor import _about, _spool, _storage
 from trackside_daemon.commands.doctor_gpu import _ranges, look
 from trackside_daemon.nvml.refusals import WHY
@@ -114,6 +115,23 @@ def test_a_daemon_that_a_training_does_not_find_fails_with_the_endpoint_to_set(
     assert lines[1].startswith("FAIL push: trainings of ")
     assert lines[1].endswith(f"; set TRACKSIDE_ENDPOINT={daemon.endpoint}")
     assert lines[-1] == "ok   driver: not asked: the GPU collector is switched off"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "asked"),
+    [("", True), ("ipc://{}/own/push.sock", False), ("foo", False), ("tcp://127.0.0.1:21791", True)],
+)
+def test_a_daemon_that_was_named_is_asked_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str, asked: bool
+) -> None:
+    (tmp_path / "trackside").mkdir()
+    for name, text in (("token", "secret"), ("address", "http://127.0.0.1:9")):
+        (tmp_path / "trackside" / f"push.{name}").write_text(text)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("TRACKSIDE_ENDPOINT", endpoint.format(tmp_path))
+    found = [note.file for note in find.noted()]
+    assert (tmp_path / "trackside" / "push.address" in found) == asked
+    assert asked or not found
 
 
 def test_a_spool_that_waits_is_told_and_one_that_cannot_be_written_fails(place: Path, spool: Path) -> None:

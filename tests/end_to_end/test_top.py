@@ -29,6 +29,10 @@ for step in itertools.count(1):
 """
 
 
+FIXED = re.compile(r"\x1b\[(?:\d+;)*(?:30|37|38|4[0-8]|9[0-7]|10[0-7])(?:;\d+)*m")
+"""Black, white, a background, or a colour of no palette: some terminal has text of this colour on a ground of this colour."""
+
+
 class Terminal:
     """A command in tmux.
 
@@ -127,6 +131,18 @@ def test_a_training_is_watched_through_its_trouble_and_a_restart_of_the_daemon(
     (file,) = place.glob("trackside-top-*.json")
     assert json.loads(file.read_text())["overview"]["runs"][0]["name"] == "[red]net[/]"
 
+    top.press("?")
+    eventually(lambda: top.shows(r"^.*│ q +quit"))
+    assert FIXED.findall(top.screen("-e")) == []
+    top.press("x", "x", "x")
+    eventually(lambda: not top.shows(r"│ q +quit"))
+    top.press("/")
+    eventually(lambda: top.shows(r"^a part of a run's name"))
+    top.press("e")
+    eventually(lambda: top.shows(r"^e *$"))
+    assert FIXED.findall(top.screen("-e")) == []
+    top.press("Escape")
+
     top.resize(130, 40)
     eventually(lambda: top.shows(r"^  RUN .* RANKS .* ALERTS"))
     top.resize(80, 24)
@@ -136,7 +152,7 @@ def test_a_training_is_watched_through_its_trouble_and_a_restart_of_the_daemon(
     eventually(lambda: top.shows(r"^no answer since \d\d:\d\d:\d\d, trying on: "))
     assert step(top)
     start_daemon("--collector.gpu.simulate=2")
-    eventually(lambda: top.shows(r"^saved "))  # the daemon answers again, and the line is what it was
+    eventually(lambda: top.shows(r"^q quit "))  # the daemon answers again, and the line is what it was
     seen = step(top)
     eventually(lambda: step(top) > seen)
 

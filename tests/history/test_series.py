@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from math import inf, isnan, nan
+from itertools import repeat
+from math import inf, isfinite, isnan, nan
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,7 +30,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (charts, codec, packing, series, store):
         monkeypatch.setattr(module, "BLOCK", 32, raising=False)
         monkeypatch.setattr(module, "CELL", 4, raising=False)
-    monkeypatch.setattr(codec.cells, "__defaults__", (4,))
+    for function in (codec.cells, codec.nonfinite):
+        monkeypatch.setattr(function, "__defaults__", (4,))
 
 
 def fill(bench: Bench, steps: Sequence[int], values: Sequence[float], *, packed: int, key: str = "a") -> None:
@@ -66,14 +68,15 @@ def check(chart: Chart, rows: list[Sample], packed: int, window: Range, points: 
         units = overlapping(rows, packed, window)
     assert len(chart.points) <= points
     at = 0
-    for step, time, low, high, last in chart.points:
+    assert len(chart.nonfinite) in {0, len(chart.points)}
+    for (step, time, low, high, last), odd in zip(chart.points, chart.nonfinite or repeat(0), strict=False):
         begin = at
         while at < len(units):
             at += 1
             end = units[at - 1][-1]
             if (end[0], end[1] / 1e6) == (step, time) and (at == len(units) or at - begin >= 1):
                 bucket = [row for unit in units[begin:at] for row in unit]
-                if told(bucket, low, high, last):
+                if told(bucket, low, high, last) and odd == sum(not isfinite(row[2]) for row in bucket):
                     break
         else:
             pytest.fail(f"bucket {step} {time} {low} {high} {last} is none of {units[begin:][:3]}… in {window}")
@@ -233,10 +236,12 @@ def test_cells_stand_for_trimmed_samples_and_it_is_said(kind: str, bench: Bench,
         again = bench.chart(1, "a", Window(), points)
         if chart.unit > 1:
             assert [bits(point) for point in again.points] == [bits(point) for point in chart.points]
+            assert again.nonfinite == chart.nonfinite
             assert not again.trimmed
     whole = bench.chart(1, "a", Window(), 2000)
     assert whole.trimmed
     assert len(whole.points) == 6 * 8 + 4 * 32
+    assert sum(whole.nonfinite) == sum(not isfinite(row[2]) for row in rows)
     for _ in range(60):
         window = window_in(rows, dice)
         chart = bench.chart(1, "a", Window(*window), 2000)
@@ -267,6 +272,7 @@ def test_a_series_that_nobody_knows_is_empty(bench: Bench) -> None:
         "UPDATE block SET cells = CAST(x'78' || substr(cells, 2) AS BLOB)",
         "UPDATE block SET cells = x''",
         "UPDATE axis SET cells = substr(cells, 1, 100)",
+        "INSERT INTO nonfinite SELECT id, 1, x'01' FROM block",
         "UPDATE axis SET data = substr(data, 1, 30)",
         "UPDATE block SET data = substr(data, 1, 30)",
         "UPDATE log SET data = x'91'",

@@ -136,6 +136,8 @@ class Fake:
         if authorization != f"Bearer {self.token}":
             return 401, {"error": {"reason": "unauthorized", "message": "a token is needed"}}
         parts = urlsplit(path)
+        if parts.path == "/api/v1/status":
+            return 200, {"version": "0.1.0"}
         if parts.path == "/api/v1/overview":
             return 200, self.overview
         query = parse_qs(parts.query)

@@ -59,7 +59,8 @@ def test_whatever_is_said_is_drawn(data: st.DataObject) -> None:
     said["host"] = data.draw(st.fixed_dictionaries({}, optional=dict.fromkeys(whole["host"], JSON)))
     view = View()
     points = data.draw(st.lists(st.lists(JSON, max_size=5) | JSON, max_size=3) | JSON)
-    series = [{"key": key, "points": points} for key in ("loss", "tokens")]
+    odd = data.draw(st.lists(st.floats() | JSON, max_size=3) | JSON)
+    series = [{"key": key, "points": points, "nonfinite": odd} for key in ("loss", "tokens")]
     asked = view.question(said)
     panes = frame(Told(said, series, asked[0][1] if asked else ""), view, 80, 23)
     printed = "".join(plain(line) for pane in panes for line in pane)
@@ -92,12 +93,24 @@ def test_a_curve_is_drawn_where_its_values_are() -> None:
 
 def test_what_is_not_finite_is_a_mark_and_not_a_height() -> None:
     points = [[step, BEGUN + step, 1.0, 2.0, 2.0] for step in range(1, 50)]
-    curve = loss([{"key": "loss", "rank": 0, "points": [*points, [50, BEGUN + 50, "nan", "inf", "nan"]]}])
-    assert curve.title == "loss nan"
+    curve = loss([{"key": "loss", "rank": 0, "points": [*points, [50, BEGUN + 50, "nan", "inf", "nan"]]}], run("a"))
+    assert curve.title == "loss nan  !1 not finite"
     assert curve.marked == [50]
     lines = plot(curve, 60, 6)
     assert lines[-1][-2] == ("!", "critical")
     assert plain(lines[1]).startswith("2 ")
+
+
+def test_what_is_not_finite_amid_a_bucket_is_a_mark_below_it_and_counted() -> None:
+    points = [[step, BEGUN + step, 1.0, 2.0, 2.0] for step in range(10, 60, 10)]
+    series = [{"key": "loss", "rank": 0, "points": points, "nonfinite": [0, 0, 7, 0, 1]}]
+    curve = loss(series, run("a", world_size=4))
+    assert curve.title == "loss 2  rank 0 of 4  !8 not finite"
+    assert curve.marked == [30, 50]
+    lines = plot(curve, 60, 6)
+    assert [piece for piece, ink in lines[-1] if ink == "critical"] == ["!", "!"]
+    axis, columns = plain(lines[-1]), 60 - 2
+    assert axis.index("!") == 2 + round((columns - 1) / 2), "below the middle of the curve"
 
 
 def test_throughput_is_reckoned_from_steps_and_times_across_attempts() -> None:
@@ -105,10 +118,11 @@ def test_throughput_is_reckoned_from_steps_and_times_across_attempts() -> None:
         {"key": "tokens", "rank": 0, "points": [[0, 100.0, 64, 64, 64], [10, 105.0, 64, 64, 64]]},
         {"key": "tokens", "rank": 0, "points": [[5, 200.0, 64, 64, 64], [15, 201.0, 64, 64, 64]]},
     ]
-    assert [(dot.step, dot.last) for dot in throughput(series).dots] == [(10, 128.0), (15, 640.0)]
-    assert throughput(series, many=True).title == "tokens/s 640  of rank 0"
+    assert [(dot.step, dot.last) for dot in throughput(series, run("a")).dots] == [(10, 128.0), (15, 640.0)]
+    many = run("a", world_size=4, tokens_per_second=2560.0)
+    assert throughput(series, many).title == "tokens/s 640  rank 0 of 4, all 2.56k"
     steps = [{"key": "train_loss", "points": [[0, 100.0, 1, 1, 1], [10, 105.0, 1, 1, 1]]}]
-    assert throughput(steps).title == "steps/s 2"
+    assert throughput(steps, run("a", world_size=4)).title == "steps/s 2"
 
 
 def test_a_gpu_that_is_lost_and_one_that_is_held_back_are_words() -> None:

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from processes import DEADLINE
 from terminal.driving import driven, text, until
-from terminal.fake import alert, gpu, overview, run
+from terminal.fake import Fake, alert, gpu, overview, run, serving
+from textual.events import Key
 from textual.geometry import Region
 
+from trackside_daemon.commands import find
+from trackside_daemon.commands.top import Asked
 from trackside_daemon.terminal.asking import Answer, Asking, UnansweredError
 from trackside_daemon.terminal.panes import Help
 from trackside_daemon.terminal.view import View
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from terminal.fake import Fake
     from textual.pilot import Pilot
 
     from trackside_daemon.terminal.app import Top
@@ -135,8 +137,10 @@ def test_help_has_every_key_and_any_key_ends_it(fake: Fake) -> None:
         assert isinstance(app.screen, Help)
         fake.overview = overview(runs=[run("behind-the-help")])
         await until(pilot, lambda: "behind-the-help" in text(app, "runs"))
-        await pilot.press("q")
-        assert not isinstance(app.screen, Help)
+        for key in "qxx":
+            app.screen.post_message(Key(key, key))
+        await until(pilot, lambda: not isinstance(app.screen, Help))
+        await pilot.pause()
         assert app.is_running
 
     driven(fake, play)
@@ -262,6 +266,39 @@ def test_a_daemon_that_goes_is_one_line_and_what_it_said_stays_until_it_is_back(
         assert "no answer" not in text(app, "status")
 
     driven(fake, play, size=(160, 24))
+
+
+def test_another_daemon_does_not_take_the_place_of_one_that_has_gone(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRACKSIDE_ENDPOINT", raising=False)
+    places = [tmp_path / name / "push.sock" for name in ("first", "second")]
+    monkeypatch.setattr(find, "_sockets", lambda _: places)
+    with serving(Fake()) as other:
+        for place, one in zip(places, (fake, other), strict=True):
+            place.parent.mkdir()
+            note(place, one)
+        asked = Asked("")
+        assert asked.overview() == fake.overview
+        fake.token = "gone"
+        other.overview = overview(runs=[run("of-another")])
+        with pytest.raises(UnansweredError, match="a token is needed"):
+            asked.overview()
+        with pytest.raises(UnansweredError) as told:
+            asked.overview()
+        url = other.url.partition("/#")[0]
+        file = places[0].with_suffix(".address")
+        assert str(told.value) == f"another daemon answers, at {url} (see --url), and not that of {file}"
+        with serving(Fake()) as restarted:
+            note(places[0], restarted)
+            assert asked.overview() == restarted.overview
+
+
+def note(socket: Path, fake: Fake) -> None:
+    """What a daemon writes beside its socket."""
+    address, _, token = fake.url.partition("/#token=")
+    socket.with_suffix(".address").write_text(address)
+    socket.with_suffix(".token").write_text(token)
 
 
 class Late:

@@ -116,6 +116,8 @@ def test_all_ranks_come_as_a_band(site: Site, api: Callable[[str], Any]) -> None
     assert (part["ranks"], [point[2:] for point in part["points"]]) == (2, [[4, 9, 6.5]])
     (coarse,) = api("series?run=id-1&key=loss&ranks=band&points=2")["series"]
     assert [point[2:4] for point in coarse["points"]] == [[1, 8], [4, 9]]
+    assert (band["nonfinite"], coarse["nonfinite"]) == ([0, 1, 3, 0], [1, 3])
+    assert "nonfinite" not in part
     assert refused(site, "series?run=id-1&ranks=band&points=0")[0] == refused(site, "series?run=id-1&ranks=x")[0] == 400
 
 
@@ -223,6 +225,18 @@ def test_every_sample_comes_with_points_0_and_nan_as_text(site: Site, api: Calla
     (long,) = api("series?run=id-1&points=0")["series"]
     assert long == {"run": "id-1", "attempt": 0, "rank": 0, "key": "loss", "points": points}
     assert api("runs/id-1/series?key=loss")["points"][1] == [1, WALL + 1, "nan", "nan", "nan"]
+
+
+def test_what_is_not_finite_amid_a_bucket_is_counted_across_attempts(site: Site, api: Callable[[str], Any]) -> None:
+    kept(site, {"loss": [1.0, nan, 2.0, 3.0, inf, nan, nan, 4.0], "lr": [1.0] * 8})
+    kept(site, {"loss": [1.0, 2.0]}, attempt=1)
+    (first, again) = api("series?run=id-1&key=loss&points=2")["series"]
+    assert [point[2:] for point in first["points"]] == [[1, 3, 3], [4, "inf", 4]]
+    assert first["nonfinite"] == [1, 3]
+    assert "nonfinite" not in again
+    both = api("runs/id-1/series?key=loss&points=4")
+    assert (len(both["points"]), both["nonfinite"]) == (4, [1, 3, 0, 0])
+    assert set(api("runs/id-1/series?key=lr&points=2")) == {"key", "points"}
 
 
 def test_several_runs_keys_and_ranks_come_at_once(site: Site, api: Callable[[str], Any]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from trackside.discovery import directories, named
+from trackside import discovery
 from trackside_daemon.commands import credentials
 from trackside_daemon.commands.source import ApiSource, FileSource, Source
 from trackside_daemon.commands.unanswered import LockedError, SourceError
@@ -38,8 +38,8 @@ def find(directory: Path | None, url: str) -> Source:
         return _named(url)
     try:
         for daemon in _running():
-            if directory is None or _same(directory, daemon[1].get("storage_path")):
-                return daemon[0]
+            if directory is None or _same(directory, daemon.status.get("storage_path")):
+                return daemon.source
     except LockedError as error:
         if directory is None:
             raise
@@ -55,10 +55,35 @@ def daemon(url: str) -> ApiSource:
     Raises:
         SourceError: There is none, or the user named no address.
     """
-    if url:
-        return _named(url)
-    for found, _ in _running():
-        return found
+    return _named(url) if url else here().source
+
+
+class Running(NamedTuple):
+    """A daemon of this machine that answers.
+
+    Attributes:
+        status: What it says of itself.
+        file: With its address, beside its socket: the same after a restart.
+    """
+
+    source: ApiSource
+    status: dict[str, Any]
+    file: Path
+
+
+def here(file: Path | None = None) -> Running:
+    """A daemon of this machine: the one that has its address in *file*, without one the first that answers.
+
+    Raises:
+        SourceError: It does not answer.
+    """
+    other = ""
+    for found in _running():
+        if file in {None, found.file}:
+            return found
+        other = other or found.source.url
+    if other:
+        raise SourceError(f"another daemon answers, at {other} (see --url), and not that of {file}", 1)
     raise SourceError("no daemon answers here; start one with trackside daemon, or name another with --url=URL", 1)
 
 
@@ -69,7 +94,7 @@ def _named(url: str) -> ApiSource:
         raise SourceError(f"--url: {url!r} is not an address such as http://127.0.0.1:21790")
     address = f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
     token = parts.fragment.partition("token=")[2]
-    own = dict(_addresses())
+    own = {note.address: note.token for note in noted() if not note.problem}
     return ApiSource(
         address, token or own.get(address, ""), "--url also takes the link that the daemon prints, with #token=…"
     )
@@ -85,17 +110,19 @@ def _split(url: str) -> SplitResult | None:
     return parts if fit else None
 
 
-def _running() -> Iterator[tuple[ApiSource, dict[str, Any]]]:
-    """The daemons of this machine that answer, and what they say of themselves.
+def _running() -> Iterator[Running]:
+    """The daemons of this machine that answer.
 
     Raises:
         LockedError: At the end, when one does not let us in.
     """
     locked: LockedError | None = None
-    for address, token in _addresses():
-        daemon = ApiSource(address, token)
+    for note in noted():
+        if note.problem:
+            continue
+        daemon = ApiSource(note.address, note.token)
         try:
-            yield daemon, daemon.status()
+            yield Running(daemon, daemon.status(), note.file)
         except LockedError as error:
             locked = locked or error
         except SourceError:  # what a killed daemon has left
@@ -121,12 +148,9 @@ class Note(NamedTuple):
 
 
 def noted() -> Iterator[Note]:
-    """The notes of the daemons that this user may trust: its own and the system's."""
+    """The notes of the daemons that this user may trust, its own and the system's: of the one that it named, no other's."""
     uid = os.getuid()
-    own = named(None, os.environ)
-    sockets = [Path(own.removeprefix("ipc://"))] if own.startswith("ipc://") else []
-    sockets += [directory / "push.sock" for directory in dict.fromkeys(directories(os.environ, uid))]
-    for socket in dict.fromkeys(sockets):
+    for socket in _sockets(uid):
         try:
             file = socket.with_suffix(".address")
             owner = file.stat().st_uid
@@ -134,6 +158,16 @@ def noted() -> Iterator[Note]:
             continue
         if owner in {uid, 0}:
             yield _read(file, socket.with_suffix(".token"), owner)
+
+
+def _sockets(uid: int) -> list[Path]:
+    """Where daemons are looked for: as a training does, and where it is to push over the network at the usual places."""
+    own = discovery.named(None, os.environ)
+    if own.startswith("ipc://"):
+        return [Path(own.removeprefix("ipc://"))]
+    if own and discovery.find(None, os.environ, uid)[0] is None:
+        return []
+    return [directory / discovery.SOCKET for directory in dict.fromkeys(discovery.directories(os.environ, uid))]
 
 
 def _read(file: Path, secret: Path, owner: int) -> Note:
@@ -149,11 +183,6 @@ def _read(file: Path, secret: Path, owner: int) -> Note:
     if _split(address) is None:
         return Note(file, owner, problem=f"{file}: no address is in it")
     return Note(file, owner, address, token)
-
-
-def _addresses() -> Iterator[tuple[str, str]]:
-    """The addresses and tokens that daemons have written beside their sockets."""
-    return ((note.address, note.token) for note in noted() if not note.problem)
 
 
 def _same(directory: Path, other: object) -> bool:

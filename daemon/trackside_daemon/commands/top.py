@@ -15,6 +15,7 @@ from trackside_daemon.quantities import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from trackside_daemon.commands.source import ApiSource
 
@@ -25,14 +26,15 @@ SHORTEST, LONGEST = 0.1, 3600.0
 
 
 class Asked:
-    """A daemon that may go and come back, with another token and perhaps at another port.
+    """A daemon that may go and come back, with another token and perhaps at another port; another does not take its place.
 
     Args:
-        url: As the user named it; empty for the one of this machine.
+        url: As the user named it; empty for the first one of this machine that answers.
     """
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self._file: Path | None = None
         self._found: ApiSource | None = None
 
     def overview(self) -> dict[str, Any]:
@@ -44,17 +46,23 @@ class Asked:
         return self._answer(lambda source: source.series(asked))
 
     def _answer(self, question: Callable[[ApiSource], T]) -> T:
-        from trackside_daemon.commands.find import daemon
         from trackside_daemon.commands.unanswered import SourceError
         from trackside_daemon.terminal.asking import UnansweredError
 
         try:
-            if self._found is None:
-                self._found = daemon(self._url)
-            return question(self._found)
+            source = self._found = self._found or self._find()
+            return question(source)
         except SourceError as error:
             self._found = None
             raise UnansweredError(str(error)) from error
+
+    def _find(self) -> ApiSource:
+        from trackside_daemon.commands.find import daemon, here
+
+        if self._url:
+            return daemon(self._url)
+        source, _, self._file = here(self._file)
+        return source
 
 
 def top(

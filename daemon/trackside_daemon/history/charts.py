@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 POINTS = 2000
 
 
+_Packed = tuple[bytes, bytes, "bytes | None"]
+"""Of a block its cells, those of its axis, and what is not finite of each."""
+
+
 class Chart(NamedTuple):
     """Buckets of a series.
 
@@ -34,40 +38,45 @@ class Chart(NamedTuple):
         samples: In the window; with rounded edges, about.
         trimmed: Cells stand for samples that were asked for: the unit is 1, and some are gone. A coarser chart is of cells
             anyway, and the same as before they went.
+        nonfinite: How many samples of each point are NaN or infinite; empty where there are none.
     """
 
     points: list[list[float]]
     unit: int
     samples: int
     trimmed: bool = False
+    nonfinite: Sequence[int] = ()
 
 
 class _Columns(NamedTuple):
-    """Consecutive samples or cells; a sample is its own minimum, maximum and last."""
+    """Consecutive samples or cells; a sample is its own minimum, maximum and last. *odd* counts what is not finite."""
 
     steps: array[int]
     times: array[int]
     mins: array[float]
     maxs: array[float]
     lasts: array[float]
+    odd: array[int]
 
     def part(self, first: int, end: int) -> _Columns:
         """Those from number *first* to before *end*."""
-        steps, times, mins, maxs, lasts = self
-        return _Columns(steps[first:end], times[first:end], mins[first:end], maxs[first:end], lasts[first:end])
+        kept: list[array[Any]] = [column[first:end] for column in self]
+        return _Columns(*kept)
 
     def buckets(self, most: int) -> list[list[float]]:
-        """At most so many, of equally many units each."""
+        """At most so many, of equally many units each: points, and how many of their samples are not finite."""
         size = max(1, -(-len(self.steps) // most))
         if size == 1:
             return [[step, time / 1e6, *rest] for step, time, *rest in zip(*self, strict=True)]
-        steps, times, mins, maxs, lasts = self
+        steps, times, mins, maxs, lasts, odd = self
+        clean = not odd.tobytes().strip(b"\0")
         low, high = codec.extremes(mins)[0], codec.extremes(maxs)[1]
         found = []
         for start in range(0, len(steps), size):
             stop = min(start + size, len(steps))
             end = stop - 1
-            found.append([steps[end], times[end] / 1e6, low(mins[start:stop]), high(maxs[start:stop]), lasts[end]])
+            extent = low(mins[start:stop]), high(maxs[start:stop])
+            found.append([steps[end], times[end] / 1e6, *extent, lasts[end], 0 if clean else sum(odd[start:stop])])
         return found
 
 
@@ -90,7 +99,7 @@ def chart(
         found = _blocks(connection, (first, last, blocks), window, size)
         if new:
             found += _coarse(*fresh, size * BLOCK).buckets(new)
-        return Chart(found if len(found) <= points else [_merged(found)], BLOCK, samples)
+        return _told(found if len(found) <= points else [_merged(found)], BLOCK, samples)
     coarse = samples >= CELL * points / 2
     parts: list[_Columns] = []
     trimmed = False
@@ -99,9 +108,15 @@ def chart(
     elif blocks:
         parts, trimmed = _read_samples(connection, first, last, window)
     if len(fresh[0]):
-        parts.append(_coarse(*fresh, CELL) if coarse else _Columns(*fresh, fresh[2], fresh[2]))
+        parts.append(_coarse(*fresh, CELL) if coarse else _single(*fresh))
     columns = _join(parts)
-    return Chart(columns.buckets(points), CELL if coarse else 1, samples if coarse else len(columns.steps), trimmed)
+    return _told(columns.buckets(points), CELL if coarse else 1, samples if coarse else len(columns.steps), trimmed)
+
+
+def _told(found: list[list[float]], unit: int, samples: int, trimmed: bool = False) -> Chart:
+    """What a chart has of buckets."""
+    odd = [int(bucket.pop()) for bucket in found]
+    return Chart(found, unit, samples, trimmed, odd if any(odd) else ())
 
 
 def _overlap(connection: sqlite3.Connection, series: Series, window: Window) -> tuple[int, int, int, int]:
@@ -134,17 +149,21 @@ def _blocks(connection: sqlite3.Connection, span: tuple[int, int, int], window: 
     """Buckets of *size* whole blocks, of those between a first and a last that overlap a window, so many."""
     first, last, count = span
     if count == last - first + 1:
-        among, values = "(SELECT id, (id - ?) / ? AS part, min, max FROM block WHERE id BETWEEN ? AND ?)", (first, size)
+        among = (
+            "(SELECT block.id, (block.id - ?) / ? AS part, min, max, samples FROM block LEFT JOIN nonfinite USING (id) "
+            "WHERE block.id BETWEEN ? AND ?)"
+        )
+        values = first, size
         bounds: tuple[float, ...] = (first, last)
     else:  # steps fall, or the clock was set back: those that do not overlap are left out
         among = (
-            "(SELECT id, (row_number() OVER (ORDER BY id) - ?) / ? AS part, min, max FROM block "  # noqa: S608
-            f"WHERE id BETWEEN ? AND ? AND {window.by}_max >= ? AND {window.by}_min <= ?)"
+            "(SELECT block.id, (row_number() OVER (ORDER BY block.id) - ?) / ? AS part, min, max, samples FROM block "  # noqa: S608
+            f"LEFT JOIN nonfinite USING (id) WHERE block.id BETWEEN ? AND ? AND {window.by}_max >= ? AND {window.by}_min <= ?)"
         )
         values, bounds = (1, size), (first, last, *window.bounds)
     found = connection.execute(
-        "SELECT block.step, block.time / 1e6, low, high, block.last FROM (SELECT max(id) AS top, min(min) AS low, "  # noqa: S608
-        f"max(max) AS high FROM {among} GROUP BY part) JOIN block ON block.id = top ORDER BY top",
+        "SELECT block.step, block.time / 1e6, low, high, block.last, odd FROM (SELECT max(id) AS top, min(min) AS low, "  # noqa: S608
+        f"max(max) AS high, total(samples) AS odd FROM {among} GROUP BY part) JOIN block ON block.id = top ORDER BY top",
         (*values, *bounds),
     )
     return [[nan if one is None else one for one in row] for row in found]
@@ -152,10 +171,10 @@ def _blocks(connection: sqlite3.Connection, span: tuple[int, int, int], window: 
 
 def _merged(points: list[list[float]]) -> list[float]:
     """One bucket of several."""
-    _, _, mins, maxs, _ = zip(*points, strict=True)
+    _, _, mins, maxs, _, odd = zip(*points, strict=True)
     (low,), (high,) = codec.cells(mins, len(mins)).mins, codec.cells(maxs, len(maxs)).maxs
-    step, time, _, _, last = points[-1]
-    return [step, time, low, high, last]
+    step, time, _, _, last, _ = points[-1]
+    return [step, time, low, high, last, sum(odd)]
 
 
 def _read_cells(connection: sqlite3.Connection, first: int, last: int, window: Window) -> list[_Columns]:
@@ -163,21 +182,21 @@ def _read_cells(connection: sqlite3.Connection, first: int, last: int, window: W
     by = window.by
     low, high = window.bounds
     found = connection.execute(
-        f"SELECT block.cells, axis.cells, axis, {by}_min, {by}_max FROM block "  # noqa: S608
-        f"JOIN axis ON axis.id = block.axis WHERE block.id BETWEEN ? AND ? AND {by}_max >= ? AND {by}_min <= ?",
+        f"SELECT block.cells, axis.cells, nonfinite.cells, axis, {by}_min, {by}_max FROM block "  # noqa: S608
+        f"JOIN axis ON axis.id = block.axis LEFT JOIN nonfinite ON nonfinite.id = block.id WHERE block.id BETWEEN ? AND ? AND {by}_max >= ? AND {by}_min <= ?",
         (first, last, low, high),
     ).fetchall()
     parts: list[_Columns] = []
-    whole: list[tuple[bytes, bytes]] = []
-    for cells, ends, axis, least, most in found:
+    whole: list[_Packed] = []
+    for cells, ends, odd, axis, least, most in found:
         if low <= least <= most <= high:
-            whole.append((cells, ends))
+            whole.append((cells, ends, odd))
             continue
         if whole:
             parts.append(_join_cells(whole))
             whole = []
         data = connection.execute("SELECT data FROM axis WHERE id = ?", (axis,)).fetchone()[0]
-        parts.append(_cut_cells(_join_cells([(cells, ends)]), data, window, (least, most)))
+        parts.append(_cut_cells(_join_cells([(cells, ends, odd)]), data, window, (least, most)))
     if whole or not parts:
         parts.append(_join_cells(whole))
     return parts
@@ -201,22 +220,28 @@ def _cut_cells(columns: _Columns, axis: bytes | None, window: Window, extent: tu
     return _Columns(*kept)
 
 
-def _join_cells(found: Sequence[tuple[bytes, bytes]]) -> _Columns:
+def _join_cells(found: Sequence[_Packed]) -> _Columns:
     """The cells of many blocks, and those of their axes, as columns: joined as bytes, since a thousand are read at once."""
-    counts = [len(ends) // 16 for _, ends in found]
-    steps = array("q", b"".join([ends[: 8 * count] for (_, ends), count in zip(found, counts, strict=True)]))
-    times = array("q", b"".join([ends[8 * count : 16 * count] for (_, ends), count in zip(found, counts, strict=True)]))
-    kinds = {cells[:1] for cells, _ in found}
     if not found:
-        return _Columns(steps, times, array("d"), array("d"), array("d"))
+        return _nothing()
+    counts = [len(ends) // 16 for _, ends, _ in found]
+    sized = list(zip(found, counts, strict=True))
+    steps = array("q", b"".join([ends[: 8 * count] for (_, ends, _), count in sized]))
+    times = array("q", b"".join([ends[8 * count : 16 * count] for (_, ends, _), count in sized]))
+    odd = array("B", b"".join([bytes(count) if one is None else one for (_, _, one), count in sized]))
+    kinds = {cells[:1] for cells, _, _ in found}
     if not kinds <= {b"f", b"d"} or any(
-        len(cells) != 1 + 3 * count * (4 if cells[:1] == b"f" else 8) or len(ends) != 16 * count
-        for (cells, ends), count in zip(found, counts, strict=True)
+        len(cells) != 1 + 3 * count * (4 if cells[:1] == b"f" else 8)
+        or len(ends) != 16 * count
+        or (one is not None and len(one) != count)
+        for (cells, ends, one), count in sized
     ):
         raise ValueError("damaged cells")
     if len(kinds) > 1:
-        parts = [codec.decode_cells(cells) for cells, _ in found]
-        return _Columns(steps, times, *(array("d", chain.from_iterable(column)) for column in zip(*parts, strict=True)))
+        parts = [codec.decode_cells(cells) for cells, _, _ in found]
+        joined = (array("d", chain.from_iterable(column)) for column in zip(*parts, strict=True))
+        low, high, last = joined
+        return _Columns(steps, times, low, high, last, odd)
     code = kinds.pop().decode("ascii")
     size = array(code).itemsize
     widths = [count * size for count in counts]
@@ -224,10 +249,11 @@ def _join_cells(found: Sequence[tuple[bytes, bytes]]) -> _Columns:
     for number in range(3):
         pieces = [
             cells[1 + number * width : 1 + (number + 1) * width]
-            for (cells, _), width in zip(found, widths, strict=True)
+            for (cells, _, _), width in zip(found, widths, strict=True)
         ]
         columns.append(array(code, b"".join(pieces)))
-    return _Columns(steps, times, *columns)
+    low, high, last = columns
+    return _Columns(steps, times, low, high, last, odd)
 
 
 def _read_samples(connection: sqlite3.Connection, first: int, last: int, window: Window) -> tuple[list[_Columns], bool]:
@@ -235,22 +261,22 @@ def _read_samples(connection: sqlite3.Connection, first: int, last: int, window:
     by = window.by
     low, high = window.bounds
     found = connection.execute(
-        f"SELECT block.data, axis.data, block.cells, axis.cells, {by}_min, {by}_max FROM block "  # noqa: S608
-        f"JOIN axis ON axis.id = block.axis WHERE block.id BETWEEN ? AND ? AND {by}_max >= ? AND {by}_min <= ?",
+        f"SELECT block.data, axis.data, block.cells, axis.cells, nonfinite.cells, {by}_min, {by}_max FROM block "  # noqa: S608
+        f"JOIN axis ON axis.id = block.axis LEFT JOIN nonfinite ON nonfinite.id = block.id WHERE block.id BETWEEN ? AND ? AND {by}_max >= ? AND {by}_min <= ?",
         (first, last, low, high),
     )
     parts, trimmed = [], False
-    for data, axis, cells, ends, least, most in found:
+    for data, axis, cells, ends, odd, least, most in found:
         if data is None:
             trimmed = True
-            columns = _join_cells([(cells, ends)])
+            columns = _join_cells([(cells, ends, odd)])
             whole = low <= least <= most <= high
             parts.append(columns if whole else _cut_cells(columns, axis, window, (least, most)))
             continue
         samples = decode(axis, data)
         if not low <= least <= most <= high:
             samples = cut(*samples, window)
-        parts.append(_Columns(*samples, samples[2], samples[2]))
+        parts.append(_single(*samples))
     return parts, trimmed
 
 
@@ -258,18 +284,27 @@ def _join(parts: Sequence[_Columns]) -> _Columns:
     """All of them in a row."""
     if len(parts) == 1:
         return parts[0]
-    joined = _Columns(array("q"), array("q"), array("d"), array("d"), array("d"))
+    joined = _nothing()
     for part in parts:
         joined.steps.extend(part.steps)
         joined.times.extend(part.times)
-        for whole, column in zip(joined[2:], part[2:], strict=True):
+        joined.odd.extend(part.odd)
+        for whole, column in zip(joined[2:5], part[2:5], strict=True):
             whole.extend(array("d", column) if column.typecode == "f" else column)
     return joined
+
+
+def _nothing() -> _Columns:
+    return _Columns(array("q"), array("q"), array("d"), array("d"), array("d"), array("B"))
+
+
+def _single(steps: array[int], times: array[int], values: array[float]) -> _Columns:
+    """Samples."""
+    return _Columns(steps, times, values, values, values, codec.nonfinite(values, 1))
 
 
 def _coarse(steps: array[int], times: array[int], values: array[float], size: int) -> _Columns:
     """Cells of *size*."""
     ends = [*range(size - 1, len(steps) - 1, size), len(steps) - 1]
-    return _Columns(
-        array("q", [steps[end] for end in ends]), array("q", [times[end] for end in ends]), *codec.cells(values, size)
-    )
+    at_ends = array("q", [steps[end] for end in ends]), array("q", [times[end] for end in ends])
+    return _Columns(*at_ends, *codec.cells(values, size), codec.nonfinite(values, size))

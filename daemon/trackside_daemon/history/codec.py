@@ -137,6 +137,14 @@ def extremes(values: Sequence[float]) -> tuple[Extreme, Extreme]:
     return (min, max) if _is_clean(values) else (_min, _max)
 
 
+def nonfinite(values: Sequence[float], size: int = CELL) -> array[int]:
+    """How many of each *size* values are NaN or infinite."""
+    code, starts = "B" if size < 256 else "I", range(0, len(values), size)
+    if isfinite(sum(values)):
+        return array(code, bytes(array(code).itemsize * len(starts)))
+    return array(code, [sum(not isfinite(value) for value in values[start : start + size]) for start in starts])
+
+
 def summarize(values: Sequence[float]) -> Summary:
     """What is told of *values*."""
     if values and _is_clean(values) and isfinite(total := sum(values)):

@@ -159,7 +159,8 @@ class Packing:
         if found is None or found[1] is None:  # trimmed: its samples are gone, and the next ones begin their own block
             return begin + BLOCK, 0, array("d")
         axis, data = found
-        self._connection.execute("DELETE FROM block WHERE id = ?", (id_,))
+        for table in ("block", "nonfinite"):
+            self._connection.execute(f"DELETE FROM {table} WHERE id = ?", (id_,))  # noqa: S608
         return begin, axis, codec.decode_values(data)
 
     def _axis(self, before: int, parts: tuple[int, ...]) -> _Axis:
@@ -194,6 +195,9 @@ class Packing:
                 *(low, high, values[-1], codec.encode_cells(cells), codec.encode_values(values)),  # NaN becomes NULL
             ),
         )
+        odd = codec.nonfinite(values)
+        if any(odd):
+            self._connection.execute("INSERT INTO nonfinite VALUES (?, ?, ?)", (id_, sum(odd), odd.tobytes()))
 
     def _cut(self, axis: _Axis, start: int) -> _Cut:
         """The block of an axis that begins at *start*, for one series more: written for the first."""

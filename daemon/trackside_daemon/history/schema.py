@@ -6,7 +6,8 @@ sample of log row *n* is in the blocks exactly when its series' ``packed`` is at
 
 A series' ``end`` is the place of its next sample, of which block number ``end // BLOCK`` has the next; the blocks before
 number ``trimmed`` have lost their samples and kept their cells. ``axis`` counts the blocks that refer to it, and those
-of them that still have their samples.
+of them that still have their samples. Only a block with NaN or infinities has a row in ``nonfinite``, of the same id:
+how many they are, and of each cell, a byte each.
 
 A run is ``deleted`` from the moment when it is to go until it is gone (1), and hidden while it is imported (2); its age
 counts from its end, or from when it was ``imported``.
@@ -168,6 +169,10 @@ MIGRATIONS: Sequence[tuple[str, Sequence[str]]] = (
     (
         "what the time of each session was spent on",
         ("ALTER TABLE session ADD COLUMN phases TEXT NOT NULL DEFAULT '{}'",),
+    ),
+    (
+        "where in a block its NaN and infinities are; of blocks that stand already nobody has counted them",
+        ("CREATE TABLE nonfinite (id INTEGER PRIMARY KEY, samples INTEGER NOT NULL, cells BLOB NOT NULL)",),
     ),
 )
 

@@ -262,7 +262,8 @@ class Trimming:
             axes = self._axes(
                 "SELECT axis, count(*), count(data) FROM block WHERE id >= ? AND id < ? GROUP BY axis", ids
             )
-            self._connection.execute("DELETE FROM block WHERE id >= ? AND id < ?", ids)
+            for table in ("block", "nonfinite"):
+                self._connection.execute(f"DELETE FROM {table} WHERE id >= ? AND id < ?", ids)  # noqa: S608
             release(self._connection, axes)
             yield
 

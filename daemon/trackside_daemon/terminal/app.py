@@ -47,8 +47,9 @@ class Top(App[None]):
     Pane { width: 100%; text-wrap: nowrap; }
     #status { dock: bottom; height: 1; }
     FilterLine { dock: bottom; height: 1; border: none; padding: 0; display: none; }
+    FilterLine > .input--cursor { color: ansi_default; background: ansi_default; text-style: reverse; }
     Help { align: center middle; }
-    Help > Static { width: auto; max-width: 100%; height: auto; border: round; padding: 0 1; }
+    Help > Static { width: auto; max-width: 100%; height: auto; border: round ansi_default; padding: 0 1; }
     """
     AUTO_FOCUS = None
     ENABLE_COMMAND_PALETTE = False

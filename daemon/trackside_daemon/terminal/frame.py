@@ -103,9 +103,8 @@ def _plots(said: Told, view: View, width: int, height: int) -> list[Line]:
     if run is None:
         return [fitted([], width)] * height
     series = said.series if said.run == str(run.get("id")) else ()
-    many = (real(run.get("world_size")) or 1) > 1
     wide = columns(width)
     name = told(run, "name", NONE)
-    left, right = curves.loss(series, many=many), curves.throughput(series, many=many)
+    left, right = curves.loss(series, run), curves.throughput(series, run)
     pair = zip(plot(left._replace(title=f"{name}  {left.title}"), wide, height), plot(right, wide, height), strict=True)
     return [fitted([*one, (" " * BETWEEN, ""), *other], width) for one, other in pair]

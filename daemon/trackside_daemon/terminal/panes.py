@@ -40,10 +40,11 @@ s            save a snapshot (JSON) in the working directory
 ?            this page
 q            quit
 
-In a plot, ! below the curve is where a stretch of steps
-ended in NaN or infinity; + looks closer. The numbers
-beside a plot are its extremes.
-In the list, > is the run that is plotted.\
+In a plot, ! below the curve is a stretch of steps with NaN
+or infinities; + looks closer. The numbers beside a plot are
+its extremes. With several ranks it is of the lowest.
+In the list, > is the run that is plotted, and its rate that
+of all ranks together.\
 """
 
 
@@ -100,8 +101,13 @@ class Help(ModalScreen[None]):
     def on_key(self, event: events.Key) -> None:
         """See Textual."""
         event.stop()
-        self.dismiss()
+        self._leave()
 
     def on_click(self) -> None:
         """See Textual."""
-        self.dismiss()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Keys that were pressed before the first of them was seen all come here."""
+        if self.is_current:
+            self.dismiss()

@@ -31,7 +31,7 @@ class Curve(NamedTuple):
     Attributes:
         title: Its name and newest value.
         dots: In the order in which they came: where steps fall, the pen is lifted.
-        marked: Steps at which a value was not finite.
+        marked: The last steps of buckets with a value that was not finite.
         floor: Where it begins at the latest, below; None for at its least value.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from itertools import repeat
 from math import isnan
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -21,40 +22,44 @@ _Points = list[list[Any]]
 def bands(charts: Sequence[dict[str, Any]], by: By) -> list[dict[str, Any]]:
     """A band of each key and attempt, its points ``[step, time, min, max, median]``; *charts* as `series.drawn` has them.
 
-    The buckets are those of the rank that has most. A bucket of another rank belongs to the first that does not end
+    Where samples are not finite there is ``nonfinite`` as well: of each point how many, of all ranks together. The buckets are those of the rank that has most. A bucket of another rank belongs to the first that does not end
     before it.
     """
-    groups: dict[tuple[Any, ...], list[_Points]] = {}
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for one in charts:
-        groups.setdefault((one["run"], one["attempt"], one["key"]), []).append(one["points"])
+        groups.setdefault((one["run"], one["attempt"], one["key"]), []).append(one)
     return [
         {
             "run": run,
             "attempt": attempt,
             "key": key,
             "ranks": len(ranks),
-            "points": _band(ranks, 0 if by == "step" else 1),
+            **_band(ranks, 0 if by == "step" else 1),
         }
         for (run, attempt, key), ranks in groups.items()
     ]
 
 
-def _band(ranks: Sequence[_Points], axis: int) -> _Points:
-    longest = max(ranks, key=len)
+def _band(ranks: Sequence[dict[str, Any]], axis: int) -> dict[str, Any]:
+    longest: _Points = max((one["points"] for one in ranks), key=len)
     ends = [point[axis] for point in longest]
     lows: list[list[float]] = [[] for _ in ends]
     highs: list[list[float]] = [[] for _ in ends]
     lasts: list[dict[int, float]] = [{} for _ in ends]
-    for number, points in enumerate(ranks):
-        for point in points:
+    odd = [0] * len(ends)
+    for number, one in enumerate(ranks):
+        points: _Points = one["points"]
+        for point, count in zip(points, one.get("nonfinite") or repeat(0), strict=False):
             place = min(bisect_left(ends, point[axis]), len(ends) - 1)
             lows[place].append(float(point[2]))
             highs[place].append(float(point[3]))
             lasts[place][number] = float(point[4])
-    return [
+            odd[place] += count
+    found = [
         [*point[:2], *map(json_number, (_of(min, low), _of(max, high), _of(median, list(last.values()))))]
         for point, low, high, last in zip(longest, lows, highs, lasts, strict=True)
     ]
+    return {"points": found, **({"nonfinite": odd} if any(odd) else {})}
 
 
 def _of(choose: Any, values: Sequence[float]) -> float:

@@ -28,7 +28,7 @@ from trackside_daemon.web import api
 from trackside_daemon.web.asked import bounded, number, window
 from trackside_daemon.web.bands import bands
 from trackside_daemon.web.kept import as_json, listed
-from trackside_daemon.web.series import MOST_BUCKETS, drawn, find, part, stream, stream_points
+from trackside_daemon.web.series import MOST_BUCKETS, behind, drawn, find, part, stream, stream_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -147,7 +147,7 @@ class HistoryPages:
             return StreamingResponse(stream_points(self._kept.database, found, wanted), media_type="application/json")
         points = max(1, points // len(found))
         charts = await self._kept.in_thread(lambda: drawn(self._kept.database, found, wanted, points))
-        return as_json({"key": asked["key"], "points": [point for chart in charts for point in chart["points"]]})
+        return as_json({"key": asked["key"], **behind(charts)})
 
     async def events(self, request: Request) -> Response:
         """What happened, oldest first."""

@@ -46,7 +46,8 @@ _REPEATED = {
 _SERIES = ("key", "rank", "attempt", "by", "from", "to", "points")
 _BUCKETS = (
     "Points are [step, time, min, max, last], step and time of the bucket's last sample; with points=0 every sample as "
-    "[step, time, value]. An answer has at most 200000 buckets, and each series fewer than were asked for where there are "
+    "[step, time, value]. Where some samples of the buckets are NaN or infinite there is nonfinite, too: of each point how "
+    "many, in the same order. An answer has at most 200000 buckets, and each series fewer than were asked for where there are "
     "many. NaN and infinities are the texts nan, inf and -inf. unit says how many samples the coarsest cell "
     "has; with more than 1, the window's edges are rounded outwards to whole cells."
 )

@@ -82,9 +82,17 @@ def drawn(database: Database, found: list[Found], window: Window, points: int) -
                 "unit": chart.unit,
                 "trimmed": chart.trimmed,
                 "points": [_point(point) for point in chart.points],
+                **({"nonfinite": chart.nonfinite} if chart.nonfinite else {}),
             }
         )
     return made
+
+
+def behind(charts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Charts of several attempts as one, ``points`` and perhaps ``nonfinite``; *charts* as `drawn` has them."""
+    odd = [count for one in charts for count in one.get("nonfinite", [0] * len(one["points"]))]
+    points = [point for one in charts for point in one["points"]]
+    return {"points": points, **({"nonfinite": odd} if any(odd) else {})}
 
 
 def _again(connection: Any, one: Found) -> Found:

@@ -139,7 +139,7 @@ def test_a_live_run_is_shown_as_the_api_tells_it(
         expect(row.locator("td").nth(6)).to_have_text(str(one["nonfinite"]))
     expect(page.get_by_role("region", name="Configuration")).to_contain_text("model.layers")
     host = daemon.api("overview").json()["host"]["name"]
-    expect(page.get_by_role("heading", name=f"Machine {host} of the daemon")).to_be_visible()
+    expect(page.get_by_role("heading", name=f"The daemon's machine, {host}")).to_be_visible()
 
     # The time by phase, of all ranks.
     eventually(lambda: len(daemon.api("runs/seen-1").json()["attempt_list"][0].get("phases", {})) == 2)
@@ -300,6 +300,9 @@ def test_the_mathematics_of_lines(daemon: Daemon, look: Callable[..., Page]) -> 
         "told": ["nan", "inf"],
     }
     assert made("lines.columns([[1, 1, -1], [2, 2, 5]], 'step', true).last") == [None, 5]
+    counted = "lines.counted({points: [[1, 11, 0, 2, 1], [2, 12, 0, 2, 1]], nonfinite: [0, 3]})"
+    assert made(f"(({{ odd, told }}) => [odd, told])(lines.columns({counted}, 'step', false))") == [[2], [1, 1]]
+    assert made("lines.counted({points: [[1, 11, 1]]})") == [[1, 11, 1]]
     assert made("[0, 2.4, 2.6, 9].map((x) => lines.nearest([1, 2, 3], x))") == [0, 1, 2, 2]
     assert made("lines.nearest([], 1)") == -1
     clock = "lines.clock([{points: [[10, 100], [20, 200]]}])"

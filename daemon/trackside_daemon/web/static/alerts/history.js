@@ -32,7 +32,7 @@ export function history(place) {
     load();
   };
   const severity = h("select", { onchange: change("severity") }, h("option", { value: "" }, "any"), ...["critical", "warning", "info"].map((one) => h("option", { selected: one === asked.severity }, one)));
-  const alert = h("input", { type: "search", list: "alert-names", value: asked.alert, onchange: change("alert") });
+  const alert = h("input", { type: "search", list: "alert-names", value: asked.alert, onchange: change("alert"), placeholder: "name, * for any" });
   const run = h("input", { type: "search", value: asked.run, onchange: change("run"), placeholder: "name or id" });
   const tools = h("div.tools", { role: "search", "aria-label": "History" }, h("label", {}, "Severity", severity), h("label", {}, "Alert", alert, names), h("label", {}, "Run", run));
 

@@ -155,7 +155,7 @@ export class Chart {
     this.loading = undefined;
     this.failed = lines ? 0 : this.failed + 1;
     this.stale ||= !lines;
-    if (lines) this.#take(lines, "No values here yet.");
+    if (lines) this.#take(lines, "No values here.");
     if (lines && from === undefined && to === undefined) this.all = this.#window();
     this.#due();
   }

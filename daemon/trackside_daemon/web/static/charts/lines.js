@@ -2,8 +2,13 @@
 
 import { real } from "/static/words.js";
 
-// Points [step, time, min, max, last], or [step, time, value], as columns in the order of the axis; several at one place
-// are one. What cannot be drawn is null; `odd` are the places of NaN and infinities, `told` the last values as they came.
+// The points of a series of the API, behind each how many of its samples are NaN or infinite, where there are any.
+export function counted({ points, nonfinite }) {
+  return nonfinite ? points.map((point, place) => [...point, nonfinite[place]]) : points;
+}
+
+// Points [step, time, min, max, last, not finite], or [step, time, value], as columns in the order of the axis; several at
+// one place are one. What cannot be drawn is null; `odd` are the places of NaN and infinities, `told` the last values as they came.
 export function columns(points, by, log) {
   const axis = by === "step" ? 0 : 1;
   const found = { x: [], last: [], low: [], high: [], odd: [], told: [] };
@@ -23,17 +28,17 @@ function add(found, point, axis, log) {
   const [low, high] = values.slice(0, 2).map((value) => drawable(value) ?? last);
   const x = point[axis];
   const end = found.x.length - 1;
-  if (values.some((value) => !Number.isFinite(value)) && found.odd.at(-1) !== x) found.odd.push(x);
+  if ((point[5] || values.some((value) => !Number.isFinite(value))) && found.odd.at(-1) !== x) found.odd.push(x);
   if (end >= 0 && found.x[end] === x) {
     found.last[end] = last;
-    found.told[end] = point.at(-1);
+    found.told[end] = point[4] ?? point[2];
     found.low[end] = chosen(Math.min, found.low[end], low);
     found.high[end] = chosen(Math.max, found.high[end], high);
     return;
   }
   found.x.push(x);
   found.last.push(last);
-  found.told.push(point.at(-1));
+  found.told.push(point[4] ?? point[2]);
   found.low.push(low);
   found.high.push(high);
 }

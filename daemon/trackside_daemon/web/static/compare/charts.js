@@ -2,6 +2,7 @@
 
 import { ask, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
+import { counted } from "/static/charts/lines.js";
 import { h } from "/static/dom.js";
 
 const COLORS = 8;
@@ -66,10 +67,10 @@ async function lines(runs, key, { by, from, to, points, signal }) {
   const found = (await Promise.all(asked)).flat();
   return runs.flatMap((run) => {
     const own = found.filter((one) => one.run === run.id && one.points.length);
-    return own.map(({ attempt, points: given }, number) => ({
-      label: own.length > 1 ? `${run.label}, attempt ${attempt}` : run.label,
+    return own.map((one, number) => ({
+      label: own.length > 1 ? `${run.label}, attempt ${one.attempt}` : run.label,
       place: run.place + COLORS * number,
-      points: start(run) ? given.map(([step, time, ...rest]) => [step, time - start(run), ...rest]) : given,
+      points: counted(one).map(([step, time, ...rest]) => [step, time - start(run), ...rest]),
     }));
   });
 }

@@ -36,7 +36,7 @@ function about(attempt) {
     if (value === undefined || value === null || value === "" || value.length === 0) continue;
     found.set(title, Array.isArray(value) ? value.join(" ") : value);
   }
-  if (attempt.git_dirty && found.has("Commit")) found.set("Commit", `${found.get("Commit")} with changes`);
+  if (found.has("Commit")) found.set("Commit", `${found.get("Commit").slice(0, 10)}${attempt.git_dirty ? " + changes" : ""}`);
   return found;
 }
 

@@ -2,6 +2,7 @@
 
 import { ask, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
+import { counted } from "/static/charts/lines.js";
 import { save } from "/static/charts/picture.js";
 import { fileName } from "/static/export/file.js";
 import { h, say } from "/static/dom.js";
@@ -66,10 +67,11 @@ function named(series, keys) {
   const several = (name) => new Set(series.map((one) => one[name])).size > 1;
   const [ranks, attempts] = [several("rank"), several("attempt")];
   const numbers = new Map();
-  return series.filter((one) => one.points.length).map(({ key, rank, attempt, points }) => {
+  return series.filter((one) => one.points.length).map((one) => {
+    const { key, rank, attempt } = one;
     const number = numbers.get(key) ?? 0;
     numbers.set(key, number + 1);
     const label = [key, ranks && `rank ${rank}`, attempts && `attempt ${attempt}`].filter(Boolean).join(", ");
-    return { label, place: keys.length === 1 ? number : keys.indexOf(key) + LINES * number, points };
+    return { label, place: keys.length === 1 ? number : keys.indexOf(key) + LINES * number, points: counted(one) };
   });
 }

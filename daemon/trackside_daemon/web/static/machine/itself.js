@@ -37,7 +37,7 @@ const total = (counts) => Object.values(counts ?? {}).reduce((sum, one) => sum +
 function standings(status) {
   const collectors = Object.entries(status.collectors).map(([name, one]) => [name, one.state, one.why ?? ""]);
   const sinks = Object.entries(status.notifications).map(([name, one]) => {
-    return [`${name} (notifications)`, one.last_error ? "fails" : "ok", one.last_error || `${one.sent} sent`];
+    return [`sink ${name}`, one.last_error ? "fails" : "ok", one.last_error || `${one.sent} sent`];
   });
   const order = (state) => ({ ok: 2, nothing: 1 })[state] ?? 0;
   return [...sinks, ...collectors].sort((one, other) => order(one[1]) - order(other[1]) || (one[0] < other[0] ? -1 : 1));

@@ -2,6 +2,7 @@
 
 import { ask, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
+import { counted } from "/static/charts/lines.js";
 import { Gathered } from "/static/run/gathered.js";
 import { h, rows, say } from "/static/dom.js";
 import { isLoss } from "/static/run/words.js";
@@ -87,10 +88,11 @@ export class Charts {
   }
 }
 
-function named({ attempt, rank, ranks, points }, place, wanted, attempts) {
+function named(one, place, wanted, attempts) {
+  const { attempt, rank, ranks } = one;
   const who = wanted === "band" ? `${plural(ranks, "rank")}, median` : wanted === "all" ? `rank ${rank}` : "";
   const which = attempts > 1 ? `attempt ${attempt}` : "";
-  return { label: [who, which].filter(Boolean).join(", "), place: wanted === "all" && attempts === 1 ? rank : place, points };
+  return { label: [who, which].filter(Boolean).join(", "), place: wanted === "all" && attempts === 1 ? rank : place, points: counted(one) };
 }
 
 function section(name, count, rootOf) {

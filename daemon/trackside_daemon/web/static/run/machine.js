@@ -55,7 +55,7 @@ export class Machine {
   #where(name, attempts, gpus) {
     const attempt = attempts.find((one) => one.attempt === this.chosen.attempt) ?? attempts.at(-1);
     const other = name && attempt?.host && attempt.host !== name && !this.gpus;
-    say(this.name, name ? `Machine ${name} of the daemon` : "Machine of the daemon");
+    say(this.name, name ? `The daemon's machine, ${name}` : "The daemon's machine");
     say(this.under, other ? "" : ["over time", gpus > 0 && !this.gpus && "all GPUs of this machine"].filter(Boolean).join(" · "));
     say(this.elsewhere, other ? `The run is on ${attempt.host}, of which this daemon knows nothing.` : "");
     this.elsewhere.hidden = !other;
