@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,13 +21,16 @@ SCRIPT = str(Path(__file__).parent / "delays.py")
 FIRST, OTHERS = (f"trackside_training_{name}_wait_seconds" for name in ("first_batch", "data"))
 
 
+def finished(daemon: Daemon, run: str) -> bool:
+    """As the page has it."""
+    return daemon.series().get(f'trackside_training_state{{run="{run}",state="finished"}}') == 1
+
+
 def test_waits_agree_with_real_loaders_of_known_delay(daemon: Daemon, run_training: Callable[..., str]) -> None:
     clocked = json.loads(run_training(daemon, SCRIPT))
     for run, seen in clocked.items():
         labels = f'{{rank="0",run="{run}"}}'
-        eventually(
-            lambda run=run: daemon.series().get(f'trackside_training_state{{run="{run}",state="finished"}}') == 1
-        )  # type: ignore[misc]
+        eventually(partial(finished, daemon, run))
         page = daemon.series()
         assert [page[f"{family}_count{labels}"] for family in (FIRST, OTHERS)] == [2, 20]
         assert page[f"{FIRST}_sum{labels}"] == pytest.approx(seen["first"], rel=0.05)
