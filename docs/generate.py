@@ -171,6 +171,7 @@ The client reads these, and the daemon leaves them alone:
 | `TRACKSIDE_ENDPOINT` | where the daemon takes pushes, `ipc://PATH` or `tcp://HOST:PORT`; at `ipc://` the commands ask that daemon, and no other |
 | `TRACKSIDE_KEY_FILE` | the key with which a daemon on another machine is reached, [by `trackside keys`](other-machines.md) |
 | `TRACKSIDE_FLUSH_TIMEOUT` | how many seconds the end of a run may wait for its last acknowledgement; default 2 |
+| `TRACKSIDE_RANKS` | `zero` lets only rank 0 push; default `all` |
 | `TRACKSIDE_DISABLED` | `1` turns the client off |
 | `POD_NAME`, `POD_NAMESPACE`, `CONTAINER_NAME` | where in Kubernetes the training runs, [set by its manifest](host.md#in-containers-and-kubernetes) |
 

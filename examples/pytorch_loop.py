@@ -77,7 +77,7 @@ def main() -> None:
         lr = scheduler.get_last_lr()[0]
         optimizer.step()
         scheduler.step()
-        trackside.push(step=step, loss=loss.item(), grad_norm=float(norm), learning_rate=lr, tokens=BATCH)  # 2 of 2
+        trackside.push(step=step, loss=loss, grad_norm=norm, learning_rate=lr, tokens=BATCH)  # 2 of 2
         if step % 100 == 0:
             print(f"step {step}  loss {loss.item():.3f}")
 

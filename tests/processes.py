@@ -111,6 +111,11 @@ class Daemon:
         lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
         return {name: float(value) for name, _, value in lines}
 
+    def values(self, run: str, key: str, rank: int = 0) -> dict[int, float]:
+        """Every value of a key that the history has of a rank, by step; of a run by its id."""
+        (found,) = self.api(f"series?run={run}&points=0&rank={rank}&key={key}").json()["series"]
+        return {step: float(value) for step, _, value in found["points"]}
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal, and wait for the end; the exit status."""
         if self.process.poll() is None:

@@ -43,7 +43,7 @@ def test_every_family_that_a_page_names_is_exported(generate: Any, page: Any) ->
             page.read_text(),
         )
     )
-    assert {name.removesuffix("_bucket") for name in named} <= families
+    assert {re.sub("_(bucket|sum|count)$", "", name) for name in named - families} <= families
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -73,8 +73,19 @@ def test_every_python_example_runs() -> None:
     examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     examples += re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "training.md").read_text(), re.DOTALL)
     assert len(examples) == 4
+    recipes = (ROOT / "docs" / "integrations.md").read_text().split("## Any loop")[1].split("## A script")[0]
+    examples += re.findall(r"```python\n(.*?)```", recipes, re.DOTALL)
+    assert len(examples) == 6
     two_lines = examples[0].replace("...\n", "for step, loss, norm, n in [(0, 2.5, 0.1, 512)]:\n")
-    given = "import trackside\nrun, loader, model, train = trackside.init(), [1, 2], float, float\n"
+    given = """
+import trackside
+class Model:
+    parameters = list
+    def __call__(self, batch): return 0.5
+    def numel(self): return 3
+run, loader, model, train = trackside.init(), [[1], [2]], Model(), len
+epochs, evaluate, save, step, loss, x, clip_grad_norm_ = 2, float, str, 1, 0.5, model, lambda *_: 1.0
+"""
     for example in (two_lines, *(given + one for one in examples[1:])):
         done = subprocess.run(
             [sys.executable, "-W", "error", "-c", example],

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from trackside.config import as_json
 from trackside.identity import identify
+from trackside.log import warn
 from trackside.packing import writable
 from trackside.phases import Phase, Waits
 from trackside.process import Process
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+RANKS = ("all", "zero")
+"""Which ranks may be chosen to push."""
+
+OFF = frozenset(("", "0", "false", "no", "off"))
+
 
 def init(
     name: str | None = None,
@@ -31,6 +37,7 @@ def init(
     total_steps: int | None = None,
     endpoint: str | None = None,
     enabled: bool = True,
+    ranks: Literal["all", "zero"] | None = None,
 ) -> Run:
     """Open a run, and make it the one that `push` and `finish` of the module act on.
 
@@ -44,10 +51,13 @@ def init(
         endpoint: Where the daemon listens, ``ipc://PATH`` or ``tcp://HOST:PORT``; default ``$TRACKSIDE_ENDPOINT``,
             else it is looked for.
         enabled: False makes a run that does nothing; so does ``$TRACKSIDE_DISABLED=1``.
+        ranks: ``zero``: only rank 0 pushes, and on the others this is a run that does nothing; default
+            ``$TRACKSIDE_RANKS``, else ``all``. A rank is what the launcher's environment or an initialised process group
+            says.
 
     Raises:
         TypeError: ``config`` is no mapping, or ``total_steps`` no whole number.
-        ValueError: ``total_steps`` is negative or beyond int64.
+        ValueError: ``total_steps`` is negative or beyond int64, or ``ranks`` another word.
     """
     try:
         total_steps = None if total_steps is None else whole(total_steps)
@@ -59,10 +69,12 @@ def init(
         ","
     )
     words = tuple(writable(word.strip()) for word in words if word.strip())
+    enabled = enabled and os.environ.get("TRACKSIDE_DISABLED", "").lower() in OFF
+    speaking = _speaking(ranks)
     session = Session(identify(name, id), as_json(config), words, total_steps)
     with _process.lock:
         sender = None
-        if enabled and os.environ.get("TRACKSIDE_DISABLED", "").lower() in {"", "0", "false", "no", "off"}:
+        if enabled and (speaking == "all" or session.identity.rank == 0):
             sender = _process.sender(endpoint)
         run = _process.default = Run(session, sender, _process.runs.discard)
         if sender is not None:
@@ -117,6 +129,19 @@ def finish(status: str = "finished") -> None:
 def _default() -> Run:
     with _process.lock:
         return _process.default or init(enabled=not _loads_data())
+
+
+def _speaking(ranks: str | None) -> str:
+    """Which ranks push, by the argument or else the environment."""
+    if ranks is not None:
+        if ranks not in RANKS:
+            raise ValueError(f"ranks is {ranks!r}, which is none of {', '.join(RANKS)}")
+        return ranks
+    told = os.environ.get("TRACKSIDE_RANKS", "").strip().lower() or "all"
+    if told not in RANKS:
+        warn(f"$TRACKSIDE_RANKS is {told!r}, which is none of {', '.join(RANKS)}; all ranks push")
+        return "all"
+    return told
 
 
 def _loads_data() -> bool:

@@ -31,12 +31,14 @@ class Mark(NamedTuple):
     Attributes:
         enters: Or leaves.
         phase: The phase's name.
-        waited: Nanoseconds that it has waited for data, if that is what the phase was.
+        waited: Nanoseconds that it has waited for a batch of data, if it has got one.
+        first: That was the first one of an epoch.
     """
 
     enters: bool
     phase: str
     waited: int | None = None
+    first: bool = False
 
 
 _WAITS, _HAS_NONE = Mark(enters=True, phase="data"), Mark(enters=False, phase="data")
@@ -88,16 +90,27 @@ class Phase(ContextDecorator):
 class Waits(Generic[T]):
     """A loader whose waits are timed: how long the training thread stands still until it has the next batch.
 
-    To be iterated, as often as the loader. It has the loader's length and attributes, so that ``len(batches)`` and
+    The first batch of each way through it is told apart: it waits for workers that are only starting. What an iterator
+    gives, which has one beginning, has one first batch however often it is taken up. To be iterated, as often as the loader. It has the loader's length and attributes, so that ``len(batches)`` and
     ``batches.sampler.set_epoch(1)`` go on to work; to whoever asks for the loader's class, it is none.
     """
 
     def __init__(self, tell: Callable[[int, Mark], None], loader: Iterable[T]) -> None:
         self._tell = tell
         self._loader = loader
+        self._begun = False
 
     def __iter__(self) -> Iterator[T]:
-        return _Waiting(self._tell, iter(self._loader))
+        since = monotonic_ns()
+        self._tell(since, _WAITS)
+        try:
+            batches = iter(self._loader)
+        finally:
+            now = monotonic_ns()
+            self._tell(now, _HAS_NONE)
+        goes_on = self._begun and batches is self._loader
+        self._begun = True
+        return _Waiting(self._tell, batches, None if goes_on else now - since)
 
     def __bool__(self) -> bool:
         return bool(self._loader)
@@ -112,11 +125,18 @@ class Waits(Generic[T]):
 
 
 class _Waiting(Generic[T]):
-    """One way through a loader. No generator: its frame would keep a batch alive that the training has let go of."""
+    """One way through a loader. No generator: its frame would keep a batch alive that the training has let go of.
 
-    def __init__(self, tell: Callable[[int, Mark], None], batches: Iterator[T]) -> None:
+    Args:
+        tell: Takes each mark and its moment, in monotonic nanoseconds.
+        batches: The loader's own iterator.
+        before: Nanoseconds that its making took, which the first batch has been waited for too; None when that is past.
+    """
+
+    def __init__(self, tell: Callable[[int, Mark], None], batches: Iterator[T], before: int | None) -> None:
         self._tell = tell
         self._batches = batches
+        self._before = before
 
     def __iter__(self) -> Iterator[T]:
         return self
@@ -130,7 +150,9 @@ class _Waiting(Generic[T]):
             self._tell(monotonic_ns(), _HAS_NONE)
             raise
         now = monotonic_ns()
-        self._tell(now, Mark(enters=False, phase="data", waited=now - since))
+        before, self._before = self._before, None
+        waited = now - since + (before or 0)
+        self._tell(now, Mark(enters=False, phase="data", waited=waited, first=before is not None))
         return batch
 
 

@@ -112,7 +112,12 @@ class Run:
         return Phase(self._mark, name)
 
     def data(self, loader: Iterable[T]) -> Waits[T]:
-        """The same loader, with each wait for its next batch timed, as phase ``data``: ``for batch in run.data(loader)``."""
+        """The same loader, with each wait for its next batch timed, as phase ``data``: ``for batch in run.data(loader)``.
+
+        Args:
+            loader: A ``DataLoader``, a generator, or anything that is iterated. The first batch of each way through it is
+                counted apart from the others, together with the time in which the loader starts its workers.
+        """
         return Waits(self._mark, loader)
 
     def event(self, kind: str, /, **fields: Any) -> None:

@@ -93,14 +93,20 @@ class Tally:
         """Follow the training into a phase or out of it."""
         self.times.take(time, mark)
         if mark.waited is not None:
-            self.totals.data_wait = self.totals.data_wait or Waits(_none(), 0.0)
-            _observe(self.totals.data_wait, max(0, mark.waited) / 1e9, 1)
+            self._wait(max(0, mark.waited) / 1e9, first=mark.first)
 
     def reckon(self, time: int) -> None:
         """Bring the seconds by phase up to *time*."""
         if self.times.used:
             self.times.advance(time)
             self.totals.phases = self.times.seconds
+
+    def _wait(self, seconds: float, *, first: bool) -> None:
+        waits: Histogram
+        waits = self.totals.data_wait = self.totals.data_wait or Waits(_none(), 0.0)
+        if first:
+            waits = self.totals.data_wait.first = self.totals.data_wait.first or Histogram(_none(), 0.0)
+        _observe(waits, seconds, 1)
 
     def _place(self, time: int, deferred: Deferred) -> int:
         """The step of a row of a push that has several."""

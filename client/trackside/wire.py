@@ -193,7 +193,7 @@ class Totals(msgspec.Struct, omit_defaults=True):
             without evaluation and checkpoints.
         phases: Seconds by phase, each without those nested in it; empty until a phase was entered, and from then on
             they sum to the time since the session began.
-        data_wait: How long the training waited for each batch of data.
+        data_wait: How long the training waited for each batch of data, the first one of each epoch apart.
         paused: Seconds of evaluation and checkpoints, and of what was nested in them, up to the first push of the step.
         device: What its GPUs did; None where nothing is known of it.
         saves: Its checkpoints; None before the first.

@@ -9,6 +9,7 @@ from grafana.run.speed import percentiles
 from trackside_daemon.alert_sections import ThresholdsSection
 
 PHASES = "trackside_training_phase_seconds_total"
+FIRST = "trackside_training_first_batch_wait_seconds"
 
 
 def row() -> Row:
@@ -52,12 +53,23 @@ def _data() -> list[object]:
     return [
         lines(
             "Wait for a batch",
-            "How long a batch of data was waited for, over all ranks, within the buckets of the histogram. A p99 alone that is "
-            "high is a start of an epoch or a slow file.",
+            "How long a batch of data was waited for, over all ranks, within the buckets of the histogram; the first of each "
+            "epoch is apart. A p99 alone that is high is a slow file, or a worker that is slower than the others.",
             "s",
             *percentiles("trackside_training_data_wait_seconds"),
             least=0,
-            width=8,
+            width=6,
+        ),
+        spread(
+            "Wait for an epoch's first batch",
+            "How long each rank waited for the first batch of an epoch, the start of the workers included; where there is no "
+            "point, no epoch began. persistent_workers=True of the DataLoader makes all but the first one short.",
+            "s",
+            f"sum by (rank) (rate({FIRST}_sum{{RANK}}[$__rate_interval]))"
+            f" / (sum by (rank) (rate({FIRST}_count{{RANK}}[$__rate_interval])) > 0)",
+            "rank {{rank}}",
+            least=0,
+            width=6,
         ),
         lines(
             "Data loader workers",
@@ -67,7 +79,7 @@ def _data() -> list[object]:
             Query("sum(trackside_dataloader_workers{RANK})", "workers"),
             Query("sum(trackside_dataloader_blocked_workers{RANK})", "blocked"),
             least=0,
-            width=8,
+            width=6,
             links=[link("Its machines", "trackside-fleet", "run")],
         ),
         spread(
@@ -78,6 +90,6 @@ def _data() -> list[object]:
             "sum by (rank) (trackside_dataloader_resident_memory_bytes{RANK})",
             "rank {{rank}}",
             least=0,
-            width=8,
+            width=6,
         ),
     ]

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 import weakref
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -164,8 +165,9 @@ def test_a_loader_s_waits_are_told_as_they_begin_and_end_in_every_epoch() -> Non
     waits = Waits(told, loader)
     for _ in range(2):
         assert list(waits) == loader.batches
-    assert told.words == ["+data", "-data"] * 6
-    assert [mark.waited is not None for mark in told.marks if not mark.enters] == [True, True, False] * 2
+    assert told.words == ["+data", "-data"] * 8  # the loader's iterator, two batches, the end
+    assert [mark.waited is not None for mark in told.marks if not mark.enters] == [False, True, True, False] * 2
+    assert [mark.first for mark in told.marks if not mark.enters] == [False, True, False, False] * 2
     assert (len(waits), waits.sampler, bool(waits), bool(Waits(told, iter([])))) == (2, "sampler", True, True)
 
 
@@ -177,7 +179,32 @@ def test_a_loader_that_fails_raises_as_it_would_alone() -> None:
     told = Told()
     with pytest.raises(RuntimeError, match="worker died"):
         list(Waits(told, failing()))
-    assert told.words == ["+data", "-data"] * 2
+    assert told.words == ["+data", "-data"] * 3
+    with pytest.raises(TypeError, match="not iterable"):
+        iter(Waits(told, 3))  # type: ignore[arg-type]
+    assert told.words == ["+data", "-data"] * 4
+
+
+def test_the_first_wait_has_the_time_in_which_the_loader_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = count(1)
+    monkeypatch.setattr("trackside.phases.monotonic_ns", lambda: next(clock))
+
+    class Starting(Loader):
+        def __iter__(self) -> Iterator[Any]:
+            assert sum(1 for _ in islice(clock, 1000))
+            return super().__iter__()
+
+    told = Told()
+    for _ in Waits(told, Starting()):
+        pass
+    assert [mark.waited for mark in told.marks if mark.waited is not None] == [1001 + 1, 1]
+
+
+def test_an_iterator_has_one_first_batch_however_often_it_is_taken_up() -> None:
+    told = Told()
+    waits = Waits(told, iter(range(6)))
+    assert [list(islice(waits, 2)) for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
+    assert [mark.first for mark in told.marks if mark.waited is not None] == [True, *[False] * 5]
 
 
 def test_a_batch_that_the_training_has_let_go_of_is_freed() -> None:
@@ -199,11 +226,14 @@ def test_a_long_wait_is_data_though_the_sender_reckons_meanwhile() -> None:
         session.drain(later((began - CLOCK.monotonic) / SECOND + second))
     waited = Mark(enters=False, phase="data", waited=4 * SECOND)
     session.rows.append((began + 5 * SECOND, waited, None))
+    session.rows.append((began + 5 * SECOND, waited._replace(waited=SECOND, first=True), None))
     session.drain(later((began - CLOCK.monotonic) / SECOND + 6))
     session._tally.reckon(began + 6 * SECOND)
     assert session.totals.phases == pytest.approx({"other": 2.0, "data": 4.0})
-    assert session.totals.data_wait is not None
-    assert session.totals.data_wait.sum == 4.0
+    waits = session.totals.data_wait
+    assert waits is not None
+    assert waits.first is not None
+    assert (waits.sum, sum(waits.counts), waits.first.sum, sum(waits.first.counts)) == (4.0, 1, 1.0, 1)
 
 
 def test_evaluation_is_no_part_of_a_step_and_the_beat_tells_the_phase_that_goes_on() -> None:

@@ -636,6 +636,41 @@ def test_name_id_and_tags_come_from_the_environment_too(nowhere: str, monkeypatc
     assert (own.name, own.id, hello_of(own).tags) == ("own", "id-9", ("d",))
 
 
+@pytest.mark.parametrize("how", ["argument", "environment"])
+def test_of_ranks_that_are_silent_but_for_rank_0_nothing_is_sent_and_all_of_them_know_who_they_are(
+    nowhere: str, monkeypatch: pytest.MonkeyPatch, process: Process, how: str
+) -> None:
+    monkeypatch.setenv("TRACKSIDE_ENDPOINT", nowhere)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    if how == "environment":
+        monkeypatch.setenv("TRACKSIDE_RANKS", " Zero")
+    for rank in (1, 0):
+        monkeypatch.setenv("RANK", str(rank))
+        run = trackside.init(ranks="zero") if how == "argument" else trackside.init()
+        run.push(step=1, loss=0.5)
+        assert list(run.data([1])) == [1]
+        run.event("checkpoint")
+        hello = hello_of(run)
+        assert (run.rank, hello.identity.world) == (rank, 2)
+        assert (run in process.runs, bool(run._rows)) == (rank == 0, rank == 0)
+        run.finish()
+    monkeypatch.setenv("RANK", "1")
+    assert trackside.init(ranks="all") in process.runs
+
+
+def test_ranks_are_all_or_zero(nowhere: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ValueError, match="ranks is 'one', which is none of all, zero"):
+        trackside.init(ranks="one")  # type: ignore[arg-type]
+    monkeypatch.setenv("TRACKSIDE_RANKS", "0,1")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr("trackside.sender.Sender._tell_absent", lambda _: None)
+    run = trackside.init(endpoint=nowhere)
+    run.push(loss=1.0)
+    assert run._rows
+    (record,) = caplog.records
+    assert "$TRACKSIDE_RANKS is '0,1', which is none of all, zero; all ranks push" in record.getMessage()
+
+
 def test_names_that_utf8_cannot_write_are_made_such(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["/tmp/caf\udce9.py"])
     monkeypatch.setenv("TRACKSIDE_TAGS", os.fsdecode(b"t\xff"))

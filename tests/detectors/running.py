@@ -69,6 +69,7 @@ class Running:
         *,
         phases: Mapping[str, float] | None = None,
         wait: float | None = None,
+        first_wait: float | None = None,
         dropped: int = 0,
     ) -> list[Sample]:
         """As the daemon says them of a push."""
@@ -84,6 +85,8 @@ class Running:
         samples += [Sample(f.PHASE_SECONDS, (*about, phase), spent) for phase, spent in (phases or {}).items()]
         if wait is not None:
             samples.append(Sample(f.DATA_WAIT, about, Distribution((0,) * 18, wait)))
+        if first_wait is not None:
+            samples.append(Sample(f.FIRST_WAIT, about, Distribution((0,) * 18, first_wait)))
         return samples
 
     def beat(self, rank: int, **phases: float) -> None:

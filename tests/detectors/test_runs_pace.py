@@ -99,6 +99,17 @@ def test_without_phases_nobody_is_a_straggler() -> None:
     assert not run.trouble
 
 
+def test_short_epochs_whose_first_batches_are_waited_for_are_told_with_their_remedy() -> None:
+    run = Running(2)
+    for second in range(60):
+        for rank in range(2):
+            run.push(20 * second, rank, wait=0.05 * second, first_wait=0.4 * second)
+        run.wait(1)
+    (alarm,) = run.trouble
+    assert alarm.summary.startswith("run net spends 45% of its time waiting for data")
+    assert "persistent_workers=True" in alarm.description
+
+
 @pytest.mark.parametrize("how", ["data()", "phase"])
 def test_a_training_that_waits_for_its_data_is_told(how: str) -> None:
     run = Running(2)
@@ -111,6 +122,7 @@ def test_a_training_that_waits_for_its_data_is_told(how: str) -> None:
     (alarm,) = run.trouble
     assert (alarm.alert, alarm.severity, alarm.labels) == ("DataLoaderBottleneck", "warning", (("run", "net"),))
     assert alarm.summary.startswith("run net spends 40% of its time waiting for data: 0.02 s of the 0.05 s of a step")
+    assert alarm.description.startswith("More data loader workers")
     for second in range(60, 120):
         for rank in range(2):
             told = {"wait": 24.0} if how == "data()" else {"phases": {"data": 24.0, "forward": 0.6 * second}}

@@ -55,6 +55,7 @@ DEMO = "tests/end_to_end/test_demo.py::test_its_flag_says_how_many_gpus_there_ar
 WEB = "tests/web/test_web_docs.py"
 KUSTOMIZE = "tests/deploy/test_kubernetes.py::test_our_reading_of_a_kustomization_is_kubectl_s"
 RULE_TESTS = "tests/deploy/test_rules.py::test_every_rule_fires_when_it_should_and_not_when_it_should_not"
+TORCHRUN = "tests/end_to_end/test_torchrun.py::test_what_torchrun_restarts_after_a_rank_was_killed_is_the_same_run"
 MAKE = "tests/test_docs.py::test_every_make_target_in_the_readme_exists"
 
 PROOFS: list[tuple[str, Proof]] = [
@@ -84,6 +85,7 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"trackside alerts show ", Elsewhere(README)),
     (r"trackside silence --end ", Elsewhere(SILENCES)),
     (r"export TRACKSIDE_ENDPOINT=tcp:.*|python train\.py$", Elsewhere("tests/end_to_end/test_other_machines.py")),
+    (r"(TORCH_\w+=1 )?torchrun .* examples/ddp_torchrun\.py ", Elsewhere(TORCHRUN)),
     (r"promtool query instant ", Runs(r'up\{instance="127\.0\.0\.1:\d+", job="trackside".*\} => 1 @')),
     (r"curl .*-/reload$|curl (-s )?http://127.0.0.1:21790/metrics", Runs()),
     (r"curl -H .*/(stacks$|series\?|processes$)", Runs(r'^\{(?!"error")')),

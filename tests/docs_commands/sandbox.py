@@ -21,8 +21,9 @@ CONFIGURATION = "alerts: {thresholds: {gpu-hot-margin-celsius: 8}}\n"
 TRAINING = """
 import itertools, math, sys, time, trackside
 run = trackside.init(tags=["baseline"])
+batches = run.data(itertools.repeat(1))
 for step in itertools.count(1) if len(sys.argv) > 1 else range(1, 41):
-    for batch in run.data([1]):
+    for batch in itertools.islice(batches, 1):
         for phase in ("forward", "backward", "all_reduce", "optimizer"):
             with run.phase(phase):
                 time.sleep(0.002)

@@ -47,9 +47,10 @@ def runs() -> tuple[str, str, int]:
     run: Run = init()
     run = init("name")
     run = init(name="name", id="7", config={"depth": 12, "layers": [1, 2]}, tags=["a", "b"], total_steps=1000)
-    run = init(tags=("a",), endpoint="ipc:///run/trackside/push.sock", enabled=False)
+    run = init(tags=("a",), endpoint="ipc:///run/trackside/push.sock", enabled=False, ranks="zero")
     run = init(config=MappingProxyType({"depth": 12}), tags={"a"}, total_steps=None)
     init("name", "7")  # type: ignore[call-arg]
+    init(ranks="one")  # type: ignore[arg-type]
     init(total_steps="many")  # type: ignore[arg-type]
     return run.id, run.name, run.rank
 

@@ -35,7 +35,7 @@ def recorded(places: Sequence[str] = PLACE) -> list[Recorded]:
         places: The labels that a run goes beyond.
     """
     place = ", ".join(places)
-    return [*_speed(place), *_phases(place), *_gpus(place)]
+    return [*_speed(place), *_phases(place), *_waits(place), *_gpus(place)]
 
 
 def attempts(place: str, window: str) -> str:
@@ -101,6 +101,16 @@ sum without ({place}, phase) (
             "run:trackside_training_data_wait:ratio_rate5m",
             f"  {_summed(data, f'{place}, rank, phase')}\n/\n  {_summed(family, f'{place}, rank, phase')}",
         ),
+    ]
+
+
+def _waits(place: str) -> list[Recorded]:
+    """Percentiles over all ranks, for each batch but the first of an epoch."""
+    family = "trackside_training_data_wait_seconds"
+    buckets = _summed(f"{family}_bucket", f"{place}, rank")
+    return [
+        Recorded(f"run:{family}:p{percent}_rate5m", f"histogram_quantile(0.{percent}, {buckets})")
+        for percent in (50, 95, 99)
     ]
 
 

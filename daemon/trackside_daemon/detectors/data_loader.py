@@ -24,6 +24,15 @@ SHARE, CALM = 0.3, 0.2
 WINDOWS = 2
 """So many windows in a row, to begin and to end."""
 
+SLOW = (
+    "More data loader workers, a faster disk or data that is prepared beforehand would help; see the CPU time and "
+    "disk reads of its workers. Where its GPU is busy meanwhile, the wait costs nothing."
+)
+STARTS = (
+    "Most of that is for the first batch of each epoch, while the data loader starts its workers: "
+    "persistent_workers=True keeps them, and longer epochs have fewer such starts."
+)
+
 
 class DataLoader:
     """`DataLoaderBottleneck` of one run, by the mean over its ranks: from *share* of its time on."""
@@ -34,7 +43,7 @@ class DataLoader:
         self._run = run
         self._share = share
         self._began: float | None = None
-        self._steps = self._waited = 0.0
+        self._steps = self._waited = self._first = 0.0
         self._in_a_row = 0
         self._said = False
         self._adopted: Alert | None = None
@@ -59,9 +68,10 @@ class DataLoader:
             if seconds > 10 * SECONDS:
                 self._begin(clock)
             return
-        share = min(1.0, (run.waited - self._waited) / (seconds * len(run.waiting)))
+        waited, first = run.waited - self._waited, run.waited_first - self._first
+        share = min(1.0, waited / (seconds * len(run.waiting)))
         self._begin(clock)
-        yield from self._judge(share, seconds / steps, clock)
+        yield from self._judge(share, seconds / steps, clock, starts=first > waited / 2)
 
     def end(self, clock: Clock) -> Iterator[Alarm]:
         """It waits little, or has ended."""
@@ -71,9 +81,10 @@ class DataLoader:
         self._said, self._in_a_row = False, 0
 
     def _begin(self, clock: Clock) -> None:
-        self._began, self._steps, self._waited = clock.at, self._run.steps, self._run.waited
+        run = self._run
+        self._began, self._steps, self._waited, self._first = clock.at, run.steps, run.waited, run.waited_first
 
-    def _judge(self, share: float, step: float, clock: Clock) -> Iterator[Alarm]:
+    def _judge(self, share: float, step: float, clock: Clock, *, starts: bool) -> Iterator[Alarm]:
         changes = share < CALM / SHARE * self._share if self._said else share > self._share
         self._in_a_row = self._in_a_row + 1 if changes else 0
         if self._in_a_row < WINDOWS:
@@ -87,11 +98,7 @@ class DataLoader:
             f"run {run.name} spends {share:.0%} of its time waiting for data: {span(share * step)} of the {span(step)} "
             "of a step"
         )
-        text = (
-            "More data loader workers, a faster disk or data that is prepared beforehand would help; see the CPU time and "
-            "disk reads of its workers. Where its GPU is busy meanwhile, the wait costs nothing."
-        )
-        yield run.alarm("DataLoaderBottleneck", "warning", clock.now, summary, text)
+        yield run.alarm("DataLoaderBottleneck", "warning", clock.now, summary, STARTS if starts else SLOW)
 
 
 def _is_window(seconds: float, steps: float) -> bool:

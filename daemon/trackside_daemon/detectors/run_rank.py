@@ -31,11 +31,13 @@ class Rank:
         phases: Seconds by phase.
         phase: The one that it is in, so far as that is known.
         wait: Seconds that it waited for data; None while it does not say.
+        first_wait: Of the first batches of epochs, which are none of the others.
     """
 
     __slots__ = (
         "at",
         "ended",
+        "first_wait",
         "longest",
         "number",
         "phase",
@@ -61,6 +63,7 @@ class Rank:
         self.phases: dict[str, float] = {}
         self.phase = ""
         self.wait: float | None = None
+        self.first_wait: float | None = None
 
     @property
     def pauses(self) -> bool:

@@ -39,7 +39,8 @@ class Run:
         pausing: Ranks that are in a phase that is no part of a step.
         paused: Such phases that were left again.
         died: When a rank of it died, in watched seconds; None for never.
-        waited: Seconds that its ranks waited for data, since it is watched; *waiting* of them say so.
+        waited: Seconds that its ranks waited for data, since it is watched; *waiting* of them say so, and *waited_first* of
+            the seconds were for the first batches of epochs.
         syncs: It tells the time in which it waits for other ranks.
         started: When its first rank began, in Unix seconds; 0 for unknown.
         state: How it has ended; empty while it lives.
@@ -59,7 +60,7 @@ class Run:
         self.pausing: set[int] = set()
         self.paused: set[str] = set()
         self.died: float | None = None
-        self.waited = self.steps = self.started = 0.0
+        self.waited = self.waited_first = self.steps = self.started = 0.0
         self.waiting: set[int] = set()
         self.silent: set[int] = set()
         self.syncs = self.stalled = self.adopted = False
@@ -198,6 +199,12 @@ class Run:
         if not rank.ended:
             self.waiting.add(rank.number)
 
+    def _wait_first(self, rank: Rank, seconds: float, *_: object) -> None:
+        grown = 0.0 if rank.first_wait is None else max(0.0, seconds - rank.first_wait)
+        rank.first_wait = seconds
+        self.waited += grown
+        self.waited_first += grown
+
     def _start(self, _: Rank, time: float, *__: object) -> None:
         self.started = min(self.started or time, time)
 
@@ -218,5 +225,6 @@ _HANDLERS: dict[str, Callable[[Run, Rank, float, str, float], None]] = {
     "trackside_training_rank_state": Run._rank_state,  # noqa: SLF001
     "trackside_training_steps_total": Run._count_steps,  # noqa: SLF001
     "trackside_training_data_wait_seconds": Run._wait,  # noqa: SLF001
+    "trackside_training_first_batch_wait_seconds": Run._wait_first,  # noqa: SLF001
     "trackside_training_start_timestamp_seconds": Run._start,  # noqa: SLF001
 }

@@ -1,0 +1,132 @@
+"""The character model of pytorch_loop.py on several ranks with DistributedDataParallel: NCCL with GPUs, else gloo.
+
+torchrun starts it, and starts it anew from its last checkpoint when a rank dies; trackside has it as one run with two
+attempts::
+
+    trackside daemon
+    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # a restart of PyTorch 2.13's torchrun looks for the dead ranks else
+    torchrun --standalone --nproc-per-node=2 --max-restarts=1 examples/ddp_torchrun.py --checkpoint last.pt
+
+Two lines are enough; those that are marked `more` tell the waits for data, the checkpoints, and that it was resumed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from itertools import islice
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+import trackside  # 1 of 2
+
+CONTEXT = 16  # characters that the model sees
+
+
+class Characters(Dataset[tuple[torch.Tensor, torch.Tensor]]):  # type: ignore[misc]  # torch may be missing where types are checked
+    """Python's own help pages: CONTEXT characters, as codes [CONTEXT], and the code of the next one []."""
+
+    def __init__(self) -> None:
+        text = "\n\n".join(topics.values()).lower()
+        codes = {character: code for code, character in enumerate(sorted(set(text)))}
+        self.vocabulary = len(codes)
+        self._text = torch.tensor([codes[character] for character in text])
+
+    def __len__(self) -> int:
+        return len(self._text) - CONTEXT
+
+    def __getitem__(self, place: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._text[place : place + CONTEXT], self._text[place + CONTEXT]
+
+
+def build_model(vocabulary: int) -> nn.Module:
+    """From characters [batch, CONTEXT] to the logits of the next one [batch, vocabulary]."""
+    return nn.Sequential(
+        nn.Embedding(vocabulary, 24),
+        nn.Flatten(),
+        nn.Linear(24 * CONTEXT, 256),
+        nn.GELU(),
+        nn.Linear(256, vocabulary),
+    )
+
+
+def save(path: Path, training: dict[str, Any], step: int) -> None:
+    """Write a checkpoint, so that there is a whole one at any time."""
+    with trackside.phase("checkpoint"):  # more
+        beside = path.with_suffix(".new")
+        torch.save({"step": step} | {name: part.state_dict() for name, part in training.items()}, beside)
+        beside.replace(path)
+    trackside.event("checkpoint", path=str(path), bytes=path.stat().st_size)  # more
+
+
+def load(path: Path, training: dict[str, Any], device: torch.device) -> int:
+    """Take up the last checkpoint, if there is one; its step, else 0."""
+    if not path.exists():
+        return 0
+    kept = torch.load(path, map_location=device)
+    for name, part in training.items():
+        part.load_state_dict(kept[name])
+    trackside.event("resume", path=str(path), step=kept["step"])  # more
+    return int(kept["step"])
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Train a small character model on several ranks.")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--batch", type=int, default=128, help="samples of each rank")
+    parser.add_argument("--workers", type=int, default=0, help="processes that load the data of each rank")
+    parser.add_argument("--checkpoint", type=Path, help="a file; without it nothing is saved")
+    parser.add_argument("--save-every", type=int, default=50, help="steps")
+    parser.add_argument("--nan-at", type=int, help="a step whose loss is made NaN, to see what trackside says of it")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse()
+    rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    torch.manual_seed(0)
+    characters = Characters()
+    sampler: DistributedSampler[Any] = DistributedSampler(characters)
+    loader = DataLoader(characters, options.batch, sampler=sampler, num_workers=options.workers, drop_last=True)
+    model = DistributedDataParallel(build_model(characters.vocabulary).to(device))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    training = {"model": model, "optimizer": optimizer}
+    step = load(options.checkpoint, training, device) if options.checkpoint else 0
+
+    while step < options.steps:
+        epoch = step // len(loader)
+        sampler.set_epoch(epoch)
+        batches = trackside.data(loader)  # more
+        for x, y in islice(batches, options.steps - step):
+            step += 1
+            loss = cross_entropy(model(x.to(device)), y.to(device))
+            if step == options.nan_at:
+                loss = loss * math.nan
+            optimizer.zero_grad()
+            loss.backward()
+            norm = clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            trackside.push(step=step, loss=loss, grad_norm=norm, epoch=epoch, samples=len(x))  # 2 of 2
+            if rank == 0 and step % 50 == 0:
+                print(f"step {step}  loss of rank 0 {loss.item():.4f}  gradient norm {norm.item():.4f}", flush=True)
+            if rank == 0 and options.checkpoint and step % options.save_every == 0:
+                save(options.checkpoint, training, step)
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
