@@ -126,14 +126,17 @@ def noted() -> Iterator[Note]:
     own = named(None, os.environ)
     sockets = [Path(own.removeprefix("ipc://"))] if own.startswith("ipc://") else []
     sockets += [directory / "push.sock" for directory in dict.fromkeys(directories(os.environ, uid))]
-    for socket in dict.fromkeys(sockets):
-        try:
-            file = socket.with_suffix(".address")
-            owner = file.stat().st_uid
-        except (OSError, ValueError):  # ValueError: an endpoint without a name, or with a NUL
-            continue
-        if owner in {uid, 0}:
-            yield _read(file, socket.with_suffix(".token"), owner)
+    yield from filter(None, map(note, dict.fromkeys(sockets)))
+
+
+def note(socket: Path) -> Note | None:
+    """What the daemon of a socket has written; None when there is nothing that this user may trust."""
+    try:
+        file = socket.with_suffix(".address")
+        owner = file.stat().st_uid
+    except (OSError, ValueError):  # ValueError: an endpoint without a name, or with a NUL
+        return None
+    return _read(file, socket.with_suffix(".token"), owner) if owner in {os.getuid(), 0} else None
 
 
 def _read(file: Path, secret: Path, owner: int) -> Note:
