@@ -172,6 +172,7 @@ The client reads these, and the daemon leaves them alone:
 | `TRACKSIDE_KEY_FILE` | the key with which a daemon on another machine is reached, [by `trackside keys`](other-machines.md) |
 | `TRACKSIDE_FLUSH_TIMEOUT` | how many seconds the end of a run may wait for its last acknowledgement; default 2 |
 | `TRACKSIDE_DISABLED` | `1` turns the client off |
+| `TRACKSIDE_LAUNCH` | set by [`trackside run`](run.md), which by it knows the runs of its command |
 | `POD_NAME`, `POD_NAMESPACE`, `CONTAINER_NAME` | where in Kubernetes the training runs, [set by its manifest](host.md#in-containers-and-kubernetes) |
 
 Our commands read `TRACKSIDE_WEB__CREDENTIALS_FILE`, the file of [`--web.credentials-file`](web.md#our-commands).

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -21,7 +21,7 @@ from trackside_daemon.config import load
 from trackside_daemon.web.address import AddressError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from processes import Daemon
 
@@ -44,6 +44,8 @@ for step, _ in enumerate(sys.stdin):
     print(step, flush=True)
 """
 """A step a line, until there are no more."""
+
+INTERVAL = "--sample.interval=2s"
 
 COUNTING = """
 import signal, sys
@@ -103,6 +105,15 @@ class Started:
         self._ends.callback(_end, process)
         return process
 
+    def at(self, terminal: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """The same at a terminal, which becomes that of its session."""
+        opening = ["sh", "-c", 'exec "$@" <>"$0" >&0 2>&0', terminal]
+        process = subprocess.Popen(
+            [*opening, *command("run", "--", *arguments)], env=self.environ, start_new_session=True
+        )
+        self._ends.callback(_killed, process)
+        return process
+
     def run(self, *arguments: str, said: str = "", flags: Sequence[str] = (), **environ: str) -> tuple[int, str, str]:
         """The same, to its end: status, what was printed, what was complained of."""
         process = self.start(*arguments, flags=flags, **environ)
@@ -120,16 +131,42 @@ class Started:
         """The daemon's pid."""
         return int((self.place / "push.sock.lock").read_text())
 
+    def log(self) -> str:
+        """What its daemons have said."""
+        return (self.history / "daemon.log").read_text()
+
     def close(self) -> None:
         """End all."""
         self._ends.close()
         eventually(lambda: not self.ours())
 
 
-def _end(process: Process) -> None:
+class Terminal:
+    """What is at a terminal's other end."""
+
+    def __init__(self, file: int) -> None:
+        self.file = file
+        self._printed = ""
+
+    def until(self, text: str) -> str:
+        """All that was printed, once it has that text; with none, once nobody is there any more."""
+        while not text or text not in self._printed:
+            assert select.select([self.file], [], [], DEADLINE)[0], self._printed
+            try:
+                self._printed += os.read(self.file, 1024).decode()
+            except OSError:  # EIO, at the end
+                break
+        return self._printed
+
+
+def _killed(process: subprocess.Popen[Any]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(DEADLINE)
+
+
+def _end(process: Process) -> None:
+    _killed(process)
     for stream in (process.stdin, process.stdout, process.stderr):
         assert stream is not None
         with suppress(BrokenPipeError):
@@ -194,45 +231,51 @@ def test_the_command_is_left_alone_and_summed_up(started: Started, spool: Path) 
 
 def test_signals_reach_the_command_once(started: Started, daemon: Daemon) -> None:
     """At a terminal, with a daemon that is there already."""
-    pid, terminal = pty.fork()
-    if not pid:
-        os.execve(sys.executable, command("run", "--", sys.executable, "-c", COUNTING), started.environ)
-    printed = b""
+    ours, theirs = os.openpty()
+    terminal = Terminal(ours)
+    process = started.at(os.ttyname(theirs), sys.executable, "-c", COUNTING)
+    assert re.search(rf"trackside: the daemon at {daemon.url}/#token=\S+ is there already\r", terminal.until("counts"))
 
-    def read_until(text: str) -> None:
-        nonlocal printed
-        while text.encode() not in printed:
-            printed += os.read(terminal, 1024)
+    os.close(theirs)
 
-    read_until("counts")
-    assert re.search(rf"trackside: the daemon at {daemon.url}/#token=\S+ is there already\r", printed.decode())
-    for send, seen in (
-        (lambda: os.write(terminal, b"\x03"), "SIGINT 1"),
-        (lambda: os.kill(pid, signal.SIGINT), "SIGINT 2"),
-        (lambda: os.killpg(pid, signal.SIGUSR1), "SIGUSR1 1"),
-        (lambda: os.kill(pid, signal.SIGUSR1), "SIGUSR1 2"),
-        (lambda: os.write(terminal, b"\x03"), "SIGINT 3"),
-    ):
+    def ctrl_c() -> None:
+        os.write(terminal.file, b"\x03")
+
+    sent: list[tuple[Callable[[], None], str]] = [
+        (ctrl_c, "SIGINT 1"),
+        (
+            lambda: process.send_signal(signal.SIGUSR1),
+            "SIGUSR1 1",
+        ),  # which is handed on when all before it is done with
+        (lambda: os.killpg(process.pid, signal.SIGINT), "SIGINT 2"),
+        (lambda: process.send_signal(signal.SIGUSR1), "SIGUSR1 2"),
+        (lambda: process.send_signal(signal.SIGINT), "SIGINT 3"),
+        (ctrl_c, "SIGINT 4"),
+    ]
+    for send, seen in sent:
         send()
-        read_until(seen)
-    os.kill(pid, signal.SIGTERM)
-    with suppress(OSError):  # EIO, at the end
-        read_until("never")
-    os.close(terminal)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 128 + signal.SIGTERM
-    assert re.findall(r"SIG\w+ \d", printed.decode()) == ["SIGINT 1", "SIGINT 2", "SIGUSR1 1", "SIGUSR1 2", "SIGINT 3"]
-    assert b"the command has opened no run" in printed
+        terminal.until(seen)
+    process.send_signal(signal.SIGTERM)
+    printed = terminal.until("")
+    os.close(ours)
+    assert process.wait(DEADLINE) == 128 + signal.SIGTERM
+    assert re.findall(r"SIG\w+ \d", printed) == [seen for _, seen in sent]
+    assert "the command has opened no run" in printed
     assert daemon.get("/-/ready").status_code == 200
 
 
 def test_what_cannot_be_run_is_one_line(started: Started, tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("")
-    assert started.run("no-such-program") == (127, "", "trackside: no-such-program: not found\n")
-    assert started.run(str(tmp_path / "plain")) == (126, "", f"trackside: {tmp_path}/plain: not executable\n")
-    status, printed, complaints = started.run()
-    assert (status, printed, "COMMAND" in complaints) == (2, "", True)
-    status, printed, complaints = started.run("true", flags=["--sample.interval=never"])
-    assert (status, printed, complaints.count("\n")) == (2, "", 1)
+    plain = str(tmp_path / "plain")
+    for arguments, flags, status, complaint in (
+        (["no-such-program"], [], 127, r"trackside: no-such-program: not found\n"),
+        ([plain], [], 126, rf"trackside: {plain}: not executable\n"),
+        ([], [], 2, r"Usage: (.*\n)+.*COMMAND.*\n"),
+        (["true"], ["--sample.interval=never"], 2, r"trackside: --sample.interval: [^\n]*\n"),
+    ):
+        ended, printed, complaints = started.run(*arguments, flags=flags)
+        assert (ended, printed) == (status, "")
+        assert re.fullmatch(complaint, complaints), complaints
 
 
 def test_without_a_daemon_the_command_runs_all_the_same(started: Started, tmp_path: Path) -> None:
@@ -244,43 +287,36 @@ def test_without_a_daemon_the_command_runs_all_the_same(started: Started, tmp_pa
     status, printed, complaints = started.run("sh", "-c", "echo $TRACKSIDE_ENDPOINT", **elsewhere)
     assert (status, printed) == (0, "tcp://node1:21791\n")
     assert complaints.endswith("what is pushed goes to tcp://node1:21791, as $TRACKSIDE_ENDPOINT says\n")
-    (started.history / "history.db").write_text("no database")
-    status, printed, complaints = started.run("echo", "trains")
+    status, printed, complaints = started.run("echo", "trains", flags=[f"--web.config.file={tmp_path}/none"])
     assert (status, printed, complaints.count("\n")) == (0, "trains\n", 1)
-    assert "history.db" in complaints
+    assert re.match(rf"trackside: no daemon is beside the command: .*{tmp_path}/none", complaints)
 
 
-def test_commands_share_a_daemon_that_ends_with_the_last_and_may_die(started: Started, spool: Path) -> None:
-    """The first is killed, and its command lives on, as that of nice does; then the daemon is."""
+def test_commands_share_a_daemon_that_may_die(started: Started) -> None:
+    """The second finds that of the first, and leaves it; then it is killed, and the next one takes what it has missed."""
     first = started.start(sys.executable, "-c", WAITING, "first")
     assert step(first) == "0\n"
-    daemon = started.daemon()
-    second = started.start(sys.executable, "-c", WAITING, "second")
-    assert step(second) == "0\n"
-    os.kill(first.pid, signal.SIGKILL)
-    assert step(first) == "1\n"
-    assert first.stdin is not None
-    first.stdin.close()
-    _, complaints = second.communicate("on\n", timeout=DEADLINE)
-    assert second.returncode == 0
-    assert "is there already" in complaints
-    assert "trackside: second: finished, step 1 " in complaints
-    assert "first" not in complaints
-    assert not Path(f"/proc/{daemon}").exists()
+    status, printed, complaints = started.run(sys.executable, "-c", WAITING, "second", said="on\n", flags=[INTERVAL])
+    assert (status, printed) == (0, "0\n")
+    said = complaints.splitlines()
+    assert said[0].endswith(f" is there already; it has settings of its own, so these do not count: {INTERVAL}")
+    assert said[1].startswith("trackside: second: finished, step 0 after ")
+    assert said[2:] == ["trackside: more: trackside show second"]
+    assert _text(Path(f"/proc/{started.daemon()}/cmdline")) != ""
+    os.kill(started.daemon(), signal.SIGKILL)
+    _, complaints = first.communicate("on\n" * 3, timeout=DEADLINE)
+    assert first.returncode == 0
+    assert f"with status -9; its log is {started.history}/daemon.log" in complaints
+    assert re.search(r"trackside: first: (starting|running), ", complaints)  # as it was last written
     third = started.start(sys.executable, "-c", WAITING, "third")
     assert step(third) == "0\n"
-    eventually(lambda: "run third" in (started.history / "daemon.log").read_text())
-    os.kill(started.daemon(), signal.SIGKILL)
-    _, complaints = third.communicate("on\n" * 3, timeout=DEADLINE)
-    assert third.returncode == 0
-    assert "the daemon has ended by itself" in complaints
-    assert f"with status -9; its log is {started.history}/daemon.log" in complaints
-    assert "trackside: third: running, " in complaints  # as it was last written
-    status, _, complaints = started.run(sys.executable, "-c", WAITING, "fourth", said="on\n")
-    assert (status, "trackside: fourth: finished" in complaints) == (0, True)
+    eventually(lambda: "run first rank 0: what its process has left is taken" in started.log())
+    third.kill()
+    assert step(third) == "1\n"  # the command lives on, as that of nice does
+    eventually(lambda: not _text(Path(f"/proc/{started.daemon()}/cmdline")))
     runs = subprocess.run(command("runs", "--json"), env=started.environ, capture_output=True, text=True, check=True)
     kept = {run["name"]: run["step"] for run in json.loads(runs.stdout)["runs"]}
-    assert kept == {"first": 1, "second": 1, "third": 3, "fourth": 0}
+    assert (kept["first"], kept["second"]) == (3, 0)
 
 
 def test_ranks_under_torchrun(started: Started, tmp_path: Path) -> None:
