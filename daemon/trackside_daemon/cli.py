@@ -252,7 +252,7 @@ def demo(
 
 @app.command(
     context_settings={"allow_interspersed_args": False},
-    epilog="\b\nExample: trackside run -- torchrun --nproc-per-node=2 train.py --epochs 3",
+    epilog="\b\nExample: trackside run --storage.path=/data/history -- python train.py",
 )
 def run(
     context: typer.Context,

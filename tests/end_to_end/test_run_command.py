@@ -287,6 +287,9 @@ def test_without_a_daemon_the_command_runs_all_the_same(started: Started, tmp_pa
     status, printed, complaints = started.run("sh", "-c", "echo $TRACKSIDE_ENDPOINT", **elsewhere)
     assert (status, printed) == (0, "tcp://node1:21791\n")
     assert complaints.endswith("what is pushed goes to tcp://node1:21791, as $TRACKSIDE_ENDPOINT says\n")
+    quiet = ["sh", "-c", 'exec "$@" 2>&-', "sh", *command("run", missing, "--", "sh", "-c", "echo trains; exit 5")]
+    done = subprocess.run(quiet, env=started.environ, stdout=subprocess.PIPE, text=True, check=False, timeout=DEADLINE)
+    assert (done.returncode, done.stdout) == (5, "trains\n")
     status, printed, complaints = started.run("echo", "trains", flags=[f"--web.config.file={tmp_path}/none"])
     assert (status, printed, complaints.count("\n")) == (0, "trains\n", 1)
     assert re.match(rf"trackside: no daemon is beside the command: .*{tmp_path}/none", complaints)

@@ -39,6 +39,7 @@ def run(command: Sequence[str], config: Config, flags: Sequence[str]) -> int:
     """
     if shutil.which(command[0]) is None:
         return _unstarted(command[0], FileNotFoundError() if not Path(command[0]).exists() else PermissionError())
+    _open_standard_files()
     signals = Signals()
     witness = Witness(signals.heeded)
     try:
@@ -123,6 +124,15 @@ def _daemon(place: Place, flags: Sequence[str], signals: Signals) -> Beside:
         if (found := place.found(flags)) is None:
             raise
         return found
+
+
+def _open_standard_files() -> None:
+    """Have none of ours take the place of one that the user has closed."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
 
 
 def _unstarted(program: str, error: OSError) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -160,7 +159,7 @@ def link(source: ApiSource | None) -> str:
     """Where to look; with the token only on a terminal, since others may read what a job writes."""
     if source is None:
         return "its address is in its log"
-    return f"{source.url}/#token={source.token}" if source.token and sys.stderr.isatty() else source.url
+    return f"{source.url}/#token={source.token}" if source.token and os.isatty(2) else source.url
 
 
 def _asked(socket: Path, seconds: float = 0.0) -> ApiSource | None:
