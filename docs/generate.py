@@ -173,6 +173,7 @@ The client reads these, and the daemon leaves them alone:
 | `TRACKSIDE_FLUSH_TIMEOUT` | how many seconds the end of a run may wait for its last acknowledgement; default 2 |
 | `TRACKSIDE_RANKS` | `zero` lets only rank 0 push; default `all` |
 | `TRACKSIDE_DISABLED` | `1` turns the client off |
+| `TRACKSIDE_LAUNCH` | set by [`trackside run`](run.md), which by it knows the runs of its command |
 | `POD_NAME`, `POD_NAMESPACE`, `CONTAINER_NAME` | where in Kubernetes the training runs, [set by its manifest](host.md#in-containers-and-kubernetes) |
 
 Our commands read `TRACKSIDE_WEB__CREDENTIALS_FILE`, the file of [`--web.credentials-file`](web.md#our-commands).

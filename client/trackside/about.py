@@ -51,6 +51,7 @@ def _of(_pid: int) -> About:
         k8s_pod=_or("", lambda: _cut(pod(os.environ), POD_BYTES)),
         k8s_namespace=_or("", lambda: _cut(namespace(os.environ), POD_BYTES)),
         k8s_container=_or("", lambda: _cut(container(os.environ), POD_BYTES)),
+        launch=_or("", lambda: _cut(os.environ.get("TRACKSIDE_LAUNCH", ""), VERSION_LENGTH)),
     )
 
 

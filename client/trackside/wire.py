@@ -229,6 +229,7 @@ class About(msgspec.Struct, frozen=True, omit_defaults=True):
         packages: Versions by name of the packages that were imported by then, sorted by name, at most 200.
         git_dirty: A tracked file of the repository around the script differs from what was last added; None: unknown.
         k8s_pod: Where it runs, by the name that Kubernetes has for it; so ``k8s_namespace`` and ``k8s_container``.
+        launch: The ``trackside run`` that has started it (``$TRACKSIDE_LAUNCH``).
     """
 
     command: tuple[str, ...] = ()
@@ -240,6 +241,7 @@ class About(msgspec.Struct, frozen=True, omit_defaults=True):
     k8s_pod: str = ""
     k8s_namespace: str = ""
     k8s_container: str = ""
+    launch: str = ""
 
 
 class Room(msgspec.Struct, frozen=True, omit_defaults=True):

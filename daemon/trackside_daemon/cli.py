@@ -250,6 +250,46 @@ def demo(
     raise typer.Exit(run(config, wanted))
 
 
+@app.command(
+    context_settings={"allow_interspersed_args": False},
+    epilog="\b\nExample: trackside run --storage.path=/data/history -- python train.py",
+)
+def run(
+    context: typer.Context,
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND [ARGUMENT]...", help="What to run.", show_default=False)
+    ],
+    *,
+    config_file: Annotated[
+        Path | None, typer.Option("--config.file", help="The daemon's settings, a YAML file.", metavar="FILE")
+    ] = None,
+    sample__interval: Annotated[str | None, _option("sample.interval")] = None,
+    web__listen_address: Annotated[str | None, _option("web.listen-address")] = None,
+    web__config__file: Annotated[str | None, _option("web.config.file")] = None,
+    push__endpoint: Annotated[list[str] | None, _option("push.endpoint")] = None,
+    collector__gpu__simulate: Annotated[int | None, _option("collector.gpu.simulate")] = None,
+    collector__gpu__profile: Annotated[str | None, _option("collector.gpu.profile")] = None,
+    storage__path: Annotated[str | None, _option("storage.path")] = None,
+    log__level: Annotated[str | None, _option("log.level")] = None,
+) -> None:
+    """Run a command with the daemon beside it, and sum up its runs at the end.
+
+    A daemon that is there already is used; else one is started, and ends with the last command that needs it. Its log is
+    daemon.log beside the history. Where it cannot start, the command runs without it.
+
+    The exit status is the command's; 128 and the signal's number when a signal ended it; 126 when it cannot be executed,
+    127 when it is not found, 2 when this command line or the configuration is wrong.
+    """
+    from trackside_daemon.commands.run import run
+
+    given = {name: value for name, value in context.params.items() if name != "command" and value not in (None, ())}
+    try:
+        config = load(config_file, _nested(given), GROUPS)
+    except ConfigError as error:
+        _fail(str(error))
+    raise typer.Exit(run(command, config, _flags(given)))
+
+
 @app.command("check-config", epilog="\b\nExample: trackside check-config /etc/trackside/trackside.yml")
 def check_config(
     file: Annotated[Path, typer.Argument(help="A YAML file of the daemon's settings.", show_default=False)],
@@ -311,6 +351,13 @@ def _nested(params: dict[str, Any]) -> dict[str, Any]:
             section = section.setdefault(part, {})
         section[last] = value
     return flags
+
+
+def _flags(params: dict[str, Any]) -> list[str]:
+    """The same as they were given: ``sample__interval`` becomes ``--sample.interval=…``."""
+    named = {name.replace("config_file", "config.file").replace("__", ".").replace("_", "-"): name for name in params}
+    values = {key: params[name] if isinstance(params[name], list) else [params[name]] for key, name in named.items()}
+    return [f"--{key}={value}" for key, several in values.items() for value in several]
 
 
 def _fail(message: str) -> NoReturn:

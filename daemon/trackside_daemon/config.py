@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 PREFIX = "TRACKSIDE_"
 CLIENT_VARIABLES = frozenset(
     PREFIX + name
-    for name in ("RUN_ID", "RUN_NAME", "TAGS", "DISABLED", "ENDPOINT", "SPOOL", "FLUSH_TIMEOUT", "KEY_FILE")
+    for name in ("RUN_ID", "RUN_NAME", "TAGS", "DISABLED", "ENDPOINT", "SPOOL", "FLUSH_TIMEOUT", "KEY_FILE", "LAUNCH")
 )
 """What the client owns; set for a whole job, the daemon sees them too."""
 NVML_LOCK = PREFIX + "NVML_LOCK"

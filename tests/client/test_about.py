@@ -224,6 +224,11 @@ def test_names_of_a_pod_are_cut_and_can_be_written(in_a_pod: Path, monkeypatch: 
     assert len(namespace.encode()) == 253
 
 
+def test_who_has_launched_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKSIDE_LAUNCH", "0123456789abcdef")
+    assert about().launch == "0123456789abcdef"
+
+
 def fail(*_: object) -> Any:
     raise RuntimeError
 

@@ -48,6 +48,7 @@ Proof = Runs | Serves | Elsewhere | Needs
 
 RUN_COMMANDS = "tests/test_cli_runs.py"
 SILENCES = "tests/end_to_end/test_silences.py"
+RUN = "tests/end_to_end/test_run_command.py"
 README = "tests/test_docs.py::test_the_alert_in_the_readme_is_what_such_a_training_makes"
 WHEEL = "tests/end_to_end/test_packaging.py"
 SYSTEMD = "tests/deploy/test_systemd.py"
@@ -80,6 +81,7 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"trackside daemon --push\.group=", Elsewhere("tests/end_to_end/test_two_users.py")),
     (r"trackside daemon .*--web\.config\.file=", Elsewhere(WEB)),
     (r"(~/trackside/bin/)?trackside daemon\b", Serves()),
+    (r"trackside run ", Elsewhere(RUN)),
     (r"trackside demo ", Elsewhere("tests/end_to_end/test_troubles.py")),
     (r"TRACKSIDE_COLLECTOR__GPU__TROUBLE=", Elsewhere(DEMO)),
     (r"trackside alerts show ", Elsewhere(README)),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from history.builders import SECOND, WALL, block, session_id
 
+from trackside.wire import About
 from trackside_daemon.history import reader
 from trackside_daemon.history.files.export import count
 from trackside_daemon.history.reader import Filter, UnknownRunError
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 def three(bench: Bench) -> Bench:
     """Three runs: the oldest has ended, the second is tagged, and the third has two ranks."""
     bench.open(session_id(1), run="aa1", name="mnist", start=WALL)
-    bench.open(session_id(2), run="aa2", name="mnist", start=WALL + 10.0, tags=("big", "x"))
+    bench.open(session_id(2), run="aa2", name="mnist", start=WALL + 10.0, tags=("big", "x"), about=About(launch="l1"))
     bench.open(session_id(3), run="b", name="100%_gpt", start=WALL + 20.0)
     bench.open(session_id(4), run="b", name="100%_gpt", start=WALL + 20.0, rank=1)
     bench.end("aa1", when=WALL + 5.0)
@@ -46,6 +47,8 @@ def three(bench: Bench) -> Bench:
         (Filter(name="'"), []),
         (Filter(tag="x"), ["aa2"]),
         (Filter(tag="bi"), []),
+        (Filter(launch="l1"), ["aa2"]),
+        (Filter(launch="l"), []),
         (Filter(state="finished"), ["aa1"]),
         (Filter(since=WALL + 10.0), ["b", "aa2"]),
         (Filter(until=WALL + 10.0), ["aa2", "aa1"]),

@@ -159,6 +159,8 @@ def test_a_run_tells_its_configuration_attempts_and_each_metric(site: Site, api:
         "count": 3,
         "nonfinite": 0,
         "last": 2.0,
+        "first_step": 0,
+        "first_time": WALL,
         "last_step": 2,
         "last_time": WALL + 2,
         "min": 1.0,

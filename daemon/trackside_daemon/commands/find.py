@@ -149,15 +149,17 @@ class Note(NamedTuple):
 
 def noted() -> Iterator[Note]:
     """The notes of the daemons that this user may trust, its own and the system's: of the one that it named, no other's."""
-    uid = os.getuid()
-    for socket in _sockets(uid):
-        try:
-            file = socket.with_suffix(".address")
-            owner = file.stat().st_uid
-        except (OSError, ValueError):  # ValueError: an endpoint without a name, or with a NUL
-            continue
-        if owner in {uid, 0}:
-            yield _read(file, socket.with_suffix(".token"), owner)
+    yield from filter(None, map(note, _sockets(os.getuid())))
+
+
+def note(socket: Path) -> Note | None:
+    """What the daemon of a socket has written; None when there is nothing that this user may trust."""
+    try:
+        file = socket.with_suffix(".address")
+        owner = file.stat().st_uid
+    except (OSError, ValueError):  # ValueError: an endpoint without a name, or with a NUL
+        return None
+    return _read(file, socket.with_suffix(".token"), owner) if owner in {os.getuid(), 0} else None
 
 
 def _sockets(uid: int) -> list[Path]:

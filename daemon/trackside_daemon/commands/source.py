@@ -229,7 +229,7 @@ class ApiSource:
 
     def __init__(self, url: str, token: str, remedy: str = "") -> None:
         self.live = True
-        self.url = url.rstrip("/")
+        self.url, self.token = url.rstrip("/"), token
         self._remedy = remedy
         self._credentials = credentials.given()
         own = f"Bearer {token}" if token else ""

@@ -54,6 +54,7 @@ class Filter(NamedTuple):
         name: A part of the name or the beginning of the id.
         since: Began then or later; *until* then or before.
         limit: So many of the newest; 0 for all.
+        launch: Of the command that a ``trackside run`` has started.
     """
 
     name: str = ""
@@ -62,6 +63,7 @@ class Filter(NamedTuple):
     since: float | None = None
     until: float | None = None
     limit: int = 0
+    launch: str = ""
 
 
 class AlertFilter(NamedTuple):
@@ -103,6 +105,7 @@ def runs(connection: sqlite3.Connection, wanted: Filter = Filter()) -> list[dict
         ("state = ?", wanted.state),
         ("started >= ?", wanted.since),
         ("started <= ?", wanted.until),
+        ("EXISTS (SELECT 1 FROM attempt WHERE run = run.id AND json_extract(about, '$.launch') = ?)", wanted.launch),
     ):
         if value not in ("", None):
             conditions.append(condition)

@@ -243,7 +243,11 @@ class Store:
         shm = None if hello.room is None else hello.room.shm_size
         texts = {
             **{name: getattr(identity, name) for name in ("host", "framework", "job_id", "git_commit")},
-            **({} if said is None else {name: getattr(said, name) for name in ("directory", "python", "platform")}),
+            **(
+                {}
+                if said is None
+                else {name: getattr(said, name) for name in ("directory", "python", "platform", "launch")}
+            ),
         }
         return {
             "rank": identity.rank,

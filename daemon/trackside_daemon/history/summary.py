@@ -33,6 +33,7 @@ def _summary(connection: sqlite3.Connection, one: Series, tail: Tail) -> dict[st
         (one.id << BLOCK_BITS, one.id + 1 << BLOCK_BITS, one.id),
     ).fetchone() or (0, 0, 0.0, None, None, None, None, None)
     count, finite, total, low, high, step, time, last = packed
+    first = _first(connection, one)
     steps, times, values = tail.read(one)
     if len(values):
         fresh = codec.summarize(values)
@@ -40,16 +41,28 @@ def _summary(connection: sqlite3.Connection, one: Series, tail: Tail) -> dict[st
         low = min((value for value in (low, fresh.low) if value is not None), default=None)
         high = max((value for value in (high, fresh.high) if value is not None), default=None)
         step, time, last = steps[-1], times[-1], values[-1]
+        first = first or (steps[0], times[0])
     return {
         "count": count,
         "nonfinite": count - finite,
         "last": json_number(last),
+        "first_step": None if first is None else first[0],
+        "first_time": None if first is None else first[1] / 1e6,
         "last_step": step,
         "last_time": None if time is None else time / 1e6,
         "min": json_number(low),
         "max": json_number(high),
         "mean": json_number(total / finite if finite else nan),
     }
+
+
+def _first(connection: sqlite3.Connection, one: Series) -> tuple[int, int] | None:
+    """The least step and time, in microseconds, of what is packed and not trimmed; None when nothing is."""
+    found = connection.execute(
+        "SELECT step_min, time_min FROM block WHERE id >= ? AND id < ? ORDER BY id LIMIT 1",
+        (one.id << BLOCK_BITS, one.id + 1 << BLOCK_BITS),
+    ).fetchone()
+    return None if found is None else (int(found[0]), int(found[1]))
 
 
 def loss(told: Sequence[dict[str, Any]]) -> float | str | None:

@@ -89,6 +89,7 @@ class HistoryPages:
             since=number(asked, "since"),
             until=number(asked, "until"),
             limit=bounded(asked, "limit", 0, 10_000_000),
+            launch=asked.get("launch", ""),
         )
         live = api.runs(self._state, time.monotonic())
         return as_json(
@@ -251,7 +252,7 @@ def _merged(kept: list[dict[str, Any]], live: dict[str, Any], wanted: Filter) ->
         if newest:
             run["step"] = max(int(rank["step"]) for rank in newest)
             run["loss"] = newest[0].get("loss")
-    everything = not any((wanted.name, wanted.tag, wanted.state, wanted.since, wanted.until))
+    everything = not any((wanted.name, wanted.tag, wanted.state, wanted.since, wanted.until, wanted.launch))
     fresh = [run for run in on_page.values() if run["state"] not in ENDED]
     return [*fresh, *kept] if everything else kept
 

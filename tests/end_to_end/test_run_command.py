@@ -1,0 +1,347 @@
+"""`trackside run` as the real command: what it leaves alone, what it says, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from processes import DEADLINE, clean_environ, command, eventually
+
+from trackside_daemon.commands import run_daemon
+from trackside_daemon.config import load
+from trackside_daemon.web.address import AddressError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from processes import Daemon
+
+Process = subprocess.Popen[str]
+
+TRAINING = """
+import math, sys, trackside
+run = trackside.init("gpt-small", total_steps=60)
+for step in range(1, 61):
+    run.push(step=step, loss=math.nan if step == 60 else 1 + 1 / step, tokens=512)
+print("said", sys.stdin.readline().strip(), flush=True)
+print("complained", file=sys.stderr, flush=True)
+sys.exit(3)
+"""
+WAITING = """
+import sys, trackside
+trackside.init(sys.argv[1])
+for step, _ in enumerate(sys.stdin):
+    trackside.push(step=step, loss=1.0)
+    print(step, flush=True)
+"""
+"""A step a line, until there are no more."""
+
+INTERVAL = "--sample.interval=2s"
+
+COUNTING = """
+import signal, sys
+came = {}
+def count(number, _):
+    came[number] = came.get(number, 0) + 1
+    print(signal.Signals(number).name, came[number], flush=True)
+for number in (signal.SIGINT, signal.SIGUSR1):
+    signal.signal(number, count)
+print("counts", flush=True)
+while True:
+    signal.pause()
+"""
+RANKS = """
+import os, signal, sys, time, torch.distributed as dist, trackside
+dist.init_process_group("gloo")
+run = trackside.init("ranks")
+for step in range(20):
+    run.push(step=step, loss=1.0)
+time.sleep(0.5)  # what is pushed in the last quarter of a second before SIGKILL is lost
+dist.barrier()
+if dist.get_rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(60)  # until torchrun ends it
+"""
+
+
+class Started:
+    """The command, in places of its own."""
+
+    def __init__(self, place: Path, spool: Path) -> None:
+        self.place = place
+        self.history = place / "history"
+        self.history.mkdir(exist_ok=True)
+        self.environ = clean_environ(
+            {
+                "TRACKSIDE_PUSH__ENDPOINT": f"ipc://{place}/push.sock",
+                "TRACKSIDE_WEB__LISTEN_ADDRESS": "127.0.0.1:0",
+                "TRACKSIDE_STORAGE__PATH": str(self.history),
+                "TRACKSIDE_SPOOL": str(spool),
+                "OMP_NUM_THREADS": "1",
+            }
+        )
+        self._ends = ExitStack()
+
+    def start(self, *arguments: str, flags: Sequence[str] = (), **environ: str) -> Process:
+        """Start it, in a process group of its own as a shell does."""
+        process = subprocess.Popen(
+            command("run", *flags, "--", *arguments),
+            env={**self.environ, **environ},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._ends.callback(_end, process)
+        return process
+
+    def at(self, terminal: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """The same at a terminal, which becomes that of its session."""
+        opening = ["sh", "-c", 'exec "$@" <>"$0" >&0 2>&0', terminal]
+        process = subprocess.Popen(
+            [*opening, *command("run", "--", *arguments)], env=self.environ, start_new_session=True
+        )
+        self._ends.callback(_killed, process)
+        return process
+
+    def run(self, *arguments: str, said: str = "", flags: Sequence[str] = (), **environ: str) -> tuple[int, str, str]:
+        """The same, to its end: status, what was printed, what was complained of."""
+        process = self.start(*arguments, flags=flags, **environ)
+        printed, complaints = process.communicate(said, timeout=2 * DEADLINE)
+        return process.returncode, printed, complaints
+
+    def ours(self) -> list[str]:
+        """What runs with these places, but for this test."""
+        mark = f"TRACKSIDE_PUSH__ENDPOINT=ipc://{self.place}/push.sock".encode()
+        return [
+            _text(path.with_name("cmdline")) for path in Path("/proc").glob("[0-9]*/environ") if mark in _read(path)
+        ]
+
+    def daemon(self) -> int:
+        """The daemon's pid."""
+        return int((self.place / "push.sock.lock").read_text())
+
+    def log(self) -> str:
+        """What its daemons have said."""
+        return (self.history / "daemon.log").read_text()
+
+    def close(self) -> None:
+        """End all."""
+        self._ends.close()
+        eventually(lambda: not self.ours())
+
+
+class Terminal:
+    """What is at a terminal's other end."""
+
+    def __init__(self, file: int) -> None:
+        self.file = file
+        self._printed = ""
+
+    def until(self, text: str) -> str:
+        """All that was printed, once it has that text; with none, once nobody is there any more."""
+        while not text or text not in self._printed:
+            assert select.select([self.file], [], [], DEADLINE)[0], self._printed
+            try:
+                self._printed += os.read(self.file, 1024).decode()
+            except OSError:  # EIO, at the end
+                break
+        return self._printed
+
+
+def _killed(process: subprocess.Popen[Any]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(DEADLINE)
+
+
+def _end(process: Process) -> None:
+    _killed(process)
+    for stream in (process.stdin, process.stdout, process.stderr):
+        assert stream is not None
+        with suppress(BrokenPipeError):
+            stream.close()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _text(path: Path) -> str:
+    return _read(path).replace(b"\0", b" ").decode()
+
+
+def step(process: Process) -> str:
+    """Have a `WAITING` one make a step."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("on\n")
+    process.stdin.flush()
+    return process.stdout.readline()
+
+
+@pytest.fixture
+def started(place: Path, spool: Path) -> Iterator[Started]:
+    made = Started(place, spool)
+    yield made
+    made.close()
+
+
+def test_the_command_is_left_alone_and_summed_up(started: Started, spool: Path) -> None:
+    status, printed, complaints = started.run(sys.executable, "-c", TRAINING, said="hello\n")
+    assert (status, printed) == (3, "said hello\n")
+    first, *rest = complaints.splitlines()
+    assert re.fullmatch(r"trackside: http://127\.0\.0\.1:\d+", first)  # no terminal, no token
+    assert rest[0] == "complained"
+    assert started.ours() == []
+    shown = subprocess.run(
+        command("show", "gpt-small", "--json"), env=started.environ, capture_output=True, text=True, check=True
+    )
+    run: dict[str, Any] = json.loads(shown.stdout)
+    spans = [one["last_time"] - one["first_time"] for one in run["metrics"] if one["key"] == "loss"]
+    assert (run["state"], run["cause"], run["step"], run["loss"]) == ("failed", "exit status 3", 60, "nan")
+    found = re.fullmatch(
+        r"trackside: gpt-small: failed \(exit status 3\), step 60 after [\d.]+s, loss nan, (\S+) ms a step, (\S+) tokens a second",
+        rest[1],
+    )
+    assert found is not None, rest
+    assert float(found[1]) == pytest.approx(spans[0] / 59 * 1000, rel=0.01)
+    assert float(found[2].replace(",", "")) == pytest.approx(512 * 59 / spans[0], abs=1)
+    fired = {one["alert"] for one in run["alerts"] if one["severity"] != "info"}
+    assert "NonFinite" in fired
+    assert re.match(r"trackside: gpt-small: alerts: .*NonFinite \(critical\)", rest[2])
+    assert rest[3:] == ["trackside: more: trackside show gpt-small"]
+    assert [path for path in spool.rglob("*") if path.stat().st_size and path.is_file()] == []
+    assert {path.name for path in started.place.iterdir() if path.is_file()} == {"push.sock.lock", "push.users"}
+    assert (started.history / "daemon.log").stat().st_mode & 0o777 == 0o600
+
+
+def test_signals_reach_the_command_once(started: Started, daemon: Daemon) -> None:
+    """At a terminal, with a daemon that is there already."""
+    ours, theirs = os.openpty()
+    terminal = Terminal(ours)
+    process = started.at(os.ttyname(theirs), sys.executable, "-c", COUNTING)
+    assert re.search(rf"trackside: the daemon at {daemon.url}/#token=\S+ is there already\r", terminal.until("counts"))
+
+    os.close(theirs)
+
+    def ctrl_c() -> None:
+        os.write(terminal.file, b"\x03")
+
+    sent: list[tuple[Callable[[], None], str]] = [
+        (ctrl_c, "SIGINT 1"),
+        (
+            lambda: process.send_signal(signal.SIGUSR1),
+            "SIGUSR1 1",
+        ),  # which is handed on when all before it is done with
+        (lambda: os.killpg(process.pid, signal.SIGINT), "SIGINT 2"),
+        (lambda: process.send_signal(signal.SIGUSR1), "SIGUSR1 2"),
+        (lambda: process.send_signal(signal.SIGINT), "SIGINT 3"),
+        (ctrl_c, "SIGINT 4"),
+    ]
+    for send, seen in sent:
+        send()
+        terminal.until(seen)
+    process.send_signal(signal.SIGTERM)
+    printed = terminal.until("")
+    os.close(ours)
+    assert process.wait(DEADLINE) == 128 + signal.SIGTERM
+    assert re.findall(r"SIG\w+ \d", printed) == [seen for _, seen in sent]
+    assert "the command has opened no run" in printed
+    assert daemon.get("/-/ready").status_code == 200
+
+
+def test_what_cannot_be_run_is_one_line(started: Started, tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("")
+    plain = str(tmp_path / "plain")
+    for arguments, flags, status, complaint in (
+        (["no-such-program"], [], 127, r"trackside: no-such-program: not found\n"),
+        ([plain], [], 126, rf"trackside: {plain}: not executable\n"),
+        ([], [], 2, r"Usage: (.*\n)+.*COMMAND.*\n"),
+        (["true"], ["--sample.interval=never"], 2, r"trackside: --sample.interval: [^\n]*\n"),
+    ):
+        ended, printed, complaints = started.run(*arguments, flags=flags)
+        assert (ended, printed) == (status, "")
+        assert re.fullmatch(complaint, complaints), complaints
+
+
+def test_without_a_daemon_the_command_runs_all_the_same(started: Started, tmp_path: Path) -> None:
+    missing = f"--storage.path={tmp_path}/none"
+    status, printed, complaints = started.run("sh", "-c", "echo trains; kill -9 $$", flags=[missing])
+    assert (status, printed, complaints.count("\n")) == (128 + signal.SIGKILL, "trains\n", 1)
+    assert re.match(r"trackside: no daemon is beside the command: .*none: no such directory", complaints)
+    elsewhere = {"TRACKSIDE_PUSH__ENDPOINT": "", "TRACKSIDE_ENDPOINT": "tcp://node1:21791"}
+    status, printed, complaints = started.run("sh", "-c", "echo $TRACKSIDE_ENDPOINT", **elsewhere)
+    assert (status, printed) == (0, "tcp://node1:21791\n")
+    assert complaints.endswith("what is pushed goes to tcp://node1:21791, as $TRACKSIDE_ENDPOINT says\n")
+    quiet = ["sh", "-c", 'exec "$@" 2>&-', "sh", *command("run", missing, "--", "sh", "-c", "echo trains; exit 5")]
+    done = subprocess.run(quiet, env=started.environ, stdout=subprocess.PIPE, text=True, check=False, timeout=DEADLINE)
+    assert (done.returncode, done.stdout) == (5, "trains\n")
+    status, printed, complaints = started.run("echo", "trains", flags=[f"--web.config.file={tmp_path}/none"])
+    assert (status, printed, complaints.count("\n")) == (0, "trains\n", 1)
+    assert re.match(rf"trackside: no daemon is beside the command: .*{tmp_path}/none", complaints)
+
+
+def test_commands_share_a_daemon_that_may_die(started: Started) -> None:
+    """The second finds that of the first, and leaves it; then it is killed, and the next one takes what it has missed."""
+    first = started.start(sys.executable, "-c", WAITING, "first")
+    assert step(first) == "0\n"
+    status, printed, complaints = started.run(sys.executable, "-c", WAITING, "second", said="on\n", flags=[INTERVAL])
+    assert (status, printed) == (0, "0\n")
+    said = complaints.splitlines()
+    assert said[0].endswith(f" is there already; it has settings of its own, so these do not count: {INTERVAL}")
+    assert said[1].startswith("trackside: second: finished, step 0 after ")
+    assert said[2:] == ["trackside: more: trackside show second"]
+    assert _text(Path(f"/proc/{started.daemon()}/cmdline")) != ""
+    os.kill(started.daemon(), signal.SIGKILL)
+    _, complaints = first.communicate("on\n" * 3, timeout=DEADLINE)
+    assert first.returncode == 0
+    assert f"with status -9; its log is {started.history}/daemon.log" in complaints
+    assert re.search(r"trackside: first: (starting|running), ", complaints)  # as it was last written
+    third = started.start(sys.executable, "-c", WAITING, "third")
+    assert step(third) == "0\n"
+    eventually(lambda: "run first rank 0: what its process has left is taken" in started.log())
+    third.kill()
+    assert step(third) == "1\n"  # the command lives on, as that of nice does
+    eventually(lambda: not _text(Path(f"/proc/{started.daemon()}/cmdline")))
+    runs = subprocess.run(command("runs", "--json"), env=started.environ, capture_output=True, text=True, check=True)
+    kept = {run["name"]: run["step"] for run in json.loads(runs.stdout)["runs"]}
+    assert (kept["first"], kept["second"]) == (3, 0)
+
+
+def test_ranks_under_torchrun(started: Started, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RANKS)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    status, _, complaints = started.run(*torchrun, str(tmp_path / "train.py"))
+    assert status == 1
+    said = [line for line in complaints.splitlines() if line.startswith("trackside: ")]
+    assert re.match(r"trackside: ranks: failed \(SIGKILL, SIGTERM\), step 19 after ", said[1]), complaints
+    assert said[2] == "trackside: ranks: rank 0 stopped (SIGTERM), rank 1 failed (SIGKILL)"
+    assert "TrainingProcessDied (critical)" in said[3]
+
+
+def test_a_default_port_that_is_taken_is_another(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken(address: str) -> Any:
+        raise AddressError(f"web.listen-address: {address} is taken by python (pid 7); stop it, or use another port")
+
+    monkeypatch.setattr(run_daemon, "listen", taken)
+    monkeypatch.setenv("TRACKSIDE_PUSH__ENDPOINT", f"ipc://{place}/push.sock")
+    monkeypatch.delenv("TRACKSIDE_WEB__LISTEN_ADDRESS", raising=False)
+    listens = (["--web.listen-address=127.0.0.1:0"], " (127.0.0.1:21790 is taken by python (pid 7))")
+    assert run_daemon.Place(load())._address() == listens
+    monkeypatch.setenv("TRACKSIDE_WEB__LISTEN_ADDRESS", "127.0.0.1:9999")
+    with pytest.raises(AddressError):
+        run_daemon.Place(load())._address()
