@@ -83,6 +83,11 @@ class Run:
         self._ended = ended
         self._thread = threading.get_ident()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether what is pushed goes anywhere: it has not ended, and trackside is not turned off."""
+        return self._sender is not None
+
     def push(self, values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **named: Any) -> None:
         """Hand over one step's numbers; returns at once and never raises. After the run's end it does nothing.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -39,10 +40,11 @@ def test_with_no_daemon_the_training_is_the_same(place: Path) -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_every_example_compiles_and_its_two_lines_are_marked(path: Path) -> None:
+def test_every_example_compiles_and_its_lines_are_marked(path: Path) -> None:
     compile(path.read_text(), path, "exec")
-    marked = [line.strip() for line in path.read_text().splitlines() if " of 2" in line]
-    assert len(marked) == 2
-    assert marked[0] == "import trackside  # 1 of 2"
-    assert marked[1].startswith("trackside.push(")
-    assert marked[1].endswith("# 2 of 2")
+    lines = path.read_text().splitlines()
+    marked = [re.search(r"# (\d) of (\d)$", line) for line in lines if "trackside" in line.lower()]
+    numbers = [found.groups() for found in marked if found is not None]
+    count = len(numbers)
+    assert count in {2, 3}
+    assert numbers == [(f"{number}", f"{count}") for number in range(1, count + 1)]
