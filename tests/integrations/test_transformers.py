@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from diffs import added, applied, shown
 from processes import ROOT, Daemon, clean_environ, eventually
 
 if TYPE_CHECKING:
@@ -31,6 +32,11 @@ EXAMPLE = (
 TORCHRUN = (
     *("-m", "torch.distributed.run", f"--nproc-per-node={RANKS}", "--rdzv-backend=c10d"),
     *("--rdzv-endpoint={folder}/meeting", "--rdzv-conf=store_type=file"),
+)
+PUBLIC = (
+    *("{folder}/train_clm.py", "--train_file=LICENSE", "--output_dir={folder}/clm", "--do_train", "--do_eval"),
+    *("--max_steps=6", "--logging_steps=2", "--per_device_train_batch_size=4", "--save_strategy=no"),
+    *("--use_cpu=true", "--report_to=trackside"),
 )
 SHORT = ("tests/integrations/short_trainings.py", "{folder}")
 
@@ -55,10 +61,12 @@ class Trained(NamedTuple):
 
 @pytest.fixture(scope="module")
 def trained() -> Iterator[Trained]:
-    """The example on two ranks, and the short trainings beside it."""
+    """The example on two ranks, a public script with the lines that it takes, and the short trainings, all at once."""
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         folder = Path(directory)
         daemon = Daemon(folder, "--run.linger=10m")
+        public = (ROOT / "tests/public/run_clm.py").read_text(encoding="utf-8")
+        (folder / "train_clm.py").write_text(applied(shown("Transformers"), public), encoding="utf-8")
         environ = {
             "TRACKSIDE_ENDPOINT": daemon.endpoint,
             "TRACKSIDE_FLUSH_TIMEOUT": "60",
@@ -74,11 +82,12 @@ def trained() -> Iterator[Trained]:
                 stderr=subprocess.PIPE,
                 text=True,
             )
-            for arguments in ((*TORCHRUN, *EXAMPLE), SHORT)
+            for arguments in ((*TORCHRUN, *EXAMPLE), PUBLIC, SHORT)
         ]
         try:
-            (_, complaints), (printed, said) = (process.communicate(timeout=DEADLINE) for process in started)
-            assert [process.returncode for process in started] == [0, 0], complaints + said
+            ends = [process.communicate(timeout=DEADLINE) for process in started]
+            assert [process.returncode for process in started] == [0, 0, 0], "\n".join(said for _, said in ends)
+            printed, said = ends[-1]
             state = json.loads((folder / f"out/checkpoint-{STEPS}/trainer_state.json").read_text())
             yield Trained(daemon, folder, state["log_history"], json.loads(printed.splitlines()[-1]), said)
         finally:
@@ -107,8 +116,7 @@ def known(daemon: Daemon, name: str) -> dict[str, Any]:
 
 def series(daemon: Daemon, key: str, rank: int = 0, name: str = "gpt2-tiny") -> dict[int, float]:
     """A run's samples of a key, by step."""
-    answer = daemon.api(f"series?run={runs(daemon)[name]['id']}&key={key}&rank={rank}&points=0").json()["series"]
-    return {step: float(value) for one in answer for step, _, value in one["points"]}
+    return daemon.values(runs(daemon)[name]["id"], key, rank)
 
 
 def events(daemon: Daemon, name: str, kind: str) -> list[dict[str, Any]]:
@@ -195,6 +203,18 @@ def test_steps_amounts_phases_progress_and_configuration(trained: Trained) -> No
     config = attempt["config"]
     assert (config["max_steps"], config["learning_rate"], config["model"]["n_embd"]) == (STEPS, 3e-3, 32)
     assert config["parameters"] > 20_000
+
+
+def test_a_public_script_takes_one_line_and_its_last_evaluation_is_the_run_s(trained: Trained) -> None:
+    assert len(added(shown("Transformers"))) == 1
+    folder = trained.folder / "clm"
+    logged = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    losses = {one["step"]: one["loss"] for one in logged if "loss" in one}
+    assert list(losses) == [2, 4, 6]
+    assert series(trained.daemon, "loss_logged", name="train_clm") == losses
+    evaluated = json.loads((folder / "eval_results.json").read_text())["eval_loss"]
+    assert series(trained.daemon, "eval%2Floss", name="train_clm") == {6: evaluated}
+    assert on_page(trained.daemon, "steps_total", "train_clm") == 6
 
 
 def test_report_to_is_enough_and_two_callbacks_count_once(trained: Trained) -> None:
