@@ -4,7 +4,8 @@ torchrun starts it, and starts it anew from its last checkpoint when a rank dies
 attempts::
 
     trackside daemon
-    torchrun --nproc-per-node=2 --max-restarts=1 examples/ddp_torchrun.py
+    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # a restart of PyTorch 2.13's torchrun looks for the dead ranks else
+    torchrun --standalone --nproc-per-node=2 --max-restarts=1 examples/ddp_torchrun.py --checkpoint last.pt
 
 Two lines are enough; those that are marked `more` tell the waits for data, the checkpoints, and that it was resumed.
 """

@@ -84,7 +84,7 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"trackside alerts show ", Elsewhere(README)),
     (r"trackside silence --end ", Elsewhere(SILENCES)),
     (r"export TRACKSIDE_ENDPOINT=tcp:.*|python train\.py$", Elsewhere("tests/end_to_end/test_other_machines.py")),
-    (r"torchrun .* examples/ddp_torchrun\.py ", Elsewhere(TORCHRUN)),
+    (r"(TORCH_\w+=1 )?torchrun .* examples/ddp_torchrun\.py ", Elsewhere(TORCHRUN)),
     (r"promtool query instant ", Runs(r'up\{instance="127\.0\.0\.1:\d+", job="trackside".*\} => 1 @')),
     (r"curl .*-/reload$|curl (-s )?http://127.0.0.1:21790/metrics", Runs()),
     (r"curl -H .*/(stacks$|series\?|processes$)", Runs(r'^\{(?!"error")')),

@@ -83,8 +83,8 @@ def run_training(start_training: Callable[..., Process]) -> Callable[..., str]:
     return run
 
 
-def finish(process: Process) -> str:
+def finish(process: Process, deadline: float = DEADLINE) -> str:
     """Wait for a good end; what was printed."""
-    printed, complaints = process.communicate(timeout=DEADLINE)
+    printed, complaints = process.communicate(timeout=deadline)
     assert process.returncode == 0, complaints
     return printed

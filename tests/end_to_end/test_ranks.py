@@ -95,3 +95,18 @@ def test_the_joins_that_the_page_of_gpus_shows_are_answered(
     assert whose == {"gpu": "1", "run": "joined", "rank": "0", "user": user}
     assert process.value == GIB
     training.communicate("", timeout=60)
+
+
+def test_of_ranks_of_which_only_the_first_pushes_nobody_waits_for_the_others(
+    daemon: Daemon, start_training: Callable[..., Process]
+) -> None:
+    about = {"TRACKSIDE_RANKS": "zero", "TRACKSIDE_RUN_NAME": "zero", "TRACKSIDE_RUN_ID": "zero", "WORLD_SIZE": "2"}
+    first, other = (start_training(daemon, "-c", TRAINING, RANK=str(rank), **about) for rank in range(2))
+    eventually(lambda: daemon.series().get('trackside_training_step{rank="0",run="zero"}') == 1)
+    other.communicate("", timeout=60)
+    assert other.returncode == 0
+    first.communicate("", timeout=60)
+    eventually(lambda: daemon.series().get('trackside_training_state{run="zero",state="finished"}') == 1)
+    assert not [name for name in daemon.series() if 'run="zero"' in name and 'rank="1"' in name]
+    (run,) = [one for one in daemon.api("runs").json()["runs"] if one["id"] == "zero"]
+    assert (run["state"], run["world_size"]) == ("finished", 2)

@@ -1,0 +1,38 @@
+"""How long a training waits for its data is what the data loaders themselves have clocked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from processes import Daemon
+
+pytest.importorskip("torch")
+
+SCRIPT = str(Path(__file__).parent / "delays.py")
+FIRST, OTHERS = (f"trackside_training_{name}_wait_seconds" for name in ("first_batch", "data"))
+
+
+def test_waits_agree_with_real_loaders_of_known_delay(daemon: Daemon, run_training: Callable[..., str]) -> None:
+    clocked = json.loads(run_training(daemon, SCRIPT))
+    for run, seen in clocked.items():
+        labels = f'{{rank="0",run="{run}"}}'
+        eventually(
+            lambda run=run: daemon.series().get(f'trackside_training_state{{run="{run}",state="finished"}}') == 1
+        )  # type: ignore[misc]
+        page = daemon.series()
+        assert [page[f"{family}_count{labels}"] for family in (FIRST, OTHERS)] == [2, 20]
+        assert page[f"{FIRST}_sum{labels}"] == pytest.approx(seen["first"], rel=0.05)
+        assert page[f"{OTHERS}_sum{labels}"] == pytest.approx(seen["others"], rel=0.05)
+        assert page[f"{OTHERS}_sum{labels}"] >= seen["least"] > 0
+        if run == "workers-0":  # nothing but the delay itself
+            assert page[f"{OTHERS}_sum{labels}"] == pytest.approx(seen["least"], rel=0.05)
+        data = page[f'trackside_training_phase_seconds_total{{phase="data",{labels[1:]}']
+        assert data >= 0.999 * sum(page[f"{family}_sum{labels}"] for family in (FIRST, OTHERS))
