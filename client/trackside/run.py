@@ -216,6 +216,11 @@ class Run:
                 sender.end(self._session, status, cause, provisional=provisional, timeout=timeout)
                 self._ended(self)
 
+    def _describe(self, config: Mapping[str, Any] | None = None, total_steps: int | None = None) -> None:
+        """Say more of the run than was known when it was opened: what an integration learns of it only later."""
+        if self._sender is not None:
+            self._session.describe(as_json(config), total_steps)
+
     def _tell(self, moment: int, said: Mark | Happening | Notice) -> None:
         """Hand over what is no push, in its order among the pushes."""
         if self._sender is None:

@@ -21,7 +21,7 @@ LENGTH = 4
 BATCH = 2
 
 
-class Line(nn.Module):  # type: ignore[misc]  # mypy does not look into PyTorch
+class Line(nn.Module):
     """A line through points, as a model of Transformers that has no configuration."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ def trainer(name: str, folder: Path, *callbacks: Any, kind: type[Any] = Trainer,
     )
 
 
-class Failing(Trainer):  # type: ignore[misc]  # mypy does not look into Transformers
+class Failing(Trainer):
     """A Trainer whose first step fails."""
 
     def training_step(self, *_: Any, **__: Any) -> Any:

@@ -7,21 +7,19 @@ trains are led through here, and given back afterwards. Nothing here needs the f
 
 from __future__ import annotations
 
-import os
 from functools import partial, wraps
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from trackside.integrations.joined import tell
 from trackside.log import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from trackside.run import Run
-
-FILES = 10_000
-"""Of so many files of a checkpoint the sizes are summed; a larger one is told without."""
 
 _READABLE = frozenset(("cpu", "cuda"))
 """Devices whose tensors a push reads without waiting; on others, such as XLA's, each one would stop the training."""
@@ -119,17 +117,14 @@ class Seen:
             result = original(*given, **named)
             seconds = monotonic() - began
             trial = named.get("trial", given[1] if len(given) > 1 else None)
-            self._try("a checkpoint", self._tell_checkpoint, trial, seconds)
+            self._try("a checkpoint", self._tell, trial, seconds)
         return result
 
-    def _tell_checkpoint(self, trial: Any, seconds: float) -> None:
-        if not self._trainer.args.should_save:  # another rank's
-            return
-        folder = f"checkpoint-{self._trainer.state.global_step}"
-        path = os.path.abspath(os.path.join(self._trainer._get_output_dir(trial=trial), folder))  # noqa: PTH100, PTH118, SLF001
-        size = size_of(path)
-        sized = {} if size is None else {"bytes": size}
-        self._run.event("checkpoint", path=path, **sized, seconds=round(seconds, 6))
+    def _tell(self, trial: Any, seconds: float) -> None:
+        trainer = self._trainer
+        if trainer.args.should_save:  # else another rank does
+            folder = Path(trainer._get_output_dir(trial=trial)).absolute()  # noqa: SLF001
+            tell(self._run, folder / f"checkpoint-{trainer.state.global_step}", seconds)
 
     def _timed(self, batches: Any) -> Any:
         """The same batches, with each wait timed; an epoch's are one and the same iterator."""
@@ -172,22 +167,6 @@ class Seen:
         if what not in self._failed:
             self._failed.add(what)
             warn(f"Transformers: {what} cannot be seen ({type(error).__name__}: {error}); training goes on")
-
-
-def size_of(folder: str) -> int | None:
-    """Bytes of all files in a folder, as they are long; None when it is not there, or holds more than `FILES`."""
-    total = None
-    for count, path in enumerate(_files(folder)):
-        if count == FILES:
-            return None
-        total = (total or 0) + os.lstat(path).st_size
-    return total
-
-
-def _files(folder: str) -> Iterator[str]:
-    for place, _, names in os.walk(folder):
-        for name in names:
-            yield os.path.join(place, name)  # noqa: PTH118  of thousands, no Path
 
 
 def _within(phase: AbstractContextManager[Any], original: Callable[..., Any], *given: Any, **named: Any) -> Any:

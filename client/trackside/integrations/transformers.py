@@ -6,18 +6,18 @@ Importing this module also makes ``report_to="trackside"`` known to Transformers
 from __future__ import annotations
 
 import sys
-from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from transformers import Trainer, TrainerCallback
 from transformers.integrations import INTEGRATION_TO_CALLBACK
 
 from trackside.default import init, opened
+from trackside.integrations.joined import harmless
 from trackside.integrations.trainer import Seen
 from trackside.log import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from types import FrameType
 
     from trackside.run import Run
@@ -27,22 +27,7 @@ _NO_SERIES_ENDS = ("_runtime", "_per_second", "_preparation_time", "_compilation
 """What Trainer logs of itself: its rates are those of counters, and its times those of phases."""
 
 
-def _safely(hook: Callable[..., None]) -> Callable[..., None]:
-    """The same hook; what it raises is said once, and the training goes on."""
-
-    @wraps(hook)
-    def called(self: TracksideCallback, *given: Any, **named: Any) -> None:
-        try:
-            hook(self, *given, **named)
-        except Exception as error:  # noqa: BLE001  a framework's next version may raise anything, and training must go on
-            if hook.__name__ not in self.failed:
-                self.failed.add(hook.__name__)
-                warn(f"Transformers: {hook.__name__} failed ({type(error).__name__}: {error}); training goes on")
-
-    return called
-
-
-class TracksideCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not look into Transformers
+class TracksideCallback(TrainerCallback):
     """Tells trackside what a `Trainer` does, on every rank.
 
     It joins the run that is open, or else opens one, named by ``TrainingArguments(run_name=…)``, with the arguments and
@@ -51,20 +36,16 @@ class TracksideCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not
 
     Each step brings ``loss``, ``grad_norm``, ``samples`` and ``tokens`` of this rank; each logging step what Trainer logs,
     from rank 0: the mean loss as ``loss_logged``, ``eval_loss`` as ``eval/loss``.
-
-    Attributes:
-        failed: Hooks that have raised.
     """
 
     def __init__(self) -> None:
-        self.failed: set[str] = set()
         self._run: Run | None = None
         self._seen: Seen | None = None
         self._optimizer: Any = None
         self._told: frozenset[str] = frozenset()
         self._tokens = 0
 
-    @_safely
+    @harmless
     def on_train_begin(self, args: Any, state: Any, _control: Any, model: Any = None, **_: Any) -> None:
         """Open the run."""
         self._leave()
@@ -89,19 +70,19 @@ class TracksideCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not
         self._seen = Seen(run, trainer)
         self._seen.begin()
 
-    @_safely
+    @harmless
     def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
         """Gradients are there and clipped."""
         if self._run is not None:
             self._optimizer.__enter__()
 
-    @_safely
+    @harmless
     def on_optimizer_step(self, *_: Any, **__: Any) -> None:
         """The parameters are written."""
         if self._run is not None:
             self._optimizer.__exit__()
 
-    @_safely
+    @harmless
     def on_step_end(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
         """One step's numbers, whether it is logged or not."""
         if self._run is None:
@@ -113,7 +94,7 @@ class TracksideCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not
         self._told = frozenset(values)
         self._run.push(values, step=state.global_step)
 
-    @_safely
+    @harmless
     def on_log(self, _args: Any, state: Any, _control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
         """What Trainer logs, which is the same on all ranks."""
         if self._run is None or not logs or not state.is_world_process_zero:
@@ -126,7 +107,7 @@ class TracksideCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not
         if values.keys() - {"epoch"}:
             self._run.push(values, step=state.global_step)
 
-    @_safely
+    @harmless
     def on_train_end(self, _args: Any, state: Any, *_: Any, **__: Any) -> None:
         """The training is over; what is evaluated and saved after it belongs to the run, which ends with the process."""
         _own.trains = False
