@@ -47,6 +47,7 @@ bench: $(VENV)/.dev $(RIVALS)/.installed
 	@PYTHONPATH=tests:. $(BIN)/python bench/notifications.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/stream.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/dashboard.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/integrations.py
 
 check: $(VENV)/.dev
 	$(SAY) 'lint, types, import contracts'

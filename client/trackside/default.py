@@ -83,6 +83,12 @@ def init(
     return run
 
 
+def opened() -> Run | None:
+    """The default run if it is open; None when there is none, or it has ended, or is the parent's of a forked child."""
+    run = _process.default
+    return run if run is not None and run is not _process.inherited and run.is_open else None
+
+
 def push(values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **named: Any) -> None:
     """`Run.push` of the default run; the first push opens one."""
     (_process.default or _default())._push(values, step, named)  # noqa: SLF001

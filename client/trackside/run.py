@@ -83,6 +83,11 @@ class Run:
         self._ended = ended
         self._thread = threading.get_ident()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether what is pushed goes anywhere: it has not ended, and trackside is not turned off."""
+        return self._sender is not None
+
     def push(self, values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **named: Any) -> None:
         """Hand over one step's numbers; returns at once and never raises. After the run's end it does nothing.
 
@@ -210,6 +215,11 @@ class Run:
             finally:  # also when Ctrl-C cuts it short
                 sender.end(self._session, status, cause, provisional=provisional, timeout=timeout)
                 self._ended(self)
+
+    def _describe(self, config: Mapping[str, Any] | None = None, total_steps: int | None = None) -> None:
+        """Say more of the run than was known when it was opened: what an integration learns of it only later."""
+        if self._sender is not None:
+            self._session.describe(as_json(config), total_steps)
 
     def _tell(self, moment: int, said: Mark | Happening | Notice) -> None:
         """Hand over what is no push, in its order among the pushes."""

@@ -82,12 +82,19 @@ class Session(Outbox):
         self._said = (0, 0)
         self.gpus: list[str] = []
         self._gpus_told = 0
+        self._described = False
         self._rooms = Rooms()
 
     @property
     def totals(self) -> Totals:  # type: ignore[override]  # the tally's, which makes it anew never
         """The session's cumulative totals."""
         return self._tally.totals
+
+    def describe(self, config: str = "", total_steps: int | None = None) -> None:
+        """Learn what was not known when the session began, and tell it with another hello; any thread may call this."""
+        self._config = config or self._config
+        self._total_steps = self._total_steps if total_steps is None else total_steps
+        self._described = True
 
     def hello(self, clock: Clock) -> list[bytes]:
         """All that a daemon must know of this session, as frames."""
@@ -152,6 +159,9 @@ class Session(Outbox):
         self.settle(clock)
         if len(self.gpus) > self._gpus_told:
             self._tell_gpus()
+        if self._described:
+            self._described = False
+            self.greeted, self.asked_at = False, -math.inf
 
     def end(self, clock: Clock, status: str, cause: str, *, provisional: bool) -> None:
         """Say the end as the last numbered message. What is pushed later is not sent."""

@@ -74,7 +74,7 @@ class Stream(Cuda):
     def copy(self, slot: torch.Tensor, value: torch.Tensor) -> None:
         self._work.append(lambda: Cuda.copy(self, slot, value))
 
-    def record(self, event: Event | None, device: torch.device) -> Event:  # noqa: ARG002  there is one
+    def record(self, event: Event | None, device: torch.device) -> Event:
         if event is None:
             event = Event()
             self.events.append(event)

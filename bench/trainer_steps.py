@@ -1,0 +1,165 @@
+"""Steps of Trainer with a callback that tracks and without, in pairs of random order one after the other; prints JSON.
+
+    python bench/trainer_steps.py trackside ipc:///tmp/push.sock 300     pairs of steps, and as many without it at all
+    python bench/trainer_steps.py wandb - 300
+
+One training: between two steps the callback is turned on and off, so that both arms find the same machine. It logs every
+step, the most that a callback can be asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import warnings
+from time import perf_counter_ns, thread_time_ns
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from bench.steps import bootstrapped
+from torch.utils.data import Dataset
+from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+WARM_UP = 20
+CONTEXT, BATCH = 64, 4
+
+
+class Trackside:
+    """Its callback, and how to turn that off."""
+
+    def __init__(self, endpoint: str) -> None:
+        os.environ["TRACKSIDE_ENDPOINT"] = endpoint
+        from trackside.integrations.transformers import TracksideCallback
+
+        self.callback = TracksideCallback()
+        self._run: Any = None
+
+    def turn(self, *, on: bool) -> None:
+        """Before the next step."""
+        callback = self.callback
+        self._run = self._run or callback._run
+        callback._run = self._run if on else None
+        assert callback._seen is not None
+        callback._seen.end()
+        if on:
+            callback._seen.begin()
+
+
+class Wandb:
+    """The same of wandb's, offline."""
+
+    def __init__(self, _: str) -> None:
+        from transformers.integrations import WandbCallback
+
+        self.callback = WandbCallback()
+        self._wandb = self.callback._wandb
+
+    def turn(self, *, on: bool) -> None:
+        """Before the next step."""
+        self.callback._wandb = self._wandb if on else None
+
+
+class Turns(TrainerCallback):  # type: ignore[misc]  # mypy does not look into Transformers
+    """Turns the callback on and off, and times what lies between, by the clock and in CPU time of this thread.
+
+    It comes after the other callbacks, and a step ends with its log.
+    """
+
+    def __init__(self, tracker: Trackside | Wandb, arms: list[bool]) -> None:
+        self._tracker, self._arms = tracker, [*arms, False]
+        self._begun = (0, 0)
+        self.taken: list[tuple[float, float]] = []
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """Before the first step."""
+        self._turn()
+
+    def on_log(self, *_: Any, **__: Any) -> None:
+        """After a step, and all that others do then."""
+        if len(self.taken) < len(self._arms) - 1:
+            wall, cpu = perf_counter_ns() - self._begun[0], thread_time_ns() - self._begun[1]
+            self.taken.append((wall / 1e9, cpu / 1e9))
+            self._turn()
+
+    def _turn(self) -> None:
+        self._tracker.turn(on=self._arms[len(self.taken)])
+        self._begun = perf_counter_ns(), thread_time_ns()
+
+
+class Noise(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # mypy does not look into PyTorch
+    """The same codes again and again."""
+
+    def __init__(self, length: int) -> None:
+        self._length, self._codes = length, torch.arange(CONTEXT)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"input_ids": self._codes, "labels": self._codes}
+
+
+def main() -> None:
+    """Measure what the command line names."""
+    kind, endpoint, pairs = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    tracker = (Trackside if kind == "trackside" else Wandb)(endpoint)
+    chance = random.Random(4711)
+    tested = [True] * pairs + [False] * pairs
+    chance.shuffle(tested)
+    first = [chance.random() < 0.5 for _ in tested]
+    arms = [one for test, early in zip(tested, first, strict=True) for one in (test and early, test and not early)]
+    turns = Turns(tracker, [True, False] * (WARM_UP // 2) + arms)
+    train(tracker, turns, WARM_UP + len(arms))
+    wall, cpu = np.array(turns.taken[WARM_UP:]).reshape(-1, 2, 2).transpose(2, 0, 1)
+    early, which = np.array(first), np.array(tested)
+    plain, longer = compared(wall, early)
+    _, more = compared(cpu, early)
+    found = {
+        "step": plain,
+        "pairs": pairs,
+        "longer": bootstrapped(longer[which] / plain * 100),
+        "null": bootstrapped(longer[~which] / plain * 100),
+        "cpu": bootstrapped(more[which] * 1e6),
+    }
+    print(json.dumps(found))
+
+
+def compared(steps: NDArray[np.float64], early: NDArray[np.bool_]) -> tuple[float, NDArray[np.float64]]:
+    """The median step without, and by how much the one with the callback is longer in each pair."""
+    without, tracked = np.where(early, steps[:, 1], steps[:, 0]), np.where(early, steps[:, 0], steps[:, 1])
+    return float(np.median(without)), tracked - without
+
+
+def train(tracker: Trackside | Wandb, turns: Turns, steps: int) -> None:
+    """So many *steps* of about 10 ms."""
+    torch.set_num_threads(1)
+    config = GPT2Config(vocab_size=CONTEXT, n_positions=CONTEXT, n_embd=64, n_layer=2, n_head=2, bos_token_id=0)
+    trainer = Trainer(
+        model=GPT2LMHeadModel(config),
+        args=TrainingArguments(
+            output_dir="out",
+            run_name="steps",
+            max_steps=steps,
+            logging_steps=1,
+            per_device_train_batch_size=BATCH,
+            use_cpu=True,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        ),
+        train_dataset=Noise(steps * BATCH),
+        callbacks=[tracker.callback, turns],
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    main()

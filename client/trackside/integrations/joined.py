@@ -1,0 +1,136 @@
+"""The run that an integration pushes to, and the checkpoints that it sees. Nothing here needs a framework."""
+
+from __future__ import annotations
+
+import os
+from functools import wraps
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from trackside.default import init, opened
+from trackside.log import warn
+from trackside.run import outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from trackside.run import Run
+
+FILES = 10_000
+"""Of so many files of a checkpoint the sizes are summed; a larger one is told without."""
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+_failed: set[str] = set()
+
+
+class Joined:
+    """The run that the training code has opened itself, if it has, else one that is opened and ended here.
+
+    Args:
+        name: As `trackside.init` has it; so are *arguments*.
+    """
+
+    def __init__(self, name: str | None, arguments: Mapping[str, Any]) -> None:
+        self.name = name
+        self._arguments = dict(arguments)
+        self._config: dict[str, Any] = dict(self._arguments.pop("config", None) or {})
+        self._run: Run | None = None
+        self._own = self._over = False
+
+    @property
+    def run(self) -> Run | None:
+        """It; None before it was opened."""
+        return self._run
+
+    def open(self) -> Run:
+        """The run, which is opened first, or resumed after it was ended here."""
+        run = self._run
+        gone = run is not None and not self._own and not run.is_open and opened() is not None  # the user has a new one
+        if run is None or self._over or gone:
+            found = opened()
+            run = found or self._init(run if self._own else None)
+            self._run, self._own, self._over = run, found is None, False
+        return run
+
+    def describe(self, config: Mapping[str, Any] | None = None, total_steps: int | None = None) -> None:
+        """Say more of a run of its own; what the user has given stands. A run that is the user's is left as it is."""
+        self._config = {**(config or {}), **self._config}
+        total_steps = None if "total_steps" in self._arguments else total_steps
+        if self._own and self._run is not None:
+            self._run._describe(self._config or None, total_steps)  # noqa: SLF001
+
+    def end(self, error: BaseException | None = None, status: str = "") -> None:
+        """End a run of its own, with what follows from an exception, unless a *status* is known."""
+        if not self._own or self._run is None:
+            return
+        self._over = True
+        if type(error).__name__ == "SIGTERMException":  # Lightning's; it derives from SystemExit
+            found = ("stopped", "SIGTERM")
+        else:
+            found = outcome(None if error is None else type(error), error)
+        self._run._end(*((status, "") if status else found))  # noqa: SLF001
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the run, which is this process's alone: what starts processes may pickle who holds this."""
+        return {**vars(self), "_run": None, "_own": False, "_over": False}
+
+    def _init(self, before: Run | None) -> Run:
+        again = {} if before is None else {"id": before.id}
+        return init(self.name, **{"config": self._config or None, **again, **self._arguments})
+
+
+def harmless(hook: F) -> F:
+    """The same method, which cannot cost the training anything: of what fails it is told once, and the rest goes on."""
+
+    @wraps(hook)
+    def called(self: object, *given: Any, **named: Any) -> Any:
+        try:
+            return hook(self, *given, **named)
+        except Exception as error:  # noqa: BLE001  a framework's objects may hold anything, and training must go on
+            what = f"{type(self).__name__}.{hook.__name__}"
+            if what not in _failed:
+                _failed.add(what)
+                warn(f"{what}: {type(error).__name__}: {error}; training goes on without what it tells")
+            return None
+
+    return called  # type: ignore[return-value]
+
+
+def saved(run: Run, save: Callable[[], Any], where: Callable[[Any], object], *, tells: bool = True) -> Any:
+    """Write a checkpoint, as a phase and an event; what *save* returns.
+
+    Args:
+        run: Is told.
+        save: Writes it.
+        where: From what *save* returned the file or folder; called, and the size looked up, only if it *tells*.
+        tells: One rank alone does.
+    """
+    since = monotonic()
+    with run.phase("checkpoint"):
+        made = save()
+        if tells:
+            tell(run, where(made), monotonic() - since)
+    return made
+
+
+def tell(run: Run, path: object, seconds: float | None = None) -> None:
+    """Tell of a checkpoint that was written to a file or a folder."""
+    place = os.fspath(path) if isinstance(path, str | os.PathLike) else str(path)
+    size = None if "://" in place else size_of(Path(place))
+    known = {"bytes": size, "seconds": None if seconds is None else round(seconds, 6)}
+    run.event("checkpoint", path=place, **{name: value for name, value in known.items() if value is not None})
+
+
+def size_of(path: Path) -> int | None:
+    """Bytes of a file, or of all files in a folder; None when it is not there, or holds more than `FILES`."""
+    try:
+        sizes = [one.stat().st_size for _, one in zip(range(FILES + 1), _files(path), strict=False)]
+    except OSError:
+        return None
+    return sum(sizes) if 0 < len(sizes) <= FILES else None
+
+
+def _files(path: Path) -> Iterator[Path]:
+    return (one for one in path.rglob("*") if one.is_file()) if path.is_dir() else iter((path,))

@@ -1,0 +1,200 @@
+"""Trainer of Transformers, and its subclasses: ``Trainer(…, callbacks=[TracksideCallback()])``.
+
+Importing this module also makes ``report_to="trackside"`` known to Transformers.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from transformers import Trainer, TrainerCallback
+from transformers.integrations import INTEGRATION_TO_CALLBACK
+
+from trackside.default import init, opened
+from trackside.integrations.joined import harmless
+from trackside.integrations.trainer import Seen
+from trackside.log import warn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import FrameType
+
+    from trackside.run import Run
+
+_NO_SERIES = frozenset(("train_runtime", "train_loss", "total_flos", "num_input_tokens_seen"))
+_NO_SERIES_ENDS = ("_runtime", "_per_second", "_preparation_time", "_compilation_time")
+"""What Trainer logs of itself: its rates are those of counters, and its times those of phases."""
+
+
+class TracksideCallback(TrainerCallback):
+    """Tells trackside what a `Trainer` does, on every rank.
+
+    It joins the run that is open, or else opens one, named by ``TrainingArguments(run_name=…)``, with the arguments and
+    the model's configuration. Such a run ends with the process, so that what comes after the training is a part of it;
+    in a notebook, and in a search for hyperparameters, with the training.
+
+    Each step brings ``loss``, ``grad_norm``, ``samples`` and ``tokens`` of this rank; each logging step what Trainer logs,
+    from rank 0: the mean loss as ``loss_logged``, ``eval_loss`` as ``eval/loss``.
+    """
+
+    def __init__(self) -> None:
+        self._run: Run | None = None
+        self._seen: Seen | None = None
+        self._optimizer: Any = None
+        self._told: frozenset[str] = frozenset()
+        self._tokens = 0
+
+    @harmless
+    def on_train_begin(self, args: Any, state: Any, _control: Any, model: Any = None, **_: Any) -> None:
+        """Open the run."""
+        self._leave()
+        trainer = _trainer()
+        if trainer is not None and _first(trainer) is not self:  # by report_to and by callbacks
+            return
+        _own.close("failed" if _own.trains else "finished")  # the last one, which may have ended by an exception
+        run = opened()
+        if run is None:
+            total = state.max_steps if state.max_steps > 0 else None
+            run = _own.run = init(_name(args, state), config=_config(args, model), total_steps=total)
+        if not run.is_open:
+            return
+        self._run, self._told, self._tokens = run, frozenset(), state.num_input_tokens_seen
+        _own.trains = run is _own.run
+        self._optimizer = run.phase("optimizer")
+        if state.global_step:
+            run.event("resume", step=state.global_step)
+        if trainer is None:
+            warn("Transformers: no Trainer calls this callback, so that it tells only what is logged")
+            return
+        self._seen = Seen(run, trainer)
+        self._seen.begin()
+
+    @harmless
+    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+        """Gradients are there and clipped."""
+        if self._run is not None:
+            self._optimizer.__enter__()
+
+    @harmless
+    def on_optimizer_step(self, *_: Any, **__: Any) -> None:
+        """The parameters are written."""
+        if self._run is not None:
+            self._optimizer.__exit__()
+
+    @harmless
+    def on_step_end(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
+        """One step's numbers, whether it is logged or not."""
+        if self._run is None:
+            return
+        values = self._seen.take() if self._seen is not None else {}
+        if getattr(args, "include_num_input_tokens_seen", "no") not in {"no", False}:  # it knows of padding
+            values["tokens"] = (state.num_input_tokens_seen - self._tokens) / max(1, args.world_size)
+            self._tokens = state.num_input_tokens_seen
+        self._told = frozenset(values)
+        self._run.push(values, step=state.global_step)
+
+    @harmless
+    def on_log(self, _args: Any, state: Any, _control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
+        """What Trainer logs, which is the same on all ranks."""
+        if self._run is None or not logs or not state.is_world_process_zero:
+            return
+        values = {_key(key): value for key, value in logs.items() if _is_series(key)}
+        if "loss" in self._told and "loss" in values:
+            values["loss_logged"] = values.pop("loss")
+        if "grad_norm" in self._told:
+            values.pop("grad_norm", None)
+        if values.keys() - {"epoch"}:
+            self._run.push(values, step=state.global_step)
+
+    @harmless
+    def on_train_end(self, _args: Any, state: Any, *_: Any, **__: Any) -> None:
+        """The training is over; what is evaluated and saved after it belongs to the run, which ends with the process."""
+        _own.trains = False
+        if self._run is None or self._run is not _own.run:
+            return
+        if state.is_hyper_param_search or hasattr(sys, "ps1") or "ipykernel" in sys.modules:
+            self._leave()
+            _own.close("finished")
+        else:
+            self._run.phase("save").__enter__()
+
+    def _leave(self) -> None:
+        if self._seen is not None:
+            self._seen.end()
+        self._run = self._seen = None
+
+
+class _Own:
+    """The run that a callback has opened in this process, be it this one or an earlier Trainer's.
+
+    Attributes:
+        trains: Its training is not over.
+    """
+
+    def __init__(self) -> None:
+        self.run: Run | None = None
+        self.trains = False
+
+    def close(self, status: str) -> None:
+        """End it."""
+        if self.run is not None:
+            self.run.finish(status)
+        self.run, self.trains = None, False
+
+
+def _trainer() -> Any:
+    """The Trainer whose training begins: it is among those who call; None when it is not."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  callbacks are given everything but their Trainer
+    while frame is not None:
+        if isinstance(found := frame.f_locals.get("self"), Trainer):
+            return found
+        frame = frame.f_back
+    return None
+
+
+def _first(trainer: Any) -> TracksideCallback | None:
+    found = (one for one in trainer.callback_handler.callbacks if isinstance(one, TracksideCallback))
+    return next(found, None)
+
+
+def _name(args: Any, state: Any) -> str | None:
+    """The trial's in a search; else the user's, which older versions set to the output directory when there is none."""
+    if state.trial_name:
+        return str(state.trial_name)
+    return None if args.run_name in {None, "", args.output_dir} else str(args.run_name)
+
+
+def _config(args: Any, model: Any) -> dict[str, Any]:
+    """The arguments that are set, without what is secret, and the model's configuration and number of parameters."""
+    config: dict[str, Any] = {}
+    try:
+        _describe(args, model, config)
+    except Exception as error:  # noqa: BLE001  a model of the user's own may raise anything
+        warn(f"Transformers: not all of the configuration can be told ({type(error).__name__}: {error})")
+    return config
+
+
+def _describe(args: Any, model: Any, config: dict[str, Any]) -> None:
+    config.update((key, value) for key, value in args.to_dict().items() if value is not None)
+    of_model = getattr(model, "config", None)
+    if of_model is not None and hasattr(of_model, "to_dict"):
+        config["model"] = of_model.to_dict()
+    if hasattr(model, "parameters"):
+        # DeepSpeed's third stage leaves nothing of a parameter but ds_numel
+        config["parameters"] = sum(getattr(one, "ds_numel", 0) or one.numel() for one in model.parameters())
+
+
+def _key(key: str) -> str:
+    for prefix in ("eval", "test"):
+        if key.startswith(f"{prefix}_"):
+            return f"{prefix}/{key[len(prefix) + 1 :]}"
+    return key
+
+
+def _is_series(key: str) -> bool:
+    return key not in _NO_SERIES and not key.endswith(_NO_SERIES_ENDS)
+
+
+_own = _Own()
+INTEGRATION_TO_CALLBACK.setdefault("trackside", TracksideCallback)

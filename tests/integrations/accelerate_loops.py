@@ -1,0 +1,72 @@
+"""Small loops with Accelerate, one after the other; prints what Accelerate has reported, as JSON.
+
+python tests/integrations/accelerate_loops.py FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+import trackside
+from trackside.integrations.accelerate import TracksideTracker
+
+FOLDER = sys.argv[1]
+
+
+def plain() -> dict[str, Any]:
+    """All that a tracker is asked for."""
+    accelerator = Accelerator(cpu=True, log_with=TracksideTracker(tags=["small"], config={"author": "me"}))
+    accelerator.init_trackers("plain", config={"width": 3})
+    model, optimizer = accelerator.prepare(*made())
+    losses = []
+    for step in range(5):
+        loss = model(torch.ones(4, 3)).square().mean()
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        accelerator.log({"loss": loss, "note": "a text"}, step=step)
+    folder = str(accelerator.save_state(f"{FOLDER}/plain"))
+    tracker = accelerator.get_tracker("trackside", unwrap=True)
+    tracker.push(by_hand=1.0)
+    accelerator.end_training()
+    return {"losses": losses, "folder": folder, "open": tracker.is_open}
+
+
+def given() -> bool:
+    """A run that the training code has opened itself, in which nothing is logged with trackers of other kinds."""
+    run = trackside.init("given")
+    accelerator = Accelerator(cpu=True, log_with=TracksideTracker("mine"))
+    accelerator.init_trackers("project")
+    accelerator.log({"loss": 1.0}, step=1)
+    accelerator.end_training()
+    goes_on = run.is_open
+    run.finish("stopped")
+    return goes_on
+
+
+def others() -> str:
+    """An accelerator without our tracker does what it did."""
+    accelerator = Accelerator(cpu=True)
+    accelerator.init_trackers("others")
+    accelerator.log({"loss": 1.0}, step=1)
+    return str(accelerator.save_state(f"{FOLDER}/others"))
+
+
+def made() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    model = torch.nn.Linear(3, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    print(json.dumps({"plain": plain(), "given": given(), "others": others()}))  # noqa: T201
+    failing = Accelerator(cpu=True, log_with=TracksideTracker("failing"))
+    failing.init_trackers("unused")
+    failing.log({"loss": 1.0})
+    raise KeyError("wanted")

@@ -1,0 +1,18 @@
+"""With which frameworks the integrations are tested: the newest, and once more the oldest of tests/oldest.txt."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+FRAMEWORKS = ("accelerate", "lightning", "torch", "transformers")
+
+
+def pytest_report_header() -> str:
+    return "frameworks: " + ", ".join(f"{name} {_version(name)}" for name in FRAMEWORKS)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "none"

@@ -1,0 +1,185 @@
+"""Small fits with Lightning, one after the other; prints what Lightning and the models themselves have seen, as JSON.
+
+python tests/integrations/lightning_fits.py FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch
+import pytorch_lightning
+import torch
+from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
+from torch.utils.data import DataLoader, TensorDataset
+
+import trackside
+from trackside.integrations.lightning import TracksideCallback, TracksideLogger
+
+FOLDER = Path(sys.argv[1])
+BATCHES, ACCUMULATED, ROWS = 7, 2, 4
+QUIET = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu", "log_every_n_steps": 1}
+
+
+class Model(lightning.pytorch.LightningModule):
+    """Keeps the loss of each batch in ``losses``, and the learning rate of each step in ``rates``."""
+
+    def __init__(self, width: int = 3, nan_at: int = -1) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.layer = torch.nn.Linear(width, 1)
+        self.losses: list[float] = []
+        self.rates: list[float] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = self.layer(batch["x"]).square().mean()
+        if batch_idx == self.hparams["nan_at"]:
+            loss = loss + torch.nan
+        self.losses.append(loss.item())
+        self.log("train_loss", loss)
+        return loss
+
+    def validation_step(self, batch: Any, _: int) -> None:
+        self.log("val_loss", self.layer(batch[0]).square().mean())
+        self.log("val_quietly", self.layer(batch[0]).sum(), logger=False)
+
+    test_step = validation_step
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self.rates.append(optimizer.param_groups[0]["lr"])
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def train_dataloader(self) -> Any:
+        return DataLoader([{"name": "row", "x": torch.randn(3)} for _ in range(BATCHES * ROWS)], ROWS)
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(TensorDataset(torch.randn(8, 3)), 4)
+
+    test_dataloader = val_dataloader
+
+
+class Two(Model):
+    """Optimizes by itself, with two optimizers, and breaks in its third batch."""
+
+    automatic_optimization = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if batch_idx == 2:
+            raise KeyError("third")
+        for optimizer in self.optimizers():
+            optimizer.zero_grad()
+            loss = self.layer(batch["x"]).square().mean()
+            self.manual_backward(loss)
+            optimizer.step()
+        return {"loss": loss}
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1), torch.optim.SGD(self.parameters(), lr=0.2)
+
+
+class Silent(Model):
+    """Breaks in its first batch; of nothing else than that it was opened will its run tell."""
+
+    def training_step(self, *_: Any) -> Any:
+        raise MemoryError
+
+
+def both() -> dict[str, Any]:
+    """Callback and logger together: an accumulated step, one of them NaN, two epochs, checkpoints, a rate logged early."""
+    callback, model = TracksideCallback(), Model(nan_at=2)
+    trainer = lightning.pytorch.Trainer(
+        max_epochs=2,
+        accumulate_grad_batches=ACCUMULATED,
+        default_root_dir=FOLDER,
+        logger=TracksideLogger("both", config={"author": "me"}),
+        callbacks=[LearningRateMonitor("step"), ModelCheckpoint(save_top_k=-1), callback],
+        **QUIET,
+    )
+    trainer.fit(model)
+    return {
+        "losses": model.losses,
+        "rates": model.rates,
+        "logged": {key: float(value) for key, value in trainer.logged_metrics.items()},
+        "called": {key: float(value) for key, value in trainer.callback_metrics.items()},
+        "bytes": [path.stat().st_size for path in sorted(FOLDER.rglob("*.ckpt"))],
+        "given_back": "save_checkpoint" not in vars(trainer),
+        "bases": [isinstance(callback, package.Callback) for package in (lightning.pytorch, pytorch_lightning)],
+    }
+
+
+def logged() -> dict[str, Any]:
+    """The logger alone."""
+    model = Model()
+    trainer = lightning.pytorch.Trainer(
+        max_epochs=1,
+        default_root_dir=FOLDER / "logged",
+        logger=TracksideLogger("logged"),
+        **QUIET,
+    )
+    trainer.fit(model)
+    return {"losses": model.losses, "called": float(trainer.callback_metrics["val_loss"])}
+
+
+def broken(name: str, model: Model, **made: Any) -> None:
+    """A fit that fails."""
+    try:
+        lightning.pytorch.Trainer(max_epochs=1, enable_checkpointing=False, **QUIET, **made).fit(model)
+    except (KeyError, MemoryError) as error:
+        print(name, type(error).__name__, file=sys.stderr)  # noqa: T201
+
+
+def tested() -> float:
+    """A fit and then a test: the run of the callback goes on."""
+    model = Model()
+    callbacks = [TracksideCallback("tested")]
+    trainer = lightning.pytorch.Trainer(
+        max_epochs=1, enable_checkpointing=False, logger=False, callbacks=callbacks, **QUIET
+    )
+    trainer.fit(model)
+    [found] = trainer.test(model, verbose=False)
+    return float(found["val_loss"])
+
+
+def given() -> bool:
+    """A run that the training code has opened itself, in the package of the other name; whether it goes on after the fit."""
+
+    class Other(pytorch_lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 1)
+
+        def training_step(self, batch: Any, _: int) -> Any:
+            return self.layer(batch[0]).square().mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    run = trackside.init("given")
+    data = DataLoader(TensorDataset(torch.randn(8, 3)), 4)
+    trainer = pytorch_lightning.Trainer(
+        max_epochs=1, enable_checkpointing=False, logger=False, callbacks=TracksideCallback("mine"), **QUIET
+    )
+    trainer.fit(Other(), data)
+    goes_on = run.is_open
+    run.push(step=trainer.global_step, after=1.0)
+    run.finish("stopped")
+    return goes_on
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    found = {"both": both(), "logged": logged(), "tested": tested(), "given": given()}
+    broken("two", Two(), logger=False, callbacks=[TracksideCallback("two")])
+    broken("silent", Silent(), logger=TracksideLogger("silent"))
+    print(json.dumps(found))  # noqa: T201

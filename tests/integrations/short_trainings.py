@@ -1,0 +1,99 @@
+"""Short trainings of Trainer, one after the other in one process, each under the name of what it shows."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import Trainer, TrainingArguments
+
+import trackside
+from trackside import default
+from trackside.integrations import trainer as seen
+from trackside.integrations.transformers import TracksideCallback
+
+LENGTH = 4
+BATCH = 2
+
+
+class Line(nn.Module):
+    """A line through points, as a model of Transformers that has no configuration."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = nn.Linear(LENGTH, 1)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        """From [batch, LENGTH] and [batch]."""
+        return {"loss": (self.slope(input_ids.float())[:, 0] - labels).square().mean()}
+
+
+def trainer(name: str, folder: Path, *callbacks: Any, kind: type[Any] = Trainer, **arguments: Any) -> Any:
+    """One that makes three steps."""
+    chosen = {"max_steps": 3, "save_strategy": "no", "report_to": "none", **arguments}
+    return kind(
+        model=Line(),
+        args=TrainingArguments(
+            output_dir=str(folder / name),
+            run_name=name,
+            logging_steps=1,
+            per_device_train_batch_size=BATCH,
+            use_cpu=True,
+            disable_tqdm=True,
+            **chosen,
+        ),
+        train_dataset=[{"input_ids": torch.arange(LENGTH), "labels": torch.tensor(1.0)} for _ in range(BATCH * 8)],
+        callbacks=list(callbacks),
+    )
+
+
+class Failing(Trainer):
+    """A Trainer whose first step fails."""
+
+    def training_step(self, *_: Any, **__: Any) -> Any:
+        """Fail."""
+        raise RuntimeError("out of luck")
+
+
+def main(folder: Path) -> None:
+    """Train; print what is found in the process itself."""
+    found: dict[str, Any] = {}
+    by_name = trainer("report-to", folder, report_to="trackside")
+    by_name.train()
+    twice = trainer("twice", folder, TracksideCallback(), report_to="trackside")
+    twice.train()
+    found["accumulated"] = trainer("accumulated", folder, TracksideCallback(), gradient_accumulation_steps=2)
+    found["accumulated"].train()
+    found["accumulated"] = [one["loss"] for one in found["accumulated"].state.log_history if "loss" in one]
+
+    failing = trainer("failing", folder, TracksideCallback(), kind=Failing)
+    try:
+        failing.train()
+    except RuntimeError as error:
+        found["raised"] = str(error)
+
+    own = trainer("own", folder, TracksideCallback(), save_strategy="steps", save_steps=2)
+    run = trackside.init("mine")
+    own.train()
+    found["opened"] = default.opened() is run
+    found["led"] = "training_step" in vars(own)
+    own.args.max_steps = 5
+    own.train(resume_from_checkpoint=True)
+    run.finish()
+
+    seen.Seen._weigh = None  # type: ignore[assignment,method-assign]  # as if a later Transformers had changed
+    trackside.integrations.transformers._describe = None  # type: ignore[assignment]
+    broken = trainer("broken", folder, TracksideCallback(), max_steps=2)
+    broken.train()
+    found["broken"] = broken.state.global_step
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    main(Path(sys.argv[1]))

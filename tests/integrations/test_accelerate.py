@@ -1,0 +1,98 @@
+"""Accelerate with its tracker, as real loops: on /metrics and in the history stands what was logged, of every rank."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from integrations.trainings import Trained, trained
+from processes import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytest.importorskip("accelerate")
+
+RANKS, STEPS, NAN = 2, 100, 7
+EXAMPLE = (
+    *("-m", "torch.distributed.run", f"--nproc-per-node={RANKS}", "--rdzv-backend=c10d"),
+    *("--rdzv-endpoint={folder}/meeting", "--rdzv-conf=store_type=file"),
+    *("examples/accelerate_loop.py", f"--steps={STEPS}", f"--nan-at={NAN}", "--folder={folder}/out"),
+)
+LOOPS = ("tests/integrations/accelerate_loops.py", "{folder}/loops")
+
+
+@pytest.fixture(scope="module")
+def looped() -> Iterator[Trained]:
+    """The example on two ranks, and the small loops."""
+    with trained(EXAMPLE, LOOPS, status=(0, 1)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def said(looped: Trained) -> dict[str, Any]:
+    """What the small loops have seen themselves."""
+    return dict(json.loads(looped.printed[1].splitlines()[-1]))
+
+
+def test_every_rank_pushes_what_it_logs(looped: Trained) -> None:
+    [(step, loss)] = re.findall(r"step (\d+)  loss (\S+)", looped.printed[0])
+    page = looped.daemon.series()
+    losses = []
+    for rank in range(RANKS):
+        of = f'rank="{rank}",run="characters"'
+        losses.append(page[f"trackside_training_loss{{{of}}}"])
+        assert page[f"trackside_training_steps_total{{{of}}}"] == STEPS
+        assert page[f"trackside_training_samples_total{{{of}}}"] == STEPS * 256
+        assert page[f"trackside_training_progress_ratio{{{of}}}"] == 1.0
+        assert page[f'trackside_training_nonfinite_total{{key="loss",{of}}}'] == 1.0
+        assert page[f'trackside_training_rank_state{{{of},state="finished"}}'] == 1.0
+        assert page[f'trackside_training_phase_seconds_total{{phase="checkpoint",{of}}}'] > 0
+    assert int(step) == STEPS
+    assert losses[0] == pytest.approx(float(loss), abs=1e-6)
+    assert losses[0] != losses[1]
+    assert len({page[f'trackside_training_grad_norm{{rank="{rank}",run="characters"}}'] for rank in range(RANKS)}) == 1
+    assert page['trackside_alerts_total{alert="NonFinite",run="characters",severity="critical"}'] >= 1.0
+    assert looped.run("characters")["world_size"] == RANKS
+    assert looped.config("characters")["nan_at"] == NAN
+
+
+def test_a_saved_state_is_a_checkpoint_that_one_rank_tells_of(looped: Trained, said: dict[str, Any]) -> None:
+    for name, step, folder in (
+        ("characters", STEPS, str(looped.folder / "out")),
+        ("plain", 4, said["plain"]["folder"]),
+    ):
+        [event] = looped.events(name, "checkpoint")
+        assert (event["rank"], event["step"], event["fields"]["path"]) == (0, step, folder)
+        assert event["fields"]["bytes"] == sum(
+            path.stat().st_size for path in Path(folder).rglob("*") if path.is_file()
+        )
+        assert event["fields"]["seconds"] > 0
+    assert Path(said["others"]).is_dir()
+
+
+def test_the_run_is_named_as_the_project_and_ends_with_the_training(looped: Trained, said: dict[str, Any]) -> None:
+    plain = looped.run("plain")
+    assert (plain["state"], plain["tags"], said["plain"]["open"]) == ("finished", ["small"], False)
+    assert looped.points("plain", "loss") == dict(enumerate(said["plain"]["losses"]))
+    assert looped.points("plain", "by_hand") == {4: 1.0}
+    assert looped.config("plain") == {"author": "me", "width": 3}
+
+
+def test_a_run_that_the_user_has_opened_is_the_users(looped: Trained, said: dict[str, Any]) -> None:
+    assert said["given"]
+    assert looped.points("given", "loss") == {1: 1.0}
+    assert looped.run("given")["state"] == "stopped"
+
+
+def test_what_breaks_the_script_ends_the_run(looped: Trained) -> None:
+    failing = eventually(lambda: (run := looped.run("failing"))["cause"] and run)
+    assert (failing["state"], failing["cause"]) == ("failed", "KeyError")
+
+
+def test_nothing_of_the_integration_has_failed(looped: Trained) -> None:
+    warned = [line for text in looped.said for line in text.splitlines() if line.startswith("trackside:")]
+    assert warned == ["trackside: note: a str is not a number; it is dropped, and so are further ones"]

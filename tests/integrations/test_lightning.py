@@ -1,0 +1,132 @@
+"""Lightning with its callback and its logger, as real fits: on /metrics and in the history stands what Lightning reports."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from integrations.trainings import Trained, trained
+from processes import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytest.importorskip("lightning")
+
+EPOCHS, STEPS, NAN = 2, 100, 150
+EXAMPLE = ("examples/lightning_fit.py", f"--epochs={EPOCHS}", f"--nan-at={NAN}", "--folder={folder}/out")
+FITS = ("tests/integrations/lightning_fits.py", "{folder}/fits")
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Iterator[Trained]:
+    """The example and the small fits."""
+    with trained(EXAMPLE, FITS) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def said(fitted: Trained) -> dict[str, Any]:
+    """What the small fits have seen themselves."""
+    return dict(json.loads(fitted.printed[1].splitlines()[-1]))
+
+
+def test_what_the_example_prints_stands_on_the_page(fitted: Trained) -> None:
+    printed = {name: float(value) for name, value in re.findall(r"^(\w+) (\S+)$", fitted.printed[0], re.MULTILINE)}
+    page, of = fitted.daemon.series(), 'rank="0",run="lightning_fit"'
+    for key in ("train_loss", "val_loss", "val_accuracy"):
+        assert page[f'trackside_training_value{{key="{key}",{of}}}'] == pytest.approx(printed[key], abs=1e-6)
+    assert page[f"trackside_training_loss{{{of}}}"] == pytest.approx(printed["train_loss"], abs=1e-6)
+    assert page[f"trackside_training_steps_total{{{of}}}"] == printed["steps"] == EPOCHS * STEPS
+    assert page[f"trackside_training_samples_total{{{of}}}"] == EPOCHS * STEPS * 256
+    assert page[f"trackside_training_progress_ratio{{{of}}}"] == 1.0
+    assert page[f"trackside_training_remaining_seconds{{{of}}}"] == 0.0
+    assert page[f"trackside_training_epoch{{{of}}}"] == EPOCHS - 1
+    assert page[f'trackside_training_nonfinite_total{{key="loss",{of}}}'] == 1.0
+    assert page[f"trackside_training_data_wait_seconds_count{{{of}}}"] >= EPOCHS * (STEPS - 1)
+    for phase in ("data", "eval", "checkpoint"):
+        assert page[f'trackside_training_phase_seconds_total{{phase="{phase}",{of}}}'] > 0
+    assert page['trackside_alerts_total{alert="NonFinite",run="lightning_fit",severity="critical"}'] == 1.0
+
+
+def test_checkpoints_are_told_with_their_size_and_how_long_they_took(fitted: Trained, said: dict[str, Any]) -> None:
+    written = sorted((fitted.folder / "out").rglob("*.ckpt"))
+    events = [one["fields"] for one in fitted.events("lightning_fit", "checkpoint")]
+    assert {one["path"]: one["bytes"] for one in events} == {str(path): path.stat().st_size for path in written}
+    assert all(one["seconds"] > 0 for one in events)
+    assert [one["step"] for one in fitted.events("both", "checkpoint")] == [4, 8]
+    assert sorted(one["fields"]["bytes"] for one in fitted.events("both", "checkpoint")) == sorted(
+        said["both"]["bytes"]
+    )
+    assert said["both"]["given_back"]
+    [logged] = fitted.events("logged", "checkpoint")
+    assert logged["fields"]["bytes"] > 0
+
+
+def test_an_accumulated_step_counts_once_and_its_loss_is_the_mean(fitted: Trained, said: dict[str, Any]) -> None:
+    losses = said["both"]["losses"]
+    epochs = [losses[first : first + 7] for first in range(0, 14, 7)]
+    means = [sum(part) / len(part) for one in epochs for part in (one[:2], one[2:4], one[4:6], one[6:])]
+    points = fitted.points("both", "loss")
+    assert list(points) == list(range(1, 9))
+    assert list(points.values()) == pytest.approx(means, rel=1e-6, nan_ok=True)
+    assert [math.isnan(value) for value in points.values()] == [step in {1, 5} for step in range(8)]
+    of = 'rank="0",run="both"'
+    page = fitted.daemon.series()
+    assert page[f"trackside_training_steps_total{{{of}}}"] == 8
+    assert page[f"trackside_training_samples_total{{{of}}}"] == 14 * 4
+    assert page[f"trackside_training_progress_ratio{{{of}}}"] == 1.0
+
+
+def test_callback_and_logger_push_to_one_run_and_nothing_twice(fitted: Trained, said: dict[str, Any]) -> None:
+    logged, called = said["both"]["logged"], said["both"]["called"]
+    assert list(fitted.points("both", "learning_rate").values()) == said["both"]["rates"]
+    for key in ("train_loss", "val_loss"):
+        points = fitted.points("both", key)
+        assert points.keys() <= set(range(1, 9))
+        assert points[8] == pytest.approx(logged[key], nan_ok=True)
+    assert fitted.points("both", "val_quietly")[8] == called["val_quietly"]
+    assert list(fitted.points("both", "val_loss")) == [4, 8]
+    assert fitted.points("both", "lr-SGD").keys() == set(range(1, 8))  # of the next step, logged in the one before
+    assert fitted.daemon.series()['trackside_training_client_dropped_total{rank="0",run="both"}'] == 0
+    config = fitted.config("both")
+    assert (config["author"], config["width"], config["nan_at"]) == ("me", 3, 2)
+    assert config["trainer"]["accumulate_grad_batches"] == 2
+    assert said["both"]["bases"] == [True, True]
+
+
+def test_the_logger_alone_pushes_what_is_logged(fitted: Trained, said: dict[str, Any]) -> None:
+    assert list(fitted.points("logged", "train_loss").items()) == list(enumerate(said["logged"]["losses"]))
+    assert fitted.points("logged", "val_loss") == {6: said["logged"]["called"]}
+    assert fitted.run("logged")["state"] == "finished"
+    assert fitted.config("logged")["width"] == 3
+
+
+def test_a_fit_that_fails_tells_of_what(fitted: Trained) -> None:
+    two = eventually(lambda: (run := fitted.run("two"))["cause"] and run)
+    assert (two["state"], two["cause"]) == ("failed", "KeyError")
+    assert list(fitted.points("two", "learning_rate/1.0").items()) == [(2, 0.2), (4, 0.2)]
+    silent = eventually(lambda: (run := fitted.run("silent"))["cause"] and run)
+    assert silent["state"] == "failed"
+    assert silent["cause"].startswith("MemoryError")
+
+
+def test_a_test_after_a_fit_goes_on_with_its_run(fitted: Trained, said: dict[str, Any]) -> None:
+    points = fitted.points("tested", "val_loss")
+    assert points[7] == pytest.approx(said["tested"])
+    assert fitted.points("tested", "loss").keys() == set(range(1, 8))
+
+
+def test_a_run_that_the_user_has_opened_is_the_users(fitted: Trained, said: dict[str, Any]) -> None:
+    assert said["given"]
+    assert fitted.points("given", "loss").keys() == {1, 2}
+    assert fitted.points("given", "after") == {2: 1.0}
+    assert fitted.run("given")["state"] == "stopped"
+    assert not [one for one in fitted.daemon.api("runs").json()["runs"] if one["name"] == "mine"]
+
+
+def test_nothing_of_the_integration_has_failed(fitted: Trained) -> None:
+    assert not [line for text in fitted.said for line in text.splitlines() if line.startswith("trackside:")]
