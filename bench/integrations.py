@@ -1,0 +1,107 @@
+"""What an integration costs a step: frameworks' own loops with its callback and without, in pairs. Run by ``make bench``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench.push import QUIET, RIVALS, _interval, _path
+from bench.table import UNAVAILABLE, head, machine, row, verdict
+from processes import ROOT, Daemon, clean_environ
+
+PAIRS = 250
+LIMIT = 0.5
+"""Percent of a step of 10 ms."""
+
+
+class Way(NamedTuple):
+    """How a step is tracked.
+
+    Attributes:
+        script: Of this directory; prints the figures.
+        arguments: Its first ones; the endpoint and the number of pairs follow.
+        ours: A limit is set to it.
+    """
+
+    script: str
+    arguments: tuple[str, ...]
+    ours: bool = True
+
+
+WAYS = {
+    "Lightning, `TracksideCallback`, epochs of 20 steps": Way("lightning_steps.py", ()),
+    "Accelerate, `TracksideTracker`": Way("accelerate_steps.py", ()),
+}
+
+
+def main() -> None:
+    """Print the tables."""
+    machine()
+    head(
+        "steps in pairs, with a callback and without",
+        "pairs",
+        "step",
+        "longer by",
+        "null pairs",
+        "CPU time of its thread, µs",
+    )
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as place:
+        daemon = Daemon(Path(place))
+        try:
+            found = {name: _row(name, way, daemon.endpoint) for name, way in WAYS.items()}
+        finally:
+            daemon.stop()
+    head("limit", "measured", "wanted", "")
+    for name, way in WAYS.items():
+        if way.ours and (one := found[name]) is not None:
+            middle = one["longer"][0]
+            said = f"{middle:+.2f} % of {one['step'] * 1e3:.1f} ms"
+            verdict(
+                f"{name}, of a step", said, f"<= {LIMIT:g} % of 10 ms", met=middle * one["step"] * 1e3 <= LIMIT * 10
+            )
+
+
+def _row(name: str, way: Way, endpoint: str) -> dict[str, Any] | None:
+    try:
+        one = _process(way, endpoint)
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"{name}: {getattr(error, 'stderr', None) or error}", file=sys.stderr)
+        row(f"{name}: not to be had here", *[UNAVAILABLE] * 5)
+        return None
+    step = f"{one['step'] * 1e3:.1f} ms"
+    middle, low, high = one["cpu"]
+    more = f"{middle:+,.0f} [{low:,.0f}, {high:,.0f}]"
+    row(name, f"{one['pairs']:,}", step, _interval(one["longer"]), _interval(one["null"]), more)
+    return one
+
+
+def _process(way: Way, endpoint: str) -> dict[str, Any]:
+    """What its script prints, in an empty directory and without a way to go online."""
+    with tempfile.TemporaryDirectory(prefix="ts-") as place:
+        done = subprocess.run(
+            [
+                sys.executable if way.ours else str(RIVALS),
+                str(ROOT / "bench" / way.script),
+                *way.arguments,
+                endpoint,
+                str(PAIRS),
+            ],
+            cwd=place,
+            env=clean_environ({**QUIET, "HOME": place, "PYTHONPATH": _path()}),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=900,
+        )
+    assert "training goes on" not in done.stderr, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""The changes that docs/integrations.md shows of public training code, and that code with them."""
+
+from __future__ import annotations
+
+import re
+
+from processes import ROOT
+
+PAGE = ROOT / "docs" / "integrations.md"
+
+
+def shown(section: str) -> str:
+    """The change that a section of the page shows, from its first ``@@`` on."""
+    (text,) = re.findall(
+        rf"^## {re.escape(section)}\n(.*?)(?=^## |\Z)", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+    (diff,) = re.findall(r"```diff\n(.*?)```", text, re.DOTALL)
+    return str(diff[diff.index("@@\n") :])
+
+
+def added(diff: str) -> list[str]:
+    """The lines that are new in it."""
+    return [line[1:] for line in diff.splitlines() if line.startswith("+")]
+
+
+def applied(diff: str, base: str) -> str:
+    """The *base* with a change; what stands before ``@@`` is each time found once."""
+    for hunk in diff.split("@@\n")[1:]:
+        lines = hunk.splitlines(keepends=True)
+        before = "".join(line[1:] or "\n" for line in lines if line[0] != "+")
+        assert base.count(before) == 1, before
+        base = base.replace(before, "".join(line[1:] or "\n" for line in lines if line[0] != "-"))
+    return base
