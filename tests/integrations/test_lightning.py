@@ -135,7 +135,7 @@ def test_a_script_like_that_of_the_readme_takes_two_lines(fitted: Trained) -> No
     assert len(added(shown("Lightning"))) <= 3
     plain, changed = fitted.printed[2:]
     assert plain == changed
-    printed = dict(line.split() for line in changed.splitlines())
+    printed = dict(re.findall(r"^(\w+) (\S+)$", changed, re.MULTILINE))
     points = fitted.points("changed", "loss")
     assert list(points) == list(range(1, int(printed["steps"]) + 1))
     assert f"{points[len(points)]:.6f}" == printed["train_loss"]
