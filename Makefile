@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 RIVALS := .venv-bench
+OLDEST := .venv-oldest
 SAY     = @printf '\n== %s\n'
 
 .DEFAULT_GOAL := help
@@ -21,12 +22,14 @@ help:
 demo: $(VENV)/.demo
 	@$(BIN)/trackside demo
 
-test: $(VENV)/.dev system check
+test: $(VENV)/.dev $(OLDEST)/.installed system check
 	$(SAY) 'what the unit leaves open, of 10 (systemd-analyze security): 2.0 at most'
 	@alone=$$(mktemp -d) && cp deploy/systemd/trackside.service $$alone && \
 	systemd-analyze security --offline=true --no-pager $$alone/trackside.service | tail -1; rm -r $$alone
 	$(SAY) 'tests, two files at a time'
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(SAY) 'the integrations again, with the oldest frameworks that they support'
+	@$(OLDEST)/bin/python -m pytest --numprocesses 2 --dist loadfile tests/integrations
 
 soak: $(VENV)/.dev system
 	$(SAY) 'tests at full counts'
@@ -90,6 +93,15 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml tests/constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint tests/constraints.txt -e '.[dev]'
 	@touch $@ $(VENV)/.demo
 
+# The oldest frameworks in front of all that the tests have; site.addsitedir also finds trackside itself, an editable install.
+$(OLDEST)/.installed: $(VENV)/.dev tests/oldest.txt
+	$(SAY) 'installing the oldest frameworks'
+	@$(PYTHON) -m venv $(OLDEST)
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > "$$(echo $(OLDEST)/lib/python3*/site-packages)/tests.pth"
+	@$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement tests/oldest.txt
+	@touch $@
+
 # What a push is compared with, apart from what the tests need; PyTorch and numpy are those of the tests.
 $(RIVALS)/.installed: $(VENV)/.dev pyproject.toml
 	$(SAY) 'installing what is measured beside trackside (a minute or two)'
@@ -99,4 +111,4 @@ $(RIVALS)/.installed: $(VENV)/.dev pyproject.toml
 	  echo 'it cannot be had; the tables will say so'
 
 clean:
-	rm -rf $(VENV) $(RIVALS) dist build .mypy_cache .ruff_cache .pytest_cache .benchmarks
+	rm -rf $(VENV) $(RIVALS) $(OLDEST) dist build .mypy_cache .ruff_cache .pytest_cache .benchmarks

@@ -35,6 +35,8 @@ class Way(NamedTuple):
 WAYS = {
     "Transformers, `TracksideCallback`": Way("trainer_steps.py", ("trackside",)),
     "Transformers, wandb's callback, offline": Way("trainer_steps.py", ("wandb",), ours=False),
+    "Lightning, `TracksideCallback`, epochs of 20 steps": Way("lightning_steps.py", ()),
+    "Accelerate, `TracksideTracker`": Way("accelerate_steps.py", ()),
 }
 
 

@@ -439,6 +439,21 @@ def test_gpus_that_values_have_come_from_are_told_by_another_hello() -> None:
     assert decode_body("hello", session.hello(CLOCK)[2]).identity.gpus == ("GPU-bb", "GPU-aa")
 
 
+def test_what_is_learnt_of_a_run_after_its_beginning_is_told_by_another_hello() -> None:
+    session = Session(Identity("run", "name"), '{"seed": 1}', total_steps=10)
+    session.greeted = True
+    session.drain(CLOCK)
+    assert session.greeted
+    session.describe('{"seed": 1, "layers": 2}')
+    session.drain(CLOCK)
+    assert not session.greeted
+    hello = decode_body("hello", session.hello(CLOCK)[2])
+    assert (hello.config, hello.total_steps) == ('{"seed": 1, "layers": 2}', 10)
+    session.describe(total_steps=20)
+    hello = decode_body("hello", session.hello(CLOCK)[2])
+    assert (hello.config, hello.total_steps) == ('{"seed": 1, "layers": 2}', 20)
+
+
 def test_gpus_that_the_hello_has_told_are_not_told_again() -> None:
     session = Session(Identity("run", "name", gpus=("GPU-aa",)))
     session.greeted = True

@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from diffs import added, shown
 from integrations.trainings import Trained, trained
 from processes import eventually
 
@@ -17,14 +18,16 @@ if TYPE_CHECKING:
 pytest.importorskip("lightning")
 
 EPOCHS, STEPS, NAN = 2, 100, 150
-EXAMPLE = ("examples/lightning_fit.py", f"--epochs={EPOCHS}", f"--nan-at={NAN}", "--folder={folder}/out")
-FITS = ("tests/integrations/lightning_fits.py", "{folder}/fits")
+EXAMPLE = ("{root}/examples/lightning_fit.py", f"--epochs={EPOCHS}", f"--nan-at={NAN}", "--folder={folder}/out")
+PUBLIC = "lightning_autoencoder.py"
+FITS = ("{root}/tests/integrations/lightning_fits.py", "{folder}/fits")
 
 
 @pytest.fixture(scope="module")
 def fitted() -> Iterator[Trained]:
-    """The example and the small fits."""
-    with trained(EXAMPLE, FITS) as found:
+    """The example, the small fits, and a script like a public one without the lines of the page and with them."""
+    scripts = (f"{{root}}/tests/public/{PUBLIC}",), ("{folder}/changed.py",)
+    with trained(EXAMPLE, FITS, *scripts, public=(PUBLIC, "Lightning")) as found:
         yield found
 
 
@@ -126,6 +129,19 @@ def test_a_run_that_the_user_has_opened_is_the_users(fitted: Trained, said: dict
     assert fitted.points("given", "after") == {2: 1.0}
     assert fitted.run("given")["state"] == "stopped"
     assert not [one for one in fitted.daemon.api("runs").json()["runs"] if one["name"] == "mine"]
+
+
+def test_a_script_like_that_of_the_readme_takes_two_lines(fitted: Trained) -> None:
+    assert len(added(shown("Lightning"))) <= 3
+    plain, changed = fitted.printed[2:]
+    assert plain == changed
+    printed = dict(re.findall(r"^(\w+) (\S+)$", changed, re.MULTILINE))
+    points = fitted.points("changed", "loss")
+    assert list(points) == list(range(1, int(printed["steps"]) + 1))
+    assert f"{points[len(points)]:.6f}" == printed["train_loss"]
+    assert f"{fitted.points('changed', 'val_loss')[len(points)]:.6f}" == printed["val_loss"]
+    assert len(fitted.events("changed", "checkpoint")) == 2
+    assert fitted.run("changed")["state"] == "finished"
 
 
 def test_nothing_of_the_integration_has_failed(fitted: Trained) -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from diffs import applied, shown
 from processes import ROOT, Daemon, clean_environ
 
 if TYPE_CHECKING:
@@ -56,16 +57,25 @@ class Trained(NamedTuple):
 
 
 @contextmanager
-def trained(*commands: tuple[str, ...], status: tuple[int, ...] = ()) -> Iterator[Trained]:
-    """Python with each of the arguments at the same time, which have to end with each status; without any, well."""
+def trained(
+    *commands: tuple[str, ...], status: tuple[int, ...] = (), public: tuple[str, str] | None = None
+) -> Iterator[Trained]:
+    """Python with each of the arguments at the same time, each in a directory of its own, which have to end with each status; without any, well.
+
+    And, as ``{folder}/changed.py``, a *public* script with the change that a section of docs/integrations.md shows.
+    """
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         folder = Path(directory)
+        if public is not None:
+            script, section = public
+            text = (ROOT / "tests" / "public" / script).read_text("utf-8")
+            (folder / "changed.py").write_text(applied(shown(section), text), "utf-8")
         daemon = Daemon(folder, "--run.linger=1h")
         environ = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "OMP_NUM_THREADS": "1", "TRACKSIDE_FLUSH_TIMEOUT": "60"}
         started = [
             subprocess.Popen(
-                [sys.executable, *(one.format(folder=folder) for one in command)],
-                cwd=ROOT,
+                [sys.executable, *(one.format(folder=folder, root=ROOT) for one in command)],
+                cwd=tempfile.mkdtemp(dir=folder),
                 env=clean_environ(environ),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

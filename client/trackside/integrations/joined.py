@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from functools import wraps
 from pathlib import Path
 from time import monotonic
@@ -23,6 +24,7 @@ FILES = 10_000
 F = TypeVar("F", bound="Callable[..., Any]")
 
 _failed: set[str] = set()
+_resting: list[Joined] = []
 
 
 class Joined:
@@ -45,8 +47,13 @@ class Joined:
         return self._run
 
     def open(self) -> Run:
-        """The run, which is opened first, or resumed after it was ended here."""
+        """The run, which is opened first, or resumed after it was ended here. One of another that rests is ended."""
         run = self._run
+        for resting in _resting[:]:
+            if resting is self:
+                self._wake()
+            else:
+                resting.end()
         gone = run is not None and not self._own and not run.is_open and opened() is not None  # the user has a new one
         if run is None or self._over or gone:
             found = opened()
@@ -65,12 +72,29 @@ class Joined:
         """End a run of its own, with what follows from an exception, unless a *status* is known."""
         if not self._own or self._run is None:
             return
+        self._wake()
         self._over = True
         if type(error).__name__ == "SIGTERMException":  # Lightning's; it derives from SystemExit
             found = ("stopped", "SIGTERM")
         else:
             found = outcome(None if error is None else type(error), error)
         self._run._end(*((status, "") if status else found))  # noqa: SLF001
+
+    def rest(self) -> None:
+        """The training is over; what is evaluated and saved after it belongs to the run, which ends with the process.
+
+        That of a notebook may be days later: there it ends now.
+        """
+        if hasattr(sys, "ps1") or "ipykernel" in sys.modules:
+            self.end()
+        elif self._own and self._run is not None and self not in _resting:
+            _resting.append(self)
+            self._run.phase("save").__enter__()
+
+    def _wake(self) -> None:
+        if self in _resting and self._run is not None:
+            _resting.remove(self)
+            self._run.phase("save").__exit__()
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the run, which is this process's alone: what starts processes may pickle who holds this."""

@@ -99,11 +99,13 @@ class TracksideLogger(Logger):
 
     @harmless
     def finalize(self, status: str) -> None:
-        """A fit has ended (``success``), failed, or is requeued (``finished``); a further one resumes the run."""
+        """A fit has ended (``success``), has failed, or is requeued by Slurm (``finished``)."""
         if status == "failed":
             self._joined.end(sys.exc_info()[1], "" if sys.exc_info()[1] else "failed")
+        elif status == "success":
+            self._joined.rest()
         else:
-            self._joined.end(status="finished" if status == "success" else "stopped")
+            self._joined.end(status="stopped")
 
 
 class TracksideCallback(Callback):
@@ -111,7 +113,7 @@ class TracksideCallback(Callback):
 
     The loss is what ``training_step`` returned, averaged over accumulated batches, handed over without waiting for the
     device. Steps are ``trainer.global_step``. Metrics are those that validation and testing log, as they are named.
-    A run is opened for a fit and ended with it, unless the training code has opened one.
+    Unless the training code has opened a run, one is opened here, which ends with the script; in a notebook with the fit.
 
     Args:
         name: As of `trackside.init`, as are *arguments*: ``tags=["baseline"]``, ``config``, …
@@ -217,7 +219,7 @@ class TracksideCallback(Callback):
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         self._leave()
         if not self._loggers:  # else it is the logger's to end
-            self._joined.end()
+            self._joined.rest()
 
     def __getstate__(self) -> dict[str, Any]:
         """As it was made: a launcher that spawns processes pickles it."""

@@ -1,0 +1,51 @@
+"""Two arms in pairs of random order, between pairs without any, and what differs within pairs, by the clock and in CPU time."""
+
+from __future__ import annotations
+
+import random
+from time import perf_counter, thread_time
+from typing import Any
+
+import numpy as np
+from bench.steps import bootstrapped
+
+
+class Pairs:
+    """So many *pairs* of which one is tested, and as many of which none is, after a warm-up.
+
+    Attributes:
+        arms: Whether each is tested.
+    """
+
+    def __init__(self, pairs: int, warm_up: int) -> None:
+        chance = random.Random(4711)
+        tested = [True] * pairs + [False] * pairs
+        chance.shuffle(tested)
+        first = [chance.random() < 0.5 for _ in tested]
+        self._tested, self._first, self._warm_up = np.array(tested), np.array(first), warm_up
+        self.arms = [True, False] * (warm_up // 2)
+        self.arms += [
+            one for test, early in zip(tested, first, strict=True) for one in (test and early, test and not early)
+        ]
+
+    def figures(self, taken: list[tuple[float, float]]) -> dict[str, Any]:
+        """The median step in seconds; by how much the tested are longer, in % and in µs of CPU time of this thread."""
+        wall, cpu = np.array(taken[self._warm_up :]).reshape(-1, 2, 2).transpose(2, 0, 1)
+        plain, longer = self._compared(wall)
+        _, more = self._compared(cpu)
+        return {
+            "step": plain,
+            "pairs": int(self._tested.sum()),
+            "longer": bootstrapped(longer[self._tested] / plain * 100),
+            "null": bootstrapped(longer[~self._tested] / plain * 100),
+            "cpu": bootstrapped(more[self._tested] * 1e6),
+        }
+
+    def _compared(self, each: Any) -> tuple[float, Any]:
+        plain = float(np.median(np.where(self._first, each[:, 1], each[:, 0])))
+        return plain, np.where(self._first, each[:, 0] - each[:, 1], each[:, 1] - each[:, 0])
+
+
+def now() -> tuple[float, float]:
+    """Seconds by the clock, and of CPU time of this thread."""
+    return perf_counter(), thread_time()
