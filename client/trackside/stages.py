@@ -59,7 +59,7 @@ class Stages:
     def __init__(self, run: Run, model: Any, optimizer: Any = None, gpus: Gpus | None = None) -> None:
         import torch
 
-        self._run, self._thread = run, run._thread  # noqa: SLF001  one of its parts
+        self._run, self._thread, self._append = run, run._thread, run._append  # noqa: SLF001  one of its parts
         self._gpus = Gpus() if gpus is None else gpus
         self._spans, self._memories = Spans(self._gpus), Memories(self._gpus)
         self._records = torch.is_grad_enabled
@@ -71,6 +71,7 @@ class Stages:
         """Of each call of the model that is under way: has the stage begun with it?"""
         self._backward = -1
         self._device: Any = None
+        self._uses = self._gpus.used()
         self._look_at = 0
         self._stopped = False
         self._handles: list[Any] = []
@@ -103,23 +104,23 @@ class Stages:
 
     def give_way(self, run: Run) -> None:
         """A *run* watches the same model: stop, if it is the same run or one after the end of this."""
-        if self._run is run or self._ceased:
+        if self._run is run or self._run._sender is None:  # noqa: SLF001
             self.stop()
-
-    @property
-    def _ceased(self) -> bool:
-        return self._stopped or self._run._sender is None  # noqa: SLF001
 
     def _tell(self, now: int) -> None:
         try:
-            if not self._gpus.used() or self._gpus.forbids():
+            self._uses = self._uses or self._gpus.used()
+            if not self._uses:
+                self._look_at = now + LOOK_NANOSECONDS
+                return
+            if self._gpus.forbids():
                 return
             done = Device(phases=self._spans.collect())
             if now >= self._look_at:
                 self._look_at = now + LOOK_NANOSECONDS
                 done.memory = self._memories.look()
             if done.phases or done.memory:
-                self._run._append(now, done)  # noqa: SLF001
+                self._append(now, done)
         except Exception as error:  # noqa: BLE001  a device that has failed raises anything, and training must go on
             self._fail(error)
 
@@ -166,7 +167,7 @@ class Stages:
         return called
 
     def _begin(self, stage: str) -> None:
-        self._run._tell(monotonic_ns(), _ENTER[stage])  # noqa: SLF001
+        self._append(monotonic_ns(), _ENTER[stage])
         self._open[stage] = None
         if self._device is not None:
             self._open[stage] = self._spans.begin(self._device)
@@ -174,7 +175,7 @@ class Stages:
     def _end(self, stage: str) -> None:
         if stage not in self._open:
             return
-        self._run._tell(monotonic_ns(), _LEAVE[stage])  # noqa: SLF001
+        self._append(monotonic_ns(), _LEAVE[stage])
         began = self._open.pop(stage)
         if began is not None:
             self._spans.end(stage, began, self._device)
@@ -183,11 +184,11 @@ class Stages:
         """End those that something has raised from, and for which the GPU's time would be that of more."""
         for stage in stages:
             if stage in self._open:
-                self._run._tell(monotonic_ns(), _LEAVE[stage])  # noqa: SLF001
+                self._append(monotonic_ns(), _LEAVE[stage])
                 self._spans.drop(self._open.pop(stage))
 
     def _is_mine(self) -> bool:
-        return get_ident() == self._thread and not self._ceased
+        return get_ident() == self._thread and not self._stopped and self._run._sender is not None  # noqa: SLF001
 
     def _forward_begins(self, model: Any, _: object) -> None:
         if not self._is_mine():
@@ -196,7 +197,7 @@ class Stages:
         self._calls.append(begins)
         if begins:
             self._drop("backward")
-            if model is not None:
+            if self._uses and self._device is None and model is not None:
                 self._find_device(model.parameters())
             self._begin("forward")
 
@@ -210,7 +211,8 @@ class Stages:
     def _backward_begins(self, _: object) -> None:
         """In a thread of the engine's, while that which has called `backward` waits."""
         task = self._task()
-        if self._ceased or ("backward" in self._open and task == self._backward):
+        ceased = self._stopped or self._run._sender is None  # noqa: SLF001
+        if ceased or ("backward" in self._open and task == self._backward):
             return
         self._drop("backward")
         self._backward = task
@@ -230,7 +232,8 @@ class Stages:
         self._calls.clear()  # of calls that Ctrl-C has cut short
         if self._task() < 0:  # else it steps within a backward
             self._drop(*STAGES)
-        self._find_device(one for group in optimizer.param_groups for one in group["params"])
+        if self._uses and self._device is None:
+            self._find_device(one for group in optimizer.param_groups for one in group["params"])
         self._begin("optimizer")
 
     def _optimizer_ends(self, *_: object) -> None:
@@ -239,10 +242,9 @@ class Stages:
 
     def _find_device(self, parameters: Iterator[Any]) -> None:
         """Remember the GPU of the first parameter; a model may come there after it began to be watched."""
-        if self._device is None and self._gpus.used():
-            first = next(iter(parameters), None)
-            if first is not None and self._gpus.has(first.device):
-                self._device = first.device
+        first = next(iter(parameters), None)
+        if first is not None and self._gpus.has(first.device):
+            self._device = first.device
 
     def _fail(self, error: Exception) -> None:
         self._run._warn(Stages, f"watching a model: {type(error).__name__}: {error}")  # noqa: SLF001

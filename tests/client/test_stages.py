@@ -506,12 +506,18 @@ def test_a_gpu_that_has_failed_is_said_once_and_the_host_s_stages_go_on(
     assert caplog.messages == ["trackside: watching a model: RuntimeError: the device has failed"]
 
 
-def test_without_a_gpu_nothing_is_asked_of_one(told: Told, train: Callable[[], None]) -> None:
+def test_of_a_gpu_nothing_is_asked_until_it_is_used(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages_module, "LOOK_NANOSECONDS", 0)
     told.gpu.begun = False
-    train()
+    model = told.watch(Slow(told.gpu))
+    for told.gpu.begun in (False, True):
+        model(X)
+        told.run.push(loss=1.0)
+        assert told.gpu.events == []
+    model(X)
+    told.gpu.advance()
     told.run.push(loss=1.0)
-    assert told.work() == []
-    assert told.gpu.events == []
+    assert [one.phases for one in told.work()] == [{"forward": 1.0}]
 
 
 # Memory
