@@ -71,7 +71,7 @@ class Stages:
         """Of each call of the model that is under way: has the stage begun with it?"""
         self._backward = -1
         self._device: Any = None
-        self._uses = self._gpus.used()
+        self._uses, self._has_peers = self._gpus.used(), _has_peers()
         self._look_at = 0
         self._stopped = False
         self._handles: list[Any] = []
@@ -109,7 +109,8 @@ class Stages:
 
     def _tell(self, now: int) -> None:
         try:
-            self._uses = self._uses or self._gpus.used()
+            if now >= self._look_at:
+                self._uses, self._has_peers = self._gpus.used(), _has_peers()
             if not self._uses:
                 self._look_at = now + LOOK_NANOSECONDS
                 return
@@ -205,8 +206,9 @@ class Stages:
         if get_ident() != self._thread or not self._calls or not self._calls.pop():
             return
         self._end("forward")
-        for node in dict.fromkeys(_nodes(output)):
-            node.register_prehook(self._at_gradient)
+        node = getattr(output, "grad_fn", None)
+        for one in dict.fromkeys(_nodes(output)) if node is None else (node,):
+            one.register_prehook(self._at_gradient)
 
     def _backward_begins(self, _: object) -> None:
         """In a thread of the engine's, while that which has called `backward` waits."""
@@ -217,7 +219,7 @@ class Stages:
         self._drop("backward")
         self._backward = task
         self._begin("backward")
-        self._queue(self._at_end)
+        self._queue(self._at_end if self._has_peers else self._at_last)
 
     def _backward_ends(self) -> None:
         """What others have it do at the end, as DDP waits for its peers there, is done before what is asked for now."""
@@ -268,6 +270,13 @@ class _Hook:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (nullcontext(), "__exit__")
+
+
+def _has_peers() -> bool:
+    """Whether this process has joined others, and DDP may have it wait for them at the end of a backward."""
+    import torch
+
+    return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
 
 
 def _nodes(output: Any) -> list[Any]:

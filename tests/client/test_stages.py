@@ -266,7 +266,8 @@ def test_stages_that_fail_end_and_the_next_step_is_as_any(told: Told) -> None:
     assert told.work() == []
 
 
-def test_a_backward_lasts_until_what_others_have_it_do_at_its_end(told: Told) -> None:
+def test_a_backward_lasts_until_what_others_have_it_do_at_its_end(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     model = told.watch(Network())
 
     def wait_for_peers(_: object) -> None:
