@@ -26,3 +26,11 @@ def given(environ: Mapping[str, str], local_rank: int) -> tuple[str, ...]:
     if not read or len(set(read)) < len(read):
         return ("none",)
     return tuple(f"{order}{one}" if one.isdecimal() else one for one in read[local_rank : local_rank + 1] or read)
+
+
+def named(environ: Mapping[str, str], index: int) -> str:
+    """The name of one that this process sees, by its *index* there, where PyTorch knows no UUID of it."""
+    entries = given(environ, index)
+    if len(entries) == 1 and entries[0] != "none":
+        return entries[0]
+    return f"PCI-{index}" if environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" else str(index)

@@ -33,12 +33,14 @@ class Mark(NamedTuple):
         phase: The phase's name.
         waited: Nanoseconds that it has waited for a batch of data, if it has got one.
         first: That was the first one of an epoch.
+        found: It is no phase of the user's own, but what watching has found out.
     """
 
     enters: bool
     phase: str
     waited: int | None = None
     first: bool = False
+    found: bool = False
 
 
 _WAITS, _HAS_NONE = Mark(enters=True, phase="data"), Mark(enters=False, phase="data")
@@ -159,6 +161,9 @@ class _Waiting(Generic[T]):
 class Times:
     """Seconds by phase, each without those nested in it. With the time outside any they sum to the time since *began*.
 
+    What was found gives way to what the user says: a phase that is open already, and any in one of `PAUSES`, is not
+    entered again, and its end ends nothing else.
+
     Args:
         began: Monotonic nanoseconds.
 
@@ -170,6 +175,7 @@ class Times:
         self.paused = 0
         self._nanoseconds: dict[str, int] = {OTHER: 0}
         self._stack: list[str] = []
+        self._found: list[bool] = []  # of each in the stack
         self._since = began
 
     @property
@@ -196,10 +202,13 @@ class Times:
         """Follow a mark; one that leaves what was never entered, since a crowd of pushes has displaced that, is nothing."""
         self.advance(time)
         if mark.enters:
-            self._enter(mark.phase)
-        elif (name := self._name(mark.phase)) in self._stack:
-            while self._stack.pop() != name:
-                pass
+            self._enter(mark.phase, mark.found)
+            return
+        name = self._name(mark.phase)
+        of = [place for place, it in enumerate(zip(self._stack, self._found, strict=True)) if it == (name, mark.found)]
+        if of:  # the innermost: what the user ends, ends all that is nested in it
+            end = of[-1] + 1 if mark.found else len(self._stack)
+            del self._stack[of[-1] : end], self._found[of[-1] : end]
 
     def advance(self, time: int) -> None:
         """Count the time up to a moment."""
@@ -209,11 +218,14 @@ class Times:
         if any(name in PAUSES for name in self._stack):
             self.paused += spent
 
-    def _enter(self, phase: str) -> None:
+    def _enter(self, phase: str, found: bool) -> None:
         name = self._name(phase)
+        if found and (name in self._stack or not PAUSES.isdisjoint(self._stack)):
+            return
         self._nanoseconds.setdefault(name, 0)
         self._stack.append(name)
-        del self._stack[:-PHASES]  # of phases whose ends were displaced
+        self._found.append(found)
+        del self._stack[:-PHASES], self._found[:-PHASES]  # of phases whose ends were displaced
 
     def _name(self, phase: str) -> str:
         known = phase in self._nanoseconds or (len(self._nanoseconds) < PHASES and len(phase) <= PHASE_LENGTH)

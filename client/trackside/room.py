@@ -1,8 +1,12 @@
-"""What a process can run out of and only it sees for sure: shared memory, also a container's own, and descriptors."""
+"""What a process can run out of and only it sees for sure: shared memory, also a container's own, and descriptors.
+
+And what it has run out of, as an exception says: shared memory, or a GPU's.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from math import inf
 from pathlib import Path
 
@@ -16,6 +20,10 @@ GROWN = 0.1
 """Shared memory that has filled by so much of its size is told at once."""
 
 _FULL = (("shared memory", "No space left on device"), ("DataLoader worker", "Bus error"))
+_GPU = re.compile(
+    r"out of memory\. Tried to allocate (?P<wanted>[\d.]+ \w+)\. (?:GPU (?P<gpu>\d+) has a total capaci?ty of "
+    r"(?P<all>[\d.]+ \w+) of which (?P<free>[\d.]+ \w+) is free)?"
+)
 _TEXT = 65536
 
 
@@ -82,15 +90,26 @@ class Rooms:
 
 
 def shortage(error: BaseException | None, shm: str = SHM) -> str:
-    """What an exception says that a full /dev/shm has caused, as PyTorch words it; empty for any other."""
+    """What an exception says that a full /dev/shm or GPU has caused, as PyTorch words it; empty for any other."""
     try:
         text = str(error)[:_TEXT]
+        if found_gpu := _GPU.search(text):
+            return _of_gpu(found_gpu)
         if not any(all(word in text for word in words) for words in _FULL):
             return ""
         found = os.statvfs(shm)
     except Exception:  # noqa: BLE001  the text of a user's exception is the user's code
         return ""
     return f"no room in {shm}, which has {found.f_blocks * found.f_frsize / 2**20:.4g} MiB"
+
+
+def _of_gpu(found: re.Match[str]) -> str:
+    wanted = f"no room for {found['wanted']} on "
+    return (
+        f"{wanted}GPU {found['gpu']}, of whose {found['all']} {found['free']} is free"
+        if found["gpu"]
+        else f"{wanted}a GPU"
+    )
 
 
 def _most_files() -> int | None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from trackside.phases import Mark
     from trackside.sender import Sender
+    from trackside.stages import Stages
+    from trackside.wire import Device
 
 FLUSH_SECONDS = 365 * 86400.0
 """The longest wait, which ``inf`` means: of infinity no part can be left for others."""
@@ -66,7 +68,7 @@ class Run:
     """
 
     __slots__ = (
-        *("__weakref__", "_device", "_ended", "_lock", "_rows", "_sender", "_session", "_thread", "_warned"),
+        *("__weakref__", "_device", "_ended", "_lock", "_rows", "_sender", "_session", "_stages", "_thread", "_warned"),
         *("id", "name", "rank"),
     )
 
@@ -80,6 +82,7 @@ class Run:
         self._lock = threading.RLock()  # a signal handler may push in the midst of a push
         self._rows = session.rows
         self._device: DeviceScalars | None = None
+        self._stages: Stages | None = None
         self._ended = ended
         self._thread = threading.get_ident()
 
@@ -124,6 +127,14 @@ class Run:
                 counted apart from the others, together with the time in which the loader starts its workers.
         """
         return Waits(self._mark, loader)
+
+    def watch(self, model: Any, optimizer: Any = None, *, layers: Any = None) -> None:  # noqa: ARG002
+        """Time what a PyTorch *model* and its *optimizer* do, on the host and on a GPU, and see the GPUs' memory."""
+        if self._sender is None:
+            return
+        from trackside.stages import Stages
+
+        self._stages = Stages(self, model, optimizer)
 
     def event(self, kind: str, /, **fields: Any) -> None:
         """Tell that something happened: ``run.event("checkpoint", path=path)``. It is kept with the run, at this step.
@@ -194,6 +205,8 @@ class Run:
             step = self._whole(step)
         if self._device is not None:
             self._device.poll()
+        if self._stages is not None:
+            self._stages.poll()
         place: int | Deferred | None = step
         for value in named.values():
             if type(value) is not float and type(value) is not int:
@@ -212,6 +225,8 @@ class Run:
             try:
                 if self._device is not None:
                     timeout = max(0.0, timeout - self._device.drain(min(DRAIN_SECONDS, timeout)))
+                if self._stages is not None:
+                    self._stages.close()
             finally:  # also when Ctrl-C cuts it short
                 sender.end(self._session, status, cause, provisional=provisional, timeout=timeout)
                 self._ended(self)
@@ -221,10 +236,13 @@ class Run:
         if self._sender is not None:
             self._session.describe(as_json(config), total_steps)
 
-    def _tell(self, moment: int, said: Mark | Happening | Notice) -> None:
+    def _tell(self, moment: int, said: Mark | Device | Happening | Notice) -> None:
         """Hand over what is no push, in its order among the pushes."""
-        if self._sender is None:
-            return
+        if self._sender is not None:
+            self._append(moment, said)
+
+    def _append(self, moment: int, said: Mark | Device | Happening | Notice) -> None:
+        """`_tell`, also while the run ends."""
         if len(self._rows) >= ROWS_WAITING:
             self._drop_oldest()
         self._rows.append((moment, said, None))

@@ -10,7 +10,7 @@ from math import fsum, isfinite
 from typing import TYPE_CHECKING, Any
 
 from trackside.phases import Times
-from trackside.wire import DURATION_BUCKETS, Histogram, Totals, Waits
+from trackside.wire import DURATION_BUCKETS, Device, Histogram, Totals, Waits
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -94,6 +94,13 @@ class Tally:
         self.times.take(time, mark)
         if mark.waited is not None:
             self._wait(max(0, mark.waited) / 1e9, first=mark.first)
+
+    def work(self, done: Device) -> None:
+        """Count seconds by phase that GPUs have worked, and take how their memory is now."""
+        device = self.totals.device = self.totals.device or Device()
+        for phase, seconds in done.phases.items():
+            device.phases[phase] = device.phases.get(phase, 0.0) + seconds
+        device.memory |= done.memory
 
     def reckon(self, time: int) -> None:
         """Bring the seconds by phase up to *time*."""

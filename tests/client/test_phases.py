@@ -40,10 +40,11 @@ class Told:
 
 
 def times(*marks: tuple[float, str], end: float) -> dict[str, float]:
-    """Seconds by phase after marks at some seconds, ``+name`` or ``-name``."""
+    """Seconds by phase after marks at some seconds, ``+name`` or ``-name``, with a star if it was found."""
     found = Times(0)
     for second, word in marks:
-        found.take(round(second * SECOND), Mark(enters=word[0] == "+", phase=word[1:]))
+        mark = Mark(enters=word[0] == "+", phase=word[1:].rstrip("*"), found=word.endswith("*"))
+        found.take(round(second * SECOND), mark)
     found.advance(round(end * SECOND))
     return found.seconds
 
@@ -88,6 +89,22 @@ def test_what_is_told_is_the_pause_whatever_is_nested_in_it() -> None:
         *(("train", "train"), ("eval", "eval"), ("forward", "eval"), ("eval", "eval"), ("checkpoint", "checkpoint")),
         *(("data", "checkpoint"), ("eval", "eval"), ("train", "train"), ("data", "data"), ("", "")),
     ]
+
+
+def test_what_was_found_gives_way_to_what_the_user_says() -> None:
+    own = times((1, "+backward"), (2, "+backward*"), (4, "-backward*"), (8, "-backward"), end=16)
+    assert own == {"other": 1.0 + 8.0, "backward": 7.0}
+    late = times((1, "+backward*"), (2, "+backward"), (4, "-backward*"), (8, "-backward"), end=16)
+    assert late == {"other": 1.0 + 8.0, "backward": 7.0}
+    paused = times((1, "+eval"), (2, "+forward*"), (4, "-forward*"), (8, "-eval"), end=16)
+    assert paused == {"other": 1.0 + 8.0, "eval": 7.0}
+
+
+def test_the_end_of_what_was_found_ends_nothing_else_and_what_is_around_it_ends_it() -> None:
+    cut = times((1, "+backward*"), (2, "+eval"), (4, "-backward*"), (8, "-eval"), end=16)
+    assert cut == {"other": 1.0 + 8.0, "backward": 1.0, "eval": 6.0}
+    around = times((1, "+train"), (2, "+backward*"), (4, "-train"), (8, "-backward*"), end=16)
+    assert around == {"other": 1.0 + 12.0, "train": 1.0, "backward": 2.0}
 
 
 def test_the_seconds_of_pauses_are_those_of_the_steps_that_have_ended() -> None:

@@ -251,6 +251,28 @@ def test_an_exception_that_a_full_shm_has_caused_says_so(shm: Shm, error: BaseEx
     assert room.shortage(error) == ("no room in /dev/shm, which has 0.9766 MiB" if words else "")
 
 
+OUT_OF_MEMORY = (
+    "{} out of memory. Tried to allocate 2.50 GiB. GPU 1 has a total {} of 79.14 GiB of which 12.00 MiB is free. Process "
+    "7 has 79.12 GiB memory in use. Of the allocated memory 70.00 GiB is allocated by PyTorch"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (
+            OUT_OF_MEMORY.format("CUDA", "capacity"),
+            "no room for 2.50 GiB on GPU 1, of whose 79.14 GiB 12.00 MiB is free",
+        ),
+        (OUT_OF_MEMORY.format("HIP", "capacty"), "no room for 2.50 GiB on GPU 1, of whose 79.14 GiB 12.00 MiB is free"),
+        ("CUDA out of memory. Tried to allocate 20.00 MiB. Worded anew", "no room for 20.00 MiB on a GPU"),
+        ("out of memory", ""),
+    ],
+)
+def test_an_exception_that_a_full_gpu_has_caused_says_so(text: str, cause: str) -> None:
+    assert room.shortage(RuntimeError(text)) == cause
+
+
 def test_an_exception_whose_text_raises_says_nothing() -> None:
     class BadError(Exception):
         def __str__(self) -> str:

@@ -1,0 +1,66 @@
+"""A GPU on the CPU, for what is watched: its events know the time that a test says, and its memory is as full as one says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from client.stream import Event, Stream
+
+from trackside.spans import Gpus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+
+class Gpu(Stream, Gpus):
+    """One GPU, on which every tensor is.
+
+    Attributes:
+        begun: Whether it is used.
+        failed: Everything that is asked of it raises.
+        now: Its time in seconds, at which its next work begins.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.failed = True, False
+        self.now = 0.0
+        self._at: dict[int, float] = {}
+        self._memory: dict[str, Any] = {}
+
+    def used(self) -> bool:
+        return self.begun
+
+    def has(self, device: torch.device) -> bool:
+        return bool(device.type == "cpu")
+
+    def mark(self, event: Event | None, device: torch.device) -> Event:
+        if self.failed:
+            raise RuntimeError("the device has failed")
+        event = self.record(event, device)
+        self._at[id(event)] = self.now
+        return event
+
+    def seconds(self, first: Event, last: Event) -> float:
+        return self._at[id(last)] - self._at[id(first)]
+
+    def count(self) -> int:
+        return 1
+
+    def uuid(self, device: int | torch.device) -> str:
+        assert self.uuids is not None
+        return self.uuids.get("cpu", "") if device == 0 else super().uuid(device)
+
+    def memory(self, index: int) -> Mapping[str, Any]:
+        assert index == 0
+        return self._memory
+
+    def fill(self, *, allocated: int, peak: int, ooms: int = 0) -> None:
+        """Let so many bytes be in use; ten times as many are reserved."""
+        self._memory = {
+            "allocated_bytes": {"all": {"current": allocated, "peak": peak}},
+            "reserved_bytes": {"all": {"current": 10 * allocated, "peak": 10 * peak}},
+            "num_ooms": ooms,
+        }
