@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-PAUSES = frozenset(("eval", "evaluation", "validation", "checkpoint", "save"))
+EVALS = frozenset(("eval", "evaluation", "validation"))
+SAVES = frozenset(("checkpoint", "save"))
+PAUSES = EVALS | SAVES
 """Phases that are no part of a step's duration."""
 
 OTHER = "other"
@@ -32,11 +34,13 @@ class Mark(NamedTuple):
         enters: Or leaves.
         phase: The phase's name.
         waited: Nanoseconds that it has waited for data, if that is what the phase was.
+        failed: It leaves the phase by an exception.
     """
 
     enters: bool
     phase: str
     waited: int | None = None
+    failed: bool = False
 
 
 _WAITS, _HAS_NONE = Mark(enters=True, phase="data"), Mark(enters=False, phase="data")
@@ -58,6 +62,7 @@ class Phase(ContextDecorator):
             raise TypeError(f'a phase has a name, as in phase("eval"), and {name!r} is none')
         self._tell = tell
         self._enter, self._leave = Mark(enters=True, phase=name), Mark(enters=False, phase=name)
+        self._fail = self._leave._replace(failed=True)
 
     def __call__(self, function: F) -> F:
         """The same function, each of whose calls is a phase.
@@ -81,8 +86,8 @@ class Phase(ContextDecorator):
         self._tell(monotonic_ns(), self._enter)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._tell(monotonic_ns(), self._leave)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._tell(monotonic_ns(), self._leave if kind is None else self._fail)
 
 
 class Waits(Generic[T]):
@@ -159,6 +164,11 @@ class Times:
     def told(self) -> str:
         """The innermost of `PAUSES`, whatever is nested in it; else the innermost phase, and empty outside."""
         return next((name for name in reversed(self._stack) if name in PAUSES), self.current)
+
+    @property
+    def saves(self) -> bool:
+        """A checkpoint is being written."""
+        return not SAVES.isdisjoint(self._stack)
 
     @property
     def used(self) -> bool:
