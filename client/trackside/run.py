@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from trackside.phases import Mark
     from trackside.sender import Sender
+    from trackside.wire import Device
 
 FLUSH_SECONDS = 365 * 86400.0
 """The longest wait, which ``inf`` means: of infinity no part can be left for others."""
@@ -206,7 +207,7 @@ class Run:
                 sender.end(self._session, status, cause, provisional=provisional, timeout=timeout)
                 self._ended(self)
 
-    def _tell(self, moment: int, said: Mark | Happening | Notice) -> None:
+    def _tell(self, moment: int, said: Mark | Device | Happening | Notice) -> None:
         """Hand over what is no push, in its order among the pushes."""
         if self._sender is None:
             return

@@ -18,7 +18,7 @@ from trackside.phases import Mark
 from trackside.room import Rooms
 from trackside.spool import Spool
 from trackside.tally import Tally
-from trackside.wire import Beat, Bye, Clock, Envelope, Happening, Hello, Notice, Pushes, encode
+from trackside.wire import Beat, Bye, Clock, Device, Envelope, Happening, Hello, Notice, Pushes, encode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trackside.tally import Deferred
     from trackside.wire import Identity, Totals
 
-Row = tuple[int, "int | Deferred | None", dict[str, float]] | tuple[int, "Mark | Happening | Notice", None]
+Row = tuple[int, "int | Deferred | None", dict[str, float]] | tuple[int, "Mark | Device | Happening | Notice", None]
 """What `Run` hands over: monotonic nanoseconds, the step if the user gave one, numbers by key. Or, without numbers, what
 else the training says."""
 
@@ -204,6 +204,8 @@ class Session(Outbox):
         """Take what is no push."""
         if isinstance(said, Mark):
             self._tally.mark(time, said)
+        elif isinstance(said, Device):
+            self._tally.work(said)
         elif isinstance(said, Happening):
             said.step = self._tally.step
             self._tally.hear(said)

@@ -106,6 +106,13 @@ class Tally:
             self.totals.data_wait = self.totals.data_wait or Waits(_none(), 0.0)
             _observe(self.totals.data_wait, max(0, mark.waited) / 1e9, 1)
 
+    def work(self, done: Device) -> None:
+        """Count seconds by phase that GPUs have worked, and take how their memory is now."""
+        device = self.totals.device = self.totals.device or Device()
+        for phase, seconds in done.phases.items():
+            device.phases[phase] = device.phases.get(phase, 0.0) + seconds
+        device.memory |= done.memory
+
     def hear(self, event: Happening) -> None:
         """Follow what the training says has happened."""
         if event.kind == KIND:

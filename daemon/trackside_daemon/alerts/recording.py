@@ -35,7 +35,7 @@ def recorded(places: Sequence[str] = PLACE) -> list[Recorded]:
         places: The labels that a run goes beyond.
     """
     place = ", ".join(places)
-    return [*_speed(place), *_phases(place), *_gpus(place)]
+    return [*_speed(place), *_phases(place), *_worth(place), *_gpus(place)]
 
 
 def attempts(place: str, window: str) -> str:
@@ -100,6 +100,22 @@ sum without ({place}, phase) (
         Recorded(
             "run:trackside_training_data_wait:ratio_rate5m",
             f"  {_summed(data, f'{place}, rank, phase')}\n/\n  {_summed(family, f'{place}, rank, phase')}",
+        ),
+    ]
+
+
+def _worth(place: str) -> list[Recorded]:
+    """What the time is worth: the share in which ranks train, and the model's operations over the most that there could be."""
+    lost, done = "trackside_training_lost_seconds_total", "trackside_training_model_flops_total"
+    peak = "trackside_training_peak_flops_per_second"
+    return [
+        Recorded(
+            "run:trackside_training_goodput:ratio",
+            f"clamp_min(1 - avg without ({place}, rank) ({_summed(lost, 'cause')}), 0)",
+        ),
+        Recorded(
+            "run:trackside_training_mfu:ratio",
+            f"  {_summed(done, f'{place}, rank')}\n/\n  sum without ({place}, rank) ({peak} and {done})",
         ),
     ]
 

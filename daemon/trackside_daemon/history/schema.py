@@ -169,6 +169,10 @@ MIGRATIONS: Sequence[tuple[str, Sequence[str]]] = (
         "what the time of each session was spent on",
         ("ALTER TABLE session ADD COLUMN phases TEXT NOT NULL DEFAULT '{}'",),
     ),
+    (
+        "what of each rank's time and work only the daemon knows",
+        ("ALTER TABLE stream ADD COLUMN account TEXT NOT NULL DEFAULT ''",),
+    ),
 )
 
 
