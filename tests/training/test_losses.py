@@ -192,6 +192,10 @@ def test_work_and_peak_are_kept_for_what_is_asked_later() -> None:
     house.push(who, {"loss": 1.0}, device=Device(flops=4e16))
     house.wait(1)
     assert kept(house)[0] == Account(caught=True, flops=4e16, peak=1e15)
+    house.push(who, {"loss": 1.0}, step=2, device=Device(flops=8e16, peak_flops=3e15))
+    house.bye(who)
+    house.wait(1)
+    assert kept(house)[0] == Account(caught=True, flops=8e16, peak=3e15)  # its own word counts, up to its end
 
 
 def test_goodput_and_mfu_are_of_all_ranks_and_attempts() -> None:

@@ -87,27 +87,26 @@ class Losses:
         self._looked_at, self._seen = monotonic, spent
         if monotonic - self._kept_at < KEPT_SECONDS and self._now.caught == self._kept.caught:
             return Look(self._show(), None)
-        if self._now.flops is not None:
-            found = peak()
-            self._now = self._now._replace(peak=float(found) if isinstance(found, int | float) else None)
-        return self._keep(monotonic)
+        return self._keep(monotonic, peak)
 
-    def end(self, wall: float, monotonic: float) -> Look:
+    def end(self, wall: float, monotonic: float, peak: Callable[[], object]) -> Look:
         """The same once it has ended, at *wall*."""
         if self._over:
             return Look(self._show(), None)
         self._over = True
         if not self._now.caught:
             self._restarts(wall)
-        return self._keep(monotonic)
+        return self._keep(monotonic, peak)
 
     def _restarts(self, until: float) -> None:
         """The restart lasts until then at least."""
         spent = 0.0 if self._since is None else until - self._since - sum(self._phases.values())
         self._now = self._now._replace(restart=max(self._now.restart, spent))
 
-    def _keep(self, monotonic: float) -> Look:
+    def _keep(self, monotonic: float, peak: Callable[[], object]) -> Look:
         news, self._kept_at = self._show(), monotonic
+        if self._now.flops is not None and isinstance(found := peak(), int | float):
+            self._now = self._now._replace(peak=float(found))
         if self._now == self._kept:
             return Look(news, None)
         self._kept = self._now

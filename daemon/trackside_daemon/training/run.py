@@ -174,10 +174,10 @@ class Run:
         """What of its time is lost by now; *peak* tells FLOP/s of a run's rank."""
         batches = []
         for number, rank in self.ranks.items():
+            ask = partial(peak, self.name, number) if rank.peak_flops is None else partial(float, rank.peak_flops)
             if rank.end is not None:
-                news, account = rank.losses.end(rank.end.at, monotonic)
+                news, account = rank.losses.end(rank.end.at, monotonic, ask)
             else:
-                ask = partial(peak, self.name, number)
                 news, account = rank.losses.look(wall, monotonic, ask, stalled=rank.state == "stalled")
             records = [] if account is None else [Accounted(self.identity.run, self.attempt, number, account)]
             if (news or records) and not self.forgotten:
