@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from trackside.identity import identify
 from trackside.packing import pack
 from trackside.wire import Beat, Block, Bye, Clock, Envelope, Hello, Pushes, Skip, Totals, encode, open_envelope
+from trackside_daemon.record import Before
 from trackside_daemon.state import State
 from trackside_daemon.training.bounds import Limits
 from trackside_daemon.training.runs import Moment, Runs
@@ -140,10 +141,12 @@ class House:
         linger: float = 60.0,
         past: Callable[[str], tuple[int, float | None] | None] = lambda _: None,
         stalls: Callable[[str, int], Stands | None] = lambda *_: None,
+        before: Callable[[str, int], Before] = lambda *_: Before(),
+        peak: Callable[[str, int], float | None] = lambda *_: None,
         **limits: int,
     ) -> None:
         self.state = State()
-        self.runs = Runs(Limits(**limits), linger, past=past, stalls=stalls)
+        self.runs = Runs(Limits(**limits), linger, past=past, stalls=stalls, before=before, peak=peak)
         self.records: list[Record] = []
         self.after = 0.0
 

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from trackside.config import as_json
+from trackside.flops import flops
 from trackside.identity import identify
 from trackside.log import warn
 from trackside.packing import writable
@@ -35,6 +36,10 @@ def init(
     config: Mapping[str, Any] | None = None,
     tags: Iterable[str] = (),
     total_steps: int | None = None,
+    flops_per_step: float | None = None,
+    flops_per_token: float | None = None,
+    parameters: float | None = None,
+    peak_flops: float | None = None,
     endpoint: str | None = None,
     enabled: bool = True,
     ranks: Literal["all", "zero"] | None = None,
@@ -48,6 +53,13 @@ def init(
         config: Stored with the run, as JSON; what JSON does not have is written as its text. At most 1 MiB.
         tags: Words to find the run by; default ``$TRACKSIDE_TAGS``, separated by commas.
         total_steps: How many steps the run will have: gives progress and time left.
+        flops_per_step: Floating-point operations of the model in a step, of this rank's share; they are summed for MFU.
+            Of these and the next two the first that is told is used, and what is no positive number is left out with
+            a warning.
+        flops_per_token: The same of a token, where ``tokens`` are pushed.
+        parameters: How many the model has: six operations for each and a token (Kaplan et al. 2020; PaLM, appendix B).
+        peak_flops: FLOP/s that this rank's devices can do at most, where the daemon does not know them, or others are
+            meant; by default dense tensor operations in bfloat16.
         endpoint: Where the daemon listens, ``ipc://PATH`` or ``tcp://HOST:PORT``; default ``$TRACKSIDE_ENDPOINT``,
             else it is looked for.
         enabled: False makes a run that does nothing; so does ``$TRACKSIDE_DISABLED=1``.
@@ -71,7 +83,8 @@ def init(
     words = tuple(writable(word.strip()) for word in words if word.strip())
     enabled = enabled and os.environ.get("TRACKSIDE_DISABLED", "").lower() in OFF
     speaking = _speaking(ranks)
-    session = Session(identify(name, id), as_json(config), words, total_steps)
+    work = flops(flops_per_step, flops_per_token, parameters, peak_flops)
+    session = Session(identify(name, id), as_json(config), words, total_steps, flops=work)
     with _process.lock:
         sender = None
         if enabled and (speaking == "all" or session.identity.rank == 0):

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-PAUSES = frozenset(("eval", "evaluation", "validation", "checkpoint", "save"))
+EVALS = frozenset(("eval", "evaluation", "validation"))
+SAVES = frozenset(("checkpoint", "save"))
+PAUSES = EVALS | SAVES
 """Phases that are no part of a step's duration."""
 
 OTHER = "other"
@@ -34,6 +36,7 @@ class Mark(NamedTuple):
         waited: Nanoseconds that it has waited for a batch of data, if it has got one.
         first: That was the first one of an epoch.
         found: It is no phase of the user's own, but what watching has found out.
+        failed: It leaves the phase by an exception.
     """
 
     enters: bool
@@ -41,6 +44,7 @@ class Mark(NamedTuple):
     waited: int | None = None
     first: bool = False
     found: bool = False
+    failed: bool = False
 
 
 _WAITS, _HAS_NONE = Mark(enters=True, phase="data"), Mark(enters=False, phase="data")
@@ -62,6 +66,7 @@ class Phase(ContextDecorator):
             raise TypeError(f'a phase has a name, as in phase("eval"), and {name!r} is none')
         self._tell = tell
         self._enter, self._leave = Mark(enters=True, phase=name), Mark(enters=False, phase=name)
+        self._fail = self._leave._replace(failed=True)
 
     def __call__(self, function: F) -> F:
         """The same function, each of whose calls is a phase.
@@ -85,8 +90,8 @@ class Phase(ContextDecorator):
         self._tell(monotonic_ns(), self._enter)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._tell(monotonic_ns(), self._leave)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._tell(monotonic_ns(), self._leave if kind is None else self._fail)
 
 
 class Waits(Generic[T]):
@@ -187,6 +192,11 @@ class Times:
     def told(self) -> str:
         """The innermost of `PAUSES`, whatever is nested in it; else the innermost phase, and empty outside."""
         return next((name for name in reversed(self._stack) if name in PAUSES), self.current)
+
+    @property
+    def saves(self) -> bool:
+        """A checkpoint is being written."""
+        return not SAVES.isdisjoint(self._stack)
 
     @property
     def used(self) -> bool:

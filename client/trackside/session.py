@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from trackside.about import about
 from trackside.columns import Columns, parts
+from trackside.flops import NONE
 from trackside.outbox import Outbox, Pending
 from trackside.phases import Mark
 from trackside.room import Rooms
@@ -22,6 +23,7 @@ from trackside.wire import Beat, Bye, Clock, Device, Envelope, Happening, Hello,
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trackside.flops import Flops
     from trackside.tally import Deferred
     from trackside.wire import Identity, Totals
 
@@ -48,6 +50,7 @@ class Session(Outbox):
         tags: Words to find it by.
         total_steps: How many steps it will have, if that is known.
         spool: Where its spool lies; None to choose as `trackside.spool.directory` does.
+        flops: What a step or a token takes.
 
     Attributes:
         rows: Pushes not yet drained.
@@ -65,6 +68,8 @@ class Session(Outbox):
         tags: tuple[str, ...] = (),
         total_steps: int | None = None,
         spool: Path | None = None,
+        *,
+        flops: Flops = NONE,
     ) -> None:
         id_ = os.urandom(16)
         super().__init__(id_, Spool(id_, spool))
@@ -73,7 +78,7 @@ class Session(Outbox):
         self.refused = self.overrun = self.heavy_in = self.heavy_out = 0
         self._config, self._tags, self._total_steps = config, tags, total_steps
         self._started = time.time_ns()
-        self._tally = Tally(time.monotonic_ns())
+        self._tally = Tally(time.monotonic_ns(), flops)
         self.warnings = self._tally.refused
         self._events: list[Happening] = []
         self._alerts: list[Notice] = []
@@ -120,7 +125,7 @@ class Session(Outbox):
 
     def beat(self, clock: Clock) -> list[bytes]:
         """A sign of life, as frames; while the session is stuck it tells what the waiting messages would."""
-        self._tally.reckon(clock.monotonic)
+        self._tally.reckon(clock)
         beat = Beat(
             clock, self._progress_age(clock), phase=self._tally.times.told, room=self._rooms.tell(clock.monotonic)
         )
@@ -167,7 +172,10 @@ class Session(Outbox):
         """Say the end as the last numbered message. What is pushed later is not sent."""
         self._gpus_told = len(self.gpus)  # no other hello, for which the bye would wait
         self.drain(clock)
-        self._tally.reckon(clock.monotonic)
+        self._tell_checkpoint(ended=True)
+        if self._events:
+            self._close(Columns(), clock)
+        self._tally.reckon(clock)
         bye = Bye(clock, self.totals, status, cause, provisional)
         self._number += 1
         self._add(Pending(self._number, self._number, encode(Envelope("bye", self.id, self._number), bye)), clock)
@@ -199,6 +207,7 @@ class Session(Outbox):
         except Exception:  # noqa: BLE001  a key of a type of the user's own may raise anything
             self.totals.dropped += len(values)
             return []
+        self._tell_checkpoint()
         return [(pushed_at, taken[0], part) for part in parts(taken[1])] if taken is not None and taken[1] else []
 
     def _hear(self, time: int, said: object) -> None:
@@ -209,10 +218,17 @@ class Session(Outbox):
             self._tally.work(said)
         elif isinstance(said, Happening):
             said.step = self._tally.step
+            self._tally.hear(said)
             self._events.append(said)
         elif isinstance(said, Notice):
             said.step = self._tally.step
             self._alerts.append(said)
+
+    def _tell_checkpoint(self, *, ended: bool = False) -> None:
+        """The event of a checkpoint that only a phase has told of; on each machine one rank's is enough."""
+        event = self._tally.untold(ended=ended)
+        if event is not None and self.identity.local_rank == 0:
+            self._events.append(event)
 
     def _tell_gpus(self) -> None:
         """Greet again when GPUs are in use that the hello did not know of."""
@@ -231,7 +247,7 @@ class Session(Outbox):
 
     def _close(self, batch: Columns, clock: Clock) -> None:
         self._number += 1
-        self._tally.reckon(clock.monotonic)
+        self._tally.reckon(clock)
         goes_now = self.greeted and not self.is_stuck(clock)  # else a beat is there before it
         pushes = Pushes(
             *(clock, self.totals, batch.blocks(), self._events, self._alerts),

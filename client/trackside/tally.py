@@ -9,13 +9,17 @@ from bisect import bisect_left
 from math import fsum, isfinite
 from typing import TYPE_CHECKING, Any
 
+from trackside.flops import NONE
 from trackside.phases import Times
+from trackside.saving import KIND, Saving
 from trackside.wire import DURATION_BUCKETS, Device, Histogram, Totals, Waits
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from trackside.flops import Flops
     from trackside.phases import Mark
+    from trackside.wire import Clock, Happening
 
 KEYS = 1024
 """So many keys are remembered one by one, as many as a daemon shows of a run and a few more; the others still travel."""
@@ -46,6 +50,7 @@ class Tally:
 
     Args:
         began: When the session did, in nanoseconds of the monotonic clock.
+        flops: What a step or a token takes.
 
     Attributes:
         totals: What is sent with each batch.
@@ -56,13 +61,15 @@ class Tally:
         refused: What people are to be told once of values that could not be kept, by key.
     """
 
-    def __init__(self, began: int = 0) -> None:
+    def __init__(self, began: int = 0, flops: Flops = NONE) -> None:
         self.totals = Totals()
         self.last: dict[str, float] = {}
         self.step: int | None = None
         self.pushed_at: int | None = None
         self.times = Times(began)
         self.refused: dict[str, str] = {}
+        self._flops = flops
+        self._saving = Saving()
         self._highest = 0
         self._began = self._paused = 0
         self._in_step: set[str] = set()
@@ -91,7 +98,10 @@ class Tally:
 
     def mark(self, time: int, mark: Mark) -> None:
         """Follow the training into a phase or out of it."""
+        saved = self.times.saves
         self.times.take(time, mark)
+        if saved != self.times.saves:
+            self._save(time, mark)
         if mark.waited is not None:
             self._wait(max(0, mark.waited) / 1e9, first=mark.first)
 
@@ -102,11 +112,34 @@ class Tally:
             device.phases[phase] = device.phases.get(phase, 0.0) + seconds
         device.memory |= done.memory
 
-    def reckon(self, time: int) -> None:
-        """Bring the seconds by phase up to *time*."""
+    def hear(self, event: Happening) -> None:
+        """Follow what the training says has happened."""
+        if event.kind == KIND:
+            self._saving.told(event)
+            self.totals.saves = self._saving.totals
+
+    def untold(self, *, ended: bool = False) -> Happening | None:
+        """An event for a checkpoint that the training has written and not told of, once it is at another step or has *ended*."""
+        return self._saving.untold(None if ended else self.step)
+
+    def reckon(self, clock: Clock) -> None:
+        """Bring up to the moment of a message what time changes, and what is told by its clock."""
         if self.times.used:
-            self.times.advance(time)
+            self.times.advance(clock.monotonic)
             self.totals.phases = self.times.seconds
+        self._saving.date(clock)
+        if self._flops != NONE:
+            self.totals.device = self.totals.device or Device()
+            self.totals.device.flops = self._flops.done(self.totals.steps, self.totals.tokens)
+            self.totals.device.peak_flops = self._flops.peak
+
+    def _save(self, time: int, mark: Mark) -> None:
+        """A checkpoint begins to be written, or is."""
+        if self.times.saves:
+            self._saving.begins(time)
+        else:
+            self._saving.ends(time, self.step, failed=mark.failed)
+            self.totals.saves = self._saving.totals
 
     def _wait(self, seconds: float, *, first: bool) -> None:
         waits: Histogram

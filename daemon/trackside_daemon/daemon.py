@@ -25,6 +25,7 @@ from trackside_daemon.collectors.chronicle import Chronicle
 from trackside_daemon.collectors.gpu import GpuCollector, patience
 from trackside_daemon.collectors.nvml import NvmlCollector, is_part
 from trackside_daemon.collectors.process import ProcessCollector
+from trackside_daemon.collectors.ranks import PEAK_FLOPS
 from trackside_daemon.config import ConfigError, needs_restart
 from trackside_daemon.history.place import UnreadableError, prepare, writable_directory
 from trackside_daemon.history.recorder import Recorder
@@ -128,6 +129,8 @@ class Daemon:
         self._runs: Runs = Runs(
             *(limits, config.run.linger, self._liveness, self._history.last_attempt),
             stalls=lambda run, attempt: self._alerting.stalls(run, attempt),  # noqa: PLW0108  made later
+            before=self._history.before,
+            peak=lambda run, rank: self._state.some(time.monotonic(), [(PEAK_FLOPS, (run, str(rank)))])[0],
         )
         try:
             self._alerting = self._build_alerting()

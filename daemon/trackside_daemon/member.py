@@ -17,6 +17,7 @@ class Member(NamedTuple):
         gpus: What it says of its GPUs, as `trackside.wire.Identity` has it.
         k8s_pod: As `trackside.wire.About` has it; so its namespace and container.
         room: What it has said last of its shared memory and files; None when it has not.
+        peak_flops: FLOP/s that its GPUs can do at most, if it has said so.
     """
 
     run: str
@@ -31,3 +32,4 @@ class Member(NamedTuple):
     k8s_namespace: str = ""
     k8s_container: str = ""
     room: Room | None = None
+    peak_flops: float | None = None

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from trackside.phases import EVALS, SAVES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -31,6 +33,62 @@ PHASE_BYTES = 512
 def bounded(told: Mapping[str, T]) -> dict[str, T]:
     """Those of what a session tells by phase or by device that a client can tell."""
     return dict(islice((one for one in told.items() if len(one[0].encode()) <= PHASE_BYTES), PHASES))
+
+
+LOST_PHASES = {"data": frozenset(("data",)), "checkpoint": SAVES, "eval": EVALS}
+"""Phases whose time trains nothing, by the cause that it is lost to."""
+
+
+def lost_in(phases: Mapping[str, float]) -> dict[str, float]:
+    """Seconds by cause, of those causes that any of these phases is of."""
+    found: dict[str, float] = {}
+    for cause, names in LOST_PHASES.items():
+        if not names.isdisjoint(phases):
+            found[cause] = sum(phases.get(name, 0.0) for name in names)
+    return found
+
+
+class Account(NamedTuple):
+    """What of a rank's time and work only the daemon knows, of one attempt.
+
+    Attributes:
+        restart: Seconds from the end of the attempt before to the first step beyond; ``caught`` once that was made.
+        stall: Seconds that it stood still.
+        flops: Floating-point operations of the model, as its client has told.
+        peak: FLOP/s that its GPUs can do at most.
+    """
+
+    restart: float = 0.0
+    stall: float = 0.0
+    caught: bool = False
+    flops: float | None = None
+    peak: float | None = None
+
+
+class Before(NamedTuple):
+    """What is known of a run before an attempt.
+
+    Attributes:
+        lost: Seconds by rank and cause.
+        step: The highest; None when none was made.
+        ended: When the last attempt ended, in Unix seconds; None when there was none.
+        kept: What was kept of this attempt itself, by rank.
+    """
+
+    lost: Mapping[int, Mapping[str, float]] = {}
+    step: int | None = None
+    ended: float | None = None
+    kept: Mapping[int, Account] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Accounted:
+    """A rank's account is to be kept in the place of what was kept of it before."""
+
+    run: str
+    attempt: int
+    rank: int
+    account: Account
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,4 +240,4 @@ class Sampled:
     values: Mapping[str, float]
 
 
-Record = Opened | Taken | Standing | Event | Alert | AlertNote | Silence | Sampled
+Record = Opened | Taken | Standing | Event | Alert | AlertNote | Silence | Sampled | Accounted

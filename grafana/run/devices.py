@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from grafana.board import Row
-from grafana.panels import Level, above, below, spread
+from grafana.panels import Level, Query, above, below, lines, spread
 from grafana.run.joins import GPU_OF_RANK, of_gpu
 from grafana.run.ranks import ITS_GPU
 
@@ -79,7 +79,35 @@ DEVICES = (
 
 def row() -> Row:
     """A panel for each of `DEVICES`."""
-    return Row("GPUs of the run", *(_panel(device) for device in DEVICES))
+    return Row("GPUs of the run", *(_panel(device) for device in DEVICES), *_of_torch())
+
+
+def _of_torch() -> list[object]:
+    memory = "trackside_training_device_memory"
+    return [
+        lines(
+            "Time of the GPUs by phase",
+            "Share of the ranks' time in which their GPUs worked on a phase, by CUDA events, where the model is watched. What is "
+            "missing to 1 they had nothing to do: see where the host's time goes.",
+            "percentunit",
+            Query(
+                "avg by (phase) (rate(trackside_training_device_phase_seconds_total{RANK}[$__rate_interval]))",
+                "{{phase}}",
+            ),
+            stacked=True,
+            least=0,
+        ),
+        lines(
+            "Memory of PyTorch's allocator",
+            "Of the fullest GPU: what tensors use, what the allocator holds, and the most that tensors have used. Much held and "
+            "little used is fragmentation: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True helps.",
+            "bytes",
+            Query(f"max({memory}_allocated_bytes{{RANK}})", "used"),
+            Query(f"max({memory}_reserved_bytes{{RANK}})", "held"),
+            Query(f"max({memory}_peak_bytes{{RANK}})", "most used"),
+            least=0,
+        ),
+    ]
 
 
 def _panel(device: Device) -> object:

@@ -14,7 +14,7 @@ from client.messages import CLOCK, a_session, later
 
 import trackside
 from trackside.phases import PHASES, Mark, Phase, Times, Waits
-from trackside.wire import decode_body
+from trackside.wire import Clock, decode_body
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -245,7 +245,7 @@ def test_a_long_wait_is_data_though_the_sender_reckons_meanwhile() -> None:
     session.rows.append((began + 5 * SECOND, waited, None))
     session.rows.append((began + 5 * SECOND, waited._replace(waited=SECOND, first=True), None))
     session.drain(later((began - CLOCK.monotonic) / SECOND + 6))
-    session._tally.reckon(began + 6 * SECOND)
+    session._tally.reckon(Clock(0, began + 6 * SECOND))
     assert session.totals.phases == pytest.approx({"other": 2.0, "data": 4.0})
     waits = session.totals.data_wait
     assert waits is not None

@@ -453,7 +453,33 @@ def test_it_keeps_the_contract_of_a_collector(machine: Machine) -> None:
     kept: Collector = machine.collector
     assert kept.name == "ranks"
     machine.run(50)
-    machine.train(50, "0")
+    machine.train(50, "0", peak_flops=1e15)
     samples = kept.collect()
     assert {one.metric for one in samples} == set(kept.metrics)
     assert all(len(one.labels) == len(one.metric.labels) for one in samples)
+
+
+def peaks(machine: Machine) -> dict[str, float]:
+    """FLOP/s by rank."""
+    told = [one for one in machine.collector.collect() if one.metric.name == "trackside_training_peak_flops_per_second"]
+    return {one.labels[1]: one.value for one in told if isinstance(one.value, float)}
+
+
+def test_the_peak_of_a_rank_is_that_of_its_gpus_together(machine: Machine) -> None:
+    machine.gpus = [gpu(0, FIRST, name="NVIDIA A40"), gpu(1, SECOND, name="NVIDIA A100 80GB PCIe")]
+    machine.train(0, FIRST, SECOND, rank=0)
+    assert peaks(machine) == {"0": pytest.approx(461.7e12)}
+    machine.train(0, FIRST, rank=1)
+    assert peaks(machine) == {"0": pytest.approx((149.7 / 2 + 312) * 1e12), "1": pytest.approx(149.7e12 / 2)}
+
+
+def test_a_peak_that_nobody_knows_is_not_told_but_by_the_run_itself(machine: Machine) -> None:
+    machine.gpus = [gpu(0, FIRST, name="NVIDIA A40"), gpu(1, SECOND, name="NVIDIA A40", migs=[MIG])]
+    machine.train(0, FIRST, SECOND, rank=0)
+    machine.train(0, MIG, rank=1)
+    machine.train(0, MIG, rank=2, peak_flops=5e12)
+    machine.train(0, rank=3, peak_flops=7e12)
+    machine.train(0, rank=4)
+    assert peaks(machine) == {"2": 5e12, "3": 7e12}
+    machine.gpus = [gpu(0, FIRST, name="NVIDIA A40"), gpu(1, SECOND, name="NVIDIA Unheard-of")]
+    assert peaks(machine) == {"2": 5e12, "3": 7e12}

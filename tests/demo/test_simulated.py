@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 from random import Random
 from threading import Event
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from processes import eventually
@@ -18,13 +19,18 @@ from processes import eventually
 import trackside
 from trackside_daemon.demo import simulated, text, train, troubles
 from trackside_daemon.demo.barrier import Barrier
+from trackside_daemon.demo.gpu_simulated import Gpu
 from trackside_daemon.demo.model_simulated import Model, accuracy, utilization
 from trackside_daemon.demo.wanted import Wanted, WantedError
 from trackside_daemon.demo.words import report, summary
 from trackside_daemon.demo.workers import Workers
+from trackside_daemon.nvml.simulated import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from trackside.run import Run
+    from trackside.wire import Device
 
 CORPUS = text.load()
 
@@ -61,6 +67,17 @@ def test_random_characters_are_worse_than_text(model: Model) -> None:
 
 def test_a_mad_learning_rate_makes_the_loss_overflow(model: Model) -> None:
     assert not math.isfinite(losses(model, 100, troubles.MAD_RATE)[-1])
+
+
+def test_the_gpu_of_a_rank_tells_its_phases_and_its_memory(model: Model) -> None:
+    told: list[Device] = []
+    gpu = Gpu(cast("Run", SimpleNamespace(_tell=lambda _, done: told.append(done))), 3, model)
+    for _ in range(2):
+        gpu.step()
+    assert [set(one.phases) for one in told] == [{"forward", "backward", "optimizer"}] * 2
+    [(uuid, memory)] = told[-1].memory.items()
+    assert uuid == simulate(4, 0.0).gpus[3].uuid
+    assert memory.allocated < memory.peak < memory.reserved
 
 
 def test_utilization_is_a_share(model: Model) -> None:

@@ -27,6 +27,7 @@ BASES: dict[str, dict[str, int]] = {
     "bytes": {"B": 1},
     "bytes_per_second": {"B": 1, "s": -1},
     "celsius": {"°C": 1},
+    "flops_per_second": {"s": -1},
     "hertz": {"Hz": 1},
     "joules": {"J": 1},
     "seconds": {"s": 1},

@@ -112,9 +112,9 @@ def test_who_is_not_known_tells_nothing(house: House) -> None:
 
 
 def test_a_member_is_in_the_pod_that_it_says(house: House, who: Speaker) -> None:
-    assert member(house)[-4:] == ("", "", "", None)
+    assert member(house)[-5:-2] == ("", "", "")
     house.hello(who, about=About(k8s_pod="train-0", k8s_namespace="ml", k8s_container="main"))
-    assert member(house)[-4:] == ("train-0", "ml", "main", None)
+    assert member(house)[-5:-2] == ("train-0", "ml", "main")
 
 
 def test_the_name_of_a_pod_is_cut_for_a_label() -> None:

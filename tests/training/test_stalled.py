@@ -54,9 +54,9 @@ def test_a_rank_is_stalled_with_the_next_tick_and_runs_with_its_next_push() -> N
     found.ranks = {0: WALL + 1}
     one.wait(1)
     assert (one.state_of(), one.state_of(rank="0")) == ("stalled", "stalled")
-    told = len(one.records)
+    told = states(one)
     one.wait(60)
-    assert len(one.records) == told, "the history is told once"
+    assert states(one) == told == ["starting", "running", "stalled"], "the history is told once"
     one.push(who, {"loss": 2.5}, step=2)
     assert (one.state_of(), one.state_of(rank="0")) == ("running", "running"), (
         "though it is still found for the last push"

@@ -35,7 +35,7 @@ def recorded(places: Sequence[str] = PLACE) -> list[Recorded]:
         places: The labels that a run goes beyond.
     """
     place = ", ".join(places)
-    return [*_speed(place), *_phases(place), *_waits(place), *_gpus(place)]
+    return [*_speed(place), *_phases(place), *_waits(place), *_worth(place), *_gpus(place)]
 
 
 def attempts(place: str, window: str) -> str:
@@ -111,6 +111,22 @@ def _waits(place: str) -> list[Recorded]:
     return [
         Recorded(f"run:{family}:p{percent}_rate5m", f"histogram_quantile(0.{percent}, {buckets})")
         for percent in (50, 95, 99)
+    ]
+
+
+def _worth(place: str) -> list[Recorded]:
+    """What the time is worth: the share in which ranks train, and the model's operations over the most that there could be."""
+    lost, done = "trackside_training_lost_seconds_total", "trackside_training_model_flops_total"
+    peak = "trackside_training_peak_flops_per_second"
+    return [
+        Recorded(
+            "run:trackside_training_goodput:ratio",
+            f"clamp_min(1 - avg without ({place}, rank) ({_summed(lost, 'cause')}), 0)",
+        ),
+        Recorded(
+            "run:trackside_training_mfu:ratio",
+            f"  {_summed(done, f'{place}, rank')}\n/\n  sum without ({place}, rank) ({peak} and {done})",
+        ),
     ]
 
 

@@ -36,6 +36,11 @@ def by_index(claim: str, gpus: Sequence[GpuReading]) -> GpuReading | None:
     return next((gpu for gpu in gpus if gpu.index == int(number)), None)
 
 
+def is_divided(gpu: GpuReading) -> bool:
+    """Whether it has MIG devices."""
+    return bool(_mig_uuids(gpu))
+
+
 def _mig_uuids(gpu: GpuReading) -> list[str]:
     return [labels[0] for family, labels, _ in gpu.values if family == "mig_info"]
 

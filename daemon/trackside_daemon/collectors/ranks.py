@@ -12,19 +12,21 @@ GPUs is shown on the one of its local rank.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.collectors.claims import by_index, by_uuid
+from trackside_daemon.collectors.claims import by_index, by_uuid, is_divided
 from trackside_daemon.collectors.names import Life, Names
 from trackside_daemon.collectors.places import Place, Places
 from trackside_daemon.collectors.roles import role
 from trackside_daemon.collectors.status import Processes
 from trackside_daemon.collectors.users import Users
 from trackside_daemon.metric import Metric, Sample
+from trackside_daemon.nvml.peaks import peak_flops
 from trackside_daemon.nvml.readers.pids import PROC, sees_host
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from trackside_daemon.collectors.roles import Role
@@ -37,6 +39,14 @@ RANK_INFO = Metric(
     "A rank trains on the GPU: NVML lists its process, or one that it has started, or else the rank says so; sampled by "
     "the daemon's tick.",
     ("gpu", "uuid", "run", "rank"),
+)
+PEAK_FLOPS = Metric(
+    "trackside_training_peak_flops_per_second",
+    "gauge",
+    "FLOP/s that the rank's GPUs can do at most: what the run says, else dense tensor operations in bfloat16 (float16 before "
+    "Ampere) by their data sheets; one that several ranks share is divided; absent where one is not known, or under MIG.",
+    ("run", "rank"),
+    "flops_per_second",
 )
 PROCESS_INFO = Metric(
     "trackside_process_info",
@@ -78,7 +88,7 @@ class RanksCollector:
     """
 
     name = "ranks"
-    metrics = (RANK_INFO, PROCESS_INFO)
+    metrics = (RANK_INFO, PEAK_FLOPS, PROCESS_INFO)
 
     def __init__(
         self,
@@ -120,22 +130,28 @@ class RanksCollector:
         gpus: Sequence[GpuReading],
         seen: Mapping[int, set[str]],
         processes: Processes,
-    ) -> list[Sample]:
+    ) -> Iterable[Sample]:
         """Where the ranks are. One that was *seen* on a GPU stays there while it lives and NVML does not list who is there."""
         told = {gpu.uuid for gpu in gpus if any(family == "processes" for family, _, _ in gpu.values)}
         held: dict[_Rank, set[str]] = {}
-        samples: dict[tuple[str, ...], Sample] = {}
+        places: dict[tuple[str, str], dict[str, GpuReading]] = {}
+        told_peaks: dict[tuple[str, str], float] = {}
         for member in members:
             key = _Rank(member.run_id, member.rank, member.pid)
             now = seen.get(member.pid, set()) if member.pid else set()
             if uuids := now | (self._held.get(key, set()) - told):
                 held[key] = uuids
             on = [gpu for gpu in gpus if gpu.uuid in uuids] if uuids else _claimed(member, gpus, processes)
-            for gpu in on:
-                labels = (str(gpu.index), gpu.uuid, member.run, str(member.rank))
-                samples[labels] = Sample(RANK_INFO, labels, 1)
+            who = member.run, str(member.rank)
+            places.setdefault(who, {}).update({gpu.uuid: gpu for gpu in on})
+            if member.peak_flops is not None:
+                told_peaks[who] = member.peak_flops
         self._held = held
-        return list(samples.values())
+        for who, there in places.items():
+            yield from (Sample(RANK_INFO, (str(gpu.index), uuid, *who), 1) for uuid, gpu in there.items())
+        shares = Counter(uuid for there in places.values() for uuid in there)
+        peaks = {who: peak for who, there in places.items() if (peak := _peak(there.values(), shares)) is not None}
+        yield from (Sample(PEAK_FLOPS, who, peak) for who, peak in {**peaks, **told_peaks}.items())
 
     def _processes(
         self, members: Iterable[Member], elders: Mapping[int, int], processes: Processes
@@ -211,6 +227,14 @@ def _claimed(member: Member, gpus: Sequence[GpuReading], processes: Processes) -
     if not member.gpus and all(_is_simulated(gpu) for gpu in gpus):
         found = [gpu for gpu in gpus if gpu.index == member.local_rank]
     return [gpu for gpu in found if gpu is not None]
+
+
+def _peak(gpus: Collection[GpuReading], shares: Mapping[str, int]) -> float | None:
+    """FLOP/s of some GPUs together, each divided by its *shares*; None when that of one is not known."""
+    known = [(peak_flops(gpu.info.get("name", "")), shares[gpu.uuid]) for gpu in gpus if not is_divided(gpu)]
+    if not known or len(known) < len(gpus) or any(peak is None for peak, _ in known):
+        return None
+    return sum(peak / ranks for peak, ranks in known if peak is not None)
 
 
 def _is_simulated(gpu: GpuReading) -> bool:

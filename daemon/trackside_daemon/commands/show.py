@@ -22,6 +22,9 @@ HIGH = frozenset(
 EVENTS = 10
 """So many of the newest events are shown."""
 
+LEAST = 0.0005
+"""What less of the time is lost to is not named."""
+
 COLUMN = 10
 """A run's column in a comparison is no narrower; more runs than fit so make another table."""
 
@@ -221,6 +224,8 @@ def _facts(run: Mapping[str, Any], now: float) -> Iterator[str]:
         "ended": moment(ended) if ended is not None else "",
         "duration": duration(took(run, now)),
         "step": f"{run['step']}" + (f" of {last['total_steps']}" if last.get("total_steps") else ""),
+        "goodput": _goodput(run),
+        "MFU": f"{100 * run['mfu']:.1f} %" if "mfu" in run else "",
         "tags": ", ".join(run["tags"]),
         "command": " ".join(last.get("command") or ()),
         "directory": last.get("directory", ""),
@@ -232,6 +237,15 @@ def _facts(run: Mapping[str, Any], now: float) -> Iterator[str]:
     for name, text in facts.items():
         if text and text != "None":
             yield f"{name:10}{shown(text)}"
+
+
+def _goodput(run: Mapping[str, Any]) -> str:
+    """``91.2 % (data 3.1 %, restart 3.7 %)``: the share of its time that it trained in, and what the rest was lost to."""
+    if "goodput" not in run:
+        return ""
+    lost = sorted(run["lost"].items(), key=lambda one: -one[1])
+    causes = ", ".join(f"{cause} {100 * share:.1f} %" for cause, share in lost if share >= LEAST)
+    return f"{100 * run['goodput']:.1f} %" + (f" ({causes})" if causes else "")
 
 
 def _parts(hardware: Mapping[str, Any]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import trackside
 from trackside_daemon.demo import text
 from trackside_daemon.demo.barrier import Barrier
+from trackside_daemon.demo.gpu_simulated import Gpu
 from trackside_daemon.demo.model_simulated import Model, accuracy, utilization
 from trackside_daemon.demo.train import CYCLE_STEPS, PEAK_LEARNING_RATE, learning_rate, positive, stopped_by_signals
 from trackside_daemon.demo.troubles import TROUBLES, Ailing
@@ -33,6 +34,8 @@ TOTAL_STEPS = 100_000
 EPOCH_STEPS, EVAL_STEPS, CHECKPOINT_STEPS = 500, 50, 200
 EVAL_BATCHES = 8
 LOAD_SECONDS, CHECKPOINT_SECONDS = 0.004, 0.5
+CHECKPOINT_BYTES = 12
+"""Of a parameter: it and Adam's two moments in float32."""
 WORKERS = 2
 
 
@@ -46,15 +49,27 @@ def main(arguments: list[str] | None = None) -> int:
     random = Random(rank)  # noqa: S311 - batches, not secrets
     model = Model(corpus, random)
     total = options.steps or TOTAL_STEPS
-    trackside.init("demo", total_steps=total, config=config(model), tags=("demo", "simulated"))
+    run = trackside.init(
+        "demo", total_steps=total, config=config(model), tags=("demo", "simulated"), parameters=model.size
+    )
     ailing = Ailing(options.trouble, model, len(corpus.vocabulary), random)
-    train(model, corpus, ailing, Barrier(options.meet, rank, ranks), steps=options.steps, stop=stop)
+    gpu = Gpu(run, int(os.environ.get("LOCAL_RANK", rank)), model)
+    train(model, corpus, ailing, Barrier(options.meet, rank, ranks), steps=options.steps, stop=stop, gpu=gpu)
     workers.end()
     trackside.finish(status="stopped" if stop.is_set() else "finished")
     return 0
 
 
-def train(model: Model, corpus: text.Text, ailing: Ailing, barrier: Barrier, *, steps: int | None, stop: Event) -> None:
+def train(
+    model: Model,
+    corpus: text.Text,
+    ailing: Ailing,
+    barrier: Barrier,
+    *,
+    steps: int | None,
+    stop: Event,
+    gpu: Gpu | None = None,
+) -> None:
     """Step after step, each with the other ranks, until *steps* are done or *stop* is set."""
     loader = iter(trackside.data(batches(model, corpus.train)))
     held_out = next(batches(model, corpus.validation))
@@ -73,10 +88,12 @@ def train(model: Model, corpus: text.Text, ailing: Ailing, barrier: Barrier, *, 
         values |= {"epoch": step / EPOCH_STEPS, "samples": model.batch, "tokens": model.tokens}
         values["train/mfu"] = utilization(model, time.monotonic() - began)
         trackside.push(values | ailing.values(), step=step)
+        if gpu is not None:
+            gpu.step()
         if step % EVAL_STEPS == 0:
             evaluate(model, held_out, step)
         if step % CHECKPOINT_STEPS == 0:
-            save(step)
+            save(model, step)
         began = time.monotonic()
 
 
@@ -87,11 +104,11 @@ def evaluate(model: Model, held_out: list[bytes], step: int) -> None:
     trackside.push({"eval/loss": loss, "eval/accuracy": accuracy(loss)}, step=step)
 
 
-def save(step: int) -> None:
+def save(model: Model, step: int) -> None:
     """Take a checkpoint's time, and tell of it."""
     with trackside.phase("checkpoint"):
         time.sleep(CHECKPOINT_SECONDS)
-    trackside.event("checkpoint", after=step)
+    trackside.event("checkpoint", after=step, bytes=CHECKPOINT_BYTES * model.size)
 
 
 def batches(model: Model, codes: bytes) -> Iterator[list[bytes]]:

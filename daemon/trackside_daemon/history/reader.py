@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from trackside.wire import Identity
+from trackside_daemon.history.accounts import spent, summed_up
 from trackside_daemon.history.schema import HOST
 from trackside_daemon.history.series import Series, Tail, find
 from trackside_daemon.history.summary import loss, metrics
@@ -15,7 +17,7 @@ from trackside_daemon.record import Alert, Notice, Silence
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 MACHINE = "trackside_"
 """Keys that begin so are GPU and host series, which belong to the machine and not to a rank."""
@@ -146,7 +148,8 @@ def run(connection: sqlite3.Connection, uid: str) -> dict[str, Any]:
     id_, about = _about(connection, uid)
     told = list(metrics(connection, id_))
     step = max((one["last_step"] for one in told if one["last_step"] is not None), default=None)
-    return {**about, "step": step, "loss": loss(told), "metrics": told}
+    time_ = summed_up(spent(connection, id_), about["attempt_list"], time.time())
+    return {**about, **time_, "step": step, "loss": loss(told), "metrics": told}
 
 
 def head(connection: sqlite3.Connection, uid: str) -> dict[str, Any]:
@@ -168,7 +171,7 @@ def _about(connection: sqlite3.Connection, uid: str) -> tuple[int, dict[str, Any
         "SELECT number, state, cause, started, ended, config, about FROM attempt WHERE run = ? ORDER BY number", (id_,)
     )
     names = ("attempt", "state", "cause", "started", "ended")
-    phases = _phases(connection, id_)
+    every = spent(connection, id_)
     return id_, {
         **_listed(listed),
         "trimmed": bool(trimmed),
@@ -177,25 +180,18 @@ def _about(connection: sqlite3.Connection, uid: str) -> tuple[int, dict[str, Any
                 **dict(zip(names, known, strict=True)),
                 "config": _loads(config),
                 **json.loads(told),
-                **({"phases": spent} if (spent := phases.get(known[0])) else {}),
+                **_by_rank("phases", {one.rank: one.phases for one in every if one.attempt == known[0]}),
+                **_by_rank("lost", {one.rank: one.lost for one in every if one.attempt == known[0]}),
             }
             for *known, config, told in attempts
         ],
     }
 
 
-def _phases(connection: sqlite3.Connection, id_: int) -> dict[int, dict[str, dict[str, float]]]:
-    """Seconds by phase of each rank, over all its sessions, by attempt."""
-    found: dict[int, dict[str, dict[str, float]]] = {}
-    for attempt, rank, text in connection.execute(
-        "SELECT attempt, rank, phases FROM session JOIN stream ON stream.id = session.stream "
-        "WHERE stream.run = ? AND phases != '{}' ORDER BY attempt, rank",
-        (id_,),
-    ):
-        spent = found.setdefault(attempt, {}).setdefault(str(rank), {})
-        for phase, seconds in json.loads(text).items():
-            spent[phase] = spent.get(phase, 0.0) + seconds
-    return found
+def _by_rank(name: str, told: Mapping[int, dict[str, float]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Of the ranks that have any; empty where none has."""
+    found = {str(rank): seconds for rank, seconds in told.items() if seconds}
+    return {name: found} if found else {}
 
 
 def events(connection: sqlite3.Connection, uid: str = "", limit: int = 1000) -> list[dict[str, Any]]:

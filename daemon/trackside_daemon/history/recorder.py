@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from trackside_daemon.history import reader
+from trackside_daemon.history import accounts, reader
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.files.jsonl import JsonLines
 from trackside_daemon.history.place import Lock, UnreadableError, network_file_system
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trackside.wire import Identity
     from trackside_daemon.history.trimming import Bounds
     from trackside_daemon.metric import Batch, Sample
-    from trackside_daemon.record import Alert, Silence
+    from trackside_daemon.record import Alert, Before, Silence
 
 LATEST = 10_000
 """So many runs' last attempts are remembered."""
@@ -154,6 +154,14 @@ class Recorder:
         if found is None:
             return None
         return found[0], 0.0 if found[1] is None and (run, found[0]) in self._abandoned else found[1]
+
+    def before(self, run: str, attempt: int) -> Before:
+        """What is known of a run before an attempt.
+
+        Raises:
+            UnreadableError: Nobody can tell at the moment.
+        """
+        return self._look(lambda connection: accounts.before(connection, run, attempt))
 
     def firing(self, now: float) -> list[Alert]:
         """The alerts that fire as of *now*, in Unix seconds, by a daemon before this one; none if nobody can tell."""

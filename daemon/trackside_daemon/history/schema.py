@@ -174,6 +174,10 @@ MIGRATIONS: Sequence[tuple[str, Sequence[str]]] = (
         "where in a block its NaN and infinities are; of blocks that stand already nobody has counted them",
         ("CREATE TABLE nonfinite (id INTEGER PRIMARY KEY, samples INTEGER NOT NULL, cells BLOB NOT NULL)",),
     ),
+    (
+        "what of each rank's time and work only the daemon knows",
+        ("ALTER TABLE stream ADD COLUMN account TEXT NOT NULL DEFAULT ''",),
+    ),
 )
 
 

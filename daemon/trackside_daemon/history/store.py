@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.packing import pack
 from trackside.wire import Block
-from trackside_daemon.history import rows
+from trackside_daemon.history import accounts, rows
 from trackside_daemon.history.alert_rows import keep_alert, keep_note, keep_silence
 from trackside_daemon.history.cleaning import as_text, clean
 from trackside_daemon.history.codec import BLOCK
@@ -19,6 +19,7 @@ from trackside_daemon.history.schema import HOST, LOG_BITS
 from trackside_daemon.history.summary import sum_up
 from trackside_daemon.record import (
     ENDED,
+    Accounted,
     Alert,
     AlertNote,
     Event,
@@ -107,6 +108,7 @@ class Store:
             AlertNote: self._alert,
             Silence: lambda record: keep_silence(self.connection, record),
             Sampled: self._sampled,
+            Accounted: lambda record: accounts.keep(self.connection, self.run_id(record.run), record),
         }
         self.due.update((stream, None) for stream in self._unpacked())
 

@@ -53,7 +53,7 @@ def simulate(
     all_ails = assigned(troubles, count)
     gpus = [
         GpuReading(
-            index, _uuid(index), _info(board, index, count), _values(Moment(board, index, now, ails, start.begun))
+            index, uuid(index), _info(board, index, count), _values(Moment(board, index, now, ails, start.begun))
         )
         for index, ails in enumerate(all_ails)
     ]
@@ -66,11 +66,12 @@ def _xids(all_ails: list[frozenset[str]], now: float, start: Start) -> dict[str,
     for index, ails in enumerate(all_ails):
         happened, before = xids(ails, now), xids(ails, start.begun)
         if happened > before:
-            errors[_uuid(index)] = {XID: (happened - before, start.epoch + happened * XID_SECONDS)}
+            errors[uuid(index)] = {XID: (happened - before, start.epoch + happened * XID_SECONDS)}
     return errors
 
 
-def _uuid(index: int) -> str:
+def uuid(index: int) -> str:
+    """Of the GPU with that number."""
     return f"GPU-00000000-0000-0000-0000-{index:012x}"
 
 

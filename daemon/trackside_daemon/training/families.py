@@ -86,6 +86,15 @@ PHASE_SECONDS = Metric(
     (*RANK, "phase"),
     "seconds",
 )
+LOST = Metric(
+    "trackside_training_lost_seconds_total",
+    "counter",
+    "Time in which nothing is trained, over all attempts, by cause: data, checkpoint and eval by the phases of that kind; "
+    "restart from an attempt's end to the next one's first step beyond; stall while the rank's state is stalled; each without "
+    "the others.",
+    (*RANK, "cause"),
+    "seconds",
+)
 DEVICE_PHASE_SECONDS = Metric(
     "trackside_training_device_phase_seconds_total",
     "counter",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside_daemon.metric import Distribution, Sample
 from trackside_daemon.record import ENDED, bounded
 from trackside_daemon.training import families as f
+from trackside_daemon.training.losses import Losses
 from trackside_daemon.training.totals import summed
 
 if TYPE_CHECKING:
@@ -44,11 +45,14 @@ class Rank:
         number: The global rank.
         admit: Asked once a key that has no family of its own: may it have a series?
         stalls: Tells who of the run stands still.
+        losses: Where the time goes that trains nothing.
 
     Attributes:
         state: One of `families.STATES`, as on the page.
         end: As the history is told, which is earlier than the page; None while it lives.
         keys: How many keys have a series in `families.VALUE`.
+        highest: The highest step; None before the first.
+        peak_flops: FLOP/s that its GPUs can do at most, if it has said so.
     """
 
     def __init__(
@@ -57,12 +61,16 @@ class Rank:
         number: int,
         admit: Callable[[Rank, str], bool],
         stalls: Callable[[], Stands | None] = lambda: None,
+        losses: Losses | None = None,
     ) -> None:
         self.labels = (run, str(number))
         self._number = number
         self.state = "starting"
         self.end: End | None = None
         self.keys = 0
+        self.losses = losses or Losses()
+        self.highest: int | None = None
+        self.peak_flops: float | None = None
         self._started: float | None = None
         self._admit, self._stalls = admit, stalls
         self._series: dict[str, tuple[Metric, tuple[str, ...]] | None] = {}
@@ -118,7 +126,10 @@ class Rank:
             totals.device.phases, totals.device.memory = bounded(totals.device.phases), bounded(totals.device.memory)
         self._totals[session] = max(totals, self._totals.get(session, totals), key=_age)
         every = summed(self._totals.values())
+        self.peak_flops = None if every.device is None else every.device.peak_flops
+        self.losses.take(every.phases, None if every.device is None else every.device.flops)
         samples = [
+            *self.lost(),
             Sample(f.PUSHES, self.labels, every.pushes),
             Sample(f.DROPPED, self.labels, every.dropped),
             Sample(f.RESENT, self.labels, every.resent),
@@ -133,6 +144,10 @@ class Rank:
         if every.data_wait is not None:
             samples += self._histograms((f.FIRST_WAIT, every.data_wait.first))
         return samples + self._device(every.device) + self._saves(every.saves)
+
+    def lost(self) -> list[Sample]:
+        """The time that trains nothing."""
+        return [Sample(f.LOST, (*self.labels, cause), spent) for cause, spent in self.losses.shown.items()]
 
     def _device(self, device: Device | None) -> list[Sample]:
         if device is None:
@@ -195,6 +210,7 @@ class Rank:
         if self._pushed is None or self._pushed[0] != pushed_at:
             # a push that is told again keeps its time: the clocks of messages drift
             self._pushed = pushed_at, clock.wall_seconds(pushed_at)
+        self.highest = step if self.highest is None else max(self.highest, step)
         self.look(self._stalls())
         samples = self.standing()
         samples.append(Sample(f.STEP, self.labels, step))

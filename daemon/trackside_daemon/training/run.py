@@ -6,6 +6,7 @@ those that do not.
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 
 from trackside_daemon.member import Member
 from trackside_daemon.metric import Batch, Sample
-from trackside_daemon.record import ENDED, ENDS, Event, Record, Standing
+from trackside_daemon.record import ENDED, ENDS, Accounted, Before, Event, Record, Standing
 from trackside_daemon.training import families as f
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class Session:
             *(self.run.name, one.run, self.run.attempt, one.rank, one.local_rank, one.job_id, pid, one.gpus),
             *self.k8s,
             room=self.room,
+            peak_flops=self.rank.peak_flops,
         )
 
 
@@ -112,12 +114,14 @@ class Run:
         name: As it is exported.
         attempt: Its number.
         stalls: Tells who of an attempt, by the run's id and its number, stands still; None while nobody does.
+        before: What is known of the attempts before it.
 
     Attributes:
         source: The source name of its marks, and the beginning of its ranks'.
         live_until: Monotonic seconds when its ranks' series are forgotten; None while it lives.
         until: The same for its marks.
         forgotten: Its ranks' series have been.
+        before: What is known of the attempts before it.
     """
 
     def __init__(
@@ -126,8 +130,10 @@ class Run:
         name: str,
         attempt: int,
         stalls: Callable[[str, int], Stands | None] = lambda *_: None,
+        before: Before = Before(),  # noqa: B008  it is frozen
     ) -> None:
         self.identity = identity
+        self.before = before
         self.name = name
         self.attempt = attempt
         self.source = f"training:{identity.run}.{attempt}"
@@ -163,6 +169,29 @@ class Run:
         self._found = stands is not None
         news = [self.speak(number, rank.standing()) for number, rank in self.ranks.items() if rank.look(stands)]
         return [*news, *self.news()] if news else []
+
+    def reckon(self, wall: float, monotonic: float, peak: Callable[[str, int], object]) -> list[Batch]:
+        """What of its time is lost by now; *peak* tells FLOP/s of a run's rank."""
+        batches = []
+        for number, rank in self.ranks.items():
+            ask = partial(peak, self.name, number) if rank.peak_flops is None else partial(float, rank.peak_flops)
+            if rank.end is not None:
+                news, account = rank.losses.end(rank.end.at, monotonic, ask)
+            else:
+                news, account = rank.losses.look(wall, monotonic, ask, stalled=rank.state == "stalled")
+            records = [] if account is None else [Accounted(self.identity.run, self.attempt, number, account)]
+            if (news or records) and not self.forgotten:
+                samples = rank.lost() if news else []
+                batches.append(Batch(f"{self.source}:{number}", samples, until=self.live_until, records=records))
+        return batches
+
+    def after(self, wall: float) -> Before:
+        """What the next attempt is to know of this one and those before, at *wall* in Unix seconds."""
+        steps = [
+            step for step in (self.before.step, *(rank.highest for rank in self.ranks.values())) if step is not None
+        ]
+        lost = {**self.before.lost, **{number: rank.losses.known for number, rank in self.ranks.items()}}
+        return Before(lost, max(steps, default=None), self.standing().ended or wall)
 
     def news(self) -> list[Batch]:
         """Its marks, if it is in another state than they have told."""

@@ -10,9 +10,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.metric import Batch
-from trackside_daemon.record import ENDED
+from trackside_daemon.record import ENDED, Before
 from trackside_daemon.training.bounds import Rejections, bounded, cut, pod
 from trackside_daemon.training.liveness import Liveness
+from trackside_daemon.training.losses import Losses
 from trackside_daemon.training.missed import Missed
 from trackside_daemon.training.rank import End, Rank
 from trackside_daemon.training.run import MARKS_SECONDS, Run, Session, decisive, process_of
@@ -52,6 +53,8 @@ class Runs:
         liveness: Tells whether a silent process is gone.
         past: Tells, of a run that was before this daemon, the number of its last attempt and when it ended, None for not.
         stalls: Tells who of an attempt, by its run's id and its number, stands still; None while nobody does.
+        before: Tells what was known before an attempt, by its run's id and its number, of a run that was before this daemon.
+        peak: Tells FLOP/s that the GPUs of a rank can do at most, by its run's name.
 
     Attributes:
         members: The processes of this machine that train, as of the last tick; for other threads to read.
@@ -64,12 +67,15 @@ class Runs:
         liveness: Liveness | None = None,
         past: Callable[[str], tuple[int, float | None] | None] = lambda _: None,
         stalls: Callable[[str, int], Stands | None] = lambda *_: None,
+        *,
+        before: Callable[[str, int], Before] = lambda *_: Before(),
+        peak: Callable[[str, int], object] = lambda *_: None,
     ) -> None:
         self.linger = linger
         self.members: tuple[Member, ...] = ()
         self._limits = limits
         self._liveness = liveness or Liveness()
-        self._past, self._stalls = past, stalls
+        self._past, self._stalls, self._before, self._peak = past, stalls, before, peak
         self._runs: dict[str, Run] = {}
         self._sessions: dict[bytes, Session] = {}
         self._watched: set[Process] = set()
@@ -103,11 +109,12 @@ class Runs:
             WireError: A block's columns do not fit each other; nothing of the message is taken.
         """
         blocks = [(block.keys, *block.columns()) for block in pushes.blocks]
-        if late:
-            return self.skip(session, pushes.totals, now)
         known, batches = self._hear(session, now)
         if known is None:
             return []
+        known.rank.losses.reach(pushes.clock, (columns[1:3] for columns in blocks), now.wall)
+        if late:
+            return [*batches, known.speak(known.rank.count(session, pushes.totals))]
         before = known.rank.state
         samples = known.rank.push(session, pushes.clock, pushes.totals, blocks)
         batches.append(known.speak(samples + known.look(pushes)))
@@ -204,7 +211,7 @@ class Runs:
             elif self._liveness.is_lost(known.identity, silence, elsewhere=known.elsewhere):
                 batches += self._lose(known, now)
         for run in list(self._runs.values()):
-            batches += run.look()
+            batches += [*run.look(), *run.reckon(*now, self._peak)]
             if run.live_until is not None and now.monotonic > run.live_until:
                 run.forgotten = True  # its series crowd nobody out
             if run.until is not None and now.monotonic > run.until:
@@ -248,7 +255,8 @@ class Runs:
             run = opened
         rank = run.ranks.get(identity.rank)
         if rank is None:
-            rank = run.ranks[identity.rank] = Rank(run.name, identity.rank, self._admit, run.stalls)
+            losses = Losses(run.before, identity.rank)
+            rank = run.ranks[identity.rank] = Rank(run.name, identity.rank, self._admit, run.stalls, losses)
         if rank.state in ENDED:
             self._sessions = {key: known for key, known in self._sessions.items() if known.rank is not rank}
             rank.rejoin()
@@ -271,10 +279,11 @@ class Runs:
         goes_on = attempt is not None
         if attempt is None:
             attempt, goes_on = self._next_attempt(identity, before)
-        batches = [] if before is None else self._drop(before)
+        batches = [] if before is None else [*before.reckon(*now, self._peak), *self._drop(before)]
+        known = self._before(identity.run, attempt) if before is None else before.after(now.wall)
         name, evicted = self._name(identity)
         batches += evicted + self._make_room()
-        run = self._runs[identity.run] = Run(identity, name, attempt, self._stalls)
+        run = self._runs[identity.run] = Run(identity, name, attempt, self._stalls, known)
         log.info("run %s (id %s, attempt %d) %s", name, identity.run, attempt, "goes on" if goes_on else "begins")
         if not goes_on:
             kind = "run_restarted" if attempt > 0 else "run_started"

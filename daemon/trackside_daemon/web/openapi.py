@@ -141,7 +141,9 @@ ENDPOINTS = (
         "/runs/{id}",
         "run",
         "All that is known of a run but its samples.",
-        description="Of an attempt, phases are by rank the seconds spent in each phase; absent where none was told.",
+        description="Of an attempt, phases are by rank the seconds spent in each phase, and lost those that nothing was trained "
+        "in, by cause: data, checkpoint, eval, restart, stall; absent where none was told. Of the run, lost is the share of its "
+        "time by cause, goodput what is left, and mfu the model's FLOPs over what the GPUs could have done in its attempts.",
     ),
     Endpoint("DELETE", "/runs/{id}", "delete", "Delete a run that has ended."),
     Endpoint("GET", "/series", "series", "Series of one or more runs.", ("run", *_SERIES, "ranks"), _BUCKETS),

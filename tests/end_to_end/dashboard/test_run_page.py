@@ -311,6 +311,9 @@ def test_the_mathematics_of_lines(daemon: Daemon, look: Callable[..., Page]) -> 
     assert made(f"lines.placeOf({{time: 150, step: 3}}, 'time', {clock})") == 150
     assert made(f"[39, 41, 261].map((time) => lines.placeOf({{time}}, 'step', {clock}) ?? null)") == [None, 10, None]
     assert made("phases.totals([{phases: {0: {constructor: 2}, 1: {constructor: 3}}}])") == [["constructor", 5]]
+    worth = made("phases.worth(0.912, {restart: 0.031, eval: 0.0004, data: 0.05}, 0.41)")
+    assert worth == ["goodput 91.2 % (data 5.0 %, restart 3.1 %)", "MFU 41.0 %"]
+    assert made("phases.worth(undefined, {}, undefined)") == ["", ""]
     gpus = [
         {"key": f'gpu{{gpu="{gpu}",uuid="{uuid}"}}', "points": points}
         for gpu, uuid, points in (

@@ -21,7 +21,7 @@ import msgspec
 
 from trackside_daemon.history.files.rotation import Files
 from trackside_daemon.history.place import writable_directory
-from trackside_daemon.record import Alert, AlertNote, Event, Opened, Sampled, Silence, Standing, Taken
+from trackside_daemon.record import Accounted, Alert, AlertNote, Event, Opened, Sampled, Silence, Standing, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -105,6 +105,8 @@ class JsonLines:
             return record.run or None, "alerts", [_line(told)]
         if isinstance(record, Silence):
             return None, "silences", [_line(_silence(record))]
+        if isinstance(record, Accounted):
+            return record.run, "", []  # it is renewed each few seconds, and no news
         return None, "samples", [_line(_sampled(record))]
 
     def _opened(self, record: Opened) -> list[bytes]:

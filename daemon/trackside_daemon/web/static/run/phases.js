@@ -14,11 +14,19 @@ export function totals(attempts) {
 }
 
 export function phases() {
-  return section("Time by phase", ({ attempt_list: list }) => {
+  return section("Time by phase", ({ attempt_list: list, goodput, lost = {}, mfu }) => {
     const found = totals(list);
     const ranks = Math.max(...list.map((one) => Object.keys(one.phases ?? {}).length));
-    return { under: ranks > 1 ? `sum of ${ranks} ranks` : "", of: found, make: () => shown(found) };
+    const under = [ranks > 1 ? `sum of ${ranks} ranks` : "", ...worth(goodput, lost, mfu)].filter(Boolean).join(", ");
+    return { under, of: found, make: () => shown(found) };
   });
+}
+
+// The share of the time that was trained in, what most of the rest was lost to, and the model's FLOPs beside the GPUs'.
+export function worth(goodput, lost, mfu) {
+  const most = Object.entries(lost).filter(([, share]) => share >= 0.0005).sort(([, one], [, other]) => other - one);
+  const causes = most.length ? ` (${most.map(([cause, share]) => `${cause} ${percent(share, 1)}`).join(", ")})` : "";
+  return [goodput === undefined ? "" : `goodput ${percent(goodput, 1)}${causes}`, mfu === undefined ? "" : `MFU ${percent(mfu, 1)}`];
 }
 
 function shown(found) {

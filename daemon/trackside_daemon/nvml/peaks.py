@@ -1,0 +1,63 @@
+"""What GPUs can do at most: dense tensor operations in bfloat16, or float16 before Ampere, as their data sheets say.
+
+Data sheets often tell the rate with sparsity, twice as much, which no usual training has; here stands the dense one, of
+products that are summed in float32. A board that is not here is better left out than guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Peak(NamedTuple):
+    """A kind of board.
+
+    Attributes:
+        name: A pattern of NVML's product name, without the maker's before it.
+        flops: FLOP/s.
+        source: Where that stands.
+    """
+
+    name: re.Pattern[str]
+    flops: float
+    source: str
+
+
+def _peak(name: str, teraflops: float, source: str) -> Peak:
+    return Peak(re.compile(name), teraflops * 1e12, source)
+
+
+PEAKS = (
+    _peak(r"V100-PCIE-\d+GB", 112, "NVIDIA V100 Tensor Core GPU data sheet, 2020"),
+    _peak(r"V100-SXM\d-\d+GB", 125, "NVIDIA V100 Tensor Core GPU data sheet, 2020"),
+    _peak(r"V100S-PCIE-\d+GB", 130, "NVIDIA V100 Tensor Core GPU data sheet, 2020"),
+    _peak(r"T4", 65, "NVIDIA T4 Tensor Core GPU data sheet, 2019"),
+    _peak(r"A10", 125, "NVIDIA A10 Tensor Core GPU data sheet, 2021"),
+    _peak(r"A30", 165, "NVIDIA A30 Tensor Core GPU data sheet, 2022"),
+    _peak(r"A40", 149.7, "NVIDIA A40 data sheet, 2021"),
+    _peak(r"A100[- ].*", 312, "NVIDIA A100 Tensor Core GPU data sheet, 2021"),
+    _peak(r"L4", 121, "NVIDIA L4 Tensor Core GPU data sheet, 2023 (242 with sparsity)"),
+    _peak(r"L40", 181.05, "NVIDIA L40 data sheet, 2022"),
+    _peak(r"L40S", 362.05, "NVIDIA L40S data sheet, 2023"),
+    _peak(r"H100 PCIe", 756.5, "NVIDIA H100 Tensor Core GPU data sheet, 2022 (1,513 with sparsity)"),
+    _peak(r"H100 NVL", 835.5, "NVIDIA H100 Tensor Core GPU data sheet, 2024 (1,671 with sparsity)"),
+    _peak(r"H100 \d+GB HBM\w+", 989.5, "NVIDIA H100 Tensor Core GPU data sheet, 2022 (1,979 with sparsity)"),
+    _peak(r"H200 NVL", 835.5, "NVIDIA H200 Tensor Core GPU data sheet, 2024 (1,671 with sparsity)"),
+    _peak(r"H200", 989.5, "NVIDIA H200 Tensor Core GPU data sheet, 2024 (1,979 with sparsity)"),
+    _peak(r"H20", 148, "NVIDIA H20 GPU data sheet, 2023"),
+    _peak(r"B200", 2250, "NVIDIA DGX B200 data sheet, 2024 (36 petaFLOPS with sparsity of eight)"),
+    _peak(r"GB200", 2500, "NVIDIA GB200 NVL72 data sheet, 2024 (360 petaFLOPS with sparsity of 72)"),
+    _peak(r"GeForce RTX 3090", 71, "NVIDIA Ampere GA102 GPU architecture whitepaper, 2021, table 9"),
+    _peak(r"GeForce RTX 4090", 165.2, "NVIDIA Ada GPU architecture whitepaper, 2022, appendix A"),
+    _peak(r"RTX 6000 Ada Generation", 364.2, "NVIDIA RTX 6000 Ada Generation data sheet, 2023 (728.5 with sparsity)"),
+)
+"""By product; the whole name has to fit."""
+
+_MAKER = re.compile(r"(NVIDIA|Tesla|Simulated) ")
+
+
+def peak_flops(product: str) -> float | None:
+    """FLOP/s of a GPU by NVML's name for it; None for one that is not in `PEAKS`."""
+    name = _MAKER.sub("", product)
+    return next((one.flops for one in PEAKS if one.name.fullmatch(name)), None)
