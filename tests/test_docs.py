@@ -73,8 +73,7 @@ def test_every_python_example_runs() -> None:
     examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     examples += re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "training.md").read_text(), re.DOTALL)
     recipes = (ROOT / "docs" / "integrations.md").read_text().split("## Any loop")[1].split("## A script")[0]
-    examples += re.findall(r"```python
-(.*?)```", recipes, re.DOTALL)
+    examples += re.findall(r"```python\n(.*?)```", recipes, re.DOTALL)
     assert len(examples) >= 7
     two_lines = examples[0].replace("...\n", "for step, loss, norm, n in [(0, 2.5, 0.1, 512)]:\n")
     given = """
