@@ -35,7 +35,7 @@ def recorded(places: Sequence[str] = PLACE) -> list[Recorded]:
         places: The labels that a run goes beyond.
     """
     place = ", ".join(places)
-    return [*_speed(place), *_phases(place), *_gpus(place)]
+    return [*_speed(place), *_phases(place), *_norms(place), *_gpus(place)]
 
 
 def attempts(place: str, window: str) -> str:
@@ -102,6 +102,12 @@ sum without ({place}, phase) (
             f"  {_summed(data, f'{place}, rank, phase')}\n/\n  {_summed(family, f'{place}, rank, phase')}",
         ),
     ]
+
+
+def _norms(place: str) -> list[Recorded]:
+    """Over the parts of all ranks, which are told by different daemons: each's last, so that steps may differ by one."""
+    squared = "trackside_training_grad_norm_local_squared"
+    return [Recorded("run:trackside_training_grad_norm:l2", f"sqrt(sum without ({place}, rank) ({squared}))")]
 
 
 def _gpus(place: str) -> list[Recorded]:

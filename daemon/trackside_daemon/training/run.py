@@ -15,6 +15,7 @@ from trackside_daemon.member import Member
 from trackside_daemon.metric import Batch, Sample
 from trackside_daemon.record import ENDED, ENDS, Event, Record, Standing
 from trackside_daemon.training import families as f
+from trackside_daemon.training.wholes import Wholes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -118,6 +119,7 @@ class Run:
         live_until: Monotonic seconds when its ranks' series are forgotten; None while it lives.
         until: The same for its marks.
         forgotten: Its ranks' series have been.
+        wholes: What its ranks have told of their own parts.
     """
 
     def __init__(
@@ -135,6 +137,7 @@ class Run:
         self.live_until: float | None = None
         self.until: float | None = None
         self.forgotten = False
+        self.wholes = Wholes(max(1, identity.world))
         self._stalls = stalls
         self._found = False
         self._told = ""
