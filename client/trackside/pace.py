@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from math import ceil, log2
-from statistics import median
+from statistics import fmean, median
 
 MOST = 1024
 """Steps between two measurements at most, whatever they cost."""
@@ -47,7 +47,7 @@ class Pace:
         usual = median(self._steps) if self._steps else 0.0
         if usual <= 0:
             return
-        wanted = median(self._costs) / (self._share * usual)
+        wanted = fmean(self._costs) / (self._share * usual)
         if wanted > self.every:
             self.every = min(MOST, 2 ** ceil(log2(wanted)))
         elif wanted * LOWER < self.every:
