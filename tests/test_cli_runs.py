@@ -148,7 +148,7 @@ class Site:
             sources=(),
             ready=lambda: True,
             status=lambda: {"version": "0", "storage_path": str(one.directory)},
-            history=HistoryPages(state, kept, lambda *_: (frozenset(), [])),
+            history=HistoryPages(state, kept, lambda *_: (frozenset(), []), lambda *_: frozenset()),
             alerts=AlertPages(kept, Silences(), Trial(), lambda _: None),
             gpu=GpuPages(Nvml(), lambda: None),
             processes=ProcessPages(tuple),

@@ -7,19 +7,21 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from trackside.config import as_json
+from trackside.ending import STATUSES
 from trackside.flops import flops
 from trackside.identity import identify
 from trackside.log import warn
 from trackside.packing import writable
 from trackside.phases import Phase, Waits
 from trackside.process import Process
-from trackside.run import STATUSES, Run, whole
+from trackside.run import Run, whole
 from trackside.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from trackside.phases import Mark
+    from trackside.watcher import Watcher
 
 T = TypeVar("T")
 
@@ -121,6 +123,11 @@ def phase(name: str) -> Phase:
 def data(loader: Iterable[T]) -> Waits[T]:
     """`Run.data` of the default run."""
     return _default().data(loader)
+
+
+def watch(model: Any, optimizer: Any = None, *, layers: str | Sequence[str] | None = None) -> Watcher:
+    """`Run.watch` of the default run."""
+    return _default().watch(model, optimizer, layers=layers)
 
 
 def event(kind: str, /, **fields: Any) -> None:

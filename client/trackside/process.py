@@ -8,8 +8,8 @@ import threading
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from trackside.ending import flush_timeout, outcome
 from trackside.log import warn
-from trackside.run import flush_timeout, outcome
 from trackside.sender import Sender
 
 if TYPE_CHECKING:

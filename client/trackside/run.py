@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import operator
-import os
 import threading
 from contextlib import suppress
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from trackside.beside import Beside
 from trackside.config import as_json
 from trackside.device import DeviceScalars, is_on_device, local
+from trackside.ending import STATUSES, flush_timeout, outcome
 from trackside.log import warn
 from trackside.packing import writable
 from trackside.phases import Phase, Waits
-from trackside.room import shortage
 from trackside.session import HEAVY, Session
 from trackside.tally import Deferred
 from trackside.wire import Happening, Notice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from trackside.phases import Mark
     from trackside.sender import Sender
     from trackside.stages import Stages
+    from trackside.watcher import Watcher
     from trackside.wire import Device
-
-FLUSH_SECONDS = 365 * 86400.0
-"""The longest wait, which ``inf`` means: of infinity no part can be left for others."""
 
 T = TypeVar("T")
 
@@ -47,7 +45,6 @@ DRAIN_SECONDS = 0.5
 
 _TEXT = (str, bytes, bytearray)
 _NUMBERS = frozenset((float, int))
-STATUSES = ("finished", "stopped", "failed")
 _SEVERITIES = ("info", "warning", "critical")
 TEXT_LENGTH = 4096
 """Of an alert's text, and of an event's kind and fields together, so many characters travel."""
@@ -68,7 +65,8 @@ class Run:
     """
 
     __slots__ = (
-        *("__weakref__", "_device", "_ended", "_lock", "_rows", "_sender", "_session", "_stages", "_thread", "_warned"),
+        *("__weakref__", "_device", "_ended", "_joins", "_lock", "_polled", "_rows", "_sender", "_session", "_stages"),
+        *("_thread", "_warned"),
         *("id", "name", "rank"),
     )
 
@@ -83,6 +81,8 @@ class Run:
         self._rows = session.rows
         self._device: DeviceScalars | None = None
         self._stages: Stages | None = None
+        self._polled: tuple[DeviceScalars | Stages, ...] = ()
+        self._joins: Beside | None = None
         self._ended = ended
         self._thread = threading.get_ident()
 
@@ -128,13 +128,29 @@ class Run:
         """
         return Waits(self._mark, loader)
 
-    def watch(self, model: Any, optimizer: Any = None, *, layers: Any = None) -> None:  # noqa: ARG002
-        """Time what a PyTorch *model* and its *optimizer* do, on the host and on a GPU, and see the GPUs' memory."""
-        if self._sender is None:
-            return
-        from trackside.stages import Stages
+    def watch(self, model: Any, optimizer: Any = None, *, layers: str | Sequence[str] | None = None) -> Watcher:
+        """Measure a PyTorch model where its optimizer steps; the numbers join the next push.
 
-        self._stages = Stages(self, model, optimizer)
+        They are ``grad_norm``, ``param_norm``, ``update_ratio`` (how far a step moves the weights, over their norm, by a
+        sample of them) and an event ``nonfinite_gradients`` with the first layer that has such. Nothing waits for a
+        device and no collective is started; it is done each so many steps that it takes 0.3 % of the time.
+
+        Args:
+            model: A ``torch.nn.Module``, also compiled, or wrapped by DDP or FSDP; it is not kept alive. Of one that is
+                sharded ``grad_norm_local_squared`` is told, of which the daemon makes ``grad_norm``.
+            optimizer: Whose steps count; None for the first one that steps and has parameters of the model.
+            layers: Names of layers, or patterns such as ``"*.attn"``, whose norms are told at each step, as
+                ``grad_norm/LAYER``.
+
+        Returns:
+            A watcher: its ``layers_for(steps)`` tells all layers for a while, its ``stop()`` ends it.
+
+        Raises:
+            TypeError: The model is no ``torch.nn.Module``.
+        """
+        from trackside.watcher import Watcher
+
+        return Watcher(self, model, optimizer, layers)
 
     def event(self, kind: str, /, **fields: Any) -> None:
         """Tell that something happened: ``run.event("checkpoint", path=path)``. It is kept with the run, at this step.
@@ -203,21 +219,46 @@ class Run:
             named = self._merged(values, named)
         if type(step) is not int and step is not None:
             step = self._whole(step)
-        if self._device is not None:
-            self._device.poll()
-        if self._stages is not None:
-            self._stages.poll()
+        for one in self._polled:
+            one.poll()
         place: int | Deferred | None = step
+        beside = self._joins
+        if beside is not None:
+            named, place = _joined(beside, named, step)
         for value in named.values():
             if type(value) is not float and type(value) is not int:
-                named, place = self._numbers(pushed_at, step, named)
+                named, place = self._numbers(pushed_at, place, named)
                 break
         rows = self._rows
         if len(rows) >= ROWS_WAITING or (len(named) > HEAVY and not self._has_room(len(named))):
             self._drop_oldest()
         rows.append((pushed_at, place, named))
+        if beside is not None:
+            beside.say()
+
+    def _beside(self, values: Mapping[str, Any]) -> None:
+        """Have numbers join the next push: what is found out by itself. Of a key that the user pushes his own counts.
+
+        Args:
+            values: Numbers, or tensors of one number on any device, by key. In which step a push without one belongs is
+                for the user's own keys to say.
+        """
+        if self._sender is not None and values:
+            self._made_beside().add(values)
+
+    def _say_beside(self, say: Callable[[], object]) -> None:
+        """Have something said right behind the next push, or at the end."""
+        if self._sender is not None:
+            self._made_beside().after(say)
+
+    def _made_beside(self) -> Beside:
+        with self._lock:
+            self._joins = self._joins or Beside()
+        return self._joins
 
     def _end(self, status: str, cause: str = "", *, provisional: bool = False, timeout: float | None = None) -> None:
+        if self._joins is not None:
+            self._joins.say()
         with self._lock:
             sender, self._sender = self._sender, None
         if sender is not None:
@@ -262,7 +303,7 @@ class Run:
             return named
 
     def _numbers(
-        self, pushed_at: int, step: int | None, named: dict[str, Any]
+        self, pushed_at: int, step: int | Deferred | None, named: dict[str, Any]
     ) -> tuple[dict[str, float], int | Deferred | None]:
         """The numbers that are at hand, and what stands for the step of a push that has others on a device."""
         kept: dict[str, float] = {}
@@ -282,15 +323,27 @@ class Run:
                 self._refuse(1, key, f"{_shown(key)}: a {type(value).__name__} is not a number")
         return kept, self._defer(pushed_at, step, kept, scalars) if scalars else step
 
-    def _defer(self, pushed_at: int, step: int | None, kept: dict[str, float], scalars: dict[str, Any]) -> Deferred:
+    def _defer(
+        self, pushed_at: int, step: int | Deferred | None, kept: dict[str, float], scalars: dict[str, Any]
+    ) -> Deferred:
         """Have the values that are on a device follow in a row of their own."""
-        deferred = Deferred(step, (*kept, *scalars))
+        deferred = step if isinstance(step, Deferred) else Deferred(step, (*kept, *scalars))
         if self._device is None:
             with self._lock:
                 self._device = self._device or DeviceScalars(self._arrived, self._lose, self._session.gpus.append)
+                self._poll_all()
         for key, reason in self._device.defer(pushed_at, deferred, scalars).items():
             self._refuse(1, key, f"{_shown(key)}: {reason}")
         return deferred
+
+    def _time(self, stages: Stages) -> None:
+        """Have the stages of a step hand over at each push what GPUs have told them."""
+        with self._lock:
+            self._stages = stages
+            self._poll_all()
+
+    def _poll_all(self) -> None:
+        self._polled = tuple(one for one in (self._device, self._stages) if one is not None)
 
     def _arrived(self, pushed_at: int, deferred: Deferred, values: dict[str, float]) -> None:
         if len(self._rows) >= ROWS_WAITING or (len(values) > HEAVY and not self._has_room(len(values))):
@@ -355,6 +408,12 @@ class Run:
         self._lock = threading.RLock()
 
 
+def _joined(beside: Beside, named: dict[str, Any], step: int | None) -> tuple[dict[str, Any], int | Deferred | None]:
+    """The user's numbers with those beside them, and their place, which the user's own keys decide."""
+    every = beside.join(named)
+    return every, Deferred(None, tuple(named)) if step is None and len(every) > len(named) else step
+
+
 def _shown(key: object) -> str:
     return writable(key) if isinstance(key, str) else type(key).__name__
 
@@ -371,19 +430,3 @@ def whole(number: Any) -> int:
         if isinstance(number, _TEXT) or not (real := float(number)).is_integer():
             raise
         return int(real)
-
-
-def outcome(kind: type[BaseException] | None, error: BaseException | None) -> tuple[str, str]:
-    """The status and the cause that follow from an exception, or from none."""
-    if kind is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
-        return "finished", ""
-    cause = ": ".join(filter(None, (kind.__name__, shortage(error))))
-    return ("stopped" if issubclass(kind, KeyboardInterrupt) else "failed"), cause
-
-
-def flush_timeout() -> float:
-    """Seconds that the end of a run may take: ``$TRACKSIDE_FLUSH_TIMEOUT``."""
-    try:
-        return min(max(0.0, float(os.environ.get("TRACKSIDE_FLUSH_TIMEOUT", "2"))), FLUSH_SECONDS)
-    except ValueError:
-        return 2.0

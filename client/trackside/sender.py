@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from trackside.wire import Nack
-
 DRAIN_SECONDS = 0.2
 """How often pushes are collected. A push is handed on within this and a little more; a process that is killed by
 SIGKILL or os._exit in between loses what it held."""
@@ -347,18 +345,20 @@ class Sender:
                 session.disconnected()
         elif envelope.kind == "ack":
             session.acknowledged(envelope.number)
-        elif envelope.kind == "stacks?":
-            self._send(encode(Envelope("stacks", session.id, envelope.number), Stacks(stacks())))
-        elif envelope.kind == "ping":
-            self._send(encode(Envelope("pong", session.id, envelope.number)))
         elif envelope.kind == "nack":
             session.rejected(envelope.number)
-            body: Nack = decode_body("nack", frames[2])
-            self._tell(
-                "nack",
-                f"the daemon refused message {envelope.number}: {body.reason}; its values are counted as dropped, and so"
-                " are those of further ones",
-            )
+            refused = f"the daemon refused message {envelope.number}: {decode_body('nack', frames[2]).reason}"
+            self._tell("nack", f"{refused}; its values are counted as dropped, and so are those of further ones")
+        else:
+            self._obey(envelope.kind, session, envelope.number)
+
+    def _obey(self, command: str, session: Session | Leftover, number: int) -> None:
+        if command == "stacks?":
+            self._send(encode(Envelope("stacks", session.id, number), Stacks(stacks())))
+        elif command == "ping":
+            self._send(encode(Envelope("pong", session.id, number)))
+        elif command == "layers?" and isinstance(session, Session):
+            session.ask_layers(number)
 
     def _tell_version(self, reads: str) -> None:
         self._answered_at = self._alone_since = time.monotonic()  # it is no use, but there is one

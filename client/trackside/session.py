@@ -58,6 +58,7 @@ class Session(Outbox):
         overrun: Pushes that were dropped to make room for newer ones.
         heavy_in: Values of heavy rows (`HEAVY`) that pushes have appended; `heavy_out` of those that were drained.
         gpus: UUIDs of those that pushed values have come from, to which a push adds.
+        layers: How often a daemon has asked for the norms of all layers, and for how many steps it did last.
         warnings: What people are to be told once, by what it is about.
     """
 
@@ -88,6 +89,7 @@ class Session(Outbox):
         self.gpus: list[str] = []
         self._gpus_told = 0
         self._described = False
+        self.layers = 0, 0
         self._rooms = Rooms()
 
     @property
@@ -180,6 +182,10 @@ class Session(Outbox):
         self._number += 1
         self._add(Pending(self._number, self._number, encode(Envelope("bye", self.id, self._number), bye)), clock)
         self.ended = True
+
+    def ask_layers(self, steps: int) -> None:
+        """A daemon wants the norms of all layers for so many steps, of whatever model is watched."""
+        self.layers = self.layers[0] + 1, steps
 
     def disconnected(self) -> None:
         """Whoever answers next is told all anew."""

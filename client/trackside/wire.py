@@ -61,10 +61,11 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
 
     Attributes:
         kind: From the client ``hello``, ``batch``, ``skip``, ``beat``, ``bye``, ``stacks``, ``pong``; from the daemon
-            ``welcome``, ``hello?``, ``ack``, ``nack``, ``refused``, and the commands ``stacks?`` and ``ping``.
+            ``welcome``, ``hello?``, ``ack``, ``nack``, ``refused``, and the commands ``stacks?``, ``ping`` and
+            ``layers?``, which is not answered: a client that does not know it passes over it.
         session: 16 random bytes that name one `Run` of one process.
         number: Sequence number of a batch, from 1; of a skip and of an ack the last one it covers; of a command and its
-            answer what tells them from others; else 0.
+            answer what tells them from others; of ``layers?`` for how many steps; else 0.
     """
 
     kind: str
@@ -447,6 +448,7 @@ BODIES: dict[str, type[msgspec.Struct] | None] = {
     "refused": Refused,
     "stacks?": None,
     "ping": None,
+    "layers?": None,
 }
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -15,6 +15,7 @@ from trackside_daemon.alerts.evidence.gathering import Evidence
 from trackside_daemon.alerts.evidence.sources import Sources
 from trackside_daemon.alerts.firing import Firing
 from trackside_daemon.alerts.kept import usable
+from trackside_daemon.alerts.layers import Layers
 from trackside_daemon.alerts.off import Off
 from trackside_daemon.alerts.parts import Stalls
 from trackside_daemon.alerts.silences import Silences
@@ -55,6 +56,7 @@ class Alerting:
         ask: Asks ranks of a run, by its id, for their stacks.
         processes: The processes as of the last tick.
         push: Queues batches for the pipeline.
+        command: Has the ranks of a run, by its id, tell the norms of all layers for so many steps.
 
     Attributes:
         silences: What people are not told of.
@@ -79,6 +81,7 @@ class Alerting:
         ask: Ask,
         processes: Callable[[], Sequence[Process]],
         push: Callable[[Sequence[Batch]], None],
+        command: Callable[[str, int], object],
     ) -> None:
         now = time.time()
         kept, ended = history.firing(now), history.ended(now - GIVE_UP_SECONDS, now)
@@ -100,7 +103,7 @@ class Alerting:
         sources = Sources(state, history.database, ask, processes, lambda: history.writer.written(WRITTEN_SECONDS))
         self._evidence = Evidence(sources, lambda batch: push([batch]))
         self.firing = Firing(fired)
-        self.told = (self._evidence, self._delivery, self.firing)
+        self.told = (self._evidence, self._delivery, self.firing, Layers(command, fired))
 
     def start(self) -> None:
         """Look for evidence, and tell."""

@@ -265,6 +265,7 @@ class Daemon:
             ask=lambda run, ranks: self._ingest.ask("stacks?", run, ranks),
             processes=lambda: self._process.seen,
             push=lambda batches: self._pipeline.push(batches),  # noqa: PLW0108  made later
+            command=lambda run, steps: self._ingest.command("layers?", run, steps),
         )
 
     def _pages(self) -> Any:
@@ -277,7 +278,7 @@ class Daemon:
             sources=[*(one.name for one in self._collectors), *SOURCES],
             ready=self._is_ready,
             status=self._status,
-            history=HistoryPages(self._state, kept, self._ingest.ask),
+            history=HistoryPages(self._state, kept, self._ingest.ask, self._ingest.ask_layers),
             alerts=AlertPages(kept, self._alerting.silences, self._alerting.trial, self._pipeline.push),
             gpu=GpuPages(self._nvml, self._gpu.forget),
             processes=ProcessPages(lambda: self._process.seen),

@@ -116,6 +116,7 @@ class Taken:
     """A numbered message of a session was taken, with the steps that it brought; a bye and a skip bring none.
 
     Attributes:
+        number: The message's; 0 for steps that no message of its own has brought, since they follow from others'.
         shift: Nanoseconds from the client's monotonic clock to Unix time.
         phases: Seconds that the session has spent in each phase so far.
         paused: Those of evaluation and checkpoints that are no part of the steps which have ended.

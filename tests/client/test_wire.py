@@ -154,6 +154,7 @@ FROZEN: dict[str, tuple[int, Any, bytes, bytes]] = {
     "refused": (0, Refused([1]), b"\x93\xa7refused" + SESSION_BYTES + b"\x00", b"\x81\xa5reads\x91\x01"),
     "stacks?": (4, None, b"\x93\xa7stacks?" + SESSION_BYTES + b"\x04", b""),
     "ping": (4, None, b"\x93\xa4ping" + SESSION_BYTES + b"\x04", b""),
+    "layers?": (100, None, b"\x93\xa7layers?" + SESSION_BYTES + b"\x64", b""),
 }
 ABOUT = About(("python", "train.py"), "/home/me", "3.11.7", "Linux 6.1.0 x86_64", {"torch": "2.13.0"}, False)
 ROOM = Room(2**26, 2**25, 2**26 - 1, 300, 1024)

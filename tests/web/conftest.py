@@ -102,6 +102,11 @@ class Site:
         self.asked = kind, run
         return self.speaking
 
+    def ask_layers(self, run: str, steps: int) -> frozenset[int]:
+        """The ranks that are said to have been told."""
+        self.asked = run, str(steps)
+        return self.speaking[0]
+
     def keep(self, *records: Record | Sequence[Record]) -> None:
         """Have the history write records, and wait until it has."""
         for one in records:
@@ -123,7 +128,7 @@ class Site:
             sources=["cpu", "memory", "training"],
             ready=lambda: self.ready,
             status=lambda: {"version": "1"},
-            history=HistoryPages(self.state, kept, self.ask),
+            history=HistoryPages(self.state, kept, self.ask, self.ask_layers),
             alerts=AlertPages(kept, self.silences, self.trial, self.pushed.extend),
             gpu=GpuPages(self.nvml, self._forget),
             processes=ProcessPages(lambda: self.processes),

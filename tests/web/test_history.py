@@ -304,6 +304,19 @@ def test_the_processes_of_a_run_say_where_they_are_and_who_is_silent(site: Site,
     assert (status, message) == (404, "run 'train' has no process that speaks to this daemon now")
 
 
+def test_the_ranks_of_a_run_are_told_to_tell_its_layers(site: Site) -> None:
+    who = kept(site, {"loss": [1.0]})
+    site.speaking = frozenset((1, 0)), []
+    path = f"runs/{who.identity.name}/layers"
+    asked = site.client().ask("POST", f"/api/v1/{path}?steps=7", headers=site.key)
+    assert asked.json() == {"steps": 7, "ranks": [0, 1]}
+    assert site.asked == (who.identity.run, "7")
+    assert refused(site, f"{path}?steps=10001", "POST")[0] == 400
+    site.speaking = frozenset(), []
+    assert refused(site, path, "POST") == (404, "run 'train' has no process that speaks to this daemon now")
+    assert site.asked == (who.identity.run, "100")
+
+
 def test_events_and_alerts_are_told_of_all_or_of_one_run(site: Site, api: Callable[[str], Any]) -> None:
     kept(site, {"loss": [1.0]})
     kept(site, {"loss": [1.0]}, run="id-2", name="other")

@@ -10,8 +10,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside.default import init, opened
+from trackside.ending import outcome
 from trackside.log import warn
-from trackside.run import outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 FILES = 10_000
 """Of so many files of a checkpoint the sizes are summed; a larger one is told without."""
+
+RESTS = "evaluation"
+"""The phase after a training, until the process ends: one in which no step is missed."""
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -89,12 +92,12 @@ class Joined:
             self.end()
         elif self._own and self._run is not None and self not in _resting:
             _resting.append(self)
-            self._run.phase("save").__enter__()
+            self._run.phase(RESTS).__enter__()
 
     def _wake(self) -> None:
         if self in _resting and self._run is not None:
             _resting.remove(self)
-            self._run.phase("save").__exit__()
+            self._run.phase(RESTS).__exit__(None, None, None)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the run, which is this process's alone: what starts processes may pickle who holds this."""

@@ -117,7 +117,7 @@ class TracksideCallback(TrainerCallback):
             self._leave()
             _own.close("finished")
         else:
-            self._run.phase("save").__enter__()
+            self._run.phase("evaluation").__enter__()
 
     def _leave(self) -> None:
         if self._seen is not None:

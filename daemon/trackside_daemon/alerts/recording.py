@@ -35,7 +35,7 @@ def recorded(places: Sequence[str] = PLACE) -> list[Recorded]:
         places: The labels that a run goes beyond.
     """
     place = ", ".join(places)
-    return [*_speed(place), *_phases(place), *_waits(place), *_worth(place), *_gpus(place)]
+    return [*_speed(place), *_phases(place), *_waits(place), *_norms(place), *_worth(place), *_gpus(place)]
 
 
 def attempts(place: str, window: str) -> str:
@@ -128,6 +128,12 @@ def _worth(place: str) -> list[Recorded]:
             f"  {_summed(done, f'{place}, rank')}\n/\n  sum without ({place}, rank) ({peak} and {done})",
         ),
     ]
+
+
+def _norms(place: str) -> list[Recorded]:
+    """Over the parts of all ranks, which are told by different daemons: each's last, so that steps may differ by one."""
+    squared = "trackside_training_grad_norm_local_squared"
+    return [Recorded("run:trackside_training_grad_norm:l2", f"sqrt(sum without ({place}, rank) ({squared}))")]
 
 
 def _gpus(place: str) -> list[Recorded]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Made = Callable[[ThresholdsSection, float], Detector]
 
-_ORDER = ("rate", "gradient", "loss", "evaluation", "duration", "memory")
+_ORDER = ("rate", "part", "gradient", "loss", "evaluation", "duration", "memory")
 """What others are judged by comes first."""
 
 _APART = ("", "duration", "memory")
@@ -39,6 +39,7 @@ LOST_BY_EACH = 0.1
 
 _DETECTORS: dict[str, tuple[Made, ...]] = {
     "rate": (lambda at, _: LearningRate(most=at.learning_rate_most, jump=at.learning_rate_jump_ratio),),
+    "part": (lambda *_: NonFinite(skips=True),),
     "gradient": (
         lambda *_: NonFinite(skips=True),
         lambda at, _: Gradient(times=at.gradient_explosion_ratio, vanished=at.gradient_vanishing_ratio),

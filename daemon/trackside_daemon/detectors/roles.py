@@ -22,6 +22,7 @@ PART = re.compile(r"(^|[/_.])(\d+|(layers?|blocks?|stage|expert|params?|paramete
 """A gradient norm with a number or such a word in its name is of a part of the model, and not the model's."""
 
 ROLES = (
+    ("part", re.compile(r"(grad|param)_norm_local_squared")),
     ("loss", re.compile(r"loss|.*[/_.]loss|loss[/_.].*")),
     ("gradient", re.compile(r"(.*[/_.])?grad(ient)?s?_?norm([/_.].*)?")),
     ("rate", re.compile(r"lr|learning_rate|(.*[/.])(lr|learning_rate)|(lr|learning_rate)[/.-].*")),
@@ -33,8 +34,9 @@ ROLES = (
 
 @lru_cache(maxsize=4096)
 def role(key: str) -> str:
-    """``loss``, ``evaluation``, ``gradient``, ``rate``, ``duration``, ``memory``; empty for none.
+    """``loss``, ``evaluation``, ``gradient``, ``part``, ``rate``, ``duration``, ``memory``; empty for none.
 
+    ``part`` is what a rank tells of its own part: how large it is means nothing, but it should be finite.
     ``evaluation`` are losses that are not compared with those before: of evaluation, and of what learns against another.
     """
     name = key.lower()

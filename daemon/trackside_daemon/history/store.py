@@ -273,9 +273,9 @@ class Store:
         session = self._session(record.session)
         if session is None:
             self.strange.add(record.session)
-        if session is None or record.number <= session.committed:
+        if session is None or (record.number and record.number <= session.committed):
             return False
-        session.committed = record.number
+        session.committed = max(session.committed, record.number)
         if record.phases:
             session.phases = bounded(record.phases)
         self._dirty[record.session] = session

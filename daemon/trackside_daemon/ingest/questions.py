@@ -30,14 +30,16 @@ class Question:
     """Asked of some ranks at once.
 
     Attributes:
-        kind: ``stacks?`` or ``ping``.
+        kind: ``stacks?`` or ``ping``; or ``layers?``, which is a command: nobody answers.
+        number: What a command bears; None for a question.
         run: The run's id.
         ranks: Only these are asked; None for all.
         asked: The ranks that could be asked; None before it was.
     """
 
-    def __init__(self, kind: str, run: str, ranks: frozenset[int] | None = None) -> None:
+    def __init__(self, kind: str, run: str, ranks: frozenset[int] | None = None, number: int | None = None) -> None:
         self.kind = kind
+        self.number = number
         self.run = run
         self.ranks = ranks
         self.asked: frozenset[int] | None = None
@@ -61,7 +63,7 @@ class Question:
         return [self._answers[rank] for rank in sorted(self._answers)]
 
     def _look(self) -> None:
-        if self.asked is not None and self.asked <= self._answers.keys():
+        if self.asked is not None and (self.number is not None or self.asked <= self._answers.keys()):
             self._complete.set()
 
 
@@ -73,7 +75,9 @@ class Questions:
         self._waiting: dict[int, Question] = {}
 
     def number(self, question: Question) -> int:
-        """What the answer to a question will bear."""
+        """What the answer to a question will bear; a command bears its own."""
+        if question.number is not None:
+            return question.number
         self._number += 1
         self._waiting[self._number] = question
         if len(self._waiting) > UNANSWERED:

@@ -204,6 +204,19 @@ class Server:
         self._renounced.append(session)
         self._wake()
 
+    def command(self, kind: str, run: str, number: int) -> Question:
+        """Tell the clients of a run to do something that is not answered. Called from any thread; it waits for nothing."""
+        question = Question(kind, run, number=number)
+        self._questions.append(question)
+        self._wake()
+        return question
+
+    def ask_layers(self, run: str, steps: int) -> frozenset[int]:
+        """Have the ranks of a run, by its id, tell the norms of all layers for some steps; which ranks were told."""
+        question = self.command("layers?", run, steps)
+        question.wait(ANSWER_SECONDS)
+        return question.asked or frozenset()
+
     def ask(self, kind: str, run: str, ranks: frozenset[int] | None = None) -> tuple[frozenset[int], list[Answer]]:
         """Ask the clients of a run, for `ANSWER_SECONDS` at most. Called from any thread but this.
 

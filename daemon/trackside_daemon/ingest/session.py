@@ -39,6 +39,7 @@ class Session:
         over: It had said its bye to a daemon before this one, and has not spoken since but to greet.
         peer: The ROUTER's name for the connection that it spoke on last.
         refused: Why, of the batches that were refused; those that the client may not have heard of.
+        shift: Nanoseconds from its clock to Unix time, as of its last batch.
     """
 
     def __init__(self, id: bytes) -> None:  # noqa: A002  the field's word for it
@@ -55,6 +56,7 @@ class Session:
         self.accepted = self.committed = 0
         self.heard_at = 0.0
         self.refused: dict[int, str] = {}
+        self.shift = 0
 
     def commit(self, number: int) -> None:
         """Everything up to *number* is, here or by a daemon before this one."""

@@ -24,7 +24,7 @@ from trackside_daemon.training.verdict import verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from trackside.wire import Bye, Hello, Identity
+    from trackside.wire import Bye, Hello, Identity, Pushes
     from trackside_daemon.history.recorder import Known
     from trackside_daemon.ingest.questions import Question
     from trackside_daemon.training.run import Process
@@ -340,7 +340,7 @@ class Sessions:
     def _say(self, envelope: Envelope, message: Any, session: Session, now: Moment) -> tuple[list[Batch], list[Record]]:
         """What follows from a message, and what of it belongs into one transaction with its number."""
         if envelope.kind == "batch":
-            behind = shift(message.clock, session.offset)
+            behind = session.shift = shift(message.clock, session.offset)
             batches: list[Batch] = []
             late = session.late
             if late:
@@ -350,7 +350,8 @@ class Sessions:
                 age = now.wall - message.clock.wall / 1e9 - session.offset
                 late = age > LATE_SECONDS
                 batches = self._runs.pushes(session.id, message, now, late=late)
-            return batches, [
+            more = [] if late else self._whole(session, message)
+            return [*batches, *more], [
                 Taken(
                     *(session.id, envelope.number, message.blocks, behind),
                     *(message.totals.phases, message.totals.paused, late),
@@ -370,6 +371,12 @@ class Sessions:
                 end = End(one.state, one.cause, one.ended)
                 batches += self._runs.missed(session.identity, session.attempt, end, now)
         return batches, [taken, *records]
+
+    def _whole(self, session: Session, message: Pushes) -> list[Batch]:
+        """What all ranks have told in parts, now that this is here: as if each had pushed the whole."""
+        batches, made = self._runs.whole(session.id, message)
+        records = [Taken(id_, 0, blocks, one.shift) for id_, blocks in made.items() if (one := self._sessions.get(id_))]
+        return [*batches, *([Batch("ingest", records=records)] if records else [])]
 
     def _end(self, session: Session, bye: Bye) -> Sequence[Record]:
         """How a run ended that `Runs` does not know: it is over a limit, or the word comes late."""

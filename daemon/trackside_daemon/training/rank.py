@@ -12,9 +12,9 @@ from trackside_daemon.training.losses import Losses
 from trackside_daemon.training.totals import summed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from trackside.wire import Beat, Clock, Device, Hello, Histogram, Saves, Totals
+    from trackside.wire import Beat, Block, Clock, Device, Hello, Histogram, Saves, Totals
     from trackside_daemon.alarm import Stands
     from trackside_daemon.metric import Metric
 
@@ -115,6 +115,10 @@ class Rank:
             if times[-1] >= self._told.get(session, times[-1]):
                 samples = self._values(newest) + self._progress(steps[-1], clock, times[-1])
         return samples + self.count(session, totals)
+
+    def learn(self, blocks: Iterable[Block]) -> list[Sample]:
+        """What is known of it by what other ranks have told: the newest of each key."""
+        return self._values({block.keys[0]: block.columns()[2][-1] for block in blocks})
 
     def count(self, session: bytes, totals: Totals) -> list[Sample]:
         """The totals of all the rank's sessions, summed, with one of them renewed."""

@@ -16,6 +16,7 @@ from trackside_daemon.member import Member
 from trackside_daemon.metric import Batch, Sample
 from trackside_daemon.record import ENDED, ENDS, Accounted, Before, Event, Record, Standing
 from trackside_daemon.training import families as f
+from trackside_daemon.training.wholes import Wholes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -122,6 +123,7 @@ class Run:
         until: The same for its marks.
         forgotten: Its ranks' series have been.
         before: What is known of the attempts before it.
+        wholes: What its ranks have told of their own parts.
     """
 
     def __init__(
@@ -141,6 +143,7 @@ class Run:
         self.live_until: float | None = None
         self.until: float | None = None
         self.forgotten = False
+        self.wholes = Wholes(max(1, identity.world))
         self._stalls = stalls
         self._found = False
         self._told = ""

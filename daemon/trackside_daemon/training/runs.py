@@ -22,7 +22,7 @@ from trackside_daemon.training.verdict import is_open, verdict
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside.wire import Beat, Bye, Hello, Identity, Pushes, Totals
+    from trackside.wire import Beat, Block, Bye, Hello, Identity, Pushes, Totals
     from trackside_daemon.alarm import Stands
     from trackside_daemon.member import Member
     from trackside_daemon.metric import Sample
@@ -119,6 +119,12 @@ class Runs:
         samples = known.rank.push(session, pushes.clock, pushes.totals, blocks)
         batches.append(known.speak(samples + known.look(pushes)))
         return batches if known.rank.state == before else [*batches, *known.run.news()]
+
+    def whole(self, session: bytes, pushes: Pushes) -> tuple[list[Batch], dict[bytes, list[Block]]]:
+        """What is known of all ranks once this was pushed: for the page, and by session as if it had pushed it."""
+        known = self._sessions.get(session)
+        made = {} if known is None else known.run.wholes.take(session, known.identity.rank, pushes.blocks)
+        return [one.speak(one.rank.learn(some)) for id_, some in made.items() if (one := self._sessions.get(id_))], made
 
     def skip(self, session: bytes, totals: Totals, now: Moment) -> list[Batch]:
         """The client had to drop batches: only its totals come."""

@@ -40,11 +40,14 @@ if TYPE_CHECKING:
     from trackside_daemon.web.kept import Kept
 
     Ask = Callable[[str, str], tuple[frozenset[int], Sequence["Answer"]]]
+    AskLayers = Callable[[str, int], frozenset[int]]
 
 TYPES = {"csv": "text/csv", "json": "application/json", "jsonl": "application/jsonl"}
 MOST_POINTS = 20_000
 IMPORTS = 4
 """So many files are read at once; others wait, and hold no thread."""
+
+LAYER_STEPS, MOST_LAYER_STEPS = 100, 10_000
 
 IMPORT_BYTES = 16 * 1024**3
 """A larger file is not taken."""
@@ -71,11 +74,13 @@ class HistoryPages:
         state: What is on ``/metrics``.
         kept: The history.
         ask: Asks the clients of a run that live: the ranks that were asked, and what each has answered.
+        ask_layers: Has those that watch a model tell the norms of all layers for so many steps: the ranks that were told.
     """
 
-    def __init__(self, state: State, kept: Kept, ask: Ask) -> None:
+    def __init__(self, state: State, kept: Kept, ask: Ask, ask_layers: AskLayers) -> None:
         self._state = state
         self._ask = ask
+        self._ask_layers = ask_layers
         self._kept = kept
         self._importing = asyncio.Semaphore(IMPORTS)
 
@@ -108,11 +113,20 @@ class HistoryPages:
         """How long a run's processes take to answer."""
         return await self._asked(request, "ping", lambda _: {})
 
+    async def layers(self, request: Request) -> Response:
+        """Have a run that watches its model tell the norms of all layers for some steps."""
+        steps = bounded(request.query_params, "steps", LAYER_STEPS, MOST_LAYER_STEPS)
+        uid = await self._kept.read(lambda connection: _resolve(connection, request))
+        asked = await self._kept.in_thread(lambda: self._ask_layers(uid, steps))
+        if not asked:
+            raise _unheard(request)
+        return as_json({"steps": steps, "ranks": sorted(asked)})
+
     async def _asked(self, request: Request, kind: str, told: Callable[[Any], dict[str, Any]]) -> Response:
         uid = await self._kept.read(lambda connection: _resolve(connection, request))
         asked, answers = await self._kept.in_thread(lambda: self._ask(kind, uid))
         if not asked:
-            raise HTTPException(404, f"run {request.path_params['id']!r} has no process that speaks to this daemon now")
+            raise _unheard(request)
         ranks = [{"rank": one.rank, "seconds": one.seconds, **told(one.body)} for one in answers]
         return as_json({"ranks": ranks, "silent": sorted(asked - {one.rank for one in answers})})
 
@@ -255,6 +269,10 @@ def _merged(kept: list[dict[str, Any]], live: dict[str, Any], wanted: Filter) ->
     everything = not any((wanted.name, wanted.tag, wanted.state, wanted.since, wanted.until, wanted.launch))
     fresh = [run for run in on_page.values() if run["state"] not in ENDED]
     return [*fresh, *kept] if everything else kept
+
+
+def _unheard(request: Request) -> HTTPException:
+    return HTTPException(404, f"run {request.path_params['id']!r} has no process that speaks to this daemon now")
 
 
 def _resolve(connection: Any, request: Request) -> str:

@@ -123,6 +123,14 @@ ENDPOINTS = (
         "POST", "/runs/{id}/pin", "pin", "Keep a run whatever the bounds are, or no longer.", body='{"pinned": true}'
     ),
     Endpoint(
+        "POST",
+        "/runs/{id}/layers",
+        "layers",
+        "Have a run that watches its model tell the gradient norm of each layer for some steps.",
+        ("steps",),
+        "100 steps without steps, 10000 at most. ranks are those that were told; one that watches no model does nothing.",
+    ),
+    Endpoint(
         "GET",
         "/runs/{id}/stacks",
         "stacks",

@@ -1,0 +1,91 @@
+"""A watched model that is sharded over ranks: the daemon has the norm of all of it; and asks for layers when it spikes."""
+
+from __future__ import annotations
+
+import socket
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import DEADLINE, ROOT, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from end_to_end.conftest import Process
+    from processes import Daemon
+
+SHARDED = str(ROOT / "tests" / "end_to_end" / "sharded.py")
+
+SPIKING = """
+import torch, trackside
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+run = trackside.init("spiking")
+watcher = run.watch(model, optimizer)
+batch = torch.ones(2, 4)
+
+def train(step, scale=1.0):
+    optimizer.zero_grad()
+    loss = scale * model(batch).square().mean()
+    loss.backward()
+    optimizer.step()
+    run.push(step=step, loss=float(loss))
+
+for step in range(100):
+    train(step)
+train(100, scale=float("nan"))
+while not run._session.layers[0]:
+    pass
+for step in range(101, 210):
+    train(step)
+run.finish()
+"""
+
+
+def all_points(daemon: Daemon, asked: str, steps: int) -> list[tuple[int, float, float]]:
+    """The points of a series once there are so many."""
+    points: list[tuple[int, float, float]] = daemon.api(asked).json().get("points", [])
+    return points if len(points) == steps else []
+
+
+def test_the_norm_of_gradients_that_are_sharded_is_that_of_clipping(
+    daemon: Daemon, start_training: Callable[..., Process]
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
+    ranks = [start_training(daemon, SHARDED, RANK=str(rank), **place) for rank in range(2)]
+    wanted: dict[int, float] = {}
+    for one in ranks:
+        assert one.stdout is not None
+        while (line := one.stdout.readline()).strip() != "done":
+            assert line, one.communicate()[1]
+            _, step, norm = line.split()
+            assert wanted.setdefault(int(step), float(norm)) == pytest.approx(float(norm))
+    for rank in range(2):
+        asked = f"runs/sharded-1/series?key=grad_norm&points=0&rank={rank}"
+        points = eventually(partial(all_points, daemon, asked, len(wanted)))
+        assert {step: norm for step, _, norm in points} == pytest.approx(wanted, rel=1e-6)
+    page, last = daemon.series(), wanted[max(wanted)]
+    of = [f'{{rank="{rank}",run="sharded"}}' for rank in range(2)]
+    assert [page[f"trackside_training_grad_norm{one}"] for one in of] == pytest.approx([last, last], rel=1e-6)
+    squared = [page[f"trackside_training_grad_norm_local_squared{one}"] for one in of]
+    assert sum(squared) == pytest.approx(last**2, rel=1e-6)
+    for one in ranks:
+        assert one.stdin is not None
+        one.stdin.close()
+    assert [one.wait(DEADLINE) for one in ranks] == [0, 0]
+
+
+def test_when_the_loss_is_not_finite_the_layers_are_told_for_a_hundred_steps(
+    daemon: Daemon, run_training: Callable[..., str]
+) -> None:
+    run_training(daemon, "-c", SPIKING)
+    (event,) = [
+        one for one in daemon.api("events?run=spiking").json()["events"] if one["kind"] == "nonfinite_gradients"
+    ]
+    assert event["fields"]["layer"] == "0"
+    for layer in ("0", "1"):
+        points = daemon.api(f"runs/spiking/series?key=grad_norm/{layer}&points=0").json()["points"]
+        assert [step for step, _, _ in points] == list(range(101, 201))
