@@ -129,11 +129,12 @@ class Run:
         return Waits(self._mark, loader)
 
     def watch(self, model: Any, optimizer: Any = None, *, layers: str | Sequence[str] | None = None) -> Watcher:
-        """Measure a PyTorch model where its optimizer steps; the numbers join the next push.
+        """Measure a PyTorch model, and time its steps; the numbers join the next push.
 
         They are ``grad_norm``, ``param_norm``, ``update_ratio`` (how far a step moves the weights, over their norm, by a
-        sample of them) and an event ``nonfinite_gradients`` with the first layer that has such. Nothing waits for a
-        device and no collective is started; it is done each so many steps that it takes 0.3 % of the time.
+        sample of them) and an event ``nonfinite_gradients`` with the first layer that has such; the phases ``forward``,
+        ``backward`` and ``optimizer``, on a GPU by its own clock too; and how full the GPUs are. Nothing waits for a
+        device and no collective is started; norms are taken each so many steps that they take 0.3 % of the time.
 
         Args:
             model: A ``torch.nn.Module``, also compiled, or wrapped by DDP or FSDP; it is not kept alive. Of one that is

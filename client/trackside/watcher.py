@@ -1,4 +1,4 @@
-"""Watches a model's gradients and weights where its optimizer steps: no hook on a module, no collective, no wait.
+"""Watches a model's gradients and weights where its optimizer steps: no hook on an inner module, no collective, no wait.
 
 Measuring takes time that the training would else have, so that it is done each so many steps that it takes a part of
 the time that is bounded: see `Pace`.
@@ -15,6 +15,7 @@ from trackside.log import warn
 from trackside.norms import Moved, Norms
 from trackside.pace import Pace
 from trackside.parameters import Parameters, UncountableError, of, own_part, spans
+from trackside.stages import Stages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,11 +62,12 @@ class Watcher:
         self._steps = 0
         self._device: DeviceScalars | None = None
         self._timing: tuple[Any, Any, Pace, float] | None = None
+        self._stages: Stages | None = None
         self._handles: list[Any] = []
         try:
             self._parameters = Parameters(model, run.rank)
             if run._sender is not None:  # noqa: SLF001  the same
-                self._attach(optimizer)
+                self._attach(model, optimizer)
         except Exception as error:  # noqa: BLE001  a model of the user's own kind may raise anything
             self._fail(error)
 
@@ -74,7 +76,9 @@ class Watcher:
         self._all_layers = max(0, int(steps))
 
     def stop(self) -> None:
-        """Measure no more; not to be called by a hook of an optimizer."""
+        """Measure and time no more; not to be called by a hook of an optimizer."""
+        if self._stages is not None:
+            self._stages.stop()
         self._end_it()
         _sweep()
 
@@ -83,12 +87,16 @@ class Watcher:
         handles, self._handles = self._handles, []
         _over.extend(handles)
 
-    def _attach(self, optimizer: Any) -> None:
+    def _attach(self, model: Any, optimizer: Any) -> None:
         _sweep()
         hooks = self._pre_hook, self._post_hook
         while (inner := getattr(optimizer, "optimizer", None)) is not None and inner is not optimizer:
             optimizer = inner  # what Accelerate and Lightning have around it
-        if optimizer is not None and hasattr(optimizer, "register_step_post_hook"):
+        has_hooks = hasattr(optimizer, "register_step_post_hook")
+        # Before our own hooks, so that the optimizer's time ends when ours begins.
+        self._stages = Stages(self._run, model, optimizer if has_hooks else None)
+        self._run._time(self._stages)  # noqa: SLF001  its own
+        if has_hooks:
             self._optimizer = weakref.ref(optimizer)
             register = optimizer.register_step_pre_hook, optimizer.register_step_post_hook
         else:

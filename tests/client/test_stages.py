@@ -52,7 +52,7 @@ class Told:
         self.gpu = Gpu()
 
     def watch(self, model: Any, optimizer: Any = None) -> Any:
-        self.run._stages = Stages(self.run, model, optimizer, self.gpu)
+        self.run._time(Stages(self.run, model, optimizer, self.gpu))
         return model
 
     def words(self) -> list[str]:
