@@ -90,7 +90,7 @@ class Phase(ContextDecorator):
         self._tell(monotonic_ns(), self._enter)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
         self._tell(monotonic_ns(), self._leave if kind is None else self._fail)
 
 
