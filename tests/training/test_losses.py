@@ -11,7 +11,8 @@ from speech import WALL, House, Speaker
 from trackside.wire import Device
 from trackside_daemon.commands.show import describe
 from trackside_daemon.history import accounts, reader
-from trackside_daemon.record import Account, Accounted, Before, Opened, lost_in
+from trackside_daemon.ingest.session import shift
+from trackside_daemon.record import Account, Accounted, Before, Opened, Standing, Taken, lost_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -184,6 +185,23 @@ def test_a_daemon_that_is_restarted_goes_on_where_the_one_before_was(records: Pa
     again.after = 150.0
     again.hello(who)
     assert lost(again) == {"restart": 33.0, "stall": 4.0}
+
+
+def test_an_attempt_whose_end_nobody_saw_has_ended_with_its_last_word(records: Path) -> None:
+    who = Speaker()
+    with history(records) as file:
+        file.put([Opened(who.id, who.hello(0.0), "train", 0, WALL)])
+        for number, step in enumerate((3, 7, 5), 1):
+            body = who.pushes({"loss": 1.0}, step=step, after=10.0 * number, phases={"data": 2.0})
+            file.put([Taken(who.id, number, body.blocks, shift(body.clock, 0.0), body.totals.phases)])
+        with file.database.reading() as connection:
+            known = accounts.before(connection, "id-1", 1)
+        assert known == Before({0: {"data": 2.0}}, 7, WALL + 30.0)
+        file.put([Standing("id-1", 0, "lost", "", WALL + 40.0)])
+        file.packed()
+        with file.database.reading() as connection:
+            assert accounts.before(connection, "id-1", 1) == known._replace(ended=WALL + 40.0)
+            assert accounts.before(connection, "id-1", 0) == Before(kept={0: Account()})
 
 
 def test_work_and_peak_are_kept_for_what_is_asked_later() -> None:
