@@ -285,7 +285,7 @@ class Runs:
         goes_on = attempt is not None
         if attempt is None:
             attempt, goes_on = self._next_attempt(identity, before)
-        batches = [] if before is None else [*before.reckon(*now, self._peak), *self._drop(before)]
+        batches = [] if before is None else [*before.reckon(*now, self._peak, last=True), *self._drop(before)]
         known = self._before(identity.run, attempt) if before is None else before.after(now.wall)
         name, evicted = self._name(identity)
         batches += evicted + self._make_room()
