@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -229,6 +230,21 @@ def test_work_and_peak_are_kept_for_what_is_asked_later() -> None:
     house.bye(who)
     house.wait(1)
     assert kept(house)[0] == Account(caught=True, flops=8e16, peak=3e15)  # its own word counts, up to its end
+
+
+def test_numbers_that_make_no_sense_leave_what_is_kept_readable(records: Path) -> None:
+    still = Standstill()
+    still.on = True
+    house, who = House(stalls=still.stalls, peak=lambda *_: inf), Speaker()
+    house.hello(who)
+    house.push(who, {"loss": 1.0}, phases={"data": inf, "eval": nan}, device=Device(flops=inf))
+    for _ in range(12):
+        house.wait(1)
+    with history(records) as file:
+        file.put([Opened(who.id, who.hello(0.0), "train", 0, WALL), *house.records])
+        with file.database.reading() as connection:
+            assert accounts.before(connection, "id-1", 0) == Before(kept={0: Account(stall=11.0, caught=True)})
+            assert "mfu" not in reader.run(connection, "id-1")
 
 
 def test_goodput_and_mfu_are_of_all_ranks_and_attempts() -> None:
