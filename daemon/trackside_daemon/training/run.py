@@ -31,6 +31,9 @@ _ORDER = ("running", "stalled", "starting", *ENDS)
 MARKS_SECONDS = 900.0
 """How long an ended run's state, info and end stay, so that rules see the end."""
 
+TEARDOWN_SECONDS = 30.0
+"""How long the page waits for the exit of a process that atexit has said bye for: interpreter and CUDA are torn down."""
+
 LOST_SECONDS = 300.0
 """How long the series of a run that was lost stay."""
 
