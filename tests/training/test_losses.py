@@ -243,7 +243,7 @@ def test_numbers_that_make_no_sense_leave_what_is_kept_readable(records: Path) -
     with history(records) as file:
         file.put([Opened(who.id, who.hello(0.0), "train", 0, WALL), *house.records])
         with file.database.reading() as connection:
-            assert accounts.before(connection, "id-1", 0) == Before(kept={0: Account(stall=11.0, caught=True)})
+            assert accounts.before(connection, "id-1", 0) == Before(kept={0: Account(stall=10.0, caught=True)})
             assert "mfu" not in reader.run(connection, "id-1")
 
 
