@@ -24,6 +24,7 @@ _PARAMETERS = {
     "firing": ("boolean", "true: only those of this machine that fire now."),
     "evidence": ("boolean", "false: without their evidence, which may be long."),
     "limit": ("integer", "At most so many, the newest."),
+    "steps": ("integer", "For so many steps."),
     "key": (
         "string",
         "A pushed key, or a GPU or host series as /metrics writes it, or its family; may be repeated on /series and /export.",
