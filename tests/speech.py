@@ -14,7 +14,8 @@ from trackside.wire import Beat, Block, Bye, Clock, Envelope, Hello, Pushes, Ski
 from trackside_daemon.record import Before
 from trackside_daemon.state import State
 from trackside_daemon.training.bounds import Limits
-from trackside_daemon.training.runs import Moment, Runs
+from trackside_daemon.training.moment import Moment
+from trackside_daemon.training.runs import Runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

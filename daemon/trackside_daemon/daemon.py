@@ -47,8 +47,9 @@ from trackside_daemon.signals import SIGNALS, hold
 from trackside_daemon.state import State
 from trackside_daemon.training.bounds import Limits
 from trackside_daemon.training.liveness import Liveness
+from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.rank import End
-from trackside_daemon.training.runs import Moment, Runs
+from trackside_daemon.training.runs import Runs
 from trackside_daemon.training.verdict import UNKNOWN
 from trackside_daemon.web.address import unsafe, write_down, written
 from trackside_daemon.web.alerts import AlertPages

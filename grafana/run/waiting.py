@@ -62,11 +62,10 @@ def _data() -> list[object]:
         ),
         spread(
             "Wait for an epoch's first batch",
-            "How long each rank waited for the first batch of an epoch, the start of the workers included; where there is no "
-            "point, no epoch began. persistent_workers=True of the DataLoader makes all but the first one short.",
+            "How long each rank waited for the first batch of an epoch, the start of the workers included: the mean of all so "
+            "far. persistent_workers=True of the DataLoader makes all but the first one short.",
             "s",
-            f"sum by (rank) (rate({FIRST}_sum{{RANK}}[$__rate_interval]))"
-            f" / (sum by (rank) (rate({FIRST}_count{{RANK}}[$__rate_interval])) > 0)",
+            f"sum by (rank) ({FIRST}_sum{{RANK}}) / (sum by (rank) ({FIRST}_count{{RANK}}) > 0)",
             "rank {{rank}}",
             least=0,
             width=6,

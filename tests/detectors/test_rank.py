@@ -99,6 +99,21 @@ def test_the_norm_of_a_layer_is_not_that_of_the_model() -> None:
     assert every.context.gradients[50] == 1.0
 
 
+@pytest.mark.parametrize(
+    ("keys", "alarmed"),
+    [
+        (["grad_norm/head", "grad_norm"], {"grad_norm"}),
+        (["grad_norm/head", "grad_norm_local_squared"], {"grad_norm_local_squared"}),
+        (["grad_norm/discriminator", "grad_norm/generator"], {"grad_norm/discriminator", "grad_norm/generator"}),
+    ],
+)
+def test_layers_that_are_told_beside_the_norm_are_not_watched(keys: list[str], alarmed: set[str]) -> None:
+    every = RankDetectors()
+    values = [1.0] * 50 + [math.nan] * 50
+    columns = {key: Column(range(100), [0.0] * 100, values) for key in keys}
+    assert {key for key, _ in every.take(columns)} == alarmed
+
+
 def test_a_step_may_be_pushed_in_parts_and_the_norm_is_known_when_its_loss_comes() -> None:
     every = RankDetectors()
     for step in range(30):

@@ -69,6 +69,12 @@ def test_its_gradients_are_those_of_any_other(key: str) -> None:
     assert role(key) == "gradient"
 
 
-@pytest.mark.parametrize("key", ["entropy", "value", "reward", "accuracy", "layer.3/grad_norm", "colors", "glossary"])
+UNKNOWN = (
+    *("entropy", "value", "reward", "accuracy", "layer.3/grad_norm", "colors", "glossary"),
+    *("grad_norm/layers.3", "grad_norm_local_squared/head"),
+)
+
+
+@pytest.mark.parametrize("key", UNKNOWN)
 def test_what_is_not_known_has_no_role(key: str) -> None:
     assert role(key) == ""

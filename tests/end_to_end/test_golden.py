@@ -56,7 +56,8 @@ from trackside_daemon.sampler import Sampler
 from trackside_daemon.state import State
 from trackside_daemon.training.bounds import Limits
 from trackside_daemon.training.liveness import Liveness
-from trackside_daemon.training.runs import Moment, Runs
+from trackside_daemon.training.moment import Moment
+from trackside_daemon.training.runs import Runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

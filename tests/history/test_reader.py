@@ -12,7 +12,7 @@ import pytest
 from history.builders import SECOND, WALL, block, session_id
 
 from trackside.wire import About
-from trackside_daemon.history import reader
+from trackside_daemon.history import attempts, reader
 from trackside_daemon.history.files.export import count
 from trackside_daemon.history.reader import Filter, UnknownRunError
 
@@ -122,10 +122,10 @@ def test_series_are_of_the_lowest_rank_unless_asked(three: Bench) -> None:
 
 def test_the_last_attempt_and_its_processes_are_told(three: Bench) -> None:
     with three.database.reading() as connection:
-        assert reader.last_attempt(connection, "aa1") == (0, 1_700_000_005.0)
-        assert reader.last_attempt(connection, "b") == (0, None)
-        assert reader.last_attempt(connection, "zzz") is None
-        assert sorted(one.run for _, one in reader.unended(connection)) == ["aa2", "b", "b"]
+        assert attempts.last_attempt(connection, "aa1") == (0, 1_700_000_005.0)
+        assert attempts.last_attempt(connection, "b") == (0, None)
+        assert attempts.last_attempt(connection, "zzz") is None
+        assert sorted(one.run for _, one in attempts.unended(connection)) == ["aa2", "b", "b"]
         assert reader.session(connection, b"?" * 16) is None
         with pytest.raises(UnknownRunError):
             reader.run(connection, "zzz")
@@ -145,7 +145,7 @@ def test_what_is_told_of_many_fresh_series_costs_no_more_than_they_are(bench: Be
             work(connection)
         return time.thread_time() - begun
 
-    for told in (reader.run, lambda connection, run: reader.last_time(connection, run, 0), counted):
+    for told in (reader.run, lambda connection, run: attempts.last_time(connection, run, 0), counted):
         few, many = (
             min(seconds(lambda connection, told=told, run=run: told(connection, run)) for _ in range(3))  # type: ignore[misc]
             for run in ("few", "many")
@@ -166,7 +166,7 @@ def counted(connection: sqlite3.Connection, run: str) -> None:
 def test_the_last_time_is_that_of_the_newest_push_packed_or_not(three: Bench) -> None:
     def last() -> float:
         with three.database.reading() as connection:
-            return reader.last_time(connection, "b", 0)
+            return attempts.last_time(connection, "b", 0)
 
     assert last() == WALL + 20.0
     three.send(session_id(3), block(["a"], [1, 2], [1.0, 2.0], [50 * SECOND, 40 * SECOND]))

@@ -11,13 +11,17 @@ import stat
 import subprocess
 import sys
 import time
+from math import inf, nan
 from typing import TYPE_CHECKING
 
 import pytest
 from history.builders import MORE, Bench, block, check_tables, read, session_id
 
-from trackside_daemon.history import reader, schema
+from trackside_daemon.history import accounts, reader, schema
+from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.database import FILE, Database
+from trackside_daemon.history.series import EVERYTHING
+from trackside_daemon.record import Account, Accounted, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +62,30 @@ def test_an_older_file_is_copied_and_changed(old: Path, place: Path) -> None:
     assert stat.S_IMODE((place / COPY).stat().st_mode) == 0o600
     Database(place, migrations=MORE).close()
     assert not list(place.glob("*.unfinished"))
+
+
+def test_a_file_from_before_accounts_and_what_is_not_finite_is_read_and_goes_on(place: Path) -> None:
+    bench = Bench(place)
+    bench.open(session_id(1))
+    bench.send(session_id(1), block(["a"], range(BLOCK + 9), [nan, *([0.5] * (BLOCK + 8))]))
+    bench.pack(1)
+    bench.apply(Taken(session_id(1), 2, phases={"data": 5.0}))
+    bench.connection.execute("DROP TABLE nonfinite")
+    bench.connection.execute("ALTER TABLE stream DROP COLUMN account")
+    bench.connection.execute("DELETE FROM migration WHERE number > 3")
+    bench.reopen()
+    assert version(place / FILE) == NOW
+    assert bench.chart(1, "a", EVERYTHING, 10).nonfinite == ()  # nobody has counted them
+    bench.numbers[session_id(1)] = 2
+    bench.send(session_id(1), block(["a"], range(BLOCK + 9, BLOCK + 20), [inf] * 11))
+    bench.apply(Accounted("run", 0, 0, Account(stall=2.0)))
+    bench.end()
+    bench.pack()
+    bench.check()
+    assert sum(bench.chart(1, "a", EVERYTHING, 10).nonfinite) == 11
+    (one,) = accounts.spent(bench.connection, 1)
+    assert one.lost == {"data": 5.0, "stall": 2.0}
+    bench.close()
 
 
 def test_a_step_that_fails_leaves_nothing_of_itself(old: Path, place: Path) -> None:

@@ -21,7 +21,7 @@ from trackside_daemon.history.database import Database
 from trackside_daemon.history.queue import QUEUE_ITEMS
 from trackside_daemon.history.trimming import Bounds
 from trackside_daemon.history.writer import Writer
-from trackside_daemon.record import Alert, Event, Sampled, Standing, Taken
+from trackside_daemon.record import Account, Accounted, Alert, Event, Sampled, Standing, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,10 +206,12 @@ def test_a_record_that_no_table_takes_costs_only_itself(house: House, caplog: py
     assert len([one for one in caplog.records if "cannot be written" in one.getMessage()]) == 2
 
 
-def test_what_was_sampled_gives_way_when_there_is_no_room(house: House) -> None:
+def test_what_was_sampled_or_reckoned_gives_way_when_there_is_no_room(house: House) -> None:
     for _ in range(QUEUE_ITEMS + 50):
         house.writer.put([Sampled(float(WALL), {"x": 1.0})])
     assert not house.writer.has_room()
+    house.writer.put([Accounted("run", 0, 0, Account(stall=1.0))])
+    assert len(house.writer._queue) == QUEUE_ITEMS
     house.put(1, 1.0)
     house.writer.start()
     eventually(lambda: house.acknowledged == [1])

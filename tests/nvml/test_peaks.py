@@ -20,7 +20,9 @@ NAMES = {
     "NVIDIA H100 PCIe": 756.5e12,
     "NVIDIA H100 NVL": 835.5e12,
     "NVIDIA H200": 989.5e12,
+    "NVIDIA H200 NVL": 835.5e12,
     "NVIDIA H20": 148e12,
+    "NVIDIA GH200 480GB": 989.5e12,
     "NVIDIA B200": 2250e12,
     "NVIDIA GB200": 2500e12,
     "NVIDIA L4": 121e12,
@@ -40,7 +42,13 @@ def test_a_board_is_found_by_its_name_alone(name: str) -> None:
     assert sum(one.name.fullmatch(bare) is not None for one in PEAKS) == 1
 
 
-@pytest.mark.parametrize("name", ["", "NVIDIA A10G", "NVIDIA GeForce RTX 3090 Ti", "NVIDIA L40G", "NVIDIA H100"])
+OTHERS = (
+    *("", "NVIDIA A10G", "NVIDIA GeForce RTX 3090 Ti", "NVIDIA L40G", "NVIDIA H100", "NVIDIA H20-3e"),
+    *("NVIDIA A100-SXM-64GB", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA H100 64GB HBM2", "NVIDIA GB300"),
+)
+
+
+@pytest.mark.parametrize("name", OTHERS)
 def test_of_others_nothing_is_guessed(name: str) -> None:
     assert peak_flops(name) is None
 

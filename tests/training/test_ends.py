@@ -9,8 +9,7 @@ import pytest
 from speech import WALL, House, Speaker
 
 from trackside_daemon.record import Event, Standing
-from trackside_daemon.training.run import process_of
-from trackside_daemon.training.runs import TEARDOWN_SECONDS
+from trackside_daemon.training.run import TEARDOWN_SECONDS, process_of
 from trackside_daemon.training.verdict import Exit
 
 if TYPE_CHECKING:

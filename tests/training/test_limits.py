@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from speech import House, Speaker
 
+from trackside.wire import Device, Memory
+from trackside_daemon.record import PHASES
 from trackside_daemon.training import rank
 
 if TYPE_CHECKING:
@@ -198,3 +200,19 @@ def test_a_key_without_a_series_has_no_nonfinite_counter_either() -> None:
     house.push(who, {"a": float("nan"), "b": float("nan")}, nonfinite={"a": 1, "b": 1})
     assert house.get("nonfinite_total", "train", "0", "a") == 1.0
     assert house.get("nonfinite_total", "train", "0", "b") is None
+
+
+def test_phases_and_devices_are_bounded_over_all_sessions_of_a_rank() -> None:
+    house = House()
+    house.hello(Speaker(rank=1))
+    for number in range(4):
+        who, other = Speaker(), Speaker()
+        for one in (who, other):  # two at once, and when they have ended the next two
+            house.hello(one)
+            names = [f"{number}/{one.id.hex()}/{place}" for place in range(PHASES)]
+            memory = dict.fromkeys(names, Memory(1))
+            house.push(one, {"loss": 1.0}, phases=dict.fromkeys(names, 1.0), device=Device(memory=memory))
+        for one in (who, other):
+            house.bye(one)
+    shown = [one.family for one in house.page()]
+    assert shown.count("phase_seconds_total") == shown.count("device_memory_allocated_bytes") == PHASES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +12,8 @@ from speech import WALL, House, Speaker
 from trackside.wire import Device
 from trackside_daemon.commands.show import describe
 from trackside_daemon.history import accounts, reader
-from trackside_daemon.record import Account, Accounted, Before, Opened, lost_in
+from trackside_daemon.ingest.session import shift
+from trackside_daemon.record import Account, Accounted, Before, Opened, Standing, Taken, lost_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,14 +81,28 @@ def test_what_is_on_the_page_was_kept_before() -> None:
     house, who = House(stalls=still.stalls), Speaker()
     house.hello(who)
     house.push(who, {"loss": 1.0})
-    shown = []
+    shown, told = [], [0.0] * 10
     for _ in range(35):
-        before = kept(house).get(0, Account()).stall
         house.wait(1)
         shown.append(lost(house).get("stall", 0.0))
-        assert shown[-1] <= before
+        told.append(kept(house).get(0, Account()).stall)
+        assert shown[-1] <= told[-11]
     assert shown == sorted(shown)
     assert 0 < shown[-1] < 35
+
+
+def test_of_an_attempt_that_is_given_up_for_the_next_all_is_kept() -> None:
+    still = Standstill()
+    still.on = True
+    house, who, again = House(stalls=still.stalls), Speaker(), Speaker(attempt=1)
+    house.hello(who)
+    house.push(who, {"loss": 1.0}, device=Device(flops=1e15))
+    for _ in range(6):
+        house.wait(1)
+    house.push(who, {"loss": 1.0}, step=2, device=Device(flops=2e15))
+    house.hello(again)
+    assert lost(house) == {"stall": 5.0}
+    assert kept(house)[0] == Account(stall=5.0, caught=True, flops=2e15)
 
 
 def crashed(house: House, *, steps: int = 5) -> Speaker:
@@ -116,7 +132,8 @@ def test_a_restart_lasts_from_the_end_to_the_first_step_beyond_and_phases_are_no
     house.after = 175.0
     house.wait(0)
     house.push(again, {"loss": 1.0}, step=7, phases={"data": 7.0})
-    house.wait(1)
+    for _ in range(12):
+        house.wait(1)
     assert lost(house) == {"data": 9.0, "restart": 170.0 - 100.0 - 6.0}
     assert kept(house)[0] == Account(restart=64.0, caught=True)
 
@@ -186,6 +203,23 @@ def test_a_daemon_that_is_restarted_goes_on_where_the_one_before_was(records: Pa
     assert lost(again) == {"restart": 33.0, "stall": 4.0}
 
 
+def test_an_attempt_whose_end_nobody_saw_has_ended_with_its_last_word(records: Path) -> None:
+    who = Speaker()
+    with history(records) as file:
+        file.put([Opened(who.id, who.hello(0.0), "train", 0, WALL)])
+        for number, step in enumerate((3, 7, 5), 1):
+            body = who.pushes({"loss": 1.0}, step=step, after=10.0 * number, phases={"data": 2.0})
+            file.put([Taken(who.id, number, body.blocks, shift(body.clock, 0.0), body.totals.phases)])
+        with file.database.reading() as connection:
+            known = accounts.before(connection, "id-1", 1)
+        assert known == Before({0: {"data": 2.0}}, 7, WALL + 30.0)
+        file.put([Standing("id-1", 0, "lost", "", WALL + 40.0)])
+        file.packed()
+        with file.database.reading() as connection:
+            assert accounts.before(connection, "id-1", 1) == known._replace(ended=WALL + 40.0)
+            assert accounts.before(connection, "id-1", 0) == Before(kept={0: Account()})
+
+
 def test_work_and_peak_are_kept_for_what_is_asked_later() -> None:
     house, who = House(peak=lambda run, rank: 1e15 if (run, rank) == ("train", 0) else None), Speaker()
     house.hello(who)
@@ -196,6 +230,21 @@ def test_work_and_peak_are_kept_for_what_is_asked_later() -> None:
     house.bye(who)
     house.wait(1)
     assert kept(house)[0] == Account(caught=True, flops=8e16, peak=3e15)  # its own word counts, up to its end
+
+
+def test_numbers_that_make_no_sense_leave_what_is_kept_readable(records: Path) -> None:
+    still = Standstill()
+    still.on = True
+    house, who = House(stalls=still.stalls, peak=lambda *_: inf), Speaker()
+    house.hello(who)
+    house.push(who, {"loss": 1.0}, phases={"data": inf, "eval": nan}, device=Device(flops=inf))
+    for _ in range(12):
+        house.wait(1)
+    with history(records) as file:
+        file.put([Opened(who.id, who.hello(0.0), "train", 0, WALL), *house.records])
+        with file.database.reading() as connection:
+            assert accounts.before(connection, "id-1", 0) == Before(kept={0: Account(stall=10.0, caught=True)})
+            assert "mfu" not in reader.run(connection, "id-1")
 
 
 def test_goodput_and_mfu_are_of_all_ranks_and_attempts() -> None:

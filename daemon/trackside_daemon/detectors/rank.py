@@ -67,6 +67,9 @@ ALERTS = tuple(
 )
 """All that can be found, by name."""
 
+SHARDED, WHOLE = "grad_norm_local_squared", "grad_norm"
+"""Of a rank that tells the one, the other comes later, when all ranks have told theirs."""
+
 RAISED = 1.1
 """A learning rate that rises by more at once is raised, and the loss may jump with it."""
 
@@ -103,7 +106,7 @@ class RankDetectors:
 
     def take(self, columns: Mapping[str, Column]) -> Iterator[Found]:
         """What is found in samples that were pushed together, by key; keys without a role are passed over."""
-        watched = {key: columns[key] for key in sorted(filter(role, columns), key=lambda key: _ORDER.index(role(key)))}
+        watched = {key: columns[key] for key in sorted(filter(role, columns), key=_place)}
         for start, piece in _pieces(watched):
             for key, finding in self._take(piece):
                 yield Found(key, finding if not start else finding._replace(at=finding.at + start))
@@ -112,6 +115,10 @@ class RankDetectors:
         """Where the steps only rise, so that what is known of a step is of that step."""
         self._forget_old(watched)
         for key, column in watched.items():
+            if key == SHARDED:
+                self._is_total(WHOLE)
+            if self._is_layer(key):
+                continue
             if role(key) == "rate" and self._is_total(key):
                 self._note_rate(column)
             elif role(key) == "gradient" and self._is_total(key):
@@ -132,6 +139,11 @@ class RankDetectors:
             else:
                 self.context.learning_rate = None
         return self._total[role(key)] == key
+
+    def _is_layer(self, key: str) -> bool:
+        """``grad_norm/LAYER`` beside ``grad_norm``: of one layer, as a watched model tells it for some steps."""
+        whole = self._total.get("gradient")
+        return whole is not None and role(key) == "gradient" and key.startswith(f"{whole}/")
 
     def _note_rate(self, column: Column) -> None:
         context = self.context
@@ -169,6 +181,11 @@ class RankDetectors:
             for step in list(islice(by_step, max(0, len(by_step) - KEPT))):
                 del by_step[step]
         del context.rates_raised[:-KEPT]
+
+
+def _place(key: str) -> tuple[int, int]:
+    """What others are judged by comes first, and of a role the key of the whole model."""
+    return _ORDER.index(role(key)), len(key)
 
 
 def _pieces(columns: Mapping[str, Column]) -> Iterator[tuple[int, Mapping[str, Column]]]:

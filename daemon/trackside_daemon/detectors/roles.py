@@ -18,8 +18,10 @@ OPPOSED = re.compile(
 the best of runs. ``loss_value`` is what some call the only loss that they have.
 """
 
-PART = re.compile(r"(^|[/_.])(\d+|(layers?|blocks?|stage|expert|params?|parameters?|h)\d*)([/_.]|$)")
-"""A gradient norm with a number or such a word in its name is of a part of the model, and not the model's."""
+PART = re.compile(r"(^|[/_.])(\d+|(layers?|blocks?|stage|expert|params?|parameters?|h)\d*)([/_.]|$)|_local_squared/")
+"""A gradient norm with a number or such a word in its name is of a part of the model, and not the model's; so are those of
+layers of which ranks have their own parts.
+"""
 
 ROLES = (
     ("part", re.compile(r"(grad|param)_norm_local_squared")),

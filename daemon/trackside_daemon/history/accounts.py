@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from trackside_daemon.history.summary import metrics
+from trackside_daemon.history.attempts import highest, last_time
 from trackside_daemon.record import Account, Before, lost_in
 
 if TYPE_CHECKING:
@@ -57,21 +57,24 @@ def spent(connection: sqlite3.Connection, run: int) -> list[Spent]:
 
 
 def before(connection: sqlite3.Connection, uid: str, attempt: int) -> Before:
-    """What is known of a run before an attempt, and of that one what was kept."""
+    """What is known of a run before an attempt, and of that one what was kept.
+
+    An attempt whose end nobody saw, as when the machine went down, has ended when something was last heard of it.
+    """
     row = connection.execute("SELECT id FROM run WHERE uid = ? AND NOT deleted", (uid,)).fetchone()
     if row is None:
         return Before()
-    (ended,) = connection.execute(
-        "SELECT max(ended) FROM attempt WHERE run = ? AND number < ?", (row[0], attempt)
-    ).fetchone()
     every = spent(connection, row[0])
     kept = {one.rank: one.account for one in every if one.attempt == attempt}
     earlier = [one for one in every if one.attempt < attempt]
     if not earlier:
         return Before(kept=kept)
-    steps = (one["last_step"] for one in metrics(connection, row[0]) if one["attempt"] < attempt)
-    step = max((step for step in steps if step is not None), default=None)
-    return Before({one.rank: _lost(earlier, one.rank) for one in earlier}, step, ended, kept)
+    last = max(one.attempt for one in earlier)
+    (ended,) = connection.execute("SELECT ended FROM attempt WHERE run = ? AND number = ?", (row[0], last)).fetchone()
+    ended = last_time(connection, uid, last) if ended is None else ended
+    return Before(
+        {one.rank: _lost(earlier, one.rank) for one in earlier}, highest(connection, row[0], last), ended, kept
+    )
 
 
 def summed_up(every: Iterable[Spent], attempts: Iterable[Mapping[str, Any]], now: float) -> dict[str, Any]:
@@ -112,4 +115,7 @@ def _lost(every: Iterable[Spent], rank: int | None = None) -> dict[str, float]:
 
 
 def _account(text: str) -> Account:
-    return msgspec.json.decode(text, type=Account) if text else Account()
+    try:
+        return msgspec.json.decode(text, type=Account) if text else Account()
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"a damaged account: {error}") from error

@@ -183,7 +183,8 @@ def _read_cells(connection: sqlite3.Connection, first: int, last: int, window: W
     low, high = window.bounds
     found = connection.execute(
         f"SELECT block.cells, axis.cells, nonfinite.cells, axis, {by}_min, {by}_max FROM block "  # noqa: S608
-        f"JOIN axis ON axis.id = block.axis LEFT JOIN nonfinite ON nonfinite.id = block.id WHERE block.id BETWEEN ? AND ? AND {by}_max >= ? AND {by}_min <= ?",
+        "JOIN axis ON axis.id = block.axis LEFT JOIN nonfinite ON nonfinite.id = block.id "
+        f"WHERE block.id BETWEEN ? AND ? AND {by}_max >= ? AND {by}_min <= ?",
         (first, last, low, high),
     ).fetchall()
     parts: list[_Columns] = []
@@ -262,7 +263,8 @@ def _read_samples(connection: sqlite3.Connection, first: int, last: int, window:
     low, high = window.bounds
     found = connection.execute(
         f"SELECT block.data, axis.data, block.cells, axis.cells, nonfinite.cells, {by}_min, {by}_max FROM block "  # noqa: S608
-        f"JOIN axis ON axis.id = block.axis LEFT JOIN nonfinite ON nonfinite.id = block.id WHERE block.id BETWEEN ? AND ? AND {by}_max >= ? AND {by}_min <= ?",
+        "JOIN axis ON axis.id = block.axis LEFT JOIN nonfinite ON nonfinite.id = block.id "
+        f"WHERE block.id BETWEEN ? AND ? AND {by}_max >= ? AND {by}_min <= ?",
         (first, last, low, high),
     )
     parts, trimmed = [], False

@@ -7,7 +7,7 @@ from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from trackside_daemon.record import Event, Opened, Sampled, Taken
+from trackside_daemon.record import Accounted, Event, Opened, Sampled, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,10 +63,10 @@ class Queue:
         return len(self._items) < QUEUE_ITEMS and self._size < QUEUE_BYTES
 
     def put(self, records: Sequence[Record], receipt: Any) -> None:
-        """Queue what belongs into one transaction. When there is no room, what was merely sampled is left out."""
+        """Queue what belongs into one transaction. When there is no room, what was merely sampled or reckoned is left out."""
         item = Item(records, receipt, sum(map(_size, records)))
         with self._changed:
-            if receipt is None and not self.has_room and all(isinstance(record, Sampled) for record in records):
+            if receipt is None and not self.has_room and all(isinstance(one, Sampled | Accounted) for one in records):
                 return
             self._items.append(item)
             self._put += 1

@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from trackside_daemon.history import accounts, reader
+from trackside_daemon.history import accounts, attempts, reader
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.files.jsonl import JsonLines
 from trackside_daemon.history.place import Lock, UnreadableError, network_file_system
@@ -150,7 +150,7 @@ class Recorder:
             UnreadableError: Nobody can tell at the moment.
         """
         latest = self._latest.get(run)
-        found = self._look(lambda connection: reader.last_attempt(connection, run)) if latest is None else latest
+        found = self._look(lambda connection: attempts.last_attempt(connection, run)) if latest is None else latest
         if found is None:
             return None
         return found[0], 0.0 if found[1] is None and (run, found[0]) in self._abandoned else found[1]
@@ -224,15 +224,15 @@ class Recorder:
         self, connection: sqlite3.Connection, is_gone: Callable[[Identity], bool], left: Container[bytes]
     ) -> dict[tuple[str, int], tuple[list[Identity], float]]:
         """Such attempts, their processes, and when something was last heard of them."""
-        attempts: dict[tuple[str, int], list[Identity]] = {}
+        found: dict[tuple[str, int], list[Identity]] = {}
         waits = set(self._live | self._abandoned)
-        for session, process in reader.unended(connection):
-            attempts.setdefault((process.run, process.attempt), []).append(process)
+        for session, process in attempts.unended(connection):
+            found.setdefault((process.run, process.attempt), []).append(process)
             if session in left:
                 waits.add((process.run, process.attempt))
         return {
-            key: (processes, reader.last_time(connection, *key))
-            for key, processes in attempts.items()
+            key: (processes, attempts.last_time(connection, *key))
+            for key, processes in found.items()
             if key not in waits and all(map(is_gone, processes))
         }
 

@@ -117,6 +117,10 @@ class Tail:
         """The latest of its times, in microseconds."""
         return max((time for _, part in self._rows.parts for time in part.times), default=None)
 
+    def highest(self) -> int | None:
+        """The highest of its steps."""
+        return max((step for _, part in self._rows.parts for step in part.steps), default=None)
+
 
 def find(connection: sqlite3.Connection, stream: int, tail: Tail, keys: Sequence[str] | None = None) -> list[Series]:
     """The series of a stream, in the order in which they began; only those of *keys* when given."""

@@ -243,14 +243,9 @@ class Store:
         hello, identity = record.hello, record.hello.identity
         said = hello.about
         shm = None if hello.room is None else hello.room.shm_size
-        texts = {
-            **{name: getattr(identity, name) for name in ("host", "framework", "job_id", "git_commit")},
-            **(
-                {}
-                if said is None
-                else {name: getattr(said, name) for name in ("directory", "python", "platform", "launch")}
-            ),
-        }
+        texts = {name: getattr(identity, name) for name in ("host", "framework", "job_id", "git_commit")}
+        if said is not None:
+            texts |= {name: getattr(said, name) for name in ("directory", "python", "platform", "launch")}
         return {
             "rank": identity.rank,
             "world_size": identity.world,

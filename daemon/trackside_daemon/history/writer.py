@@ -125,7 +125,7 @@ class Writer:
         self._queue.close()
 
     def put(self, records: Sequence[Record], receipt: Any = None) -> None:
-        """Queue what belongs into one transaction. When there is no room, what was merely sampled is left out."""
+        """Queue what belongs into one transaction. When there is no room, what was merely sampled or reckoned is left out."""
         self._queue.put(records, receipt)
 
     def has_room(self) -> bool:

@@ -27,7 +27,7 @@ from trackside_daemon.ingest.endpoint import (
 from trackside_daemon.ingest.keyring import Keyring
 from trackside_daemon.ingest.questions import Question
 from trackside_daemon.ingest.watch import RETRY_SECONDS, Watch
-from trackside_daemon.training.runs import Moment
+from trackside_daemon.training.moment import Moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from trackside.wire import Bye, Hello, Identity, Pushes
     from trackside_daemon.history.recorder import Known
     from trackside_daemon.ingest.questions import Question
+    from trackside_daemon.training.moment import Moment
     from trackside_daemon.training.run import Process
-    from trackside_daemon.training.runs import Moment, Runs
+    from trackside_daemon.training.runs import Runs
     from trackside_daemon.training.verdict import Exit
 
 MESSAGES = Metric("trackside_ingest_messages_total", "counter", "Messages taken from clients.", ("kind",))
@@ -342,8 +343,7 @@ class Sessions:
         if envelope.kind == "batch":
             behind = session.shift = shift(message.clock, session.offset)
             batches: list[Batch] = []
-            late = session.late
-            if late:
+            if late := session.late:
                 for block in message.blocks:
                     block.columns()
             else:

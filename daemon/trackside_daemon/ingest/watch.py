@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trackside.wire import Identity
     from trackside_daemon.ingest.peer import Peer
     from trackside_daemon.oom import Watched
-    from trackside_daemon.training.runs import Moment
+    from trackside_daemon.training.moment import Moment
 
 RETRY_SECONDS = 0.05
 """How often it is asked how a process ended that is over and not yet reaped."""

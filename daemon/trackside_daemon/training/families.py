@@ -248,7 +248,7 @@ _GAUGES = {
     "loss": "Training loss, as pushed.",
     "accuracy": "Accuracy, as pushed.",
     "learning_rate": "Learning rate, as pushed under learning_rate or lr.",
-    "grad_norm": "Norm of the gradients, as pushed.",
+    "grad_norm": "Norm of the gradients, as pushed, or as the daemon makes it of the parts that all ranks have told.",
     "epoch": "Epoch, as pushed.",
     "grad_norm_local_squared": "Sum of the squares of this rank's own part of the gradients, where they are sharded.",
 }

@@ -6,7 +6,7 @@ so that repeated steps count as lost. None is counted twice: a stall or a restar
 what a rank stands still while it restarts is the restart's.
 
 A counter must not fall when the daemon is restarted. What only the daemon knows is kept in the history each
-`KEPT_SECONDS`, and the page shows what was kept the time before, which is surely written.
+`KEPT_SECONDS`, and the page shows what was kept the time before, which is surely written; once the rank has ended, soon.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ class Look(NamedTuple):
 
     news: bool
     account: Account | None
+
+
+NO_NEWS = Look(news=False, account=None)
 
 
 class Losses:
@@ -86,7 +89,7 @@ class Losses:
             self._now = self._now._replace(stall=self._now.stall + max(0.0, passed - max(0.0, spent - self._seen)))
         self._looked_at, self._seen = monotonic, spent
         if monotonic - self._kept_at < KEPT_SECONDS and self._now.caught == self._kept.caught:
-            return Look(self._show(), None)
+            return NO_NEWS
         return self._keep(monotonic, peak)
 
     def end(self, wall: float, monotonic: float, peak: Callable[[], object]) -> Look:

@@ -125,11 +125,8 @@ class Rank:
         totals.nonfinite = {
             key: count for key, count in totals.nonfinite.items() if self._of(key) is not None or key in f.KNOWN
         }
-        totals.phases = bounded(totals.phases)
-        if totals.device is not None:
-            totals.device.phases, totals.device.memory = bounded(totals.device.phases), bounded(totals.device.memory)
-        self._totals[session] = max(totals, self._totals.get(session, totals), key=_age)
-        every = summed(self._totals.values())
+        self._totals[session] = max(_cut(totals), self._totals.get(session, totals), key=_age)
+        every = _cut(summed(self._totals.values()))
         self.peak_flops = None if every.device is None else every.device.peak_flops
         self.losses.take(every.phases, None if every.device is None else every.device.flops)
         samples = [
@@ -186,7 +183,7 @@ class Rank:
     def rejoin(self) -> None:
         """A new session takes the rank up again after its end, while the run goes on; so do its counters."""
         self.state, self.end, self._pushed = "starting", None, None
-        self._totals, self._told = {b"": summed(self._totals.values())}, {}
+        self._totals, self._told = {b"": _cut(summed(self._totals.values()))}, {}
 
     def revive(self) -> None:
         """It was thought lost, and is not."""
@@ -266,6 +263,14 @@ class Rank:
             self._series[key] = f.VALUE, (*self.labels, key)
         elif len(self._refused) < REFUSED_KEYS:
             self._refused.add(hash(key))
+
+
+def _cut(totals: Totals) -> Totals:
+    """The same, with no more phases and devices than one session can tell: also of many sessions together."""
+    totals.phases = bounded(totals.phases)
+    if totals.device is not None:
+        totals.device.phases, totals.device.memory = bounded(totals.device.phases), bounded(totals.device.memory)
+    return totals
 
 
 def _age(totals: Totals) -> tuple[float, ...]:

@@ -31,6 +31,9 @@ _ORDER = ("running", "stalled", "starting", *ENDS)
 MARKS_SECONDS = 900.0
 """How long an ended run's state, info and end stay, so that rules see the end."""
 
+TEARDOWN_SECONDS = 30.0
+"""How long the page waits for the exit of a process that atexit has said bye for: interpreter and CUDA are torn down."""
+
 LOST_SECONDS = 300.0
 """How long the series of a run that was lost stay."""
 
@@ -173,13 +176,15 @@ class Run:
         news = [self.speak(number, rank.standing()) for number, rank in self.ranks.items() if rank.look(stands)]
         return [*news, *self.news()] if news else []
 
-    def reckon(self, wall: float, monotonic: float, peak: Callable[[str, int], object]) -> list[Batch]:
-        """What of its time is lost by now; *peak* tells FLOP/s of a run's rank."""
+    def reckon(
+        self, wall: float, monotonic: float, peak: Callable[[str, int], object], *, last: bool = False
+    ) -> list[Batch]:
+        """What of its time is lost by now; *peak* tells FLOP/s of a run's rank. For the *last* time all of it is kept."""
         batches = []
         for number, rank in self.ranks.items():
             ask = partial(peak, self.name, number) if rank.peak_flops is None else partial(float, rank.peak_flops)
-            if rank.end is not None:
-                news, account = rank.losses.end(rank.end.at, monotonic, ask)
+            if rank.end is not None or last:
+                news, account = rank.losses.end(wall if rank.end is None else rank.end.at, monotonic, ask)
             else:
                 news, account = rank.losses.look(wall, monotonic, ask, stalled=rank.state == "stalled")
             records = [] if account is None else [Accounted(self.identity.run, self.attempt, number, account)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from trackside_daemon.metric import Batch
 from trackside_daemon.record import ENDED, Before
@@ -16,7 +16,7 @@ from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.losses import Losses
 from trackside_daemon.training.missed import Missed
 from trackside_daemon.training.rank import End, Rank
-from trackside_daemon.training.run import MARKS_SECONDS, Run, Session, decisive, process_of
+from trackside_daemon.training.run import MARKS_SECONDS, TEARDOWN_SECONDS, Run, Session, decisive, process_of
 from trackside_daemon.training.verdict import is_open, verdict
 
 if TYPE_CHECKING:
@@ -28,20 +28,11 @@ if TYPE_CHECKING:
     from trackside_daemon.metric import Sample
     from trackside_daemon.record import Record
     from trackside_daemon.training.bounds import Limits
+    from trackside_daemon.training.moment import Moment
     from trackside_daemon.training.run import Process
     from trackside_daemon.training.verdict import Exit
 
-TEARDOWN_SECONDS = 30.0
-"""How long the page waits for the exit of a process that atexit has said bye for: interpreter and CUDA are torn down."""
-
 log = logging.getLogger("trackside")
-
-
-class Moment(NamedTuple):
-    """When something arrived, by the daemon's clocks, in seconds."""
-
-    wall: float
-    monotonic: float
 
 
 class Runs:
@@ -285,7 +276,7 @@ class Runs:
         goes_on = attempt is not None
         if attempt is None:
             attempt, goes_on = self._next_attempt(identity, before)
-        batches = [] if before is None else [*before.reckon(*now, self._peak), *self._drop(before)]
+        batches = [] if before is None else [*before.reckon(*now, self._peak, last=True), *self._drop(before)]
         known = self._before(identity.run, attempt) if before is None else before.after(now.wall)
         name, evicted = self._name(identity)
         batches += evicted + self._make_room()

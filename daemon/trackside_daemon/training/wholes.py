@@ -15,10 +15,13 @@ if TYPE_CHECKING:
 PARTS = {"grad_norm_local_squared": "grad_norm", "param_norm_local_squared": "param_norm"}
 """Keys of a sum of squares, of which the ranks have disjoint parts, and the key of the norm of all of them."""
 
-WAITING = 65_536
-"""So many parts wait of a key of a run until all ranks have told theirs of a step; of more the oldest steps are left out."""
+WAITING = 16_384
+"""So many parts wait of a key of a run until all ranks have told theirs of a step; of more the oldest steps are left out.
 
-LEAST_STEPS = 16
+They are a few megabytes, which a run has for good of which a rank does not tell its own, or seldom."""
+
+LEAST_STEPS = 32
+"""So many steps wait of however many ranks: they differ by what one sends at once."""
 
 
 class Part(NamedTuple):

@@ -22,8 +22,8 @@ _Points = list[list[Any]]
 def bands(charts: Sequence[dict[str, Any]], by: By) -> list[dict[str, Any]]:
     """A band of each key and attempt, its points ``[step, time, min, max, median]``; *charts* as `series.drawn` has them.
 
-    Where samples are not finite there is ``nonfinite`` as well: of each point how many, of all ranks together. The buckets are those of the rank that has most. A bucket of another rank belongs to the first that does not end
-    before it.
+    Where samples are not finite there is ``nonfinite`` as well: of each point how many, of all ranks together. The buckets
+    are those of the rank that has most. A bucket of another rank belongs to the first that does not end before it.
     """
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for one in charts:

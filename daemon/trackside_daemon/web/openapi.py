@@ -11,7 +11,6 @@ _PARAMETERS = {
         "A run's id, the beginning of one, or a name, of which the newest run counts; percent-encoded, a slash too.",
     ),
     "number": ("integer", "An alert's id."),
-    "steps": ("integer", "For so many steps."),
     "silence": ("string", "A silence's id."),
     "run": ("string", "A run, as id; on /series it may be repeated."),
     "name": ("string", "A part of the name, or the beginning of the id."),
@@ -25,6 +24,7 @@ _PARAMETERS = {
     "firing": ("boolean", "true: only those of this machine that fire now."),
     "evidence": ("boolean", "false: without their evidence, which may be long."),
     "limit": ("integer", "At most so many, the newest."),
+    "steps": ("integer", "For so many steps."),
     "key": (
         "string",
         "A pushed key, or a GPU or host series as /metrics writes it, or its family; may be repeated on /series and /export.",
