@@ -88,14 +88,34 @@ class Place:
         try:
             self._socket = push_path(wanted or tuple(filter(None, [given])), os.environ, os.getuid())
             self._users = Users(self._socket.with_suffix(".users"))
+            joined = self._users.join(ENDING_SECONDS)
         except (EndpointError, OSError) as error:
             raise NoDaemonError(str(error)) from None
-        if not self._users.join(ENDING_SECONDS):
+        if not joined:
             raise NoDaemonError(f"{self._socket}: the daemon that was there does not end")
 
     def leave(self) -> None:
         """Let go; the daemon ends with the last who does."""
-        self._users.leave(ENDING_SECONDS)
+        with suppress(OSError):
+            self._users.leave(ENDING_SECONDS)
+
+    def daemon(self, flags: Sequence[str], signals: Signals) -> Beside:
+        """The one that is there, or a new one. Of commands that begin at the same moment one starts it for all.
+
+        Raises:
+            NoDaemonError: There is none, and none can be started.
+        """
+        until = time.monotonic() + READY_SECONDS
+        while not self._users.first() and not signals.asked and time.monotonic() < until:
+            signals.next(0.05)
+        try:
+            return self.found(flags) or self.start(flags, signals)
+        except NoDaemonError:
+            if (found := self.found(flags)) is None:
+                raise
+            return found
+        finally:
+            self._users.next()
 
     def found(self, flags: Sequence[str]) -> Beside | None:
         """The daemon that is there, be it the system's; None where there is none."""
