@@ -362,6 +362,12 @@ def test_what_fails_of_ours_costs_the_command_nothing(started: Started) -> None:
     assert done.stderr.endswith("trackside: there is no summary: KeyError: 'odd'\n")
 
 
+def test_a_daemon_that_tells_this_user_nothing_is_not_waited_for(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "push.address").write_text("http://127.0.0.1:1")
+    monkeypatch.setattr(run_daemon, "note", lambda _: None)  # as of a service's own user
+    assert run_daemon._asked(place / "push.sock", 1e9) is None
+
+
 def test_a_default_port_that_is_taken_is_another(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def taken(address: str) -> Any:
         raise AddressError(f"web.listen-address: {address} is taken by python (pid 7); stop it, or use another port")

@@ -183,7 +183,10 @@ def link(source: ApiSource | None) -> str:
 
 
 def _asked(socket: Path, seconds: float = 0.0) -> ApiSource | None:
-    """The daemon of a socket, if this user may ask it; one that is just starting is waited for so long."""
+    """The daemon of a socket, if this user may ask it; one that is just starting is waited for so long.
+
+    Where it serves is written down for users that it trusts; one that has done so for others is not waited for.
+    """
     until = time.monotonic() + seconds
     while True:
         found = note(socket)
@@ -196,7 +199,8 @@ def _asked(socket: Path, seconds: float = 0.0) -> ApiSource | None:
             return None
         except SourceError:  # what a daemon before it has left
             pass
-        if time.monotonic() >= until or (found is not None and found.problem):
+        refused = _stamp(socket) != 0 if found is None else found.problem
+        if refused or time.monotonic() >= until:
             return None
         time.sleep(0.05)
 
