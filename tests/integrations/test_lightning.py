@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from diffs import added, shown
-from integrations.trainings import Trained, trained
+from integrations.trainings import Trained, in_turn, trained
 from processes import eventually
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ FITS = ("{root}/tests/integrations/lightning_fits.py", "{folder}/fits")
 def fitted() -> Iterator[Trained]:
     """The example, the small fits, and a script like a public one without the lines of the page and with them."""
     scripts = (f"{{root}}/tests/public/{PUBLIC}",), ("{folder}/changed.py",)
-    with trained(EXAMPLE, FITS, *scripts, public=(PUBLIC, "Lightning")) as found:
+    with trained(EXAMPLE, in_turn(FITS, *scripts), public=(PUBLIC, "Lightning")) as found:
         yield found
 
 
@@ -118,9 +118,16 @@ def test_a_fit_that_fails_tells_of_what(fitted: Trained) -> None:
 
 
 def test_a_test_after_a_fit_goes_on_with_its_run(fitted: Trained, said: dict[str, Any]) -> None:
-    points = fitted.points("tested", "val_loss")
-    assert points[7] == pytest.approx(said["tested"])
+    attempts = [one["state"] for one in fitted.page("tested")["attempt_list"]]
+    assert attempts == ["finished"] * 2
+    assert fitted.points("tested", "val_loss")[7] == pytest.approx(said["tested"][-1])
     assert fitted.points("tested", "loss").keys() == set(range(1, 8))
+
+
+def test_watch_is_an_argument(fitted: Trained) -> None:
+    named = {one["key"] for one in fitted.page("tested")["metrics"]}
+    assert named >= {"grad_norm", "param_norm", "update_ratio"}
+    assert "param_norm" not in {one["key"] for one in fitted.page("both")["metrics"]}
 
 
 def test_a_run_that_the_user_has_opened_is_the_users(fitted: Trained, said: dict[str, Any]) -> None:
