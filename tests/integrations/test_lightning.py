@@ -25,20 +25,20 @@ FITS = ("{root}/tests/integrations/lightning_fits.py", "{folder}/fits")
 
 @pytest.fixture(scope="module")
 def fitted() -> Iterator[Trained]:
-    """The example, the small fits, and a script like a public one without the lines of the page and with them."""
+    """The small fits, the example, and a script like a public one without the lines of the page and with them."""
     scripts = (f"{{root}}/tests/public/{PUBLIC}",), ("{folder}/changed.py",)
-    with trained(EXAMPLE, in_turn(FITS, *scripts), public=(PUBLIC, "Lightning")) as found:
+    with trained(in_turn(FITS, EXAMPLE, *scripts), public=(PUBLIC, "Lightning")) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def said(fitted: Trained) -> dict[str, Any]:
     """What the small fits have seen themselves."""
-    return dict(json.loads(fitted.printed[1].splitlines()[-1]))
+    return dict(json.loads(fitted.printed[0].splitlines()[-1]))
 
 
 def test_what_the_example_prints_stands_on_the_page(fitted: Trained) -> None:
-    printed = {name: float(value) for name, value in re.findall(r"^(\w+) (\S+)$", fitted.printed[0], re.MULTILINE)}
+    printed = {name: float(value) for name, value in re.findall(r"^(\w+) (\S+)$", fitted.printed[1], re.MULTILINE)}
     page, of = fitted.daemon.series(), 'rank="0",run="lightning_fit"'
     for key in ("train_loss", "val_loss", "val_accuracy"):
         assert page[f'trackside_training_value{{key="{key}",{of}}}'] == pytest.approx(printed[key], abs=1e-6)
