@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CONFIGURATION = "alerts: {thresholds: {gpu-hot-margin-celsius: 8}}\n"
 TRAINING = """
 import itertools, math, sys, time, trackside
-run = trackside.init(tags=["baseline"])
+run = trackside.init(tags=["baseline"], parameters=1e6, peak_flops=1e12)
 batches = run.data(itertools.repeat(1))
 for step in itertools.count(1) if len(sys.argv) > 1 else range(1, 41):
     for batch in itertools.islice(batches, 1):

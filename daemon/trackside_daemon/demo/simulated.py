@@ -9,7 +9,7 @@ import argparse
 import os
 import sys
 import time
-from itertools import count
+from itertools import chain, count, repeat
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -31,9 +31,9 @@ DESCRIPTION = "Takes the time of a training's steps, and tells trackside of each
 TOTAL_STEPS = 100_000
 """What a demo without end says that it will make: about three hours."""
 
-EPOCH_STEPS, EVAL_STEPS, CHECKPOINT_STEPS = 500, 50, 200
+EPOCH_STEPS, EVAL_STEPS, CHECKPOINT_STEPS = 50, 50, 200
 EVAL_BATCHES = 8
-LOAD_SECONDS, CHECKPOINT_SECONDS = 0.004, 0.5
+LOAD_SECONDS, FIRST_SECONDS, CHECKPOINT_SECONDS = 0.004, 0.2, 0.5
 CHECKPOINT_BYTES = 12
 """Of a parameter: it and Adam's two moments in float32."""
 WORKERS = 2
@@ -71,8 +71,8 @@ def train(
     gpu: Gpu | None = None,
 ) -> None:
     """Step after step, each with the other ranks, until *steps* are done or *stop* is set."""
-    loader = iter(trackside.data(batches(model, corpus.train)))
-    held_out = next(batches(model, corpus.validation))
+    loader = chain.from_iterable(repeat(trackside.data(Loader(model, corpus.train))))
+    held_out = next(iter(Loader(model, corpus.validation)))
     began = time.monotonic()
     for step in range(1, steps + 1) if steps else count(1):
         if stop.is_set():
@@ -111,11 +111,18 @@ def save(model: Model, step: int) -> None:
     trackside.event("checkpoint", after=step, bytes=CHECKPOINT_BYTES * model.size)
 
 
-def batches(model: Model, codes: bytes) -> Iterator[list[bytes]]:
-    """Batches without end, each a little late."""
-    while True:
-        time.sleep(model.random.lognormvariate(0, 0.3) * LOAD_SECONDS)
-        yield text.windows(codes, count=model.batch, length=model.context + 1, random=model.random)
+class Loader:
+    """An epoch's batches, each a little late, and the first one later, as where workers start."""
+
+    def __init__(self, model: Model, codes: bytes) -> None:
+        self._model, self._codes = model, codes
+
+    def __iter__(self) -> Iterator[list[bytes]]:
+        model = self._model
+        time.sleep(FIRST_SECONDS)
+        for _ in range(EPOCH_STEPS):
+            time.sleep(model.random.lognormvariate(0, 0.3) * LOAD_SECONDS)
+            yield text.windows(self._codes, count=model.batch, length=model.context + 1, random=model.random)
 
 
 def config(model: Model) -> dict[str, object]:

@@ -11,6 +11,7 @@ _PARAMETERS = {
         "A run's id, the beginning of one, or a name, of which the newest run counts; percent-encoded, a slash too.",
     ),
     "number": ("integer", "An alert's id."),
+    "steps": ("integer", "For so many steps."),
     "silence": ("string", "A silence's id."),
     "run": ("string", "A run, as id; on /series it may be repeated."),
     "name": ("string", "A part of the name, or the beginning of the id."),
