@@ -61,7 +61,7 @@ def train(accelerator: Accelerator, options: argparse.Namespace) -> None:
                 if step + 1 == options.nan_at:
                     loss = loss + torch.nan
                 accelerator.backward(loss)
-                norm: Any = 0.0
+                norm: Any = None
                 if accelerator.sync_gradients:
                     norm = accelerator.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
@@ -69,7 +69,8 @@ def train(accelerator: Accelerator, options: argparse.Namespace) -> None:
             if not accelerator.sync_gradients:
                 continue
             step += 1
-            accelerator.log({"loss": loss.item(), "grad_norm": float(norm), "samples": BATCH * ACCUMULATED}, step=step)
+            values = {"loss": loss.detach(), "grad_norm": norm, "samples": BATCH * ACCUMULATED}
+            accelerator.log(values, step=step)
             if step % 100 == 0:
                 accelerator.print(f"step {step}  loss {loss.item():.6f}")
             if step >= options.steps:

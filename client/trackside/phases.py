@@ -98,8 +98,9 @@ class Waits(Generic[T]):
     """A loader whose waits are timed: how long the training thread stands still until it has the next batch.
 
     The first batch of each way through it is told apart: it waits for workers that are only starting. What an iterator
-    gives, which has one beginning, has one first batch however often it is taken up. To be iterated, as often as the loader. It has the loader's length and attributes, so that ``len(batches)`` and
-    ``batches.sampler.set_epoch(1)`` go on to work; to whoever asks for the loader's class, it is none.
+    gives, which has one beginning, has one first batch however often it is taken up. To be iterated, as often as the loader.
+    It has the loader's length and attributes, so that ``len(batches)`` and ``batches.sampler.set_epoch(1)`` go on to work;
+    to whoever asks for the loader's class, it is none.
     """
 
     def __init__(self, tell: Callable[[int, Mark], None], loader: Iterable[T]) -> None:

@@ -41,6 +41,18 @@ class Users:
             time.sleep(LOOK_SECONDS)
         return True
 
+    def first(self) -> bool:
+        """Be the one that looks for the daemon and starts it, until `next`; False while another is."""
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a lock of its own beside that of flock(2)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def next(self) -> None:
+        """Let another one look."""
+        fcntl.lockf(self._file, fcntl.LOCK_UN)
+
     def leave(self, seconds: float) -> None:
         """Be none any more; a daemon that ends for it is waited for so long."""
         fcntl.flock(self._file, fcntl.LOCK_UN)

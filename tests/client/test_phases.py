@@ -144,6 +144,15 @@ def test_a_phase_is_a_context_a_decorator_and_around_a_coroutine() -> None:
     assert told.words == ["+eval", "+data", "-data", "-eval", "+eval", "-eval", "+eval", "-eval"]
 
 
+def test_a_phase_is_entered_and_left_by_hand() -> None:
+    told = Told()
+    phase = Phase(told, "eval")
+    phase.__enter__()
+    phase.__exit__()
+    assert told.words == ["+eval", "-eval"]
+    assert not told.marks[-1].failed
+
+
 def test_a_phase_that_ends_by_an_exception_ends() -> None:
     told = Told()
     with pytest.raises(ValueError, match="bad"), Phase(told, "eval"):

@@ -72,6 +72,17 @@ if dist.get_rank() == 1:
 time.sleep(60)  # until torchrun ends it
 """
 
+FAILING = """
+from trackside_daemon.commands import run, run_daemon
+from trackside_daemon.config import load
+def fails(*_):
+    raise KeyError("odd")
+starts, run_daemon.Place.start = run_daemon.Place.start, fails
+ended = [run.run(["sh", "-c", "exit 5"], load(), [])]
+run_daemon.Place.start, run.Launch.tell = starts, fails
+print([*ended, run.run(["sh", "-c", "exit 6"], load(), [])])
+"""
+
 
 class Started:
     """The command, in places of its own."""
@@ -312,7 +323,11 @@ def test_commands_share_a_daemon_that_may_die(started: Started) -> None:
     assert f"with status -9; its log is {started.history}/daemon.log" in complaints
     assert re.search(r"trackside: first: (starting|running), ", complaints)  # as it was last written
     third = started.start(sys.executable, "-c", WAITING, "third")
+    _, _, complaints = started.run("true")  # at the same moment; one of the two starts the daemon
     assert step(third) == "0\n"
+    assert third.stderr is not None
+    said = [third.stderr.readline(), complaints.partition("\n")[0]]
+    assert [line.rstrip().endswith("is there already") for line in said].count(True) == 1, said
     eventually(lambda: "run first rank 0: what its process has left is taken" in started.log())
     third.kill()
     assert step(third) == "1\n"  # the command lives on, as that of nice does
@@ -331,6 +346,26 @@ def test_ranks_under_torchrun(started: Started, tmp_path: Path) -> None:
     assert re.match(r"trackside: ranks: failed \(SIGKILL, SIGTERM\), step 19 after ", said[1]), complaints
     assert said[2] == "trackside: ranks: rank 0 stopped (SIGTERM), rank 1 failed (SIGKILL)"
     assert "TrainingProcessDied (critical)" in said[3]
+
+
+def test_what_fails_of_ours_costs_the_command_nothing(started: Started) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FAILING],
+        env=started.environ,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=True,
+    )
+    assert done.stdout == "[5, 6]\n"
+    assert "trackside: no daemon is beside the command: KeyError: 'odd'\n" in done.stderr
+    assert done.stderr.endswith("trackside: there is no summary: KeyError: 'odd'\n")
+
+
+def test_a_daemon_that_tells_this_user_nothing_is_not_waited_for(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "push.address").write_text("http://127.0.0.1:1")
+    monkeypatch.setattr(run_daemon, "note", lambda _: None)  # as of a service's own user
+    assert run_daemon._asked(place / "push.sock", 1e9) is None
 
 
 def test_a_default_port_that_is_taken_is_another(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

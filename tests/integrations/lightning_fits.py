@@ -6,6 +6,7 @@ python tests/integrations/lightning_fits.py FOLDER
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -139,16 +140,20 @@ def broken(name: str, model: Model, **made: Any) -> None:
         print(name, type(error).__name__, file=sys.stderr)  # noqa: T201
 
 
-def tested() -> float:
-    """A fit and then a test: the run of the callback goes on."""
+def tested() -> list[float]:
+    """A fit and then tests: the run of the callback goes on, also when it was ended by hand."""
     model = Model()
-    callbacks = [TracksideCallback("tested")]
+    callbacks = [TracksideCallback("tested", watch=True)]
     trainer = lightning.pytorch.Trainer(
         max_epochs=1, enable_checkpointing=False, logger=False, callbacks=callbacks, **QUIET
     )
     trainer.fit(model)
-    [found] = trainer.test(model, verbose=False)
-    return float(found["val_loss"])
+    [first] = trainer.test(model, verbose=False)
+    pickle.loads(pickle.dumps(trainer))  # although it holds who pushes
+    trackside.finish()
+    model.layer.bias.data += 1.0
+    [second] = trainer.test(model, verbose=False)
+    return [float(found["val_loss"]) for found in (first, second)]
 
 
 def given() -> bool:

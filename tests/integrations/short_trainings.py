@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import json
 import sys
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import trackside
 from trackside import default
@@ -60,6 +64,26 @@ class Failing(Trainer):
         raise RuntimeError("out of luck")
 
 
+class Looking(TrainerCallback):
+    """Looks in a training at what is led, and at what a copy of such a method is."""
+
+    def __init__(self) -> None:
+        self.trainer: Any = None
+        self.found: dict[str, Any] = {}
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """A step of it."""
+        self.found["begun"] = led(self.trainer)
+        self.found["copied"] = copy.copy(self.trainer.training_step).__func__.__name__
+
+
+def led(trainer: Any) -> list[str]:
+    """The methods that are not its class's."""
+    return sorted(
+        name for name, value in vars(trainer).items() if callable(getattr(type(trainer), name, None)) and value
+    )
+
+
 def main(folder: Path) -> None:
     """Train; print what is found in the process itself."""
     found: dict[str, Any] = {}
@@ -67,7 +91,7 @@ def main(folder: Path) -> None:
     by_name.train()
     twice = trainer("twice", folder, TracksideCallback(), report_to="trackside")
     twice.train()
-    found["accumulated"] = trainer("accumulated", folder, TracksideCallback(), gradient_accumulation_steps=2)
+    found["accumulated"] = trainer("accumulated", folder, TracksideCallback(watch=True), gradient_accumulation_steps=2)
     found["accumulated"].train()
     found["accumulated"] = [one["loss"] for one in found["accumulated"].state.log_history if "loss" in one]
 
@@ -77,19 +101,24 @@ def main(folder: Path) -> None:
     except RuntimeError as error:
         found["raised"] = str(error)
 
-    own = trainer("own", folder, TracksideCallback(), save_strategy="steps", save_steps=2)
+    looking, callback = Looking(), TracksideCallback()
+    own = looking.trainer = trainer("own", folder, callback, looking, save_strategy="steps", save_steps=2)
     run = trackside.init("mine")
     own.train()
     found["opened"] = default.opened() is run
-    found["led"] = "training_step" in vars(own)
+    found["led"] = {**looking.found, "over": led(own)}
+    own.evaluate(own.train_dataset)
     own.args.max_steps = 5
     own.train(resume_from_checkpoint=True)
     run.finish()
+    gone, looking.trainer = weakref.ref(own), None
+    del own
+    gc.collect()
+    found["freed"] = gone() is None and callback is not None
 
-    seen.Seen._weigh = None  # type: ignore[assignment,method-assign]  # as if a later Transformers had changed
-    trackside.integrations.transformers._describe = None  # type: ignore[assignment]
     broken = trainer("broken", folder, TracksideCallback(), max_steps=2)
-    broken.train()
+    with patch.object(seen.Seen, "_weigh", None), patch.object(trackside.integrations.transformers, "_describe", None):
+        broken.train()  # as if a later Transformers had changed
     found["broken"] = broken.state.global_step
     sys.stdout.write(json.dumps(found) + "\n")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from diffs import added, shown
-from integrations.trainings import Trained, trained
+from integrations.trainings import TORCHRUN, Trained, in_turn, trained
 from processes import eventually
 
 if TYPE_CHECKING:
@@ -19,8 +19,7 @@ pytest.importorskip("accelerate")
 
 RANKS, STEPS, NAN = 2, 100, 7
 EXAMPLE = (
-    *("-m", "torch.distributed.run", f"--nproc-per-node={RANKS}", "--rdzv-backend=c10d"),
-    *("--rdzv-endpoint={folder}/meeting", "--rdzv-conf=store_type=file"),
+    *TORCHRUN,
     *("{root}/examples/accelerate_loop.py", f"--steps={STEPS}", f"--nan-at={NAN}", "--folder={folder}/out"),
 )
 PUBLIC = "accelerate_example.py"
@@ -32,14 +31,14 @@ LOOPS = ("{root}/tests/integrations/accelerate_loops.py", "{folder}/loops")
 def looped() -> Iterator[Trained]:
     """The example on two ranks, small loops, and a script like a public one without the lines of the page and with them."""
     scripts = (f"{{root}}/tests/public/{PUBLIC}", "--cpu"), ("{folder}/changed.py", *ARGUMENTS)
-    with trained(EXAMPLE, LOOPS, *scripts, status=(0, 1, 0, 0), public=(PUBLIC, "Accelerate")) as found:
+    with trained(EXAMPLE, in_turn(*scripts, LOOPS), status=(0, 1), public=(PUBLIC, "Accelerate")) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def said(looped: Trained) -> dict[str, Any]:
     """What the small loops have seen themselves."""
-    return dict(json.loads(looped.printed[1].splitlines()[-1]))
+    return dict(json.loads(looped.printed[3].splitlines()[-1]))
 
 
 def test_every_rank_pushes_what_it_logs(looped: Trained) -> None:
@@ -99,7 +98,7 @@ def test_what_breaks_the_script_ends_the_run(looped: Trained) -> None:
 
 def test_a_script_like_accelerates_own_takes_two_lines(looped: Trained) -> None:
     assert len(added(shown("Accelerate"))) <= 3
-    plain, changed = looped.printed[2:]
+    _, plain, changed, _ = looped.printed
     assert plain == changed
     accuracy, loss = looped.points("changed", "accuracy"), looped.points("changed", "train_loss")
     assert [f"epoch {one}: {accuracy[one]:.2f} {loss[one]:.6f}" for one in range(3)] == changed.splitlines()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from diffs import added, shown
-from integrations.trainings import Trained, trained
+from integrations.trainings import Trained, in_turn, trained
 from processes import eventually
 
 if TYPE_CHECKING:
@@ -25,20 +25,20 @@ FITS = ("{root}/tests/integrations/lightning_fits.py", "{folder}/fits")
 
 @pytest.fixture(scope="module")
 def fitted() -> Iterator[Trained]:
-    """The example, the small fits, and a script like a public one without the lines of the page and with them."""
+    """The small fits, the example, and a script like a public one without the lines of the page and with them."""
     scripts = (f"{{root}}/tests/public/{PUBLIC}",), ("{folder}/changed.py",)
-    with trained(EXAMPLE, FITS, *scripts, public=(PUBLIC, "Lightning")) as found:
+    with trained(in_turn(FITS, EXAMPLE, *scripts), public=(PUBLIC, "Lightning")) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def said(fitted: Trained) -> dict[str, Any]:
     """What the small fits have seen themselves."""
-    return dict(json.loads(fitted.printed[1].splitlines()[-1]))
+    return dict(json.loads(fitted.printed[0].splitlines()[-1]))
 
 
 def test_what_the_example_prints_stands_on_the_page(fitted: Trained) -> None:
-    printed = {name: float(value) for name, value in re.findall(r"^(\w+) (\S+)$", fitted.printed[0], re.MULTILINE)}
+    printed = {name: float(value) for name, value in re.findall(r"^(\w+) (\S+)$", fitted.printed[1], re.MULTILINE)}
     page, of = fitted.daemon.series(), 'rank="0",run="lightning_fit"'
     for key in ("train_loss", "val_loss", "val_accuracy"):
         assert page[f'trackside_training_value{{key="{key}",{of}}}'] == pytest.approx(printed[key], abs=1e-6)
@@ -118,9 +118,16 @@ def test_a_fit_that_fails_tells_of_what(fitted: Trained) -> None:
 
 
 def test_a_test_after_a_fit_goes_on_with_its_run(fitted: Trained, said: dict[str, Any]) -> None:
-    points = fitted.points("tested", "val_loss")
-    assert points[7] == pytest.approx(said["tested"])
+    attempts = [one["state"] for one in fitted.page("tested")["attempt_list"]]
+    assert attempts == ["finished"] * 2
+    assert fitted.points("tested", "val_loss")[7] == pytest.approx(said["tested"][-1])
     assert fitted.points("tested", "loss").keys() == set(range(1, 8))
+
+
+def test_watch_is_an_argument(fitted: Trained) -> None:
+    named = {one["key"] for one in fitted.page("tested")["metrics"]}
+    assert named >= {"grad_norm", "param_norm", "update_ratio"}
+    assert "param_norm" not in {one["key"] for one in fitted.page("both")["metrics"]}
 
 
 def test_a_run_that_the_user_has_opened_is_the_users(fitted: Trained, said: dict[str, Any]) -> None:

@@ -8,12 +8,19 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 from diffs import applied, shown
+from integrations.in_turn import THEN
 from processes import ROOT, Daemon, clean_environ
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+TORCHRUN = (
+    *("-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"),
+    *("--rdzv-endpoint={folder}/meeting", "--rdzv-conf=store_type=file"),
+)
 
 DEADLINE = 240.0
 """Seconds: several processes at once import PyTorch and a framework."""
@@ -25,8 +32,8 @@ class Trained(NamedTuple):
     Attributes:
         daemon: Still there.
         folder: That was passed for ``{folder}``.
-        printed: By each of them.
-        said: What each has complained of.
+        printed: By each of them, of scripts that ran one after the other by each of these.
+        said: What each process has complained of.
     """
 
     daemon: Daemon
@@ -41,7 +48,9 @@ class Trained(NamedTuple):
 
     def points(self, name: str, key: str, rank: int = 0) -> dict[int, float]:
         """By step, the values of a key in the history, of all attempts."""
-        page = self.daemon.api(f"series?run={self.run(name)['id']}&key={key}&rank={rank}&by=step&points=0").json()
+        page = self.daemon.api(
+            f"series?run={self.run(name)['id']}&key={quote(key)}&rank={rank}&by=step&points=0"
+        ).json()
         return {step: float(value) for series in page["series"] for step, _, value in series["points"]}
 
     def events(self, name: str, kind: str) -> list[dict[str, Any]]:
@@ -50,15 +59,27 @@ class Trained(NamedTuple):
             one for one in self.daemon.api("events").json()["events"] if one["name"] == name and one["kind"] == kind
         ]
 
+    def page(self, name: str) -> dict[str, Any]:
+        """All that the API has of a run, but its samples."""
+        return dict(self.daemon.api(f"runs/{self.run(name)['id']}").json())
+
     def config(self, name: str) -> dict[str, Any]:
         """The configuration that is kept with a run."""
-        found = self.daemon.api(f"runs/{self.run(name)['id']}").json()
-        return dict(found["attempt_list"][0]["config"])
+        return dict(self.page(name)["attempt_list"][0]["config"])
+
+
+def in_turn(*scripts: tuple[str, ...]) -> tuple[str, ...]:
+    """The arguments for scripts one after the other in one process."""
+    first, *others = scripts
+    return "{root}/tests/integrations/in_turn.py", *first, *(part for one in others for part in (THEN, *one))
 
 
 @contextmanager
 def trained(
-    *commands: tuple[str, ...], status: tuple[int, ...] = (), public: tuple[str, str] | None = None
+    *commands: tuple[str, ...],
+    status: tuple[int, ...] = (),
+    public: tuple[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> Iterator[Trained]:
     """Python with each of the arguments at the same time, each in a directory of its own, which have to end with each status; without any, well.
 
@@ -71,12 +92,12 @@ def trained(
             text = (ROOT / "tests" / "public" / script).read_text("utf-8")
             (folder / "changed.py").write_text(applied(shown(section), text), "utf-8")
         daemon = Daemon(folder, "--run.linger=1h")
-        environ = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "OMP_NUM_THREADS": "1", "TRACKSIDE_FLUSH_TIMEOUT": "60"}
+        known = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "OMP_NUM_THREADS": "1", "TRACKSIDE_FLUSH_TIMEOUT": "60"}
         started = [
             subprocess.Popen(
                 [sys.executable, *(one.format(folder=folder, root=ROOT) for one in command)],
                 cwd=tempfile.mkdtemp(dir=folder),
-                env=clean_environ(environ),
+                env=clean_environ({**known, **(environ or {})}),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -87,7 +108,8 @@ def trained(
             printed, said = zip(*(process.communicate(timeout=DEADLINE) for process in started), strict=True)
             ended = tuple(process.returncode for process in started)
             assert ended == (status or (0,) * len(commands)), "\n".join(said)
-            yield Trained(daemon, folder, list(printed), list(said))
+            each = [part for text in printed for part in text.split(f"{THEN}\n")]
+            yield Trained(daemon, folder, each, list(said))
         finally:
             for process in started:
                 process.kill()

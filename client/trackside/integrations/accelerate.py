@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from accelerate import Accelerator
 from accelerate.tracking import GeneralTracker
 
-from trackside.integrations.joined import Joined, harmless, saved
+from trackside.integrations.joined import Joined, harmless, saved, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -52,7 +52,7 @@ class TracksideTracker(GeneralTracker):
     @harmless
     def start(self) -> None:
         """Open the run."""
-        self.joined.open()
+        self.joined.begin()
 
     @harmless
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
@@ -118,7 +118,7 @@ def _log(
 def _save_state(original: Callable[..., Any], self: Any, *given: Any, **named: Any) -> Any:
     """A checkpoint; what is returned is the folder."""
     trackers = _ours(self.trackers)
-    if not trackers:
+    run = told("Accelerate: a checkpoint", trackers[0].joined.open) if trackers else None
+    if run is None:
         return original(self, *given, **named)
-    run = trackers[0].tracker
     return saved(run, lambda: original(self, *given, **named), lambda folder: folder, tells=self.is_main_process)

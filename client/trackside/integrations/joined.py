@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
     from trackside.run import Run
 
-FILES = 10_000
-"""Of so many files of a checkpoint the sizes are summed; a larger one is told without."""
+FILES, LOOK_SECONDS = 10_000, 0.5
+"""Of so many files of a checkpoint the sizes are summed, in so much time; one that has more is told without its size."""
 
 RESTS = "evaluation"
 """The phase after a training, until the process ends: one in which no step is missed."""
 
 F = TypeVar("F", bound="Callable[..., Any]")
+T = TypeVar("T")
 
 _failed: set[str] = set()
 _resting: list[Joined] = []
@@ -42,12 +43,18 @@ class Joined:
         self._arguments = dict(arguments)
         self._config: dict[str, Any] = dict(self._arguments.pop("config", None) or {})
         self._run: Run | None = None
-        self._own = self._over = False
+        self._own = self._over = self._was_open = False
 
     @property
     def run(self) -> Run | None:
         """It; None before it was opened."""
         return self._run
+
+    def begin(self) -> Run:
+        """`open` at the beginning of a training: also when the user has ended the run of the one before it."""
+        if self._own and self._was_open and self._run is not None and not self._run.is_open:
+            self._over = True
+        return self.open()
 
     def open(self) -> Run:
         """The run, which is opened first, or resumed after it was ended here. One of another that rests is ended."""
@@ -61,7 +68,7 @@ class Joined:
         if run is None or self._over or gone:
             found = opened()
             run = found or self._init(run if self._own else None)
-            self._run, self._own, self._over = run, found is None, False
+            self._run, self._own, self._over, self._was_open = run, found is None, False, run.is_open
         return run
 
     def describe(self, config: Mapping[str, Any] | None = None, total_steps: int | None = None) -> None:
@@ -101,31 +108,35 @@ class Joined:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the run, which is this process's alone: what starts processes may pickle who holds this."""
-        return {**vars(self), "_run": None, "_own": False, "_over": False}
+        return {**vars(self), "_run": None, "_own": False, "_over": False, "_was_open": False}
 
     def _init(self, before: Run | None) -> Run:
         again = {} if before is None else {"id": before.id}
         return init(self.name, **{"config": self._config or None, **again, **self._arguments})
 
 
+def told(what: str, tell: Callable[..., T], *given: Any) -> T | None:
+    """Call what cannot cost the training anything: should it fail, that is said once of *what*, and None is returned."""
+    try:
+        return tell(*given)
+    except Exception as error:  # noqa: BLE001  a framework's objects may hold anything, and training must go on
+        if what not in _failed:
+            _failed.add(what)
+            warn(f"{what}: {type(error).__name__}: {error}; training goes on without what it tells")
+        return None
+
+
 def harmless(hook: F) -> F:
-    """The same method, which cannot cost the training anything: of what fails it is told once, and the rest goes on."""
+    """The same method, as `told`."""
 
     @wraps(hook)
     def called(self: object, *given: Any, **named: Any) -> Any:
-        try:
-            return hook(self, *given, **named)
-        except Exception as error:  # noqa: BLE001  a framework's objects may hold anything, and training must go on
-            what = f"{type(self).__name__}.{hook.__name__}"
-            if what not in _failed:
-                _failed.add(what)
-                warn(f"{what}: {type(error).__name__}: {error}; training goes on without what it tells")
-            return None
+        return told(f"{type(self).__name__}.{hook.__name__}", partial(hook, self, *given, **named))
 
     return called  # type: ignore[return-value]
 
 
-def saved(run: Run, save: Callable[[], Any], where: Callable[[Any], object], *, tells: bool = True) -> Any:
+def saved(run: Run, save: Callable[[], T], where: Callable[[T], object], *, tells: bool = True) -> T:
     """Write a checkpoint, as a phase and an event; what *save* returns.
 
     Args:
@@ -138,7 +149,8 @@ def saved(run: Run, save: Callable[[], Any], where: Callable[[Any], object], *, 
     with run.phase("checkpoint"):
         made = save()
         if tells:
-            tell(run, where(made), monotonic() - since)
+            seconds = monotonic() - since
+            told("a checkpoint", lambda: tell(run, where(made), seconds))
     return made
 
 
@@ -151,12 +163,16 @@ def tell(run: Run, path: object, seconds: float | None = None) -> None:
 
 
 def size_of(path: Path) -> int | None:
-    """Bytes of a file, or of all files in a folder; None when it is not there, or holds more than `FILES`."""
+    """Bytes of a file, or of all files in a folder; None when it is not there, has none, or too many of them."""
+    until, size, count = monotonic() + LOOK_SECONDS, 0, 0
     try:
-        sizes = [one.stat().st_size for _, one in zip(range(FILES + 1), _files(path), strict=False)]
+        for count, one in enumerate(_files(path), 1):
+            if count > FILES or monotonic() > until:
+                return None
+            size += one.stat().st_size
     except OSError:
         return None
-    return sum(sizes) if 0 < len(sizes) <= FILES else None
+    return size if count else None
 
 
 def _files(path: Path) -> Iterator[Path]:

@@ -20,9 +20,12 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from trackside.integrations.joined import Joined, harmless, saved, tell
+from trackside.integrations.led import Led
+from trackside.log import warn
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Callable
 
     from lightning.pytorch.callbacks import Callback
     from lightning.pytorch.loggers import Logger
@@ -117,14 +120,17 @@ class TracksideCallback(Callback):
 
     Args:
         name: As of `trackside.init`, as are *arguments*: ``tags=["baseline"]``, ``config``, …
+        watch: Watch the model in each fit too, as `trackside.watch` does.
 
     Attributes:
         step: Of the last push; before the first, that of the first to come.
         pushed: The keys of the last push of a step.
     """
 
-    def __init__(self, name: str | None = None, **arguments: Any) -> None:
+    def __init__(self, name: str | None = None, *, watch: bool = False, **arguments: Any) -> None:
         super().__init__()
+        self._watches = watch
+        self._watcher: Any = None
         self._joined = self._given = Joined(name, arguments)
         self._loggers: list[TracksideLogger] = []
         self.step: int | None = None
@@ -136,7 +142,7 @@ class TracksideCallback(Callback):
         self._before: dict[str, Any] = {}
         self._phase: Any = None
         self._waits: Any = None
-        self._led: tuple[Any, Any] | None = None
+        self._led: Led | None = None
 
     @harmless
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -150,7 +156,7 @@ class TracksideCallback(Callback):
         self._joined.describe(
             {**_hyperparameters(trainer.datamodule), **_hyperparameters(pl_module), "trainer": _config(trainer)}
         )
-        self._joined.open()
+        self._joined.begin()
 
     @harmless
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -160,6 +166,8 @@ class TracksideCallback(Callback):
         if trainer.global_step:
             run.event("resume", step=trainer.global_step, path=str(trainer.ckpt_path or ""))
         self._lead(trainer)
+        if self._watches:
+            self._watcher = _watched(run, trainer)
 
     @harmless
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
@@ -179,8 +187,9 @@ class TracksideCallback(Callback):
         self._samples += _samples(batch)
         loss = outputs.get("loss") if hasattr(outputs, "get") else outputs
         if loss is not None:
+            loss = loss.detach() if hasattr(loss, "detach") else loss
             parts = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
-            loss = loss.detach() * parts if parts > 1 else loss  # Lightning has divided it
+            loss = loss * parts if parts > 1 else loss  # Lightning has divided it
             self._loss = loss if self._loss is None else self._loss + loss
             self._losses += 1
         if trainer.global_step != self._done:
@@ -223,7 +232,8 @@ class TracksideCallback(Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         """As it was made: a launcher that spawns processes pickles it."""
-        return {**vars(self), "_loggers": [], "_phase": None, "_waits": None, "_led": None, "_loss": None, "_rates": {}}
+        live = ("_phase", "_waits", "_led", "_loss", "_watcher")
+        return {**vars(self), "_loggers": [], "_rates": {}, **dict.fromkeys(live)}
 
     def _push(self, trainer: Any) -> None:
         values = {"epoch": trainer.current_epoch, **self._rates}
@@ -238,25 +248,35 @@ class TracksideCallback(Callback):
 
     def _lead(self, trainer: Any) -> None:
         """Lead ``trainer.save_checkpoint``, which all checkpoints go through, through here: no hook tells when it is written."""
-        save, run = trainer.save_checkpoint, self._joined.open()
+        run = self._joined.open()
         later = "AsyncCheckpointIO" in {kind.__name__ for kind in type(trainer.strategy.checkpoint_io).__mro__}
 
-        def save_checkpoint(filepath: Any, *given: Any, **named: Any) -> Any:
+        def save_checkpoint(save: Callable[..., Any], filepath: Any, *given: Any, **named: Any) -> Any:
             tells = trainer.is_global_zero and not later
             return saved(run, lambda: save(filepath, *given, **named), lambda _: filepath, tells=tells)
 
-        trainer.save_checkpoint = save_checkpoint
-        self._led = trainer, save_checkpoint
+        self._led = Led(trainer, "save_checkpoint", save_checkpoint)
 
     def _leave(self) -> None:
         """Give back what was led through here."""
-        if self._led is not None and vars(self._led[0]).get("save_checkpoint") is self._led[1]:
-            del self._led[0].save_checkpoint
+        if self._led is not None:
+            self._led.give_back()
+        if self._watcher is not None:
+            self._watcher.stop()
+        self._watcher = None
         self._led = self._waits = self._loss = None
         self._losses = self._samples = 0
         self.pushed, self._rates = frozenset(), {}
         for logger in self._loggers:
             logger._callback = None  # noqa: SLF001
+
+
+def _watched(run: Run, trainer: Any) -> Any:
+    """A watcher of the model as the strategy has wrapped it; of several optimizers the first that steps counts."""
+    if type(trainer.strategy).__name__ == "DeepSpeedStrategy":
+        warn("Lightning: watch does not know DeepSpeed's parameters, and measures nothing")
+        return None
+    return run.watch(trainer.strategy.model, trainer.optimizers[0] if len(trainer.optimizers) == 1 else None)
 
 
 def _total(trainer: Any, module: Any) -> int | None:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import Trainer, TrainerCallback
 from transformers.integrations import INTEGRATION_TO_CALLBACK
 
-from trackside.default import init, opened
-from trackside.integrations.joined import harmless
+from trackside.integrations.joined import Joined, harmless
 from trackside.integrations.trainer import Seen
 from trackside.log import warn
 
@@ -36,11 +35,17 @@ class TracksideCallback(TrainerCallback):
 
     Each step brings ``loss``, ``grad_norm``, ``samples`` and ``tokens`` of this rank; each logging step what Trainer logs,
     from rank 0: the mean loss as ``loss_logged``, ``eval_loss`` as ``eval/loss``.
+
+    Args:
+        watch: Watch the model too, as `trackside.watch` does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, watch: bool = False) -> None:
+        self._watches = watch
+        self._joined: Joined | None = None
         self._run: Run | None = None
         self._seen: Seen | None = None
+        self._watcher: Any = None
         self._optimizer: Any = None
         self._told: frozenset[str] = frozenset()
         self._tokens = 0
@@ -52,15 +57,15 @@ class TracksideCallback(TrainerCallback):
         trainer = _trainer()
         if trainer is not None and _first(trainer) is not self:  # by report_to and by callbacks
             return
-        _own.close("failed" if _own.trains else "finished")  # the last one, which may have ended by an exception
-        run = opened()
-        if run is None:
-            total = state.max_steps if state.max_steps > 0 else None
-            run = _own.run = init(_name(args, state), config=_config(args, model), total_steps=total)
+        while _training:  # it has ended by an exception
+            _training.pop().end(status="failed")
+        total = state.max_steps if state.max_steps > 0 else None
+        self._joined = Joined(_name(args, state), {"config": _config(args, model), "total_steps": total})
+        run = self._joined.open()
         if not run.is_open:
             return
+        _training.append(self._joined)
         self._run, self._told, self._tokens = run, frozenset(), state.num_input_tokens_seen
-        _own.trains = run is _own.run
         self._optimizer = run.phase("optimizer")
         if state.global_step:
             run.event("resume", step=state.global_step)
@@ -69,6 +74,8 @@ class TracksideCallback(TrainerCallback):
             return
         self._seen = Seen(run, trainer)
         self._seen.begin()
+        if self._watches:
+            self._watcher = _watched(run, trainer)
 
     @harmless
     def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
@@ -110,37 +117,34 @@ class TracksideCallback(TrainerCallback):
     @harmless
     def on_train_end(self, _args: Any, state: Any, *_: Any, **__: Any) -> None:
         """The training is over; what is evaluated and saved after it belongs to the run, which ends with the process."""
-        _own.trains = False
-        if self._run is None or self._run is not _own.run:
+        if self._joined is None or self._run is None:
             return
-        if state.is_hyper_param_search or hasattr(sys, "ps1") or "ipykernel" in sys.modules:
-            self._leave()
-            _own.close("finished")
+        _training.clear()
+        if state.is_hyper_param_search:
+            self._joined.end()
         else:
-            self._run.phase("evaluation").__enter__()
+            self._joined.rest()
+        if not self._run.is_open:
+            self._leave()
+            return
+        if self._seen is not None:
+            self._seen.rest()
+        self._stop_watching()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """As it was made: a search that spawns processes may pickle the Trainer that holds it."""
+        return {**vars(self), "_joined": None, "_run": None, "_seen": None, "_watcher": None, "_optimizer": None}
 
     def _leave(self) -> None:
+        self._stop_watching()
         if self._seen is not None:
             self._seen.end()
-        self._run = self._seen = None
+        self._joined = self._run = self._seen = None
 
-
-class _Own:
-    """The run that a callback has opened in this process, be it this one or an earlier Trainer's.
-
-    Attributes:
-        trains: Its training is not over.
-    """
-
-    def __init__(self) -> None:
-        self.run: Run | None = None
-        self.trains = False
-
-    def close(self, status: str) -> None:
-        """End it."""
-        if self.run is not None:
-            self.run.finish(status)
-        self.run, self.trains = None, False
+    def _stop_watching(self) -> None:
+        if self._watcher is not None:
+            self._watcher.stop()
+        self._watcher = None
 
 
 def _trainer() -> Any:
@@ -151,6 +155,14 @@ def _trainer() -> Any:
             return found
         frame = frame.f_back
     return None
+
+
+def _watched(run: Run, trainer: Any) -> Any:
+    """A watcher of the model as the training calls it, of DDP or FSDP and compiled."""
+    if getattr(trainer, "is_deepspeed_enabled", False):
+        warn("Transformers: watch does not know DeepSpeed's parameters, and measures nothing")
+        return None
+    return run.watch(trainer.model_wrapped, trainer.optimizer)
 
 
 def _first(trainer: Any) -> TracksideCallback | None:
@@ -196,5 +208,7 @@ def _is_series(key: str) -> bool:
     return key not in _NO_SERIES and not key.endswith(_NO_SERIES_ENDS)
 
 
-_own = _Own()
+_training: list[Joined] = []
+"""The run of a training that has begun and is not over."""
+
 INTEGRATION_TO_CALLBACK.setdefault("trackside", TracksideCallback)

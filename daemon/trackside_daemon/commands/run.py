@@ -38,7 +38,8 @@ def run(command: Sequence[str], config: Config, flags: Sequence[str]) -> int:
         when one has come before it could be.
     """
     if shutil.which(command[0]) is None:
-        return _unstarted(command[0], FileNotFoundError() if not Path(command[0]).exists() else PermissionError())
+        is_there = os.sep in command[0] and Path(command[0]).exists()  # else it is looked for in $PATH alone
+        return _unstarted(command[0], PermissionError() if is_there else FileNotFoundError())
     _open_standard_files()
     signals = Signals()
     witness = Witness(signals.heeded)
@@ -68,10 +69,12 @@ class _Session:
         place = daemon = None
         try:
             place = Place(config)
-            daemon = _daemon(place, flags, self._signals)
+            daemon = place.daemon(flags, self._signals)
             say(daemon.line)
         except NoDaemonError as error:
             say(f"no daemon is beside the command: {error}")
+        except Exception as error:  # noqa: BLE001  whatever it is, the command has to run
+            say(f"no daemon is beside the command: {type(error).__name__}: {error}")
         try:
             if number := self._signals.asked:
                 return 128 + number
@@ -92,10 +95,16 @@ class _Session:
             status = self._wait(command, daemon)
             self._signals.forget()
             if daemon is not None:
-                Launch(self._launch, daemon, self._died_after).tell(self._signals, say)
+                self._sum_up(daemon)
         finally:
             command.reap()
         return status
+
+    def _sum_up(self, daemon: Beside) -> None:
+        try:
+            Launch(self._launch, daemon, self._died_after).tell(self._signals, say)
+        except Exception as error:  # noqa: BLE001  whatever it is, the exit status is the command's
+            say(f"there is no summary: {type(error).__name__}: {error}")
 
     def _wait(self, command: Command, daemon: Beside | None) -> int:
         """The command's exit status; until then it gets the signals that are meant for it."""
@@ -107,23 +116,6 @@ class _Session:
             if number in self._signals.heeded and not self._witness.saw(number):
                 command.send(number)
         return status
-
-
-def _daemon(place: Place, flags: Sequence[str], signals: Signals) -> Beside:
-    """The one that is there, or a new one; another command may start one at the same moment.
-
-    Raises:
-        NoDaemonError: There is none, and none can be started.
-    """
-    found = place.found(flags)
-    if found is not None:
-        return found
-    try:
-        return place.start(flags, signals)
-    except NoDaemonError:
-        if (found := place.found(flags)) is None:
-            raise
-        return found
 
 
 def _open_standard_files() -> None:

@@ -88,14 +88,34 @@ class Place:
         try:
             self._socket = push_path(wanted or tuple(filter(None, [given])), os.environ, os.getuid())
             self._users = Users(self._socket.with_suffix(".users"))
+            joined = self._users.join(ENDING_SECONDS)
         except (EndpointError, OSError) as error:
             raise NoDaemonError(str(error)) from None
-        if not self._users.join(ENDING_SECONDS):
+        if not joined:
             raise NoDaemonError(f"{self._socket}: the daemon that was there does not end")
 
     def leave(self) -> None:
         """Let go; the daemon ends with the last who does."""
-        self._users.leave(ENDING_SECONDS)
+        with suppress(OSError):
+            self._users.leave(ENDING_SECONDS)
+
+    def daemon(self, flags: Sequence[str], signals: Signals) -> Beside:
+        """The one that is there, or a new one. Of commands that begin at the same moment one starts it for all.
+
+        Raises:
+            NoDaemonError: There is none, and none can be started.
+        """
+        until = time.monotonic() + READY_SECONDS
+        while not self._users.first() and not signals.asked and time.monotonic() < until:
+            signals.next(0.05)
+        try:
+            return self.found(flags) or self.start(flags, signals)
+        except NoDaemonError:
+            if (found := self.found(flags)) is None:
+                raise
+            return found
+        finally:
+            self._users.next()
 
     def found(self, flags: Sequence[str]) -> Beside | None:
         """The daemon that is there, be it the system's; None where there is none."""
@@ -163,7 +183,10 @@ def link(source: ApiSource | None) -> str:
 
 
 def _asked(socket: Path, seconds: float = 0.0) -> ApiSource | None:
-    """The daemon of a socket, if this user may ask it; one that is just starting is waited for so long."""
+    """The daemon of a socket, if this user may ask it; one that is just starting is waited for so long.
+
+    Where it serves is written down for users that it trusts; one that has done so for others is not waited for.
+    """
     until = time.monotonic() + seconds
     while True:
         found = note(socket)
@@ -176,7 +199,8 @@ def _asked(socket: Path, seconds: float = 0.0) -> ApiSource | None:
             return None
         except SourceError:  # what a daemon before it has left
             pass
-        if time.monotonic() >= until or (found is not None and found.problem):
+        refused = _stamp(socket) != 0 if found is None else found.problem
+        if refused or time.monotonic() >= until:
             return None
         time.sleep(0.05)
 
