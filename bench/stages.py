@@ -89,7 +89,7 @@ def timed(model: Any, optimizer: Any, rows: int, arms: list[bool]) -> NDArray[np
     hooks = [dict(place) for place in places]
     taken = []
     for number, watched in enumerate(arms):
-        run._stages = stages if watched else None
+        run._polled = (stages,) if watched else ()
         for place, those in zip(places, hooks, strict=True):
             place.clear()
             place.update(those if watched else {})

@@ -2,8 +2,8 @@
 
     python bench/watch.py 10 40     steps of about 10 ms, 40 pairs of blocks with and without
 
-Two figures of each way: the time in its own hooks, taken by hooks around them, in percent of the steps, which is precise
-but does not know what it does to caches; and the difference between blocks of steps with and without, in random order one
+Two figures of each way: the time in its hooks of the optimizer, taken by hooks around them, in percent of the steps, which
+is precise but knows neither the model's own hooks nor what it does to caches; and the difference between blocks of steps with and without, in random order one
 after the other, by their medians with a 95 % interval, which knows all and is as noisy as the machine is.
 """
 
@@ -149,13 +149,18 @@ def _watched(model: nn.Module, optimizer: torch.optim.Optimizer, hooks: Hooks) -
     watcher = run.watch(model, optimizer)
     optimizer.register_step_pre_hook(hooks.after)
     optimizer.register_step_post_hook(hooks.after)
-    every = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+    every = [
+        *(model._forward_pre_hooks, model._forward_hooks),
+        *(optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks),
+    ]
     on = [dict(one) for one in every]
+    polled, joins = run._polled, run._made_beside()
 
     def switch(watches: bool) -> None:
         for one, kept in zip(every, on, strict=True):
             one.clear()
             one.update(kept if watches else {})
+        run._polled, run._joins = (polled, joins) if watches else ((), None)
 
     return Watched(
         lambda step, loss: run.push(step=step, loss=loss),

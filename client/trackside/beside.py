@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
+
+from trackside.device import DeviceScalars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+UNLESS = "\0unless"
+"""A key that travels no further: if its number is not zero, what came with it of gradients is none."""
+
+SAID = 64
+"""So much at most waits to be said."""
 
 
 class Beside:
@@ -15,29 +24,59 @@ class Beside:
         own: Keys of these that the user has pushed himself. His word counts: they are left out from then on.
     """
 
-    __slots__ = ("_after", "_known", "_waiting", "own")
+    __slots__ = ("_after", "_asked", "_known", "_waiting", "own")
 
     def __init__(self) -> None:
         self.own: set[str] = set()
         self._known: set[str] = set()
         self._waiting: dict[str, Any] = {}
         self._after: list[Callable[[], object]] = []
+        self._asked: DeviceScalars | None = None
 
     def add(self, values: Mapping[str, Any]) -> None:
         """Have these join; of a key that waits already the newest value does."""
         self._known.update(values)
         self._waiting = {**self._waiting, **values}
 
+    def know(self, key: str) -> None:
+        """Take a key for one of these, though it may never be: of what is told by another one to the same end."""
+        self._known.add(key)
+
     def after(self, say: Callable[[], object]) -> None:
         """Have something said behind the next push, so that it stands at that push's step."""
-        self._after.append(say)
+        if len(self._after) < SAID:
+            self._after.append(say)
+
+    def ask(self, scalars: Mapping[str, Any], then: Callable[[dict[str, float]], object]) -> None:
+        """Have numbers that are still on a device handed over when they have arrived, at the end at the latest."""
+        if self._asked is None:
+            self._asked = DeviceScalars(lambda _, then, found: then(found), lambda _: None)
+        self._asked.defer(monotonic_ns(), then, scalars)
+
+    def poll(self) -> None:
+        """Hand over what has arrived."""
+        if self._asked is not None:
+            self._asked.poll()
+
+    def drain(self, seconds: float) -> float:
+        """Wait so long at most for what has not arrived, and say all; how many seconds it took."""
+        took = 0.0 if self._asked is None else self._asked.drain(seconds)
+        self.say()
+        return took
 
     def join(self, named: dict[str, Any]) -> dict[str, Any]:
-        """The user's numbers, and what waits beside them."""
+        """The user's numbers, and behind them what waits beside them."""
         if not self._known.isdisjoint(named):
             self.own |= self._known & named.keys()
         waiting, self._waiting = self._waiting, {}
-        return {**{key: value for key, value in waiting.items() if key not in self.own}, **named}
+        return {**named, **{key: value for key, value in waiting.items() if key not in self.own}}
+
+    def arrived(self, values: dict[str, float]) -> dict[str, float]:
+        """What of the numbers that came from a device is to be kept: see `UNLESS`."""
+        if not values.pop(UNLESS, 0.0):
+            return values
+        found = self._known - self.own
+        return {key: value for key, value in values.items() if key not in found or not key.startswith("grad_norm")}
 
     def say(self) -> None:
         """Say what was to be said behind the push."""

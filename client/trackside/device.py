@@ -114,6 +114,12 @@ class DeviceScalars:
         self._rings: dict[int, dict[Any, _Ring]] = {}
         _living.add(self)
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether half of the room for this thread's values is taken."""
+        rings = tuple(self._rings.get(threading.get_ident(), {}).values())
+        return any(ring.under_way and ring.under_way[-1].end - ring.under_way[0].first > SLOTS // 2 for ring in rings)
+
     def defer(self, pushed_at: int, tag: Any, scalars: Mapping[str, Any]) -> dict[str, str]:
         """Start the copies, and return the keys of those values that cannot be taken, with the reason.
 

@@ -6,10 +6,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from trackside.gpus import named
+from trackside.log import warn
 from trackside.wire import Memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from trackside.spans import Gpus
 
@@ -27,6 +28,7 @@ class Memories:
         self._gpus = gpus
         self._names: dict[int, str] = {}
         self._seen: dict[int, _Seen] = {}
+        self._fails = False
         if gpus.used():
             self._seen = {index: _Seen(stats) for index, stats in self._all()}
 
@@ -36,11 +38,16 @@ class Memories:
             self._name(index): self._seen.setdefault(index, _Seen({})).follow(stats) for index, stats in self._all()
         }
 
-    def _all(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        for index in range(self._gpus.count()):
-            stats = self._gpus.memory(index)
-            if index in self._seen or _amount(stats, "reserved_bytes", "peak"):
-                yield index, stats
+    def _all(self) -> list[tuple[int, Mapping[str, Any]]]:
+        if self._fails:
+            return []
+        try:
+            every = [(index, self._gpus.memory(index)) for index in range(self._gpus.count())]
+        except Exception as error:  # noqa: BLE001  an allocator of the user's own may have no figures
+            self._fails = True
+            warn(f"how full GPUs are is not known: {type(error).__name__}: {str(error)[:200]}")
+            return []
+        return [one for one in every if one[0] in self._seen or _amount(one[1], "reserved_bytes", "peak")]
 
     def _name(self, index: int) -> str:
         if index not in self._names:

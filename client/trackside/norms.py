@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import fsum, isfinite, sqrt
+from math import fsum, inf, isfinite, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.parameters import SAMPLED, SAMPLED_IN_ALL, sampled
@@ -18,7 +18,7 @@ class Norms:
         tensors: At least one, of any floating-point types and devices.
 
     Attributes:
-        each: On the CPU as numbers, else one tensor on the first one's device.
+        each: As numbers, if all are on the CPU, else None: then one tensor on the first other device has them.
     """
 
     def __init__(self, tensors: Sequence[Any]) -> None:
@@ -31,18 +31,18 @@ class Norms:
     @property
     def whole(self) -> Any:
         """The norm of all of them together: a number, or a tensor of one."""
-        return self._torch.linalg.vector_norm(self._stack) if self.each is None else _root(self.each)
+        return self._torch.linalg.vector_norm(self._stack) if self.each is None else sqrt(_squared(self.each))
 
     @property
     def squared(self) -> Any:
         """The square of that."""
-        return self._stack.double().square().sum() if self.each is None else fsum(one * one for one in self.each)
+        return self._stack.double().square().sum() if self.each is None else _squared(self.each)
 
     def of(self, places: Sequence[int], *, squared: bool = False) -> Any:
         """The norm of some of them, which stand one behind the other."""
         if self.each is not None:
             some = [self.each[place] for place in places]
-            return fsum(one * one for one in some) if squared else _root(some)
+            return _squared(some) if squared else sqrt(_squared(some))
         part = self._stack[places[0] : places[-1] + 1]
         return part.double().square().sum() if squared else self._torch.linalg.vector_norm(part)
 
@@ -69,13 +69,14 @@ class Moved(NamedTuple):
         most = max(1, min(SAMPLED, SAMPLED_IN_ALL // max(1, len(tensors))))
         views = [sampled(one, most) for one in tensors]
         numbers = torch.cat(views).float()
-        key = (numbers.device, tuple(one.numel() for one in views))
+        counts = tuple((one.numel(), view.numel()) for one, view in zip(tensors, views, strict=True))
+        key = numbers.device, counts
         if key not in roots:
-            shares = [sqrt(one.numel() / max(1, view.numel())) for one, view in zip(tensors, views, strict=True)]
-            counts = torch.tensor([view.numel() for view in views])
-            known = torch.tensor(shares).repeat_interleave(counts).to(numbers.device, non_blocking=True)
+            shares = [  # made where they are used: a copy from the host may wait for the device
+                numbers.new_full((seen,), sqrt(there / max(1, seen))) for there, seen in counts
+            ]
             roots.clear()  # type: ignore[attr-defined]
-            roots[key] = known  # type: ignore[index]
+            roots[key] = torch.cat(shares)  # type: ignore[index]
         return cls(numbers, roots[key])
 
     def ratio(self, after: Moved) -> Any:
@@ -94,11 +95,11 @@ def is_here(tensor: Any) -> bool:
     return bool(tensor.device.type == "cpu")
 
 
-def _root(numbers: Sequence[float]) -> float:
+def _squared(norms: Sequence[float]) -> float:
     try:
-        return sqrt(fsum(one * one for one in numbers))
-    except (OverflowError, ValueError):  # infinities of both signs cannot be, but a NaN beside one can
-        return float("nan")
+        return fsum(one * one for one in norms)
+    except OverflowError:  # of a finite sum beyond a float
+        return inf
 
 
 def _stacked(torch: Any, tensors: Sequence[Any]) -> Any:
@@ -114,7 +115,9 @@ def _stacked(torch: Any, tensors: Sequence[Any]) -> Any:
     if len(groups) == 1:
         return torch.stack(norms)
     wide = torch.float64 if any(one.dtype == torch.float64 for one in norms) else torch.float32
-    return torch.stack([one.to(norms[0].device, wide, non_blocking=True) for one in norms])
+    # Never to the CPU: what is copied there without waiting is read before it has arrived.
+    there = next((one.device for one in norms if not is_here(one)), norms[0].device)
+    return torch.stack([one.to(there, wide, non_blocking=True) for one in norms])
 
 
 def _norms(torch: Any, tensors: list[Any], dtype: Any) -> Sequence[Any]:

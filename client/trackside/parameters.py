@@ -64,7 +64,7 @@ class Parameters:
         if model is None:
             self._named = []
             return
-        every = [(_plain(name), one) for name, one in model.named_parameters() if one.requires_grad]
+        every = [(_plain(name), one) for name, one in model.named_parameters()]  # a frozen one may be trained later
         flat = _is_flat(model)
         self.sharded = flat or any(_is_sharded(one) for _, one in every)
         first = flat or (self._rank == 0 and not _is_replica(model))
@@ -73,12 +73,12 @@ class Parameters:
         ]
 
     def living(self) -> list[tuple[str, Any]]:
-        """Names and parameters that this rank counts."""
+        """Names and parameters that this rank counts, of those that are trained now."""
         found = [(name, reference(), counts) for name, reference, counts in self._named]
         if any(one is None for _, one, _ in found):  # sharded or replaced since
             self.look()
             found = [(name, reference(), counts) for name, reference, counts in self._named]
-        return [(name, one) for name, one, counts in found if counts and one is not None]
+        return [(name, one) for name, one, counts in found if counts and one is not None and one.requires_grad]
 
     def holds(self, optimizer: Any) -> bool:
         """Whether an optimizer has any of them."""
@@ -90,7 +90,8 @@ class Parameters:
 
         A name stands for all that is below it; a pattern for each layer of its own, which is a module with parameters.
         """
-        names = [name for name, _, _ in self._named]
+        trained = [(name, reference()) for name, reference, _ in self._named]
+        names = [name for name, one in trained if one is not None and one.requires_grad]
         if patterns is None:
             return _grouped(names)
         found: dict[str, list[str]] = {}
@@ -118,12 +119,31 @@ def own_part(tensor: Any) -> Any:
     Raises:
         UncountableError: It is sparse and on a device, where to make it plain would have the host wait.
     """
-    tensor = local(tensor.detach())
-    if not tensor.is_sparse:
-        return tensor
-    if tensor.is_cuda:
-        raise UncountableError("a sparse gradient on a GPU cannot be read without waiting for it")
-    return tensor.coalesce().values()
+    tensor = local(tensor).detach()
+    if tensor.is_sparse:
+        if tensor.is_cuda:
+            raise UncountableError("a sparse gradient on a GPU cannot be read without waiting for it")
+        tensor = tensor.coalesce().values()
+    if tensor.is_complex():
+        import torch
+
+        return torch.view_as_real(tensor.resolve_conj())
+    return tensor
+
+
+def gradient(name: str, parameter: Any) -> Any:
+    """What of a parameter's gradient is on this rank, as `own_part`.
+
+    Raises:
+        UncountableError: Its ranks have other parts of it than of the parameter, or it is as `own_part` says.
+    """
+    grad = parameter.grad
+    placements = getattr(parameter, "placements", None)
+    if (
+        getattr(grad, "placements", placements) != placements
+    ):  # as under sequence parallelism, a sum that is not yet made
+        raise UncountableError(f"{name} is {placements} over the ranks and its gradient {grad.placements}")
+    return own_part(grad)
 
 
 def sampled(tensor: Any, most: int) -> Any:

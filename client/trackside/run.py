@@ -225,6 +225,7 @@ class Run:
         place: int | Deferred | None = step
         beside = self._joins
         if beside is not None:
+            beside.poll()
             named, place = _joined(beside, named, step)
         for value in named.values():
             if type(value) is not float and type(value) is not int:
@@ -247,6 +248,11 @@ class Run:
         if self._sender is not None and values:
             self._made_beside().add(values)
 
+    def _ask_beside(self, scalars: Mapping[str, Any], then: Callable[[dict[str, float]], object]) -> None:
+        """Have numbers that are still on a device handed over at a later push, or at the end."""
+        if self._sender is not None:
+            self._made_beside().ask(scalars, then)
+
     def _say_beside(self, say: Callable[[], object]) -> None:
         """Have something said right behind the next push, or at the end."""
         if self._sender is not None:
@@ -258,18 +264,23 @@ class Run:
         return self._joins
 
     def _end(self, status: str, cause: str = "", *, provisional: bool = False, timeout: float | None = None) -> None:
-        if self._joins is not None:
-            self._joins.say()
+        timeout = flush_timeout() if timeout is None else timeout
+        try:
+            if self._joins is not None and self._sender is not None:
+                timeout = max(0.0, timeout - self._joins.drain(min(DRAIN_SECONDS, timeout)))
+        finally:  # also when Ctrl-C cuts it short
+            self._close(status, cause, provisional=provisional, timeout=timeout)
+
+    def _close(self, status: str, cause: str, *, provisional: bool, timeout: float) -> None:
         with self._lock:
             sender, self._sender = self._sender, None
         if sender is not None:
-            timeout = flush_timeout() if timeout is None else timeout
             try:
                 if self._device is not None:
                     timeout = max(0.0, timeout - self._device.drain(min(DRAIN_SECONDS, timeout)))
                 if self._stages is not None:
                     self._stages.close()
-            finally:  # also when Ctrl-C cuts it short
+            finally:  # the same
                 sender.end(self._session, status, cause, provisional=provisional, timeout=timeout)
                 self._ended(self)
 
@@ -347,6 +358,8 @@ class Run:
         self._polled = tuple(one for one in (self._device, self._stages) if one is not None)
 
     def _arrived(self, pushed_at: int, deferred: Deferred, values: dict[str, float]) -> None:
+        if self._joins is not None:
+            values = self._joins.arrived(values)
         if len(self._rows) >= ROWS_WAITING or (len(values) > HEAVY and not self._has_room(len(values))):
             self._drop_oldest()
         self._rows.append((pushed_at, deferred, values))

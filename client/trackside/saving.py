@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from trackside.config import as_json
@@ -61,7 +60,7 @@ class Saving:
         size, seconds = fields.get("bytes"), fields.get("seconds")
         if self.totals is not None and isinstance(size, int | float) and 0 <= size < _INT64:
             self.totals.bytes = int(size)
-        if more and self._began is None and isinstance(seconds, int | float) and isfinite(seconds) and seconds >= 0:
+        if more and self._began is None and isinstance(seconds, int | float) and 0 <= seconds < _INT64:
             self._observe(float(seconds))
 
     def untold(self, step: int | None) -> Happening | None:

@@ -66,9 +66,14 @@ class Spans:
         self._free: list[Any] = []
         self._made = 0
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no event for another stage."""
+        return not self._free and self._made >= EVENTS
+
     def begin(self, device: Any) -> Any:
         """The event that marks this point of the device's current stream; None where there is no event or may be none."""
-        if self._gpus.forbids() or not self._has_room():
+        if self._gpus.forbids() or self.is_full:
             return None
         return self._gpus.mark(self._take(), device)
 
@@ -92,10 +97,6 @@ class Spans:
             done[span.stage] = done.get(span.stage, 0.0) + self._gpus.seconds(span.first, span.last)
             self._free += span[1:]
         return done
-
-    def _has_room(self) -> bool:
-        """For a pair of events."""
-        return bool(self._free) or self._made < EVENTS
 
     def _take(self) -> Any:
         if self._free:

@@ -54,6 +54,9 @@ class Stages:
         model: The module that the training calls: what ``torch.compile`` or DDP has returned, if it calls that.
         optimizer: A ``torch.optim.Optimizer``; None to time none.
         gpus: What GPUs are asked through.
+
+    Attributes:
+        stopped: It times nothing any more, since it was told so or another watches the model.
     """
 
     def __init__(self, run: Run, model: Any, optimizer: Any = None, gpus: Gpus | None = None) -> None:
@@ -73,13 +76,26 @@ class Stages:
         self._device: Any = None
         self._uses, self._has_peers = self._gpus.used(), _has_peers()
         self._look_at = 0
-        self._stopped = False
+        self.stopped = False
         self._handles: list[Any] = []
         self._at_gradient = self._hook(self._backward_begins)
         self._at_end, self._at_last = self._hook(self._backward_ends), self._hook(self._backward_ended)
         self._watch(model)
         if optimizer is not None:
-            self._watch_optimizer(optimizer)
+            self.follow(optimizer)
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether autograd is at work in this thread."""
+        return self._task() >= 0
+
+    def follow(self, optimizer: Any) -> None:
+        """Time an optimizer's steps, also of one that Accelerate has wrapped, which takes hooks only within."""
+        inner = getattr(optimizer, "optimizer", optimizer)
+        self._handles += [
+            inner.register_step_pre_hook(self._hook(self._optimizer_begins)),
+            inner.register_step_post_hook(self._hook(self._optimizer_ends)),
+        ]
 
     def poll(self) -> None:
         """Hand over what GPUs have done, and once a second how full they are; called at pushes, by whoever pushes."""
@@ -98,7 +114,7 @@ class Stages:
 
     def stop(self) -> None:
         """Time nothing more: the hooks are taken away."""
-        self._stopped = True
+        self.stopped = True
         for handle in self._handles:
             handle.remove()
 
@@ -108,6 +124,7 @@ class Stages:
             self.stop()
 
     def _tell(self, now: int) -> None:
+        """Hand over what there is to say, at a push or where there are no more events."""
         try:
             if now >= self._look_at:
                 self._uses, self._has_peers = self._gpus.used(), _has_peers()
@@ -137,14 +154,6 @@ class Stages:
         compiled = getattr(model, "_compiled_call_impl", None)  # by `model.compile()`, which takes the hooks in
         if compiled is not None:
             model._compiled_call_impl = self._around(compiled)  # noqa: SLF001
-
-    def _watch_optimizer(self, optimizer: Any) -> None:
-        """Also one that Accelerate has wrapped, which takes hooks only within."""
-        inner = getattr(optimizer, "optimizer", optimizer)
-        self._handles += [
-            inner.register_step_pre_hook(self._hook(self._optimizer_begins)),
-            inner.register_step_post_hook(self._hook(self._optimizer_ends)),
-        ]
 
     def _hook(self, work: Callable[..., None]) -> _Hook:
         return _Hook(work, self._fail)
@@ -189,7 +198,7 @@ class Stages:
                 self._spans.drop(self._open.pop(stage))
 
     def _is_mine(self) -> bool:
-        return get_ident() == self._thread and not self._stopped and self._run._sender is not None  # noqa: SLF001
+        return get_ident() == self._thread and not self.stopped and self._run._sender is not None  # noqa: SLF001
 
     def _forward_begins(self, model: Any, _: object) -> None:
         if not self._is_mine():
@@ -198,6 +207,8 @@ class Stages:
         self._calls.append(begins)
         if begins:
             self._drop("backward")
+            if self._spans.is_full:
+                self._tell(monotonic_ns())
             if self._uses and self._device is None and model is not None:
                 self._find_device(model.parameters())
             self._begin("forward")
@@ -213,7 +224,7 @@ class Stages:
     def _backward_begins(self, _: object) -> None:
         """In a thread of the engine's, while that which has called `backward` waits."""
         task = self._task()
-        ceased = self._stopped or self._run._sender is None  # noqa: SLF001
+        ceased = self.stopped or self._run._sender is None  # noqa: SLF001
         if ceased or ("backward" in self._open and task == self._backward):
             return
         self._drop("backward")

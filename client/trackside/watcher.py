@@ -2,34 +2,44 @@
 
 Measuring takes time that the training would else have, so that it is done each so many steps that it takes a part of
 the time that is bounded: see `Pace`.
+
+Gradients are read before the step, since an optimizer may change them in it, as SGD with Nesterov's momentum does; and
+after it where they are what they should be only then: made by a closure, or unscaled by a fused optimizer for
+`torch.amp.GradScaler`. Of a step that such a scaler skips no gradient is told: infinities are how it finds its scale.
 """
 
 from __future__ import annotations
 
 import weakref
-from time import monotonic_ns, perf_counter
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from trackside.device import DeviceScalars, is_on_device
+from trackside.beside import UNLESS
+from trackside.device import is_on_device
 from trackside.log import warn
 from trackside.norms import Moved, Norms
 from trackside.pace import Pace
-from trackside.parameters import Parameters, UncountableError, of, own_part, spans
+from trackside.parameters import Parameters, UncountableError, gradient, of, own_part, spans
 from trackside.stages import Stages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from trackside.run import Run
 
+    Named = list[tuple[str, Any]]
+
 GRADIENTS_SHARE, WEIGHTS_SHARE = 0.002, 0.001
 """So much of the time may be spent on gradients, and on weights."""
+
+WRAPPERS = 8
+"""So many wrappers an optimizer has at most."""
 
 UNWATCHED = "what is watched of the model ends here, training goes on"
 
 
 class Watcher:
-    """Measures a model for a run until either is gone, or the run has ended.
+    """Measures a model for a run until either is gone, or the run has ended, or it is watched anew.
 
     Args:
         run: The run.
@@ -56,12 +66,12 @@ class Watcher:
         self._roots: dict[Any, Any] = {}
         self._before: Moved | None = None
         self._due = False, False
-        self._own = 0.0
+        self._own = self._sampling = 0.0
         self._began: float | None = None
-        self._bad = self._ended = False
+        self._bad = self._ended = self._late = False
+        self._countable = True
         self._steps = 0
-        self._device: DeviceScalars | None = None
-        self._timing: tuple[Any, Any, Pace, float] | None = None
+        self._timings: dict[Pace, tuple[Any, Any, float]] = {}
         self._stages: Stages | None = None
         self._handles: list[Any] = []
         try:
@@ -83,47 +93,57 @@ class Watcher:
         _sweep()
 
     def _end_it(self) -> None:
-        self._ended, self._before, self._timing = True, None, None
+        self._ended, self._before = True, None  # events stay: a forked child may free nothing of CUDA's
         handles, self._handles = self._handles, []
         _over.extend(handles)
 
     def _attach(self, model: Any, optimizer: Any) -> None:
         _sweep()
-        hooks = self._pre_hook, self._post_hook
-        while (inner := getattr(optimizer, "optimizer", None)) is not None and inner is not optimizer:
-            optimizer = inner  # what Accelerate and Lightning have around it
-        has_hooks = hasattr(optimizer, "register_step_post_hook")
-        # Before our own hooks, so that the optimizer's time ends when ours begins.
-        self._stages = Stages(self._run, model, optimizer if has_hooks else None)
-        self._run._time(self._stages)  # noqa: SLF001  its own
-        if has_hooks:
+        self._run._made_beside().know("grad_norm")  # noqa: SLF001  its own
+        optimizer = _inner(optimizer)
+        if hasattr(optimizer, "register_step_post_hook"):
             self._optimizer = weakref.ref(optimizer)
-            register = optimizer.register_step_pre_hook, optimizer.register_step_post_hook
+            before, after = optimizer.register_step_pre_hook, optimizer.register_step_post_hook
         else:
             from torch.optim import optimizer as every
 
-            register = every.register_optimizer_step_pre_hook, every.register_optimizer_step_post_hook
-        self._handles = [add(hook) for add, hook in zip(register, hooks, strict=True)]
+            before, after = every.register_optimizer_step_pre_hook, every.register_optimizer_step_post_hook
+            optimizer = None
+        self._handles.append(before(self._pre_hook))
+        # Its hooks stand within ours, so that what we take is no part of the optimizer's time.
+        self._time(model, optimizer)
+        self._handles.append(after(self._post_hook))
 
-    def _pre_hook(self, optimizer: Any, *_: Any) -> None:
-        """Before a step: what the weights are, if they are to be measured."""
+    def _time(self, model: Any, optimizer: Any) -> None:
+        try:
+            self._stages = Stages(self._run, model, optimizer)
+            self._run._time(self._stages)  # noqa: SLF001  its own
+        except Exception as error:  # noqa: BLE001  a model of the user's own kind may take no hooks
+            warn(f"the stages of the model's steps are not timed: {type(error).__name__}: {str(error)[:200]}")
+
+    def _pre_hook(self, optimizer: Any, args: Sequence[Any] = (), named: Mapping[str, Any] | None = None) -> None:
+        """Before a step."""
         if not self._torch.compiler.is_compiling():
-            self._safely(self._begin, optimizer)
+            self._safely(self._begin, optimizer, args, named or {})
 
     def _post_hook(self, optimizer: Any, *_: Any) -> None:
-        """After a step: the gradients are still there, also those that a closure has made within it."""
+        """After a step."""
         if not self._torch.compiler.is_compiling():
             self._safely(self._end, optimizer)
 
-    def _safely(self, work: Callable[[], None], optimizer: Any) -> None:
+    def _safely(self, work: Callable[..., None], optimizer: Any, *more: Any) -> None:
         try:
             if self._ended:
                 return
-            if self._run._sender is None or self._parameters.gone:  # noqa: SLF001  its own
+            stages = self._stages
+            over = stages is not None and stages.stopped
+            if over or self._run._sender is None or self._parameters.gone:  # noqa: SLF001  its own
                 self._end_it()
+            elif stages is not None and stages.in_backward:  # a step for each gradient as it comes
+                return
             elif self._is_watched(optimizer) and not self._is_captured():
                 with self._torch.no_grad():
-                    work()
+                    work(optimizer, *more)
         except Exception as error:  # noqa: BLE001  whatever of PyTorch's fails, training goes on
             self._fail(error)
 
@@ -136,101 +156,129 @@ class Watcher:
         known = None if self._optimizer is None else self._optimizer()
         if known is None and self._parameters.holds(optimizer):
             self._optimizer, known = weakref.ref(optimizer), optimizer
+            if self._stages is not None:
+                self._stages.follow(optimizer)
         return known is optimizer
 
     def _is_captured(self) -> bool:
         cuda = self._torch.cuda
         return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
 
-    def _begin(self) -> None:
+    def _begin(self, optimizer: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
         began = perf_counter()
         seconds = None if self._began is None else began - self._began - self._own
         self._began, self._own, self._before = began, 0.0, None
         self._due = self._gradients.step(seconds), self._weights.step(seconds)
-        if self._due[1] and (tensors := self._moving()):
-            self._before = Moved.sampled(tensors, self._roots)
-            self._own = perf_counter() - began
-
-    def _end(self) -> None:
-        sampling, self._steps = self._own, self._steps + 1
+        self._steps += 1
         self._poll()
         asked = self._run._session.layers  # noqa: SLF001  its own
         if asked[0] != self._asked:
             self._asked, self._all_layers = asked
-        if self._due[0] or self._all_layers or self._patterns:
-            self._measure(self._gradients, self._tell_gradients)
+        closure = args[1] if len(args) > 1 else named.get("closure")
+        self._late = closure is not None or getattr(optimizer, "grad_scale", None) is not None
+        if not self._late:
+            self._measure_gradients(optimizer)
+        if self._due[1]:
+            sampled = perf_counter()
+            if tensors := self._moving(self._parameters.living()):
+                self._before = Moved.sampled(tensors, self._roots)
+            self._sampling = perf_counter() - sampled
+            self._own += self._sampling
+
+    def _end(self, optimizer: Any) -> None:
+        if self._late:
+            self._measure_gradients(optimizer)
         if self._before is not None:
-            self._measure(self._weights, self._tell_weights, sampling)
+            self._measure(self._weights, self._tell_weights, self._sampling)
+
+    def _measure_gradients(self, optimizer: Any) -> None:
+        """Measure them if it is time to, but for those of a step that a scaler skips."""
+        if self._countable and (self._due[0] or self._all_layers or self._patterns):
+            found = getattr(optimizer, "found_inf", None)
+            waits = is_on_device(found)
+            if found is None or waits or not float(found):
+                skips = found if waits else None
+                self._measure(self._gradients, lambda living: self._tell_gradients(living, skips))
         self._all_layers = max(0, self._all_layers - 1)
 
-    def _measure(self, pace: Pace, tell: Callable[[], Any], before: float = 0.0) -> None:
+    def _measure(self, pace: Pace, tell: Callable[[Named], Any], before: float = 0.0) -> None:
         """Measure, and tell the pace how long that took, *before* it included; of a device also its own time."""
-        cuda = self._torch.cuda
-        timed = cuda.is_initialized() and self._timing is None
-        began, first = perf_counter(), self._mark() if timed else None
-        on_device = tell()
+        began = perf_counter()
+        living = self._parameters.living()
+        device = None if pace in self._timings else next((one.device for _, one in living if one.is_cuda), None)
+        first = None if device is None else self._mark(device)
+        on_device = tell(living)
         spent = before + perf_counter() - began
         self._own += spent - before
         if not on_device:
             pace.spent(spent)
-        elif first is not None:
-            self._timing = first, self._mark(), pace, spent
+        elif device is not None:
+            self._timings[pace] = first, self._mark(device), spent
 
-    def _mark(self) -> Any:
+    def _mark(self, device: Any) -> Any:
+        """An event there, and nowhere else: it would take a GPU's memory that the training does not use."""
         event = self._torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(self._torch.cuda.current_stream(device))
         return event
 
     def _poll(self) -> None:
         """Take what has arrived from a device."""
-        if self._device is not None:
-            self._device.poll()
-        if self._timing is not None and self._timing[1].query():
-            (first, last, pace, spent), self._timing = self._timing, None
-            pace.spent(max(spent, first.elapsed_time(last) / 1000))
+        if self._run._joins is not None:  # noqa: SLF001  its own
+            self._run._joins.poll()  # noqa: SLF001  the same
+        for pace, (first, last, spent) in tuple(self._timings.items()):
+            if last.query():
+                del self._timings[pace]
+                pace.spent(max(spent, first.elapsed_time(last) / 1000))
 
-    def _moving(self) -> list[Any]:
+    def _moving(self, living: Named) -> list[Any]:
         """What the optimizer changes, of this rank's, where it is all on one device."""
         optimizer = None if self._optimizer is None else self._optimizer()
         own = {id(one) for one in of(optimizer)} if optimizer is not None else set()
-        tensors = [own_part(one) for _, one in self._parameters.living() if id(one) in own]
+        tensors = [own_part(one) for _, one in living if id(one) in own]
         return tensors if len({one.device for one in tensors}) == 1 else []
 
-    def _tell_gradients(self) -> bool:
+    def _tell_gradients(self, counted: Named, skips: Any) -> bool:
         """Tell the norm of the gradients and of layers that are asked for; whether it is still on a device."""
-        counted = self._parameters.living()
-        living = [(name, one.grad) for name, one in counted if one.grad is not None]
-        if not living:
+        trained = [(name, one) for name, one in counted if one.grad is not None]
+        if not trained:
             if self._parameters.sharded and not counted:  # others have the same part, and count it
                 self._run._beside({"grad_norm_local_squared": 0.0, "param_norm_local_squared": 0.0})  # noqa: SLF001  its own
             return False
-        names = [name for name, _ in living]
-        norms = Norms([own_part(one) for _, one in living])
+        try:
+            norms = Norms([gradient(name, one) for name, one in trained])
+        except UncountableError as error:
+            self._countable = False
+            warn(f"gradients are not measured: {error}")
+            return False
+        names, values = [name for name, _ in trained], {}
         sharded = self._parameters.sharded
         key = "grad_norm_local_squared" if sharded else "grad_norm"
         beside = self._run._joins  # noqa: SLF001  its own
-        values = {}
         if beside is None or not {"grad_norm", key} & beside.own:
             values[key] = norms.squared if sharded else norms.whole
         for layer, places in self._layers(names).items():
             values[f"{key}/{layer}"] = norms.of(places, squared=sharded)
+        if skips is not None:
+            values[UNLESS] = skips
         self._run._beside(values)  # noqa: SLF001  the same
-        return self._look_for_wrong(names, norms)
+        return self._look_for_wrong(names, norms, skips)
 
     def _layers(self, names: Sequence[str]) -> dict[str, list[int]]:
         if not self._all_layers and not self._patterns:
             return {}
+        device = self._run._device  # noqa: SLF001  its own
+        if device is not None and device.is_crowded:  # the user's own values find room
+            return {}
         wanted = self._parameters.layers(None if self._all_layers else self._patterns)
         return dict(spans(wanted, names))
 
-    def _tell_weights(self) -> bool:
+    def _tell_weights(self, counted: Named) -> bool:
         """Tell the norm of the weights and how far they have moved; whether it is still on a device."""
         before, self._before = self._before, None
-        living = [own_part(one) for _, one in self._parameters.living()]
-        moving = self._moving()
-        if before is None or not living or not moving:
+        moving = self._moving(counted)
+        if before is None or not moving:
             return False
-        norms, after = Norms(living), Moved.sampled(moving, self._roots)
+        norms, after = Norms([own_part(one) for _, one in counted]), Moved.sampled(moving, self._roots)
         values = (
             {"param_norm_local_squared": norms.squared} if self._parameters.sharded else {"param_norm": norms.whole}
         )
@@ -239,19 +287,22 @@ class Watcher:
         self._run._beside(values)  # noqa: SLF001  its own
         return norms.each is None
 
-    def _look_for_wrong(self, names: list[str], norms: Norms) -> bool:
+    def _look_for_wrong(self, names: list[str], norms: Norms, skips: Any) -> bool:
         count, first = norms.wrong()
+        step, asked = self._steps, {"count": count, "first": first}
         if not is_on_device(count):
-            self._arrived(0, (self._steps, names), {"count": count, "first": first})
+            self._arrived(step, names, asked)
             return False
-        if self._device is None:
-            self._device = DeviceScalars(self._arrived, lambda _: None)
-        self._device.defer(monotonic_ns(), (self._steps, names), {"count": count, "first": first})
+        if skips is not None:
+            asked["skips"] = skips
+        self._run._ask_beside(asked, lambda found: self._arrived(step, names, found))  # noqa: SLF001  its own
         return True
 
-    def _arrived(self, _: int, of: tuple[int, list[str]], found: dict[str, float]) -> None:
+    def _arrived(self, step: int, names: list[str], found: dict[str, float]) -> None:
         """Say which layer is the first whose gradient is not finite, once until all are finite again."""
-        (steps, names), count = of, int(found["count"])
+        if found.get("skips") or "first" not in found:
+            return
+        count = int(found["count"])
         was, self._bad = self._bad, count > 0
         if not count or was:
             return
@@ -262,9 +313,19 @@ class Watcher:
             "parameters": count,
             "of": len(names),
         }
-        if self._steps > steps:
-            fields["steps_ago"] = self._steps - steps
+        if self._steps > step:
+            fields["steps_ago"] = self._steps - step
         self._run._say_beside(lambda: self._run.event("nonfinite_gradients", **fields))  # noqa: SLF001  its own
+
+
+def _inner(optimizer: Any) -> Any:
+    """What Accelerate and Lightning have around it is no optimizer of PyTorch's."""
+    for _ in range(WRAPPERS):  # what answers to any name has one in it without end
+        inner = getattr(optimizer, "optimizer", None)
+        if inner is None or inner is optimizer:
+            break
+        optimizer = inner
+    return optimizer
 
 
 _over: list[Any] = []

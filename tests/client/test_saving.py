@@ -55,6 +55,7 @@ def events(session: Session) -> list[Happening]:
         (((1, "+save"), (2, "-save"), (3, 6), (4, "+save"), (6, "-save")), 2, [1.0, 2.0]),
         (((1, "+save"), (2, "!save"), (3, "+save"), (5, "-save")), 1, [2.0]),
         (((1, {"seconds": "soon", "bytes": -1}), (2, {"seconds": float("nan"), "bytes": "big"})), 2, []),
+        (((1, {"seconds": 10**400, "bytes": 10**400}), (2, {"seconds": float("inf"), "bytes": True})), 2, []),
     ],
 )
 def test_checkpoints_are_counted_once_each_with_what_they_took(

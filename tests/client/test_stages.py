@@ -480,6 +480,31 @@ def test_a_stage_for_which_there_is_no_event_is_not_timed_and_nothing_waits(
     assert [one.phases for one in work] == [{"forward": 1.0, "backward": 2.0}] * 2
 
 
+def test_where_pushes_are_seldom_events_are_asked_when_there_is_none_left(
+    told: Told, train: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spans_module, "EVENTS", 6)
+    for _ in range(3):
+        train()
+        told.gpu.advance()
+    told.run.push(loss=1.0)
+    assert len(told.gpu.events) == 6
+    assert [one.phases for one in told.work()] == [{"forward": 1.0, "backward": 2.0, "optimizer": 4.0}] * 3
+
+
+def test_an_allocator_that_has_no_figures_is_said_once_and_costs_only_those(
+    told: Told, train: Callable[[], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(stages_module, "LOOK_NANOSECONDS", 0)
+    monkeypatch.setattr(told.gpu, "memory", lambda _: 1 / 0)
+    for _ in range(2):
+        train()
+        told.gpu.advance()
+        told.run.push(loss=1.0)
+    assert [set(one.phases) for one in told.work()] == [{"forward", "backward", "optimizer"}] * 2
+    assert caplog.messages == ["trackside: how full GPUs are is not known: ZeroDivisionError: division by zero"]
+
+
 def test_while_a_graph_is_captured_no_event_is_recorded_or_asked(told: Told, train: Callable[[], None]) -> None:
     train()
     told.gpu.advance()

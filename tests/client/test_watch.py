@@ -6,14 +6,16 @@ import gc
 import json
 import weakref
 from math import isnan, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 from client.router import kept
+from client.stream import OnDevice, Stream, on_device
 from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.optim import optimizer as optimizers
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -56,6 +58,12 @@ def backward(model: Any, times: int = 1) -> torch.Tensor:
         loss = model(torch.randn(4, 8)).square().mean()
         loss.backward()
     return loss
+
+
+def said(run: trackside.Run) -> list[Any]:
+    """The events of a run that has ended and had no daemon."""
+    bodies = [decode_body("batch", one.frames[2]) for one in [*run._session.pending][:-1]]
+    return [one for body in bodies for one in body.events]
 
 
 def norm(parameters: Iterator[Any]) -> float:
@@ -111,6 +119,96 @@ def test_without_an_optimizer_the_first_that_has_parameters_of_the_model_is_foll
     assert second["update_ratio"] == 0.0
 
 
+def test_of_an_optimizer_that_changes_the_gradients_they_are_told_as_they_were(run: trackside.Run) -> None:
+    model = made()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, foreach=True)
+    run.watch(model, optimizer)
+    wanted = []
+    for step in range(2):
+        optimizer.zero_grad()
+        backward(model)
+        wanted.append(norm(model.parameters()))
+        optimizer.step()
+        run.push(step=step, loss=1.0)
+    assert norm(model.parameters()) != pytest.approx(wanted[-1], rel=1e-3)
+    assert [row["grad_norm"] for _, row in kept(run)[0]] == pytest.approx(wanted, rel=FLOAT)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_scaled_gradients_are_told_unscaled_and_none_of_a_step_that_the_scaler_skips(
+    run: trackside.Run, *, fused: bool
+) -> None:
+    model = made()
+    optimizer = torch.optim.Adam(model.parameters(), fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    watcher = run.watch(model, optimizer)
+    wanted = []
+    for step in range(4):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.randn(4, 8)).square().mean()).backward()
+        wanted.append(norm(model.parameters()) / scaler.get_scale())
+        if step == 2:
+            model[1].inner.weight.grad[2, 3] = float("inf")
+        watcher._gradients.every = 1
+        scaler.step(optimizer)
+        scaler.update()
+        run.push(step=step, loss=1.0)
+    run.finish()
+    assert not said(run)
+    del wanted[2]
+    assert [row["grad_norm"] for _, row in kept(run)[0] if "grad_norm" in row] == pytest.approx(wanted, rel=1e-5)
+
+
+def test_what_is_trained_only_later_is_counted_from_then_on(run: trackside.Run) -> None:
+    model = made().requires_grad_(requires_grad=False)
+    model[2].requires_grad_()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watcher = run.watch(model, optimizer)
+    wanted = []
+    for step in range(3):
+        model.requires_grad_(requires_grad=step > 0)
+        model[2].requires_grad_()
+        optimizer.zero_grad()
+        backward(model)
+        watcher._gradients.every = watcher._weights.every = 1
+        trained = [one for one in model.parameters() if one.requires_grad]
+        wanted.append(norm(iter(trained)))
+        optimizer.step()
+        wanted.append(float(nn.utils.parameters_to_vector(trained).detach().norm()))
+        run.push(step=step, loss=1.0)
+    told = [row[key] for _, row in kept(run)[0] for key in ("grad_norm", "param_norm")]
+    assert told == pytest.approx(wanted, rel=FLOAT)
+
+
+def test_without_an_optimizer_its_steps_are_timed_and_of_steps_within_a_backward_nothing_is_told(
+    run: trackside.Run,
+) -> None:
+    model = made()
+    each = {one: torch.optim.SGD([one], lr=0.1) for one in model.parameters()}
+    run.watch(model)
+    handles = [one.register_post_accumulate_grad_hook(lambda one: each[one].step()) for one in each]
+    backward(model)
+    run.push(step=0, loss=1.0)
+    for handle in handles:
+        handle.remove()
+    backward(model)
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    run.push(step=1, loss=1.0)
+    rows, totals = kept(run)
+    assert [set(row) for _, row in rows] == [{"loss"}, {"loss", "grad_norm", "param_norm", "update_ratio"}]
+    assert totals.phases["optimizer"] > 0
+
+
+def test_a_model_that_is_watched_anew_is_measured_once(run: trackside.Run) -> None:
+    model = made()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    first, second = run.watch(model, optimizer), run.watch(model, optimizer)
+    backward(model)
+    optimizer.step()
+    assert (first._ended, second._ended) == (True, False)
+    assert (first._steps, second._steps) == (0, 1)
+
+
 def test_the_users_own_norm_counts_and_none_is_told_beside_it(run: trackside.Run) -> None:
     model = made()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -153,8 +251,7 @@ def test_the_first_layer_whose_gradient_is_not_finite_is_named_at_its_step_and_o
         optimizer.step()
         run.push(step=step, loss=1.0)
     run.finish()
-    said = [decode_body("batch", one.frames[2]) for one in [*run._session.pending][:-1]]
-    (event,) = [one for body in said for one in body.events]
+    (event,) = said(run)
     assert (event.kind, event.step) == ("nonfinite_gradients", 1)
     assert json.loads(event.fields) == {"layer": "1.inner", "parameter": "1.inner.weight", "parameters": 2, "of": 10}
 
@@ -184,7 +281,27 @@ def test_layers_are_told_by_name_by_pattern_and_for_some_steps_when_a_daemon_ask
         assert row.get("grad_norm/0", whole) == pytest.approx(whole, rel=FLOAT)
 
 
-def test_a_compiled_model_has_no_graph_breaks_and_a_compiled_step_none_either(run: trackside.Run) -> None:
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
+def test_a_compiled_step_of_the_optimizer_is_as_it_would_be_unwatched_and_tells_nothing(run: trackside.Run) -> None:
+    counted = []
+    for watches in (False, True):
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        model = made()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if watches:
+            run.watch(model, optimizer)
+        step = torch.compile(optimizer.step, backend="eager")
+        for _ in range(2):
+            backward(model)
+            step()
+        counted.append({kind: dict(torch._dynamo.utils.counters[kind]) for kind in ("graph_break", "stats")})
+    assert counted[0] == counted[1]
+    run.push(step=0, loss=1.0)
+    assert kept(run)[0] == [(0, {"loss": 1.0})]
+
+
+def test_a_compiled_model_has_no_graph_breaks(run: trackside.Run) -> None:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     model = made()
@@ -240,6 +357,7 @@ def test_what_fails_costs_only_itself_and_is_said_once(run: trackside.Run, caplo
     with pytest.raises(TypeError, match=r"torch\.nn\.Module"):
         run.watch("gpt")
     model = made()
+    run.watch(model, MagicMock()).stop()  # which has a wrapped optimizer within each wrapped optimizer
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watcher = run.watch(model, optimizer)
     watcher._roots = None  # type: ignore[assignment]
@@ -271,6 +389,138 @@ def test_what_is_on_a_device_is_told_as_tensors_of_the_same_numbers(
     bad = Norms([torch.ones(2), torch.tensor([float("inf")]), torch.tensor([float("nan")])])
     assert [int(one) for one in bad.wrong()] == [2, 1]
     assert float(Norms([torch.ones(2), torch.ones(7)]).squared) == pytest.approx(9.0)
+
+
+def test_norms_of_several_devices_are_put_together_where_reading_is_not_awaited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trackside.norms.is_here", lambda one: one.device.type == "cpu")
+    norms = Norms([torch.ones(2), torch.ones(3, device="meta"), torch.ones(4)])
+    assert norms.each is None
+    assert norms.whole.device.type == "meta"
+
+
+class Event:
+    """One of a GPU of ours; *places* has where each was recorded."""
+
+    places: ClassVar[list[Any]] = []
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self, place: Any) -> None:
+        self.places.append(place)
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, _: Event) -> float:
+        return 1e6
+
+
+class Still(torch.optim.Optimizer):  # type: ignore[misc]
+    """Leaves all as it is."""
+
+    def step(self, closure: None = None) -> None:
+        pass
+
+
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Stream, Any, torch.optim.Optimizer]:
+    """A GPU, and a model that is there with gradients and its optimizer."""
+    stream = Stream()
+    monkeypatch.setattr("trackside.device.Cuda", lambda: stream)
+    monkeypatch.setattr("trackside.norms.is_here", lambda _: False)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", str)
+    monkeypatch.setattr(Event, "places", [])
+    model = nn.Linear(4, 1)
+    for name, one in list(model.named_parameters()):
+        setattr(model, name, nn.Parameter(one.detach().as_subclass(OnDevice)))
+    for one in model.parameters():
+        one.grad = torch.ones_like(one)
+    return stream, model, Still(model.parameters(), {})
+
+
+def test_on_a_gpu_each_kind_of_measurement_has_its_pace_by_events_on_the_model_s_own(
+    run: trackside.Run, on_gpu: tuple[Stream, Any, torch.optim.Optimizer]
+) -> None:
+    _, model, optimizer = on_gpu
+    watcher = run.watch(model, optimizer)
+    for _ in range(3):
+        optimizer.step()
+    assert (watcher._gradients.every, watcher._weights.every) == (1024, 1024)
+    assert set(Event.places) == {"cpu"}  # where the model is
+
+
+def test_layers_leave_room_for_the_user_s_values_where_a_gpu_is_far_behind(
+    run: trackside.Run,
+    on_gpu: tuple[Stream, Any, torch.optim.Optimizer],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("trackside.device.SLOTS", 20)
+    stream, model, optimizer = on_gpu
+    run.watch(model, optimizer, layers=["weight", "bias"])
+    for step in range(4):
+        optimizer.step()
+        run.push(step=step, loss=on_device(2.0))
+    assert not caplog.messages
+    stream.advance()
+    rows, _ = kept(run)
+    assert ["loss" in row for _, row in rows] == [True] * 4
+    assert ["grad_norm/weight" in row for _, row in rows] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("skips", [0.0, 1.0, None])
+def test_what_a_gpu_says_last_is_told_at_the_end_and_nothing_of_a_step_that_the_scaler_skips(
+    run: trackside.Run, on_gpu: tuple[Stream, Any, torch.optim.Optimizer], skips: float | None
+) -> None:
+    stream, model, optimizer = on_gpu
+    run.watch(model, optimizer)
+    model.bias.grad = torch.full_like(model.bias, float("inf"))
+    optimizer.found_inf = None if skips is None else on_device(skips)
+    optimizer.step()
+    run.push(step=3, loss=on_device(2.0))
+    stream.advance()
+    rows, _ = kept(run)
+    (row,) = [row for _, row in rows if row]
+    gradients = set() if skips else {"grad_norm"}
+    assert set(row) == {"loss", "param_norm", "update_ratio"} | gradients
+    assert [json.loads(one.fields)["layer"] for one in said(run)] == ([] if skips else ["bias"])
+
+
+def test_of_gradients_that_are_sums_not_yet_made_none_is_told(
+    run: trackside.Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    model = nn.Module()
+    model.scale = nn.Parameter(DTensor.from_local(torch.ones(4), mesh, (Replicate(),)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    watcher = run.watch(model, optimizer)
+    for step in range(2):
+        model.scale.grad = DTensor.from_local(torch.ones(4), mesh, (Partial(),))
+        optimizer.step()
+        run.push(step=step, loss=1.0)
+    distributed.destroy_process_group()
+    assert not watcher._ended
+    assert next(set(row) for _, row in kept(run)[0]) == {"loss", "param_norm", "update_ratio"}
+    assert caplog.text.count("gradients are not measured: scale is") == 1
+
+
+def test_the_users_own_norm_of_what_is_sharded_counts_too(run: trackside.Run) -> None:
+    model = made()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watcher = run.watch(model, optimizer)
+    watcher._parameters.sharded = True
+    for step in range(2):
+        backward(model)
+        watcher._gradients.every = 1
+        optimizer.step()
+        run.push(step=step, grad_norm=1.0)
+    first, second = (set(row) for _, row in kept(run)[0])
+    assert "grad_norm_local_squared" in first - second
 
 
 def test_of_parameters_that_several_ranks_have_one_counts(nowhere: str, monkeypatch: pytest.MonkeyPatch) -> None:

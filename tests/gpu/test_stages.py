@@ -65,7 +65,7 @@ def seconds_of_sleep() -> float:
 
 
 def watched(run: trackside.Run, model: Any, optimizer: Any = None) -> Any:
-    run._stages = Stages(run, model, optimizer)
+    run._time(Stages(run, model, optimizer))
     return model
 
 
