@@ -139,9 +139,7 @@ def gradient(name: str, parameter: Any) -> Any:
     """
     grad = parameter.grad
     placements = getattr(parameter, "placements", None)
-    if (
-        getattr(grad, "placements", placements) != placements
-    ):  # as under sequence parallelism, a sum that is not yet made
+    if getattr(grad, "placements", placements) != placements:  # as under sequence parallelism: a sum not yet made
         raise UncountableError(f"{name} is {placements} over the ranks and its gradient {grad.placements}")
     return own_part(grad)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
 from trackside.config import as_json
-from trackside.wire import DURATION_BUCKETS, Happening, Histogram, Saves
+from trackside.durations import empty, observe
+from trackside.wire import Happening, Histogram, Saves
 
 if TYPE_CHECKING:
     from trackside.wire import Clock
@@ -90,9 +90,8 @@ class Saving:
     def _observe(self, seconds: float) -> None:
         self._durations += 1
         if self.totals is not None:
-            self.totals.duration = self.totals.duration or Histogram([0] * (len(DURATION_BUCKETS) + 1), 0.0)
-            self.totals.duration.counts[bisect_left(DURATION_BUCKETS, seconds)] += 1
-            self.totals.duration.sum += seconds
+            self.totals.duration = self.totals.duration or empty(Histogram)
+            observe(self.totals.duration, seconds)
 
 
 def _fields(event: Happening) -> dict[str, Any]:

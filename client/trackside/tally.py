@@ -5,14 +5,14 @@ Totals are kept here and not in the daemon, so that a daemon that was restarted 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from math import fsum, isfinite
 from typing import TYPE_CHECKING, Any
 
+from trackside.durations import empty, observe
 from trackside.flops import NONE
 from trackside.phases import Times
 from trackside.saving import KIND, Saving
-from trackside.wire import DURATION_BUCKETS, Device, Histogram, Totals, Waits
+from trackside.wire import Device, Histogram, Totals, Waits
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -143,10 +143,10 @@ class Tally:
 
     def _wait(self, seconds: float, *, first: bool) -> None:
         waits: Histogram
-        waits = self.totals.data_wait = self.totals.data_wait or Waits(_none(), 0.0)
+        waits = self.totals.data_wait = self.totals.data_wait or empty(Waits)
         if first:
-            waits = self.totals.data_wait.first = self.totals.data_wait.first or Histogram(_none(), 0.0)
-        _observe(waits, seconds, 1)
+            waits = self.totals.data_wait.first = self.totals.data_wait.first or empty(Histogram)
+        observe(waits, seconds)
 
     def _place(self, time: int, deferred: Deferred) -> int:
         """The step of a row of a push that has several."""
@@ -182,8 +182,8 @@ class Tally:
         elif step > self.step:
             spent = time - self._began - (self.times.paused - self._paused)
             seconds = max(0, spent) / 1e9  # of two threads, one may overtake
-            self.totals.step_duration = self.totals.step_duration or Histogram(_none(), 0.0)
-            _observe(self.totals.step_duration, seconds, step - self.step)
+            self.totals.step_duration = self.totals.step_duration or empty(Histogram)
+            observe(self.totals.step_duration, seconds, step - self.step)
         if step > self._highest:
             self.totals.steps = min(self.totals.steps + step - self._highest, _INT64 - 1)
             self._highest = step
@@ -226,15 +226,3 @@ class Tally:
 
 def _has_room(known: dict[str, Any], key: str) -> bool:
     return key in known or (len(known) < KEYS and len(key) <= KEY_LENGTH)
-
-
-def _observe(durations: Histogram, seconds: float, times: int) -> None:
-    """Count some more, that took *seconds* together."""
-    bucket = bisect_left(DURATION_BUCKETS, seconds / times)
-    durations.counts[bucket] = min(durations.counts[bucket] + times, _INT64 - 1)
-    durations.sum += seconds
-
-
-def _none() -> list[int]:
-    """The counts of a histogram in which nothing was observed."""
-    return [0] * (len(DURATION_BUCKETS) + 1)
