@@ -37,7 +37,9 @@ class Pairs:
             "step": plain,
             "pairs": int(self._tested.sum()),
             "longer": bootstrapped(longer[self._tested] / plain * 100),
+            "mean": bootstrapped(longer[self._tested] / plain * 100, np.mean),
             "null": bootstrapped(longer[~self._tested] / plain * 100),
+            "null mean": bootstrapped(longer[~self._tested] / plain * 100, np.mean),
             "cpu": bootstrapped(more[self._tested] * 1e6),
         }
 

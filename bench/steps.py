@@ -85,12 +85,14 @@ def compared(
     }
 
 
-def bootstrapped(differences: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Their median, and the interval that it is in with 95 %."""
+def bootstrapped(
+    differences: NDArray[np.float64], middle: Callable[..., Any] = np.median
+) -> tuple[float, float, float]:
+    """Their median, or another *middle*, and the interval that it is in with 95 %."""
     chance = np.random.default_rng(4711)
-    medians = [np.median(chance.choice(differences, len(differences))) for _ in range(RESAMPLES)]
-    low, high = np.percentile(medians, [2.5, 97.5])
-    return float(np.median(differences)), float(low), float(high)
+    middles = [middle(chance.choice(differences, len(differences))) for _ in range(RESAMPLES)]
+    low, high = np.percentile(middles, [2.5, 97.5])
+    return float(middle(differences)), float(low), float(high)
 
 
 if __name__ == "__main__":

@@ -1,38 +1,41 @@
-"""What watching a model takes of a training's steps on a CPU: `run.watch`, and wandb.watch where it is installed.
+"""What watching a model costs: steps with it and without, in pairs of random order one after the other, on one thread.
 
-    python bench/watch.py 10 40     steps of about 10 ms, 40 pairs of blocks with and without
+    python bench/watch.py 10 1500        steps of about 10 ms; 1500 pairs of each way, and as many null pairs
 
-Two figures of each way: the time in its hooks of the optimizer, taken by hooks around them, in percent of the steps, which
-is precise but knows neither the model's own hooks nor what it does to caches; and the difference between blocks of steps with and without, in random order one
-after the other, by their medians with a 95 % interval, which knows all and is as noisy as the machine is.
+The hooks are put on and taken off between steps, outside of what is timed; all else runs on. So whoever watches sees each
+fourth step, and is told that its time is four times as short. Each step pushes its loss, in
+both arms; nobody listens to it. *Calls* is the time between the begin and the end of each of its hooks, which is exact: the
+mean of a step, and so with the rare steps in which much is measured. *Longer by* is what the steps differ by, of each
+pair, which knows also what lies around the calls, and is as noisy as the machine: its mean and its median, with the
+interval that they are in with 95 %.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import statistics
 import sys
 import tempfile
-import time
 from importlib import import_module
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
-from bench.steps import bootstrapped
+from bench.pairs import Pairs
 from torch import nn
 
 import trackside
+from trackside.stages import _Hook
+from trackside.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Way = Callable[[nn.Module, torch.optim.Optimizer, "Hooks"], "Watched"]
+    Way = Callable[[nn.Module, torch.optim.Optimizer], "Watched"]
 
 WIDTH, LAYERS, LENGTH, WORDS = 128, 4, 64, 1000
-BLOCK = 128
-"""Steps of a block: as many as lie between two measurements of such a model at most, with steps of 10 ms."""
+WARM_UP = 600
+"""Steps, of which half are watched: until whoever measures seldom has found how seldom."""
 
 
 class Language(nn.Module):  # type: ignore[misc]
@@ -51,22 +54,22 @@ class Language(nn.Module):  # type: ignore[misc]
 
 
 class Training:
-    """Steps that take about so many milliseconds."""
+    """Steps that take about so many milliseconds, as far as words can be left out."""
 
     def __init__(self, milliseconds: float) -> None:
         torch.manual_seed(4711)
         self.model = Language()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
-        self._rows = 1
+        self._words = 4
         while True:
             took = statistics.median(self._timed() for _ in range(15)) * 1000
-            if took >= 0.9 * milliseconds or self._rows >= 64:
+            if took >= 0.9 * milliseconds or self._words >= 64 * LENGTH:
                 break
-            self._rows += 1
+            self._words += 4
 
     def step(self) -> torch.Tensor:
         """One step; its loss."""
-        words = torch.randint(WORDS, (self._rows, LENGTH))
+        words = torch.randint(WORDS, (1, self._words))
         loss = nn.functional.cross_entropy(self.model(words).transpose(1, 2), words)
         self.optimizer.zero_grad()
         loss.backward()
@@ -74,33 +77,71 @@ class Training:
         return loss.detach()
 
     def _timed(self) -> float:
-        begun = time.perf_counter()
+        begun = perf_counter()
         self.step()
-        return time.perf_counter() - begun
+        return perf_counter() - begun
 
 
-class Hooks:
-    """Seconds in what hooks are registered between `before` and `after`."""
+class Calls:
+    """Seconds in calls of ours, the innermost of which count with the outermost."""
 
     def __init__(self) -> None:
-        self.spent = self._since = 0.0
+        self.spent, self._depth = 0.0, 0
 
-    def before(self, *_: object) -> None:
-        """The others begin."""
-        self._since = time.perf_counter()
+    def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function."""
 
-    def after(self, *_: object) -> None:
-        """The others have ended."""
-        self.spent += time.perf_counter() - self._since
+        def called(*given: Any, **named: Any) -> Any:
+            begun = perf_counter()
+            self._depth += 1
+            try:
+                return function(*given, **named)
+            finally:
+                self._depth -= 1
+                if not self._depth:
+                    self.spent += perf_counter() - begun
+
+        return called
 
 
 class Watched(NamedTuple):
-    """A way to watch: pushes a step's loss, is switched on and off, says how often it measures, and ends."""
+    """A way to watch: pushes a step's loss, says what is measured how often, and ends; *calls* if they can be timed.
+
+    What besides hooks it has a push do is put on and taken off by *switch*.
+    """
 
     push: Callable[[int, torch.Tensor], object]
-    switch: Callable[[bool], None]
     every: Callable[[], str]
     stop: Callable[[], object]
+    switch: Callable[[bool], object] = bool
+    calls: Calls | None = None
+
+
+class Switch:
+    """Puts on and takes off all hooks of a model, of its parameters and of its optimizer, but those that were there before."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self._places: list[Callable[[], Any]] = [
+            lambda: optimizer._optimizer_step_pre_hooks,
+            lambda: optimizer._optimizer_step_post_hooks,
+            *(lambda one=one: one._forward_pre_hooks for one in model.modules()),
+            *(lambda one=one: one._forward_hooks for one in model.modules()),
+            *(lambda one=one: one._backward_hooks for one in model.parameters()),
+        ]
+        self._kept: list[dict[Any, Any]] = []
+
+    def off(self) -> None:
+        """Take them off."""
+        self._kept = [dict(place() or {}) for place in self._places]
+        for place in self._places:
+            if place():
+                place().clear()
+
+    def on(self) -> None:
+        """Put them on."""
+        for place, kept in zip(self._places, self._kept, strict=True):
+            if kept:
+                place().update(kept)
 
 
 def main() -> None:
@@ -109,77 +150,75 @@ def main() -> None:
     milliseconds, pairs = float(sys.argv[1]), int(sys.argv[2])
     os.environ |= {"TRACKSIDE_ENDPOINT": f"ipc://{tempfile.mkdtemp()}/nobody.sock", "WANDB_MODE": "offline"}
     os.environ |= {"TRACKSIDE_SPOOL": tempfile.mkdtemp(), "WANDB_DIR": tempfile.mkdtemp(), "WANDB_SILENT": "true"}
-    print("| way | step, ms | of it in its hooks | longer by | measured each |\n|---|---:|---:|---:|---:|")
+    print(
+        "| way | step | calls | longer by, mean | median | null pairs, mean | measured |\n|---|---:|---:|---:|---:|---:|---:|"
+    )
     for name, way in WAYS.items():
         try:
             print(f"| {name} | {measured(way, milliseconds, pairs)} |", flush=True)
         except ImportError as error:
-            print(f"| {name} | is not installed ({error.name}) | | | |", flush=True)
+            print(f"| {name} | is not installed ({error.name}) | | | | | |", flush=True)
 
 
 def measured(way: Way, milliseconds: float, pairs: int) -> str:
     """The figures of one way."""
-    training, hooks = Training(milliseconds), Hooks()
-    one = way(training.model, training.optimizer, hooks)
-    chance, number, differences, shares, plain = random.Random(4711), 0, [], [], []
-    for pair in range(pairs + 1):
-        took = {}
-        for watches in chance.sample((True, False), 2):
-            one.switch(watches)
-            begun, hooks.spent = time.perf_counter(), 0.0
-            for number in range(number, number + BLOCK):  # noqa: B020  it goes on
-                one.push(number, training.step())
-            took[watches] = time.perf_counter() - begun
-            if watches and pair:
-                shares.append(hooks.spent / took[True] * 100)
-        if pair:  # the first pair warms up
-            differences.append((took[True] / took[False] - 1) * 100)
-            plain.append(took[False] / BLOCK * 1000)
-    every = one.every()
+    training, plan = Training(milliseconds), Pairs(pairs, WARM_UP)
+    one = way(training.model, training.optimizer)
+    switch = Switch(training.model, training.optimizer)
+    taken, shares = [], []
+    for number, watches in enumerate(plan.arms):
+        if not watches:
+            switch.off()
+            one.switch(False)
+        spent = one.calls.spent if one.calls else 0.0
+        begun = perf_counter()
+        one.push(number, training.step())
+        taken.append(perf_counter() - begun)
+        if watches and number >= WARM_UP and one.calls:
+            shares.append(one.calls.spent - spent)
+        if not watches:
+            switch.on()
+            one.switch(True)
     one.stop()
-    median, low, high = bootstrapped(np.array(differences))
-    share = f"{statistics.mean(shares):.3f} %" if any(shares) else ""
-    return f"{statistics.median(plain):.2f} | {share} | {median:+.2f} % [{low:.2f}, {high:.2f}] | {every}"
+    found = plan.figures([(one, one) for one in taken])
+    step = found["step"]
+    share = f"{statistics.mean(shares) / step * 100:.2f} %" if shares else "-"
+    means = [f"{middle:+.2f} % [{low:+.2f}, {high:+.2f}]" for middle, low, high in (found["mean"], found["null mean"])]
+    middle, low, high = found["longer"]
+    return f"{step * 1000:.1f} ms | {share} | {means[0]} | {middle:+.2f} % [{low:+.2f}, {high:+.2f}] | {means[1]} | {one.every()}"
 
 
-def _watched(model: nn.Module, optimizer: torch.optim.Optimizer, hooks: Hooks) -> Watched:
-    run = trackside.init("watched")
-    optimizer.register_step_pre_hook(hooks.before)
-    optimizer.register_step_post_hook(hooks.before)
+def _watched(model: nn.Module, optimizer: torch.optim.Optimizer) -> Watched:
+    calls, run = Calls(), trackside.init("watched")
+    for kind, name in ((Watcher, "_pre_hook"), (Watcher, "_post_hook"), (_Hook, "__call__")):
+        setattr(kind, name, calls.timed(getattr(kind, name)))
     watcher = run.watch(model, optimizer)
-    optimizer.register_step_pre_hook(hooks.after)
-    optimizer.register_step_post_hook(hooks.after)
-    every = [
-        *(model._forward_pre_hooks, model._forward_hooks),
-        *(optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks),
-    ]
-    on = [dict(one) for one in every]
-    polled, joins = run._polled, run._made_beside()
+    stages = watcher._stages
+    assert stages is not None
+    for pace in (watcher._gradients, watcher._weights, stages._lots._pace):
+        pace._share /= 4  # it sees each fourth step, and takes the others for a part of that
+
+    def every() -> str:
+        gradients, weights, stage = watcher._gradients.every, watcher._weights.every, stages._lots._pace.every
+        return f"gradients each {gradients}, weights each {weights}, stages of each {stage} steps"
+
+    kept: list[Any] = []
 
     def switch(watches: bool) -> None:
-        for one, kept in zip(every, on, strict=True):
-            one.clear()
-            one.update(kept if watches else {})
-        run._polled, run._joins = (polled, joins) if watches else ((), None)
-
-    return Watched(
-        lambda step, loss: run.push(step=step, loss=loss),
-        switch,
-        lambda: f"{watcher._gradients.every} and {watcher._weights.every} steps",
-        run.finish,
-    )
-
-
-def _wandb(model: nn.Module, _: torch.optim.Optimizer, __: Hooks) -> Watched:
-    run = import_module("wandb").init(project="watched")
-
-    def switch(watches: bool) -> None:
-        run.unwatch(model)
         if watches:
-            run.watch(model, log="all", log_freq=100)
+            run._polled, run._joins = kept.pop()
+        else:
+            kept.append((run._polled, run._joins))
+            run._polled, run._joins = (), None
 
+    return Watched(lambda step, loss: run.push(step=step, loss=loss), every, run.finish, switch, calls)
+
+
+def _wandb(model: nn.Module, _: torch.optim.Optimizer) -> Watched:
+    run = import_module("wandb").init(project="watched")
+    run.watch(model, log="all", log_freq=100)
     return Watched(
-        lambda step, loss: run.log({"loss": float(loss)}, step=step), switch, lambda: "100 steps", run.finish
+        lambda step, loss: run.log({"loss": float(loss)}, step=step), lambda: "both each 100 steps", run.finish
     )
 
 

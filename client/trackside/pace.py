@@ -25,18 +25,21 @@ class Pace:
     def __init__(self, share: float) -> None:
         self.every = 1
         self._share = share
-        self._count = 0
         self._costs: deque[float] = deque(maxlen=5)
         self._steps: deque[float] = deque(maxlen=9)
         self._warm = False
 
-    def step(self, seconds: float | None) -> bool:
-        """A step has ended that took *seconds* without what was measured, if that is known; whether to measure it."""
-        if seconds is not None:
-            self._steps.append(seconds)
-        due = self._count % self.every == 0
-        self._count += 1
-        return due
+    def due(self, step: int) -> bool:
+        """Whether it is to be measured in a step of that number."""
+        return step % self.every == 0
+
+    def after(self, step: int) -> int:
+        """The next step after that one in which it is."""
+        return (step // self.every + 1) * self.every
+
+    def took(self, seconds: float) -> None:
+        """A step takes so long, without what was measured."""
+        self._steps.append(seconds)
 
     def spent(self, seconds: float) -> None:
         """So long the measurement took; the first, which has to prepare much, does not count."""

@@ -19,6 +19,12 @@ PAUSES = EVALS | SAVES
 OTHER = "other"
 """The time outside any phase."""
 
+TIMED = ""
+"""A found phase of this name is no phase: in it the others are found, and after it the time is shared out as it was in it."""
+
+FADES = 7 / 8
+"""Of what was found before, so much is kept each time that it is found out anew."""
+
 PHASES = 64
 PHASE_LENGTH = 128
 """So many phases are told apart, of names of so many characters; the time of further ones is `OTHER`."""
@@ -168,7 +174,8 @@ class Times:
     """Seconds by phase, each without those nested in it. With the time outside any they sum to the time since *began*.
 
     What was found gives way to what the user says: a phase that is open already, and any in one of `PAUSES`, is not
-    entered again, and its end ends nothing else.
+    entered again, and its end ends nothing else. Where only some steps are timed (`TIMED`), the time of the others is shared
+    out as that of the last ones that were.
 
     Args:
         began: Monotonic nanoseconds.
@@ -183,6 +190,9 @@ class Times:
         self._stack: list[str] = []
         self._found: list[bool] = []  # of each in the stack
         self._since = began
+        self._estimates = False
+        self._parts: dict[str, dict[str, float]] = {}
+        """By the user's phase, nanoseconds of it and of what was found in it."""
 
     @property
     def current(self) -> str:
@@ -212,6 +222,9 @@ class Times:
     def take(self, time: int, mark: Mark) -> None:
         """Follow a mark; one that leaves what was never entered, since a crowd of pushes has displaced that, is nothing."""
         self.advance(time)
+        if mark.found and mark.phase == TIMED:
+            self._time(timed=mark.enters)
+            return
         if mark.enters:
             self._enter(mark.phase, mark.found)
             return
@@ -225,9 +238,33 @@ class Times:
         """Count the time up to a moment."""
         spent = max(0, time - self._since)
         self._since = max(self._since, time)
-        self._nanoseconds[self.current or OTHER] += spent
+        name = self.current or OTHER
+        users = next((one for one, found in zip(self._stack[::-1], self._found[::-1], strict=True) if not found), OTHER)
+        if self._estimates and name == users:
+            self._share_out(users, spent)
+        else:
+            self._nanoseconds[name] += spent
+            parts = self._parts.setdefault(users, {})
+            parts[name] = parts.get(name, 0.0) + spent
         if any(name in PAUSES for name in self._stack):
             self.paused += spent
+
+    def _share_out(self, users: str, spent: int) -> None:
+        """Count time in a phase of the user's in which what happens within it was not looked for."""
+        parts = {name: part for name, part in self._parts.get(users, {}).items() if part}
+        whole, left = sum(parts.values()), spent
+        for name, part in parts.items():
+            if name != users:
+                share = int(spent * part / whole)
+                self._nanoseconds[name] += share
+                left -= share
+        self._nanoseconds[users] += left
+
+    def _time(self, *, timed: bool) -> None:
+        self._estimates = not timed
+        if timed:
+            for parts in self._parts.values():
+                parts.update((name, part * FADES) for name, part in parts.items())
 
     def _enter(self, phase: str, found: bool) -> None:
         name = self._name(phase)

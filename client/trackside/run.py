@@ -80,7 +80,7 @@ class Run:
         self._lock = threading.RLock()  # a signal handler may push in the midst of a push
         self._rows = session.rows
         self._device: DeviceScalars | None = None
-        self._stages: Stages | None = None
+        self._stages: tuple[Stages, ...] = ()
         self._polled: tuple[DeviceScalars | Stages, ...] = ()
         self._joins: Beside | None = None
         self._ended = ended
@@ -224,9 +224,9 @@ class Run:
             one.poll()
         place: int | Deferred | None = step
         beside = self._joins
-        if beside is not None:
-            beside.poll()
-            named, place = _joined(beside, named, step)
+        joins = beside if beside is not None and (beside.waits or not beside.known.isdisjoint(named)) else None
+        if joins is not None:
+            named, place = _joined(joins, named, step)
         for value in named.values():
             if type(value) is not float and type(value) is not int:
                 named, place = self._numbers(pushed_at, place, named)
@@ -235,8 +235,8 @@ class Run:
         if len(rows) >= ROWS_WAITING or (len(named) > HEAVY and not self._has_room(len(named))):
             self._drop_oldest()
         rows.append((pushed_at, place, named))
-        if beside is not None:
-            beside.say()
+        if joins is not None:
+            joins.say()
 
     def _beside(self, values: Mapping[str, Any]) -> None:
         """Have numbers join the next push: what is found out by itself. Of a key that the user pushes his own counts.
@@ -278,8 +278,8 @@ class Run:
             try:
                 if self._device is not None:
                     timeout = max(0.0, timeout - self._device.drain(min(DRAIN_SECONDS, timeout)))
-                if self._stages is not None:
-                    self._stages.close()
+                for one in self._stages:
+                    one.close()
             finally:  # the same
                 sender.end(self._session, status, cause, provisional=provisional, timeout=timeout)
                 self._ended(self)
@@ -321,16 +321,17 @@ class Run:
         kept: dict[str, float] = {}
         scalars: dict[str, Any] = {}
         for key, value in named.items():
+            if type(value) in _NUMBERS:
+                kept[key] = value
+                continue
             try:
                 if isinstance(value, _TEXT):  # float() would read "3"
                     raise TypeError  # noqa: TRY301
                 value = local(value)  # noqa: PLW2901
                 if is_on_device(value):
                     scalars[key] = value
-                    continue
-                if getattr(value, "requires_grad", False):  # of a loss as it is, float() makes PyTorch warn
-                    value = value.detach()  # noqa: PLW2901
-                kept[key] = value if type(value) in _NUMBERS else float(value)
+                else:
+                    kept[key] = float(_plain(value))
             except Exception:  # noqa: BLE001  a value's own __float__ may raise anything
                 self._refuse(1, key, f"{_shown(key)}: a {type(value).__name__} is not a number")
         return kept, self._defer(pushed_at, step, kept, scalars) if scalars else step
@@ -351,11 +352,12 @@ class Run:
     def _time(self, stages: Stages) -> None:
         """Have the stages of a step hand over at each push what GPUs have told them."""
         with self._lock:
-            self._stages = stages
+            self._stages = (*(one for one in self._stages if not one.stopped), stages)
             self._poll_all()
 
     def _poll_all(self) -> None:
-        self._polled = tuple(one for one in (self._device, self._stages) if one is not None)
+        stages = tuple(one for one in self._stages if one.polls)
+        self._polled = stages if self._device is None else (self._device, *stages)
 
     def _arrived(self, pushed_at: int, deferred: Deferred, values: dict[str, float]) -> None:
         if self._joins is not None:
@@ -424,8 +426,16 @@ class Run:
 
 def _joined(beside: Beside, named: dict[str, Any], step: int | None) -> tuple[dict[str, Any], int | Deferred | None]:
     """The user's numbers with those beside them, and their place, which the user's own keys decide."""
+    beside.poll()
     every = beside.join(named)
     return every, Deferred(None, tuple(named)) if step is None and len(every) > len(named) else step
+
+
+def _plain(value: Any) -> Any:
+    """What `float` takes; of a tensor its number, since float() warns of one that has a gradient and costs twice as much."""
+    if hasattr(value, "tolist") and getattr(value, "shape", None) == ():
+        return value.tolist()
+    return value.detach() if getattr(value, "requires_grad", False) else value
 
 
 def _shown(key: object) -> str:

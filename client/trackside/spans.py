@@ -48,6 +48,7 @@ class _Span(NamedTuple):
     stage: str
     first: Any
     last: Any
+    times: int
 
 
 class Spans:
@@ -58,10 +59,12 @@ class Spans:
 
     Attributes:
         under_way: Oldest first.
+        times: A stage that ends now counts so many times: for those of the steps that were not timed.
     """
 
     def __init__(self, gpus: Gpus) -> None:
         self.under_way: deque[_Span] = deque()
+        self.times = 1
         self._gpus = gpus
         self._free: list[Any] = []
         self._made = 0
@@ -82,7 +85,7 @@ class Spans:
         if self._gpus.forbids():  # an event that is recorded into a graph tells no time
             self.drop(first)
             return
-        self.under_way.append(_Span(stage, first, self._gpus.mark(self._take(), device)))
+        self.under_way.append(_Span(stage, first, self._gpus.mark(self._take(), device), self.times))
 
     def drop(self, first: Any) -> None:
         """Take the event of a begin back, if there is one."""
@@ -94,8 +97,9 @@ class Spans:
         done: dict[str, float] = {}
         while self.under_way and self.under_way[0].last.query() and self.under_way[0].first.query():
             span = self.under_way.popleft()
-            done[span.stage] = done.get(span.stage, 0.0) + self._gpus.seconds(span.first, span.last)
-            self._free += span[1:]
+            seconds = self._gpus.seconds(span.first, span.last) * span.times
+            done[span.stage] = done.get(span.stage, 0.0) + seconds
+            self._free += (span.first, span.last)
         return done
 
     def _take(self) -> Any:

@@ -5,10 +5,13 @@
 - *Backward* begins when the gradient reaches what such a call has returned, by a hook of the graph's node there, and ends
   as the last thing that autograd's engine does (as DDP and FSDP end theirs), after what others have it do at the end.
   ``Tensor.backward`` is not patched. The part of a loss that is computed outside of the model lies before it.
-- *Optimizer* is ``optimizer.step``, by its own hooks.
+- *Optimizer* is ``optimizer.step``, from a hook of its own until whoever has made this tells of its end.
 
 A stage that something has raised from ends when the next one begins, or at the next push. Nothing here raises into the
 training, waits, or starts a collective; and nothing is done while a graph is compiled.
+
+A mark costs about 20 µs where the training has the caches (bench/stages.py). Of steps that are so short that this would be
+felt only some are timed, by chance, so that no rhythm of the training's own is met; those between are taken to be alike.
 """
 
 from __future__ import annotations
@@ -20,8 +23,9 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
+from trackside.lots import Lots
 from trackside.memory import Memories
-from trackside.phases import Mark
+from trackside.phases import TIMED, Mark
 from trackside.spans import Gpus, Spans
 from trackside.wire import Device
 
@@ -33,6 +37,15 @@ if TYPE_CHECKING:
 STAGES = ("forward", "backward", "optimizer")
 _ENTER = {stage: Mark(enters=True, phase=stage, found=True) for stage in STAGES}
 _LEAVE = {stage: Mark(enters=False, phase=stage, found=True) for stage in STAGES}
+
+_TIMED = Mark(enters=True, phase=TIMED, found=True)
+_UNTIMED = Mark(enters=False, phase=TIMED, found=True)
+
+SHARE = 0.001
+"""So much of the time marks may take; each step is timed where one takes 0.2 s."""
+
+MARK_SECONDS = 25e-6
+"""What a mark takes."""
 
 LOOK_NANOSECONDS = 10**9
 """The memory of GPUs is looked at so often at most."""
@@ -47,7 +60,7 @@ DEPTH = 3
 class Stages:
     """Times a model for a run, until that ends. The same run has only its latest on one model.
 
-    It holds neither the model nor the optimizer; they hold it, by the hooks.
+    It holds neither the model nor the optimizer; they hold it, by the hooks. All steps are timed unless `step` is called.
 
     Args:
         run: Is told of the stages, those of the thread that has opened it.
@@ -57,6 +70,7 @@ class Stages:
 
     Attributes:
         stopped: It times nothing any more, since it was told so or another watches the model.
+        is_timing: The step that is under way is timed.
     """
 
     def __init__(self, run: Run, model: Any, optimizer: Any = None, gpus: Gpus | None = None) -> None:
@@ -77,7 +91,13 @@ class Stages:
         self._uses, self._has_peers = self._gpus.used(), _has_peers()
         self._look_at = 0
         self.stopped = False
-        self._handles: list[Any] = []
+        self._lots = Lots(SHARE, MARK_SECONDS)
+        self.is_timing, self._is_called = True, False
+        self._model = weakref.ref(model)
+        self._optimizers: list[weakref.ref[Any]] = []
+        self._of_model: list[Any] = []
+        self._of_optimizers: list[Any] = []
+        """Handles of hooks, as they are those of the model."""
         self._at_gradient = self._hook(self._backward_begins)
         self._at_end, self._at_last = self._hook(self._backward_ends), self._hook(self._backward_ended)
         self._watch(model)
@@ -89,13 +109,37 @@ class Stages:
         """Whether autograd is at work in this thread."""
         return self._task() >= 0
 
+    @property
+    def polls(self) -> bool:
+        """Whether there is something to hand over at pushes."""
+        return not self.stopped and (self.is_timing or self._uses)
+
+    @property
+    def next(self) -> int:
+        """When so many steps are over, `step` is to be called."""
+        return self._lots.next
+
     def follow(self, optimizer: Any) -> None:
         """Time an optimizer's steps, also of one that Accelerate has wrapped, which takes hooks only within."""
-        inner = getattr(optimizer, "optimizer", optimizer)
-        self._handles += [
-            inner.register_step_pre_hook(self._hook(self._optimizer_begins)),
-            inner.register_step_post_hook(self._hook(self._optimizer_ends)),
-        ]
+        self._optimizers.append(weakref.ref(getattr(optimizer, "optimizer", optimizer)))
+        if self.is_timing:
+            self._hook_optimizer(self._optimizers[-1])
+
+    def optimizer_is_over(self) -> None:
+        """It has stepped. No hook of ours tells that: none may be put on or taken off while PyTorch goes through them."""
+        if get_ident() == self._thread:
+            self._end("optimizer")
+
+    def step(self, number: int) -> None:
+        """So many steps of the optimizer's are over, by the training's own count; each is timed until this is called."""
+        if self.stopped or get_ident() != self._thread:
+            return
+        shared = sum(not one.stopped for one in self._run._stages) > 1  # noqa: SLF001  what is timed is the run's, not one model's
+        timed = self._lots.over(number) or shared
+        self._spans.times = 1 if shared else self._lots.stands_for
+        if timed != self.is_timing:
+            self._turn(on=timed)
+        self._is_called = False
 
     def poll(self) -> None:
         """Hand over what GPUs have done, and once a second how full they are; called at pushes, by whoever pushes."""
@@ -114,9 +158,11 @@ class Stages:
 
     def stop(self) -> None:
         """Time nothing more: the hooks are taken away."""
+        if not self.is_timing:
+            self._append(monotonic_ns(), _TIMED)
         self.stopped = True
-        for handle in self._handles:
-            handle.remove()
+        _remove(self._of_model)
+        _remove(self._of_optimizers)
 
     def give_way(self, run: Run) -> None:
         """A *run* watches the same model: stop, if it is the same run or one after the end of this."""
@@ -147,16 +193,42 @@ class Stages:
             if (before := _watching.get(model)) is not None:
                 before.give_way(self._run)
             _watching[model] = self
-        self._handles += [
-            model.register_forward_pre_hook(self._hook(self._forward_begins), prepend=True),
-            model.register_forward_hook(self._hook(self._forward_ends), always_call=True),
-        ]
+        self._hook_model(model)
         compiled = getattr(model, "_compiled_call_impl", None)  # by `model.compile()`, which takes the hooks in
         if compiled is not None:
             model._compiled_call_impl = self._around(compiled)  # noqa: SLF001
 
     def _hook(self, work: Callable[..., None]) -> _Hook:
         return _Hook(work, self._fail)
+
+    def _hook_model(self, model: Any) -> None:
+        self._of_model += [
+            model.register_forward_pre_hook(self._hook(self._forward_begins), prepend=True),
+            model.register_forward_hook(self._hook(self._forward_ends), always_call=True),
+        ]
+
+    def _hook_optimizer(self, living: weakref.ref[Any]) -> None:
+        optimizer: Any = living()
+        if hasattr(optimizer, "register_step_pre_hook"):
+            self._of_optimizers.append(optimizer.register_step_pre_hook(self._hook(self._optimizer_begins)))
+
+    def _turn(self, *, on: bool) -> None:
+        """Put the hooks on or take them off; those of a model that only a graph calls stay, or there would be another graph."""
+        self._drop(*self._open)
+        self._calls.clear()
+        self._append(monotonic_ns(), _TIMED if on else _UNTIMED)
+        self.is_timing = on
+        model = self._model()
+        if not on:
+            _remove(self._of_optimizers)
+            if self._is_called:
+                _remove(self._of_model)
+        else:
+            if model is not None and not self._of_model:
+                self._hook_model(model)
+            for one in self._optimizers:
+                self._hook_optimizer(one)
+        self._run._poll_all()  # noqa: SLF001  its own
 
     def _around(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """The call of a module that was compiled in place, which runs the hooks around it."""
@@ -177,6 +249,7 @@ class Stages:
         return called
 
     def _begin(self, stage: str) -> None:
+        self._lots.marks += 2
         self._append(monotonic_ns(), _ENTER[stage])
         self._open[stage] = None
         if self._device is not None:
@@ -198,11 +271,13 @@ class Stages:
                 self._spans.drop(self._open.pop(stage))
 
     def _is_mine(self) -> bool:
-        return get_ident() == self._thread and not self.stopped and self._run._sender is not None  # noqa: SLF001
+        is_open = self.is_timing and not self.stopped and self._run._sender is not None  # noqa: SLF001
+        return is_open and get_ident() == self._thread
 
     def _forward_begins(self, model: Any, _: object) -> None:
         if not self._is_mine():
             return
+        self._is_called = True
         begins = self._records() and "forward" not in self._open and self._task() < 0  # in a backward it is done again
         self._calls.append(begins)
         if begins:
@@ -249,10 +324,6 @@ class Stages:
             self._find_device(one for group in optimizer.param_groups for one in group["params"])
         self._begin("optimizer")
 
-    def _optimizer_ends(self, *_: object) -> None:
-        if get_ident() == self._thread:
-            self._end("optimizer")
-
     def _find_device(self, parameters: Iterator[Any]) -> None:
         """Remember the GPU of the first parameter; a model may come there after it began to be watched."""
         first = next(iter(parameters), None)
@@ -281,6 +352,11 @@ class _Hook:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (nullcontext(), "__exit__")
+
+
+def _remove(handles: list[Any]) -> None:
+    while handles:
+        handles.pop().remove()
 
 
 def _has_peers() -> bool:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Named = list[tuple[str, Any]]
 
-GRADIENTS_SHARE, WEIGHTS_SHARE = 0.002, 0.001
+GRADIENTS_SHARE, WEIGHTS_SHARE = 0.001, 0.0005
 """So much of the time may be spent on gradients, and on weights."""
 
 WRAPPERS = 8
@@ -56,24 +56,24 @@ class Watcher:
             raise TypeError(f"watch takes a torch.nn.Module, and not a {type(model).__name__}")
         import torch
 
-        self._torch = torch
+        self._torch, self._is_compiling = torch, torch.compiler.is_compiling
         self._run = run
         self._optimizer: weakref.ref[Any] | None = None
         self._patterns = (layers,) if isinstance(layers, str) else tuple(layers or ())
         self._gradients, self._weights = Pace(GRADIENTS_SHARE), Pace(WEIGHTS_SHARE)
         self._all_layers = 0
-        self._asked = run._session.layers[0]  # noqa: SLF001  its own
+        self._asked = run._session.layers  # noqa: SLF001  its own
         self._roots: dict[Any, Any] = {}
         self._before: Moved | None = None
-        self._due = False, False
+        self._steps = self._wakes = self._measured = 0
+        """How many are over, when there is something to do, and of which one gradients were measured last."""
         self._own = self._sampling = 0.0
-        self._began: float | None = None
+        self._since: tuple[int, float] | None = None
         self._bad = self._ended = self._late = False
         self._countable = True
-        self._steps = 0
         self._timings: dict[Pace, tuple[Any, Any, float]] = {}
         self._stages: Stages | None = None
-        self._handles: list[Any] = []
+        self._handles: dict[str, Any] = {}
         try:
             self._parameters = Parameters(model, run.rank)
             if run._sender is not None:  # noqa: SLF001  the same
@@ -84,6 +84,8 @@ class Watcher:
     def layers_for(self, steps: int) -> None:
         """Tell the gradient norms of all layers at each of the next *steps* steps."""
         self._all_layers = max(0, int(steps))
+        self._wakes = 0
+        self._wait_for_step()
 
     def stop(self) -> None:
         """Measure and time no more; not to be called by a hook of an optimizer."""
@@ -94,8 +96,8 @@ class Watcher:
 
     def _end_it(self) -> None:
         self._ended, self._before = True, None  # events stay: a forked child may free nothing of CUDA's
-        handles, self._handles = self._handles, []
-        _over.extend(handles)
+        _over.extend(self._handles.values())
+        self._handles = {}
 
     def _attach(self, model: Any, optimizer: Any) -> None:
         _sweep()
@@ -103,16 +105,15 @@ class Watcher:
         optimizer = _inner(optimizer)
         if hasattr(optimizer, "register_step_post_hook"):
             self._optimizer = weakref.ref(optimizer)
-            before, after = optimizer.register_step_pre_hook, optimizer.register_step_post_hook
+            self._handles["after"] = optimizer.register_step_post_hook(self._post_hook)
+            self._wait_for_step()
         else:
             from torch.optim import optimizer as every
 
-            before, after = every.register_optimizer_step_pre_hook, every.register_optimizer_step_post_hook
+            self._handles["before any"] = every.register_optimizer_step_pre_hook(self._pre_hook)
+            self._handles["after"] = every.register_optimizer_step_post_hook(self._post_hook)
             optimizer = None
-        self._handles.append(before(self._pre_hook))
-        # Its hooks stand within ours, so that what we take is no part of the optimizer's time.
-        self._time(model, optimizer)
-        self._handles.append(after(self._post_hook))
+        self._time(model, optimizer)  # last: what we do before a step is then no part of the optimizer's time
 
     def _time(self, model: Any, optimizer: Any) -> None:
         try:
@@ -123,13 +124,18 @@ class Watcher:
 
     def _pre_hook(self, optimizer: Any, args: Sequence[Any] = (), named: Mapping[str, Any] | None = None) -> None:
         """Before a step."""
-        if not self._torch.compiler.is_compiling():
+        if not self._is_compiling():
             self._safely(self._begin, optimizer, args, named or {})
 
     def _post_hook(self, optimizer: Any, *_: Any) -> None:
-        """After a step."""
-        if not self._torch.compiler.is_compiling():
-            self._safely(self._end, optimizer)
+        """After a step; of most of them there is nothing to say, and this alone is done."""
+        if self._is_compiling() or self._ended:
+            return
+        if self._optimizer is not None and self._optimizer() is optimizer:
+            self._steps += 1
+            if self._steps < self._wakes and self._run._session.layers is self._asked:  # noqa: SLF001  its own
+                return
+        self._safely(self._end, optimizer)
 
     def _safely(self, work: Callable[..., None], optimizer: Any, *more: Any) -> None:
         try:
@@ -164,21 +170,25 @@ class Watcher:
         cuda = self._torch.cuda
         return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
 
+    def _wait_for_step(self) -> None:
+        """Be called before the next step if there is something to do before it."""
+        optimizer = None if self._optimizer is None or self._ended else self._optimizer()
+        waits = self._is_due(self._steps + 1) and "before any" not in self._handles
+        if waits and optimizer is not None and "before" not in self._handles:
+            self._handles["before"] = optimizer.register_step_pre_hook(self._pre_hook)
+        elif not waits and "before" in self._handles:
+            self._handles.pop("before").remove()
+
+    def _is_due(self, step: int) -> bool:
+        return bool(self._gradients.due(step) or self._weights.due(step) or self._all_layers or self._patterns)
+
     def _begin(self, optimizer: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
-        began = perf_counter()
-        seconds = None if self._began is None else began - self._began - self._own
-        self._began, self._own, self._before = began, 0.0, None
-        self._due = self._gradients.step(seconds), self._weights.step(seconds)
-        self._steps += 1
-        self._poll()
-        asked = self._run._session.layers  # noqa: SLF001  its own
-        if asked[0] != self._asked:
-            self._asked, self._all_layers = asked
+        self._before = None
         closure = args[1] if len(args) > 1 else named.get("closure")
         self._late = closure is not None or getattr(optimizer, "grad_scale", None) is not None
         if not self._late:
-            self._measure_gradients(optimizer)
-        if self._due[1]:
+            self._measure_gradients(optimizer, self._steps + 1)
+        if self._weights.due(self._steps + 1):
             sampled = perf_counter()
             if tensors := self._moving(self._parameters.living()):
                 self._before = Moved.sampled(tensors, self._roots)
@@ -186,14 +196,41 @@ class Watcher:
             self._own += self._sampling
 
     def _end(self, optimizer: Any) -> None:
+        stages = self._stages
+        if stages is not None:
+            stages.optimizer_is_over()
+        if "before any" in self._handles:  # from here on it is known which
+            self._handles.pop("before any").remove()
         if self._late:
-            self._measure_gradients(optimizer)
+            self._late = False
+            self._measure_gradients(optimizer, self._steps)
         if self._before is not None:
             self._measure(self._weights, self._tell_weights, self._sampling)
+        self._take_time()
+        self._poll()
+        asked = self._run._session.layers  # noqa: SLF001  its own
+        if asked is not self._asked:
+            self._asked, self._all_layers = asked, asked[1]
+        if stages is not None and self._steps >= stages.next:
+            stages.step(self._steps)
+        self._wait_for_step()
+        paces = [self._gradients.after(self._steps) - 1, self._weights.after(self._steps) - 1]
+        ends = [self._steps + 1] if "before" in self._handles else []
+        self._wakes = min(*paces, *ends, *([] if stages is None else [stages.next]))
 
-    def _measure_gradients(self, optimizer: Any) -> None:
+    def _take_time(self) -> None:
+        """How long steps have taken since this was asked last, without what is done here."""
+        now = perf_counter()
+        if self._since is not None and self._steps > self._since[0]:
+            seconds = (now - self._since[1] - self._own) / (self._steps - self._since[0])
+            self._gradients.took(seconds)
+            self._weights.took(seconds)
+        self._since, self._own = (self._steps, now), 0.0
+
+    def _measure_gradients(self, optimizer: Any, step: int) -> None:
         """Measure them if it is time to, but for those of a step that a scaler skips."""
-        if self._countable and (self._due[0] or self._all_layers or self._patterns):
+        if self._countable and (self._gradients.due(step) or self._all_layers or self._patterns):
+            self._measured = step
             found = getattr(optimizer, "found_inf", None)
             waits = is_on_device(found)
             if found is None or waits or not float(found):
@@ -289,7 +326,7 @@ class Watcher:
 
     def _look_for_wrong(self, names: list[str], norms: Norms, skips: Any) -> bool:
         count, first = norms.wrong()
-        step, asked = self._steps, {"count": count, "first": first}
+        step, asked = self._measured, {"count": count, "first": first}
         if not is_on_device(count):
             self._arrived(step, names, asked)
             return False

@@ -52,7 +52,10 @@ class Told:
         self.gpu = Gpu()
 
     def watch(self, model: Any, optimizer: Any = None) -> Any:
-        self.run._time(Stages(self.run, model, optimizer, self.gpu))
+        stages = Stages(self.run, model, optimizer, self.gpu)
+        self.run._time(stages)
+        if optimizer is not None:
+            optimizer.register_step_post_hook(lambda *_: stages.optimizer_is_over())
         return model
 
     def words(self) -> list[str]:
@@ -325,8 +328,7 @@ def test_of_one_run_or_after_one_a_model_has_one_that_watches_and_beside_a_livin
     for _ in range(2):
         out = told.watch(model)(X)
         assert told.words() == FORWARD
-    assert told.run._stages is not None
-    told.run._stages.stop()
+    told.run._stages[-1].stop()
     out.sum().backward()
     model(X)
     assert told.words() == []

@@ -264,8 +264,8 @@ def test_layers_are_told_by_name_by_pattern_and_for_some_steps_when_a_daemon_ask
     for step in range(5):
         optimizer.zero_grad()
         backward(model)
-        if step == 3:
-            run._session.ask_layers(1)
+        if step == 2:
+            run._session.ask_layers(1)  # from the next one on
         optimizer.step()
         wanted.append({name: one.grad.norm().item() for name, one in model.named_parameters()})
         run.push(step=step, loss=1.0)

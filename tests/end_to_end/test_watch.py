@@ -37,7 +37,7 @@ for step in range(100):
 train(100, scale=float("nan"))
 while not run._session.layers[0]:
     pass
-for step in range(101, 210):
+for step in range(101, 211):
     train(step)
 run.finish()
 """
@@ -88,4 +88,4 @@ def test_when_the_loss_is_not_finite_the_layers_are_told_for_a_hundred_steps(
     assert event["fields"]["layer"] == "0"
     for layer in ("0", "1"):
         points = daemon.api(f"runs/spiking/series?key=grad_norm/{layer}&points=0").json()["points"]
-        assert [step for step, _, _ in points] == list(range(101, 201))
+        assert [step for step, _, _ in points] == list(range(102, 202))

@@ -65,7 +65,10 @@ def seconds_of_sleep() -> float:
 
 
 def watched(run: trackside.Run, model: Any, optimizer: Any = None) -> Any:
-    run._time(Stages(run, model, optimizer))
+    stages = Stages(run, model, optimizer)
+    run._time(stages)
+    if optimizer is not None:
+        optimizer.register_step_post_hook(lambda *_: stages.optimizer_is_over())
     return model
 
 
