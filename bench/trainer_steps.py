@@ -3,8 +3,8 @@
     python bench/trainer_steps.py trackside ipc:///tmp/push.sock 300     pairs of steps, and as many without it at all
     python bench/trainer_steps.py wandb - 300
 
-One training: between two steps the callback is turned on and off, so that both arms find the same machine. It logs every
-step, the most that a callback can be asked for.
+One training: between two steps the callback is turned on and off, so that both arms find the same machine. It logs each
+tenth step.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from bench.hooks import Switch
 from bench.steps import bootstrapped
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 WARM_UP = 20
-CONTEXT, BATCH = 64, 4
+CONTEXT, BATCH, LOGS = 64, 4, 10
 
 
 class Trackside:
@@ -39,16 +40,34 @@ class Trackside:
 
         self.callback = TracksideCallback()
         self._run: Any = None
+        self._led: list[tuple[dict[str, Any], str, Any]] = []
+        self._switch: Switch | None = None
 
-    def turn(self, *, on: bool) -> None:
-        """Before the next step."""
-        callback = self.callback
-        self._run = self._run or callback._run
-        callback._run = self._run if on else None
-        assert callback._seen is not None
-        callback._seen.end()
+    def _begin(self, trainer: Any) -> None:
+        from trackside.integrations.led import Led
+
+        owners = vars(trainer), vars(trainer.accelerator)
+        self._led = [(owner, name, one) for owner in owners for name, one in owner.items() if isinstance(one, Led)]
+        self._switch, self._run = Switch(trainer.model, trainer.optimizer.optimizer), self.callback._run
+        stages = self.callback._stages
+        assert stages is not None
+        stages._lots._pace._share /= 4  # it sees each fourth step, and takes the others for a part of that
+
+    def turn(self, trainer: Any, *, on: bool) -> None:
+        """Before the next step: without it the callback does nothing, and methods and hooks are the training's own."""
+        if self._switch is None:
+            self._begin(trainer)
+        assert self._switch is not None
+        if self.callback._run is None:
+            self._switch.on()
+        self._switch.off()  # whichever comes, the caches hold what this touches
+        for owner, name, led in self._led:
+            owner.pop(name, None)
+            if on:
+                owner[name] = led
+        self.callback._run = self._run if on else None
         if on:
-            callback._seen.begin()
+            self._switch.on()
 
 
 class Wandb:
@@ -60,7 +79,7 @@ class Wandb:
         self.callback = WandbCallback()
         self._wandb = self.callback._wandb
 
-    def turn(self, *, on: bool) -> None:
+    def turn(self, _: Any, *, on: bool) -> None:
         """Before the next step."""
         self.callback._wandb = self._wandb if on else None
 
@@ -68,27 +87,28 @@ class Wandb:
 class Turns(TrainerCallback):  # type: ignore[misc]  # mypy does not look into Transformers
     """Turns the callback on and off, and times what lies between, by the clock and in CPU time of this thread.
 
-    It comes after the other callbacks, and a step ends with its log.
+    It comes after the other callbacks.
     """
 
     def __init__(self, tracker: Trackside | Wandb, arms: list[bool]) -> None:
         self._tracker, self._arms = tracker, [*arms, False]
         self._begun = (0, 0)
+        self.trainer: Any = None
         self.taken: list[tuple[float, float]] = []
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         """Before the first step."""
         self._turn()
 
-    def on_log(self, *_: Any, **__: Any) -> None:
-        """After a step, and all that others do then."""
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """After a step, and all that others do then; what is logged of it is a part of the next one."""
         if len(self.taken) < len(self._arms) - 1:
             wall, cpu = perf_counter_ns() - self._begun[0], thread_time_ns() - self._begun[1]
             self.taken.append((wall / 1e9, cpu / 1e9))
             self._turn()
 
     def _turn(self) -> None:
-        self._tracker.turn(on=self._arms[len(self.taken)])
+        self._tracker.turn(self.trainer, on=self._arms[len(self.taken)])
         self._begun = perf_counter_ns(), thread_time_ns()
 
 
@@ -146,7 +166,7 @@ def train(tracker: Trackside | Wandb, turns: Turns, steps: int) -> None:
             output_dir="out",
             run_name="steps",
             max_steps=steps,
-            logging_steps=1,
+            logging_steps=LOGS,
             per_device_train_batch_size=BATCH,
             use_cpu=True,
             save_strategy="no",
@@ -156,6 +176,7 @@ def train(tracker: Trackside | Wandb, turns: Turns, steps: int) -> None:
         train_dataset=Noise(steps * BATCH),
         callbacks=[tracker.callback, turns],
     )
+    turns.trainer = trainer
     trainer.remove_callback(PrinterCallback)
     trainer.train()
 

@@ -21,6 +21,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from bench.hooks import Calls, Switch
 from bench.pairs import Pairs
 from torch import nn
 
@@ -82,28 +83,6 @@ class Training:
         return perf_counter() - begun
 
 
-class Calls:
-    """Seconds in calls of ours, the innermost of which count with the outermost."""
-
-    def __init__(self) -> None:
-        self.spent, self._depth = 0.0, 0
-
-    def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function."""
-
-        def called(*given: Any, **named: Any) -> Any:
-            begun = perf_counter()
-            self._depth += 1
-            try:
-                return function(*given, **named)
-            finally:
-                self._depth -= 1
-                if not self._depth:
-                    self.spent += perf_counter() - begun
-
-        return called
-
-
 class Watched(NamedTuple):
     """A way to watch: pushes a step's loss, says what is measured how often, and ends; *calls* if they can be timed.
 
@@ -115,33 +94,6 @@ class Watched(NamedTuple):
     stop: Callable[[], object]
     switch: Callable[[bool], object] = bool
     calls: Calls | None = None
-
-
-class Switch:
-    """Puts on and takes off all hooks of a model, of its parameters and of its optimizer, but those that were there before."""
-
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        self._places: list[Callable[[], Any]] = [
-            lambda: optimizer._optimizer_step_pre_hooks,
-            lambda: optimizer._optimizer_step_post_hooks,
-            *(lambda one=one: one._forward_pre_hooks for one in model.modules()),
-            *(lambda one=one: one._forward_hooks for one in model.modules()),
-            *(lambda one=one: one._backward_hooks for one in model.parameters()),
-        ]
-        self._kept: list[dict[Any, Any]] = []
-
-    def off(self) -> None:
-        """Take them off."""
-        self._kept = [dict(place() or {}) for place in self._places]
-        for place in self._places:
-            if place():
-                place().clear()
-
-    def on(self) -> None:
-        """Put them on."""
-        for place, kept in zip(self._places, self._kept, strict=True):
-            if kept:
-                place().update(kept)
 
 
 def main() -> None:
@@ -167,9 +119,10 @@ def measured(way: Way, milliseconds: float, pairs: int) -> str:
     switch = Switch(training.model, training.optimizer)
     taken, shares = [], []
     for number, watches in enumerate(plan.arms):
-        if not watches:
-            switch.off()
-            one.switch(False)
+        switch.off()
+        if watches:  # both arms find in the caches what this touches
+            switch.on()
+        one.switch(watches)
         spent = one.calls.spent if one.calls else 0.0
         begun = perf_counter()
         one.push(number, training.step())
@@ -205,9 +158,9 @@ def _watched(model: nn.Module, optimizer: torch.optim.Optimizer) -> Watched:
     kept: list[Any] = []
 
     def switch(watches: bool) -> None:
-        if watches:
+        if watches and kept:
             run._polled, run._joins = kept.pop()
-        else:
+        elif not watches:
             kept.append((run._polled, run._joins))
             run._polled, run._joins = (), None
 

@@ -41,6 +41,23 @@ def is_on_device(value: object) -> bool:
     return isinstance(value, kind) and bool(value.is_cuda) and value.numel() == 1 and not value.is_complex()
 
 
+def at_hand(value: Any) -> float | None:
+    """What ``float()`` says of a number of any kind, of a DTensor's local part; None where it would wait for a device.
+
+    Of a tensor it is read past PyTorch's dispatcher, which takes longer than a push, and without a warning if it has a gradient.
+
+    Raises:
+        TypeError: It is no number; its own methods may raise anything else.
+    """
+    kind = getattr(sys.modules.get("torch"), "Tensor", ())
+    if type(value) is kind and value.is_cpu and not value.dim():
+        return float(value.tolist())
+    value = local(value)
+    if is_on_device(value):
+        return None
+    return float(value.detach() if getattr(value, "requires_grad", False) else value)
+
+
 def local(value: Any) -> Any:
     """A DTensor's part on this rank; anything else as it is."""
     return value.to_local() if hasattr(value, "to_local") else value

@@ -5,12 +5,13 @@ from __future__ import annotations
 import operator
 import threading
 from contextlib import suppress
+from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside.beside import Beside
 from trackside.config import as_json
-from trackside.device import DeviceScalars, is_on_device, local
+from trackside.device import DeviceScalars, at_hand, local
 from trackside.ending import STATUSES, flush_timeout, outcome
 from trackside.log import warn
 from trackside.packing import writable
@@ -84,7 +85,7 @@ class Run:
         self._polled: tuple[DeviceScalars | Stages, ...] = ()
         self._joins: Beside | None = None
         self._ended = ended
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
 
     @property
     def is_open(self) -> bool:
@@ -301,11 +302,15 @@ class Run:
         self._rows.append((moment, said, None))
 
     def _mark(self, moment: int, mark: Mark) -> None:
-        """Hand over that a phase begins or ends."""
-        if threading.get_ident() == self._thread:
-            self._tell(moment, mark)
-        else:
+        """Hand over that a phase begins or ends: `_tell` in one piece, since a step has several."""
+        if self._sender is None:
+            return
+        if get_ident() != self._thread:
             self._warn(Phase, f"phase {mark.phase}: of another thread than has opened the run, its time is not counted")
+            return
+        if len(self._rows) >= ROWS_WAITING:
+            self._drop_oldest()
+        self._rows.append((moment, mark, None))
 
     def _merged(self, values: Mapping[str, Any], named: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -327,11 +332,10 @@ class Run:
             try:
                 if isinstance(value, _TEXT):  # float() would read "3"
                     raise TypeError  # noqa: TRY301
-                value = local(value)  # noqa: PLW2901
-                if is_on_device(value):
-                    scalars[key] = value
+                if (number := at_hand(value)) is None:
+                    scalars[key] = local(value)
                 else:
-                    kept[key] = float(_plain(value))
+                    kept[key] = number
             except Exception:  # noqa: BLE001  a value's own __float__ may raise anything
                 self._refuse(1, key, f"{_shown(key)}: a {type(value).__name__} is not a number")
         return kept, self._defer(pushed_at, step, kept, scalars) if scalars else step
@@ -429,13 +433,6 @@ def _joined(beside: Beside, named: dict[str, Any], step: int | None) -> tuple[di
     beside.poll()
     every = beside.join(named)
     return every, Deferred(None, tuple(named)) if step is None and len(every) > len(named) else step
-
-
-def _plain(value: Any) -> Any:
-    """What `float` takes; of a tensor its number, since float() warns of one that has a gradient and costs twice as much."""
-    if hasattr(value, "tolist") and getattr(value, "shape", None) == ():
-        return value.tolist()
-    return value.detach() if getattr(value, "requires_grad", False) else value
 
 
 def _shown(key: object) -> str:

@@ -71,6 +71,7 @@ class Stages:
     Attributes:
         stopped: It times nothing any more, since it was told so or another watches the model.
         is_timing: The step that is under way is timed.
+        next: When so many steps are over, `step` is to be called.
     """
 
     def __init__(self, run: Run, model: Any, optimizer: Any = None, gpus: Gpus | None = None) -> None:
@@ -93,6 +94,7 @@ class Stages:
         self.stopped = False
         self._lots = Lots(SHARE, MARK_SECONDS)
         self.is_timing, self._is_called = True, False
+        self.next = 0
         self._model = weakref.ref(model)
         self._optimizers: list[weakref.ref[Any]] = []
         self._of_model: list[Any] = []
@@ -114,11 +116,6 @@ class Stages:
         """Whether there is something to hand over at pushes."""
         return not self.stopped and (self.is_timing or self._uses)
 
-    @property
-    def next(self) -> int:
-        """When so many steps are over, `step` is to be called."""
-        return self._lots.next
-
     def follow(self, optimizer: Any) -> None:
         """Time an optimizer's steps, also of one that Accelerate has wrapped, which takes hooks only within."""
         self._optimizers.append(weakref.ref(getattr(optimizer, "optimizer", optimizer)))
@@ -136,6 +133,7 @@ class Stages:
             return
         shared = sum(not one.stopped for one in self._run._stages) > 1  # noqa: SLF001  what is timed is the run's, not one model's
         timed = self._lots.over(number) or shared
+        self.next = self._lots.next
         self._spans.times = 1 if shared else self._lots.stands_for
         if timed != self.is_timing:
             self._turn(on=timed)

@@ -532,10 +532,10 @@ def test_of_a_dtensor_the_local_part_is_taken_without_a_collective(
         monkeypatch.setattr(DTensor, collective, lambda *_: pytest.fail("a collective"))
     monkeypatch.setattr(DTensor, "__torch_dispatch__", classmethod(lambda *_: pytest.fail("an operation on a DTensor")))
     monkeypatch.setattr(
-        run_module, "is_on_device", lambda value: isinstance(value, torch.Tensor) and value.numel() == 1
+        device_module, "is_on_device", lambda value: isinstance(value, torch.Tensor) and value.numel() == 1
     )
     run.push(step=1, norm=unreduced, none=empty, weight=weight)
-    monkeypatch.setattr(run_module, "is_on_device", is_on_device)
+    monkeypatch.setattr(device_module, "is_on_device", is_on_device)
     run.push(step=2, norm=unreduced)
     stream.advance()
     rows, totals = kept(run)

@@ -173,7 +173,7 @@ def test_a_run_of_the_users_own_is_joined_and_not_ended_and_a_resumed_checkpoint
     assert resumed["fields"] == {"step": 3}
     assert [one["step"] for one in trained.all.events("mine", "checkpoint")] == [2, 3, 4, 5]
     assert trained.found["led"] == {
-        "begun": ["_save_checkpoint", "compute_loss", "evaluate", "get_batch_samples", "predict", "training_step"],
+        "begun": ["_save_checkpoint", "evaluate", "get_batch_samples", "predict", "training_step"],
         "over": ["evaluate", "predict"],
         "copied": "training_step",
     }
@@ -197,6 +197,6 @@ def test_what_fails_is_said_once_and_costs_only_itself(trained: Trained) -> None
     told = [line for line in trained.said.splitlines() if line.startswith("trackside: ")]
     assert len(told) == 2, told
     assert told[0].startswith("trackside: Transformers: not all of the configuration can be told (")
-    assert told[1].startswith("trackside: Transformers: a batch: TypeError: ")
+    assert told[1].startswith("trackside: Transformers: a step: TypeError: ")
     assert "Traceback" not in trained.said
     assert "trackside: " not in trained.all.said[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -120,9 +120,7 @@ def told(what: str, tell: Callable[..., T], *given: Any) -> T | None:
     try:
         return tell(*given)
     except Exception as error:  # noqa: BLE001  a framework's objects may hold anything, and training must go on
-        if what not in _failed:
-            _failed.add(what)
-            warn(f"{what}: {type(error).__name__}: {error}; training goes on without what it tells")
+        _say(what, error)
         return None
 
 
@@ -131,9 +129,19 @@ def harmless(hook: F) -> F:
 
     @wraps(hook)
     def called(self: object, *given: Any, **named: Any) -> Any:
-        return told(f"{type(self).__name__}.{hook.__name__}", partial(hook, self, *given, **named))
+        try:
+            return hook(self, *given, **named)
+        except Exception as error:  # noqa: BLE001  the same
+            _say(f"{type(self).__name__}.{hook.__name__}", error)
+            return None
 
     return called  # type: ignore[return-value]
+
+
+def _say(what: str, error: Exception) -> None:
+    if what not in _failed:
+        _failed.add(what)
+        warn(f"{what}: {type(error).__name__}: {error}; training goes on without what it tells")
 
 
 def saved(run: Run, save: Callable[[], T], where: Callable[[T], object], *, tells: bool = True) -> T:

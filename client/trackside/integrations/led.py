@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Led:
+class Led(partial[Any]):
     """Stands in the place of a method of one object. A copy or a pickle of the object has the method itself.
 
     Args:
@@ -23,15 +23,22 @@ class Led:
         AttributeError: There is no such method, or none can be put in its place.
     """
 
-    def __init__(self, owner: Any, name: str, way: Callable[..., Any]) -> None:
-        self._original = getattr(owner, name)
-        self._before = vars(owner).get(name)
-        self._owner, self._name, self._way = owner, name, way
-        update_wrapper(self, self._original, updated=())
-        setattr(owner, name, self)
+    _original: Any
+    _before: Any
+    _owner: Any
+    _name: str
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        return self._way(self._original, *given, **named)
+    def __new__(cls, owner: Any, name: str, way: Callable[..., Any]) -> Led:  # noqa: PYI034  Self came with Python 3.11
+        original = getattr(owner, name)
+        led = super().__new__(cls, way, original)
+        update_wrapper(led, original, updated=())
+        led._original, led._before = original, vars(owner).get(name)
+        led._owner, led._name = owner, name
+        setattr(owner, name, led)
+        return led
+
+    def __init__(self, *_: object) -> None:
+        """All is done."""
 
     def give_back(self) -> None:
         """Put the method in its place again, unless another has come on top, who goes on through this."""

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     from trackside.run import Run
 
-_READABLE = frozenset(("cpu", "cuda"))
-"""Devices whose tensors a push reads without waiting; on others, such as XLA's, each one would stop the training."""
-
 
 class Seen:
     """One training of one Trainer.
@@ -37,13 +34,12 @@ class Seen:
     def __init__(self, run: Run, trainer: Any) -> None:
         self._run, self._trainer = run, weakref.proxy(trainer)
         self._values: dict[str, Any] = {}
-        self._in_step = False
+        self._accumulates = trainer.args.gradient_accumulation_steps > 1
         self._source: Any = None
         self._waits: Any = None
         self._led: list[weakref.ref[Led]] = []
         self._evaluating: list[weakref.ref[Led]] = []
         self._evaluation = run.phase("eval")
-        self._forward, self._backward = run.phase("forward"), run.phase("backward")
 
     def begin(self) -> None:
         """Lead the methods through here; those that this version of Transformers does not have are left out."""
@@ -51,10 +47,8 @@ class Seen:
         evaluates = partial(_within, self._evaluation)
         self._led = [
             *_led(trainer, "training_step", self._step),
-            *_led(trainer, "compute_loss", self._compute_loss),
             *_led(trainer, "get_batch_samples", self._get_batches),
             *_led(trainer, "_save_checkpoint", self._save),
-            *_led(accelerator, "backward", partial(_within, self._backward)),
             *_led(accelerator, "clip_grad_norm_", self._clip),
         ]
         self._evaluating = [*_led(trainer, "evaluate", evaluates), *_led(trainer, "predict", evaluates)]
@@ -81,24 +75,21 @@ class Seen:
 
     def _step(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """`training_step(model, inputs, …)`: forward and backward of one batch; its loss, as a part of the step's."""
-        told("Transformers: a batch", self._weigh, named.get("inputs", given[1] if len(given) > 1 else None))
-        self._in_step = True
-        try:
-            loss = original(*given, **named)
-        finally:
-            self._in_step = False
-        told("Transformers: a step's loss", self._add, loss)
+        loss = original(*given, **named)
+        told("Transformers: a step", self._see, named.get("inputs", given[1] if len(given) > 1 else None), loss)
         return loss
 
-    def _compute_loss(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        if not self._in_step:  # an evaluation's
-            return original(*given, **named)
-        return _within(self._forward, original, *given, **named)
-
     def _get_batches(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        if given and hasattr(given[0], "__next__"):
-            given = told("Transformers: the waits for data", self._timed, given[0]) or given[0], *given[1:]
+        """`get_batch_samples(epoch_iterator, …)`: an epoch's batches come from one iterator, whose waits are timed."""
+        if given and given[0] is not self._source and hasattr(given[0], "__next__"):
+            told("Transformers: the waits for data", self._begin_epoch, given[0])
+        if given and given[0] is self._source:
+            given = (self._waits, *given[1:])
         return original(*given, **named)
+
+    def _begin_epoch(self, batches: Any) -> None:
+        self._waits = iter(self._run.data(batches))
+        self._source = batches
 
     def _clip(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """Accelerate's `clip_grad_norm_`; of a DTensor's norm this rank has a part only, and Trainer logs the whole."""
@@ -116,12 +107,9 @@ class Seen:
         folder = Path(self._trainer._get_output_dir(trial=trial)).absolute()  # noqa: SLF001
         return folder / f"checkpoint-{self._trainer.state.global_step}"
 
-    def _timed(self, batches: Any) -> Any:
-        """The same batches, with each wait timed; an epoch's are one and the same iterator."""
-        if batches is not self._source:
-            self._source = self._waits = batches
-            self._waits = iter(self._run.data(batches))
-        return self._waits
+    def _see(self, inputs: Any, loss: Any) -> None:
+        self._weigh(inputs)
+        self._add(loss)
 
     def _weigh(self, inputs: Any) -> None:
         """Count a batch by the shapes of its tensors, which are known without waiting for a device."""
@@ -140,7 +128,7 @@ class Seen:
         before = self._values.get("loss")
         if before is not None:
             loss = before + loss
-        elif self._trainer.args.gradient_accumulation_steps > 1:
+        elif self._accumulates:
             loss = loss.clone()  # a CUDA graph writes the next one into the same memory
         self._values["loss"] = loss
 
@@ -159,5 +147,5 @@ def _within(phase: AbstractContextManager[Any], original: Callable[..., Any], *g
 
 
 def _is_readable(value: Any) -> bool:
-    device = getattr(value, "device", None)
-    return isinstance(value, float | int) if device is None else getattr(device, "type", "") in _READABLE
+    is_cpu = getattr(value, "is_cpu", None)
+    return isinstance(value, float | int) if is_cpu is None else bool(is_cpu or value.is_cuda)

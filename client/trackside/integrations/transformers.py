@@ -14,6 +14,7 @@ from transformers.integrations import INTEGRATION_TO_CALLBACK
 from trackside.integrations.joined import Joined, harmless
 from trackside.integrations.trainer import Seen
 from trackside.log import warn
+from trackside.stages import Stages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,9 +47,9 @@ class TracksideCallback(TrainerCallback):
         self._run: Run | None = None
         self._seen: Seen | None = None
         self._watcher: Any = None
-        self._optimizer: Any = None
-        self._told: frozenset[str] = frozenset()
-        self._tokens = 0
+        self._stages: Stages | None = None
+        self._told: dict[str, Any] = {}
+        self._tokens: int | None = None
 
     @harmless
     def on_train_begin(self, args: Any, state: Any, _control: Any, model: Any = None, **_: Any) -> None:
@@ -65,8 +66,9 @@ class TracksideCallback(TrainerCallback):
         if not run.is_open:
             return
         _training.append(self._joined)
-        self._run, self._told, self._tokens = run, frozenset(), state.num_input_tokens_seen
-        self._optimizer = run.phase("optimizer")
+        self._run, self._told = run, {}
+        counts = getattr(args, "include_num_input_tokens_seen", "no") not in {"no", False}  # it knows of padding
+        self._tokens = state.num_input_tokens_seen if counts else None
         if state.global_step:
             run.event("resume", step=state.global_step)
         if trainer is None:
@@ -74,20 +76,19 @@ class TracksideCallback(TrainerCallback):
             return
         self._seen = Seen(run, trainer)
         self._seen.begin()
+        if self._watches and not getattr(trainer, "is_deepspeed_enabled", False):
+            self._watcher = run.watch(trainer.model_wrapped, trainer.optimizer)
+            return
         if self._watches:
-            self._watcher = _watched(run, trainer)
-
-    @harmless
-    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-        """Gradients are there and clipped."""
-        if self._run is not None:
-            self._optimizer.__enter__()
+            warn("Transformers: watch does not know DeepSpeed's parameters, and measures nothing")
+        self._stages = Stages(run, trainer.model_wrapped, trainer.optimizer)
+        run._time(self._stages)  # noqa: SLF001  its own
 
     @harmless
     def on_optimizer_step(self, *_: Any, **__: Any) -> None:
         """The parameters are written."""
-        if self._run is not None:
-            self._optimizer.__exit__()
+        if self._stages is not None and self._stages.is_timing:
+            self._stages.optimizer_is_over()
 
     @harmless
     def on_step_end(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
@@ -95,11 +96,13 @@ class TracksideCallback(TrainerCallback):
         if self._run is None:
             return
         values = self._seen.take() if self._seen is not None else {}
-        if getattr(args, "include_num_input_tokens_seen", "no") not in {"no", False}:  # it knows of padding
+        if self._tokens is not None:
             values["tokens"] = (state.num_input_tokens_seen - self._tokens) / max(1, args.world_size)
             self._tokens = state.num_input_tokens_seen
-        self._told = frozenset(values)
-        self._run.push(values, step=state.global_step)
+        self._told = values
+        self._run._push(None, state.global_step, values)  # noqa: SLF001  its own
+        if self._stages is not None and state.global_step >= self._stages.next:
+            self._stages.step(state.global_step)
 
     @harmless
     def on_log(self, _args: Any, state: Any, _control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
@@ -133,7 +136,7 @@ class TracksideCallback(TrainerCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         """As it was made: a search that spawns processes may pickle the Trainer that holds it."""
-        return {**vars(self), "_joined": None, "_run": None, "_seen": None, "_watcher": None, "_optimizer": None}
+        return {**vars(self), "_joined": None, "_run": None, "_seen": None, "_watcher": None, "_stages": None}
 
     def _leave(self) -> None:
         self._stop_watching()
@@ -142,9 +145,10 @@ class TracksideCallback(TrainerCallback):
         self._joined = self._run = self._seen = None
 
     def _stop_watching(self) -> None:
-        if self._watcher is not None:
-            self._watcher.stop()
-        self._watcher = None
+        for one in (self._watcher, self._stages):
+            if one is not None:
+                one.stop()
+        self._watcher = self._stages = None
 
 
 def _trainer() -> Any:
@@ -155,14 +159,6 @@ def _trainer() -> Any:
             return found
         frame = frame.f_back
     return None
-
-
-def _watched(run: Run, trainer: Any) -> Any:
-    """A watcher of the model as the training calls it, of DDP or FSDP and compiled."""
-    if getattr(trainer, "is_deepspeed_enabled", False):
-        warn("Transformers: watch does not know DeepSpeed's parameters, and measures nothing")
-        return None
-    return run.watch(trainer.model_wrapped, trainer.optimizer)
 
 
 def _first(trainer: Any) -> TracksideCallback | None:
