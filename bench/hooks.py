@@ -5,11 +5,27 @@ from __future__ import annotations
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from trackside.phases import _Waiting
+from trackside.stages import _Hook
+from trackside.watcher import Watcher
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import torch
     from torch import nn
+
+
+SEEN = 4
+"""Of so many steps one is tested, and the others are in null pairs or the other arm."""
+
+
+def seen_seldom(watcher: Watcher) -> None:
+    """It sees each fourth step, and would take the others for a part of that, and measure four times too often."""
+    stages = watcher._stages
+    assert stages is not None
+    for pace in (watcher._gradients, watcher._weights, stages._lots._pace):
+        pace._share /= SEEN
 
 
 class Switch:
@@ -40,22 +56,63 @@ class Switch:
 
 
 class Calls:
-    """Seconds in calls of ours, the innermost of which count with the outermost."""
+    """Seconds in calls of ours, without what they call of the training's own.
+
+    Attributes:
+        spent: So many until now.
+    """
 
     def __init__(self) -> None:
-        self.spent, self._depth = 0.0, 0
+        self.spent = 0.0
+        self._within: list[float] = []
+        """Seconds in calls from within each that is under way."""
 
-    def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function."""
+    def timed(self, function: Callable[..., Any], *, ours: bool = True) -> Callable[..., Any]:
+        """The same function; if it is not *ours*, its time does not count."""
 
         def called(*given: Any, **named: Any) -> Any:
             begun = perf_counter()
-            self._depth += 1
+            self._within.append(0.0)
             try:
                 return function(*given, **named)
             finally:
-                self._depth -= 1
-                if not self._depth:
-                    self.spent += perf_counter() - begun
+                took, within = perf_counter() - begun, self._within.pop()
+                if self._within:
+                    self._within[-1] += took
+                self.spent += took - within if ours else 0.0
 
         return called
+
+    def time(self, kind: type, *names: str) -> None:
+        """Time methods of a class."""
+        for name in names:
+            setattr(kind, name, self.timed(getattr(kind, name)))
+
+    def time_watching(self) -> None:
+        """Time the hooks of what watches a model, and the waits for batches."""
+        self.time(_Hook, "__call__")
+        self.time(Watcher, "_pre_hook", "_post_hook")
+        begin, timed = _Waiting.__init__, self.timed
+
+        def begun(waits: Any, tell: Any, batches: Any, before: Any) -> None:
+            begin(waits, tell, Asked(timed(batches.__next__, ours=False)), before)
+
+        setattr(_Waiting, "__init__", begun)  # noqa: B010  mypy takes no assignment
+        self.time(_Waiting, "__next__")
+
+    def led(self, way: Callable[..., Any]) -> Callable[..., Any]:
+        """The same way around a method, whose own time does not count."""
+        return self.timed(lambda method, *given, **named: way(self.timed(method, ours=False), *given, **named))
+
+
+class Asked:
+    """An iterator by what is called for each."""
+
+    def __init__(self, ask: Callable[[], Any]) -> None:
+        self._ask = ask
+
+    def __iter__(self) -> Asked:
+        return self
+
+    def __next__(self) -> Any:
+        return self._ask()

@@ -18,27 +18,31 @@ from typing import Any
 import lightning
 import numpy as np
 import torch
+from bench.hooks import Calls, Switch, seen_seldom
 from bench.pairs import Pairs, now
 from bench.work import calibrated
 
-WARM_UP = 4
+from trackside.integrations.lightning import TracksideCallback
+
+WARM_UP = 30
 STEPS = 20
 
 
 class Model(lightning.LightningModule):
     """Works for 10 ms; keeps when each step began, by epoch."""
 
-    def __init__(self) -> None:
+    def __init__(self, calls: Calls) -> None:
         super().__init__()
+        self.calls = calls
         self.layer = torch.nn.Linear(8, 1)
         self.work = calibrated(10.0, 8.0)
-        self.begun: list[list[tuple[float, float]]] = []
+        self.begun: list[list[tuple[float, float, float]]] = []
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """A batch."""
         if batch_idx == 0:
             self.begun.append([])
-        self.begun[-1].append(now())
+        self.begun[-1].append((*now(), self.calls.spent))
         self.work()
         return self.layer(batch).square().mean()
 
@@ -49,17 +53,27 @@ class Model(lightning.LightningModule):
 
 def turned(arms: list[bool]) -> Any:
     """The callback, whose hooks and whose view of the loader are there in some epochs only."""
-    from trackside.integrations.lightning import TracksideCallback
 
     class Turned(TracksideCallback):
         """What it was at the beginning is put in its place again in epochs without it."""
+
+        switch: Switch | None = None
+        was_on = True
 
         def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
             on, fetcher = arms[trainer.current_epoch], trainer.fit_loop._data_fetcher
             self.raw = getattr(self, "raw", None) or fetcher._combined_loader
             fetcher._combined_loader, self.on = self.raw, on
+            if self.switch is None:
+                seen_seldom(self._watcher)
+                self.switch = Switch(trainer.strategy.model, trainer.optimizers[0])
+            elif not self.was_on:
+                self.switch.on()
+            self.was_on = on
             if on:
                 super().on_train_epoch_start(trainer, pl_module)
+            else:
+                self.switch.off()
 
         def on_train_batch_start(self, *given: Any) -> None:
             if self.on:
@@ -69,21 +83,26 @@ def turned(arms: list[bool]) -> Any:
             if self.on:
                 super().on_train_batch_end(*given)
 
-    return Turned("steps")
+    return Turned("steps", watch=True)
 
 
 def main() -> None:
     """Measure what the command line names."""
     os.environ["TRACKSIDE_ENDPOINT"] = sys.argv[1]
     pairs = Pairs(int(sys.argv[2]) // STEPS * 4, WARM_UP)
-    begun = [np.median(np.diff(np.array(one), axis=0), axis=0) for one in fitted(pairs.arms)]
-    print(json.dumps(pairs.figures([(float(wall), float(cpu)) for wall, cpu in begun])))
+    calls = Calls()
+    calls.time_watching()
+    calls.time(TracksideCallback, "on_train_epoch_start", "on_train_batch_start", "on_train_batch_end")
+    epochs = [np.array(one) for one in fitted(pairs.arms, calls)]
+    steps = [np.median(np.diff(one[:, :2], axis=0), axis=0) for one in epochs]
+    spent = [float(one[-1, 2] - one[0, 2]) / (len(one) - 1) for one in epochs]
+    print(json.dumps(pairs.figures([(float(wall), float(cpu)) for wall, cpu in steps], spent)))
 
 
-def fitted(arms: list[bool]) -> list[list[tuple[float, float]]]:
-    """When each step of each epoch began, by the clock and in CPU time."""
+def fitted(arms: list[bool], calls: Calls) -> list[list[tuple[float, float, float]]]:
+    """When each step of each epoch began, by the clock and in CPU time, and the seconds in calls of ours until then."""
     torch.set_num_threads(1)
-    model = Model()
+    model = Model(calls)
     trainer = lightning.Trainer(
         max_epochs=len(arms),
         accelerator="cpu",

@@ -28,8 +28,13 @@ class Pairs:
             one for test, early in zip(tested, first, strict=True) for one in (test and early, test and not early)
         ]
 
-    def figures(self, taken: list[tuple[float, float]]) -> dict[str, Any]:
-        """The median step in seconds; by how much the tested are longer, in % and in µs of CPU time of this thread."""
+    def figures(self, taken: list[tuple[float, float]], calls: list[float]) -> dict[str, Any]:
+        """The median step in seconds; by how much the tested are longer, in % and in µs of CPU time of this thread.
+
+        Args:
+            taken: Seconds of each step, by the clock and of CPU time.
+            calls: Seconds in calls of what is tested, of each step; their mean is told in % too.
+        """
         wall, cpu = np.array(taken[self._warm_up :]).reshape(-1, 2, 2).transpose(2, 0, 1)
         plain, longer = self._compared(wall)
         _, more = self._compared(cpu)
@@ -40,6 +45,9 @@ class Pairs:
             "mean": bootstrapped(longer[self._tested] / plain * 100, np.mean),
             "null": bootstrapped(longer[~self._tested] / plain * 100),
             "null mean": bootstrapped(longer[~self._tested] / plain * 100, np.mean),
+            "calls": float(np.mean([one for one, on in zip(calls, self.arms, strict=True) if on][self._warm_up // 2 :]))
+            / plain
+            * 100,
             "cpu": bootstrapped(more[self._tested] * 1e6),
         }
 

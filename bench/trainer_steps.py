@@ -11,47 +11,43 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import sys
 import warnings
-from time import perf_counter_ns, thread_time_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import torch
-from bench.hooks import Switch
-from bench.steps import bootstrapped
+from bench.hooks import Calls, Switch, seen_seldom
+from bench.pairs import Pairs, now
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from trackside.integrations.led import Led
 
-WARM_UP = 20
+WARM_UP = 600
 CONTEXT, BATCH, LOGS = 64, 4, 10
 
 
 class Trackside:
-    """Its callback, and how to turn that off."""
+    """Its callback, which watches the model, and how to turn that off."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, calls: Calls) -> None:
         os.environ["TRACKSIDE_ENDPOINT"] = endpoint
+        from trackside.integrations import trainer
         from trackside.integrations.transformers import TracksideCallback
 
-        self.callback = TracksideCallback()
+        calls.time_watching()
+        calls.time(TracksideCallback, "on_optimizer_step", "on_step_end", "on_log")
+        setattr(trainer, "Led", lambda owner, name, way: Led(owner, name, calls.led(way)))  # noqa: B010
+        self.callback = TracksideCallback(watch=True)
         self._run: Any = None
         self._led: list[tuple[dict[str, Any], str, Any]] = []
         self._switch: Switch | None = None
 
     def _begin(self, trainer: Any) -> None:
-        from trackside.integrations.led import Led
-
         owners = vars(trainer), vars(trainer.accelerator)
         self._led = [(owner, name, one) for owner in owners for name, one in owner.items() if isinstance(one, Led)]
         self._switch, self._run = Switch(trainer.model, trainer.optimizer.optimizer), self.callback._run
-        stages = self.callback._stages
-        assert stages is not None
-        stages._lots._pace._share /= 4  # it sees each fourth step, and takes the others for a part of that
+        seen_seldom(self.callback._watcher)
 
     def turn(self, trainer: Any, *, on: bool) -> None:
         """Before the next step: without it the callback does nothing, and methods and hooks are the training's own."""
@@ -73,7 +69,7 @@ class Trackside:
 class Wandb:
     """The same of wandb's, offline."""
 
-    def __init__(self, _: str) -> None:
+    def __init__(self, *_: object) -> None:
         from transformers.integrations import WandbCallback
 
         self.callback = WandbCallback()
@@ -90,11 +86,12 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # mypy does not look into T
     It comes after the other callbacks.
     """
 
-    def __init__(self, tracker: Trackside | Wandb, arms: list[bool]) -> None:
-        self._tracker, self._arms = tracker, [*arms, False]
-        self._begun = (0, 0)
+    def __init__(self, tracker: Trackside | Wandb, arms: list[bool], calls: Calls) -> None:
+        self._tracker, self._arms, self._calls = tracker, [*arms, False], calls
+        self._begun, self._before = (0.0, 0.0), 0.0
         self.trainer: Any = None
         self.taken: list[tuple[float, float]] = []
+        self.spent: list[float] = []
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         """Before the first step."""
@@ -103,13 +100,14 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # mypy does not look into T
     def on_step_end(self, *_: Any, **__: Any) -> None:
         """After a step, and all that others do then; what is logged of it is a part of the next one."""
         if len(self.taken) < len(self._arms) - 1:
-            wall, cpu = perf_counter_ns() - self._begun[0], thread_time_ns() - self._begun[1]
-            self.taken.append((wall / 1e9, cpu / 1e9))
+            wall, cpu = now()
+            self.taken.append((wall - self._begun[0], cpu - self._begun[1]))
+            self.spent.append(self._calls.spent - self._before)
             self._turn()
 
     def _turn(self) -> None:
         self._tracker.turn(self.trainer, on=self._arms[len(self.taken)])
-        self._begun = perf_counter_ns(), thread_time_ns()
+        self._begun, self._before = now(), self._calls.spent
 
 
 class Noise(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # mypy does not look into PyTorch
@@ -128,32 +126,11 @@ class Noise(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # mypy doe
 def main() -> None:
     """Measure what the command line names."""
     kind, endpoint, pairs = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    tracker = (Trackside if kind == "trackside" else Wandb)(endpoint)
-    chance = random.Random(4711)
-    tested = [True] * pairs + [False] * pairs
-    chance.shuffle(tested)
-    first = [chance.random() < 0.5 for _ in tested]
-    arms = [one for test, early in zip(tested, first, strict=True) for one in (test and early, test and not early)]
-    turns = Turns(tracker, [True, False] * (WARM_UP // 2) + arms)
-    train(tracker, turns, WARM_UP + len(arms))
-    wall, cpu = np.array(turns.taken[WARM_UP:]).reshape(-1, 2, 2).transpose(2, 0, 1)
-    early, which = np.array(first), np.array(tested)
-    plain, longer = compared(wall, early)
-    _, more = compared(cpu, early)
-    found = {
-        "step": plain,
-        "pairs": pairs,
-        "longer": bootstrapped(longer[which] / plain * 100),
-        "null": bootstrapped(longer[~which] / plain * 100),
-        "cpu": bootstrapped(more[which] * 1e6),
-    }
-    print(json.dumps(found))
-
-
-def compared(steps: NDArray[np.float64], early: NDArray[np.bool_]) -> tuple[float, NDArray[np.float64]]:
-    """The median step without, and by how much the one with the callback is longer in each pair."""
-    without, tracked = np.where(early, steps[:, 1], steps[:, 0]), np.where(early, steps[:, 0], steps[:, 1])
-    return float(np.median(without)), tracked - without
+    calls, plan = Calls(), Pairs(pairs, WARM_UP)
+    tracker = (Trackside if kind == "trackside" else Wandb)(endpoint, calls)
+    turns = Turns(tracker, plan.arms, calls)
+    train(tracker, turns, len(plan.arms))
+    print(json.dumps(plan.figures(turns.taken, turns.spent)))
 
 
 def train(tracker: Trackside | Wandb, turns: Turns, steps: int) -> None:

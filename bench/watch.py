@@ -1,38 +1,37 @@
-"""What watching a model costs: steps with it and without, in pairs of random order one after the other, on one thread.
+"""Steps of a training that watches its model and of one that does not, in pairs of random order one after the other; prints JSON.
 
-    python bench/watch.py 10 1500        steps of about 10 ms; 1500 pairs of each way, and as many null pairs
+    python bench/watch.py trackside ipc:///tmp/push.sock 1000     pairs of steps of about 10 ms, and as many without it at all
+    python bench/watch.py wandb - 1000
+    python bench/watch.py traceml - 1000
 
-The hooks are put on and taken off between steps, outside of what is timed; all else runs on. So whoever watches sees each
-fourth step, and is told that its time is four times as short. Each step pushes its loss, in
-both arms; nobody listens to it. *Calls* is the time between the begin and the end of each of its hooks, which is exact: the
-mean of a step, and so with the rare steps in which much is measured. *Longer by* is what the steps differ by, of each
-pair, which knows also what lies around the calls, and is as noisy as the machine: its mean and its median, with the
-interval that they are in with 95 %.
+The hooks are put on and taken off between steps, outside of what is timed; all else runs on. Each step pushes its loss, in
+both arms.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
+import subprocess
 import sys
-import tempfile
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from bench.hooks import Calls, Switch
-from bench.pairs import Pairs
+from bench.hooks import Calls, Switch, seen_seldom
+from bench.pairs import Pairs, now
 from torch import nn
 
 import trackside
-from trackside.stages import _Hook
-from trackside.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Way = Callable[[nn.Module, torch.optim.Optimizer], "Watched"]
+    Way = Callable[[nn.Module, torch.optim.Optimizer, Calls], "Watched"]
 
 WIDTH, LAYERS, LENGTH, WORDS = 128, 4, 64, 1000
 WARM_UP = 600
@@ -68,12 +67,12 @@ class Training:
                 break
             self._words += 4
 
-    def step(self) -> torch.Tensor:
+    def step(self, backward: Callable[[torch.Tensor], Any] = torch.Tensor.backward) -> torch.Tensor:
         """One step; its loss."""
         words = torch.randint(WORDS, (1, self._words))
         loss = nn.functional.cross_entropy(self.model(words).transpose(1, 2), words)
         self.optimizer.zero_grad()
-        loss.backward()
+        backward(loss)
         self.optimizer.step()
         return loss.detach()
 
@@ -84,77 +83,56 @@ class Training:
 
 
 class Watched(NamedTuple):
-    """A way to watch: pushes a step's loss, says what is measured how often, and ends; *calls* if they can be timed.
+    """A way to watch.
 
-    What besides hooks it has a push do is put on and taken off by *switch*.
+    Attributes:
+        push: Takes a step's number and its loss.
+        stop: Ends it.
+        switch: Puts on and takes off what it has besides hooks.
+        around: What a step is made in.
     """
 
-    push: Callable[[int, torch.Tensor], object]
-    every: Callable[[], str]
-    stop: Callable[[], object]
+    push: Callable[[int, torch.Tensor], object] = lambda *_: None
+    stop: Callable[[], object] = lambda: None
     switch: Callable[[bool], object] = bool
-    calls: Calls | None = None
+    around: Callable[[bool], AbstractContextManager[Any]] = lambda _: nullcontext()
 
 
 def main() -> None:
-    """Print the table."""
+    """Measure what the command line names."""
     torch.set_num_threads(1)
-    milliseconds, pairs = float(sys.argv[1]), int(sys.argv[2])
-    os.environ |= {"TRACKSIDE_ENDPOINT": f"ipc://{tempfile.mkdtemp()}/nobody.sock", "WANDB_MODE": "offline"}
-    os.environ |= {"TRACKSIDE_SPOOL": tempfile.mkdtemp(), "WANDB_DIR": tempfile.mkdtemp(), "WANDB_SILENT": "true"}
-    print(
-        "| way | step | calls | longer by, mean | median | null pairs, mean | measured |\n|---|---:|---:|---:|---:|---:|---:|"
-    )
-    for name, way in WAYS.items():
-        try:
-            print(f"| {name} | {measured(way, milliseconds, pairs)} |", flush=True)
-        except ImportError as error:
-            print(f"| {name} | is not installed ({error.name}) | | | | | |", flush=True)
+    os.environ["TRACKSIDE_ENDPOINT"] = sys.argv[2]
+    print(json.dumps(measured(WAYS[sys.argv[1]], int(sys.argv[3]))))
 
 
-def measured(way: Way, milliseconds: float, pairs: int) -> str:
+def measured(way: Way, pairs: int) -> dict[str, Any]:
     """The figures of one way."""
-    training, plan = Training(milliseconds), Pairs(pairs, WARM_UP)
-    one = way(training.model, training.optimizer)
+    training, plan, calls = Training(10.0), Pairs(pairs, WARM_UP), Calls()
+    one = way(training.model, training.optimizer, calls)
     switch = Switch(training.model, training.optimizer)
-    taken, shares = [], []
+    taken, spent = [], []
     for number, watches in enumerate(plan.arms):
         switch.off()
         if watches:  # both arms find in the caches what this touches
             switch.on()
         one.switch(watches)
-        spent = one.calls.spent if one.calls else 0.0
-        begun = perf_counter()
-        one.push(number, training.step())
-        taken.append(perf_counter() - begun)
-        if watches and number >= WARM_UP and one.calls:
-            shares.append(one.calls.spent - spent)
+        before, begun = calls.spent, now()
+        with one.around(watches):
+            one.push(number, training.step())
+        ended = now()
+        taken.append((ended[0] - begun[0], ended[1] - begun[1]))
+        spent.append(calls.spent - before)
         if not watches:
             switch.on()
             one.switch(True)
     one.stop()
-    found = plan.figures([(one, one) for one in taken])
-    step = found["step"]
-    share = f"{statistics.mean(shares) / step * 100:.2f} %" if shares else "-"
-    means = [f"{middle:+.2f} % [{low:+.2f}, {high:+.2f}]" for middle, low, high in (found["mean"], found["null mean"])]
-    middle, low, high = found["longer"]
-    return f"{step * 1000:.1f} ms | {share} | {means[0]} | {middle:+.2f} % [{low:+.2f}, {high:+.2f}] | {means[1]} | {one.every()}"
+    return plan.figures(taken, spent)
 
 
-def _watched(model: nn.Module, optimizer: torch.optim.Optimizer) -> Watched:
-    calls, run = Calls(), trackside.init("watched")
-    for kind, name in ((Watcher, "_pre_hook"), (Watcher, "_post_hook"), (_Hook, "__call__")):
-        setattr(kind, name, calls.timed(getattr(kind, name)))
-    watcher = run.watch(model, optimizer)
-    stages = watcher._stages
-    assert stages is not None
-    for pace in (watcher._gradients, watcher._weights, stages._lots._pace):
-        pace._share /= 4  # it sees each fourth step, and takes the others for a part of that
-
-    def every() -> str:
-        gradients, weights, stage = watcher._gradients.every, watcher._weights.every, stages._lots._pace.every
-        return f"gradients each {gradients}, weights each {weights}, stages of each {stage} steps"
-
+def _watched(model: nn.Module, optimizer: torch.optim.Optimizer, calls: Calls) -> Watched:
+    calls.time_watching()
+    run = trackside.init("watched")
+    seen_seldom(run.watch(model, optimizer))
     kept: list[Any] = []
 
     def switch(watches: bool) -> None:
@@ -164,18 +142,27 @@ def _watched(model: nn.Module, optimizer: torch.optim.Optimizer) -> Watched:
             kept.append((run._polled, run._joins))
             run._polled, run._joins = (), None
 
-    return Watched(lambda step, loss: run.push(step=step, loss=loss), every, run.finish, switch, calls)
+    return Watched(lambda step, loss: run.push(step=step, loss=loss), run.finish, switch)
 
 
-def _wandb(model: nn.Module, _: torch.optim.Optimizer) -> Watched:
+def _wandb(model: nn.Module, *_: object) -> Watched:
     run = import_module("wandb").init(project="watched")
     run.watch(model, log="all", log_freq=100)
+    return Watched(lambda step, loss: run.log({"loss": float(loss)}, step=step), run.finish)
+
+
+def _traceml(model: nn.Module, *_: object) -> Watched:
+    traceml = import_module("traceml_ai")
+    server = subprocess.Popen([Path(sys.executable).parent / "traceml", "serve"], stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    assert "ready" in server.stdout.readline()
+    traceml.init(on_missing_aggregator="raise")
     return Watched(
-        lambda step, loss: run.log({"loss": float(loss)}, step=step), lambda: "both each 100 steps", run.finish
+        stop=server.terminate, around=lambda watches: traceml.trace_step(model) if watches else nullcontext()
     )
 
 
-WAYS: dict[str, Way] = {"`run.watch`": _watched, "wandb.watch, gradients and parameters": _wandb}
+WAYS: dict[str, Way] = {"trackside": _watched, "wandb": _wandb, "traceml": _traceml}
 
 if __name__ == "__main__":
     main()

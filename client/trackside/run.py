@@ -135,7 +135,8 @@ class Run:
         They are ``grad_norm``, ``param_norm``, ``update_ratio`` (how far a step moves the weights, over their norm, by a
         sample of them) and an event ``nonfinite_gradients`` with the first layer that has such; the phases ``forward``,
         ``backward`` and ``optimizer``, on a GPU by its own clock too; and how full the GPUs are. Nothing waits for a
-        device and no collective is started; norms are taken each so many steps, to take about 0.3 % of the time.
+        device and no collective is started. Norms are taken each so many steps, and of short steps some are timed, so that
+        it takes about 0.3 % of the time.
 
         Args:
             model: A ``torch.nn.Module``, also compiled, or wrapped by DDP or FSDP; it is not kept alive. Of one that is

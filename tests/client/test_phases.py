@@ -55,6 +55,42 @@ def test_phases_are_exclusive_and_sum_to_the_time_since_the_beginning() -> None:
     assert sum(found.values()) == 16
 
 
+def test_of_steps_that_are_not_timed_the_time_is_shared_out_as_it_was_in_those_that_were() -> None:
+    found = times(
+        *((1, "+forward*"), (3, "-forward*"), (4, "-*")),
+        *((14, "+data"), (18, "-data")),
+        *((20, "+eval"), (25, "-eval"), (28, "+*"), (28, "+forward*"), (36, "-forward*"), (36, "-*")),
+        end=46,
+    )
+    # Of the first 4 seconds 2 were forward, and so are 7.5 of the 15 that were not timed. Of the next 8 all were; what was seen
+    # before counts a little less then.
+    assert found["data"] == 4.0
+    assert found["eval"] == 5.0
+    assert found["forward"] == pytest.approx(2 + 7.5 + 8 + 10 * (8 + 2 * 7 / 8) / (8 + 4 * 7 / 8), rel=1e-6)
+    assert sum(found.values()) == 46
+
+
+def test_what_is_estimated_is_so_by_the_phase_of_the_users_own_and_counters_never_fall() -> None:
+    found = Times(0)
+    marks = [
+        *((0, "+train"), (1, "+forward*"), (4, "-forward*"), (4, "-train"), (4, "-*")),
+        *((10, "+train"), (14, "-train"), (20, "+*"), (21, "+backward*"), (24, "-backward*"), (25, "-*"), (35, "")),
+    ]
+    before: dict[str, float] = {}
+    for second, word in marks:
+        if word:
+            found.take(
+                second * SECOND, Mark(enters=word[0] == "+", phase=word[1:].rstrip("*"), found=word.endswith("*"))
+            )
+        else:
+            found.advance(second * SECOND)
+        assert all(found.seconds.get(name, 0.0) >= seconds for name, seconds in before.items())
+        before = found.seconds
+    assert before["forward"] == pytest.approx(3 + 4 * 3 / 4)
+    assert before["train"] == pytest.approx(1 + 4 / 4)
+    assert before["backward"] == pytest.approx(3 + 10 * 3 / 5)
+
+
 def test_without_a_phase_there_is_nothing_to_tell() -> None:
     assert times(end=5) == {}
 

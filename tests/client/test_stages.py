@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import trackside
 from trackside import spans as spans_module
 from trackside import stages as stages_module
+from trackside.lots import Lots
 from trackside.phases import Mark
 from trackside.stages import Stages
 from trackside.wire import Device, Memory
@@ -307,6 +308,75 @@ def test_a_compiled_model_has_no_graph_break_and_no_other_graph(told: Told, how:
     assert plain[1]["unique_graphs"] == 1
     assert steps(watch=True) == plain
     assert told.words() == (OPTIMIZER if how == "watched before" else STEP) * 3
+
+
+@pytest.mark.parametrize("how", ["", "outer", "in place", "watched before"])
+def test_in_steps_that_are_not_timed_no_hook_is_there_but_in_a_graph_and_no_graph_is_made_anew(
+    told: Told, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._dynamo.utils import counters
+
+    drawn = iter([True, False, True, False, False, True])
+    monkeypatch.setattr(Lots, "over", lambda *_: next(drawn))
+    torch._dynamo.reset()
+    counters.clear()
+    model = Network()
+    if how == "outer":
+        model = torch.compile(model, backend="aot_eager")
+    elif how == "in place":
+        model.compile(backend="aot_eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    told.watch(model, optimizer)
+    (stages,) = told.run._stages
+    called = torch.compile(model, backend="aot_eager", fullgraph=True) if how == "watched before" else model
+    words, hooks = [], []
+    for step in range(6):
+        hooks.append((len(model._forward_hooks), len(optimizer._optimizer_step_pre_hooks)))
+        called(X).sum().backward()
+        optimizer.step()
+        words.append(told.words())
+        stages.step(step)
+    seen = OPTIMIZER if how == "watched before" else STEP
+    mark = {True: ["+"], False: ["-"]}
+    assert words == [seen, seen, mark[False], mark[True] + seen, mark[False], []]
+    assert told.words() == ["+"]
+    kept = 1 if how == "watched before" else 0
+    assert hooks == [(1, 1), (1, 1), (kept, 0), (1, 1), (kept, 0), (kept, 0)]
+    assert counters["graph_break"] == {}
+    assert counters["stats"].get("unique_graphs", 0) == (1 if how else 0)
+
+
+def test_a_timed_stage_of_a_gpu_counts_for_those_that_were_not(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = told.watch(Slow(told.gpu))
+    (stages,) = told.run._stages
+
+    def over(lots: Lots, number: int) -> bool:
+        lots.stands_for = number
+        return True
+
+    monkeypatch.setattr(Lots, "over", over)
+    model(X)
+    stages.step(3)
+    model(X)
+    told.gpu.advance()
+    told.run.push(loss=1.0)
+    assert sum(done.phases["forward"] for done in told.work()) == 1 + 3
+
+
+def test_of_two_models_that_are_watched_each_step_is_timed(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = [told.watch(Network()) for _ in range(2)]
+    monkeypatch.setattr(Lots, "over", lambda *_: False)
+    first, second = told.run._stages
+    for step in range(2):
+        for stages in (first, second):
+            stages.step(step)
+        for model in models:
+            model(X)
+    assert told.words() == FORWARD * 4
+    second.stop()
+    first.step(2)
+    models[0](X)
+    assert told.words() == ["-"]
 
 
 def test_copies_and_pickles_of_a_model_know_nothing_of_its_watching(told: Told) -> None:

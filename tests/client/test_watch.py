@@ -21,6 +21,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import trackside
 from trackside.norms import Norms
+from trackside.pace import Pace
 from trackside.parameters import LAYERS, Parameters, own_part, sampled
 from trackside.wire import decode_body
 
@@ -92,6 +93,41 @@ def test_norms_are_those_of_pytorch_also_of_accumulated_gradients_and_join_the_p
     for (step, row), numbers in zip((first, second), wanted, strict=True):
         assert [row["grad_norm"], row["param_norm"], row["update_ratio"]] == pytest.approx(numbers, rel=FLOAT), step
     assert last == (2, {"loss": 0.0})
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["its optimizer", "any optimizer"])
+def test_of_a_step_that_is_not_measured_only_its_end_is_heard(
+    run: trackside.Run, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    monkeypatch.setattr(Pace, "spent", lambda *_: None)
+    model = made()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watcher = run.watch(model, optimizer if named else None)
+    watcher._gradients.every, watcher._weights.every = 4, 8
+    assert watcher._stages is not None
+    monkeypatch.setattr(watcher._stages, "step", lambda _: setattr(watcher._stages, "next", 1000))
+    hooks = []
+    for step in range(1, 18):
+        backward(model)
+        optimizer.step()
+        hooks.append("before" in watcher._handles)
+        run.push(step=step, loss=1.0)
+        if step == 10:
+            watcher.layers_for(1)
+    rows, _ = kept(run)
+    found = {step: set(row) - {"loss"} for step, row in rows if len(row) > 1}
+    gradients, weights = {"grad_norm"}, {"param_norm", "update_ratio"}
+    layers = {f"grad_norm/{name}" for name in ("0.inner", "0.outer", "1.inner", "1.outer", "2")}
+    first = {1: gradients | weights} if not named else {}  # until the optimizer is known, each is looked at
+    assert {step: keys for step, keys in found.items() if step > 1} | first == {
+        **first,
+        4: gradients,
+        8: gradients | weights,
+        11: gradients | layers,
+        12: gradients,
+        16: gradients | weights,
+    }
+    assert [step for step, waits in enumerate(hooks, 1) if waits] == [3, 7, 11, 15]
 
 
 def test_without_an_optimizer_the_first_that_has_parameters_of_the_model_is_followed_and_closures_are(

@@ -59,6 +59,8 @@ class Joined:
     def open(self) -> Run:
         """The run, which is opened first, or resumed after it was ended here. One of another that rests is ended."""
         run = self._run
+        if run is not None and run.is_open and not _resting:  # as at each step
+            return run
         for resting in _resting[:]:
             if resting is self:
                 self._wake()
@@ -120,7 +122,7 @@ def told(what: str, tell: Callable[..., T], *given: Any) -> T | None:
     try:
         return tell(*given)
     except Exception as error:  # noqa: BLE001  a framework's objects may hold anything, and training must go on
-        _say(what, error)
+        failed(what, error)
         return None
 
 
@@ -132,13 +134,14 @@ def harmless(hook: F) -> F:
         try:
             return hook(self, *given, **named)
         except Exception as error:  # noqa: BLE001  the same
-            _say(f"{type(self).__name__}.{hook.__name__}", error)
+            failed(f"{type(self).__name__}.{hook.__name__}", error)
             return None
 
     return called  # type: ignore[return-value]
 
 
-def _say(what: str, error: Exception) -> None:
+def failed(what: str, error: Exception) -> None:
+    """Say once of *what* that it has."""
     if what not in _failed:
         _failed.add(what)
         warn(f"{what}: {type(error).__name__}: {error}; training goes on without what it tells")

@@ -296,6 +296,10 @@ def _samples(batch: Any, depth: int = 3) -> int:
 
 def _rates(optimizers: Any) -> dict[str, Any]:
     """The learning rate of each optimizer's groups; that of the very first under its own name."""
+    if (
+        len(optimizers) == 1 and len(only := optimizers[0].param_groups) == 1 and "lr" in only[0]
+    ):  # as most, at each step
+        return {"learning_rate": only[0]["lr"]}
     groups = [
         (f"learning_rate/{number}.{place}", group["lr"])
         for number, optimizer in enumerate(optimizers)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trackside.integrations.joined import saved, told
+from trackside.integrations.joined import failed, saved, told
 from trackside.integrations.led import Led
 
 if TYPE_CHECKING:
@@ -76,7 +76,11 @@ class Seen:
     def _step(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """`training_step(model, inputs, …)`: forward and backward of one batch; its loss, as a part of the step's."""
         loss = original(*given, **named)
-        told("Transformers: a step", self._see, named.get("inputs", given[1] if len(given) > 1 else None), loss)
+        try:
+            self._weigh(named.get("inputs", given[1] if len(given) > 1 else None))
+            self._add(loss)
+        except Exception as error:  # noqa: BLE001  as `told`, with a call less in each batch
+            failed("Transformers: a step", error)
         return loss
 
     def _get_batches(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
@@ -107,19 +111,20 @@ class Seen:
         folder = Path(self._trainer._get_output_dir(trial=trial)).absolute()  # noqa: SLF001
         return folder / f"checkpoint-{self._trainer.state.global_step}"
 
-    def _see(self, inputs: Any, loss: Any) -> None:
-        self._weigh(inputs)
-        self._add(loss)
-
     def _weigh(self, inputs: Any) -> None:
         """Count a batch by the shapes of its tensors, which are known without waiting for a device."""
         if not hasattr(inputs, "items"):
             return
-        rows = [value.shape[0] for value in inputs.values() if len(getattr(value, "shape", ()))]
-        tokens = sum(value.numel() for key, value in inputs.items() if str(key).endswith("input_ids"))
-        for key, amount in (("samples", rows[0] if rows else 0), ("tokens", tokens)):
-            if amount:
-                self._values[key] = self._values.get(key, 0) + amount
+        rows = tokens = 0
+        for key, value in inputs.items():
+            rows = rows or next(iter(getattr(value, "shape", ())), 0)
+            if str(key).endswith("input_ids"):
+                tokens += value.numel()
+        values = self._values
+        if rows:
+            values["samples"] = values.get("samples", 0) + rows
+        if tokens:
+            values["tokens"] = values.get("tokens", 0) + tokens
 
     def _add(self, loss: Any) -> None:
         """Sum the losses of a step, which are shares of its mean, as Trainer does."""
