@@ -153,10 +153,8 @@ def _wandb(model: nn.Module, *_: object) -> Watched:
 
 def _traceml(model: nn.Module, *_: object) -> Watched:
     traceml = import_module("traceml_ai")
-    server = subprocess.Popen([Path(sys.executable).parent / "traceml", "serve"], stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    assert "ready" in server.stdout.readline()
-    traceml.init(on_missing_aggregator="raise")
+    server = subprocess.Popen([Path(sys.executable).parent / "traceml", "serve"], stdout=subprocess.DEVNULL)
+    traceml.init(on_missing_aggregator="raise", connect_timeout_sec=60)
     return Watched(
         stop=server.terminate, around=lambda watches: traceml.trace_step(model) if watches else nullcontext()
     )
