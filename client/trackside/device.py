@@ -51,7 +51,10 @@ def at_hand(value: Any) -> float | None:
     """
     kind = getattr(sys.modules.get("torch"), "Tensor", ())
     if type(value) is kind and value.is_cpu and not value.dim():
-        return float(value.tolist())
+        try:
+            return float(value.tolist())
+        except Exception:  # noqa: BLE001, S110  one that is sparse, or complex without an imaginary part, float() reads
+            pass
     value = local(value)
     if is_on_device(value):
         return None

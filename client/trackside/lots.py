@@ -29,6 +29,11 @@ class Lots:
         self._chance = Random()  # noqa: S311  no secret; and the training's own generator is not touched
         self._number, self._timed, self._at, self._since = 0, 0, 0, 0.0
 
+    def timed(self, number: int) -> None:
+        """So many steps are over, of which the last was timed whatever was drawn, and so is the one that comes."""
+        self._number, self._since, self._timed, self._at = number, monotonic(), number, 0
+        self.marks, self.drawn, self.stands_for, self.next = 0, True, 1, number + 1
+
     def over(self, number: int) -> bool:
         """So many steps are over; whether the one that comes is timed."""
         now = monotonic()

@@ -43,6 +43,8 @@ class Mark(NamedTuple):
         first: That was the first one of an epoch.
         found: It is no phase of the user's own, but what watching has found out.
         failed: It leaves the phase by an exception.
+        timed: With the end of `TIMED`, so many steps were.
+        left_out: And so many that come are not.
     """
 
     enters: bool
@@ -51,6 +53,8 @@ class Mark(NamedTuple):
     first: bool = False
     found: bool = False
     failed: bool = False
+    timed: int = 0
+    left_out: int = 0
 
 
 _WAITS, _HAS_NONE = Mark(enters=True, phase="data"), Mark(enters=False, phase="data")
@@ -192,7 +196,10 @@ class Times:
         self._since = began
         self._estimates = False
         self._parts: dict[str, dict[str, float]] = {}
-        """By the user's phase, nanoseconds of it and of what was found in it."""
+        """By the user's phase, nanoseconds of it and of what was found in it, in `_timed` steps."""
+        self._timed = 0.0
+        self._left: dict[str, float] = {}
+        """Nanoseconds that are still to be shared out, of what is found in as many steps as are not timed."""
 
     @property
     def current(self) -> str:
@@ -223,7 +230,7 @@ class Times:
         """Follow a mark; one that leaves what was never entered, since a crowd of pushes has displaced that, is nothing."""
         self.advance(time)
         if mark.found and mark.phase == TIMED:
-            self._time(timed=mark.enters)
+            self._time(mark)
             return
         if mark.enters:
             self._enter(mark.phase, mark.found)
@@ -250,21 +257,34 @@ class Times:
             self.paused += spent
 
     def _share_out(self, users: str, spent: int) -> None:
-        """Count time in a phase of the user's in which what happens within it was not looked for."""
+        """Count time in a phase of the user's in which what happens within it was not looked for.
+
+        A stage has no more of it than it takes in so many steps: what is longer is something else, and the user's phase's.
+        """
         parts = {name: part for name, part in self._parts.get(users, {}).items() if part}
         whole, left = sum(parts.values()), spent
         for name, part in parts.items():
             if name != users:
-                share = int(spent * part / whole)
+                share = int(min(spent * part / whole, self._left.get(name, 0.0)))
+                self._left[name] = self._left.get(name, 0.0) - share
                 self._nanoseconds[name] += share
                 left -= share
         self._nanoseconds[users] += left
 
-    def _time(self, *, timed: bool) -> None:
-        self._estimates = not timed
-        if timed:
+    def _time(self, mark: Mark) -> None:
+        """Steps are timed from here on, or some are not."""
+        self._estimates = not mark.enters
+        if mark.enters:
+            self._timed *= FADES
             for parts in self._parts.values():
                 parts.update((name, part * FADES) for name, part in parts.items())
+            return
+        self._timed += mark.timed
+        self._left = {}
+        for users, parts in self._parts.items():
+            for name, part in parts.items():
+                if name != users and self._timed:
+                    self._left[name] = self._left.get(name, 0.0) + part / self._timed * mark.left_out
 
     def _enter(self, phase: str, found: bool) -> None:
         name = self._name(phase)

@@ -357,12 +357,17 @@ class Run:
     def _time(self, stages: Stages) -> None:
         """Have the stages of a step hand over at each push what GPUs have told them."""
         with self._lock:
-            self._stages = (*(one for one in self._stages if not one.stopped), stages)
+            others, self._stages = self._stages, ()
+            for one in others:
+                if one.accompany():
+                    self._stages += (one,)
+            self._stages += (stages,)
             self._poll_all()
 
     def _poll_all(self) -> None:
-        stages = tuple(one for one in self._stages if one.polls)
-        self._polled = stages if self._device is None else (self._device, *stages)
+        with self._lock:
+            stages = tuple(one for one in self._stages if one.polls)
+            self._polled = stages if self._device is None else (self._device, *stages)
 
     def _arrived(self, pushed_at: int, deferred: Deferred, values: dict[str, float]) -> None:
         if self._joins is not None:

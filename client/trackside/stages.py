@@ -17,7 +17,7 @@ felt only some are timed, by chance, so that no rhythm of the training's own is 
 from __future__ import annotations
 
 import weakref
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import wraps
 from threading import get_ident
 from time import monotonic_ns
@@ -52,6 +52,9 @@ LOOK_NANOSECONDS = 10**9
 
 NODES = 8
 """At so many of the tensors that a forward returns, the first ones, its backward is waited for."""
+
+WRAPPERS = 8
+"""So many wrappers an optimizer has at most."""
 
 DEPTH = 3
 """Tensors are looked for so deep in what a forward returns."""
@@ -93,7 +96,7 @@ class Stages:
         self._look_at = 0
         self.stopped = False
         self._lots = Lots(SHARE, MARK_SECONDS)
-        self.is_timing, self._is_called = True, False
+        self.is_timing, self._is_called, self._timed = True, False, 0
         self.next = 0
         self._model = weakref.ref(model)
         self._optimizers: list[weakref.ref[Any]] = []
@@ -112,31 +115,57 @@ class Stages:
         return self._task() >= 0
 
     @property
+    def is_alive(self) -> bool:
+        """It has a model to time."""
+        return not self.stopped and self._model() is not None
+
+    @property
     def polls(self) -> bool:
         """Whether there is something to hand over at pushes."""
         return not self.stopped and (self.is_timing or self._uses)
 
     def follow(self, optimizer: Any) -> None:
-        """Time an optimizer's steps, also of one that Accelerate has wrapped, which takes hooks only within."""
-        self._optimizers.append(weakref.ref(getattr(optimizer, "optimizer", optimizer)))
+        """Time an optimizer's steps, also of one that Accelerate has wrapped; but not of one that takes no hooks."""
+        self._optimizers.append(weakref.ref(unwrapped(optimizer)))
         if self.is_timing:
             self._hook_optimizer(self._optimizers[-1])
 
     def optimizer_is_over(self) -> None:
         """It has stepped. No hook of ours tells that: none may be put on or taken off while PyTorch goes through them."""
-        if get_ident() == self._thread:
-            self._end("optimizer")
+        try:
+            if get_ident() == self._thread:
+                self._end("optimizer")
+        except Exception as error:  # noqa: BLE001  a device that has failed raises anything, and training must go on
+            self._fail(error)
+
+    def follow_others(self) -> None:
+        """Let what other hooks do before an optimizer's step be no part of it; not to be called before one."""
+        if self.is_timing and not self.stopped:
+            _remove(self._of_optimizers)
+            for one in self._optimizers:
+                self._hook_optimizer(one)
+
+    def accompany(self) -> bool:
+        """Another model of the run is watched too: time each step from now on, if this one is still there."""
+        if self.stopped or self._model() is None:
+            self.stop()
+            return False
+        if not self.is_timing:
+            self._turn(on=True)
+        return True
 
     def step(self, number: int) -> None:
         """So many steps of the optimizer's are over, by the training's own count; each is timed until this is called."""
-        if self.stopped or get_ident() != self._thread:
+        if self.stopped or self._run._sender is None or get_ident() != self._thread:  # noqa: SLF001
             return
-        shared = sum(not one.stopped for one in self._run._stages) > 1  # noqa: SLF001  what is timed is the run's, not one model's
-        timed = self._lots.over(number) or shared
-        self.next = self._lots.next
-        self._spans.times = 1 if shared else self._lots.stands_for
-        if timed != self.is_timing:
-            self._turn(on=timed)
+        self._timed += self.is_timing
+        if sum(one.is_alive for one in self._run._stages) > 1:  # noqa: SLF001  what is shared out is the run's time, not one model's
+            self._lots.timed(number)
+        else:
+            self._lots.over(number)
+        self.next, self._spans.times = self._lots.next, self._lots.stands_for
+        if self._lots.drawn != self.is_timing:
+            self._turn(on=self._lots.drawn, left_out=self.next - number)
         self._is_called = False
 
     def poll(self) -> None:
@@ -156,7 +185,7 @@ class Stages:
 
     def stop(self) -> None:
         """Time nothing more: the hooks are taken away."""
-        if not self.is_timing:
+        if not self.is_timing and not self.stopped and self._run._sender is not None:  # noqa: SLF001
             self._append(monotonic_ns(), _TIMED)
         self.stopped = True
         _remove(self._of_model)
@@ -187,10 +216,9 @@ class Stages:
             self._fail(error)
 
     def _watch(self, model: Any) -> None:
-        with suppress(TypeError):  # of a model of which there are no weak references
-            if (before := _watching.get(model)) is not None:
-                before.give_way(self._run)
-            _watching[model] = self
+        if (before := _watching.get(model)) is not None:
+            before.give_way(self._run)
+        _watching[model] = self
         self._hook_model(model)
         compiled = getattr(model, "_compiled_call_impl", None)  # by `model.compile()`, which takes the hooks in
         if compiled is not None:
@@ -210,12 +238,12 @@ class Stages:
         if hasattr(optimizer, "register_step_pre_hook"):
             self._of_optimizers.append(optimizer.register_step_pre_hook(self._hook(self._optimizer_begins)))
 
-    def _turn(self, *, on: bool) -> None:
+    def _turn(self, *, on: bool, left_out: int = 0) -> None:
         """Put the hooks on or take them off; those of a model that only a graph calls stay, or there would be another graph."""
         self._drop(*self._open)
         self._calls.clear()
-        self._append(monotonic_ns(), _TIMED if on else _UNTIMED)
-        self.is_timing = on
+        self._append(monotonic_ns(), _TIMED if on else _UNTIMED._replace(timed=self._timed, left_out=left_out))
+        self.is_timing, self._timed = on, 0
         model = self._model()
         if not on:
             _remove(self._of_optimizers)
@@ -247,6 +275,7 @@ class Stages:
         return called
 
     def _begin(self, stage: str) -> None:
+        self._drop(stage)
         self._lots.marks += 2
         self._append(monotonic_ns(), _ENTER[stage])
         self._open[stage] = None
@@ -275,10 +304,10 @@ class Stages:
     def _forward_begins(self, model: Any, _: object) -> None:
         if not self._is_mine():
             return
-        self._is_called = True
         begins = self._records() and "forward" not in self._open and self._task() < 0  # in a backward it is done again
         self._calls.append(begins)
         if begins:
+            self._is_called = True
             self._drop("backward")
             if self._spans.is_full:
                 self._tell(monotonic_ns())
@@ -297,7 +326,7 @@ class Stages:
     def _backward_begins(self, _: object) -> None:
         """In a thread of the engine's, while that which has called `backward` waits."""
         task = self._task()
-        ceased = self.stopped or self._run._sender is None  # noqa: SLF001
+        ceased = self.stopped or not self.is_timing or self._run._sender is None  # noqa: SLF001
         if ceased or ("backward" in self._open and task == self._backward):
             return
         self._drop("backward")
@@ -350,6 +379,16 @@ class _Hook:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (nullcontext(), "__exit__")
+
+
+def unwrapped(optimizer: Any) -> Any:
+    """What is in it, if it is none of PyTorch's, as what Accelerate and Lightning have around one."""
+    for _ in range(WRAPPERS):  # what answers to any name has one in it without end
+        inner = getattr(optimizer, "optimizer", None)
+        if inner is None or inner is optimizer:
+            break
+        optimizer = inner
+    return optimizer
 
 
 def _remove(handles: list[Any]) -> None:

@@ -20,7 +20,7 @@ from trackside.log import warn
 from trackside.norms import Moved, Norms
 from trackside.pace import Pace
 from trackside.parameters import Parameters, UncountableError, gradient, of, own_part, spans
-from trackside.stages import Stages
+from trackside.stages import Stages, unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 GRADIENTS_SHARE, WEIGHTS_SHARE = 0.001, 0.0005
 """So much of the time may be spent on gradients, and on weights."""
-
-WRAPPERS = 8
-"""So many wrappers an optimizer has at most."""
 
 UNWATCHED = "what is watched of the model ends here, training goes on"
 
@@ -82,10 +79,9 @@ class Watcher:
             self._fail(error)
 
     def layers_for(self, steps: int) -> None:
-        """Tell the gradient norms of all layers at each of the next *steps* steps."""
+        """Tell the gradient norms of all layers at each of so many steps, from the one after the next on."""
         self._all_layers = max(0, int(steps))
         self._wakes = 0
-        self._wait_for_step()
 
     def stop(self) -> None:
         """Measure and time no more; not to be called by a hook of an optimizer."""
@@ -102,7 +98,7 @@ class Watcher:
     def _attach(self, model: Any, optimizer: Any) -> None:
         _sweep()
         self._run._made_beside().know("grad_norm")  # noqa: SLF001  its own
-        optimizer = _inner(optimizer)
+        optimizer = unwrapped(optimizer)
         if hasattr(optimizer, "register_step_post_hook"):
             self._optimizer = weakref.ref(optimizer)
             self._handles["after"] = optimizer.register_step_post_hook(self._post_hook)
@@ -110,10 +106,10 @@ class Watcher:
         else:
             from torch.optim import optimizer as every
 
-            self._handles["before any"] = every.register_optimizer_step_pre_hook(self._pre_hook)
+            self._handles["before any"] = every.register_optimizer_step_pre_hook(self._any_pre_hook)
             self._handles["after"] = every.register_optimizer_step_post_hook(self._post_hook)
             optimizer = None
-        self._time(model, optimizer)  # last: what we do before a step is then no part of the optimizer's time
+        self._time(model, optimizer)  # its hook comes last: what we do before a step is no part of the optimizer's time
 
     def _time(self, model: Any, optimizer: Any) -> None:
         try:
@@ -127,13 +123,25 @@ class Watcher:
         if not self._is_compiling():
             self._safely(self._begin, optimizer, args, named or {})
 
+    def _any_pre_hook(self, optimizer: Any, *given: Any) -> None:
+        """Before a step of any optimizer, until it is known which one counts."""
+        if self._optimizer is None or self._optimizer() is None:
+            self._pre_hook(optimizer, *given)
+
     def _post_hook(self, optimizer: Any, *_: Any) -> None:
         """After a step; of most of them there is nothing to say, and this alone is done."""
-        if self._is_compiling() or self._ended:
+        if self._is_compiling():
+            return
+        stages = self._stages
+        if self._ended:
+            if stages is not None:
+                stages.stop()
             return
         if self._optimizer is not None and self._optimizer() is optimizer:
             self._steps += 1
-            if self._steps < self._wakes and self._run._session.layers is self._asked:  # noqa: SLF001  its own
+            if stages is not None and stages.is_timing:
+                stages.optimizer_is_over()
+            elif self._steps < self._wakes and self._run._session.layers is self._asked:  # noqa: SLF001  its own
                 return
         self._safely(self._end, optimizer)
 
@@ -162,6 +170,8 @@ class Watcher:
         known = None if self._optimizer is None else self._optimizer()
         if known is None and self._parameters.holds(optimizer):
             self._optimizer, known = weakref.ref(optimizer), optimizer
+            if "before" in self._handles:  # of one that is gone
+                self._handles.pop("before").remove()
             if self._stages is not None:
                 self._stages.follow(optimizer)
         return known is optimizer
@@ -176,6 +186,8 @@ class Watcher:
         waits = self._is_due(self._steps + 1) and "before any" not in self._handles
         if waits and optimizer is not None and "before" not in self._handles:
             self._handles["before"] = optimizer.register_step_pre_hook(self._pre_hook)
+            if self._stages is not None:
+                self._stages.follow_others()
         elif not waits and "before" in self._handles:
             self._handles.pop("before").remove()
 
@@ -197,10 +209,10 @@ class Watcher:
 
     def _end(self, optimizer: Any) -> None:
         stages = self._stages
-        if stages is not None:
-            stages.optimizer_is_over()
-        if "before any" in self._handles:  # from here on it is known which
-            self._handles.pop("before any").remove()
+        if (
+            "before any" in self._handles
+        ):  # from here on it is known which; PyTorch may go through these in another thread
+            _over.append(self._handles.pop("before any"))
         if self._late:
             self._late = False
             self._measure_gradients(optimizer, self._steps)
@@ -353,16 +365,6 @@ class Watcher:
         if self._steps > step:
             fields["steps_ago"] = self._steps - step
         self._run._say_beside(lambda: self._run.event("nonfinite_gradients", **fields))  # noqa: SLF001  its own
-
-
-def _inner(optimizer: Any) -> Any:
-    """What Accelerate and Lightning have around it is no optimizer of PyTorch's."""
-    for _ in range(WRAPPERS):  # what answers to any name has one in it without end
-        inner = getattr(optimizer, "optimizer", None)
-        if inner is None or inner is optimizer:
-            break
-        optimizer = inner
-    return optimizer
 
 
 _over: list[Any] = []

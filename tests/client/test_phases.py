@@ -39,12 +39,18 @@ class Told:
         return [f"{'+' if mark.enters else '-'}{mark.phase}" for mark in self.marks]
 
 
+def marked(word: str) -> Mark:
+    """``+name`` or ``-name``, with a star if it was found; without a name and with numbers behind the star, `TIMED`."""
+    name, star, counts = word[1:].partition("*")
+    timed, _, left_out = counts.partition("/")
+    return Mark(word[0] == "+", name, found=bool(star), timed=int(timed or 0), left_out=int(left_out or 0))
+
+
 def times(*marks: tuple[float, str], end: float) -> dict[str, float]:
-    """Seconds by phase after marks at some seconds, ``+name`` or ``-name``, with a star if it was found."""
+    """Seconds by phase after marks at some seconds."""
     found = Times(0)
     for second, word in marks:
-        mark = Mark(enters=word[0] == "+", phase=word[1:].rstrip("*"), found=word.endswith("*"))
-        found.take(round(second * SECOND), mark)
+        found.take(round(second * SECOND), marked(word))
     found.advance(round(end * SECOND))
     return found.seconds
 
@@ -57,9 +63,9 @@ def test_phases_are_exclusive_and_sum_to_the_time_since_the_beginning() -> None:
 
 def test_of_steps_that_are_not_timed_the_time_is_shared_out_as_it_was_in_those_that_were() -> None:
     found = times(
-        *((1, "+forward*"), (3, "-forward*"), (4, "-*")),
+        *((1, "+forward*"), (3, "-forward*"), (4, "-*1/9")),
         *((14, "+data"), (18, "-data")),
-        *((20, "+eval"), (25, "-eval"), (28, "+*"), (28, "+forward*"), (36, "-forward*"), (36, "-*")),
+        *((20, "+eval"), (25, "-eval"), (28, "+*"), (28, "+forward*"), (36, "-forward*"), (36, "-*1/9")),
         end=46,
     )
     # Of the first 4 seconds 2 were forward, and so are 7.5 of the 15 that were not timed. Of the next 8 all were; what was seen
@@ -70,18 +76,21 @@ def test_of_steps_that_are_not_timed_the_time_is_shared_out_as_it_was_in_those_t
     assert sum(found.values()) == 46
 
 
+def test_what_is_longer_than_so_many_steps_is_no_stage_of_theirs() -> None:
+    found = times((1, "+forward*"), (3, "-forward*"), (4, "-*2/4"), (64, "+*"), end=64)
+    assert found == {"forward": 2 + 4 * 2 / 2, "other": 58.0}  # a step has 1 s of it, and four were not timed
+
+
 def test_what_is_estimated_is_so_by_the_phase_of_the_users_own_and_counters_never_fall() -> None:
     found = Times(0)
     marks = [
-        *((0, "+train"), (1, "+forward*"), (4, "-forward*"), (4, "-train"), (4, "-*")),
-        *((10, "+train"), (14, "-train"), (20, "+*"), (21, "+backward*"), (24, "-backward*"), (25, "-*"), (35, "")),
+        *((0, "+train"), (1, "+forward*"), (4, "-forward*"), (4, "-train"), (4, "-*1/9")),
+        *((10, "+train"), (14, "-train"), (20, "+*"), (21, "+backward*"), (24, "-backward*"), (25, "-*1/9"), (35, "")),
     ]
     before: dict[str, float] = {}
     for second, word in marks:
         if word:
-            found.take(
-                second * SECOND, Mark(enters=word[0] == "+", phase=word[1:].rstrip("*"), found=word.endswith("*"))
-            )
+            found.take(second * SECOND, marked(word))
         else:
             found.advance(second * SECOND)
         assert all(found.seconds.get(name, 0.0) >= seconds for name, seconds in before.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
 import logging
 import pickle
 import threading
@@ -317,7 +318,7 @@ def test_in_steps_that_are_not_timed_no_hook_is_there_but_in_a_graph_and_no_grap
     from torch._dynamo.utils import counters
 
     drawn = iter([True, False, True, False, False, True])
-    monkeypatch.setattr(Lots, "over", lambda *_: next(drawn))
+    monkeypatch.setattr(Lots, "over", lambda lots, _: setattr(lots, "drawn", next(drawn)))
     torch._dynamo.reset()
     counters.clear()
     model = Network()
@@ -350,11 +351,7 @@ def test_a_timed_stage_of_a_gpu_counts_for_those_that_were_not(told: Told, monke
     model = told.watch(Slow(told.gpu))
     (stages,) = told.run._stages
 
-    def over(lots: Lots, number: int) -> bool:
-        lots.stands_for = number
-        return True
-
-    monkeypatch.setattr(Lots, "over", over)
+    monkeypatch.setattr(Lots, "over", lambda lots, number: setattr(lots, "stands_for", number))
     model(X)
     stages.step(3)
     model(X)
@@ -364,19 +361,27 @@ def test_a_timed_stage_of_a_gpu_counts_for_those_that_were_not(told: Told, monke
 
 
 def test_of_two_models_that_are_watched_each_step_is_timed(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    models = [told.watch(Network()) for _ in range(2)]
-    monkeypatch.setattr(Lots, "over", lambda *_: False)
-    first, second = told.run._stages
-    for step in range(2):
-        for stages in (first, second):
+    monkeypatch.setattr(Lots, "over", lambda lots, _: setattr(lots, "drawn", False))
+    models = [told.watch(Network())]
+    told.run._stages[0].step(1)
+    assert told.words() == ["-"]
+    models.append(told.watch(Network()))
+    assert told.words() == ["+"]
+    for step in (2, 3):
+        for model, stages in zip(models, told.run._stages, strict=True):
             stages.step(step)
-        for model in models:
             model(X)
     assert told.words() == FORWARD * 4
-    second.stop()
-    first.step(2)
+    del models[1], model
+    gc.collect()
+    told.run._stages[0].step(4)
     models[0](X)
     assert told.words() == ["-"]
+    del models[0]
+    gc.collect()
+    told.watch(Network())
+    assert told.words() == ["+"]
+    assert len(told.run._stages) == 1
 
 
 def test_copies_and_pickles_of_a_model_know_nothing_of_its_watching(told: Told) -> None:

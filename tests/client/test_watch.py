@@ -123,8 +123,7 @@ def test_of_a_step_that_is_not_measured_only_its_end_is_heard(
         **first,
         4: gradients,
         8: gradients | weights,
-        11: gradients | layers,
-        12: gradients,
+        12: gradients | layers,
         16: gradients | weights,
     }
     assert [step for step, waits in enumerate(hooks, 1) if waits] == [3, 7, 11, 15]
@@ -233,6 +232,60 @@ def test_without_an_optimizer_its_steps_are_timed_and_of_steps_within_a_backward
     rows, totals = kept(run)
     assert [set(row) for _, row in rows] == [{"loss"}, {"loss", "grad_norm", "param_norm", "update_ratio"}]
     assert totals.phases["optimizer"] > 0
+
+
+def test_an_optimizer_that_is_made_anew_is_found_and_one_that_is_not_named_is_not_missed(run: trackside.Run) -> None:
+    model = made()
+    run.watch(model, layers="2")
+    for step in range(4):
+        if step % 2 == 0:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        backward(model)
+        optimizer.step()
+        run.push(step=step, loss=1.0)
+        if step % 2:
+            del optimizer
+            gc.collect()
+    rows, _ = kept(run)
+    assert ["grad_norm/2" in row for _, row in rows] == [True, True, True, True]
+
+
+def test_the_norms_are_no_part_of_the_optimizer_s_time(run: trackside.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = made()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monkeypatch.setattr(Pace, "spent", lambda *_: None)
+    watcher = run.watch(model, optimizer)
+    watcher._gradients.every = watcher._weights.every = 3
+    stages = watcher._stages
+    assert stages is not None
+    found: list[bool] = []
+    monkeypatch.setattr(watcher, "_measure_gradients", lambda *_: found.append("optimizer" in stages._open))
+    for _ in range(7):
+        backward(model)
+        optimizer.step()
+        assert "optimizer" not in stages._open
+    assert found == [False, False, False]
+
+
+def test_what_fails_ends_the_stages_too(run: trackside.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = made()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watcher = run.watch(model, optimizer)
+    monkeypatch.setattr(watcher, "_measure_gradients", MagicMock(side_effect=ValueError("bad")))
+    backward(model)
+    optimizer.step()
+    assert (watcher._ended, run._stages[0].stopped, len(model._forward_hooks)) == (True, True, 0)
+
+
+def test_an_optimizer_that_steps_within_the_backward_has_its_end(run: trackside.Run) -> None:
+    model = made()
+    optimizer = torch.optim.SGD([model[0].inner.weight], lr=0.1)
+    model[0].inner.weight.register_post_accumulate_grad_hook(lambda _: optimizer.step())
+    watcher = run.watch(model, optimizer)
+    assert watcher._stages is not None
+    for _ in range(2):
+        backward(model)
+        assert not watcher._stages._open
 
 
 def test_a_model_that_is_watched_anew_is_measured_once(run: trackside.Run) -> None:
