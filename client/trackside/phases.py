@@ -22,6 +22,9 @@ OTHER = "other"
 TIMED = ""
 """A found phase of this name is no phase: in it the others are found, and after it the time is shared out as it was in it."""
 
+LONGEST = 2
+"""A stage of steps that are not timed has so many times as long at most: steps vary, but what is far longer is a pause."""
+
 FADES = 7 / 8
 """Of what was found before, so much is kept each time that it is found out anew."""
 
@@ -199,7 +202,7 @@ class Times:
         """By the user's phase, nanoseconds of it and of what was found in it, in `_timed` steps."""
         self._timed = 0.0
         self._left: dict[str, float] = {}
-        """Nanoseconds that are still to be shared out, of what is found in as many steps as are not timed."""
+        """Nanoseconds that may still be shared out, of what is found in as many steps as are not timed."""
 
     @property
     def current(self) -> str:
@@ -259,7 +262,7 @@ class Times:
     def _share_out(self, users: str, spent: int) -> None:
         """Count time in a phase of the user's in which what happens within it was not looked for.
 
-        A stage has no more of it than it takes in so many steps: what is longer is something else, and the user's phase's.
+        What is longer than so many steps, see `LONGEST`, is something else, and the user's phase's.
         """
         parts = {name: part for name, part in self._parts.get(users, {}).items() if part}
         whole, left = sum(parts.values()), spent
@@ -284,7 +287,7 @@ class Times:
         for users, parts in self._parts.items():
             for name, part in parts.items():
                 if name != users and self._timed:
-                    self._left[name] = self._left.get(name, 0.0) + part / self._timed * mark.left_out
+                    self._left[name] = self._left.get(name, 0.0) + part / self._timed * mark.left_out * LONGEST
 
     def _enter(self, phase: str, found: bool) -> None:
         name = self._name(phase)

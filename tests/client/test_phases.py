@@ -13,7 +13,7 @@ import pytest
 from client.messages import CLOCK, a_session, later
 
 import trackside
-from trackside.phases import PHASES, Mark, Phase, Times, Waits
+from trackside.phases import LONGEST, PHASES, Mark, Phase, Times, Waits
 from trackside.wire import Clock, decode_body
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def test_of_steps_that_are_not_timed_the_time_is_shared_out_as_it_was_in_those_t
 
 def test_what_is_longer_than_so_many_steps_is_no_stage_of_theirs() -> None:
     found = times((1, "+forward*"), (3, "-forward*"), (4, "-*2/4"), (64, "+*"), end=64)
-    assert found == {"forward": 2 + 4 * 2 / 2, "other": 58.0}  # a step has 1 s of it, and four were not timed
+    assert found == {"forward": 2 + 4 * LONGEST, "other": 54.0}  # a step has 1 s of it, and four were not timed
 
 
 def test_what_is_estimated_is_so_by_the_phase_of_the_users_own_and_counters_never_fall() -> None:
