@@ -1,4 +1,7 @@
-"""The run: what the training code holds."""
+"""The run: what the training code holds.
+
+It is over 400 lines since it is one class, half of which is what its users read of it, and a push is kept in one piece.
+"""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.lots import Lots
 from trackside.memory import Memories
+from trackside.outputs import nodes
 from trackside.phases import TIMED, Mark
 from trackside.spans import Gpus, Spans
 from trackside.wire import Device
@@ -50,14 +51,8 @@ MARK_SECONDS = 25e-6
 LOOK_NANOSECONDS = 10**9
 """The memory of GPUs is looked at so often at most."""
 
-NODES = 8
-"""At so many of the tensors that a forward returns, the first ones, its backward is waited for."""
-
 WRAPPERS = 8
 """So many wrappers an optimizer has at most."""
-
-DEPTH = 3
-"""Tensors are looked for so deep in what a forward returns."""
 
 
 class Stages:
@@ -90,10 +85,9 @@ class Stages:
         """The stages that are under way, and by which event each began."""
         self._calls: list[bool] = []
         """Of each call of the model that is under way: has the stage begun with it?"""
-        self._backward = -1
         self._device: Any = None
         self._uses, self._has_peers = self._gpus.used(), _has_peers()
-        self._look_at = 0
+        self._backward, self._look_at = -1, 0
         self.stopped = False
         self._lots = Lots(SHARE, MARK_SECONDS)
         self.is_timing, self._is_called, self._timed = True, False, 0
@@ -101,8 +95,8 @@ class Stages:
         self._model = weakref.ref(model)
         self._optimizers: list[weakref.ref[Any]] = []
         self._of_model: list[Any] = []
+        """Handles of its hooks, and of those of optimizers."""
         self._of_optimizers: list[Any] = []
-        """Handles of hooks, as they are those of the model."""
         self._at_gradient = self._hook(self._backward_begins)
         self._at_end, self._at_last = self._hook(self._backward_ends), self._hook(self._backward_ended)
         self._watch(model)
@@ -320,7 +314,7 @@ class Stages:
             return
         self._end("forward")
         node = getattr(output, "grad_fn", None)
-        for one in dict.fromkeys(_nodes(output)) if node is None else (node,):
+        for one in nodes(output) if node is None else (node,):
             one.register_prehook(self._at_gradient)
 
     def _backward_begins(self, _: object) -> None:
@@ -401,33 +395,6 @@ def _has_peers() -> bool:
     import torch
 
     return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
-
-
-def _nodes(output: Any) -> list[Any]:
-    """The nodes of the graph that the first tensors in *output* come from."""
-    found: list[Any] = []
-    _search(output, found, DEPTH)
-    return found
-
-
-def _search(output: Any, found: list[Any], depth: int) -> None:
-    if output is None or len(found) >= NODES:
-        return
-    node = getattr(output, "grad_fn", None)
-    if node is not None:
-        found.append(node)
-    elif depth and type(output).__module__ != "torch":
-        for part in _parts(output):
-            _search(part, found, depth - 1)
-
-
-def _parts(output: Any) -> list[Any]:
-    """What a collection or a data class holds; nothing of anything else."""
-    if isinstance(output, (tuple, list)):
-        return list(output[:NODES])
-    if hasattr(output, "values") and hasattr(output, "keys"):
-        return list(output.values())
-    return list(vars(output).values()) if hasattr(output, "__dataclass_fields__") else []
 
 
 _watching: weakref.WeakKeyDictionary[Any, Stages] = weakref.WeakKeyDictionary()
