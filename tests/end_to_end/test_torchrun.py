@@ -103,6 +103,7 @@ def test_what_torchrun_restarts_after_a_rank_was_killed_is_the_same_run(
     launcher = ("--max-restarts=1", "--monitor-interval=0.1", "tests/end_to_end/held.py")
     training = torchrun(daemon, 2, launcher, *flags)
     run = eventually(lambda: daemon.api("runs").json()["runs"], LONG)[0]["id"]
+    eventually(lambda: daemon.api(f"runs/{run}").is_success)  # it is on the page a moment before it is kept
     eventually(lambda: events(daemon, run, "checkpoint"), LONG)
     (killed,) = eventually(lambda: pids(daemon, rank=1))
     os.kill(killed, signal.SIGKILL)
