@@ -8,6 +8,9 @@ RIVALS := .venv-bench
 OLDEST := .venv-oldest
 SAY     = @printf '\n== %s\n'
 
+# Tests start hundreds of processes, and without its bytecode each compiles all that it imports: half of its time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test soak bench check format clean
 
