@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 from random import Random
-from threading import Event
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -21,6 +20,7 @@ from trackside_daemon.demo import simulated, text, train, troubles
 from trackside_daemon.demo.barrier import Barrier
 from trackside_daemon.demo.gpu_simulated import Gpu
 from trackside_daemon.demo.model_simulated import Model, accuracy, utilization
+from trackside_daemon.demo.stop import Stop
 from trackside_daemon.demo.wanted import Wanted, WantedError
 from trackside_daemon.demo.words import report, summary
 from trackside_daemon.demo.workers import Workers
@@ -91,15 +91,15 @@ def barriers(file: Path, ranks: int) -> list[Barrier]:
 def test_nobody_goes_on_before_all_have_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = barriers(tmp_path / "ranks", 2)
     came: list[bool] = []
-    monkeypatch.setattr(time, "sleep", lambda _: came.append(second.wait(Event())))
+    monkeypatch.setattr(time, "sleep", lambda _: came.append(second.wait(Stop())))
     for times in (1, 2):
-        assert first.wait(Event())
+        assert first.wait(Stop())
         assert came == [True] * times
 
 
 def test_who_waits_for_a_rank_that_never_comes_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = barriers(tmp_path / "ranks", 2)
-    stop = Event()
+    stop = Stop()
     monkeypatch.setattr(time, "sleep", lambda _: stop.set())
     assert not first.wait(stop)
 

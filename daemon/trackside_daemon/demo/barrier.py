@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from threading import Event
+    from trackside_daemon.demo.stop import Stop
 
 LOOK_SECONDS = 0.005
 
@@ -31,7 +31,7 @@ class Barrier:
         self._rank = rank
         self._count = 0
 
-    def wait(self, stop: Event) -> bool:
+    def wait(self, stop: Stop) -> bool:
         """Come, and wait until all have come as often; False when stopped before."""
         self._count += 1
         self._counts[self._rank] = self._count

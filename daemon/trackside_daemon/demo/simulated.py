@@ -18,13 +18,13 @@ from trackside_daemon.demo import text
 from trackside_daemon.demo.barrier import Barrier
 from trackside_daemon.demo.gpu_simulated import Gpu
 from trackside_daemon.demo.model_simulated import Model, accuracy, utilization
-from trackside_daemon.demo.train import CYCLE_STEPS, PEAK_LEARNING_RATE, learning_rate, positive, stopped_by_signals
+from trackside_daemon.demo.stop import Stop, stopped_by_signals
+from trackside_daemon.demo.train import CYCLE_STEPS, PEAK_LEARNING_RATE, learning_rate, positive
 from trackside_daemon.demo.troubles import TROUBLES, Ailing
 from trackside_daemon.demo.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from threading import Event
 
 DESCRIPTION = "Takes the time of a training's steps, and tells trackside of each."
 
@@ -67,7 +67,7 @@ def train(
     barrier: Barrier,
     *,
     steps: int | None,
-    stop: Event,
+    stop: Stop,
     gpu: Gpu | None = None,
 ) -> None:
     """Step after step, each with the other ranks, until *steps* are done or *stop* is set."""

@@ -8,9 +8,8 @@ import signal
 import sys
 import time
 import urllib.request
-from contextlib import closing, suppress
+from contextlib import closing
 from ipaddress import ip_address
-from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.error import URLError
@@ -18,6 +17,7 @@ from uuid import uuid4
 
 from trackside_daemon.beside import Child, stop_all
 from trackside_daemon.demo.staging import Staging
+from trackside_daemon.demo.stop import Stop, stopped_by_signals
 from trackside_daemon.demo.troubles import TROUBLES
 from trackside_daemon.demo.words import Numbers, introduction, report, summary
 from trackside_daemon.ingest.endpoint import push_path, token_path
@@ -55,30 +55,6 @@ class _Show(NamedTuple):
     wanted: Wanted
 
 
-class _Stop:
-    """Set by a signal. A handler that sets a `threading.Event` hangs when it cuts into a wait for it."""
-
-    def __init__(self) -> None:
-        self._set = False
-        self._told: SimpleQueue[None] = SimpleQueue()
-
-    def set(self) -> None:
-        """From now on."""
-        self._set = True
-        self._told.put(None)
-
-    def is_set(self) -> bool:
-        """Whether it is."""
-        return self._set
-
-    def wait(self, seconds: float) -> bool:
-        """Wait until it is set, at most so long; whether it is."""
-        if not self._set:
-            with suppress(Empty):
-                self._told.get(timeout=seconds)
-        return self._set
-
-
 def run(config: Config, wanted: Wanted) -> int:
     """Run until the training ends or Ctrl-C.
 
@@ -89,9 +65,7 @@ def run(config: Config, wanted: Wanted) -> int:
     Returns:
         The exit status: 0 when stopped as asked, the daemon's when it cannot start, else the training's.
     """
-    stopped = _Stop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
+    stopped = stopped_by_signals()
     try:
         listens, address = _free_address(config.web)
     except AddressError as error:
@@ -115,7 +89,7 @@ def run(config: Config, wanted: Wanted) -> int:
     return 1 if status < 0 else status  # a signal that nobody here sent
 
 
-def _run(show: _Show, children: list[Child], stopped: _Stop) -> int:
+def _run(show: _Show, children: list[Child], stopped: Stop) -> int:
     """Train and report until the training ends; whoever ends first, the last word is a summary."""
     daemon, address = children[0], show.address
     if not _is_ready(address, daemon, stopped):
@@ -206,7 +180,7 @@ def _free_address(web: WebSection) -> tuple[str, str]:
     return listens, f"127.0.0.1:{port}" if ip_address(host).is_unspecified else listens
 
 
-def _is_ready(address: str, daemon: Child, stopped: _Stop) -> bool:
+def _is_ready(address: str, daemon: Child, stopped: Stop) -> bool:
     deadline = time.monotonic() + READY_SECONDS
     while daemon.status is None and time.monotonic() < deadline:
         if _get(address, "/-/ready") is not None:

@@ -8,15 +8,14 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import signal
 import sys
 from itertools import count
 from random import Random
-from threading import Event
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import trackside
 from trackside_daemon.demo import model_numpy, model_torch, text
+from trackside_daemon.demo.stop import Stop, stopped_by_signals
 from trackside_daemon.demo.troubles import TROUBLES, Ailing, Meeting
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def train(
-    model: Model, corpus: text.Text, ailing: Ailing, meeting: Meeting, *, steps: int | None, stop: Event, verbose: bool
+    model: Model, corpus: text.Text, ailing: Ailing, meeting: Meeting, *, steps: int | None, stop: Stop, verbose: bool
 ) -> None:
     """Step after step, until *steps* are done or *stop* is set."""
     random = Random(SEED)  # noqa: S311 - batches, not secrets
@@ -149,14 +148,6 @@ def config(chosen: Chosen) -> dict[str, object]:
         "peak_learning_rate": PEAK_LEARNING_RATE,
         "seed": SEED,
     }
-
-
-def stopped_by_signals() -> Event:
-    """An event that SIGINT and SIGTERM set, so that a step is never cut short."""
-    stop = Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    return stop
 
 
 def limit_threads() -> None:
