@@ -29,10 +29,10 @@ test: $(VENV)/.dev $(OLDEST)/.installed system check
 	$(SAY) 'what the unit leaves open, of 10 (systemd-analyze security): 2.0 at most'
 	@alone=$$(mktemp -d) && cp deploy/systemd/trackside.service $$alone && \
 	systemd-analyze security --offline=true --no-pager $$alone/trackside.service | tail -1; rm -r $$alone
-	$(SAY) 'tests, three files at a time: many of them wait'
-	@$(BIN)/python -m pytest --numprocesses 3 --dist loadfile
+	$(SAY) 'tests, four files at a time: many of them wait'
+	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile
 	$(SAY) 'the integrations again, with the oldest frameworks that they support'
-	@$(OLDEST)/bin/python -m pytest --numprocesses 3 --dist loadfile tests/integrations
+	@$(OLDEST)/bin/python -m pytest --numprocesses 4 --dist loadfile tests/integrations
 
 soak: $(VENV)/.dev system
 	$(SAY) 'tests at full counts'
