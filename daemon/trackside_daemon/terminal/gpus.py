@@ -60,10 +60,11 @@ def _one(gpu: Gpu, size: int) -> Line:
     roomy = size >= WIDE - 2
     if roomy or (size >= MIDDLE - 2 and not reasons):
         memory = f"{large(gpu.get('memory_used_bytes'), 1024)}/{large(gpu.get('memory_bytes'), 1024)}"
-        line.append((f" {cell(memory, 9, right=True)}", ""))
+        line.append((f" {cell(memory, 11, right=True)}", ""))
     line += _measured(gpu, power=size >= MIDDLE - 2)
     if roomy:
-        line += [(f" {text}", ink) for text, ink in ((told(gpu, "name"), "dim"), (_ranks(gpu), "")) if text]
+        name = "" if reasons else told(gpu, "name")  # it gives way to them
+        line += [(f" {text}", ink) for text, ink in ((name, "dim"), (_ranks(gpu), "")) if text]
     if reasons:
         line.append((f" {cut(f'!{reasons}', max(4, size - 8 - wide(line)))}", "warning"))
     length = max(4, min(24 if roomy else 12, size - 3 - wide(line)))
