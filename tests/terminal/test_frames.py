@@ -12,7 +12,7 @@ from terminal.fake import BEGUN, alert, gpu, overview, run
 
 from trackside_daemon.terminal.curves import loss, throughput
 from trackside_daemon.terminal.frame import Told, frame
-from trackside_daemon.terminal.ink import Line, coloured, plain, wide
+from trackside_daemon.terminal.ink import Line, coloured, fitted, plain, wide
 from trackside_daemon.terminal.plot import Curve, Dot, plot
 from trackside_daemon.terminal.view import View, Window
 
@@ -133,6 +133,14 @@ def test_a_gpu_that_is_lost_and_one_that_is_held_back_are_words() -> None:
         assert "!hw_thermal" in text
     many = overview(gpus=[gpu(number, up=number < 60) for number in range(64)])
     assert "more, 4 not up" in "\n".join(map(plain, drawn(many)))
+
+
+def test_what_is_cut_off_at_the_end_of_a_line_is_seen_to_be() -> None:
+    line: Line = [("a name  ", "dim"), ("that goes on", "")]
+    assert [plain(fitted(line, width)) for width in (20, 19, 13, 8, 7, 6, 5, 1, 0)] == [
+        *("a name  that goes on", "a name  that goes …", "a name  that…"),
+        *("a name", "a name", "a name", "a na…", "…", ""),
+    ]
 
 
 def test_a_full_disk_is_named_first_and_with_a_sign() -> None:

@@ -39,11 +39,12 @@ def coloured(line: Line) -> str:
 
 
 def fitted(line: Line, width: int) -> Line:
-    """Exactly so many columns of a line."""
+    """Exactly so many columns of a line, with ``…`` where words are cut off."""
     made: Line = []
     room = width
     for text, ink in line:
-        part = text if cells(text) <= room else head(text, room)
+        cut = room > 0 and cells(text.rstrip()) > room
+        part = f"{head(text, room - 1)}…" if cut else head(text, room)
         made.append((part, ink))
         room -= cells(part)
         if part != text:
