@@ -8,7 +8,7 @@ RIVALS := .venv-bench
 OLDEST := .venv-oldest
 SAY     = @printf '\n== %s\n'
 
-# Tests start hundreds of processes, and without its bytecode each compiles all that it imports: half of its time.
+# Tests start hundreds of processes. Without bytecode each compiles what it imports: a third of a daemon's start.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help

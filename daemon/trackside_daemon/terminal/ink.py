@@ -43,13 +43,18 @@ def fitted(line: Line, width: int) -> Line:
     made: Line = []
     room = width
     for text, ink in line:
-        cut = room > 0 and cells(text.rstrip()) > room
-        part = f"{head(text, room - 1)}…" if cut else head(text, room)
+        fits = cells(text) <= room
+        part = text if fits else _begun(text, room)
         made.append((part, ink))
         room -= cells(part)
-        if part != text:
+        if not fits:
             break
     return [*made, (" " * room, "")] if room else made
+
+
+def _begun(text: str, room: int) -> str:
+    """The beginning of a text that is too long; blanks may go without a sign."""
+    return f"{head(text, room - 1)}…" if cells(text.rstrip()) > room > 0 else head(text, room)
 
 
 def joined(pieces: Iterable[Piece], gap: str = "  ") -> Line:
