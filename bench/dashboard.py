@@ -27,9 +27,9 @@ from processes import Daemon, clean_environ, eventually
 
 from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.history.database import Database
-from trackside_daemon.history.trimming import Bounds
-from trackside_daemon.history.writer import Writer
-from trackside_daemon.record import Opened, Standing, Taken
+from trackside_daemon.history.record.trimming import Bounds
+from trackside_daemon.history.record.writer import Writer
+from trackside_daemon.model.records import Opened, Standing, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from bench.feeder import KEYS
 from bench.replaying import BATCH
 from bench.table import head, row
 
-from trackside_daemon.detectors import rank
+from trackside_daemon.detectors import rank_detectors
 from trackside_daemon.detectors.base import Column, Context
 from trackside_daemon.detectors.roles import role
 
@@ -34,10 +34,10 @@ WIDE = (*WATCHED, *(f"other/{number}" for number in range(16)))
 def costs(found: Sequence[Log]) -> None:
     """Print the tables; of real series too where there are some."""
     head("µs a sample, median of 5", "a healthy series", "one by one", "real series", "a troubled series", "wanted", "")
-    for name, detectors in rank._DETECTORS.items():
+    for name, detectors in rank_detectors._DETECTORS.items():
         real = _real(found, name)
         for made in detectors:
-            detector = partial(made, rank.DEFAULTS, 0.0)
+            detector = partial(made, rank_detectors.DEFAULTS, 0.0)
             healthy, troubled = [_long(name)], [_troubled(_long(name))]
             figures = [_alone(detector, healthy, BATCH), _alone(detector, real, BATCH) if real else None]
             told = [f"{figure:.2f}" if figure is not None else "-" for figure in figures]
@@ -59,7 +59,7 @@ def _together(what: str, keys: Sequence[str], wanted: str) -> None:
     batches = list(_batches(columns))
 
     def once() -> None:
-        every = rank.RankDetectors()
+        every = rank_detectors.RankDetectors()
         for batch in batches:
             for _ in every.take(batch):
                 pass

@@ -14,7 +14,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import NamedTuple
 
-from endings import ENDS, End, memory_cgroup, script
+from process_endings import ENDS, End, memory_cgroup, script
 from processes import Daemon, clean_environ, eventually
 
 ROUNDS = 10

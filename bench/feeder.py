@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import zmq
 
-from trackside.columns import BATCH_ROWS
-from trackside.outbox import WINDOW
-from trackside.sender import ANSWER_SECONDS
+from trackside.transport.batch import BATCH_ROWS
+from trackside.transport.outbox import WINDOW
+from trackside.transport.sender import ANSWER_SECONDS
 from trackside.wire import (
     DURATION_BUCKETS,
     Block,

@@ -19,7 +19,7 @@ GPUS = 8
 STARTS = 9
 IMPORTS = (
     *("zmq", "msgspec", "typer", "yaml", "pydantic_settings", "prometheus_client", "starlette.applications", "uvicorn"),
-    *("pynvml", "trackside", "trackside_daemon.cli", "trackside_daemon.daemon"),
+    *("pynvml", "trackside", "trackside_daemon.cli.main", "trackside_daemon.service.daemon"),
 )
 MEASURE = """
 import sys, time

@@ -20,9 +20,9 @@ from bench.table import UNAVAILABLE, head, machine, row, verdict
 from nvml.fake.library import Scenario, compile_library
 from processes import Daemon
 
-from trackside_daemon.nvml.handle import Nvml, NvmlUnavailable
-from trackside_daemon.nvml.lock import VARIABLE
+from trackside_daemon.nvml.handle.handle import Nvml, NvmlUnavailable
 from trackside_daemon.nvml.reading import Order
+from trackside_daemon.nvml.worker.lock import VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -21,18 +21,18 @@ from processes import ROOT, Daemon, eventually
 
 from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, Totals
-from trackside_daemon.history import charts, reader, series
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.files.importing import Reading, write
-from trackside_daemon.history.series import Window
-from trackside_daemon.history.trimming import Bounds
-from trackside_daemon.history.writer import Writer
-from trackside_daemon.record import Opened, Standing, Taken
+from trackside_daemon.history.read import charts, reader, series
+from trackside_daemon.history.read.series import Window
+from trackside_daemon.history.record.trimming import Bounds
+from trackside_daemon.history.record.writer import Writer
+from trackside_daemon.model.records import Opened, Standing, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trackside_daemon.history.store import Store
+    from trackside_daemon.history.record.store import Store
 
 ROWS = 512
 SECOND = 1_000_000_000

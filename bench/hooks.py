@@ -5,9 +5,9 @@ from __future__ import annotations
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from trackside.phases import _Waiting
-from trackside.stages import _Hook
-from trackside.watcher import Watcher
+from trackside.pytorch.step_stages import _Hook
+from trackside.pytorch.watcher import Watcher
+from trackside.totals.phases import _Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable

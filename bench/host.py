@@ -21,20 +21,20 @@ from bench.cost import precise
 from bench.table import UNAVAILABLE, head, machine, row, verdict
 from end_to_end.node_exporter import NodeExporter
 
-from trackside_daemon.collectors.cgroup import CgroupCollector
-from trackside_daemon.collectors.host import host_collectors
-from trackside_daemon.collectors.process import ProcessCollector
-from trackside_daemon.exposition import render
-from trackside_daemon.member import Member
-from trackside_daemon.sampler import Sampler
-from trackside_daemon.sections import CollectorsSection, PathSection
-from trackside_daemon.state import State
+from trackside_daemon.collectors.cgroup.cgroup import CgroupCollector
+from trackside_daemon.collectors.host.host import host_collectors
+from trackside_daemon.collectors.process.process import ProcessCollector
+from trackside_daemon.config.sections import CollectorsSection, PathSection
+from trackside_daemon.model.rank_process import Member
+from trackside_daemon.model.state import State
+from trackside_daemon.sampling.sampler import Sampler
+from trackside_daemon.web.exposition import render
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from trackside_daemon.collectors.base import Collector
-    from trackside_daemon.metric import Sample
+    from trackside_daemon.model.metric import Sample
 
 RANKS = WORKERS = 8
 TICKS = 100

@@ -25,9 +25,9 @@ from bench.table import head, machine, row, verdict
 from processes import Daemon, eventually
 from prometheus_client import CollectorRegistry, Gauge, push_to_gateway
 
-from trackside.columns import BATCH_ROWS
-from trackside_daemon.history import reader, series
+from trackside.transport.batch import BATCH_ROWS
 from trackside_daemon.history.database import Database
+from trackside_daemon.history.read import reader, series
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -13,8 +13,8 @@ from contextlib import closing
 from pathlib import Path
 
 from bench.table import head, machine, row
+from end_to_end.alert_chain import Road
 from end_to_end.inbox import Inbox
-from end_to_end.road import Road
 from processes import Daemon, clean_environ, eventually
 
 import trackside

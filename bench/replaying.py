@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bench.logs import logs
 from processes import clean_environ, command
 
-from trackside_daemon.commands.rows import Rows, read
+from trackside_daemon.cli.commands.replay_rows import Rows, read
 from trackside_daemon.detectors.base import Column
-from trackside_daemon.detectors.rank import RankDetectors
-from trackside_daemon.detectors.replaying import Replay
+from trackside_daemon.detectors.rank_detectors import RankDetectors
+from trackside_daemon.detectors.replay import Replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bench.logs import Log
 
     from trackside_daemon.detectors.base import Finding
-    from trackside_daemon.detectors.replaying import Change
+    from trackside_daemon.detectors.replay import Change
 
 BATCH = 512
 """Rows that a daemon gets at once from a training that is fast."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trackside.device import SLOTS, DeviceScalars
+from trackside.pytorch.device_scalars import SLOTS, DeviceScalars
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,9 +19,9 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.registry import Collector
 
 import trackside
-from trackside_daemon.exposition import render
-from trackside_daemon.metric import Batch, Metric, Sample
-from trackside_daemon.state import State
+from trackside_daemon.model.metric import Batch, Metric, Sample
+from trackside_daemon.model.state import State
+from trackside_daemon.web.exposition import render
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

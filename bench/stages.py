@@ -19,7 +19,7 @@ import torch
 from bench.steps import bootstrapped
 
 import trackside
-from trackside.stages import Stages
+from trackside.pytorch.step_stages import Stages
 
 if TYPE_CHECKING:
     from collections.abc import Callable

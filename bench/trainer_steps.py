@@ -21,7 +21,7 @@ from bench.pairs import Pairs, now
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from trackside.integrations.led import Led
+from trackside.integrations.method_patch import Led
 
 WARM_UP = 600
 CONTEXT, BATCH, LOGS = 64, 4, 10
@@ -32,7 +32,7 @@ class Trackside:
 
     def __init__(self, endpoint: str, calls: Calls) -> None:
         os.environ["TRACKSIDE_ENDPOINT"] = endpoint
-        from trackside.integrations import trainer
+        from trackside.integrations import trainer_hooks as trainer
         from trackside.integrations.transformers import TracksideCallback
 
         calls.time_watching()

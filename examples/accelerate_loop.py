@@ -1,12 +1,12 @@
-"""A character model with Accelerate that learns Python's own help pages, on one process or on several.
+"""A character model with Accelerate, trained on Python's help pages, in one process or several.
 
-It trains the same with no daemon there. To see it train, start one first, in another terminal::
+It trains the same without a daemon. To see the training, start a daemon first, in another terminal::
 
     trackside daemon
     python examples/accelerate_loop.py --steps 3000
     torchrun --nproc-per-node 2 examples/accelerate_loop.py --steps 3000
 
-`--nan-at 150` makes the loss of that step NaN, to see what is said of it.
+`--nan-at 150` makes the loss of that step NaN, so that you can see the alert.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from trackside.integrations.accelerate import TracksideTracker  # 1 of 2
 
-CONTEXT = 16  # characters that the model sees
+CONTEXT = 16  # characters of input
 BATCH = 128
-ACCUMULATED = 2  # batches to a step
+ACCUMULATED = 2  # batches per step
 
 
 def load_text() -> tuple[TensorDataset, int]:
-    """Windows of the text: CONTEXT characters and the next; the vocabulary's size."""
+    """Return windows of the text, as CONTEXT characters and the next one, and the size of the vocabulary."""
     text = "\n\n".join(topics.values()).lower()[:200_000]
     code = {character: index for index, character in enumerate(sorted(set(text)))}
     windows = torch.tensor([code[character] for character in text]).unfold(0, CONTEXT + 1, 1)
@@ -37,7 +37,7 @@ def load_text() -> tuple[TensorDataset, int]:
 
 
 def build_model(vocabulary: int) -> nn.Module:
-    """From characters [BATCH, CONTEXT] to the logits of the next one [BATCH, vocabulary]."""
+    """Return a model from characters [BATCH, CONTEXT] to logits of the next character [BATCH, vocabulary]."""
     return nn.Sequential(
         nn.Embedding(vocabulary, 24),
         nn.Flatten(),

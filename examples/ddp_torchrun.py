@@ -1,13 +1,13 @@
-"""The character model of pytorch_loop.py on several ranks with DistributedDataParallel: NCCL with GPUs, else gloo.
+"""The character model of pytorch_loop.py on several ranks with DistributedDataParallel: NCCL with GPUs, otherwise gloo.
 
-torchrun starts it, and starts it anew from its last checkpoint when a rank dies; trackside has it as one run with two
+torchrun starts it, and restarts it from the last checkpoint when a rank dies. trackside shows one run with two
 attempts::
 
     trackside daemon
-    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # a restart of PyTorch 2.13's torchrun looks for the dead ranks else
+    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # else restarted ranks may read addresses of dead ones (PyTorch 2.13)
     torchrun --standalone --nproc-per-node=2 --max-restarts=1 examples/ddp_torchrun.py --checkpoint last.pt
 
-Two lines are enough; those that are marked `more` tell the waits for data, the checkpoints, and that it was resumed.
+Two lines are enough. The lines marked `more` record the waits for data, the checkpoints and the resume.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 import trackside  # 1 of 2
 
-CONTEXT = 16  # characters that the model sees
+CONTEXT = 16  # characters of input
 
 
 class Characters(Dataset[tuple[torch.Tensor, torch.Tensor]]):  # type: ignore[misc]  # torch may be missing where types are checked
-    """Python's own help pages: CONTEXT characters, as codes [CONTEXT], and the code of the next one []."""
+    """Samples from Python's help pages: the codes of CONTEXT characters [CONTEXT], and of the next character []."""
 
     def __init__(self) -> None:
         text = "\n\n".join(topics.values()).lower()
@@ -49,7 +49,7 @@ class Characters(Dataset[tuple[torch.Tensor, torch.Tensor]]):  # type: ignore[mi
 
 
 def build_model(vocabulary: int) -> nn.Module:
-    """From characters [batch, CONTEXT] to the logits of the next one [batch, vocabulary]."""
+    """Return a model from characters [batch, CONTEXT] to logits of the next character [batch, vocabulary]."""
     return nn.Sequential(
         nn.Embedding(vocabulary, 24),
         nn.Flatten(),
@@ -60,7 +60,7 @@ def build_model(vocabulary: int) -> nn.Module:
 
 
 def save(path: Path, training: dict[str, Any], step: int) -> None:
-    """Write a checkpoint, so that there is a whole one at any time."""
+    """Write a checkpoint to a new file and rename it, so that a complete checkpoint exists at any time."""
     with trackside.phase("checkpoint"):  # more
         beside = path.with_suffix(".new")
         torch.save({"step": step} | {name: part.state_dict() for name, part in training.items()}, beside)
@@ -69,7 +69,7 @@ def save(path: Path, training: dict[str, Any], step: int) -> None:
 
 
 def load(path: Path, training: dict[str, Any], device: torch.device) -> int:
-    """Take up the last checkpoint, if there is one; its step, else 0."""
+    """Load the last checkpoint, if one exists, and return its step; otherwise return 0."""
     if not path.exists():
         return 0
     kept = torch.load(path, map_location=device)

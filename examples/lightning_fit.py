@@ -1,11 +1,11 @@
-"""A character model with Lightning that learns Python's own help pages: fit, validation, checkpoints.
+"""A character model with Lightning, trained on Python's help pages: fit, validation, checkpoints.
 
-It trains the same with no daemon there. To see it train, start one first, in another terminal::
+It trains the same without a daemon. To see the training, start a daemon first, in another terminal::
 
     trackside daemon
     python examples/lightning_fit.py --epochs 20
 
-`--nan-at 150` makes the loss of that step NaN, to see what is said of it.
+`--nan-at 150` makes the loss of that step NaN, so that you can see the alert.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from trackside.integrations.lightning import TracksideCallback, TracksideLogger  # 1 of 3
 
-CONTEXT = 16  # characters that the model sees
+CONTEXT = 16  # characters of input
 BATCH = 256
-STEPS = 100  # an epoch's
+STEPS = 100  # per epoch
 
 
 def load_text() -> tuple[TensorDataset, TensorDataset, int]:
-    """Windows of the text to train on and to validate with: CONTEXT characters and the next; the vocabulary's size."""
+    """Return windows to train on and to validate with (CONTEXT characters and the next), and the vocabulary size."""
     text = "\n\n".join(topics.values()).lower()[: (STEPS + 10) * BATCH]
     code = {character: index for index, character in enumerate(sorted(set(text)))}
     windows = torch.tensor([code[character] for character in text]).unfold(0, CONTEXT + 1, 1)
@@ -40,7 +40,7 @@ def load_text() -> tuple[TensorDataset, TensorDataset, int]:
 
 
 class CharacterModel(lightning.LightningModule):
-    """From characters [BATCH, CONTEXT] to the logits of the next one [BATCH, vocabulary]."""
+    """A model from characters [BATCH, CONTEXT] to logits of the next character [BATCH, vocabulary]."""
 
     def __init__(self, vocabulary: int, width: int = 128, learning_rate: float = 3e-3, nan_at: int = 0) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""A character model in PyTorch that learns Python's own help pages, with the two lines of trackside.
+"""A character model in PyTorch, trained on Python's help pages, with the two lines for trackside.
 
-It trains the same with no daemon there. To see it train, start one first, in another terminal::
+It trains the same without a daemon. To see the training, start a daemon first, in another terminal::
 
     trackside daemon
     python examples/pytorch_loop.py --steps 5000
@@ -18,12 +18,12 @@ from torch.nn.utils import clip_grad_norm_
 
 import trackside  # 1 of 2
 
-CONTEXT = 16  # characters that the model sees
+CONTEXT = 16  # characters of input
 BATCH = 512
 
 
 def load_text() -> tuple[torch.Tensor, str]:
-    """The text as codes [characters], and the vocabulary whose indexes they are."""
+    """Return the text as codes [characters], and the vocabulary that the codes index."""
     text = "\n\n".join(topics.values()).lower()
     vocabulary = "".join(sorted(set(text)))
     code = {character: index for index, character in enumerate(vocabulary)}
@@ -31,14 +31,14 @@ def load_text() -> tuple[torch.Tensor, str]:
 
 
 def draw_batch(codes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random places in the text: what stands there [BATCH, CONTEXT], and the next character [BATCH]."""
+    """Return characters from random positions of the text [BATCH, CONTEXT], and the next one of each [BATCH]."""
     starts = torch.randint(len(codes) - CONTEXT, (BATCH, 1))
     windows = codes[starts + torch.arange(CONTEXT + 1)]
     return windows[:, :-1], windows[:, -1]
 
 
 def build_model(vocabulary: int) -> nn.Module:
-    """From characters [BATCH, CONTEXT] to the logits of the next one [BATCH, vocabulary]."""
+    """Return a model from characters [BATCH, CONTEXT] to logits of the next character [BATCH, vocabulary]."""
     return nn.Sequential(
         nn.Embedding(vocabulary, 24),
         nn.Flatten(),

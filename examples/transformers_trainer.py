@@ -1,6 +1,6 @@
-"""A tiny GPT-2 that Trainer of Transformers teaches Python's own help pages, with the two lines of trackside.
+"""A tiny GPT-2, trained by the Transformers Trainer on Python's help pages, with the two lines for trackside.
 
-It trains the same with no daemon there. To see it train, start one first, in another terminal::
+It trains the same without a daemon. To see the training, start a daemon first, in another terminal::
 
     trackside daemon
     python examples/transformers_trainer.py --steps 2000
@@ -19,13 +19,13 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 from trackside.integrations.transformers import TracksideCallback  # 1 of 2
 
-CONTEXT = 32  # characters of a sample
-BATCH = 8  # samples, on each device
+CONTEXT = 32  # characters per sample
+BATCH = 8  # samples per device
 EVALUATED = 64  # samples
 
 
-class Characters(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # mypy does not look into PyTorch
-    """Windows of a text, given as codes [characters]: ``input_ids`` and ``labels``, both [CONTEXT]."""
+class Characters(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # mypy does not follow imports of PyTorch
+    """Windows of a text of codes [characters]: ``input_ids`` and ``labels``, both [CONTEXT]."""
 
     def __init__(self, codes: torch.Tensor) -> None:
         self.codes = codes
@@ -38,19 +38,19 @@ class Characters(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # myp
         return {"input_ids": window, "labels": window}
 
 
-class TroubledTrainer(Trainer):  # type: ignore[misc]  # mypy does not look into Transformers
-    """A Trainer one of whose steps has a loss that is no number, of good gradients."""
+class TroubledTrainer(Trainer):  # type: ignore[misc]  # mypy does not follow imports of Transformers
+    """A Trainer with a NaN loss at one step, whose gradients stay finite."""
 
     nan_at = 0
 
     def compute_loss(self, model: torch.nn.Module, inputs: dict[str, torch.Tensor], *more: Any, **named: Any) -> Any:
-        """As the model says, but for that step's."""
+        """Return the loss of the model, or NaN at step `nan_at`."""
         loss = super().compute_loss(model, inputs, *more, **named)
         return loss + math.nan if model.training and self.state.global_step + 1 == self.nan_at else loss
 
 
 def load_text() -> tuple[torch.Tensor, int]:
-    """The text as codes [characters], and how many different ones there are."""
+    """Return the text as codes [characters], and the number of distinct characters."""
     text = "\n\n".join(topics.values()).lower()
     vocabulary = sorted(set(text))
     code = {character: index for index, character in enumerate(vocabulary)}

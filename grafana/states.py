@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana.panels import texts
 
-from trackside_daemon.record import ENDS
+from trackside_daemon.model.records import ENDS
 
 STATES = (*reversed(ENDS), "starting", "running", "stalled")
 """Of several nodes the last counts: what lives before what has ended, of that what stands still, the worst end before the better."""

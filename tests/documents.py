@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from processes import ROOT
 
 if TYPE_CHECKING:
-    from trackside_daemon.metric import Metric
+    from trackside_daemon.model.metric import Metric
 
 
 def generator() -> Any:

@@ -12,15 +12,15 @@ from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.files.export import FORMS, export
 from trackside_daemon.history.files.importing import Imported, Reading, write
-from trackside_daemon.history.trimming import Bounds
-from trackside_daemon.history.writer import Writer
-from trackside_daemon.record import Opened, Standing, Taken
+from trackside_daemon.history.record.trimming import Bounds
+from trackside_daemon.history.record.writer import Writer
+from trackside_daemon.model.records import Opened, Standing, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from trackside_daemon.record import Record
+    from trackside_daemon.model.records import Record
 
 BEGIN = 1_700_000_000.0
 """When the runs of tests begin, in Unix seconds."""

@@ -10,7 +10,7 @@ The first push opens a run; `init` opens one with a name, a configuration and mo
 append to a list, never waits for the network, the disk or the daemon, and never raises.
 """
 
-from trackside.default import alert, data, event, finish, init, phase, push, watch
+from trackside.default_run import alert, data, event, finish, init, phase, push, watch
 from trackside.run import Run
 
 __all__ = ["Run", "alert", "data", "event", "finish", "init", "phase", "push", "watch"]

@@ -12,25 +12,25 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trackside.beside import Beside
-from trackside.config import as_json
-from trackside.device import DeviceScalars, at_hand, local
-from trackside.ending import STATUSES, flush_timeout, outcome
+from trackside.environment.config import as_json
+from trackside.environment.exit_status import STATUSES, flush_timeout, outcome
 from trackside.log import warn
 from trackside.packing import writable
-from trackside.phases import Phase, Waits
-from trackside.session import HEAVY, Session
-from trackside.tally import Deferred
+from trackside.pending_values import Beside
+from trackside.pytorch.device_scalars import DeviceScalars, at_hand, local
+from trackside.totals.phases import Phase, Waits
+from trackside.totals.session_totals import Deferred
+from trackside.transport.session import HEAVY, Session
 from trackside.wire import Happening, Notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from trackside.phases import Mark
-    from trackside.sender import Sender
-    from trackside.stages import Stages
-    from trackside.watcher import Watcher
+    from trackside.pytorch.step_stages import Stages
+    from trackside.pytorch.watcher import Watcher
+    from trackside.totals.phases import Mark
+    from trackside.transport.sender import Sender
     from trackside.wire import Device
 
 T = TypeVar("T")
@@ -154,7 +154,7 @@ class Run:
         Raises:
             TypeError: The model is no ``torch.nn.Module``.
         """
-        from trackside.watcher import Watcher
+        from trackside.pytorch.watcher import Watcher
 
         return Watcher(self, model, optimizer, layers)
 

@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Run the command line."""
     try:
-        from trackside_daemon.cli import app
+        from trackside_daemon.cli.main import app
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("trackside"):
             raise

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Epilog of slurmd: takes away what a daemon of the job's own (train.sbatch) has left in /tmp, as when it was killed, once its
-# history is where the job keeps it. It does so as the job's user, so that no link leads it astray, holds no node up for long,
-# and never fails.
+# Epilog of slurmd: removes what the daemon of a job (train.sbatch) left in /tmp, for example because it was killed. It first
+# copies the history to where the job stores it. It runs as the user of the job, so that a planted link cannot redirect it. It
+# has time limits and never fails, so that it does not block or drain the node.
 #
 # slurm.conf: Epilog=/etc/slurm/trackside/epilog.sh
 directory=/tmp/trackside-$SLURM_JOB_UID-$SLURM_JOB_ID
 
-# What the daemon has left; another user may have made a directory of that name.
+# Another user may have created a directory of that name, so check the owner.
 cleared() {
   timeout 30 setpriv --reuid="$SLURM_JOB_UID" --regid="$SLURM_JOB_GID" --clear-groups sh -c '
     [ -O "$1" ] && [ ! -L "$1" ] || exit 0

@@ -1,9 +1,9 @@
 #!/bin/sh
-# A daemon of one job on this node, for clusters whose nodes have none: train.sbatch starts it in a step of its own. Its
-# history is written to this node's disk, and is brought to DIRECTORY/NODE when the job ends.
+# The daemon of one job on this node, for clusters without a daemon on each node. train.sbatch starts it in a separate step.
+# It writes the history to the disk of this node, and copies it to DIRECTORY/NODE when the job ends.
 #
 #   job-daemon.sh DIRECTORY [FLAG…]
-kept=$1/$SLURMD_NODENAME${SLURM_RESTART_COUNT:+.$SLURM_RESTART_COUNT}  # a job that is requeued overwrites nothing
+kept=$1/$SLURMD_NODENAME${SLURM_RESTART_COUNT:+.$SLURM_RESTART_COUNT}  # a requeued job overwrites nothing
 shift
 directory=/tmp/trackside-$(id -u)-$SLURM_JOB_ID
 umask 077
@@ -12,9 +12,9 @@ if [ ! -O "$directory" ] || [ -L "$directory" ]; then
   echo "job-daemon.sh: $directory: it has to be a directory that this user can make; the training goes on without a daemon" >&2
   exit 1
 fi
-mkdir -p "$directory/history" "$kept" && echo "$kept" >"$directory/kept" || exit  # where the epilog brings what is left
+mkdir -p "$directory/history" "$kept" && echo "$kept" >"$directory/kept" || exit  # the epilog copies what remains there
 
-trap 'kill "$daemon" 2>/dev/null' TERM INT  # and go on to what comes after the daemon
+trap 'kill "$daemon" 2>/dev/null' TERM INT  # then continue after the wait
 trackside daemon \
   --push.endpoint="ipc://$directory/push.sock" \
   --storage.path="$directory/history" \
@@ -23,7 +23,7 @@ trackside daemon \
 daemon=$!
 until wait "$daemon"; status=$?; ! kill -0 "$daemon" 2>/dev/null; do :; done
 
-# A daemon that was killed has part of its history in files beside it.
+# A killed daemon leaves part of its history in the WAL files next to history.db.
 if cp "$directory"/history/history.db* "$kept/"; then
   rm -rf "$directory"
 else

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Prolog of slurmd: sees to it that the node's daemon runs when a job begins, unless it is disabled there. It holds no job up
-# for longer than its limits, and never fails, since Slurm would drain the node: a training goes on without a daemon, and so
-# does a node.
+# Prolog of slurmd: starts the daemon of the node when a job begins, unless the daemon is disabled. It has time limits, so that
+# it does not delay a job. It never fails, because Slurm would then drain the node: a training and a node both work without a
+# daemon.
 #
 # slurm.conf: Prolog=/etc/slurm/trackside/prolog.sh
 url=${TRACKSIDE_URL:-http://127.0.0.1:21790}
 
-# Any answer will do, be it that of a page that wants a password.
+# Any answer counts, even that of a page that requires a password.
 answers() {
   if command -v curl >/dev/null; then
     timeout 5 curl --silent --insecure --noproxy '*' --output /dev/null "$url/-/healthy"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# TaskProlog of slurmd: names the run of each task, unless the user has. What is printed becomes the task's environment.
-# Without it a run has the name of its script and the job's id.
+# TaskProlog of slurmd: names the run of each task, unless the user already has. slurmd adds the printed lines to the
+# environment of the task. Without this script, a run has the name of its script and the id of the job.
 #
 # slurm.conf: TaskProlog=/etc/slurm/trackside/task-prolog.sh
 if [ -z "$TRACKSIDE_RUN_NAME" ] && [ -n "$SLURM_JOB_NAME" ]; then

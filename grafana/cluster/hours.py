@@ -11,7 +11,7 @@ from typing import Any
 from grafana.board import Row
 from grafana.panels import NONE, PLAIN, Query, bars, lines, link, number
 
-from trackside_daemon.alerts.query import listed
+from trackside_daemon.alerts.rules.query import listed
 
 GPU = listed(("gpu", "uuid"))
 MOMENTS = 60

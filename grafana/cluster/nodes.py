@@ -7,8 +7,8 @@ from grafana.own.daemons import UP
 from grafana.panels import Query, above, below, lines, link, texts
 from grafana.tables import Text, Value, joined
 
-from trackside_daemon.alert_sections import ThresholdsSection
-from trackside_daemon.alerts.builtin.disk import NOT_SHM
+from trackside_daemon.alerts.rules.builtin.disk import NOT_SHM
+from trackside_daemon.alerts.settings import ThresholdsSection
 
 LIMITS = ThresholdsSection()
 CPU = "trackside_host_cpu_seconds_total"

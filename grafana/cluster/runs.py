@@ -8,7 +8,7 @@ from grafana.states import STATE_TEXTS, state
 from grafana.stragglers import straggling
 from grafana.tables import Text, Value, joined
 
-from trackside_daemon.alert_sections import ThresholdsSection
+from trackside_daemon.alerts.settings import ThresholdsSection
 
 DURATION = "trackside_training_step_duration_seconds"
 TOKENS = "sum by (run) (rate(trackside_training_tokens_total{RUN}[$__rate_interval]))"

@@ -6,8 +6,8 @@ from grafana.board import Row
 from grafana.gpu.queries import CHOSEN, GPU, by_gpu, each, growth, rate, total
 from grafana.panels import PLAIN, Query, above, bars, below, lines
 
-from trackside_daemon.alert_sections import ThresholdsSection
-from trackside_daemon.alerts.builtin.gpu import COUNTED, SLOWDOWN
+from trackside_daemon.alerts.rules.builtin.gpu import COUNTED, SLOWDOWN
+from trackside_daemon.alerts.settings import ThresholdsSection
 
 LIMITS = ThresholdsSection()
 JOULES_A_KWH = 3_600_000

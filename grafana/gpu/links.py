@@ -6,9 +6,9 @@ from grafana.board import Row
 from grafana.gpu.queries import CHOSEN, GPU, by_gpu, each, rate
 from grafana.panels import Query, above, below
 
-from trackside_daemon.alert_sections import ThresholdsSection
-from trackside_daemon.alerts.builtin import gpu_use
-from trackside_daemon.alerts.builtin.gpu_errors import CORRECTED, LATELY
+from trackside_daemon.alerts.rules.builtin import gpu_use
+from trackside_daemon.alerts.rules.builtin.gpu_errors import CORRECTED, LATELY
+from trackside_daemon.alerts.settings import ThresholdsSection
 
 LIMITS = ThresholdsSection()
 ALL_LANES = next(rule.threshold for rule in gpu_use.rules(LIMITS) if rule.alert == "PcieDegraded")

@@ -10,9 +10,9 @@ from grafana.gpu.work import IDLE_OR_LITTLE, MEMORY, SIZE, SM, USED, UTILIZATION
 from grafana.panels import NONE, Query, above, link, number, texts
 from grafana.tables import Text, Value, joined
 
-from trackside_daemon.alert_sections import ThresholdsSection
-from trackside_daemon.alerts.builtin.gpu import ACTIVE
-from trackside_daemon.alerts.builtin.gpu_use import IDLE
+from trackside_daemon.alerts.rules.builtin.gpu import ACTIVE
+from trackside_daemon.alerts.rules.builtin.gpu_use import IDLE
+from trackside_daemon.alerts.settings import ThresholdsSection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from grafana.panels import HIGHEST, LOWEST, MEDIAN, MOST_LINES, Query, band, lines, link
 from grafana_foundation_sdk.models import dashboard as models
 
-from trackside_daemon.alerts.query import listed
+from trackside_daemon.alerts.rules.query import listed
 
 if TYPE_CHECKING:
     from grafana_foundation_sdk.builders import timeseries

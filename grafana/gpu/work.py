@@ -6,8 +6,8 @@ from grafana.board import Row
 from grafana.gpu.queries import CHOSEN, GPU, by_gpu, each, total
 from grafana.panels import Level, Query, above, lines
 
-from trackside_daemon.alert_sections import ThresholdsSection
-from trackside_daemon.alerts.builtin.gpu_use import IDLE
+from trackside_daemon.alerts.rules.builtin.gpu_use import IDLE
+from trackside_daemon.alerts.settings import ThresholdsSection
 
 LIMITS = ThresholdsSection()
 UTILIZATION = each("trackside_gpu_utilization_ratio{GPU}")

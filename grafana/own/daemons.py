@@ -6,7 +6,7 @@ from grafana.board import Row
 from grafana.own.collectors import FAILING
 from grafana.panels import Column, Query, above, number, rows, spread, states, texts
 
-from trackside_daemon.alerts.fleet import STARTS
+from trackside_daemon.alerts.rules.fleet import STARTS
 
 UP = "up{HERE} and on (job) last_over_time(trackside_build_info{HERE}[1d])"
 """Of the jobs that had daemons within a day: other targets of the same Prometheus are none of ours."""

@@ -9,7 +9,7 @@ from grafana.panels import Level, Query, above, below, lines, spread
 from grafana.run.joins import GPU_OF_RANK, of_gpu
 from grafana.run.ranks import ITS_GPU
 
-from trackside_daemon.alert_sections import ThresholdsSection
+from trackside_daemon.alerts.settings import ThresholdsSection
 
 LIMITS = ThresholdsSection()
 

@@ -9,7 +9,7 @@ from grafana.run.learning import loss
 from grafana.run.speed import mean
 from grafana.states import SEVERITY_TEXTS, STATE_TEXTS, severity, state
 
-from trackside_daemon.alert_sections import ThresholdsSection
+from trackside_daemon.alerts.settings import ThresholdsSection
 
 ALERTS = "trackside_alert_firing{HERE, run=~`(${run:regex})?`}"
 """Those of the run, and those of machines and GPUs, which have no run."""

@@ -6,7 +6,7 @@ from grafana.board import Row
 from grafana.panels import Query, above, lines, link, spread
 from grafana.run.joins import of_process
 
-from trackside_daemon.alert_sections import ThresholdsSection
+from trackside_daemon.alerts.settings import ThresholdsSection
 
 LIMITS = ThresholdsSection()
 CLIENT = "trackside_training_client"

@@ -8,7 +8,7 @@ from grafana.run.speed import mean
 from grafana.states import STATE_TEXTS, state
 from grafana.stragglers import straggling
 
-from trackside_daemon.alert_sections import AlertsSection
+from trackside_daemon.alerts.settings import AlertsSection
 
 PUSHED = "trackside_training_last_step_timestamp_seconds{RANK}"
 ITS_GPU = link("Its GPU", "trackside-gpus", "run", rank="${__field.labels.rank:percentencode}")

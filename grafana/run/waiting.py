@@ -6,7 +6,7 @@ from grafana.board import Row
 from grafana.panels import Query, above, lines, link, spread
 from grafana.run.speed import percentiles
 
-from trackside_daemon.alert_sections import ThresholdsSection
+from trackside_daemon.alerts.settings import ThresholdsSection
 
 PHASES = "trackside_training_phase_seconds_total"
 FIRST = "trackside_training_first_batch_wait_seconds"

@@ -10,11 +10,11 @@ import pytest
 from alerts.ticking import Machine
 from documents import generator
 
-from trackside_daemon.alert_sections import ThresholdsSection
-from trackside_daemon.alerts import builtin
-from trackside_daemon.alerts.catalogue import catalogue
-from trackside_daemon.alerts.template import check
-from trackside_daemon.alerts.vector import Vector
+from trackside_daemon.alerts.rules import builtin
+from trackside_daemon.alerts.rules.family_catalogue import catalogue
+from trackside_daemon.alerts.rules.template import check
+from trackside_daemon.alerts.rules.vector import Vector
+from trackside_daemon.alerts.settings import ThresholdsSection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

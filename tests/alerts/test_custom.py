@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 from alerts.ticking import FAMILIES, Machine
 
-from trackside_daemon.alerts.custom import RuleError, rules
-from trackside_daemon.config import ConfigError, load
+from trackside_daemon.alerts.rules.custom import RuleError, rules
+from trackside_daemon.config.loading import ConfigError, load
 
 LIVES = ' and on (job, instance, pod, run, rank) (trackside_training_rank_state{state=~"starting|running|stalled"} > 0)'
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trackside_daemon.alerts.rule import Rule
+    from trackside_daemon.alerts.rules.rule import Rule
 
 
 @pytest.fixture(autouse=True)

@@ -10,23 +10,23 @@ import pytest
 from alerts.sinks.told import alert, batch, over, told
 from processes import eventually
 
-from trackside_daemon.alerts import courier, sending
-from trackside_daemon.alerts.delivery import DROPPED, FAILED, LAST_SUCCESS, QUEUED, TRIES, Delivery
-from trackside_daemon.alerts.sinks import grouping
-from trackside_daemon.alerts.sinks.grouping import Grouping
+from trackside_daemon.alerts.delivery import sending, sink_worker
+from trackside_daemon.alerts.delivery.delivery import DROPPED, FAILED, LAST_SUCCESS, QUEUED, TRIES, Delivery
+from trackside_daemon.alerts.sinks import group_outbox
+from trackside_daemon.alerts.sinks.group_outbox import Grouping
 from trackside_daemon.alerts.sinks.sink import Message, SendError
-from trackside_daemon.alerts.sinks.wants import Wants
+from trackside_daemon.alerts.sinks.sink_filter import Wants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.record import AlertNote
+    from trackside_daemon.model.records import AlertNote
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grouping, "WAIT_SECONDS", 0.01)
-    monkeypatch.setattr(courier, "FIRST_SECONDS", 0.01)
+    monkeypatch.setattr(group_outbox, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(sink_worker, "FIRST_SECONDS", 0.01)
 
 
 class Friend:
@@ -187,8 +187,8 @@ def test_after_a_restart_who_was_told_is_not_told_again_and_who_was_not_is(
 def test_the_end_waits_for_what_is_queued_but_not_for_a_sink_that_stands_still(
     started: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trackside_daemon.alerts.delivery.FLUSH_SECONDS", 0.5)
-    monkeypatch.setattr(grouping, "WAIT_SECONDS", 3600.0)
+    monkeypatch.setattr("trackside_daemon.alerts.delivery.delivery.FLUSH_SECONDS", 0.5)
+    monkeypatch.setattr(group_outbox, "WAIT_SECONDS", 3600.0)
     friend, stuck, down = Friend(), Friend("stuck"), Friend("down", SendError("down"))
     stuck.go.clear()
     delivery = started(friend, stuck, down)

@@ -16,13 +16,13 @@ from trackside_daemon.alerts.evidence import gathering
 from trackside_daemon.alerts.evidence.gathering import MOST_BYTES, WAITING, Evidence
 from trackside_daemon.alerts.evidence.sources import Sources
 from trackside_daemon.alerts.evidence.stacks import FRAMES
-from trackside_daemon.collectors.gpu import GpuCollector
-from trackside_daemon.collectors.process import Process
-from trackside_daemon.history.cleaning import as_text
-from trackside_daemon.metric import Batch, Distribution, Metric, Sample
-from trackside_daemon.record import Alert, Event
-from trackside_daemon.sampler import LAST_SUCCESS
-from trackside_daemon.state import State
+from trackside_daemon.collectors.gpu.gpu import GpuCollector
+from trackside_daemon.collectors.process.process import Process
+from trackside_daemon.history.record.sanitize import as_text
+from trackside_daemon.model.metric import Batch, Distribution, Metric, Sample
+from trackside_daemon.model.records import Alert, Event
+from trackside_daemon.model.state import State
+from trackside_daemon.sampling.sampler import LAST_SUCCESS
 from trackside_daemon.training import families as f
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from histories import History
 
-    from trackside_daemon.nvml.handle import Nvml
+    from trackside_daemon.nvml.handle.handle import Nvml
 
 NOW = BEGIN + 1000
 

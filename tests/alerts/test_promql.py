@@ -11,15 +11,15 @@ import yaml
 from alerts.test_builtin import TROUBLE_AT, TROUBLES, healthy
 from alerts.ticking import FAMILIES
 
-from trackside_daemon.alert_sections import RuleSection, ThresholdsSection
-from trackside_daemon.alerts import builtin
-from trackside_daemon.alerts.custom import rules
+from trackside_daemon.alerts.rules import builtin
+from trackside_daemon.alerts.rules.custom import rules
+from trackside_daemon.alerts.settings import RuleSection, ThresholdsSection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from trackside_daemon.alerts.rule import Rule
+    from trackside_daemon.alerts.rules.rule import Rule
 
 PROMTOOL = shutil.which("promtool")
 

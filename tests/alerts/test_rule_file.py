@@ -10,12 +10,12 @@ import pytest
 import yaml
 from processes import DEADLINE, clean_environ, command
 
-from trackside_daemon.alert_sections import AlertsSection, RuleSection, ThresholdsSection
-from trackside_daemon.alerts.custom import RuleError
-from trackside_daemon.alerts.layout import laid_out
-from trackside_daemon.alerts.rule_file import Wanted, groups
-from trackside_daemon.alerts.rule_text import prometheus
-from trackside_daemon.watching import families
+from trackside_daemon.alerts.rules.custom import RuleError
+from trackside_daemon.alerts.rules.promql_format import laid_out
+from trackside_daemon.alerts.rules.rule_file import Wanted, groups
+from trackside_daemon.alerts.rules.rule_text import prometheus
+from trackside_daemon.alerts.settings import AlertsSection, RuleSection, ThresholdsSection
+from trackside_daemon.service.watchers import families
 
 if TYPE_CHECKING:
     from pathlib import Path

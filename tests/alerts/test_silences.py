@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from trackside_daemon.alarm import Alarm
-from trackside_daemon.alerts.book import Book
+from trackside_daemon.alerts.active_alerts import Book
+from trackside_daemon.alerts.disabled import Off
 from trackside_daemon.alerts.families import FIRING, SILENCED
-from trackside_daemon.alerts.off import Off
 from trackside_daemon.alerts.silences import MOST, Silences, TooManyError, fits, silenced_until, with_ends
-from trackside_daemon.record import Alert, Notice, Silence
+from trackside_daemon.model.alarm import Alarm
+from trackside_daemon.model.records import Alert, Notice, Silence
 
 NOW = 1_700_000_000.0
 LABELS = (("key", "loss"), ("rank", "0"), ("run", "net[1]"))

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from alerts.ticking import Machine
 
-from trackside_daemon.collectors.gpu import GpuCollector
-from trackside_daemon.metric import Batch
-from trackside_daemon.nvml.simulated import Start, simulate
+from trackside_daemon.collectors.gpu.gpu import GpuCollector
+from trackside_daemon.model.metric import Batch
+from trackside_daemon.nvml.simulation.simulate import Start, simulate
 
 if TYPE_CHECKING:
-    from trackside_daemon.nvml.handle import Nvml
+    from trackside_daemon.nvml.handle.handle import Nvml
     from trackside_daemon.nvml.reading import Reading
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trackside_daemon.alerts.template import check, fill, prometheus
+from trackside_daemon.alerts.rules.template import check, fill, prometheus
 
 
 def test_numbers_have_forms() -> None:

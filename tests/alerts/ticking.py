@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alert_sections import ThresholdsSection
-from trackside_daemon.alerts import builtin
-from trackside_daemon.alerts.catalogue import catalogue
-from trackside_daemon.alerts.rules import Rules
-from trackside_daemon.metric import Batch, Sample
-from trackside_daemon.state import State
+from trackside_daemon.alerts.rules import builtin
+from trackside_daemon.alerts.rules.evaluation import Rules
+from trackside_daemon.alerts.rules.family_catalogue import catalogue
+from trackside_daemon.alerts.settings import ThresholdsSection
+from trackside_daemon.model.metric import Batch, Sample
+from trackside_daemon.model.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from trackside_daemon.alarm import Alarm
-    from trackside_daemon.alerts.rule import Rule
+    from trackside_daemon.alerts.rules.rule import Rule
+    from trackside_daemon.model.alarm import Alarm
 
 FAMILIES = catalogue()
 EPOCH = 1.7e9

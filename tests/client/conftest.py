@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from client.router import Router
 
-from trackside import default
-from trackside.process import Process
+from trackside import default_run
+from trackside.transport.process import Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ def process(monkeypatch: pytest.MonkeyPatch, spool: Path) -> Iterator[Process]:
         if name.startswith(("TRACKSIDE_", "SLURM_")) and name != "TRACKSIDE_SPOOL":
             monkeypatch.delenv(name)
     fresh = Process()
-    monkeypatch.setattr(default, "_process", fresh)
+    monkeypatch.setattr(default_run, "_process", fresh)
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     yield fresh
     monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0")

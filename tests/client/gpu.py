@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from client.stream import Event, Stream
 
-from trackside.spans import Gpus
+from trackside.pytorch.cuda_timer import Gpus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trackside.session import Session
+from trackside.transport.session import Session
 from trackside.wire import Bye, Clock, Envelope, Identity, Pushes, Skip, decode_body, open_envelope
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from trackside.outbox import Outbox, Pending
+    from trackside.transport.outbox import Outbox, Pending
 
 CLOCK = Clock(wall=10**18, monotonic=10**12)
 

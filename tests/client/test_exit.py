@@ -15,7 +15,7 @@ import pytest
 from client.router import pushed
 from processes import DEADLINE, Daemon, clean_environ, eventually
 
-from trackside.leftover import leftovers
+from trackside.transport.orphaned_spool import leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,8 +7,8 @@ import logging
 import pytest
 from client.messages import CLOCK
 
-from trackside.flops import Flops, flops
-from trackside.tally import Tally
+from trackside.totals.flops import Flops, flops
+from trackside.totals.session_totals import Tally
 
 
 def counted(told: Flops, **values: float) -> float | None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from client.repository import Repository
 
-from trackside import git
-from trackside.git import dirty
+from trackside.environment import git
+from trackside.environment.git import dirty
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from client.repository import Repository
 
-from trackside import identity as identity_module
-from trackside.identity import identify
+from trackside.environment import identity as identity_module
+from trackside.environment.identity import identify
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 import zmq
 
-from trackside import keys
-from trackside.keys import KeyFileError
+from trackside.transport import keys
+from trackside.transport.keys import KeyFileError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from processes import DEADLINE, clean_environ
 
-from trackside.identity import boot_id, identify
+from trackside.environment.identity import boot_id, identify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -379,7 +379,7 @@ def launched(tmp_path: Path) -> Callable[..., list[Told]]:
 
 TELL = """
 import json, os
-from trackside.identity import identify
+from trackside.environment.identity import identify
 
 def tell():
     told = identify()

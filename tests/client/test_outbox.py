@@ -13,18 +13,18 @@ from client.messages import CLOCK, NO_DISK, Daemon, a_session, fill, later, numb
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trackside import outbox as outbox_module
-from trackside import spool as spool_module
-from trackside.leftover import Leftover, heads, leftovers
-from trackside.outbox import PENDING_BYTES, WINDOW
-from trackside.session import Session
-from trackside.spool import Record, _record
+from trackside.transport import outbox as outbox_module
+from trackside.transport import spool as spool_module
+from trackside.transport.orphaned_spool import Leftover, heads, leftovers
+from trackside.transport.outbox import PENDING_BYTES, WINDOW
+from trackside.transport.session import Session
+from trackside.transport.spool import Record, _record
 from trackside.wire import Skip, decode_body
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside.outbox import Outbox, Pending
+    from trackside.transport.outbox import Outbox, Pending
 
 #: What is taken up from the disk is more than memory may hold, and is put back.
 PUT_BACK = [("push", 4), ("drain", 1), *[("push", 4)] * 5]
@@ -219,7 +219,7 @@ def test_what_a_full_disk_does_not_take_waits_in_memory(directory: Path, happens
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(outbox_module, "WINDOW", 3)
-        patch.setattr("trackside.spool.os.write", full)
+        patch.setattr("trackside.transport.spool.os.write", full)
         travel(road, happens)
     assert road.daemon.values == road.pushed
     assert not road.daemon.gaps

@@ -13,13 +13,13 @@ import pytest
 from client.messages import CLOCK, a_session, later
 
 import trackside
-from trackside.phases import LONGEST, PHASES, Mark, Phase, Times, Waits
+from trackside.totals.phases import LONGEST, PHASES, Mark, Phase, Times, Waits
 from trackside.wire import Clock, decode_body
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside.process import Process
+    from trackside.transport.process import Process
 
 SECOND = 1_000_000_000
 
@@ -258,7 +258,7 @@ def test_a_loader_that_fails_raises_as_it_would_alone() -> None:
 
 def test_the_first_wait_has_the_time_in_which_the_loader_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = count(1)
-    monkeypatch.setattr("trackside.phases.monotonic_ns", lambda: next(clock))
+    monkeypatch.setattr("trackside.totals.phases.monotonic_ns", lambda: next(clock))
 
     class Starting(Loader):
         def __iter__(self) -> Iterator[Any]:
@@ -334,7 +334,7 @@ def test_evaluation_is_no_part_of_a_step_and_the_beat_tells_the_phase_that_goes_
 def test_phases_of_other_threads_count_nothing_and_are_warned_about_once(
     nowhere: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trackside.sender.Sender._tell_absent", lambda _: None)
+    monkeypatch.setattr("trackside.transport.sender.Sender._tell_absent", lambda _: None)
     run = trackside.init(endpoint=nowhere)
 
     def save() -> None:

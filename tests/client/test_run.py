@@ -19,13 +19,13 @@ from client.router import Router, kept, pushed, undrained
 from processes import eventually
 
 import trackside
-from trackside.config import CONFIG_BYTES, as_json
+from trackside.environment.config import CONFIG_BYTES, as_json
 from trackside.run import ROWS_WAITING, VALUES_WAITING, WARNINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from trackside.process import Process
+    from trackside.transport.process import Process
 
 NAN = float("nan")
 
@@ -33,7 +33,7 @@ NAN = float("nan")
 @pytest.fixture(autouse=True)
 def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
     """That no daemon is there is no news here."""
-    monkeypatch.setattr("trackside.sender.Sender._tell_absent", lambda _: None)
+    monkeypatch.setattr("trackside.transport.sender.Sender._tell_absent", lambda _: None)
 
 
 class Scalar:
@@ -609,7 +609,7 @@ def test_where_no_thread_can_be_had_training_goes_on_without_a_run(
 
 def hello_of(run: trackside.Run) -> Any:
     """What the run's hello tells."""
-    from trackside.sender import now
+    from trackside.transport.sender import now
     from trackside.wire import decode_body
 
     return decode_body("hello", run._session.hello(now())[2])
@@ -664,7 +664,7 @@ def test_ranks_are_all_or_zero(nowhere: str, monkeypatch: pytest.MonkeyPatch, ca
         trackside.init(ranks="one")  # type: ignore[arg-type]
     monkeypatch.setenv("TRACKSIDE_RANKS", "0,1")
     monkeypatch.setenv("RANK", "1")
-    monkeypatch.setattr("trackside.sender.Sender._tell_absent", lambda _: None)
+    monkeypatch.setattr("trackside.transport.sender.Sender._tell_absent", lambda _: None)
     run = trackside.init(endpoint=nowhere)
     run.push(loss=1.0)
     assert [values for _, values in kept(run)[0]] == [{"loss": 1.0}]

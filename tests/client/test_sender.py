@@ -16,18 +16,19 @@ from client.router import Message, Router, pushed, rows
 from processes import Daemon, eventually
 
 import trackside
-from trackside import about as about_module
-from trackside import columns, discovery, outbox, sender
-from trackside import spool as spool_module
-from trackside.columns import BATCH_ROWS
-from trackside.leftover import leftovers
-from trackside.outbox import WINDOW
+from trackside.environment import process_info as about_module
+from trackside.transport import batch as columns
+from trackside.transport import discovery, outbox, sender
+from trackside.transport import spool as spool_module
+from trackside.transport.batch import BATCH_ROWS
+from trackside.transport.orphaned_spool import leftovers
+from trackside.transport.outbox import WINDOW
 from trackside.wire import Envelope, Nack, Refused, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside.process import Process
+    from trackside.transport.process import Process
 
 SECOND = 1_000_000_000
 
@@ -132,7 +133,7 @@ def test_at_the_end_of_the_process_all_runs_share_one_time_to_flush(
     given: list[float] = []
     monkeypatch.setattr(sender.Sender, "end", lambda *_, timeout, **__: given.append(timeout))
     clock = itertools.chain([100.0, 100.0, 101.5, 102.5], itertools.repeat(200.0))
-    monkeypatch.setattr("trackside.process.monotonic", lambda: next(clock))
+    monkeypatch.setattr("trackside.transport.process.monotonic", lambda: next(clock))
     for _ in range(3):
         trackside.init(endpoint=router.endpoint)
     process.exit()

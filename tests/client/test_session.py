@@ -21,10 +21,10 @@ from client.messages import (
     send,
 )
 
-from trackside.about import about
-from trackside.columns import BATCH_BYTES, BATCH_ROWS, ROW_KEYS
-from trackside.outbox import PENDING_BYTES, WINDOW
-from trackside.session import KEY_BYTES, Session
+from trackside.environment.process_info import about
+from trackside.transport.batch import BATCH_BYTES, BATCH_ROWS, ROW_KEYS
+from trackside.transport.outbox import PENDING_BYTES, WINDOW
+from trackside.transport.session import KEY_BYTES, Session
 from trackside.wire import (
     MESSAGE_BYTES,
     Beat,

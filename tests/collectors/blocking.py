@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from processes import eventually
 
-from trackside_daemon.collectors.remote import DEADLINE
+from trackside_daemon.collectors.host.filesystem.remote import DEADLINE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from workers import Clock
+    from scripted_workers import Clock
 
-    from trackside_daemon.child import Child
-    from trackside_daemon.collectors.filesystem import FilesystemCollector
+    from trackside_daemon.collectors.host.filesystem.filesystem import FilesystemCollector
+    from trackside_daemon.linux.worker_process import Child
 
 ROOM = {"size_bytes": 4096000, "free_bytes": 1638400, "avail_bytes": 1228800, "files": 200, "files_free": 150}
 WELL = {"device_error": 0, "readonly": 0, **ROOM}

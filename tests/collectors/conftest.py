@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from collectors.blocking import BLOCKS, by_mount
 from collectors.mountinfo import Table
-from workers import Clock
+from scripted_workers import Clock
 
-from trackside_daemon.collectors.filesystem import FilesystemCollector
+from trackside_daemon.collectors.host.filesystem.filesystem import FilesystemCollector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

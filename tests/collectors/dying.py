@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 from collectors.trees import member
 from processes import DEADLINE, clean_environ
 
-from trackside_daemon.collectors.below import Whose
-from trackside_daemon.collectors.deaths import CAUSES, Deaths
-from trackside_daemon.collectors.tree import Stat, look
-from trackside_daemon.oom import OomKills
+from trackside_daemon.collectors.process.child_processes import Whose
+from trackside_daemon.collectors.process.process_tree import Stat, look
+from trackside_daemon.collectors.process.worker_deaths import CAUSES, Deaths
+from trackside_daemon.linux.oom import OomKills
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.collectors.room import Use
-    from trackside_daemon.record import Event
+    from trackside_daemon.collectors.process.shm import Use
+    from trackside_daemon.model.records import Event
 
 MIB = 1024**2
 PROC = Path("/proc")

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from endings import memory_cgroup
+from process_endings import memory_cgroup
 from processes import DEADLINE
 
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.cgroup import FIND_SECONDS, HOLD_SECONDS, LIMITS_SECONDS, CgroupCollector
-from trackside_daemon.member import Member
-from trackside_daemon.oom import OomKills
+from trackside_daemon.collectors.cgroup.cgroup import FIND_SECONDS, HOLD_SECONDS, LIMITS_SECONDS, CgroupCollector
+from trackside_daemon.linux.oom import OomKills
+from trackside_daemon.model.rank_process import Member
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trackside_daemon.collectors.cpu import CORE_SECONDS, MODES, CpuCollector
+from trackside_daemon.collectors.host.cpu import CORE_SECONDS, MODES, CpuCollector
 
 if TYPE_CHECKING:
-    from trackside_daemon.metric import Sample
+    from trackside_daemon.model.metric import Sample
 
 PROC = Path(__file__).parent / "fixtures" / "proc"
 MACHINES = Path(__file__).parent / "machines"

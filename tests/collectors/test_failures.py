@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from trackside_daemon.collectors.cgroup import CgroupCollector
-from trackside_daemon.collectors.host import host_collectors
-from trackside_daemon.collectors.process import ProcessCollector
-from trackside_daemon.member import Member
-from trackside_daemon.sampler import SUCCESS, Sampler
-from trackside_daemon.sections import CollectorsSection, PathSection, ThermalSection
+from trackside_daemon.collectors.cgroup.cgroup import CgroupCollector
+from trackside_daemon.collectors.host.host import host_collectors
+from trackside_daemon.collectors.process.process import ProcessCollector
+from trackside_daemon.config.sections import CollectorsSection, PathSection, ThermalSection
+from trackside_daemon.model.rank_process import Member
+from trackside_daemon.sampling.sampler import SUCCESS, Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from trackside_daemon.collectors.base import Collector
-    from trackside_daemon.metric import Sample
+    from trackside_daemon.model.metric import Sample
 
 MACHINES = Path(__file__).parent / "machines"
 WAY_OUT = re.compile(r"; .+|, or .+|--[\w.-]+")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from collectors.mountinfo import Table
-    from workers import Clock
+    from scripted_workers import Clock
 
 
 def test_each_file_system_is_shown_once(table: Table, collect: Any, statvfs: list[str]) -> None:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from trackside_daemon.collectors.ailments import PAGING
 from trackside_daemon.collectors.base import Collector, NothingToCollect, StillBusy
-from trackside_daemon.collectors.chronicle import Chronicle
-from trackside_daemon.collectors.gpu import GpuCollector, patience
-from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlPaused, NvmlUnavailable
+from trackside_daemon.collectors.gpu.gpu import GpuCollector, patience
+from trackside_daemon.collectors.gpu.gpu_diagnosis import PAGING
+from trackside_daemon.collectors.gpu.gpu_event_log import Chronicle
+from trackside_daemon.nvml.handle.handle import Nvml, NvmlAbsent, NvmlPaused, NvmlUnavailable
+from trackside_daemon.nvml.readers.unsupported import WHY
 from trackside_daemon.nvml.reading import GpuReading, Reading
-from trackside_daemon.nvml.refusals import WHY
-from trackside_daemon.nvml.simulated import simulate
+from trackside_daemon.nvml.simulation.simulate import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

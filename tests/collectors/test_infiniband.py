@@ -8,12 +8,12 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from workers import Clock
+from scripted_workers import Clock
 
-from trackside_daemon.collectors import infiniband
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.infiniband import INTERVAL, PATIENCE, InfinibandCollector
-from trackside_daemon.collectors.infiniband_files import FILES
+from trackside_daemon.collectors.host import infiniband
+from trackside_daemon.collectors.host.infiniband import INTERVAL, PATIENCE, InfinibandCollector
+from trackside_daemon.collectors.host.infiniband_files import FILES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

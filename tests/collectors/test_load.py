@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trackside_daemon.collectors.load import LOADS, LoadCollector
+from trackside_daemon.collectors.host.load import LOADS, LoadCollector
 
 PLAIN = Path(__file__).parent / "machines" / "plain" / "proc"
 

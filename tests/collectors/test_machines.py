@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import ROOT
 
-from trackside_daemon.collectors import host
-from trackside_daemon.collectors.adjtimex import Discipline
-from trackside_daemon.collectors.cgroup import CgroupCollector
-from trackside_daemon.collectors.host import host_collectors
-from trackside_daemon.collectors.process import ProcessCollector
-from trackside_daemon.collectors.time import TimeCollector
-from trackside_daemon.exposition import render
-from trackside_daemon.member import Member
-from trackside_daemon.sampler import Sampler
-from trackside_daemon.sections import CollectorsSection, CpuSection, PathSection, ThermalSection
-from trackside_daemon.state import State
+from trackside_daemon.collectors.cgroup.cgroup import CgroupCollector
+from trackside_daemon.collectors.host import host
+from trackside_daemon.collectors.host.adjtimex import Discipline
+from trackside_daemon.collectors.host.host import host_collectors
+from trackside_daemon.collectors.host.time import TimeCollector
+from trackside_daemon.collectors.process.process import ProcessCollector
+from trackside_daemon.config.sections import CollectorsSection, CpuSection, PathSection, ThermalSection
+from trackside_daemon.model.rank_process import Member
+from trackside_daemon.model.state import State
+from trackside_daemon.sampling.sampler import Sampler
+from trackside_daemon.web.exposition import render
 
 if TYPE_CHECKING:
     from collections.abc import Callable

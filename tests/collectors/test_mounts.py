@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 from collectors.mountinfo import Table
-from workers import Clock
+from scripted_workers import Clock
 
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.mount_table import Mount, MountTable, parse
-from trackside_daemon.collectors.mounts import LINKS, READ_AGAIN, READ_AT_MOST, Mounts
+from trackside_daemon.collectors.host.filesystem.mount_table import Mount, MountTable, parse
+from trackside_daemon.collectors.host.filesystem.mounts import LINKS, READ_AGAIN, READ_AT_MOST, Mounts
 
 
 @pytest.fixture

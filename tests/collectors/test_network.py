@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from workers import Clock
+from scripted_workers import Clock
 
-from trackside_daemon.collectors import network
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.files import read
-from trackside_daemon.collectors.network import INTERVAL, NetworkCollector
-from trackside_daemon.sections import NetworkSection
+from trackside_daemon.collectors.host import network
+from trackside_daemon.collectors.host.network import INTERVAL, NetworkCollector
+from trackside_daemon.collectors.kernel_files import read
+from trackside_daemon.config.sections import NetworkSection
 
 if TYPE_CHECKING:
-    from trackside_daemon.metric import Sample
+    from trackside_daemon.model.metric import Sample
 
 EXCLUDE = NetworkSection().exclude
 HEAD = "Inter-|   Receive  |  Transmit\n face |bytes packets errs drop fifo frame compressed multicast|bytes\n"

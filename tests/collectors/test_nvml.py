@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from trackside_daemon.collectors.base import Collector, NothingToCollect
-from trackside_daemon.collectors.gpu import GpuCollector
-from trackside_daemon.collectors.nvml import NvmlCollector, is_part
-from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlDown, NvmlLocked, NvmlPaused, NvmlUnavailable
+from trackside_daemon.collectors.gpu.gpu import GpuCollector
+from trackside_daemon.collectors.gpu.nvml import NvmlCollector, is_part
+from trackside_daemon.nvml.handle.handle import Nvml, NvmlAbsent, NvmlDown, NvmlLocked, NvmlPaused, NvmlUnavailable
 from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from trackside_daemon.collectors import pressure
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.files import read_base
-from trackside_daemon.collectors.pressure import PressureCollector
+from trackside_daemon.collectors.host import pressure
+from trackside_daemon.collectors.host.pressure import PressureCollector
+from trackside_daemon.collectors.kernel_files import read_base
 
 PLAIN = Path(__file__).parent / "machines" / "plain" / "proc"
 LINE = "some avg10=0.00 avg60=0.00 avg300=0.00 total="

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 from collectors.trees import FIRST, Proc, member
 
-from trackside_daemon.collectors import below, own, smaps, tree
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.below import TURN_SECONDS
-from trackside_daemon.collectors.own import LATER_SECONDS
-from trackside_daemon.collectors.process import ProcessCollector
-from trackside_daemon.collectors.roles import WORKER
+from trackside_daemon.collectors.process import child_processes, process_tree, rank_memory, smaps
+from trackside_daemon.collectors.process.child_processes import TURN_SECONDS
+from trackside_daemon.collectors.process.process import ProcessCollector
+from trackside_daemon.collectors.process.rank_memory import LATER_SECONDS
+from trackside_daemon.collectors.process.roles import WORKER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from trackside_daemon.member import Member
+    from trackside_daemon.model.rank_process import Member
 
 PAGE, TICK = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 RANK, OTHER_RANK = FIRST, FIRST + 1
@@ -277,7 +277,7 @@ def test_without_a_training_there_is_nothing_and_no_file_is_read(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.members = ()
-    for module in (tree, own, below):
+    for module in (process_tree, rank_memory, child_processes):
         monkeypatch.setattr(module, "read", pytest.fail)
     assert machine.page() == {}
 
@@ -340,7 +340,7 @@ def test_a_process_may_vanish_while_any_of_its_files_is_read(
 
 def refuse(monkeypatch: pytest.MonkeyPatch, which: Callable[[str], bool], error: type[OSError]) -> None:
     """Reading some files fails from now on."""
-    for module in (tree, own, below):
+    for module in (process_tree, rank_memory, child_processes):
 
         def read(path: str, before: Callable[[str], bytes] = module.read) -> bytes:
             if which(path):

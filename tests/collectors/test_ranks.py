@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from processes import eventually
 
-from trackside_daemon.collectors.ranks import OTHERS, RanksCollector
-from trackside_daemon.collectors.status import GENERATIONS
-from trackside_daemon.member import Member
+from trackside_daemon.collectors.process.ranks import OTHERS, RanksCollector
+from trackside_daemon.collectors.process.status import GENERATIONS
+from trackside_daemon.model.rank_process import Member
 from trackside_daemon.nvml.reading import DOWN, GpuReading
 
 if TYPE_CHECKING:

@@ -12,19 +12,19 @@ from unittest.mock import ANY
 
 import pytest
 from collectors.blocking import BLOCKS, DEAD, WELL, ask_in_vain, by_mount, hang, hanging, idle, is_reaped, waited_for
-from fuse import CannotMount, FuseMount
+from dead_filesystem import CannotMount, FuseMount
 from processes import eventually
-from workers import Clock, Unreapable
+from scripted_workers import Clock, Unreapable
 
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.mounts import READ_AGAIN, READ_AT_MOST
-from trackside_daemon.collectors.remote import DEADLINE
-from trackside_daemon.collectors.remote_children import RETRY
+from trackside_daemon.collectors.host.filesystem.mounts import READ_AGAIN, READ_AT_MOST
+from trackside_daemon.collectors.host.filesystem.remote import DEADLINE
+from trackside_daemon.collectors.host.filesystem.remote_children import RETRY
 
 if TYPE_CHECKING:
     from collectors.mountinfo import Table
 
-    from trackside_daemon.collectors.filesystem import FilesystemCollector
+    from trackside_daemon.collectors.host.filesystem.filesystem import FilesystemCollector
 
 
 def test_no_child_is_started_for_local_file_systems(
@@ -285,7 +285,7 @@ def test_a_mount_that_has_the_id_of_a_dead_one_is_asked_at_once(
 def test_a_change_of_the_mounts_ends_a_long_pause(
     table: Table, far: FilesystemCollector, clock: Clock, fifos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trackside_daemon.child.KILL_GRACE", 3600.0)  # a busy machine may reap late
+    monkeypatch.setattr("trackside_daemon.linux.worker_process.KILL_GRACE", 3600.0)  # a busy machine may reap late
     first = hang(far, clock, fifos / "nfs")
     eventually(lambda: is_reaped(first) and by_mount(far) and not hanging(far))  # or it would be taken for the next
     clock.now += RETRY

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trackside_daemon.collectors.status import Processes, Status
+from trackside_daemon.collectors.process.status import Processes, Status
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trackside_daemon.collectors import thermal
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.files import read
-from trackside_daemon.collectors.thermal import ENERGY, LOOK_EVERY, TEMPERATURE, ThermalCollector
+from trackside_daemon.collectors.host import thermal
+from trackside_daemon.collectors.host.thermal import ENERGY, LOOK_EVERY, TEMPERATURE, ThermalCollector
+from trackside_daemon.collectors.kernel_files import read
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trackside_daemon.collectors.vmstat import FIELDS, VmstatCollector
+from trackside_daemon.collectors.host.vmstat import FIELDS, VmstatCollector
 
 PLAIN = Path(__file__).parent / "machines" / "plain" / "proc"
 

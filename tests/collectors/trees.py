@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.member import Member
+from trackside_daemon.model.rank_process import Member
 
 if TYPE_CHECKING:
     from pathlib import Path

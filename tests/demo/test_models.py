@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trackside_daemon.demo import model_numpy, text, train
+from trackside_daemon.demo import model_numpy, train, training_text
 
 if TYPE_CHECKING:
     import numpy as np
 
-CORPUS = text.load()
+CORPUS = training_text.load()
 BACKENDS = pytest.mark.parametrize("backend", ["numpy", "torch"])
 STEPS = 60
 
@@ -26,7 +26,7 @@ def built(backend: str, *, seed: int = 0) -> train.Model:
 
 def pieces(model: train.Model, random: Random) -> list[bytes]:
     """A batch of the text to learn."""
-    return text.windows(CORPUS.train, count=model.batch, length=model.context + 1, random=random)
+    return training_text.windows(CORPUS.train, count=model.batch, length=model.context + 1, random=random)
 
 
 def trained(model: train.Model, *, steps: int, learning_rate: float = 3e-3) -> list[tuple[float, float]]:
@@ -45,7 +45,7 @@ def test_an_untrained_model_is_about_as_good_as_a_guess(backend: str) -> None:
 def test_the_loss_falls_on_the_real_text(backend: str) -> None:
     model = built(backend)
     losses = [loss for loss, _ in trained(model, steps=STEPS)]
-    held_out = text.windows(CORPUS.validation, count=128, length=model.context + 1, random=Random(2))
+    held_out = training_text.windows(CORPUS.validation, count=128, length=model.context + 1, random=Random(2))
     assert losses[0] > 4.0
     assert sum(losses[-5:]) / 5 < 2.9
     assert model.loss(held_out) < 2.9
@@ -81,7 +81,7 @@ def test_the_numpy_gradients_are_finite_differences(name: str) -> None:
     np = pytest.importorskip("numpy")
     parameters = model_numpy.initial(11, 0, context=4)
     parameters = {key: parameter.astype(np.float64) for key, parameter in parameters.items()}
-    windows = text.windows(bytes(range(11)), count=6, length=5, random=Random(0))
+    windows = training_text.windows(bytes(range(11)), count=6, length=5, random=Random(0))
     _, gradients = model_numpy.loss_and_gradients(parameters, windows)
     parameter, gradient = parameters[name].reshape(-1), gradients[name].reshape(-1)
     for index in np.random.default_rng(0).choice(parameter.size, size=min(40, parameter.size), replace=False):

@@ -16,15 +16,15 @@ import pytest
 from processes import eventually
 
 import trackside
-from trackside_daemon.demo import simulated, text, train, troubles
+from trackside_daemon.demo import simulated, train, training_text, troubles
 from trackside_daemon.demo.barrier import Barrier
 from trackside_daemon.demo.gpu_simulated import Gpu
+from trackside_daemon.demo.messages import report, summary
 from trackside_daemon.demo.model_simulated import Model, accuracy, utilization
-from trackside_daemon.demo.stop import Stop
-from trackside_daemon.demo.wanted import Wanted, WantedError
-from trackside_daemon.demo.words import report, summary
+from trackside_daemon.demo.options import Wanted, WantedError
+from trackside_daemon.demo.stop_signal import Stop
 from trackside_daemon.demo.workers import Workers
-from trackside_daemon.nvml.simulated import simulate
+from trackside_daemon.nvml.simulation.simulate import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from trackside.run import Run
     from trackside.wire import Device
 
-CORPUS = text.load()
+CORPUS = training_text.load()
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
 
 
 def pieces(model: Model) -> list[bytes]:
-    return text.windows(CORPUS.train, count=model.batch, length=model.context + 1, random=model.random)
+    return training_text.windows(CORPUS.train, count=model.batch, length=model.context + 1, random=model.random)
 
 
 def losses(model: Model, steps: int, rate: float = train.PEAK_LEARNING_RATE) -> list[float]:

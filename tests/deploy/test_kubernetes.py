@@ -18,7 +18,7 @@ from documents import generator
 from processes import ROOT
 
 from trackside_daemon import __version__
-from trackside_daemon.config import CLIENT_VARIABLES, variables
+from trackside_daemon.config.loading import CLIENT_VARIABLES, variables
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,10 +13,11 @@ import yaml
 from documents import documented, generator
 from processes import ROOT, clean_environ, command
 
-from trackside_daemon.alert_sections import ThresholdsSection
-from trackside_daemon.alerts import builtin, leaks
-from trackside_daemon.alerts.detected import DETECTED, RULED
-from trackside_daemon.detectors import rank, runs
+from trackside_daemon.alerts import process_leaks
+from trackside_daemon.alerts.descriptions import DETECTED, RULED
+from trackside_daemon.alerts.rules import builtin
+from trackside_daemon.alerts.settings import ThresholdsSection
+from trackside_daemon.detectors import rank_detectors, run_watch
 
 PLACE = ROOT / "deploy" / "prometheus"
 FILE = PLACE / "trackside.rules.yml"
@@ -117,7 +118,7 @@ def test_rules_have_only_what_prometheus_2_42_knows() -> None:
 
 
 def test_every_alert_that_the_code_can_say_has_words() -> None:
-    found = {*rank.ALERTS, *runs.ALERTS, leaks.HOST, leaks.GPU}
+    found = {*rank_detectors.ALERTS, *run_watch.ALERTS, process_leaks.HOST, process_leaks.GPU}
     assert found == set(DETECTED) - {"TestAlert"}
     assert {rule.alert for rule in builtin.rules(ThresholdsSection())} == set(RULED)
     assert {rule["alert"] for rule in ALERTS} > {f"Trackside{name}" for name in {*DETECTED, *RULED}}

@@ -80,7 +80,7 @@ def test_user_group_and_spool_are_made(tmp_path: Path) -> None:
 
 
 def test_group_directory_and_state_are_those_that_clients_look_for() -> None:
-    from trackside import discovery, place
+    from trackside.transport import discovery, paths
     from trackside_daemon.ingest import endpoint
 
     text = UNIT.read_text()
@@ -88,7 +88,7 @@ def test_group_directory_and_state_are_those_that_clients_look_for() -> None:
         f"User={endpoint.GROUP}",
         f"Group={endpoint.GROUP}",
         f"RuntimeDirectory={discovery.SYSTEM_DIRECTORY.relative_to('/run')}",
-        f"StateDirectory={place.SYSTEM_DIRECTORY.relative_to('/var/lib')}",
+        f"StateDirectory={paths.SYSTEM_DIRECTORY.relative_to('/var/lib')}",
     ):
         assert f"\n{line}\n" in text
 

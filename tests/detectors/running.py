@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, Totals
-from trackside_daemon.detectors.runs import RunWatch
-from trackside_daemon.metric import Batch, Distribution, Sample
-from trackside_daemon.record import USER_ALERT, Event, Opened, Taken
+from trackside_daemon.detectors.run_watch import RunWatch
+from trackside_daemon.model.metric import Batch, Distribution, Sample
+from trackside_daemon.model.records import USER_ALERT, Event, Opened, Taken
 from trackside_daemon.training import families as f
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trackside_daemon.alarm import Alarm
+    from trackside_daemon.model.alarm import Alarm
 
 BEGAN = 1_700_000_000.0
 ID = "abc:1.5"

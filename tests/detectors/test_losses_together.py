@@ -16,7 +16,7 @@ from trackside_daemon.detectors.loss_plateau import LossPlateau
 from trackside_daemon.detectors.loss_restart import LossRestart
 from trackside_daemon.detectors.loss_spike import LossSpike
 from trackside_daemon.detectors.nonfinite import NonFinite
-from trackside_daemon.detectors.rank import RankDetectors
+from trackside_daemon.detectors.rank_detectors import RankDetectors
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ import random
 from functools import partial
 
 import pytest
-from fed import alarms, feed, same_in_parts_and_beforehand
+from detector_feed import alarms, feed, same_in_parts_and_beforehand
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

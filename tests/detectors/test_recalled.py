@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from detectors.losses import falling
 from detectors.running import BEGAN, ID, Running
-from detectors.test_watch import block, opened, taken, told
+from detectors.test_rank_feed import block, opened, taken, told
 
 from trackside.wire import Identity
 from trackside_daemon.detectors.base import Column
-from trackside_daemon.detectors.past import Past
-from trackside_daemon.detectors.runs import RunWatch
-from trackside_daemon.detectors.watch import Watch
-from trackside_daemon.record import Alert
+from trackside_daemon.detectors.rank_feed import Watch
+from trackside_daemon.detectors.recalled_samples import Past
+from trackside_daemon.detectors.run_watch import RunWatch
+from trackside_daemon.model.records import Alert
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,15 +9,15 @@ import pytest
 from detectors.losses import falling
 from detectors.running import Running
 
-from trackside_daemon.alert_sections import ThresholdsSection
-from trackside_daemon.detectors import checkpoints, data_loader, jumps, straggler
+from trackside_daemon.alerts.settings import ThresholdsSection
+from trackside_daemon.detectors import checkpoints, data_loader, outlier, straggler
 from trackside_daemon.detectors.gradient import Gradient
 from trackside_daemon.detectors.learning_rate import LearningRate
 from trackside_daemon.detectors.loss_diverging import LossDiverging
 from trackside_daemon.detectors.loss_plateau import LossPlateau
 from trackside_daemon.detectors.loss_spike import LossSpike
 from trackside_daemon.detectors.memory_leak import MemoryLeak
-from trackside_daemon.detectors.replaying import Replay, Row
+from trackside_daemon.detectors.replay import Replay, Row
 from trackside_daemon.detectors.slow_step import SlowStep
 from trackside_daemon.detectors.throughput import Throughput
 
@@ -50,8 +50,8 @@ def test_the_defaults_are_the_detectors_own(detector: type[Any], arguments: dict
 
 
 def test_a_loss_s_law_is_as_it_was() -> None:
-    plain = jumps.Jumps()
-    assert (plain._law, plain._crossing, plain._great) == (jumps.LAW, jumps.CROSSING, jumps.GREAT)
+    plain = outlier.Jumps()
+    assert (plain._law, plain._crossing, plain._great) == (outlier.LAW, outlier.CROSSING, outlier.GREAT)
 
 
 def alerts(key: str, values: list[float], **thresholds: float) -> set[str]:

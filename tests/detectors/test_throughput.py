@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from fed import alarms, feed, same_in_parts_and_beforehand
+from detector_feed import alarms, feed, same_in_parts_and_beforehand
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -46,10 +46,10 @@ class Needs(NamedTuple):
 
 Proof = Runs | Serves | Elsewhere | Needs
 
-RUN_COMMANDS = "tests/test_cli_runs.py"
+RUN_COMMANDS = "tests/cli/test_runs.py"
 SILENCES = "tests/end_to_end/test_silences.py"
 RUN = "tests/end_to_end/test_run_command.py"
-README = "tests/test_docs.py::test_the_alert_in_the_readme_is_what_such_a_training_makes"
+README = "tests/documentation/test_pages.py::test_the_alert_in_the_readme_is_what_such_a_training_makes"
 WHEEL = "tests/end_to_end/test_packaging.py"
 SYSTEMD = "tests/deploy/test_systemd.py"
 DEMO = "tests/end_to_end/test_demo.py::test_its_flag_says_how_many_gpus_there_are_to_be_ill"
@@ -57,7 +57,7 @@ WEB = "tests/web/test_web_docs.py"
 KUSTOMIZE = "tests/deploy/test_kubernetes.py::test_our_reading_of_a_kustomization_is_kubectl_s"
 RULE_TESTS = "tests/deploy/test_rules.py::test_every_rule_fires_when_it_should_and_not_when_it_should_not"
 TORCHRUN = "tests/end_to_end/test_torchrun.py::test_what_torchrun_restarts_after_a_rank_was_killed_is_the_same_run"
-MAKE = "tests/test_docs.py::test_every_make_target_in_the_readme_exists"
+MAKE = "tests/documentation/test_pages.py::test_every_make_target_in_the_readme_exists"
 
 PROOFS: list[tuple[str, Proof]] = [
     (r"sudo ", Needs("root|a cluster")),
@@ -76,7 +76,7 @@ PROOFS: list[tuple[str, Proof]] = [
         Needs("a cluster"),
     ),
     (r".*bcrypt|trackside \w+ --web\.", Elsewhere(WEB)),
-    (r"trackside dashboards ", Elsewhere("tests/test_cli_dashboards.py")),
+    (r"trackside dashboards ", Elsewhere("tests/cli/test_dashboards.py")),
     (r"(COLUMNS=100 |watch --interval 5 )?trackside top\b", Elsewhere("tests/end_to_end/test_top.py")),
     (r"trackside daemon --push\.group=", Elsewhere("tests/end_to_end/test_two_users.py")),
     (r"trackside daemon .*--web\.config\.file=", Elsewhere(WEB)),
@@ -92,7 +92,7 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"curl .*-/reload$|curl (-s )?http://127.0.0.1:21790/metrics", Runs()),
     (r"curl -H .*/(stacks$|series\?|processes$)", Runs(r'^\{(?!"error")')),
     (r"trackside (keys|rules|replay|runs|show|compare|export|import|silence) ?", Runs()),
-    (r"/opt/trackside/bin/trackside doctor$", Elsewhere("tests/test_doctor.py")),
+    (r"/opt/trackside/bin/trackside doctor$", Elsewhere("tests/cli/test_doctor.py")),
     (r"promtool test rules \*\.test\.yml$", Elsewhere(RULE_TESTS)),
     (r"(promtool (check|test)|mkdir -p|cp) ", Runs()),
     (r"(victoria-metrics|vmagent|vmalert) .*-dryRun$", Runs()),

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from end_to_end.prometheus import Prometheus
+from in_process_daemon import Whole
 from processes import DEADLINE, ROOT, clean_environ
-from whole import Whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

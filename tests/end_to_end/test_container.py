@@ -16,7 +16,7 @@ import pytest
 from deploy.pod import possible
 from end_to_end import dockerfile
 from processes import DEADLINE, clean_environ, eventually
-from users import launcher
+from unprivileged_users import launcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from fuse import BLOCK, BLOCKS, CannotMount, FuseMount, mount_overlay
+from dead_filesystem import BLOCK, BLOCKS, CannotMount, FuseMount, mount_overlay
 from processes import eventually
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from end_to_end.conftest import finish
 from end_to_end.test_history import PATIENT, QUIET, about, counted, kept
 from processes import DEADLINE, eventually
 
-from trackside.spool import Reader
+from trackside.transport.spool import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -227,7 +227,7 @@ def test_past_its_bound_a_spool_loses_the_oldest_and_the_count_says_exactly_how_
 ) -> None:
     absent = start_daemon(*QUIET)
     assert absent.stop() == 0
-    small = "import trackside.spool as s; s.SPOOL_BYTES, s.SEGMENT_BYTES = 1_000_000, 100_000\n"
+    small = "import trackside.transport.spool as s; s.SPOOL_BYTES, s.SEGMENT_BYTES = 1_000_000, 100_000\n"
     training = start_training(absent, "-c", small + BURSTS, "60000", **PATIENT)
     assert training.stdout is not None
     dropped = float(training.stdout.readline().split()[1])

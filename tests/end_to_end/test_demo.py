@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from authorities import hashed
+from certificate_authorities import hashed
 from processes import DEADLINE, clean_environ, command, eventually
 
-from trackside_daemon.collectors.ranks import RANK_INFO
+from trackside_daemon.collectors.process.ranks import RANK_INFO
 from trackside_daemon.demo import troubles
 from trackside_daemon.detectors.straggler import RATIO
-from trackside_daemon.metric import Metric
+from trackside_daemon.model.metric import Metric
 from trackside_daemon.training import families
 
 if TYPE_CHECKING:

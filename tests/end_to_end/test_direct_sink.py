@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from end_to_end.inbox import Inbox
-from end_to_end.wide import nans, ranks
+from end_to_end.many_ranks import nans, ranks
 from processes import Daemon, eventually
 
 import trackside

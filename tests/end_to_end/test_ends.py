@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from endings import ENDS, memory_cgroup, script
+from process_endings import ENDS, memory_cgroup, script
 from processes import DEADLINE, Daemon, eventually
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 import pytest
 from documents import documented
-from pages import Page, promtool
+from metrics_page import Page, promtool
 from processes import ROOT, eventually
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -31,40 +31,40 @@ from trackside.wire import (
     Waits,
     encode,
 )
-from trackside_daemon.about import BUILD_INFO, RELOADED, RELOADED_AT
-from trackside_daemon.alerts.book import Book
-from trackside_daemon.alerts.delivery import DROPPED, FAILED, LAST_SUCCESS, QUEUED, TRIES
+from trackside_daemon.alerts.active_alerts import Book
+from trackside_daemon.alerts.delivery.delivery import DROPPED, FAILED, LAST_SUCCESS, QUEUED, TRIES
 from trackside_daemon.alerts.silences import Silences
-from trackside_daemon.collectors.cpu import CpuCollector
-from trackside_daemon.collectors.gpu import GpuCollector
-from trackside_daemon.collectors.memory import MemoryCollector
-from trackside_daemon.collectors.nvml import NvmlCollector
-from trackside_daemon.collectors.ranks import RanksCollector
+from trackside_daemon.collectors.gpu.gpu import GpuCollector
+from trackside_daemon.collectors.gpu.nvml import NvmlCollector
+from trackside_daemon.collectors.host.cpu import CpuCollector
+from trackside_daemon.collectors.host.memory import MemoryCollector
+from trackside_daemon.collectors.process.ranks import RanksCollector
+from trackside_daemon.detectors.rank_feed import Watch
 from trackside_daemon.detectors.straggler import RATIO
-from trackside_daemon.detectors.watch import Watch
-from trackside_daemon.exposition import render
-from trackside_daemon.history.writer import EXCESS, SIZE
-from trackside_daemon.history.writer import SAMPLES as STORED
+from trackside_daemon.history.record.writer import EXCESS, SIZE
+from trackside_daemon.history.record.writer import SAMPLES as STORED
 from trackside_daemon.ingest.sessions import Sessions
-from trackside_daemon.member import Member
-from trackside_daemon.metric import Batch, Sample
+from trackside_daemon.model.metric import Batch, Sample
+from trackside_daemon.model.rank_process import Member
+from trackside_daemon.model.records import Silence
+from trackside_daemon.model.state import State
 from trackside_daemon.nvml.families import FAMILIES
 from trackside_daemon.nvml.reading import GpuReading, Reading
-from trackside_daemon.pipeline import FAILURES, STAGES
-from trackside_daemon.record import Silence
-from trackside_daemon.sampler import Sampler
-from trackside_daemon.state import State
-from trackside_daemon.training.bounds import Limits
+from trackside_daemon.pipeline.pipeline import FAILURES, STAGES
+from trackside_daemon.sampling.sampler import Sampler
+from trackside_daemon.service.build_info import BUILD_INFO, RELOADED, RELOADED_AT
+from trackside_daemon.training.limits import Limits
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.runs import Runs
+from trackside_daemon.web.exposition import render
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from processes import Daemon
 
-    from trackside_daemon.nvml.handle import Nvml
+    from trackside_daemon.nvml.handle.handle import Nvml
 
 GOLDEN = ROOT / "tests" / "golden"
 PROC = ROOT / "tests" / "collectors" / "fixtures" / "proc"

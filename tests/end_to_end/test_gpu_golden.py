@@ -9,20 +9,20 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
+from metrics_page import Page, promtool
 from nvml.fake.library import BOARDS, Scenario
-from pages import Page, promtool
 from processes import ROOT, eventually
 
-from trackside_daemon.collectors.gpu import GpuCollector
-from trackside_daemon.exposition import render
-from trackside_daemon.metric import Batch
-from trackside_daemon.nvml.handle import Nvml
-from trackside_daemon.state import State
+from trackside_daemon.collectors.gpu.gpu import GpuCollector
+from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.state import State
+from trackside_daemon.nvml.handle.handle import Nvml
+from trackside_daemon.web.exposition import render
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.metric import Sample
+    from trackside_daemon.model.metric import Sample
 
 GOLDEN = ROOT / "tests" / "golden" / "gpu"
 NAMES = sorted(path.stem for path in BOARDS.glob("*.txt"))

@@ -7,9 +7,9 @@ import random
 from typing import TYPE_CHECKING
 
 from alerts.test_builtin import healthy
+from in_process_daemon import Whole, told
 from msgspec.structs import replace
-from speech import Speaker, clock
-from whole import Whole, told
+from wire_messages import Speaker, clock
 
 from trackside.wire import Beat, Happening
 

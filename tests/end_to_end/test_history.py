@@ -14,8 +14,8 @@ import pytest
 from end_to_end.conftest import finish
 from processes import DEADLINE, eventually
 
-from trackside_daemon.history import reader, series
 from trackside_daemon.history.database import Database
+from trackside_daemon.history.read import reader, series
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,11 +15,17 @@ from documents import generator
 from end_to_end.node_exporter import EVERYTHING, Family, NodeExporter, families
 from processes import ROOT, eventually
 
-from trackside_daemon.collectors.host import host_collectors
-from trackside_daemon.exposition import render
-from trackside_daemon.sampler import DURATION, LAST_SUCCESS, SUCCESS, Sampler
-from trackside_daemon.sections import CollectorsSection, CpuSection, FilesystemSection, PathSection, ThermalSection
-from trackside_daemon.state import State
+from trackside_daemon.collectors.host.host import host_collectors
+from trackside_daemon.config.sections import (
+    CollectorsSection,
+    CpuSection,
+    FilesystemSection,
+    PathSection,
+    ThermalSection,
+)
+from trackside_daemon.model.state import State
+from trackside_daemon.sampling.sampler import DURATION, LAST_SUCCESS, SUCCESS, Sampler
+from trackside_daemon.web.exposition import render
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

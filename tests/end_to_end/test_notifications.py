@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
-from end_to_end.road import Road
-from end_to_end.wide import nans, ranks
+from end_to_end.alert_chain import Road
+from end_to_end.many_ranks import nans, ranks
 from processes import Daemon, eventually
 
 import trackside

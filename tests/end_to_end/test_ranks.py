@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import ROOT, Daemon, eventually
 
-from trackside_daemon.nvml.readers.pids import PROC, sees_host
+from trackside_daemon.nvml.readers.host_pids import PROC, sees_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

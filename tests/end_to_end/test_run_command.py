@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from processes import DEADLINE, clean_environ, command, eventually
 
-from trackside_daemon.commands import run_daemon
-from trackside_daemon.config import load
-from trackside_daemon.web.address import AddressError
+from trackside_daemon.cli.commands import run_daemon
+from trackside_daemon.config.loading import load
+from trackside_daemon.web.http.address import AddressError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -73,8 +73,8 @@ time.sleep(60)  # until torchrun ends it
 """
 
 FAILING = """
-from trackside_daemon.commands import run, run_daemon
-from trackside_daemon.config import load
+from trackside_daemon.cli.commands import run, run_daemon
+from trackside_daemon.config.loading import load
 def fails(*_):
     raise KeyError("odd")
 starts, run_daemon.Place.start = run_daemon.Place.start, fails

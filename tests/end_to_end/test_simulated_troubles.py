@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from alerts.test_builtin import TROUBLE_AT, TROUBLES, healthy
 from end_to_end.test_troubles import OF_TIME
+from in_process_daemon import Whole, told
 from msgspec.structs import replace
-from speech import Speaker, clock
-from whole import Whole, told
+from wire_messages import Speaker, clock
 
 from trackside.wire import Happening
 

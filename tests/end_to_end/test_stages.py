@@ -10,7 +10,7 @@ from client.gpu import Gpu
 from processes import eventually
 
 import trackside
-from trackside.stages import Stages
+from trackside.pytorch.step_stages import Stages
 
 if TYPE_CHECKING:
     from processes import Daemon

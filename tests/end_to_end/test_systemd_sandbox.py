@@ -20,7 +20,7 @@ import pytest
 from deploy.pod import possible
 from processes import DEADLINE, ROOT, command, eventually
 from service_manager import Manager, Service
-from users import launcher
+from unprivileged_users import launcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from authorities import PAST, Authority, hashed
+from certificate_authorities import PAST, Authority, hashed
 from end_to_end.prometheus import Prometheus
 from processes import DEADLINE, clean_environ, command, eventually
 

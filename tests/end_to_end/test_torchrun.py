@@ -100,7 +100,7 @@ def test_what_torchrun_restarts_after_a_rank_was_killed_is_the_same_run(
     daemon: Daemon, torchrun: Callable[..., Process], tmp_path: Path
 ) -> None:
     flags = ("--steps=120", f"--checkpoint={tmp_path / 'last.pt'}")
-    launcher = ("--max-restarts=1", "--monitor-interval=0.1", "tests/end_to_end/held.py")
+    launcher = ("--max-restarts=1", "--monitor-interval=0.1", "tests/end_to_end/killable_script.py")
     training = torchrun(daemon, 2, launcher, *flags)
     run = eventually(lambda: daemon.api("runs").json()["runs"], LONG)[0]["id"]
     eventually(lambda: daemon.api(f"runs/{run}").is_success)  # it is on the page a moment before it is kept

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from processes import DEADLINE, ROOT, Daemon, clean_environ, eventually
 
-from trackside_daemon.alert_sections import AlertsSection
-from trackside_daemon.alerts.leaks import LOOK
-from trackside_daemon.detectors.rank import ALERTS as OF_RANKS
-from trackside_daemon.detectors.runs import ALERTS as OF_RUNS
-from trackside_daemon.watching import rules
+from trackside_daemon.alerts.process_leaks import LOOK
+from trackside_daemon.alerts.settings import AlertsSection
+from trackside_daemon.detectors.rank_detectors import ALERTS as OF_RANKS
+from trackside_daemon.detectors.run_watch import ALERTS as OF_RUNS
+from trackside_daemon.service.watchers import rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,8 +158,8 @@ class Stage:
         self.well = Daemon(made(place / "well"), GPU_FLAGS[0], environ=SETTINGS)
         self.short = Daemon(made(place / "short"), *machine(place / "files", available=400_000), environ=FULL)
         self.roomy = Daemon(made(place / "roomy"), *machine(place / "same"))
-        self.values = [start(self.ill, "ailing.py", *which) for which in BOTH]
-        self.quiet = [start(self.well, "ailing.py", "quiet", *which) for which in BOTH]
+        self.values = [start(self.ill, "failing_runs.py", *which) for which in BOTH]
+        self.quiet = [start(self.well, "failing_runs.py", "quiet", *which) for which in BOTH]
         self.ranks = self._pair(self.ill, place / "store", "pair")
         self.calm = self._pair(self.well, place / "calm", "pair")
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from processes import DEADLINE, ROOT, Daemon, clean_environ, eventually
-from users import launcher
+from unprivileged_users import launcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ print("trained on")
 @pytest.fixture(scope="module", autouse=True)
 def everybody_can_run_this() -> None:
     """The stage is set, or it is said what is missing."""
-    code = "import trackside.run, trackside_daemon.cli, sys, os; print(os.getuid(), os.getgroups())"
+    code = "import trackside.run, trackside_daemon.cli.main, sys, os; print(os.getuid(), os.getgroups())"
     tried = subprocess.run(
         [*launcher(TRAINER, SHARED), sys.executable, "-c", code],
         env=clean_environ(),

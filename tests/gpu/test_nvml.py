@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 import torch
 
-from trackside_daemon.nvml.handle import Nvml
+from trackside_daemon.nvml.handle.handle import Nvml
 from trackside_daemon.nvml.reading import Order
 
 if TYPE_CHECKING:

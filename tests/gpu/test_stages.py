@@ -8,7 +8,7 @@ import pytest
 import torch
 from client.router import kept
 
-from trackside.stages import Stages
+from trackside.pytorch.step_stages import Stages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from grafana.boards import committed, queries
 from grafana.layout import lost, misplaced, mistimed, nameless, twice, unheeded, unused
 from grafana.samples import GOOD, HERE, sample
 
-from trackside_daemon.record import ENDS
+from trackside_daemon.model.records import ENDS
 from trackside_daemon.training.families import STATES
 
 if TYPE_CHECKING:

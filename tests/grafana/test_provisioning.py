@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from processes import ROOT
 
-from trackside_daemon.commands.dashboards import ASKED_AT, PROVIDER, READ_AT, SOURCE, files
+from trackside_daemon.cli.commands.dashboards import ASKED_AT, PROVIDER, READ_AT, SOURCE, files
 
 GRAFANA = ROOT / "grafana"
 

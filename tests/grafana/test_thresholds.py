@@ -11,7 +11,7 @@ from grafana.promql import parsed
 from grafana.samples import panel, sample
 from grafana.thresholds import DEFAULTS, DETECTED, bounds, is_step, like, met, same, shape, strange
 
-from trackside_daemon.alerts import builtin
+from trackside_daemon.alerts.rules import builtin
 
 BOARDS = committed()
 

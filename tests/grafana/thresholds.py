@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from grafana.boards import panels
 from grafana.promql import SETS, kind, matchers, parsed, selectors
 
-from trackside_daemon.alert_sections import ThresholdsSection
-from trackside_daemon.alerts import builtin
+from trackside_daemon.alerts.rules import builtin
+from trackside_daemon.alerts.settings import ThresholdsSection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, Totals
-from trackside_daemon.history import charts, codec, schema, series
+from trackside_daemon.history import codec, schema
 from trackside_daemon.history.database import Database
-from trackside_daemon.history.packing import Packing, decode_axis
-from trackside_daemon.history.store import Store
-from trackside_daemon.record import Opened, Standing, Taken
+from trackside_daemon.history.read import charts, series
+from trackside_daemon.history.record.packing import Packing, decode_axis
+from trackside_daemon.history.record.store import Store
+from trackside_daemon.model.records import Opened, Standing, Taken
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from trackside_daemon.history.charts import Chart
-    from trackside_daemon.history.series import By
+    from trackside_daemon.history.read.charts import Chart
+    from trackside_daemon.history.read.series import By
 
 WALL = 1_700_000_000
 """When the tests' time begins, in Unix seconds."""

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 from history.builders import Bench, block, check_tables, read, session_id
 
-from trackside_daemon.history import charts, reader, schema, series
+from trackside_daemon.history import schema
 from trackside_daemon.history.database import FILE, Database, is_damage
-from trackside_daemon.history.place import HistoryError
-from trackside_daemon.history.store import Store
+from trackside_daemon.history.directory import HistoryError
+from trackside_daemon.history.read import charts, reader, series
+from trackside_daemon.history.record.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable

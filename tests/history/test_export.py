@@ -14,9 +14,9 @@ from history.builders import Bench, block, session_id
 
 from trackside_daemon.history import rows
 from trackside_daemon.history.files.export import FORMS, Form, Part, count, export
-from trackside_daemon.history.reader import UnknownRunError
-from trackside_daemon.history.series import Window
-from trackside_daemon.record import Alert, Event
+from trackside_daemon.history.read.reader import UnknownRunError
+from trackside_daemon.history.read.series import Window
+from trackside_daemon.model.records import Alert, Event
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from processes import ROOT
 
-from trackside_daemon.history import reader
-from trackside_daemon.history.changing import delete, pin
 from trackside_daemon.history.files.export import FORMS
 from trackside_daemon.history.files.importing import ImportingError, Reading, write
 from trackside_daemon.history.files.items import FormError
 from trackside_daemon.history.files.jsonl import JsonLines
-from trackside_daemon.record import Alert, Event, Record
+from trackside_daemon.history.read import reader
+from trackside_daemon.history.record.commands import delete, pin
+from trackside_daemon.model.records import Alert, Event, Record
 
 if TYPE_CHECKING:
     from histories import History

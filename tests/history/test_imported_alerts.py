@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from histories import history
 
-from trackside_daemon.history import reader
-from trackside_daemon.record import Alert
+from trackside_daemon.history.read import reader
+from trackside_daemon.model.records import Alert
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, Totals
-from trackside_daemon.history.cleaning import clean
+from trackside_daemon.history.directory import HistoryError
 from trackside_daemon.history.files import jsonl
 from trackside_daemon.history.files.jsonl import HOST, JsonLines, folder
-from trackside_daemon.history.place import HistoryError
-from trackside_daemon.record import Alert, Event, Opened, Record, Sampled, Standing, Taken
+from trackside_daemon.history.record.sanitize import clean
+from trackside_daemon.model.records import Alert, Event, Opened, Record, Sampled, Standing, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 from histories import column, finished, history, opened
 
-from trackside_daemon.history import reader, schema
+from trackside_daemon.history import schema
 from trackside_daemon.history.database import FILE, Database
+from trackside_daemon.history.directory import HistoryError
 from trackside_daemon.history.files.export import count
-from trackside_daemon.history.offline import Offline
-from trackside_daemon.history.place import HistoryError
+from trackside_daemon.history.read import reader
+from trackside_daemon.history.read.offline import Offline
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from history.builders import SHIFT, Bench, block, check_tables, session_id
 
-from trackside_daemon.history import codec, packing, rows, series, store
-from trackside_daemon.history.packing import Packing
+from trackside_daemon.history import codec, rows
+from trackside_daemon.history.read import series
+from trackside_daemon.history.record import packing, store
+from trackside_daemon.history.record.packing import Packing
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,9 +12,9 @@ import pytest
 from history.builders import SECOND, WALL, block, session_id
 
 from trackside.wire import About
-from trackside_daemon.history import attempts, reader
 from trackside_daemon.history.files.export import count
-from trackside_daemon.history.reader import Filter, UnknownRunError
+from trackside_daemon.history.read import attempts, reader
+from trackside_daemon.history.read.reader import Filter, UnknownRunError
 
 if TYPE_CHECKING:
     import sqlite3

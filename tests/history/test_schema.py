@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 import pytest
 from history.builders import MORE, Bench, block, check_tables, read, session_id
 
-from trackside_daemon.history import accounts, reader, schema
+from trackside_daemon.history import schema, time_accounting
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.database import FILE, Database
-from trackside_daemon.history.series import EVERYTHING
-from trackside_daemon.record import Account, Accounted, Taken
+from trackside_daemon.history.read import reader
+from trackside_daemon.history.read.series import EVERYTHING
+from trackside_daemon.model.records import Account, Accounted, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +84,7 @@ def test_a_file_from_before_accounts_and_what_is_not_finite_is_read_and_goes_on(
     bench.pack()
     bench.check()
     assert sum(bench.chart(1, "a", EVERYTHING, 10).nonfinite) == 11
-    (one,) = accounts.spent(bench.connection, 1)
+    (one,) = time_accounting.spent(bench.connection, 1)
     assert one.lost == {"data": 5.0, "stall": 2.0}
     bench.close()
 
@@ -141,10 +142,10 @@ from array import array
 from pathlib import Path
 from history.builders import SHIFT, block, opened, session_id
 from history.builders import MORE
-from trackside_daemon.history import store, writer as module
+from trackside_daemon.history.record import store, writer as module
 from trackside_daemon.history.database import Database
-from trackside_daemon.history.trimming import Bounds
-from trackside_daemon.record import Standing, Taken
+from trackside_daemon.history.record.trimming import Bounds
+from trackside_daemon.model.records import Standing, Taken
 
 place, seed, steps = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 sessions = [int(one) for one in sys.argv[4].split(",")]

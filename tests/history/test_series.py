@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 from history.builders import WALL, Bench, Range, bits, block, brute_extremes, same, session_id
 
-from trackside_daemon.history import charts, codec, packing, rows, series, store
-from trackside_daemon.history.charts import Chart
-from trackside_daemon.history.series import Series, Window
-from trackside_daemon.history.trimming import Bounds, Trimming
+from trackside_daemon.history import codec, rows
+from trackside_daemon.history.read import charts, series
+from trackside_daemon.history.read.charts import Chart
+from trackside_daemon.history.read.series import Series, Window
+from trackside_daemon.history.record import packing, store
+from trackside_daemon.history.record.trimming import Bounds, Trimming
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,10 +11,10 @@ import pytest
 from history.builders import SHIFT, WALL, bits, block, check_tables, opened, session_id
 
 from trackside.wire import About
-from trackside_daemon.history import reader
-from trackside_daemon.history.cleaning import clean
-from trackside_daemon.history.redact import REDACTED
-from trackside_daemon.record import Alert, AlertNote, Event, Notice, Sampled, Standing, Taken
+from trackside_daemon.history.read import reader
+from trackside_daemon.history.record.redact import REDACTED
+from trackside_daemon.history.record.sanitize import clean
+from trackside_daemon.model.records import Alert, AlertNote, Event, Notice, Sampled, Standing, Taken
 
 if TYPE_CHECKING:
     from history.builders import Bench

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 from history.builders import SECOND, SHIFT, WALL, Bench, block, check_tables, session_id
 
-from trackside_daemon.history import reader
-from trackside_daemon.history.trimming import STEP_BLOCKS, STEP_ROWS, WAL_BYTES, Bounds, Trimming
-from trackside_daemon.record import Alert, Event, Sampled, Taken
+from trackside_daemon.history.read import reader
+from trackside_daemon.history.record.trimming import STEP_BLOCKS, STEP_ROWS, WAL_BYTES, Bounds, Trimming
+from trackside_daemon.model.records import Alert, Event, Sampled, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable

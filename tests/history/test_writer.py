@@ -15,13 +15,13 @@ import pytest
 from history.builders import SHIFT, WALL, block, check_tables, opened, read, session_id
 from processes import eventually
 
-from trackside_daemon.history import queue
-from trackside_daemon.history import writer as module
 from trackside_daemon.history.database import Database
-from trackside_daemon.history.queue import QUEUE_ITEMS
-from trackside_daemon.history.trimming import Bounds
-from trackside_daemon.history.writer import Writer
-from trackside_daemon.record import Account, Accounted, Alert, Event, Sampled, Standing, Taken
+from trackside_daemon.history.record import queue
+from trackside_daemon.history.record import writer as module
+from trackside_daemon.history.record.queue import QUEUE_ITEMS
+from trackside_daemon.history.record.trimming import Bounds
+from trackside_daemon.history.record.writer import Writer
+from trackside_daemon.model.records import Account, Accounted, Alert, Event, Sampled, Standing, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -255,10 +255,10 @@ FULL = """
 import resource, signal, sys, threading
 from pathlib import Path
 from history.builders import SHIFT, block, opened, session_id
-from trackside_daemon.history import writer as module
+from trackside_daemon.history.record import writer as module
 from trackside_daemon.history.database import Database
-from trackside_daemon.history.trimming import Bounds
-from trackside_daemon.record import Taken
+from trackside_daemon.history.record.trimming import Bounds
+from trackside_daemon.model.records import Taken
 import logging
 logging.basicConfig(level=logging.INFO, format="log %(message)s")
 module.RETRY_SECONDS = 0.02

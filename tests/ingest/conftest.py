@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from msgspec.structs import replace
-from speech import House
+from wire_messages import House
 
-from trackside.identity import boot_id
+from trackside.environment.identity import boot_id
 from trackside.wire import Nack, Refused, decode_body, open_envelope
 from trackside_daemon.ingest.sessions import Sessions
-from trackside_daemon.record import Before
+from trackside_daemon.model.records import Before
 from trackside_daemon.training.run import process_of
 from trackside_daemon.training.verdict import Exit
 
 if TYPE_CHECKING:
-    from speech import Speaker
+    from wire_messages import Speaker
 
     from trackside_daemon.history.recorder import Known
     from trackside_daemon.ingest.session import Receipt
-    from trackside_daemon.metric import Metric
+    from trackside_daemon.model.metric import Metric
 
 PEER = b"\0peer"
 BOOT = boot_id(Path("/proc"))

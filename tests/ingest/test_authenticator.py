@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 import zmq
 from processes import eventually
-from speech import PATIENCE_MILLISECONDS
+from wire_messages import PATIENCE_MILLISECONDS
 from zmq.utils.monitor import recv_monitor_message
 
-from trackside.keys import ClientKey, for_endpoint
+from trackside.transport.keys import ClientKey, for_endpoint
 from trackside_daemon.ingest.endpoint import EndpointError
 from trackside_daemon.ingest.keyring import Keyring, make
 from trackside_daemon.ingest.server import PushSocket

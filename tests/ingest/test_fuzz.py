@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from speech import House, Speaker, clock
+from wire_messages import House, Speaker, clock
 
 from trackside.packing import pack
 from trackside.wire import (
@@ -29,16 +29,16 @@ from trackside.wire import (
     encode,
     open_envelope,
 )
-from trackside_daemon.exposition import render
 from trackside_daemon.ingest import sessions as module
 from trackside_daemon.ingest.sessions import REJECTED, Sessions
+from trackside_daemon.web.exposition import render
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
 
-    from trackside_daemon.metric import Batch
+    from trackside_daemon.model.metric import Batch
 
 KINDS = ("hello", "batch", "skip", "beat", "bye", "welcome", "hello?", "ack", "nack", "refused", "", "x")
 

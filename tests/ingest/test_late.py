@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from ingest.conftest import Answer
 from msgspec.structs import replace
-from speech import WALL, Speaker
+from wire_messages import WALL, Speaker
 
 from trackside.wire import Happening, Notice, Pushes
-from trackside_daemon.record import USER_ALERT, Event, Opened, Record, Standing, Taken
+from trackside_daemon.model.records import USER_ALERT, Event, Opened, Record, Standing, Taken
 
 
 def say(desk: Any, frames: list[bytes]) -> tuple[list[Answer], list[Record]]:

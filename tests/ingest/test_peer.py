@@ -17,14 +17,14 @@ import pytest
 import zmq
 from msgspec.structs import replace
 from processes import DEADLINE, clean_environ, eventually
-from speech import PATIENCE_MILLISECONDS, moment
+from wire_messages import PATIENCE_MILLISECONDS, moment
 
 from trackside.wire import Hello, decode_body, open_envelope
-from trackside_daemon import exits
 from trackside_daemon.ingest import peer as module
 from trackside_daemon.ingest.peer import Peer, find_peer
-from trackside_daemon.ingest.watch import PATIENCE_SECONDS, Ended, Watch
-from trackside_daemon.oom import OomKills
+from trackside_daemon.ingest.process_watch import PATIENCE_SECONDS, Ended, Watch
+from trackside_daemon.linux import process_exit
+from trackside_daemon.linux.oom import OomKills
 from trackside_daemon.training.run import Process
 from trackside_daemon.training.verdict import Exit
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from trackside.wire import Identity
-    from trackside_daemon.oom import Watched
+    from trackside_daemon.linux.oom import Watched
 
 NOBODY = 65534
 CLIENT = """
 import os, signal, sys
-from speech import Client, Speaker
+from wire_messages import Client, Speaker
 client, who = Client(sys.argv[1]), Speaker()
 client.say(*who.frames("hello", who.hello()))
 exec(sys.stdin.readline())
@@ -258,7 +258,7 @@ def test_until_it_is_reaped_how_it_ended_is_not_guessed(
     call: Callable[..., Caller], watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the zombie is another user's, so that its exit code reads as 0."""
-    monkeypatch.setattr(exits, "of_zombie", lambda *_: None)
+    monkeypatch.setattr(process_exit, "of_zombie", lambda *_: None)
     caller = call()
     meet(watch, caller)
     caller.end("os._exit(3)", reap=False)
@@ -271,7 +271,7 @@ def test_until_it_is_reaped_how_it_ended_is_not_guessed(
 def test_who_is_not_reaped_in_time_ended_in_an_unknown_way(
     call: Callable[..., Caller], watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exits, "of_zombie", lambda *_: None)
+    monkeypatch.setattr(process_exit, "of_zombie", lambda *_: None)
     caller = call()
     meet(watch, caller)
     caller.end("os._exit(3)", reap=False)
@@ -282,7 +282,7 @@ def test_who_is_not_reaped_in_time_ended_in_an_unknown_way(
 def test_on_an_older_kernel_a_zombie_tells_and_one_that_is_reaped_does_not(
     call: Callable[..., Caller], watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exits, "PIDFD_GET_INFO", 0)
+    monkeypatch.setattr(process_exit, "PIDFD_GET_INFO", 0)
     zombie, reaped = call(), call()
     meet(watch, zombie)
     zombie.end("os._exit(3)", reap=False)

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from processes import eventually
-from speech import Client, Speaker, clock
+from wire_messages import Client, Speaker, clock
 
 from trackside.wire import MESSAGE_BYTES, Beat, Totals
+from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Known, Recorder
-from trackside_daemon.history.trimming import Bounds
 from trackside_daemon.ingest import server as module
 from trackside_daemon.ingest.server import PushSocket, Server
 from trackside_daemon.ingest.sessions import REJECTED, Sessions
-from trackside_daemon.pipeline import PUSHES_WAITING, Pipeline
-from trackside_daemon.state import State
-from trackside_daemon.training.bounds import Limits
+from trackside_daemon.model.state import State
+from trackside_daemon.pipeline.pipeline import PUSHES_WAITING, Pipeline
+from trackside_daemon.training.limits import Limits
 from trackside_daemon.training.runs import Runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from trackside_daemon.metric import Batch
+    from trackside_daemon.model.metric import Batch
 
 PATIENCE = 30.0
 """Seconds; only a test that fails waits for so long."""

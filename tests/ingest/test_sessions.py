@@ -9,13 +9,13 @@ import msgspec
 import pytest
 from ingest.conftest import Desk
 from msgspec.structs import replace
-from speech import WALL, Speaker, clock
+from wire_messages import WALL, Speaker, clock
 
 from trackside.wire import MESSAGE_BYTES, REASONS, Beat, Bye, Envelope, Pushes, Totals, encode
 from trackside_daemon.history.recorder import Known
 from trackside_daemon.ingest import sessions as module
 from trackside_daemon.ingest.sessions import DUPLICATES, GAPS, KINDS, MESSAGES, REJECTED
-from trackside_daemon.record import Event, Opened, Standing, Taken
+from trackside_daemon.model.records import Event, Opened, Standing, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,8 +17,8 @@ from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import trackside
-from trackside import default
-from trackside.integrations import trainer as seen
+from trackside import default_run
+from trackside.integrations import trainer_hooks as seen
 from trackside.integrations.transformers import TracksideCallback
 
 LENGTH = 4
@@ -105,7 +105,7 @@ def main(folder: Path) -> None:
     own = looking.trainer = trainer("own", folder, callback, looking, save_strategy="steps", save_steps=2)
     run = trackside.init("mine")
     own.train()
-    found["opened"] = default.opened() is run
+    found["opened"] = default_run.opened() is run
     found["led"] = {**looking.found, "over": led(own)}
     own.evaluate(own.train_dataset)
     own.args.max_steps = 5

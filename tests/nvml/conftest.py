@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pynvml
 import pytest
 from nvml.answers import MEMBERS, Refused
-from workers import Clock, Workers
+from scripted_workers import Clock, Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pynvml
 
-from trackside_daemon.nvml.driver import Driver
 from trackside_daemon.nvml.groups import chosen
+from trackside_daemon.nvml.worker.driver import Driver
 
 if TYPE_CHECKING:
     from trackside_daemon.nvml.reading import GpuReading

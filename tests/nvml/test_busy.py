@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pynvml
 import pytest
 
-from trackside_daemon.nvml.driver import Driver
-from trackside_daemon.nvml.library import Library
 from trackside_daemon.nvml.readers.busy import Busy
-from trackside_daemon.nvml.readers.seen import PATIENCE
-from trackside_daemon.nvml.refusals import Refusals
+from trackside_daemon.nvml.readers.sample_cursor import PATIENCE
+from trackside_daemon.nvml.readers.unsupported import Refusals
+from trackside_daemon.nvml.worker.driver import Driver
+from trackside_daemon.nvml.worker.library import Library
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ import pynvml
 import pytest
 from nvml.conftest import FUNCTIONS
 
-from trackside_daemon.nvml.driver import Driver
+from trackside_daemon.nvml.worker.driver import Driver
 
 if TYPE_CHECKING:
     from trackside_daemon.nvml.reading import GpuReading

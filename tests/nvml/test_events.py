@@ -10,11 +10,11 @@ import msgspec
 import pynvml
 import pytest
 
-from trackside_daemon.nvml.driver import Driver
-from trackside_daemon.nvml.events import BACKOFF_LAST, LINGER, GpuEvents
-from trackside_daemon.nvml.library import Library
+from trackside_daemon.nvml.readers.unsupported import PROBE_SECONDS
 from trackside_daemon.nvml.reading import Reading
-from trackside_daemon.nvml.refusals import PROBE_SECONDS
+from trackside_daemon.nvml.worker.driver import Driver
+from trackside_daemon.nvml.worker.events import BACKOFF_LAST, LINGER, GpuEvents
+from trackside_daemon.nvml.worker.library import Library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ import pynvml
 import pytest
 from processes import ROOT
 
-from trackside_daemon.nvml.handle import Nvml
+from trackside_daemon.nvml.handle.handle import Nvml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pynvml
 import pytest
 
-from trackside_daemon.nvml.driver import Driver
 from trackside_daemon.nvml.groups import chosen
-from trackside_daemon.nvml.library import Library
 from trackside_daemon.nvml.readers import gpm
-from trackside_daemon.nvml.refusals import Refusals
+from trackside_daemon.nvml.readers.unsupported import Refusals
+from trackside_daemon.nvml.worker.driver import Driver
+from trackside_daemon.nvml.worker.library import Library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from workers import Clock
+    from scripted_workers import Clock
 
     from trackside_daemon.nvml.reading import Value
 

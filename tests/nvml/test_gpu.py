@@ -8,10 +8,10 @@ import pynvml
 import pytest
 from nvml.conftest import FUNCTIONS
 
-from trackside_daemon.nvml.driver import Driver
-from trackside_daemon.nvml.gpu import Gpu
 from trackside_daemon.nvml.groups import SLOW_SECONDS, chosen
-from trackside_daemon.nvml.library import Library
+from trackside_daemon.nvml.worker.driver import Driver
+from trackside_daemon.nvml.worker.gpu import Gpu
+from trackside_daemon.nvml.worker.library import Library
 
 FAST, SLOW = "nvmlDeviceGetPowerUsage", "nvmlDeviceGetPersistenceMode"
 NOT_SUPPORTED, TIMEOUT, GPU_IS_LOST, UNKNOWN = 3, 10, 15, 999

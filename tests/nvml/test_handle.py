@@ -8,15 +8,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from workers import ANSWER, COUNTS, HANGS, LONG, STUBBORN, Unreapable, number, pid, reap, refusal
+from scripted_workers import ANSWER, COUNTS, HANGS, LONG, STUBBORN, Unreapable, number, pid, reap, refusal
 
-from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, NvmlDown, NvmlLocked, NvmlUnavailable
+from trackside_daemon.nvml.handle.handle import Nvml, NvmlAbsent, NvmlDown, NvmlLocked, NvmlUnavailable
 from trackside_daemon.nvml.reading import Order
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from workers import Clock, Workers
+    from scripted_workers import Clock, Workers
 
 TELLS_INTERVAL = """
 import json, sys

@@ -8,7 +8,7 @@ import pynvml
 import pytest
 from nvml.answers import Refused
 
-from trackside_daemon.nvml.driver import Driver
+from trackside_daemon.nvml.worker.driver import Driver
 
 NOT_SUPPORTED, GPU_IS_LOST = 3, 15
 

@@ -7,14 +7,14 @@ import select
 from typing import IO, TYPE_CHECKING
 
 import pytest
-from workers import LONG, number, refusal
+from scripted_workers import LONG, number, refusal
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from workers import Clock, Workers
+    from scripted_workers import Clock, Workers
 
-    from trackside_daemon.nvml.handle import Nvml
+    from trackside_daemon.nvml.handle.handle import Nvml
 
 #: Holds the second answer back until the test writes to the FIFO that is its argument; what it writes is how many seconds
 #: ago that was measured. With one argument more it holds back all that follow too.

@@ -12,16 +12,16 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from trackside_daemon.nvml.handle import _worker_command
-from trackside_daemon.nvml.lock import VARIABLE, Locked, lock
+from trackside_daemon.nvml.handle.handle import _worker_command
 from trackside_daemon.nvml.reading import Order, Reading
+from trackside_daemon.nvml.worker.lock import VARIABLE, Locked, lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HOLDS = """
 import sys
-from trackside_daemon.nvml.lock import lock
+from trackside_daemon.nvml.worker.lock import lock
 lock(sys.argv[1])
 print("locked", flush=True)
 sys.stdin.read()

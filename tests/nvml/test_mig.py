@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pynvml
 import pytest
 
-from trackside_daemon.nvml.driver import Driver
-from trackside_daemon.nvml.library import Library
 from trackside_daemon.nvml.readers.mig import SAMPLE, Mig
-from trackside_daemon.nvml.refusals import Refusals
+from trackside_daemon.nvml.readers.unsupported import Refusals
+from trackside_daemon.nvml.worker.driver import Driver
+from trackside_daemon.nvml.worker.library import Library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

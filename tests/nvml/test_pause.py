@@ -9,15 +9,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from workers import COUNTS, HANGS, LONG, STUBBORN, WALL, Unreapable, number, pid, reap, refusal
+from scripted_workers import COUNTS, HANGS, LONG, STUBBORN, WALL, Unreapable, number, pid, reap, refusal
 
-from trackside_daemon import child as child_module
-from trackside_daemon.nvml.handle import NvmlAbsent, NvmlPaused
+from trackside_daemon.linux import worker_process as child_module
+from trackside_daemon.nvml.handle.handle import NvmlAbsent, NvmlPaused
 
 if TYPE_CHECKING:
-    from workers import Clock, Workers
+    from scripted_workers import Clock, Workers
 
-    from trackside_daemon.nvml.handle import Nvml
+    from trackside_daemon.nvml.handle.handle import Nvml
 
 
 def status(nvml: Nvml) -> int | None:

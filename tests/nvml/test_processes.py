@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pynvml
 import pytest
 
-from trackside_daemon.nvml.driver import Driver
 from trackside_daemon.nvml.groups import chosen
-from trackside_daemon.nvml.library import Library
-from trackside_daemon.nvml.readers import pids
-from trackside_daemon.nvml.readers.pids import Pids
+from trackside_daemon.nvml.readers import host_pids
+from trackside_daemon.nvml.readers.host_pids import Pids
 from trackside_daemon.nvml.readers.processes import MPS, Accounting, Processes, ProcessUtilization
-from trackside_daemon.nvml.refusals import Refusals
+from trackside_daemon.nvml.readers.unsupported import Refusals
+from trackside_daemon.nvml.worker.driver import Driver
+from trackside_daemon.nvml.worker.library import Library
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ SUCCESS, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INSUFFICIENT
 NOWHERE = 0xFFFFFFFF
 """The instance of a process on a GPU without MIG."""
 UNKNOWN = 2**64 - 1
-ANY = Pids(pids.PID_LIMIT, checked=False)
+ANY = Pids(host_pids.PID_LIMIT, checked=False)
 COMPUTE, MULTI = "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3"
 
 
@@ -259,7 +259,7 @@ def ended() -> int:
 
 
 def test_on_the_host_a_process_that_does_not_exist_is_no_process() -> None:
-    here = Pids(pids.PID_LIMIT, checked=True)
+    here = Pids(host_pids.PID_LIMIT, checked=True)
     assert os.getpid() in here
     assert 1 in here  # another user's, perhaps
     assert ended() not in here
@@ -278,14 +278,14 @@ def proc(path: Path, *, pid_max: str) -> Path:
 
 
 def test_a_containers_own_limit_does_not_bind_the_host(tmp_path: Path) -> None:
-    assert pids.highest(proc(tmp_path, pid_max="32768\n")) == pids.PID_LIMIT
+    assert host_pids.highest(proc(tmp_path, pid_max="32768\n")) == host_pids.PID_LIMIT
 
 
 def test_the_hosts_limit_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = proc(tmp_path, pid_max="32768\n")
-    monkeypatch.setattr(pids, "HOST_NAMESPACE", (root / "self/ns/pid").stat().st_ino)
-    assert pids.highest(root) == 32768
+    monkeypatch.setattr(host_pids, "HOST_NAMESPACE", (root / "self/ns/pid").stat().st_ino)
+    assert host_pids.highest(root) == 32768
 
 
 def test_without_proc_every_possible_id_is_believed(tmp_path: Path) -> None:
-    assert 4_000_000 in pids.of_this_host(tmp_path)
+    assert 4_000_000 in host_pids.of_this_host(tmp_path)

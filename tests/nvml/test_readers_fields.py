@@ -9,7 +9,6 @@ import pytest
 from nvml.answers import DOUBLE, SINT, SLL, UINT, ULL, ULONG, USHORT, Refused
 
 from trackside_daemon.nvml.families import FAMILIES
-from trackside_daemon.nvml.library import Library
 from trackside_daemon.nvml.readers.fields import (
     ALL_LINKS,
     FIELDS,
@@ -24,10 +23,11 @@ from trackside_daemon.nvml.readers.fields import (
 )
 from trackside_daemon.nvml.readers.links import C2C_ERRORS, C2C_UP, HOPPER_ERRORS, LINK_BYTES, NVLINKS, SPEED
 from trackside_daemon.nvml.readers.thermal import MARGINS
-from trackside_daemon.nvml.refusals import PROBE_SECONDS, Refusals
+from trackside_daemon.nvml.readers.unsupported import PROBE_SECONDS, Refusals
+from trackside_daemon.nvml.worker.library import Library
 
 if TYPE_CHECKING:
-    from workers import Clock
+    from scripted_workers import Clock
 
 NOT_SUPPORTED, NO_PERMISSION, INVALID_ARGUMENT, GPU_IS_LOST, RESET_REQUIRED = 3, 4, 2, 15, 16
 

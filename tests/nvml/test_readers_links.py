@@ -10,9 +10,9 @@ import pytest
 from nvml.answers import UINT, ULL, Refused
 from nvml.first import of, read
 
-from trackside_daemon.nvml.driver import Driver
 from trackside_daemon.nvml.groups import SLOW_SECONDS, chosen
 from trackside_daemon.nvml.readers.fields import ALL_LINKS
+from trackside_daemon.nvml.worker.driver import Driver
 
 INVALID_ARGUMENT, NOT_SUPPORTED, MISMATCH, UNKNOWN = 2, 3, 25, 999
 COMPLETED = 3

@@ -13,16 +13,16 @@ import pytest
 from nvml.fake.library import Scenario
 from processes import eventually
 
-from trackside_daemon.nvml.continued import Continued
+from trackside_daemon.config.sections import GpuSection
 from trackside_daemon.nvml.families import FAMILIES
-from trackside_daemon.nvml.handle import Nvml, NvmlUnavailable
+from trackside_daemon.nvml.handle.counter_continuity import Continued
+from trackside_daemon.nvml.handle.handle import Nvml, NvmlUnavailable
 from trackside_daemon.nvml.reading import Order, Reading
-from trackside_daemon.nvml.simulated import Start, simulate
 from trackside_daemon.nvml.simulation.boards import BOARDS
 from trackside_daemon.nvml.simulation.calls import Calls
-from trackside_daemon.nvml.simulation.troubles import LOST_SECONDS
-from trackside_daemon.sections import GpuSection
-from trackside_daemon.troubles import TROUBLES
+from trackside_daemon.nvml.simulation.fault_times import LOST_SECONDS
+from trackside_daemon.nvml.simulation.faults import TROUBLES
+from trackside_daemon.nvml.simulation.simulate import Start, simulate
 
 if TYPE_CHECKING:
     from pathlib import Path

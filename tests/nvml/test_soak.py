@@ -10,7 +10,7 @@ import pytest
 from nvml.fake.library import board
 from nvml.watching import LONG, Watch
 
-from trackside_daemon.nvml.handle import NvmlUnavailable
+from trackside_daemon.nvml.handle.handle import NvmlUnavailable
 from trackside_daemon.nvml.reading import Order
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from nvml.fake.library import board
 from nvml.watching import LONG, Watch, values
 from processes import eventually
 
-from trackside_daemon.nvml.handle import NvmlAbsent, NvmlPaused
+from trackside_daemon.nvml.handle.handle import NvmlAbsent, NvmlPaused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,9 @@ from typing import Any
 import pynvml
 import pytest
 
-from trackside_daemon.nvml.driver import Driver
-from trackside_daemon.nvml.events import DriverUnbind
-from trackside_daemon.nvml.library import Library
+from trackside_daemon.nvml.worker.driver import Driver
+from trackside_daemon.nvml.worker.events import DriverUnbind
+from trackside_daemon.nvml.worker.library import Library
 
 SUCCESS, NOT_SUPPORTED, TIMEOUT, UNKNOWN = 0, 3, 10, 999
 PATIENCE = 20

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from trackside_daemon.nvml.handle import Nvml, NvmlAbsent, _worker_command
+from trackside_daemon.nvml.handle.handle import Nvml, NvmlAbsent, _worker_command
 from trackside_daemon.nvml.reading import Order, Reading
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def test_it_begins_when_its_parent_is_there() -> None:
 
 def test_what_a_library_prints_stays_off_the_answers() -> None:
     script = (
-        "import os, sys; from trackside_daemon.nvml import worker; "
+        "import os, sys; from trackside_daemon.nvml.worker import __main__ as worker; "
         "sim = worker.simulate; worker.simulate = lambda *a: (os.write(1, b'NVRM: hello\\n'), sim(*a))[1]; "
         "sys.exit(worker.main([sys.argv[1]]))"
     )
@@ -143,7 +143,7 @@ def test_what_a_library_prints_stays_off_the_answers() -> None:
 
 def test_a_simulation_does_not_load_pynvml() -> None:
     script = (
-        "import sys; from trackside_daemon.nvml import worker; status = worker.main([sys.argv[1]]); "
+        "import sys; from trackside_daemon.nvml.worker import __main__ as worker; status = worker.main([sys.argv[1]]); "
         "sys.exit(status or 'pynvml' in sys.modules)"
     )
     result = subprocess.run(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import eventually
 
-from trackside_daemon.nvml.handle import Nvml, NvmlUnavailable
+from trackside_daemon.nvml.handle.handle import Nvml, NvmlUnavailable
 
 if TYPE_CHECKING:
     from trackside_daemon.nvml.reading import GpuReading, Order, Reading

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from processes import DEADLINE
 
-from trackside_daemon.commands.top import Asked
+from trackside_daemon.cli.commands.top import Asked
 from trackside_daemon.terminal.app import Top
 from trackside_daemon.terminal.frame import Frame
 

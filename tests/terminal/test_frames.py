@@ -12,8 +12,8 @@ from terminal.fake import BEGUN, alert, gpu, overview, run
 
 from trackside_daemon.terminal.curves import loss, throughput
 from trackside_daemon.terminal.frame import Told, frame
-from trackside_daemon.terminal.ink import Line, coloured, fitted, plain, wide
 from trackside_daemon.terminal.plot import Curve, Dot, plot
+from trackside_daemon.terminal.styled_lines import Line, coloured, fitted, plain, wide
 from trackside_daemon.terminal.view import View, Window
 
 

@@ -13,10 +13,10 @@ from terminal.fake import Fake, alert, gpu, overview, run, serving
 from textual.events import Key
 from textual.geometry import Region
 
-from trackside_daemon.commands import find
-from trackside_daemon.commands.top import Asked
-from trackside_daemon.terminal.asking import Answer, Asking, UnansweredError
+from trackside_daemon.cli.commands.top import Asked
+from trackside_daemon.cli.sources import daemon_lookup
 from trackside_daemon.terminal.panes import Help
+from trackside_daemon.terminal.polling import Answer, Asking, UnansweredError
 from trackside_daemon.terminal.view import View
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def test_another_daemon_does_not_take_the_place_of_one_that_has_gone(
 ) -> None:
     monkeypatch.delenv("TRACKSIDE_ENDPOINT", raising=False)
     places = [tmp_path / name / "push.sock" for name in ("first", "second")]
-    monkeypatch.setattr(find, "_sockets", lambda _: places)
+    monkeypatch.setattr(daemon_lookup, "_sockets", lambda _: places)
     with serving(Fake()) as other:
         for place, one in zip(places, (fake, other), strict=True):
             place.parent.mkdir()

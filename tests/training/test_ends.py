@@ -6,16 +6,16 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from speech import WALL, House, Speaker
+from wire_messages import WALL, House, Speaker
 
-from trackside_daemon.record import Event, Standing
+from trackside_daemon.model.records import Event, Standing
 from trackside_daemon.training.run import TEARDOWN_SECONDS, process_of
 from trackside_daemon.training.verdict import Exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from trackside_daemon.metric import Batch
+    from trackside_daemon.model.metric import Batch
 
 
 @pytest.fixture

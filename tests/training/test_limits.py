@@ -7,10 +7,10 @@ import logging
 import tracemalloc
 from typing import TYPE_CHECKING
 
-from speech import House, Speaker
+from wire_messages import House, Speaker
 
 from trackside.wire import Device, Memory
-from trackside_daemon.record import PHASES
+from trackside_daemon.model.records import PHASES
 from trackside_daemon.training import rank
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from trackside_daemon.metric import Distribution
+    from trackside_daemon.model.metric import Distribution
 
 
 def values(house: House) -> dict[str, float | Distribution]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
-from speech import Speaker
+from wire_messages import Speaker
 
 from trackside_daemon.training.liveness import Liveness
 

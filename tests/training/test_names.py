@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from speech import House, Speaker
+from wire_messages import House, Speaker
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from msgspec.structs import replace
-from speech import WALL, House, Known, Speaker, clock, pushed
+from wire_messages import WALL, House, Known, Speaker, clock, pushed
 
-from trackside.session import Session
+from trackside.transport.session import Session
 from trackside.wire import DURATION_BUCKETS, Clock, Histogram, Pushes, Totals, decode_body
-from trackside_daemon.metric import Distribution
+from trackside_daemon.model.metric import Distribution
 
 if TYPE_CHECKING:
     from trackside.wire import Hello

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
-from speech import House, Speaker
+from wire_messages import House, Speaker
 
 from trackside.wire import About, Room, Totals
 
 if TYPE_CHECKING:
-    from trackside_daemon.member import Member
+    from trackside_daemon.model.rank_process import Member
 
 GIB = 2**30
 ROOM = Room(8 * GIB, 2 * GIB, 3 * GIB, 300, 1024)

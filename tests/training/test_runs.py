@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from speech import WALL, House, Known, Speaker
+from wire_messages import WALL, House, Known, Speaker
 
 from trackside.wire import Totals, WireError
-from trackside_daemon.record import Event, Standing
+from trackside_daemon.model.records import Event, Standing
 from trackside_daemon.training import families
 
 if TYPE_CHECKING:
-    from trackside_daemon.metric import Batch
+    from trackside_daemon.model.metric import Batch
 
 MARKS = {"state", "run_info", "end_timestamp_seconds"}
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from speech import WALL, House, Speaker
+from wire_messages import WALL, House, Speaker
 
 from trackside.wire import Totals
-from trackside_daemon.record import Standing
+from trackside_daemon.model.records import Standing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside_daemon.alarm import Stands
+    from trackside_daemon.model.alarm import Stands
 
 
 class Found:

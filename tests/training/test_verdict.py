@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from speech import Speaker
+from wire_messages import Speaker
 
 from trackside.wire import Bye
 from trackside_daemon.training.verdict import Exit, verdict

@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from speech import House
+from wire_messages import House
 
 from trackside_daemon.alerts.firing import Firing
 from trackside_daemon.alerts.silences import Silences
-from trackside_daemon.alerts.trial import Trial
-from trackside_daemon.collectors.cpu import CPUS
+from trackside_daemon.alerts.test_alert import Trial
+from trackside_daemon.collectors.host.cpu import CPUS
+from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
-from trackside_daemon.history.trimming import Bounds
-from trackside_daemon.metric import Batch, Sample
-from trackside_daemon.nvml.handle import Nvml
-from trackside_daemon.web.alerts import AlertPages
+from trackside_daemon.model.metric import Batch, Sample
+from trackside_daemon.nvml.handle.handle import Nvml
+from trackside_daemon.web.api.alerts import AlertPages
+from trackside_daemon.web.api.gpu import GpuPages
+from trackside_daemon.web.api.history import HistoryPages
+from trackside_daemon.web.api.history_access import Kept
+from trackside_daemon.web.api.overview.overview import Overview
+from trackside_daemon.web.api.overview.pages import OverviewPages
+from trackside_daemon.web.api.overview.rates import Followed
+from trackside_daemon.web.api.processes import ProcessPages
 from trackside_daemon.web.app import Pages
-from trackside_daemon.web.gpu import GpuPages
-from trackside_daemon.web.guard import Token
-from trackside_daemon.web.history import HistoryPages
-from trackside_daemon.web.kept import Kept
-from trackside_daemon.web.overview.followed import Followed
-from trackside_daemon.web.overview.pages import OverviewPages
-from trackside_daemon.web.overview.whole import Overview
-from trackside_daemon.web.processes import ProcessPages
+from trackside_daemon.web.http.auth_token import Token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from trackside_daemon.collectors.process import Process
-    from trackside_daemon.record import Record
-    from trackside_daemon.state import State
+    from trackside_daemon.collectors.process.process import Process
+    from trackside_daemon.model.records import Record
+    from trackside_daemon.model.state import State
 
 BASE = "http://127.0.0.1:21790"
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from authorities import Authority, hashed
+from certificate_authorities import Authority, hashed
 
-from trackside_daemon.web.address import AddressError, listen, unsafe, written
-from trackside_daemon.web.config_file import ConfigFile
+from trackside_daemon.web.http.address import AddressError, listen, unsafe, written
+from trackside_daemon.web.http.config_file import ConfigFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

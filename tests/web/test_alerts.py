@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trackside_daemon.history import reader
-from trackside_daemon.metric import Batch
-from trackside_daemon.record import Alert
+from trackside_daemon.history.read import reader
+from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.records import Alert
 
 if TYPE_CHECKING:
     from collections.abc import Callable

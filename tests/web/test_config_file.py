@@ -6,9 +6,9 @@ import logging
 from typing import TYPE_CHECKING
 
 import pytest
-from authorities import Authority, hashed
+from certificate_authorities import Authority, hashed
 
-from trackside_daemon.web.config_file import ConfigFile
+from trackside_daemon.web.http.config_file import ConfigFile
 
 if TYPE_CHECKING:
     from pathlib import Path

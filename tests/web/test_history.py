@@ -14,28 +14,29 @@ from urllib.parse import quote
 import httpx
 import pytest
 from processes import eventually
-from speech import WALL, Speaker, pushed
+from wire_messages import WALL, Speaker, pushed
 
 from trackside.wire import Stacks
-from trackside_daemon.history import changing, reader
 from trackside_daemon.history.files.export import count
 from trackside_daemon.history.files.importing import Imported, Reading
+from trackside_daemon.history.read import reader
+from trackside_daemon.history.read.series import Window
+from trackside_daemon.history.record import commands
+from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
-from trackside_daemon.history.series import Window
-from trackside_daemon.history.trimming import Bounds
-from trackside_daemon.ingest.questions import Answer
-from trackside_daemon.record import Alert, Event, Opened, Sampled, Standing, Taken
-from trackside_daemon.web import history as pages
-from trackside_daemon.web import kept as writing
-from trackside_daemon.web.openapi import ENDPOINTS, document
-from trackside_daemon.web.series import drawn
+from trackside_daemon.ingest.client_commands import Answer
+from trackside_daemon.model.records import Alert, Event, Opened, Sampled, Standing, Taken
+from trackside_daemon.web.api import history as pages
+from trackside_daemon.web.api import history_access as writing
+from trackside_daemon.web.api.openapi import ENDPOINTS, document
+from trackside_daemon.web.api.series import drawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from conftest import Site  # type: ignore[attr-defined]
-    from speech import House
+    from wire_messages import House
 
 BASE = "http://127.0.0.1:21790"
 SHIFT = round((WALL - 50.0) * 1e9)
@@ -404,7 +405,7 @@ def test_a_run_that_has_ended_is_deleted_and_a_live_one_is_not(site: Site, api: 
 def test_whether_a_run_has_ended_is_looked_at_where_it_is_deleted(site: Site, api: Callable[[str], Any]) -> None:
     site.keep(opened(Speaker()))
     with pytest.raises(ValueError, match=r"^run 'id-1' has not ended; it can be deleted when it has$"):
-        site.history.writer.call(lambda store: changing.delete(store, "id-1", live=False)).result(60)
+        site.history.writer.call(lambda store: commands.delete(store, "id-1", live=False)).result(60)
     assert [run["id"] for run in api("runs")["runs"]] == ["id-1"]
 
 
@@ -565,7 +566,7 @@ def test_an_export_waits_for_the_history_in_a_thread_and_a_run_that_was_deleted_
     assert site.client().get("/api/v1/runs/id-1/export", headers=site.key).status_code == 200
 
     def delete(*asked: Any) -> int:
-        site.history.writer.call(lambda store: changing.delete(store, who.identity.run, live=False)).result(60)
+        site.history.writer.call(lambda store: commands.delete(store, who.identity.run, live=False)).result(60)
         return count(*asked)
 
     monkeypatch.setattr(f"{pages.__name__}.count", delete)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trackside_daemon.web.negotiation import OPENMETRICS, TEXT, accepts_gzip, choose
+from trackside_daemon.web.http.negotiation import OPENMETRICS, TEXT, accepts_gzip, choose
 
 UNDERSCORES, UTF_8 = "underscores", "allow-utf-8"
 

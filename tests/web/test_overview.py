@@ -8,20 +8,20 @@ from math import nan
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from speech import WALL, Speaker, pushed
+from wire_messages import WALL, Speaker, pushed
 
-from trackside_daemon.collectors.cpu import SECONDS
-from trackside_daemon.collectors.network import FIELDS
-from trackside_daemon.metric import Batch, Sample
-from trackside_daemon.record import Alert, Opened, Taken
-from trackside_daemon.web.overview import whole as module
-from trackside_daemon.web.overview.alerts import Numbers
-from trackside_daemon.web.overview.curves import SHOWN, Curve
-from trackside_daemon.web.overview.speeds import Counters
+from trackside_daemon.collectors.host.cpu import SECONDS
+from trackside_daemon.collectors.host.network import FIELDS
+from trackside_daemon.model.metric import Batch, Sample
+from trackside_daemon.model.records import Alert, Opened, Taken
+from trackside_daemon.web.api.overview import overview as module
+from trackside_daemon.web.api.overview.alerts import Numbers
+from trackside_daemon.web.api.overview.counter_rates import Counters
+from trackside_daemon.web.api.overview.loss_curve import SHOWN, Curve
 
 if TYPE_CHECKING:
     from conftest import Site  # type: ignore[attr-defined]
-    from speech import House
+    from wire_messages import House
 
 RECEIVED, SENT = (metric for column, metric in FIELDS if column in {0, 8})
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from speech import Speaker
 from starlette.requests import Request
+from wire_messages import Speaker
 
-from trackside_daemon.collectors.memory import MemoryCollector
-from trackside_daemon.metric import Batch
+from trackside_daemon.collectors.host.memory import MemoryCollector
+from trackside_daemon.model.metric import Batch
+from trackside_daemon.web.api.gpu import GpuPages
+from trackside_daemon.web.api.history import HistoryPages
 from trackside_daemon.web.app import Pages
 from trackside_daemon.web.dashboard import HEADERS, File
-from trackside_daemon.web.gpu import GpuPages
-from trackside_daemon.web.history import HistoryPages
 
 if TYPE_CHECKING:
     from pathlib import Path

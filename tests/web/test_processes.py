@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trackside_daemon.collectors.process import Process
+from trackside_daemon.collectors.process.process import Process
 
 
 def test_the_processes_are_shown_as_they_were_seen_last(site: Any) -> None:

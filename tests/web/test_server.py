@@ -13,10 +13,10 @@ import pytest
 from processes import eventually
 from starlette.responses import PlainTextResponse
 
-from trackside_daemon.web import server as module
-from trackside_daemon.web.address import listen, written
-from trackside_daemon.web.config_file import ConfigFile
-from trackside_daemon.web.server import WebServer
+from trackside_daemon.web.http import server as module
+from trackside_daemon.web.http.address import listen, written
+from trackside_daemon.web.http.config_file import ConfigFile
+from trackside_daemon.web.http.server import WebServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

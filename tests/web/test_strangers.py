@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from authorities import hashed
+from certificate_authorities import hashed
 from processes import eventually
 from starlette.responses import PlainTextResponse
 
-from trackside_daemon.web import door
-from trackside_daemon.web import server as module
-from trackside_daemon.web.address import listen, written
-from trackside_daemon.web.config_file import ConfigFile
-from trackside_daemon.web.server import WebServer
+from trackside_daemon.web.http import connection_limit
+from trackside_daemon.web.http import server as module
+from trackside_daemon.web.http.address import listen, written
+from trackside_daemon.web.http.config_file import ConfigFile
+from trackside_daemon.web.http.server import WebServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,8 +87,8 @@ def test_half_a_request_after_a_whole_one_is_waited_for_only_so_long(
 def test_more_silent_connections_than_there_is_room_for_keep_nobody_out(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "OPEN", 40)
-    monkeypatch.setattr(door, "NEW", 10)
+    monkeypatch.setattr(connection_limit, "OPEN", 40)
+    monkeypatch.setattr(connection_limit, "NEW", 10)
     with ExitStack() as ends:
         silent = [ends.enter_context(service.connect()) for _ in range(60)]
         assert service.scraped()
@@ -105,7 +105,7 @@ def test_without_a_descriptor_left_it_is_said_once_and_the_next_one_is_served(
     real, left = socket.socket._accept, [3]  # type: ignore[attr-defined]
 
     def accept(self: Any) -> Any:
-        if isinstance(self, door.Door) and self._spare is not None and left[0]:
+        if isinstance(self, connection_limit.Door) and self._spare is not None and left[0]:
             left[0] -= 1
             raise OSError(24, "Too many open files")
         return real(self)

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from processes import DEADLINE
-from speech import WALL, Speaker, pushed
+from wire_messages import WALL, Speaker, pushed
 
-from trackside_daemon.record import Opened, Taken
-from trackside_daemon.web.overview import pages as pages_module
-from trackside_daemon.web.overview import stream as module
-from trackside_daemon.web.overview.stream import COMMENT, Frame, FullError, Listener, Stream, event
-from trackside_daemon.web.server import ABORT
+from trackside_daemon.model.records import Opened, Taken
+from trackside_daemon.web.api.overview import pages as pages_module
+from trackside_daemon.web.api.overview import stream as module
+from trackside_daemon.web.api.overview.stream import COMMENT, Frame, FullError, Listener, Stream, event
+from trackside_daemon.web.http.server import ABORT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from conftest import Site  # type: ignore[attr-defined]
-    from speech import House
     from starlette.types import Message
+    from wire_messages import House
 
 
 class Maker:

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from authorities import PAST, Authority
+from certificate_authorities import PAST, Authority
 from processes import eventually
 from starlette.responses import PlainTextResponse
 from trustme import CA
 
-from trackside_daemon.web import server as module
-from trackside_daemon.web import tls
-from trackside_daemon.web.address import listen, written
-from trackside_daemon.web.config import TlsSection
-from trackside_daemon.web.config_file import ConfigFile
-from trackside_daemon.web.server import WebServer
+from trackside_daemon.web.http import server as module
+from trackside_daemon.web.http import tls
+from trackside_daemon.web.http.address import listen, written
+from trackside_daemon.web.http.config import TlsSection
+from trackside_daemon.web.http.config_file import ConfigFile
+from trackside_daemon.web.http.server import WebServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from authorities import Authority
+from certificate_authorities import Authority
 from processes import ROOT, clean_environ, command
 
-from trackside_daemon.web.config import MOST_COST, WebConfig, WebConfigError, read
-from trackside_daemon.web.config_file import ConfigFile
+from trackside_daemon.web.http.config import MOST_COST, WebConfig, WebConfigError, read
+from trackside_daemon.web.http.config_file import ConfigFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable

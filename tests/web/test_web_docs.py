@@ -9,12 +9,12 @@ import sys
 from typing import TYPE_CHECKING
 
 import bcrypt
-from authorities import Authority
+from certificate_authorities import Authority
 from processes import DEADLINE, ROOT
 
-from trackside_daemon.commands import credentials
-from trackside_daemon.web.config import HttpSection, RateLimitSection, TlsSection, WebConfig
-from trackside_daemon.web.config_file import ConfigFile
+from trackside_daemon.cli.sources import credentials
+from trackside_daemon.web.http.config import HttpSection, RateLimitSection, TlsSection, WebConfig
+from trackside_daemon.web.http.config_file import ConfigFile
 
 if TYPE_CHECKING:
     from pathlib import Path

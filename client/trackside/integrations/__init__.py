@@ -1,1 +1,5 @@
-"""What frameworks call trackside by. Each has a module of its own, which alone imports it."""
+"""Connect training frameworks to a run.
+
+In: the callbacks of Transformers, Lightning and Accelerate. Out: pushes, phases and checkpoint events of a `Run`.
+Each framework has one module, the only one that imports it.
+"""

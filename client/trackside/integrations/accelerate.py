@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from accelerate import Accelerator
 from accelerate.tracking import GeneralTracker
 
-from trackside.integrations.joined import Joined, harmless, saved, told
+from trackside.integrations.run_adapter import Joined, harmless, saved, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

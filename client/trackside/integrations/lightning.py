@@ -19,8 +19,8 @@ from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from trackside.integrations.joined import Joined, harmless, saved, tell
-from trackside.integrations.led import Led
+from trackside.integrations.method_patch import Led
+from trackside.integrations.run_adapter import Joined, harmless, saved, tell
 from trackside.log import warn
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from transformers import Trainer, TrainerCallback
 from transformers.integrations import INTEGRATION_TO_CALLBACK
 
-from trackside.integrations.joined import Joined, harmless
-from trackside.integrations.trainer import Seen
+from trackside.integrations.run_adapter import Joined, harmless
+from trackside.integrations.trainer_hooks import Seen
 from trackside.log import warn
-from trackside.stages import Stages
+from trackside.pytorch.step_stages import Stages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

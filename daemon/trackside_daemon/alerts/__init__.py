@@ -1,1 +1,5 @@
-"""What fires: the book of alerts, and the rules that are set over families and keys."""
+"""Turn alarms into alerts and notify receivers.
+
+In: alarms of detectors and rules. Out: active alerts with evidence, inhibited and silenced as configured, and
+notifications through sinks.
+"""

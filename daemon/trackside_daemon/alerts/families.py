@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.metric import Metric, Sample
+from trackside_daemon.model.metric import Metric, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from trackside_daemon.alerts.entry import Entry
+    from trackside_daemon.alerts.active_alert import Entry
 
 FIRING = Metric(
     "trackside_alert_firing",

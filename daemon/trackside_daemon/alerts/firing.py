@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from trackside_daemon.record import Alert
+from trackside_daemon.model.records import Alert
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trackside_daemon.metric import Batch
+    from trackside_daemon.model.metric import Batch
 
 _Key = tuple[str, str, tuple[tuple[str, str], ...], float]
 

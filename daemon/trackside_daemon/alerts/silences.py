@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from trackside_daemon.record import Alert, Silence
+    from trackside_daemon.model.records import Alert, Silence
 
 LONGEST = 30 * 86400.0
 """Seconds that one lasts at most."""

@@ -1,1 +1,5 @@
-"""Collectors: one file a subject, each returns samples and reads nothing but its own source."""
+"""Collect samples, one subject per file.
+
+In: one source each (a /proc or /sys file, a cgroup, the NVML worker). Out: samples for the tick.
+A collector that fails or hangs costs only its own samples.
+"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from trackside_daemon.metric import Metric, Sample
+    from trackside_daemon.model.metric import Metric, Sample
 
 
 HIDDEN = (

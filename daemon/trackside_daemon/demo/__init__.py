@@ -1,1 +1,4 @@
-"""The real training that ``trackside demo`` runs beside the daemon: a small character model, on one core."""
+"""Run a small real training for ``trackside demo``.
+
+In: options of the command. Out: a daemon, a character model that trains on one core, and what goes wrong on request.
+"""

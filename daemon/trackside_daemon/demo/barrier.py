@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trackside_daemon.demo.stop import Stop
+    from trackside_daemon.demo.stop_signal import Stop
 
 LOOK_SECONDS = 0.005
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trackside.wire import Device, Memory
 from trackside_daemon.demo.model_simulated import BACKWARD, FORWARD, OPTIMIZER
-from trackside_daemon.nvml.simulated import uuid
+from trackside_daemon.nvml.simulation.simulate import uuid
 
 if TYPE_CHECKING:
     from trackside.run import Run

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from random import Random
 
-    from trackside_daemon.demo.text import Text
+    from trackside_daemon.demo.training_text import Text
 
 FORWARD, BACKWARD, OPTIMIZER = 0.025, 0.05, 0.01
 """Seconds of a step."""

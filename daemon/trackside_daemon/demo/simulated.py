@@ -14,11 +14,11 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import trackside
-from trackside_daemon.demo import text
+from trackside_daemon.demo import training_text
 from trackside_daemon.demo.barrier import Barrier
 from trackside_daemon.demo.gpu_simulated import Gpu
 from trackside_daemon.demo.model_simulated import Model, accuracy, utilization
-from trackside_daemon.demo.stop import Stop, stopped_by_signals
+from trackside_daemon.demo.stop_signal import Stop, stopped_by_signals
 from trackside_daemon.demo.train import CYCLE_STEPS, PEAK_LEARNING_RATE, learning_rate, positive
 from trackside_daemon.demo.troubles import TROUBLES, Ailing
 from trackside_daemon.demo.workers import Workers
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     stop = stopped_by_signals()
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     workers = Workers(WORKERS)  # before the client has its thread: a fork has none but the one that forks
-    corpus = text.load()
+    corpus = training_text.load()
     random = Random(rank)  # noqa: S311 - batches, not secrets
     model = Model(corpus, random)
     total = options.steps or TOTAL_STEPS
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def train(
     model: Model,
-    corpus: text.Text,
+    corpus: training_text.Text,
     ailing: Ailing,
     barrier: Barrier,
     *,
@@ -122,7 +122,7 @@ class Loader:
         time.sleep(FIRST_SECONDS)
         for _ in range(EPOCH_STEPS):
             time.sleep(model.random.lognormvariate(0, 0.3) * LOAD_SECONDS)
-            yield text.windows(self._codes, count=model.batch, length=model.context + 1, random=model.random)
+            yield training_text.windows(self._codes, count=model.batch, length=model.context + 1, random=model.random)
 
 
 def config(model: Model) -> dict[str, object]:

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.error import URLError
 from uuid import uuid4
 
-from trackside_daemon.beside import Child, stop_all
-from trackside_daemon.demo.staging import Staging
-from trackside_daemon.demo.stop import Stop, stopped_by_signals
+from trackside_daemon.demo.messages import Numbers, introduction, report, summary
+from trackside_daemon.demo.stop_signal import Stop, stopped_by_signals
+from trackside_daemon.demo.trouble_stage import Staging
 from trackside_daemon.demo.troubles import TROUBLES
-from trackside_daemon.demo.words import Numbers, introduction, report, summary
 from trackside_daemon.ingest.endpoint import push_path, token_path
-from trackside_daemon.web.address import AddressError, listen
+from trackside_daemon.linux.child_process import Child, stop_all
+from trackside_daemon.web.http.address import AddressError, listen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.config import Config
-    from trackside_daemon.demo.wanted import Wanted
-    from trackside_daemon.sections import WebSection
+    from trackside_daemon.config.loading import Config
+    from trackside_daemon.config.sections import WebSection
+    from trackside_daemon.demo.options import Wanted
 
 TRAINING, SIMULATED = "trackside_daemon.demo.train", "trackside_daemon.demo.simulated"
 SETTINGS = {

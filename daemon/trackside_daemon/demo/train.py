@@ -14,8 +14,8 @@ from random import Random
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import trackside
-from trackside_daemon.demo import model_numpy, model_torch, text
-from trackside_daemon.demo.stop import Stop, stopped_by_signals
+from trackside_daemon.demo import model_numpy, model_torch, training_text
+from trackside_daemon.demo.stop_signal import Stop, stopped_by_signals
 from trackside_daemon.demo.troubles import TROUBLES, Ailing, Meeting
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     stop = stopped_by_signals()
     limit_threads()
-    corpus = text.load()
+    corpus = training_text.load()
     chosen = choose(options.backend, vocabulary=len(corpus.vocabulary))
     if chosen is None:
         sys.stderr.write(f"trackside demo: {NEEDED[options.backend]}\n")
@@ -89,17 +89,24 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def train(
-    model: Model, corpus: text.Text, ailing: Ailing, meeting: Meeting, *, steps: int | None, stop: Stop, verbose: bool
+    model: Model,
+    corpus: training_text.Text,
+    ailing: Ailing,
+    meeting: Meeting,
+    *,
+    steps: int | None,
+    stop: Stop,
+    verbose: bool,
 ) -> None:
     """Step after step, until *steps* are done or *stop* is set."""
     random = Random(SEED)  # noqa: S311 - batches, not secrets
     length = model.context + 1
-    held_out = text.windows(corpus.validation, count=EVAL_WINDOWS, length=length, random=random)
+    held_out = training_text.windows(corpus.validation, count=EVAL_WINDOWS, length=length, random=random)
     for step in range(1, steps + 1) if steps else count(1):
         if stop.is_set():
             break
         rate = learning_rate(step, cycle=steps or CYCLE_STEPS)
-        batch = text.windows(corpus.train, count=model.batch, length=length, random=random)
+        batch = training_text.windows(corpus.train, count=model.batch, length=length, random=random)
         batch, rate = ailing.spoil(batch, rate)
         with trackside.phase("forward"):  # and backward: all of a step that is this rank's own
             loss, grad_norm = model.step(batch, rate)

@@ -6,7 +6,7 @@ import ctypes
 import os
 import signal
 
-from trackside_daemon.beside import die_with
+from trackside_daemon.linux.child_process import die_with
 
 NAME = b"pt_data_worker"
 _PR_SET_NAME = 15

@@ -1,1 +1,4 @@
-"""What finds trouble in what a training pushes: one file a detector, each O(1) a sample, and none reads a clock."""
+"""Detect trouble in the values a training pushes, one file per detector.
+
+In: samples in order, each with its time. Out: findings. A detector is O(1) per sample and reads no clock.
+"""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trackside_daemon.alarm import Severity
+    from trackside_daemon.model.alarm import Severity
 
 
 class Column(NamedTuple):

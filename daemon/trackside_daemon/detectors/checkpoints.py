@@ -6,15 +6,15 @@ from collections import deque
 from statistics import median
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.words import span
+from trackside_daemon.detectors.wording import span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.alarm import Alarm
     from trackside_daemon.detectors.clock import Clock
     from trackside_daemon.detectors.run_view import Run
-    from trackside_daemon.record import Alert, Event
+    from trackside_daemon.model.alarm import Alarm
+    from trackside_daemon.model.records import Alert, Event
 
 INTERVALS = 16
 """So many intervals are remembered."""

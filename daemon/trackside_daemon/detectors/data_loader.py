@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.words import span
+from trackside_daemon.detectors.wording import span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.alarm import Alarm
     from trackside_daemon.detectors.clock import Clock
     from trackside_daemon.detectors.run_view import Run
-    from trackside_daemon.record import Alert
+    from trackside_daemon.model.alarm import Alarm
+    from trackside_daemon.model.records import Alert
 
 STEPS, LEAST_STEPS = 100, 5
 SECONDS, LEAST_SECONDS = 60.0, 10.0

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.alarm import Alarm
-from trackside_daemon.detectors.words import count
+from trackside_daemon.detectors.wording import count
+from trackside_daemon.model.alarm import Alarm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from trackside_daemon.detectors.clock import Clock
     from trackside_daemon.detectors.run_rank import Rank
-    from trackside_daemon.record import Alert, Event
+    from trackside_daemon.model.records import Alert, Event
 
 OLD = 900.0
 """Seconds after which a death is no news, and its alert is over."""

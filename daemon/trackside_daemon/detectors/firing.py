@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.alarm import Severity
     from trackside_daemon.detectors.base import Finding
+    from trackside_daemon.model.alarm import Severity
 
 State = Literal["firing", "repeated", "resolved"]
 

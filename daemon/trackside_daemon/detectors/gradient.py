@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Finding
 from trackside_daemon.detectors.window import Window
-from trackside_daemon.detectors.words import factor, number
+from trackside_daemon.detectors.wording import factor, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.alarm import Severity
     from trackside_daemon.detectors.base import Column, Context
+    from trackside_daemon.model.alarm import Severity
 
 NEAR = 9
 """Samples whose median is the usual of late; short, so that it follows a norm that falls or rises by itself."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Finding
 from trackside_daemon.detectors.window import Window
-from trackside_daemon.detectors.words import HUGE, count, number, rate_raised, times
+from trackside_daemon.detectors.wording import HUGE, count, number, rate_raised, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

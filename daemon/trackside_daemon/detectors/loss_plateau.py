@@ -11,7 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Finding
-from trackside_daemon.detectors.words import HUGE, count, number
+from trackside_daemon.detectors.wording import HUGE, count, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,8 +15,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Finding
-from trackside_daemon.detectors.jumps import SCALES, SHARE, Jump, Jumps
-from trackside_daemon.detectors.words import HUGE, count, factor, number, rate_raised, times
+from trackside_daemon.detectors.outlier import SCALES, SHARE, Jump, Jumps
+from trackside_daemon.detectors.wording import HUGE, count, factor, number, rate_raised, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

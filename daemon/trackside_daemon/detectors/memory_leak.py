@@ -8,7 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.detectors.base import Finding
-from trackside_daemon.detectors.words import in_bytes
+from trackside_daemon.detectors.wording import in_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

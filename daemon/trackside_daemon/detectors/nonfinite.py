@@ -7,7 +7,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Finding
-from trackside_daemon.detectors.words import count, number
+from trackside_daemon.detectors.wording import count, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

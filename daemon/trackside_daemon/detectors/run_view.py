@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alarm import SEVERITIES, Alarm
 from trackside_daemon.detectors.pace import Pace
 from trackside_daemon.detectors.run_rank import SYNC_PHASES
-from trackside_daemon.metric import Distribution
-from trackside_daemon.record import ENDED
+from trackside_daemon.model.alarm import SEVERITIES, Alarm
+from trackside_daemon.model.metric import Distribution
+from trackside_daemon.model.records import ENDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from trackside_daemon.alarm import Severity
     from trackside_daemon.detectors.run_rank import Rank
-    from trackside_daemon.metric import Sample
-    from trackside_daemon.record import Alert
+    from trackside_daemon.model.alarm import Severity
+    from trackside_daemon.model.metric import Sample
+    from trackside_daemon.model.records import Alert
 
 _PHASE_SECONDS = "trackside_training_phase_seconds_total"
 _PUSHES = "trackside_training_client_pushes_total"

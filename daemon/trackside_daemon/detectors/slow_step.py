@@ -6,11 +6,11 @@ from collections import deque
 from math import inf, isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside.phases import PAUSES
+from trackside.totals.phases import PAUSES
 from trackside_daemon.detectors.base import Finding
 from trackside_daemon.detectors.schedule import ALIKE, CHANCE, CHANCE_BY_TIME, Schedule
 from trackside_daemon.detectors.window import Window
-from trackside_daemon.detectors.words import factor, lasted
+from trackside_daemon.detectors.wording import factor, lasted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

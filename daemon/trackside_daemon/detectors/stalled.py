@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.pace import BEGINNING, ENOUGH, OVER_LONGEST, OVER_PAUSE, PAUSE, WARNING
 from trackside_daemon.detectors.run_rank import SYNC_PHASES, Rank
-from trackside_daemon.detectors.words import count, span
+from trackside_daemon.detectors.wording import count, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from trackside_daemon.alarm import Alarm, Severity
     from trackside_daemon.detectors.clock import Clock
     from trackside_daemon.detectors.run_view import Run
-    from trackside_daemon.record import Alert
+    from trackside_daemon.model.alarm import Alarm, Severity
+    from trackside_daemon.model.records import Alert
 
 FLOOR = 60.0
 """Seconds of silence that are never a stall."""

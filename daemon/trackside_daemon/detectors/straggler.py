@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from trackside_daemon.detectors.words import span
-from trackside_daemon.metric import Batch, Metric, Sample
+from trackside_daemon.detectors.wording import span
+from trackside_daemon.model.metric import Batch, Metric, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from trackside_daemon.alarm import Alarm
     from trackside_daemon.detectors.clock import Clock
     from trackside_daemon.detectors.run_rank import Rank
     from trackside_daemon.detectors.run_view import Run
-    from trackside_daemon.record import Alert
+    from trackside_daemon.model.alarm import Alarm
+    from trackside_daemon.model.records import Alert
 
 OWN = ("data", "forward")
 """Phases of a rank's own, in which it waits for nobody."""

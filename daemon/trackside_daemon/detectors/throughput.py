@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside.phases import PAUSES
+from trackside.totals.phases import PAUSES
 from trackside_daemon.detectors.base import Finding
 from trackside_daemon.detectors.window import Window
-from trackside_daemon.detectors.words import lasted
+from trackside_daemon.detectors.wording import lasted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

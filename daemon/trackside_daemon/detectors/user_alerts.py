@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alarm import SEVERITIES, Alarm
+from trackside_daemon.model.alarm import SEVERITIES, Alarm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.alarm import Severity
     from trackside_daemon.detectors.clock import Clock
-    from trackside_daemon.record import Event
+    from trackside_daemon.model.alarm import Severity
+    from trackside_daemon.model.records import Event
 
 APART = 60.0
 """Seconds between two of a run; what comes between is counted."""

@@ -1,1 +1,4 @@
-"""The memory of runs: every sample of every run, in one file, beside which nobody needs a server."""
+"""Keep every sample of every run in one SQLite file.
+
+In: batches and records. Out: acknowledged commits; runs, series and charts for the API and the commands.
+"""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from trackside_daemon.history import schema
-from trackside_daemon.history.place import HistoryError
+from trackside_daemon.history.directory import HistoryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,21 +10,22 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from trackside_daemon.history import accounts, attempts, reader
+from trackside_daemon.history import time_accounting
 from trackside_daemon.history.database import Database
+from trackside_daemon.history.directory import Lock, UnreadableError, network_file_system
 from trackside_daemon.history.files.jsonl import JsonLines
-from trackside_daemon.history.place import Lock, UnreadableError, network_file_system
-from trackside_daemon.history.writer import Writer
-from trackside_daemon.record import ENDED, Opened, Sampled, Standing
+from trackside_daemon.history.read import attempts, reader
+from trackside_daemon.history.record.writer import Writer
+from trackside_daemon.model.records import ENDED, Opened, Sampled, Standing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Mapping
     from pathlib import Path
 
     from trackside.wire import Identity
-    from trackside_daemon.history.trimming import Bounds
-    from trackside_daemon.metric import Batch, Sample
-    from trackside_daemon.record import Alert, Before, Silence
+    from trackside_daemon.history.record.trimming import Bounds
+    from trackside_daemon.model.metric import Batch, Sample
+    from trackside_daemon.model.records import Alert, Before, Silence
 
 LATEST = 10_000
 """So many runs' last attempts are remembered."""
@@ -161,7 +162,7 @@ class Recorder:
         Raises:
             UnreadableError: Nobody can tell at the moment.
         """
-        return self._look(lambda connection: accounts.before(connection, run, attempt))
+        return self._look(lambda connection: time_accounting.before(connection, run, attempt))
 
     def firing(self, now: float) -> list[Alert]:
         """The alerts that fire as of *now*, in Unix seconds, by a daemon before this one; none if nobody can tell."""

@@ -23,7 +23,7 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING
 
-from trackside_daemon.history.place import HistoryError
+from trackside_daemon.history.directory import HistoryError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

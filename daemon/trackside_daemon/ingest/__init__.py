@@ -1,1 +1,5 @@
-"""Where pushes arrive: the socket, the sessions on it, and what they are answered."""
+"""Receive what training processes push.
+
+In: ZeroMQ messages. Out: checked batches for the pipeline, and acknowledgements once the history has committed.
+The only package that imports zmq.
+"""

@@ -10,8 +10,8 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trackside.discovery import SOCKET, SYSTEM_DIRECTORY, deaf, directories
-from trackside.keys import is_loopback
+from trackside.transport.discovery import SOCKET, SYSTEM_DIRECTORY, deaf, directories
+from trackside.transport.keys import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

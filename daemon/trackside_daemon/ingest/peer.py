@@ -8,8 +8,8 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trackside.identity import stat
-from trackside_daemon.exits import exit_code
+from trackside.environment.identity import stat
+from trackside_daemon.linux.process_exit import exit_code
 
 if TYPE_CHECKING:
     from trackside.wire import Identity

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, cast
 
 import zmq
 
-from trackside.keys import KeyFileError
+from trackside.transport.keys import KeyFileError
 from trackside.wire import MESSAGE_BYTES
+from trackside_daemon.ingest.client_commands import Question
 from trackside_daemon.ingest.endpoint import (
     EndpointError,
     Lock,
@@ -25,18 +26,17 @@ from trackside_daemon.ingest.endpoint import (
     token_path,
 )
 from trackside_daemon.ingest.keyring import Keyring
-from trackside_daemon.ingest.questions import Question
-from trackside_daemon.ingest.watch import RETRY_SECONDS, Watch
+from trackside_daemon.ingest.process_watch import RETRY_SECONDS, Watch
 from trackside_daemon.training.moment import Moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trackside_daemon.ingest.authenticator import Authenticator
-    from trackside_daemon.ingest.questions import Answer
+    from trackside_daemon.ingest.client_commands import Answer
     from trackside_daemon.ingest.session import Receipt
     from trackside_daemon.ingest.sessions import Sessions
-    from trackside_daemon.metric import Batch
+    from trackside_daemon.model.metric import Batch
 
 TICK_SECONDS = 1.0
 ROOM_SECONDS = 0.05

@@ -6,11 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.wire import Envelope, Nack, encode
-from trackside_daemon.record import USER_ALERT, Event
+from trackside_daemon.model.records import USER_ALERT, Event
 
 if TYPE_CHECKING:
     from trackside.wire import Bye, Clock, Happening, Identity, Notice, Pushes
-    from trackside_daemon.record import Record
+    from trackside_daemon.model.records import Record
 
 
 class Receipt(NamedTuple):

@@ -12,11 +12,11 @@ import msgspec
 from msgspec.structs import replace
 
 from trackside.wire import REASONS, VERSION, Envelope, Refused, WireError, decode_body, encode, open_envelope
-from trackside_daemon.history.place import UnreadableError
-from trackside_daemon.ingest.questions import ANSWERS, Questions
+from trackside_daemon.history.directory import UnreadableError
+from trackside_daemon.ingest.client_commands import ANSWERS, Questions
 from trackside_daemon.ingest.session import Receipt, Session, shift, told
-from trackside_daemon.metric import Batch, Metric, Sample
-from trackside_daemon.record import Event, Opened, Record, Standing, Taken
+from trackside_daemon.model.metric import Batch, Metric, Sample
+from trackside_daemon.model.records import Event, Opened, Record, Standing, Taken
 from trackside_daemon.training.rank import End
 from trackside_daemon.training.run import process_of
 from trackside_daemon.training.verdict import verdict
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from trackside.wire import Bye, Hello, Identity, Pushes
     from trackside_daemon.history.recorder import Known
-    from trackside_daemon.ingest.questions import Question
+    from trackside_daemon.ingest.client_commands import Question
     from trackside_daemon.training.moment import Moment
     from trackside_daemon.training.run import Process
     from trackside_daemon.training.runs import Runs

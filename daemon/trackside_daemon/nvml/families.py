@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trackside_daemon.metric import Kind, Metric
+from trackside_daemon.model.metric import Kind, Metric
 
 PREFIX = "trackside_gpu_"
 

@@ -12,8 +12,8 @@ from trackside_daemon.nvml.readers.processes import Accounting, Processes, Proce
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from trackside_daemon.nvml.readers.unsupported import Refusals
     from trackside_daemon.nvml.reading import Value
-    from trackside_daemon.nvml.refusals import Refusals
 
     Reader = Callable[[Any, Any, Refusals], list[Value]]
 

@@ -1,1 +1,4 @@
-"""`trackside top`: the dashboard in a terminal. What is drawn is made of lines, by plain functions; `app` shows them."""
+"""Draw ``trackside top``, the dashboard in a terminal.
+
+In: the daemon's API. Out: lines of styled text, made by plain functions; `app` shows them.
+"""

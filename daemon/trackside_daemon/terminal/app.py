@@ -10,14 +10,14 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from trackside_daemon.letters import shown
+from trackside_daemon.model.text import shown
 from trackside_daemon.terminal import snapshot
-from trackside_daemon.terminal.asking import Answer, Asking, Daemon
 from trackside_daemon.terminal.frame import Frame, Told, columns, frame
-from trackside_daemon.terminal.ink import Line, fitted
 from trackside_daemon.terminal.once import colourless
 from trackside_daemon.terminal.panes import FilterLine, Help, Pane
+from trackside_daemon.terminal.polling import Answer, Asking, Daemon
 from trackside_daemon.terminal.runs import first_shown
+from trackside_daemon.terminal.styled_lines import Line, fitted
 from trackside_daemon.terminal.view import View, Window
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from itertools import chain, pairwise, repeat
 from math import isfinite, nan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside_daemon.history.series import LOSSES
-from trackside_daemon.terminal.amounts import brief, large, real
+from trackside_daemon.history.read.series import LOSSES
+from trackside_daemon.terminal.formatting import brief, large, real
 from trackside_daemon.terminal.plot import Curve, Dot
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.terminal import curves
 from trackside_daemon.terminal.alerts import fired
-from trackside_daemon.terminal.amounts import NONE, real, told
+from trackside_daemon.terminal.formatting import NONE, real, told
 from trackside_daemon.terminal.gpus import barred, rows_wanted
 from trackside_daemon.terminal.host import hosted
-from trackside_daemon.terminal.ink import Line, fitted
 from trackside_daemon.terminal.plot import LEAST_ROWS, plot
 from trackside_daemon.terminal.runs import listed
+from trackside_daemon.terminal.styled_lines import Line, fitted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

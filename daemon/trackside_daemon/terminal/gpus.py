@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.letters import cut, shown
-from trackside_daemon.terminal.amounts import bar, cell, large, percent, real, told
-from trackside_daemon.terminal.ink import Line, fitted, wide
+from trackside_daemon.model.text import cut, shown
+from trackside_daemon.terminal.formatting import bar, cell, large, percent, real, told
+from trackside_daemon.terminal.styled_lines import Line, fitted, wide
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

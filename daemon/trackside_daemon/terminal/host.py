@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.terminal.amounts import brief, large, percent, real, told
-from trackside_daemon.terminal.ink import Line, Piece, fitted, joined
+from trackside_daemon.terminal.formatting import brief, large, percent, real, told
+from trackside_daemon.terminal.styled_lines import Line, Piece, fitted, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

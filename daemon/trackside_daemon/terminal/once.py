@@ -8,15 +8,15 @@ import sys
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from trackside_daemon.terminal.asking import ask
 from trackside_daemon.terminal.frame import columns, frame
-from trackside_daemon.terminal.ink import coloured, plain
+from trackside_daemon.terminal.polling import ask
+from trackside_daemon.terminal.styled_lines import coloured, plain
 from trackside_daemon.terminal.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.terminal.asking import Daemon
+    from trackside_daemon.terminal.polling import Daemon
 
 LEAST_WIDTH = 40
 

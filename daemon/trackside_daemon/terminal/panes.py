@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from textual import events
     from textual.app import ComposeResult
 
-    from trackside_daemon.terminal.ink import Line
+    from trackside_daemon.terminal.styled_lines import Line
 
 STYLES = {
     "title": "bold",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.terminal.amounts import NONE, brief
-from trackside_daemon.terminal.ink import Line, fitted, wide
+from trackside_daemon.terminal.formatting import NONE, brief
+from trackside_daemon.terminal.styled_lines import Line, fitted, wide
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

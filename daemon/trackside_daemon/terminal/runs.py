@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.letters import duration
-from trackside_daemon.terminal.amounts import NONE, brief, cell, large, percent, real, sparkline, told
-from trackside_daemon.terminal.ink import SEVERITIES, Line, fitted
+from trackside_daemon.model.text import duration
+from trackside_daemon.terminal.formatting import NONE, brief, cell, large, percent, real, sparkline, told
+from trackside_daemon.terminal.styled_lines import SEVERITIES, Line, fitted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

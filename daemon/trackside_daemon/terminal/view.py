@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside_daemon.terminal.amounts import real
 from trackside_daemon.terminal.curves import KEYS
+from trackside_daemon.terminal.formatting import real
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

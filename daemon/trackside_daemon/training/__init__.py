@@ -1,1 +1,4 @@
-"""What the training's own numbers mean: families, runs, ranks and their states."""
+"""Derive runs, attempts and ranks from client sessions.
+
+In: sessions, totals and process exits. Out: training families, states of runs and ranks, and run records.
+"""

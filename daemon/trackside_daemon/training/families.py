@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackside.wire import DURATION_BUCKETS
-from trackside_daemon.metric import Metric
+from trackside_daemon.model.metric import Metric
 
 RANK = ("run", "rank")
 STATES = ("starting", "running", "stalled", "finished", "stopped", "failed", "lost")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trackside.identity import boot_id, stat
+from trackside.environment.identity import boot_id, stat
 
 if TYPE_CHECKING:
     from trackside.wire import Identity

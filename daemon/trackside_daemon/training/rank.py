@@ -5,18 +5,18 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.metric import Distribution, Sample
-from trackside_daemon.record import ENDED, bounded
+from trackside_daemon.model.metric import Distribution, Sample
+from trackside_daemon.model.records import ENDED, bounded
 from trackside_daemon.training import families as f
-from trackside_daemon.training.losses import Losses
+from trackside_daemon.training.lost_time import Losses
 from trackside_daemon.training.totals import summed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from trackside.wire import Beat, Block, Clock, Device, Hello, Histogram, Saves, Totals
-    from trackside_daemon.alarm import Stands
-    from trackside_daemon.metric import Metric
+    from trackside_daemon.model.alarm import Stands
+    from trackside_daemon.model.metric import Metric
 
 RECENT = 0.2
 """Weight of the newest batch in the step duration that the time left is reckoned with."""

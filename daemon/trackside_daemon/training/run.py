@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
-from trackside_daemon.member import Member
-from trackside_daemon.metric import Batch, Sample
-from trackside_daemon.record import ENDED, ENDS, Accounted, Before, Event, Record, Standing
+from trackside_daemon.model.metric import Batch, Sample
+from trackside_daemon.model.rank_process import Member
+from trackside_daemon.model.records import ENDED, ENDS, Accounted, Before, Event, Record, Standing
 from trackside_daemon.training import families as f
-from trackside_daemon.training.wholes import Wholes
+from trackside_daemon.training.whole_norms import Wholes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from trackside.wire import Beat, Bye, Hello, Identity, Pushes, Room
-    from trackside_daemon.alarm import Stands
+    from trackside_daemon.model.alarm import Stands
     from trackside_daemon.training.rank import End, Rank
     from trackside_daemon.training.verdict import Exit
 

@@ -9,12 +9,12 @@ import logging
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from trackside_daemon.metric import Batch
-from trackside_daemon.record import ENDED, Before
-from trackside_daemon.training.bounds import Rejections, bounded, cut, pod
+from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.records import ENDED, Before
+from trackside_daemon.training.limits import Rejections, bounded, cut, pod
 from trackside_daemon.training.liveness import Liveness
-from trackside_daemon.training.losses import Losses
-from trackside_daemon.training.missed import Missed
+from trackside_daemon.training.lost_time import Losses
+from trackside_daemon.training.missed_ends import Missed
 from trackside_daemon.training.rank import End, Rank
 from trackside_daemon.training.run import MARKS_SECONDS, TEARDOWN_SECONDS, Run, Session, decisive, process_of
 from trackside_daemon.training.verdict import is_open, verdict
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trackside.wire import Beat, Block, Bye, Hello, Identity, Pushes, Totals
-    from trackside_daemon.alarm import Stands
-    from trackside_daemon.member import Member
-    from trackside_daemon.metric import Sample
-    from trackside_daemon.record import Record
-    from trackside_daemon.training.bounds import Limits
+    from trackside_daemon.model.alarm import Stands
+    from trackside_daemon.model.metric import Sample
+    from trackside_daemon.model.rank_process import Member
+    from trackside_daemon.model.records import Record
+    from trackside_daemon.training.limits import Limits
     from trackside_daemon.training.moment import Moment
     from trackside_daemon.training.run import Process
     from trackside_daemon.training.verdict import Exit

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.exits import signal_name
-from trackside_daemon.record import ENDED
+from trackside_daemon.linux.process_exit import signal_name
+from trackside_daemon.model.records import ENDED
 
 if TYPE_CHECKING:
     from trackside.wire import Bye

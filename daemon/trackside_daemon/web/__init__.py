@@ -1,1 +1,4 @@
-"""The HTTP server: /metrics, /-/healthy, /-/ready, the API and the dashboard."""
+"""Serve HTTP: metrics, health, the API and the dashboard.
+
+In: requests. Out: pages made from the newest values, the history and the active alerts.
+"""

@@ -14,11 +14,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Match, Route
 
 from trackside_daemon import __version__
-from trackside_daemon.exposition import own_families, render
 from trackside_daemon.web import dashboard
-from trackside_daemon.web.guard import Guard, Token, error
-from trackside_daemon.web.negotiation import accepts_gzip, choose
-from trackside_daemon.web.openapi import ENDPOINTS, document
+from trackside_daemon.web.api.openapi import ENDPOINTS, document
+from trackside_daemon.web.exposition import own_families, render
+from trackside_daemon.web.http.auth_token import Guard, Token, error
+from trackside_daemon.web.http.negotiation import accepts_gzip, choose
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Scope
 
-    from trackside_daemon.state import State
-    from trackside_daemon.web.alerts import AlertPages
-    from trackside_daemon.web.gpu import GpuPages
-    from trackside_daemon.web.history import HistoryPages
-    from trackside_daemon.web.openapi import Endpoint
-    from trackside_daemon.web.overview.pages import OverviewPages
-    from trackside_daemon.web.processes import ProcessPages
+    from trackside_daemon.model.state import State
+    from trackside_daemon.web.api.alerts import AlertPages
+    from trackside_daemon.web.api.gpu import GpuPages
+    from trackside_daemon.web.api.history import HistoryPages
+    from trackside_daemon.web.api.openapi import Endpoint
+    from trackside_daemon.web.api.overview.pages import OverviewPages
+    from trackside_daemon.web.api.processes import ProcessPages
 
 _REASONS = {
     400: "bad_request",

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from trackside_daemon.web.negotiation import accepts_gzip
+from trackside_daemon.web.http.negotiation import accepts_gzip
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -12,7 +12,7 @@ from alerts.sinks.told import alert, batch, over, told
 from processes import eventually
 from receivers import Alertmanager, Receiver
 
-from trackside_daemon.alerts.delivery import Delivery
+from trackside_daemon.alerts.delivery.delivery import Delivery
 from trackside_daemon.alerts.sinks.alertmanager.settings import AlertmanagerSection
 from trackside_daemon.alerts.sinks.alertmanager.sink import alertmanagers
 from trackside_daemon.alerts.sinks.sink import About, SinkError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from trackside_daemon.record import AlertNote
+    from trackside_daemon.model.records import AlertNote
 
 ABOUT = About("node1", "http://127.0.0.1:1/", "https://host/alerts.md")
 

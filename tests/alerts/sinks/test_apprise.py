@@ -9,7 +9,7 @@ import pytest
 from alerts.sinks.told import alert, over
 from receivers import Receiver
 
-from trackside_daemon.alerts.sinks.apprise import words
+from trackside_daemon.alerts.sinks.apprise import message_text
 from trackside_daemon.alerts.sinks.apprise.settings import AppriseSection
 from trackside_daemon.alerts.sinks.apprise.sink import AppriseSink, apprises
 from trackside_daemon.alerts.sinks.sink import About, Message, SendError, SinkError
@@ -62,11 +62,13 @@ def test_a_url_keeps_its_name_when_others_come_or_its_password_changes(tmp_path:
 
 def test_titles_and_texts() -> None:
     many = tuple(alert(f"Alert{number}", run="") for number in range(12))
-    assert words.title(Message("", many), ABOUT) == "[firing:12] machine node1: Alert0, Alert1, Alert2 and 9 more"
-    assert "and 2 more alerts" in words.body(Message("", many), ABOUT)
+    assert (
+        message_text.title(Message("", many), ABOUT) == "[firing:12] machine node1: Alert0, Alert1, Alert2 and 9 more"
+    )
+    assert "and 2 more alerts" in message_text.body(Message("", many), ABOUT)
     resolved = Message("id", (over(alert()),))
-    assert words.title(resolved, ABOUT) == "[resolved:1] run name-id: NonFinite"
-    assert words.body(resolved, About("node1")) == (
+    assert message_text.title(resolved, ABOUT) == "[resolved:1] run name-id: NonFinite"
+    assert message_text.body(resolved, About("node1")) == (
         "NonFinite (critical) is over after 150 s, from 2023-11-14 22:13:20 UTC to 2023-11-14 22:15:50 UTC; it was: "
         "NonFinite on rank 0\n\non node1"
     )

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 from alerts.sinks.told import START, alert, over, told
 
-from trackside_daemon.alerts.sinks.grouping import GIVE_UP_SECONDS, Grouping
+from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS, Grouping
 from trackside_daemon.alerts.sinks.sink import Message
-from trackside_daemon.alerts.sinks.wants import Wants
+from trackside_daemon.alerts.sinks.sink_filter import Wants
 
 if TYPE_CHECKING:
-    from trackside_daemon.record import Alert
+    from trackside_daemon.model.records import Alert
 
 ALL = Wants("info")
 

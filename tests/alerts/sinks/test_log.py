@@ -13,7 +13,7 @@ from trackside_daemon.alerts.sinks.log.sink import MOST, LogSink
 if TYPE_CHECKING:
     import pytest
 
-    from trackside_daemon.record import Alert
+    from trackside_daemon.model.records import Alert
 
 
 def logged(severity: str, *alerts: Alert) -> list[str]:

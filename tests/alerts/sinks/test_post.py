@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trackside_daemon.alerts.sinks import exchange, post
+from trackside_daemon.alerts.sinks import http_exchange, http_post
 from trackside_daemon.alerts.sinks.sink import SendError, SinkError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def serve() -> Iterator[Callable[[Answer], int]]:
 
 def sent(url: str, body: bytes = b"{}", headers: Any = None) -> SendError:
     with pytest.raises(SendError) as caught:
-        post.post(url, body, headers or {}, ssl.create_default_context())
+        http_post.post(url, body, headers or {}, ssl.create_default_context())
     return caught.value
 
 
@@ -68,14 +68,14 @@ def _forever(beginning: bytes, more: bytes, asked: bytes = b"{}") -> Answer:
 def test_a_server_that_speaks_slowly_and_without_end_is_left(
     serve: Callable[[Answer], int], monkeypatch: pytest.MonkeyPatch, beginning: bytes, more: bytes
 ) -> None:
-    monkeypatch.setattr(exchange, "LONGEST_SECONDS", 0.5)
+    monkeypatch.setattr(http_exchange, "LONGEST_SECONDS", 0.5)
     problem = sent(f"http://127.0.0.1:{serve(_forever(beginning, more))}/")
     assert "no answer within" in str(problem)
     assert problem.again == "soon"
 
 
 def test_a_handshake_without_end_is_left(serve: Callable[[Answer], int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "LONGEST_SECONDS", 0.5)
+    monkeypatch.setattr(http_exchange, "LONGEST_SECONDS", 0.5)
     record = b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc\x03\x03"  # the beginning of a long ServerHello
     assert "no answer within" in str(sent(f"https://127.0.0.1:{serve(_forever(record, bytes(1), b''))}/"))
 
@@ -127,7 +127,7 @@ def test_what_http_cannot_carry_is_not_tried_soon(tmp_path: Path) -> None:
     with pytest.raises(
         SinkError, match=r"^a\.bearer-file: .*token: a token has letters, digits and signs of ASCII only$"
     ):
-        post.bearer(str(token), "a.bearer-file")
+        http_post.bearer(str(token), "a.bearer-file")
 
 
 def test_without_a_thread_to_bound_its_time_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from alerts.sinks.told import START, alert, over, told
 
-from trackside_daemon.alerts.sinks.alertmanager import standing
-from trackside_daemon.alerts.sinks.alertmanager.standing import Standing
-from trackside_daemon.alerts.sinks.wants import Wants
+from trackside_daemon.alerts.sinks.alertmanager import outbox
+from trackside_daemon.alerts.sinks.alertmanager.outbox import Standing
+from trackside_daemon.alerts.sinks.sink_filter import Wants
 
 if TYPE_CHECKING:
     import pytest
 
-    from trackside_daemon.record import Alert
+    from trackside_daemon.model.records import Alert
 
 NOW = START + 50
 
@@ -92,7 +92,7 @@ def test_what_was_not_taken_waits_and_what_was_refused_is_said_with_the_rest() -
 
 
 def test_it_is_bounded_and_what_is_over_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standing, "MOST", 2)
+    monkeypatch.setattr(outbox, "MOST", 2)
     of = box()
     gone: Alert = alert("Gone")
     for one in (alert("First"), gone, over(gone), alert("Last")):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from trackside_daemon.metric import Batch
-from trackside_daemon.record import Alert, Notice
+from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.records import Alert, Notice
 
 START = 1_700_000_000.5
 

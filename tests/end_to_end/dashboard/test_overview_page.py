@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from authorities import hashed
+from certificate_authorities import hashed
 from playwright.sync_api import expect
 from processes import eventually
 

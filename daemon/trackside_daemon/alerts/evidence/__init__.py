@@ -1,1 +1,4 @@
-"""What helps to understand an alert: gathered when it begins or gets worse, by the table in `wanted`."""
+"""Gather what explains an alert.
+
+In: an alert that begins or gets worse. Out: an `AlertNote` with values, samples, stacks, processes, GPUs and events.
+"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.evidence.gpus import xids
-from trackside_daemon.history import reader
+from trackside_daemon.history.read import reader
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.evidence.sources import Case

@@ -12,12 +12,12 @@ from trackside_daemon.alerts.evidence.deaths import deaths
 from trackside_daemon.alerts.evidence.gpus import gpus
 from trackside_daemon.alerts.evidence.machine import cgroups, cpu, host, io, memory
 from trackside_daemon.alerts.evidence.ranks import ranks, samples
+from trackside_daemon.alerts.evidence.required import Part, wanted
 from trackside_daemon.alerts.evidence.sources import Case
 from trackside_daemon.alerts.evidence.stacks import stacks
-from trackside_daemon.alerts.evidence.wanted import Part, wanted
-from trackside_daemon.history.cleaning import as_text, clean
-from trackside_daemon.metric import Batch
-from trackside_daemon.record import Alert, AlertNote
+from trackside_daemon.history.record.sanitize import as_text, clean
+from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.records import Alert, AlertNote
 
 if TYPE_CHECKING:
     from collections.abc import Callable

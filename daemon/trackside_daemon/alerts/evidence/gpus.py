@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.collectors.ranks import PROCESS_INFO, RANK_INFO
-from trackside_daemon.metric import json_number
+from trackside_daemon.collectors.process.ranks import PROCESS_INFO, RANK_INFO
+from trackside_daemon.model.metric import json_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trackside_daemon.alerts.evidence.sources import Case
-    from trackside_daemon.metric import Distribution
+    from trackside_daemon.model.metric import Distribution
 
     Family = Mapping[tuple[str, ...], float | Distribution]
 

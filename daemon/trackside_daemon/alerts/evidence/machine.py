@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.metric import json_number
+from trackside_daemon.model.metric import json_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from trackside_daemon.alerts.evidence.sources import Case
-    from trackside_daemon.collectors.process import Process
+    from trackside_daemon.collectors.process.process import Process
 
 PROCESSES = 8
 CGROUPS = 8

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.history import reader, series
-from trackside_daemon.metric import Distribution, json_number
+from trackside_daemon.history.read import reader, series
+from trackside_daemon.model.metric import Distribution, json_number
 from trackside_daemon.training import families as f
 
 if TYPE_CHECKING:

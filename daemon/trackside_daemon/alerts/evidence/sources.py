@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from trackside_daemon.collectors.process import Process
-    from trackside_daemon.history.series import Readable
-    from trackside_daemon.record import Alert
-    from trackside_daemon.state import State
+    from trackside_daemon.collectors.process.process import Process
+    from trackside_daemon.history.read.series import Readable
+    from trackside_daemon.model.records import Alert
+    from trackside_daemon.model.state import State
 
 
 class Answer(Protocol):

@@ -1,1 +1,5 @@
-"""How people are told of alerts: each way is a folder with its settings and its sink."""
+"""Send alert messages, one folder per kind of receiver.
+
+In: messages of alerts. Out: requests to Alertmanager, webhooks and apprise services, and lines of the log.
+Each sink owns its settings.
+"""

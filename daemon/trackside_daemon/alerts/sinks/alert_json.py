@@ -6,13 +6,13 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts import families
-from trackside_daemon.alerts.detected import PREFIX
+from trackside_daemon.alerts.descriptions import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trackside_daemon.alerts.sinks.sink import About
-    from trackside_daemon.record import Alert
+    from trackside_daemon.model.records import Alert
 
 
 def labels(alert: Alert, about: About) -> dict[str, str]:

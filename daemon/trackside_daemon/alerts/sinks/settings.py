@@ -10,7 +10,7 @@ from trackside_daemon.alerts.sinks.alertmanager.settings import AlertmanagerSect
 from trackside_daemon.alerts.sinks.apprise.settings import AppriseSection
 from trackside_daemon.alerts.sinks.log.settings import LogSinkSection
 from trackside_daemon.alerts.sinks.webhook.settings import WebhookSection
-from trackside_daemon.sections import Section
+from trackside_daemon.config.sections import Section
 
 
 class SinksSection(Section):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.alerts.sinks.wants import Wants
-    from trackside_daemon.record import Alert, Notice
+    from trackside_daemon.alerts.sinks.sink_filter import Wants
+    from trackside_daemon.model.records import Alert, Notice
 
 Again = Literal["soon", "later", "never"]
 """When to try again: with a growing back-off, once a minute since a person must mend it, or not with this message."""

@@ -1,1 +1,4 @@
-"""The history as files: written out, read in, and appended to as JSON lines."""
+"""Export runs to files and import them.
+
+In and out: CSV, JSON and JSON lines, with every sample.
+"""

@@ -16,11 +16,11 @@ import json
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from trackside_daemon.history import reader, series
 from trackside_daemon.history.files.merging import merge
-from trackside_daemon.history.packing import decode_axis
+from trackside_daemon.history.read import reader, series
+from trackside_daemon.history.read.series import EVERYTHING, Readable, Series, Tail, Window, cut, find
+from trackside_daemon.history.record.packing import decode_axis
 from trackside_daemon.history.schema import BLOCK_BITS
-from trackside_daemon.history.series import EVERYTHING, Readable, Series, Tail, Window, cut, find
 
 if TYPE_CHECKING:
     import sqlite3

@@ -27,14 +27,14 @@ from trackside.packing import pack, writable
 from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.history.files.forms import parse
 from trackside_daemon.history.files.items import FAR_SECONDS, INT64, Alerted, FormError, Happened, Head, Push
-from trackside_daemon.record import Alert, Event, Opened, Record, Standing, Taken
+from trackside_daemon.model.records import Alert, Event, Opened, Record, Standing, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from trackside_daemon.history.files.items import Item
-    from trackside_daemon.history.store import Store
-    from trackside_daemon.history.writer import Writer
+    from trackside_daemon.history.record.store import Store
+    from trackside_daemon.history.record.writer import Writer
 
 ROWS = 512
 """Pushes to a message."""

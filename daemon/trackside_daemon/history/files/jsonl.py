@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from trackside_daemon.history.directory import writable_directory
 from trackside_daemon.history.files.rotation import Files
-from trackside_daemon.history.place import writable_directory
-from trackside_daemon.record import Accounted, Alert, AlertNote, Event, Opened, Sampled, Silence, Standing, Taken
+from trackside_daemon.model.records import Accounted, Alert, AlertNote, Event, Opened, Sampled, Silence, Standing, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from trackside.wire import Hello
-    from trackside_daemon.record import Record
+    from trackside_daemon.model.records import Record
 
 OPTION = "--storage.jsonl"
 HOST = "host"

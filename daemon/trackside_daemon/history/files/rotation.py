@@ -8,7 +8,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from trackside_daemon.history.place import make_private
+from trackside_daemon.history.directory import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

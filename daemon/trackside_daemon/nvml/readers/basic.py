@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.readers.asking import ask_all
+from trackside_daemon.nvml.readers.calls import ask_all
 from trackside_daemon.nvml.readers.fields import POWER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trackside_daemon.nvml.readers.unsupported import Refusals
     from trackside_daemon.nvml.reading import Value
-    from trackside_daemon.nvml.refusals import Refusals
 
 RESERVED = "memory_reserved_bytes"
 

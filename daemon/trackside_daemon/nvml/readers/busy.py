@@ -6,11 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.nvml.readers.fields import MEMBERS, newer
-from trackside_daemon.nvml.readers.seen import Seen
+from trackside_daemon.nvml.readers.sample_cursor import Seen
 
 if TYPE_CHECKING:
+    from trackside_daemon.nvml.readers.unsupported import Refusals
     from trackside_daemon.nvml.reading import Value
-    from trackside_daemon.nvml.refusals import Refusals
 
 LONGEST_GAP = 2_000_000
 """Microseconds. The driver samples once a second or more often; between samples farther apart some were overwritten, and

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.readers.asking import ask, ask_all
+from trackside_daemon.nvml.readers.calls import ask, ask_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trackside_daemon.nvml.readers.unsupported import Refusals
     from trackside_daemon.nvml.reading import Value
-    from trackside_daemon.nvml.refusals import Refusals
 
 DOMAINS = ("graphics", "sm", "memory", "video")
 """As ``NVML_CLOCK_...`` counts them, from 0."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.readers.asking import ask
+from trackside_daemon.nvml.readers.calls import ask
 
 if TYPE_CHECKING:
+    from trackside_daemon.nvml.readers.unsupported import Refusals
     from trackside_daemon.nvml.reading import Value
-    from trackside_daemon.nvml.refusals import Refusals
 
 CONDITIONS = {
     "degraded_bandwidth": "DEGRADED_BW",

@@ -6,15 +6,15 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.identity import UNKNOWN
-from trackside_daemon.nvml.readers.asking import series
-from trackside_daemon.nvml.refusals import lasts
+from trackside_daemon.nvml.readers.calls import series
+from trackside_daemon.nvml.readers.identity import UNKNOWN
+from trackside_daemon.nvml.readers.unsupported import lasts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from trackside_daemon.nvml.readers.unsupported import Refusals
     from trackside_daemon.nvml.reading import Value
-    from trackside_daemon.nvml.refusals import Refusals
 
 ALL_LINKS = 0xFFFFFFFF
 """The scope in which an NVLink counter is the sum over all links."""

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from trackside_daemon.nvml.readers.unsupported import Refusals
     from trackside_daemon.nvml.reading import Value
-    from trackside_daemon.nvml.refusals import Refusals
 
 SHORTEST, LONGEST = 0.1, 180.0
 """Seconds between two samples: NVML wants a tenth at least, and a mean of minutes says nothing about now."""

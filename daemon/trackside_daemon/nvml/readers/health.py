@@ -6,11 +6,11 @@ import ctypes
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.readers.asking import ask_all
+from trackside_daemon.nvml.readers.calls import ask_all
 
 if TYPE_CHECKING:
+    from trackside_daemon.nvml.readers.unsupported import Refusals
     from trackside_daemon.nvml.reading import Value
-    from trackside_daemon.nvml.refusals import Refusals
 
 KINDS = ("corrected", "uncorrected")
 """As ``NVML_MEMORY_ERROR_TYPE_...`` counts them, from 0."""

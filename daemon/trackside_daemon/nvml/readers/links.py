@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.readers.asking import MOST, ask, ask_all, series
+from trackside_daemon.nvml.readers.calls import MOST, ask, ask_all, series
 from trackside_daemon.nvml.readers.fields import Field, ask_fields, ask_links, ask_sum, is_taken
 
 if TYPE_CHECKING:
+    from trackside_daemon.nvml.readers.unsupported import Refusals
     from trackside_daemon.nvml.reading import Value
-    from trackside_daemon.nvml.refusals import Refusals
 
 NVLINKS = Field(91, "nvlink_links")
 SPEED = Field(164, "nvlink_speed_bytes_per_second")

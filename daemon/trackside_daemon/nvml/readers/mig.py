@@ -6,16 +6,16 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from trackside_daemon.nvml.identity import text
-from trackside_daemon.nvml.readers.asking import MOST, ask
 from trackside_daemon.nvml.readers.basic import memory_info
+from trackside_daemon.nvml.readers.calls import MOST, ask
 from trackside_daemon.nvml.readers.gpm import Quantity, Window
+from trackside_daemon.nvml.readers.identity import text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trackside_daemon.nvml.readers.unsupported import Refusals
     from trackside_daemon.nvml.reading import Value
-    from trackside_daemon.nvml.refusals import Refusals
 
 Answer = TypeVar("Answer")
 

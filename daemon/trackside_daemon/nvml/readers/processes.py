@@ -6,15 +6,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.nvml.readers import mig
-from trackside_daemon.nvml.readers.asking import ask
-from trackside_daemon.nvml.readers.pids import Pids, of_this_host
-from trackside_daemon.nvml.readers.seen import Seen
+from trackside_daemon.nvml.readers.calls import ask
+from trackside_daemon.nvml.readers.host_pids import Pids, of_this_host
+from trackside_daemon.nvml.readers.sample_cursor import Seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trackside_daemon.nvml.readers.unsupported import Refusals
     from trackside_daemon.nvml.reading import Value
-    from trackside_daemon.nvml.refusals import Refusals
 
 MPS = "processes{mps}"
 """What a refusal to tell those of the Multi-Process Service is called."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.readers.asking import MOST, ask_all
+from trackside_daemon.nvml.readers.calls import MOST, ask_all
 from trackside_daemon.nvml.readers.fields import Field, ask_fields
 
 if TYPE_CHECKING:
+    from trackside_daemon.nvml.readers.unsupported import Refusals
     from trackside_daemon.nvml.reading import Value
-    from trackside_daemon.nvml.refusals import Refusals
 
 THRESHOLDS = ("shutdown", "slowdown", "memory_max", "gpu_max")
 """As NVML counts them, from 0 in ``NVML_TEMPERATURE_THRESHOLD_...`` and from 193 in the fields."""

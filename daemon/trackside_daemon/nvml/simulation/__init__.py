@@ -1,1 +1,5 @@
-"""GPUs that do not exist: what boards they are, how they are used, what ails them, and what NVML would say of that."""
+"""Simulate GPUs for demonstrations and tests.
+
+In: a board name, a time and the faults to show. Out: the reading that NVML would give.
+A pure function of time, so that a new worker continues where the old one stopped.
+"""

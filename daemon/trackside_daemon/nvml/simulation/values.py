@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from trackside_daemon.nvml.simulation.troubles import xids
+from trackside_daemon.nvml.simulation.fault_times import xids
 
 if TYPE_CHECKING:
     from trackside_daemon.nvml.reading import Value

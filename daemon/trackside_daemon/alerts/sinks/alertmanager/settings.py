@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
-from trackside_daemon.alerts.sinks.section import SinkSection
-from trackside_daemon.quantities import Texts  # noqa: TC001  pydantic reads it
+from trackside_daemon.alerts.sinks.sink_settings import SinkSection
+from trackside_daemon.model.setting_types import Texts  # noqa: TC001  pydantic reads it
 
 
 def _servers(urls: tuple[str, ...]) -> tuple[str, ...]:

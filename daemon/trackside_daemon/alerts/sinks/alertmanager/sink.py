@@ -6,11 +6,11 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.alerts.sinks import post
+from trackside_daemon.alerts.sinks import http_post
 from trackside_daemon.alerts.sinks.alert_json import as_json
-from trackside_daemon.alerts.sinks.alertmanager.standing import Standing
+from trackside_daemon.alerts.sinks.alertmanager.outbox import Standing
 from trackside_daemon.alerts.sinks.sink import SendError, SinkError
-from trackside_daemon.alerts.sinks.wants import Wants
+from trackside_daemon.alerts.sinks.sink_filter import Wants
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.alertmanager.settings import AlertmanagerSection
@@ -36,13 +36,13 @@ class AlertmanagerSink:
 
     def __init__(self, section: AlertmanagerSection, url: str, about: About) -> None:
         several = len(section.urls) > 1
-        self.name = f"alertmanager:{post.shown(url).partition('//')[2]}" if several else "alertmanager"
+        self.name = f"alertmanager:{http_post.shown(url).partition('//')[2]}" if several else "alertmanager"
         self.wants = Wants(section.severity, section.also)
         self._section = section
         self._url = url.rstrip("/") + "/api/v2/alerts"
         self._about = about
         self._more = {name: value for name, _, value in (one.partition("=") for one in section.labels)}
-        self._trust = post.trust(section.ca_file, f"{SETTING}.ca-file")
+        self._trust = http_post.trust(section.ca_file, f"{SETTING}.ca-file")
         self._headers()
 
     def outbox(self) -> Standing:
@@ -55,7 +55,7 @@ class AlertmanagerSink:
             headers = self._headers()
         except SinkError as error:
             raise SendError(str(error), "later") from None
-        post.post(self._url, json.dumps(self._body(message)).encode(), headers, self._trust)
+        http_post.post(self._url, json.dumps(self._body(message)).encode(), headers, self._trust)
 
     def _body(self, message: Message) -> list[dict[str, Any]]:
         ends = time.time() + ENDS_SECONDS
@@ -68,10 +68,10 @@ class AlertmanagerSink:
         """Read anew each time, since secrets are changed while the daemon runs."""
         of = self._section
         if of.bearer_file:
-            return {"Authorization": post.bearer(of.bearer_file, f"{SETTING}.bearer-file")}
+            return {"Authorization": http_post.bearer(of.bearer_file, f"{SETTING}.bearer-file")}
         if of.username:
-            password = post.one_line(of.password_file, f"{SETTING}.password-file") if of.password_file else ""
-            return {"Authorization": post.basic(of.username, password)}
+            password = http_post.one_line(of.password_file, f"{SETTING}.password-file") if of.password_file else ""
+            return {"Authorization": http_post.basic(of.username, password)}
         return {}
 
 

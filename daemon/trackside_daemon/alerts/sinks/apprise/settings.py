@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trackside_daemon.alerts.sinks.section import SinkSection
+from trackside_daemon.alerts.sinks.sink_settings import SinkSection
 
 
 class AppriseSection(SinkSection):

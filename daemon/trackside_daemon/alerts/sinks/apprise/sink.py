@@ -8,11 +8,11 @@ from collections import Counter
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.alerts.sinks import post
-from trackside_daemon.alerts.sinks.apprise import words
-from trackside_daemon.alerts.sinks.grouping import Grouping
+from trackside_daemon.alerts.sinks import http_post
+from trackside_daemon.alerts.sinks.apprise import message_text
+from trackside_daemon.alerts.sinks.group_outbox import Grouping
 from trackside_daemon.alerts.sinks.sink import SendError, SinkError
-from trackside_daemon.alerts.sinks.wants import Wants
+from trackside_daemon.alerts.sinks.sink_filter import Wants
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.apprise.settings import AppriseSection
@@ -46,8 +46,8 @@ class AppriseSink:
         over = all(alert.ended is not None for alert in message.alerts)
         critical = any(alert.severity == "critical" and alert.ended is None for alert in message.alerts)
         taken = self._service.notify(
-            title=words.title(message, self._about),
-            body=words.body(message, self._about),
+            title=message_text.title(message, self._about),
+            body=message_text.body(message, self._about),
             notify_type="success" if over else "failure" if critical else "warning",
         )
         if not taken:
@@ -69,7 +69,7 @@ def apprises(section: AppriseSection, about: About) -> list[AppriseSink]:
     _hush()
     found: list[AppriseSink] = []
     names: Counter[str] = Counter()
-    for number, line in enumerate(post.secret(section.urls_file, SETTING).splitlines(), 1):
+    for number, line in enumerate(http_post.secret(section.urls_file, SETTING).splitlines(), 1):
         url = line.strip()
         if not url or url.startswith("#"):
             continue

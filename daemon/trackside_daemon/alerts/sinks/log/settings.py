@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trackside_daemon.alerts.sinks.section import LeastSeverity  # noqa: TC001  pydantic reads it
-from trackside_daemon.sections import Section
+from trackside_daemon.alerts.sinks.sink_settings import LeastSeverity  # noqa: TC001  pydantic reads it
+from trackside_daemon.config.sections import Section
 
 
 class LogSinkSection(Section):

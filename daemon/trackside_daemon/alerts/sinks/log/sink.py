@@ -7,11 +7,11 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.sinks.sink import Message
-from trackside_daemon.alerts.sinks.wants import Key, Wants, key, said
+from trackside_daemon.alerts.sinks.sink_filter import Key, Wants, key, said
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.log.settings import LogSinkSection
-    from trackside_daemon.record import Alert, Notice
+    from trackside_daemon.model.records import Alert, Notice
 
 MOST = 1000
 """Lines that wait at once, and alerts that are known of; beyond it the oldest go."""

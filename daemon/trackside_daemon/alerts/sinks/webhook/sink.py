@@ -8,16 +8,16 @@ import time
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.alerts.sinks import post
+from trackside_daemon.alerts.sinks import http_post
 from trackside_daemon.alerts.sinks.alert_json import as_json
-from trackside_daemon.alerts.sinks.grouping import Grouping
+from trackside_daemon.alerts.sinks.group_outbox import Grouping
 from trackside_daemon.alerts.sinks.sink import SendError, SinkError
-from trackside_daemon.alerts.sinks.wants import Wants
+from trackside_daemon.alerts.sinks.sink_filter import Wants
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.sink import About, Message
     from trackside_daemon.alerts.sinks.webhook.settings import WebhookSection
-    from trackside_daemon.record import Alert
+    from trackside_daemon.model.records import Alert
 
 VERSION = "4"
 MOST = 100
@@ -46,7 +46,7 @@ class WebhookSink:
         self.wants = Wants(section.severity, section.also)
         self._section = section
         self._about = about
-        self._trust = post.trust(section.ca_file, f"{SETTING}.ca-file")
+        self._trust = http_post.trust(section.ca_file, f"{SETTING}.ca-file")
         self._address()
         self._headers()
 
@@ -60,14 +60,14 @@ class WebhookSink:
             url, headers = self._address(), self._headers()
         except SinkError as error:
             raise SendError(str(error), "later") from None
-        post.post(url, json.dumps(body(message, self._about)).encode(), headers, self._trust)
+        http_post.post(url, json.dumps(body(message, self._about)).encode(), headers, self._trust)
 
     def _address(self) -> str:
         of = self._section
         setting = f"{SETTING}.url-file" if of.url_file else f"{SETTING}.url"
-        url = post.one_line(of.url_file, setting) if of.url_file else of.url.get_secret_value()
+        url = http_post.one_line(of.url_file, setting) if of.url_file else of.url.get_secret_value()
         try:
-            post.shown(url)
+            http_post.shown(url)
         except ValueError as error:
             raise SinkError(f"{setting}: {error}") from None
         return url
@@ -76,13 +76,13 @@ class WebhookSink:
         of = self._section
         found = {}
         if of.headers_file:
-            for number, line in enumerate(post.secret(of.headers_file, f"{SETTING}.headers-file").splitlines(), 1):
+            for number, line in enumerate(http_post.secret(of.headers_file, f"{SETTING}.headers-file").splitlines(), 1):
                 header = _HEADER.fullmatch(line.strip()) if line.isprintable() and line.isascii() else None
                 if header is None:
                     raise SinkError(f"{SETTING}.headers-file: {of.headers_file}: line {number} is no NAME: VALUE")
                 found[header[1]] = header[2]
         if of.bearer_file:
-            found["Authorization"] = post.bearer(of.bearer_file, f"{SETTING}.bearer-file")
+            found["Authorization"] = http_post.bearer(of.bearer_file, f"{SETTING}.bearer-file")
         return found
 
 

@@ -1,0 +1,70 @@
+"""ZeroMQ as a client needs it: nothing here may cost the process that it runs in."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import zmq
+
+from trackside.transport import keys
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    Context = zmq.Context[zmq.Socket[bytes]]
+
+SPARE_DESCRIPTORS = 32
+"""ZeroMQ's threads need about ten."""
+
+
+def new_context() -> Context:
+    """A context with its threads.
+
+    They are made with the first socket, and where there are no descriptors for them ZeroMQ aborts the process: so it is
+    looked first whether there are some.
+
+    Raises:
+        OSError: There are too few.
+    """
+    spare: list[int] = []
+    reading, writing = os.pipe()
+    try:
+        while len(spare) < SPARE_DESCRIPTORS:
+            spare.append(os.dup(reading))
+    finally:
+        for descriptor in (*spare, reading, writing):
+            os.close(descriptor)
+    context: Context = zmq.Context(io_threads=1)
+    context.socket(zmq.DEALER).close(linger=0)
+    return context
+
+
+def connect(context: Context, endpoint: str, environ: Mapping[str, str]) -> tuple[zmq.Socket[bytes] | None, str]:
+    """A socket on its way to an endpoint, or None; and why it is no use, should nobody answer.
+
+    Args:
+        context: Of `new_context`.
+        endpoint: ``ipc://PATH`` or ``tcp://HOST:PORT``.
+        environ: ``$TRACKSIDE_KEY_FILE`` names the key for another machine.
+    """
+    failure = "does not answer"
+    socket = None
+    try:
+        socket = context.socket(zmq.DEALER)
+        socket.linger = 0
+        socket.immediate = True  # never queue for a daemon that is not there: what it misses is sent again
+        socket.reconnect_ivl = 100
+        socket.ipv6 = endpoint.startswith("tcp://[")
+        if (key := keys.for_endpoint(endpoint, environ)) is not None:
+            key.lock(socket)
+            socket.reconnect_ivl = 1000  # each attempt costs the daemon a handshake, also one that it refuses
+            failure += f", or refuses the key in {key.file}"
+        elif endpoint.startswith("tcp://"):
+            failure += f", or wants a key, named in ${keys.VARIABLE}"
+        socket.connect(endpoint)
+    except (zmq.ZMQError, keys.KeyFileError) as error:
+        if socket is not None:
+            socket.close()
+        return None, str(error) if isinstance(error, keys.KeyFileError) else str(error).partition(" (addr=")[0].lower()
+    return socket, failure

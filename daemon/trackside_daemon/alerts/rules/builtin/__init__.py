@@ -1,0 +1,18 @@
+"""The rules that are built in, by subject."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trackside_daemon.alerts.rules.builtin import container, disk, gpu, gpu_errors, gpu_use, host, infiniband, process
+
+if TYPE_CHECKING:
+    from trackside_daemon.alerts.rules.rule import Rule
+    from trackside_daemon.alerts.settings import ThresholdsSection
+
+SUBJECTS = (gpu_errors, gpu, gpu_use, host, container, disk, infiniband, process)
+
+
+def rules(thresholds: ThresholdsSection) -> list[Rule]:
+    """All of them, a cause before what it causes."""
+    return [rule for subject in SUBJECTS for rule in subject.rules(thresholds)]

@@ -1,0 +1,49 @@
+"""What breaks in the network of collectives.
+
+| alert | why this threshold |
+|---|---|
+| InfinibandDegraded | a port that was up within the hour and is not any more, for a minute; or its link went down in the last ten minutes, which should never be |
+
+A port that was never up has no cable, and nothing is told of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trackside_daemon.alerts.rules.query import Query
+from trackside_daemon.alerts.rules.rule import Rule
+
+if TYPE_CHECKING:
+    from trackside_daemon.alerts.settings import ThresholdsSection
+
+PORT = ("device", "port")
+HOUR = 3600.0
+LATELY = 600.0
+LOOK = (
+    "Since {since}. Collectives that go through it fail or wait: look at ibstat, at dmesg, at the cable and the switch's port, "
+    "and at trackside_host_infiniband_symbol_error_total."
+)
+
+
+def rules(_thresholds: ThresholdsSection) -> list[Rule]:
+    """In the order of the table."""
+    return [
+        Rule(
+            "InfinibandDegraded",
+            "warning",
+            Query("trackside_host_infiniband_port_state", how="change", window=HOUR, by=PORT, below=-0.5),
+            "port {port} of {device} is down, and was up within the last {window}",
+            LOOK,
+            lasting=60.0,
+            variant="down",
+        ),
+        Rule(
+            "InfinibandDegraded",
+            "warning",
+            Query("trackside_host_infiniband_link_downed_total", how="change", window=LATELY, by=PORT, above=0.0),
+            "the link of port {port} of {device} went down {value:whole} times in the last {window}",
+            LOOK,
+            variant="flaps",
+        ),
+    ]

@@ -1,0 +1,51 @@
+"""The families that a rule can name, by their names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trackside_daemon.collectors.cgroup.cgroup import CgroupCollector
+from trackside_daemon.collectors.gpu.gpu import GpuCollector
+from trackside_daemon.collectors.gpu.nvml import NvmlCollector
+from trackside_daemon.collectors.host.cpu import CpuCollector
+from trackside_daemon.collectors.host.disk import DiskCollector
+from trackside_daemon.collectors.host.filesystem.filesystem import FilesystemCollector
+from trackside_daemon.collectors.host.infiniband import InfinibandCollector
+from trackside_daemon.collectors.host.load import LoadCollector
+from trackside_daemon.collectors.host.memory import MemoryCollector
+from trackside_daemon.collectors.host.network import NetworkCollector
+from trackside_daemon.collectors.host.pressure import PressureCollector
+from trackside_daemon.collectors.host.thermal import ThermalCollector
+from trackside_daemon.collectors.host.time import TimeCollector
+from trackside_daemon.collectors.host.vmstat import VmstatCollector
+from trackside_daemon.collectors.process.process import ProcessCollector
+from trackside_daemon.collectors.process.ranks import RanksCollector
+from trackside_daemon.detectors.straggler import RATIO
+from trackside_daemon.history.record import writer
+from trackside_daemon.model.metric import Metric
+from trackside_daemon.training import families
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_COLLECTORS = (
+    *(CpuCollector, LoadCollector, MemoryCollector, VmstatCollector, PressureCollector, DiskCollector),
+    *(FilesystemCollector, NetworkCollector, InfinibandCollector, CgroupCollector, ProcessCollector, TimeCollector),
+    *(ThermalCollector, GpuCollector, NvmlCollector, RanksCollector),
+)
+
+
+def catalogue(more: Iterable[Metric] = ()) -> dict[str, Metric]:
+    """Those of the collectors, of trainings and of the history, and *more* that rooms above this one have."""
+    training = (one for one in vars(families).values() if isinstance(one, Metric))
+    known = [
+        *training,
+        *families.KNOWN.values(),
+        *families.MEMORY.values(),
+        writer.SIZE,
+        writer.SAMPLES,
+        writer.EXCESS,
+        *more,
+    ]
+    known += [RATIO, *(metric for collector in _COLLECTORS for metric in collector.metrics)]
+    return {metric.name: metric for metric in known}

@@ -1,0 +1,280 @@
+"""What `trackside alerts show` tells of an alert: what it is, then its evidence in blocks, then where to read on."""
+
+from __future__ import annotations
+
+import time
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.alerts.descriptions import DETECTED, RULED
+from trackside_daemon.cli.commands.show import flat, setting
+from trackside_daemon.cli.commands.table import moment, table, width, wrapped
+from trackside_daemon.model.text import cut, duration, number, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    Block = Callable[[Any, "Mapping[str, Any]"], Iterator[str]]
+
+BARS = "▁▂▃▄▅▆▇█"
+BAD = "!"
+"""Stands for NaN and infinities."""
+
+BESIDE = 5
+"""Ranks in a table."""
+
+NEWEST = 5
+"""So many of the last samples are told in numbers."""
+
+
+def describe(alert: Mapping[str, Any], now: float) -> Iterator[str]:
+    """The lines of `trackside alerts show`; *now* in Unix seconds."""
+    yield from _facts(alert, now)
+    yield ""
+    yield from wrapped(shown(alert["summary"]), "")
+    if alert["description"]:
+        yield ""
+        for line in alert["description"].splitlines():
+            yield from wrapped(shown(line), "")
+    evidence = alert["evidence"]
+    rest = {name: value for name, value in evidence.items() if name not in _BLOCKS}
+    if rest:
+        yield ""
+        yield from _pairs({name: _value(name, value) for name, value in flat(rest).items()})
+    for name, block in _BLOCKS.items():
+        if evidence.get(name):
+            yield from _block(name, block, evidence[name], alert)
+    yield from _onwards(alert)
+
+
+def _facts(alert: Mapping[str, Any], now: float) -> Iterator[str]:
+    ended = alert["ended"]
+    state = "firing" if ended is None else f"resolved {moment(ended)}"
+    yield shown(f"{alert['alert']}  {alert['severity']}  {state}")
+    own = {name: value for name, value in alert["labels"].items() if name != "run"}
+    silenced = alert.get("silenced_until")
+    facts = {
+        "id": str(alert["id"]),
+        "run": f"{alert['name']}  {alert['run']}" if alert["run"] else "",
+        "about": ", ".join(f"{name} {value}" for name, value in own.items()),
+        "since": moment(alert["started"]) + f", for {duration((now if ended is None else ended) - alert['started'])}",
+        "told": ", ".join(alert["notified"]) or "nobody",
+        "silenced": f"until {moment(silenced)}" if silenced else "",
+    }
+    for name, text in facts.items():
+        if text:
+            yield f"{name:10}{shown(text)}"
+
+
+def _block(name: str, block: Block, value: Any, alert: Mapping[str, Any]) -> Iterator[str]:
+    """One block, with a line before it; evidence of a shape that this version does not know is shown as it is."""
+    yield ""
+    try:
+        lines = list(block(value, alert))
+    except (LookupError, TypeError, ValueError, AttributeError):
+        lines = [f"{name}:", *_pairs({key: setting(one) for key, one in flat({name: value}).items()})]
+    yield from lines
+
+
+def _ranks(ranks: Mapping[str, Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[str]:
+    """Values below each other, ranks beside each other."""
+    order = sorted(ranks, key=lambda rank: (len(rank), rank))
+    values = {rank: flat(ranks[rank]) for rank in order}
+    names = dict.fromkeys(name for rank in order for name in values[rank])
+    yield "last values:"
+    for first in range(0, len(order), BESIDE):
+        some = order[first : first + BESIDE]
+        rows = [[f"  {shown(name)}", *(_value(name, values[rank].get(name)) for rank in some)] for name in names]
+        yield from table(["", *(f"RANK {shown(rank)}" for rank in some)], rows, right="<" + ">" * BESIDE, flexible="~")
+
+
+def _samples(samples: Mapping[str, Any], _: Mapping[str, Any]) -> Iterator[str]:
+    points = samples["points"]
+    if not points:
+        return
+    values = [float(value) for _, _, value in points]
+    finite = [value for value in values if isfinite(value)]
+    steps = f"steps {points[0][0]} to {points[-1][0]}" if len(points) > 1 else f"step {points[0][0]}"
+    yield f"{shown(samples['key'])} of rank {samples['rank']}, {steps}:"
+    spread = f"  {number(min(finite))} to {number(max(finite))}" if finite else ""
+    yield f"  {_bars(values, finite)}{spread}"
+    yield "  " + "  ".join(f"{step}: {number(value)}" for step, _, value in points[-NEWEST:])
+
+
+def _bars(values: Sequence[float], finite: Sequence[float]) -> str:
+    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    size = high - low
+    scale = (len(BARS) - 1) / size if isfinite(size) and size > 0 else 0.0
+    return "".join(BARS[round((value - low) * scale)] if isfinite(value) else BAD for value in values)
+
+
+def _stacks(stacks: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[str]:
+    """Innermost last, as Python writes them."""
+    for place, rank in enumerate(stacks):
+        for thread in rank["threads"]:
+            if place or thread is not rank["threads"][0]:
+                yield ""
+            yield f"rank {rank['rank']}, {shown(thread['name'])}, the innermost call last:"
+            for frame in thread["frames"]:
+                yield "  " + cut(shown(frame), width() - 2)
+
+
+def _processes(processes: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[str]:
+    yield "processes:"
+    yield from _rows(processes)
+
+
+def _gpus(gpus: Mapping[str, Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[str]:
+    for place, (gpu, known) in enumerate(gpus.items()):
+        if place:
+            yield ""
+        yield f"GPU {shown(gpu)}:"
+        pairs = {name.replace("_", " "): ", ".join(known[name]) for name in _LISTS if known.get(name)}
+        yield from _pairs({**pairs, **{name: _value(name, value) for name, value in known["readings"].items()}})
+        if known.get("processes"):
+            yield from _rows(known["processes"])
+
+
+def _host(host: Mapping[str, Any], _: Mapping[str, Any]) -> Iterator[str]:
+    yield "host:"
+    yield from _pairs({name: _value(name, value) for name, value in host.items()})
+
+
+def _cgroups(cgroups: Mapping[str, Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[str]:
+    for place, (path, values) in enumerate(cgroups.items()):
+        if place:
+            yield ""
+        yield cut(f"cgroup {shown(path)}:", width())
+        yield from _pairs({name: _value(name, value) for name, value in values.items()})
+
+
+def _events(events: Sequence[Mapping[str, Any]], alert: Mapping[str, Any]) -> Iterator[str]:
+    yield "what happened before:"
+    for one in events:
+        fields = " ".join(f"{key}={setting(value)}" for key, value in flat(one["fields"]).items() if value != "")
+        rank = "" if one["rank"] is None else f"rank {one['rank']}"
+        said = "  ".join(filter(None, (_before(one["time"], alert), rank, one["kind"], fields)))
+        yield from wrapped(shown(said), "    ", "  ")
+
+
+def _xids(xids: Sequence[Mapping[str, Any]], alert: Mapping[str, Any]) -> Iterator[str]:
+    yield "Xid errors:"
+    for one in xids:
+        yield shown(f"  {_before(one['time'], alert)}  GPU {one['gpu']}  Xid {one['xid']}")
+
+
+def _stderr(lines: Sequence[str], _: Mapping[str, Any]) -> Iterator[str]:
+    yield "the last lines of its standard error:"
+    for line in lines:
+        yield from wrapped(shown(line), "    ", "  ")
+
+
+def _missing(lines: Sequence[str], _: Mapping[str, Any]) -> Iterator[str]:
+    yield "not known:"
+    for line in lines:
+        yield from wrapped(shown(line), "    ", "  ")
+
+
+def _onwards(alert: Mapping[str, Any]) -> Iterator[str]:
+    """The next thing to look at."""
+    labels = alert["labels"]
+    rank = f" --rank {labels['rank']}" if labels.get("rank", "").isdecimal() else ""
+    yield ""
+    if alert["run"]:
+        yield f"next      trackside show {shown(alert['run'])}{rank}"
+    elif "gpu" in labels:
+        yield "next      trackside doctor"
+    own = alert["alert"] in DETECTED | RULED
+    yield (
+        f"read      docs/alerts.md#{alert['alert'].lower()}"
+        if own
+        else "rule      one of alerts.rules in the configuration"
+    )
+
+
+_LISTS = ("clocks_kept_down_by", "ranks")
+_BLOCKS: dict[str, Block] = {
+    "ranks": _ranks,
+    "samples": _samples,
+    "stacks": _stacks,
+    "events": _events,
+    "xids": _xids,
+    "processes": _processes,
+    "host": _host,
+    "cgroups": _cgroups,
+    "gpus": _gpus,
+    "stderr": _stderr,
+    "missing": _missing,
+}
+"""By the evidence's key, in the order in which they are shown."""
+
+
+def _rows(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A table of objects with the same keys."""
+    names = list(dict.fromkeys(name for one in found for name in one))
+    rows = [
+        [f"  {_value(names[0], one.get(names[0]))}", *(_value(name, one.get(name)) for name in names[1:])]
+        for one in found
+    ]
+    header = [_TITLES.get(name, name.upper()) for name in names]
+    texts = [all(isinstance(one.get(name, ""), str) for one in found) for name in names]
+    header[0] = f"  {header[0]}"
+    aligned = "".join("<" if text else ">" for text in texts)
+    yield from table(header, rows, right=aligned, flexible="".join("~" if text else " " for text in texts))
+
+
+_TITLES = {
+    "resident_bytes": "MEMORY",
+    "memory_bytes": "MEMORY",
+    "cpu_seconds": "CPU TIME",
+    "read_bytes_per_second": "READS",
+    "written_bytes_per_second": "WRITES",
+}
+
+
+def _pairs(pairs: Mapping[str, str]) -> Iterator[str]:
+    wide = min(40, max(map(len, pairs), default=0))
+    for name, value in pairs.items():
+        yield from wrapped(shown(value) or "-", " " * (wide + 4), f"  {shown(name):{wide}}  ")
+
+
+def _value(name: str, value: Any) -> str:
+    """A value in the unit that its name has."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "-" if value is None else shown(value if isinstance(value, str) else setting(value))
+    if name in _MOMENTS:
+        return time.strftime("%H:%M:%S", time.localtime(value))
+    base = name.partition(" ")[0]
+    if base.endswith("_seconds") or base.startswith("phase_seconds."):
+        return _span(value)
+    if base.endswith(("_bytes", "_bytes_per_second")):
+        return _size(value) + ("/s" if base.endswith("_second") else "")
+    return f"{value / 1e6:.4g} MHz" if base.endswith("_hertz") else number(value)
+
+
+def _span(seconds: float) -> str:
+    if seconds >= 10:
+        return duration(seconds)
+    return f"{seconds:.3g}s" if seconds >= 1 else f"{seconds * 1e3:.3g}ms"
+
+
+def _size(size: float) -> str:
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if abs(size) >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size:.0f} B"
+
+
+_MOMENTS = frozenset(("last_push", "since"))
+
+
+def _before(at: float, alert: Mapping[str, Any]) -> str:
+    """A moment, as seen from the alert's beginning."""
+    seconds = alert["started"] - at
+    return (
+        f"{duration(seconds)} before"
+        if seconds > 0.05
+        else f"{duration(-seconds)} after"
+        if seconds < -0.05
+        else "then"
+    )

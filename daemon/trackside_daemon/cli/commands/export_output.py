@@ -1,0 +1,79 @@
+"""Where `trackside export` writes to, and the bar that says how far it has come."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from trackside_daemon.cli.sources.source import Export
+
+
+def save(export: Export, form: str, output: Path | None) -> None:
+    """Write an export, with a bar on a terminal that shows nothing else.
+
+    Args:
+        export: What to write.
+        form: Its form.
+        output: A file; None for standard output.
+
+    Raises:
+        OSError: It cannot be written; a file that was there is as it was.
+    """
+    samples, chunks = export
+    with _target(output) as file:
+        on_terminal = file is sys.stdout.buffer and sys.stdout.isatty()
+        shows = bool(samples) and sys.stderr.isatty() and not on_terminal
+        bar: AbstractContextManager[Any] = nullcontext()
+        if shows:
+            bar = typer.progressbar(length=samples, label="samples", show_pos=True, file=sys.stderr)
+        with bar as progress:
+            for chunk in chunks:
+                file.write(chunk)
+                if progress is not None:
+                    progress.update(min(_samples(chunk, form), (samples or 0) - progress.pos))
+            if progress is not None:
+                progress.update((samples or 0) - progress.pos)
+        file.flush()
+
+
+def _samples(chunk: bytes, form: str) -> int:
+    """About how many samples a piece of an export has: for the bar, which cannot wait until they are counted."""
+    if form == "json":
+        return chunk.count(b"],")
+    if form == "jsonl":
+        return max(0, chunk.count(b":") - 6 * chunk.count(b"\n"))
+    return max(0, chunk.count(b",") - 3 * chunk.count(b"\n") - len(re.findall(rb",(?=[,\n])", chunk)))
+
+
+@contextmanager
+def _target(output: Path | None) -> Iterator[BinaryIO]:
+    """Where an export goes; a file gets its name when it is whole."""
+    if output is None:
+        yield sys.stdout.buffer
+        return
+    if output.exists() and not output.is_file():  # /dev/stderr, or a pipe
+        with output.open("wb") as file:
+            yield file
+        return
+    unfinished = output.with_name(f"{output.name}.unfinished-{os.getpid()}")
+    try:
+        with unfinished.open("wb") as file:
+            yield file
+        unfinished.replace(output)
+    except OSError as error:
+        if error.filename == str(unfinished):
+            error.filename = str(output)
+        raise
+    finally:
+        unfinished.unlink(missing_ok=True)

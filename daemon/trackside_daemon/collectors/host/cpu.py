@@ -1,0 +1,109 @@
+"""CPU time of the host by mode, its CPUs, and what is ready to run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from trackside_daemon.collectors.kernel_files import no_number, number, read_base
+from trackside_daemon.model.metric import Metric, Sample
+
+#: The columns of a ``cpu`` line of /proc/stat, in order. ``user`` and ``nice`` include guest time, as in node_exporter.
+MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+
+SECONDS = Metric(
+    "trackside_host_cpu_seconds_total",
+    "counter",
+    "CPU time by mode, summed over all CPUs, from /proc/stat; user and nice include guest time.",
+    ("mode",),
+    "seconds",
+)
+CORE_SECONDS = Metric(
+    "trackside_host_cpu_core_seconds_total",
+    "counter",
+    "CPU time of each CPU by mode, when collector.cpu.per-cpu is set, from /proc/stat; user and nice include guest time.",
+    ("cpu", "mode"),
+    "seconds",
+)
+CPUS = Metric("trackside_host_cpus", "gauge", "CPUs of the host that are online, from /proc/stat.")
+NUMBERS = {
+    b"ctxt ": Metric("trackside_host_context_switches_total", "counter", "Context switches, from /proc/stat ctxt."),
+    b"procs_running ": Metric(
+        "trackside_host_procs_running", "gauge", "Tasks that run or wait for a CPU, from /proc/stat procs_running."
+    ),
+    b"procs_blocked ": Metric(
+        "trackside_host_procs_blocked", "gauge", "Tasks that wait for IO to complete, from /proc/stat procs_blocked."
+    ),
+}
+
+STEP_BACK = 3.0
+"""A counter that falls by less, in seconds, is held: iowait and idle may step back a little, and a scrape would read
+that as a reset. A larger fall is CPUs that went offline. node_exporter's `jumpBackSeconds` is the same."""
+
+
+class CpuCollector:
+    """What /proc/stat says of CPUs, read once a tick: on a large host the kernel needs milliseconds to write it.
+
+    Args:
+        proc: Where procfs is mounted.
+        per_cpu: Tell the time of each CPU too.
+    """
+
+    name = "cpu"
+    metrics = (SECONDS, CORE_SECONDS, CPUS, *NUMBERS.values())
+
+    def __init__(self, proc: Path = Path("/proc"), *, per_cpu: bool = False) -> None:
+        self._stat = proc / "stat"
+        self._per_cpu = per_cpu
+        self._ticks_a_second = os.sysconf("SC_CLK_TCK")
+        self._last: dict[bytes, list[float]] = {}
+
+    def collect(self) -> list[Sample]:
+        """One sample for each mode that this kernel counts, and for each number that it has.
+
+        Raises:
+            OSError: /proc/stat cannot be read.
+            ValueError: It does not begin with a ``cpu`` line, or a number is none.
+        """
+        data = read_base(self._stat)
+        first = data[: data.find(b"\n")]
+        if not first.startswith(b"cpu "):
+            label = first.partition(b" ")[0].decode(errors="replace")
+            raise ValueError(f"{self._stat} begins with {label!r}, not with the line of all CPUs; is procfs mounted?")
+        seconds = self._seconds(first)  # kernels before 2.6.11 have no steal
+        samples = [Sample(SECONDS, (mode,), value) for mode, value in zip(MODES, seconds, strict=False)]
+        if self._per_cpu:
+            samples += self._cores(data)
+        for name, metric in NUMBERS.items():
+            value = number(data, name, self._stat)
+            if value is not None:
+                samples.append(Sample(metric, (), value))
+        if (cpus := data.count(b"\ncpu")) > 0:
+            samples.append(Sample(CPUS, (), cpus))
+        return samples
+
+    def _cores(self, data: bytes) -> list[Sample]:
+        samples = []
+        for line in data.splitlines()[1:]:
+            if not line.startswith(b"cpu"):
+                break
+            cpu = line[3 : line.find(b" ")].decode()
+            samples += [
+                Sample(CORE_SECONDS, (cpu, mode), value)
+                for mode, value in zip(MODES, self._seconds(line), strict=False)
+            ]
+        return samples
+
+    def _seconds(self, line: bytes) -> list[float]:
+        """The modes of one line, in seconds; none of them steps back a little."""
+        label, *ticks = line.split(None, len(MODES) + 1)
+        try:
+            now = [int(count) / self._ticks_a_second for count in ticks[: len(MODES)]]
+        except ValueError as error:
+            word = next(word for word in ticks if not word.isdigit())
+            raise no_number(self._stat, f"a count of {label.decode()}", word) from error
+        last = self._last.get(label, now)
+        self._last[label] = now = [
+            before if 0 < before - value < STEP_BACK else value for value, before in zip(now, last, strict=False)
+        ]
+        return now

@@ -1,0 +1,116 @@
+"""The files of an InfiniBand or RoCE port, and the families that they are of."""
+
+from __future__ import annotations
+
+from trackside_daemon.model.metric import Metric
+
+LABELS = ("device", "port")
+PORT = "/sys/class/infiniband/DEVICE/ports/PORT"
+
+
+def _counter(name: str, says: str, where: str, unit: str = "") -> Metric:
+    name = f"trackside_host_infiniband_{name}_total"
+    return Metric(name, "counter", f"{says}, from {PORT}/{where}.", LABELS, unit)
+
+
+def _gauge(name: str, says: str, where: str, unit: str = "") -> Metric:
+    return Metric(f"trackside_host_infiniband_{name}", "gauge", f"{says}, from {PORT}/{where}.", LABELS, unit)
+
+
+RECEIVED = _counter(
+    "port_data_received_bytes", "Bytes received", "counters/port_rcv_data times 4, or hw_counters/rx_bytes", "bytes"
+)
+TRANSMITTED = _counter(
+    "port_data_transmitted_bytes", "Bytes sent", "counters/port_xmit_data times 4, or hw_counters/tx_bytes", "bytes"
+)
+PACKETS_RECEIVED = _counter(
+    "port_packets_received", "Packets received", "counters/port_rcv_packets, or hw_counters/rx_pkts"
+)
+PACKETS_TRANSMITTED = _counter(
+    "port_packets_transmitted", "Packets sent", "counters/port_xmit_packets, or hw_counters/tx_pkts"
+)
+
+COUNTERS: dict[str, tuple[str, str]] = {
+    "port_xmit_wait": ("port_transmit_wait", "Ticks of the port in which data waited and none could be sent"),
+    "port_xmit_discards": ("port_discards_transmitted", "Packets to send that were discarded"),
+    "port_xmit_constraint_errors": ("port_constraint_errors_transmitted", "Packets that a switch's rules kept back"),
+    "port_rcv_errors": ("port_errors_received", "Packets received with an error"),
+    "port_rcv_constraint_errors": ("port_constraint_errors_received", "Packets received that a switch's rules forbid"),
+    "port_rcv_remote_physical_errors": ("port_receive_remote_physical_errors", "Packets received marked as bad"),
+    "port_rcv_switch_relay_errors": ("port_receive_switch_relay_errors", "Packets that a switch could not forward"),
+    "symbol_error": ("symbol_error", "Small errors of the link, as of a bad cable"),
+    "link_downed": ("link_downed", "Times that the link went down"),
+    "link_error_recovery": ("link_error_recovery", "Times that the link recovered from an error by itself"),
+    "local_link_integrity_errors": ("local_link_integrity_errors", "Times that the link had too many errors"),
+    "excessive_buffer_overrun_errors": ("excessive_buffer_overrun_errors", "Times that buffers overran on and on"),
+    "VL15_dropped": ("vl15_dropped", "Packets of the fabric's management that were dropped"),
+}
+"""What a file of counters/ is called by node_exporter, and what it says."""
+
+HW_COUNTERS: dict[str, tuple[str, str]] = {
+    "np_cnp_sent": ("np_cnp_packets_sent", "Congestion notifications sent to those that send too fast"),
+    "np_ecn_marked_roce_packets": ("np_ecn_marked_roce_packets_received", "Packets received marked by congestion"),
+    "rp_cnp_handled": ("rp_cnp_packets_handled", "Congestion notifications received that slowed sending down"),
+    "rp_cnp_ignored": ("rp_cnp_ignored_packets_received", "Congestion notifications received and ignored"),
+    "out_of_sequence": ("out_of_sequence_packets_received", "Packets received out of sequence"),
+    "out_of_buffer": ("out_of_buffer_drops", "Packets dropped since nothing was ready to receive them"),
+    "duplicate_request": ("duplicate_requests_packets", "Requests received a second time"),
+    "packet_seq_err": ("packet_sequence_errors", "Refusals received for packets out of sequence"),
+    "implied_nak_seq_err": ("implied_nak_seq_errors", "Answers received out of sequence"),
+    "local_ack_timeout_err": ("local_ack_timeout_errors", "Times that no acknowledgement came in time"),
+    "rnr_nak_retry_err": ("rnr_nak_retry_packets_received", "Refusals received since the other end was not ready"),
+    "roce_adp_retrans": ("roce_adp_retransmits", "Adaptive retransmissions"),
+    "roce_adp_retrans_to": ("roce_adp_retransmits_timeout", "Adaptive retransmissions that timed out"),
+    "rx_icrc_encapsulated": ("rx_icrc_encapsulated_errors", "Packets received with a wrong checksum"),
+}
+"""What a file of hw_counters/ is called by node_exporter, and what it says."""
+
+IRDMA = {
+    "np_cnp_sent": "cnpSent",
+    "np_ecn_marked_roce_packets": "RxECNMrkd",
+    "rp_cnp_handled": "cnpHandled",
+    "rp_cnp_ignored": "cnpIgnored",
+}
+"""What irdma calls some of them."""
+
+
+def _hw_counters() -> dict[str, tuple[Metric, int]]:
+    found = {}
+    for file, told in HW_COUNTERS.items():
+        also = [IRDMA[file]] if file in IRDMA else []
+        metric = _counter(*told, f"hw_counters/{' or '.join([file, *also])}")
+        found.update(dict.fromkeys([file, *also], (metric, 1)))
+    return found
+
+
+FILES: dict[str, dict[str, tuple[Metric, int]]] = {
+    "counters": {
+        "port_rcv_data": (RECEIVED, 4),
+        "port_xmit_data": (TRANSMITTED, 4),
+        "port_rcv_packets": (PACKETS_RECEIVED, 1),
+        "port_xmit_packets": (PACKETS_TRANSMITTED, 1),
+        **{file: (_counter(*told, f"counters/{file}"), 1) for file, told in COUNTERS.items()},
+    },
+    "hw_counters": {
+        "rx_bytes": (RECEIVED, 1),
+        "tx_bytes": (TRANSMITTED, 1),
+        "rx_pkts": (PACKETS_RECEIVED, 1),
+        "tx_pkts": (PACKETS_TRANSMITTED, 1),
+        **_hw_counters(),
+    },
+}
+"""Directory, file, what it counts, and how much one is; of two files for the same, the first counts."""
+
+STATE = _gauge("port_state", "State of the port, 1 down, 2 initializing, 3 armed, 4 active, 5 active deferred", "state")
+PHYSICAL_STATE = _gauge(
+    "port_physical_state",
+    "State of the link, 1 sleep, 2 polling, 3 disabled, 4 training, 5 up, 6 recovering from an error, 7 testing",
+    "phys_state",
+)
+RATE = _gauge("rate_bytes_per_second", "Rate of the link in one direction", "rate", "bytes_per_second")
+INFO = Metric(
+    "trackside_host_infiniband_port_info",
+    "info",
+    f"A port, whose link_layer is InfiniBand or, with RoCE, Ethernet, from {PORT}/link_layer.",
+    (*LABELS, "link_layer"),
+)

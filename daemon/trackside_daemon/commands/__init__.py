@@ -1,1 +1,0 @@
-"""The commands that ask the history, through a daemon or from its file."""

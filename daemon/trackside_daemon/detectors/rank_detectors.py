@@ -1,0 +1,202 @@
+"""All detectors of what one rank pushes, fed in the right order."""
+
+from __future__ import annotations
+
+from itertools import islice, pairwise
+from math import isfinite
+from operator import lt
+from typing import TYPE_CHECKING, NamedTuple
+
+from trackside_daemon.alerts.settings import ThresholdsSection
+from trackside_daemon.detectors.base import Column, Context, Detector, Finding
+from trackside_daemon.detectors.gradient import Gradient
+from trackside_daemon.detectors.learning_rate import LearningRate
+from trackside_daemon.detectors.loss_diverging import LossDiverging
+from trackside_daemon.detectors.loss_plateau import LossPlateau
+from trackside_daemon.detectors.loss_restart import LossRestart
+from trackside_daemon.detectors.loss_spike import LossSpike
+from trackside_daemon.detectors.memory_leak import MemoryLeak
+from trackside_daemon.detectors.nonfinite import NonFinite
+from trackside_daemon.detectors.roles import role
+from trackside_daemon.detectors.slow_step import SlowStep
+from trackside_daemon.detectors.throughput import Throughput
+from trackside_daemon.detectors.window import Window
+from trackside_daemon.detectors.wording import HUGE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    Made = Callable[[ThresholdsSection, float], Detector]
+
+_ORDER = ("rate", "part", "gradient", "loss", "evaluation", "duration", "memory")
+"""What others are judged by comes first."""
+
+_APART = ("", "duration", "memory")
+"""Their samples are not pushed with the others: the durations of steps come with the next step."""
+
+LOST_BY_EACH = 0.1
+"""The share of what a single slow step has to lose that each has to lose where all are slow: 5 ms of 50 ms."""
+
+_DETECTORS: dict[str, tuple[Made, ...]] = {
+    "rate": (lambda at, _: LearningRate(most=at.learning_rate_most, jump=at.learning_rate_jump_ratio),),
+    "part": (lambda *_: NonFinite(skips=True),),
+    "gradient": (
+        lambda *_: NonFinite(skips=True),
+        lambda at, _: Gradient(times=at.gradient_explosion_ratio, vanished=at.gradient_vanishing_ratio),
+    ),
+    "loss": (
+        lambda *_: NonFinite(),
+        lambda *_: LossRestart(),
+        lambda at, _: LossSpike(scales=at.loss_spike_scales, ratio=at.loss_spike_ratio),
+        lambda at, _: LossDiverging(ratio=at.loss_diverging_ratio),
+        lambda at, _: LossPlateau(ratio=at.loss_plateau_ratio),
+    ),
+    "evaluation": (lambda *_: NonFinite(),),
+    "duration": (
+        lambda at, lost: SlowStep(ratio=at.slow_step_ratio, scales=at.slow_step_scales, lost=lost),
+        lambda at, lost: Throughput(ratio=at.throughput_ratio, lost=LOST_BY_EACH * lost),
+    ),
+    "memory": (lambda at, _: MemoryLeak(grew=at.leak_ratio),),
+}
+"""By role: what follows a key of it, made of the thresholds and of the seconds that a slow step loses at least."""
+
+DEFAULTS = ThresholdsSection()
+
+ALERTS = tuple(
+    dict.fromkeys(alert for every in _DETECTORS.values() for made in every for alert in made(DEFAULTS, 0.0).alerts)
+)
+"""All that can be found, by name."""
+
+SHARDED, WHOLE = "grad_norm_local_squared", "grad_norm"
+"""Of a rank that tells the one, the other comes later, when all ranks have told theirs."""
+
+RAISED = 1.1
+"""A learning rate that rises by more at once is raised, and the loss may jump with it."""
+
+KEPT = 64
+"""Steps whose gradient norm and raised rates are kept beside those pushed together."""
+
+OWN, OWN_LEAST = 16, 5
+"""Gradient norms whose median the next is measured by, and how few there must be."""
+
+
+class Found(NamedTuple):
+    """A finding, and the key that it is of."""
+
+    key: str
+    finding: Finding
+
+
+class RankDetectors:
+    """Those of one rank of one attempt; made anew for the next attempt.
+
+    Args:
+        thresholds: Where what is found begins to be wrong.
+        lost: Seconds that a slow step loses at least.
+    """
+
+    def __init__(self, thresholds: ThresholdsSection = DEFAULTS, *, lost: float = 0.0) -> None:
+        self.context = Context()
+        self._thresholds = thresholds
+        self._lost = lost
+        self._of: dict[str, tuple[Detector, ...]] = {}
+        self._total: dict[str, str] = {}
+        self._norms = Window(OWN)
+        self._step: int | None = None
+
+    def take(self, columns: Mapping[str, Column]) -> Iterator[Found]:
+        """What is found in samples that were pushed together, by key; keys without a role are passed over."""
+        watched = {key: columns[key] for key in sorted(filter(role, columns), key=_place)}
+        for start, piece in _pieces(watched):
+            for key, finding in self._take(piece):
+                yield Found(key, finding if not start else finding._replace(at=finding.at + start))
+
+    def _take(self, watched: Mapping[str, Column]) -> Iterator[Found]:
+        """Where the steps only rise, so that what is known of a step is of that step."""
+        self._forget_old(watched)
+        for key, column in watched.items():
+            if key == SHARDED:
+                self._is_total(WHOLE)
+            if self._is_layer(key):
+                continue
+            if role(key) == "rate" and self._is_total(key):
+                self._note_rate(column)
+            elif role(key) == "gradient" and self._is_total(key):
+                self._note_gradient(column)
+            if key not in self._of:
+                self._of[key] = tuple(made(self._thresholds, self._lost) for made in _DETECTORS[role(key)])
+            for detector in self._of[key]:
+                for finding in detector.take(column, self.context):
+                    yield Found(key, finding)
+
+    def _is_total(self, key: str) -> bool:
+        """Of several keys of a role that with the shortest name is of the whole model."""
+        known = self._total.get(role(key))
+        if known is None or len(key) < len(known):
+            self._total[role(key)] = key
+            if role(key) == "gradient":
+                self._norms.clear()
+            else:
+                self.context.learning_rate = None
+        return self._total[role(key)] == key
+
+    def _is_layer(self, key: str) -> bool:
+        """``grad_norm/LAYER`` beside ``grad_norm``: of one layer, as a watched model tells it for some steps."""
+        whole = self._total.get("gradient")
+        return whole is not None and role(key) == "gradient" and key.startswith(f"{whole}/")
+
+    def _note_rate(self, column: Column) -> None:
+        context = self.context
+        for step, value in zip(column.steps, column.values, strict=True):
+            if isfinite(value):
+                before = context.learning_rate
+                if before is not None and value > before * RAISED and before > 0:
+                    context.rates_raised.append(step)
+                context.learning_rate = context.rates[step] = value
+
+    def _note_gradient(self, column: Column) -> None:
+        """Measure each norm by those before it."""
+        for step, value in zip(column.steps, column.values, strict=True):
+            if not 0 <= value < HUGE:
+                continue
+            if len(self._norms) >= OWN_LEAST:
+                own = self._norms.median()
+                self.context.gradients[step] = value / own if own > 0 else 1.0
+            self._norms.add(value)
+
+    def _forget_old(self, watched: Mapping[str, Column]) -> None:
+        """What is known of steps that come again is of the last time."""
+        context = self.context
+        first = next(iter(watched), "")
+        steps = watched[first].steps if role(first) not in _APART else ()
+        if len(steps):
+            if self._step is not None and steps[0] < self._step:
+                context.gradients.clear()
+                context.rates_raised.clear()
+                context.rates.clear()
+                if context.learning_rate is not None:
+                    context.rates[steps[0]] = context.learning_rate
+            self._step = steps[-1]
+        for by_step in (context.gradients, context.rates):
+            for step in list(islice(by_step, max(0, len(by_step) - KEPT))):
+                del by_step[step]
+        del context.rates_raised[:-KEPT]
+
+
+def _place(key: str) -> tuple[int, int]:
+    """What others are judged by comes first, and of a role the key of the whole model."""
+    return _ORDER.index(role(key)), len(key)
+
+
+def _pieces(columns: Mapping[str, Column]) -> Iterator[tuple[int, Mapping[str, Column]]]:
+    """The columns, cut where their steps do not rise, and where in them each piece begins."""
+    every = [column.steps for column in columns.values()]
+    steps = every[0] if every else ()
+    if all(map(lt, steps, islice(steps, 1, None))) or any(len(other) != len(steps) for other in every):
+        yield 0, columns
+        return
+    cuts = [0, *(place for place in range(1, len(steps)) if steps[place] <= steps[place - 1]), len(steps)]
+    for start, end in pairwise(cuts):
+        cut = slice(start, end)
+        piece = {key: Column(one.steps[cut], one.times[cut], one.values[cut]) for key, one in columns.items()}
+        yield start, piece

@@ -1,0 +1,205 @@
+"""Where the history lies, that no other daemon writes there, and on what kind of file system."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import shlex
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trackside.transport.paths import SYSTEM_DIRECTORY, state_directory
+from trackside_daemon.linux.mountinfo import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LOCK_FILE = "history.lock"
+OPTION = "--storage.path"
+
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+
+_NETWORK = re.compile(
+    r"9p|afs|beegfs|ceph|cifs|glusterfs|gpfs|lustre|ncpfs|nfs4?|orangefs|panfs|pvfs2|smb[23]|smbfs|wekafs"
+    r"|fuse\.(alluxio-fuse|beegfs|blobfuse2?|ceph(fs|-fuse)?|curlftpfs|davfs|gcsfuse|glusterfs|goofys|juicefs|lizardfs|mfs"
+    r"|mount-s3|mountpoint-s3|objectivefs|rclone|s3fs|s3ql|seaweedfs|sshfs|weed)"
+)
+
+
+class HistoryError(Exception):
+    """The history cannot be had; the message says in one line why and what to do."""
+
+
+class UnreadableError(HistoryError):
+    """The history cannot be read at the moment."""
+
+
+def default_directory(environ: Mapping[str, str], uid: int, etc: Path = Path("/etc")) -> Path:
+    """The system's directory for root and for whom may write it, else the user's own.
+
+    Raises:
+        HistoryError: The user has no home.
+    """
+    if uid == 0 or (SYSTEM_DIRECTORY.is_dir() and os.access(SYSTEM_DIRECTORY, os.W_OK | os.X_OK)):
+        return SYSTEM_DIRECTORY
+    try:
+        return state_directory(environ, uid, etc)
+    except LookupError as error:
+        raise HistoryError(f"no place for the history: {error}; name a directory with {OPTION}=DIR") from None
+
+
+def prepare(path: Path | None, environ: Mapping[str, str] = os.environ, uid: int | None = None) -> Path:
+    """The directory of the history, ready to be written.
+
+    Args:
+        path: As the user named it, which has to be there; None for the default one, which is made.
+        environ: Names the default one.
+        uid: Of this process.
+
+    Raises:
+        HistoryError: It is missing, is no directory, or may not be written.
+    """
+    if path is not None:
+        return writable_directory(path, OPTION)
+    return writable_directory(default_directory(environ, os.getuid() if uid is None else uid), OPTION, make=True)
+
+
+def writable_directory(path: Path, option: str, *, make: bool = False) -> Path:
+    """The same directory, when it is one that this process may write.
+
+    Args:
+        path: The directory.
+        option: The flag that names another.
+        make: With all that is above it, 0700, when it is missing.
+
+    Raises:
+        HistoryError: It is not.
+    """
+    shown = _shown(path)
+    try:
+        if make:
+            make_private(path)
+        status = path.stat()
+    except FileNotFoundError:
+        raise HistoryError(
+            f"{shown}: no such directory; make it with mkdir -p {shlex.quote(shown)}, or name another with {option}=DIR"
+        ) from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise HistoryError(f"{shown}: {reason}; name another directory with {option}=DIR") from error
+    if not stat.S_ISDIR(status.st_mode):
+        raise HistoryError(f"{shown} is not a directory; name one with {option}=DIR")
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        raise HistoryError(f"{shown}: {_refusal(path, status)}, or name another directory with {option}=DIR")
+    return path
+
+
+def make_private(path: Path) -> None:
+    """Make a directory, and those above it that are missing, for this user alone (0700).
+
+    Raises:
+        OSError: One of them cannot be made.
+    """
+    for directory in (*reversed(path.parents), path):
+        if not directory.is_dir():
+            directory.mkdir(mode=0o700, exist_ok=True)
+
+
+def _refusal(path: Path, status: os.stat_result) -> str:
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        return "its file system is read-only; mount it for writing"
+    owner = f"it belongs to uid {status.st_uid}, mode {stat.S_IMODE(status.st_mode):04o}"
+    return f"uid {os.getuid()} may not write there ({owner}); give it the right"
+
+
+def _shown(path: Path) -> str:
+    return str(path) if str(path).isprintable() else ascii(str(path))
+
+
+class Lock:
+    """Holds a history against other daemons, until it is closed or the process ends, in whatever way.
+
+    Args:
+        directory: The history's. The lock is a file in it, which stays and has the holder's pid.
+
+    Attributes:
+        held: False on a file system that has no locks: then the database has to keep others out by itself.
+
+    Raises:
+        HistoryError: Another daemon holds it, or the file cannot be had.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / LOCK_FILE
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise self._unusable(path, error) from error
+        try:
+            self.held = self._hold(directory)
+        except OSError as error:
+            os.close(self._file)
+            raise self._unusable(path, error) from error
+        except HistoryError:
+            os.close(self._file)
+            raise
+
+    def _hold(self, directory: Path) -> bool:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._file, 32, 0).decode(errors="replace").partition("\n")[0].strip()
+            raise HistoryError(
+                f"{_shown(directory)}: another trackside daemon writes its history there (pid {holder or 'unknown'});"
+                f" stop it, or give this one a directory of its own with {OPTION}=DIR"
+            ) from None
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return False
+            raise
+        self._sign()
+        return True
+
+    def _sign(self) -> None:
+        """Write the pid, over the last one's: never a moment without, and no room needed on a full disk."""
+        line = f"{os.getpid()}\n".encode()
+        try:
+            os.pwrite(self._file, line, 0)
+            os.ftruncate(self._file, len(line))
+        except OSError as error:
+            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:  # a full disk is no reason not to start
+                raise
+
+    @staticmethod
+    def _unusable(path: Path, error: OSError) -> HistoryError:
+        return HistoryError(
+            f"{_shown(path)}: {(error.strerror or str(error)).lower()}; make it a file that uid {os.getuid()} may write,"
+            f" or name another directory with {OPTION}=DIR"
+        )
+
+    def close(self) -> None:
+        """Let go. May be called again."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def network_file_system(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> str:
+    """The type of the file system that *path* lies on, such as ``nfs4``, when it is reached over a network; else empty.
+
+    Source: proc_pid_mountinfo(5). Of two mounts on one point the later one is seen.
+    """
+    try:
+        lines = parse(mountinfo.read_bytes())
+    except OSError:
+        return ""
+    wanted = f"{os.path.realpath(path)}/"
+    found, kind = "", ""
+    for line in lines:
+        point = line.point.rstrip("/")
+        if len(point) >= len(found) and wanted.startswith(f"{point}/"):
+            found, kind = point, line.fstype
+    return kind if _NETWORK.fullmatch(kind) else ""

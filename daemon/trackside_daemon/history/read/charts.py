@@ -1,0 +1,312 @@
+"""Charts: at most so many buckets of a series.
+
+A chart is made of the coarsest units that still give half as many buckets as were asked for: samples, cells of 64, or
+blocks of 4,096. Its buckets are unions of whole units, so that their extremes are exact. What is not packed yet is read
+from the log, and belongs to it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import chain, compress
+from math import nan
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trackside_daemon.history import codec
+from trackside_daemon.history.codec import BLOCK, CELL
+from trackside_daemon.history.read.series import EVERYTHING, Series, Tail, Window, cut, decode
+from trackside_daemon.history.record.packing import decode_axis
+from trackside_daemon.history.schema import BLOCK_BITS
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Sequence
+
+POINTS = 2000
+
+
+_Packed = tuple[bytes, bytes, "bytes | None"]
+"""Of a block its cells, those of its axis, and what is not finite of each."""
+
+
+class Chart(NamedTuple):
+    """Buckets of a series.
+
+    Attributes:
+        points: ``[step, time, min, max, last]``, step and time of the bucket's last sample, time in Unix seconds.
+        unit: Samples to a unit: 1, 64 or 4,096. With more than 1, the window's edges were rounded to a unit.
+        samples: In the window; with rounded edges, about.
+        trimmed: Cells stand for samples that were asked for: the unit is 1, and some are gone. A coarser chart is of cells
+            anyway, and the same as before they went.
+        nonfinite: How many samples of each point are NaN or infinite; empty where there are none.
+    """
+
+    points: list[list[float]]
+    unit: int
+    samples: int
+    trimmed: bool = False
+    nonfinite: Sequence[int] = ()
+
+
+class _Columns(NamedTuple):
+    """Consecutive samples or cells; a sample is its own minimum, maximum and last. *odd* counts what is not finite."""
+
+    steps: array[int]
+    times: array[int]
+    mins: array[float]
+    maxs: array[float]
+    lasts: array[float]
+    odd: array[int]
+
+    def part(self, first: int, end: int) -> _Columns:
+        """Those from number *first* to before *end*."""
+        kept: list[array[Any]] = [column[first:end] for column in self]
+        return _Columns(*kept)
+
+    def buckets(self, most: int) -> list[list[float]]:
+        """At most so many, of equally many units each: points, and how many of their samples are not finite."""
+        size = max(1, -(-len(self.steps) // most))
+        if size == 1:
+            return [[step, time / 1e6, *rest] for step, time, *rest in zip(*self, strict=True)]
+        steps, times, mins, maxs, lasts, odd = self
+        clean = not odd.tobytes().strip(b"\0")
+        low, high = codec.extremes(mins)[0], codec.extremes(maxs)[1]
+        found = []
+        for start in range(0, len(steps), size):
+            stop = min(start + size, len(steps))
+            end = stop - 1
+            extent = low(mins[start:stop]), high(maxs[start:stop])
+            found.append([steps[end], times[end] / 1e6, *extent, lasts[end], 0 if clean else sum(odd[start:stop])])
+        return found
+
+
+def chart(
+    connection: sqlite3.Connection, series: Series, tail: Tail, window: Window = EVERYTHING, points: int = POINTS
+) -> Chart:
+    """At most *points* buckets of what is in the window.
+
+    Raises:
+        ValueError: A block is damaged.
+    """
+    fresh = cut(*tail.read(series), window)
+    first, last, packed, blocks = _overlap(connection, series, window)
+    samples = packed + len(fresh[0])
+    if blocks and samples >= BLOCK * points / 2:
+        new = -(-len(fresh[0]) // BLOCK)
+        size = max(1, -(-(blocks + new) // points))
+        while points > 1 and -(-blocks // size) - (-new // size) > points:
+            size += 1
+        found = _blocks(connection, (first, last, blocks), window, size)
+        if new:
+            found += _coarse(*fresh, size * BLOCK).buckets(new)
+        return _told(found if len(found) <= points else [_merged(found)], BLOCK, samples)
+    coarse = samples >= CELL * points / 2
+    parts: list[_Columns] = []
+    trimmed = False
+    if blocks and coarse:
+        parts = _read_cells(connection, first, last, window)
+    elif blocks:
+        parts, trimmed = _read_samples(connection, first, last, window)
+    if len(fresh[0]):
+        parts.append(_coarse(*fresh, CELL) if coarse else _single(*fresh))
+    columns = _join(parts)
+    return _told(columns.buckets(points), CELL if coarse else 1, samples if coarse else len(columns.steps), trimmed)
+
+
+def _told(found: list[list[float]], unit: int, samples: int, trimmed: bool = False) -> Chart:
+    """What a chart has of buckets."""
+    odd = [int(bucket.pop()) for bucket in found]
+    return Chart(found, unit, samples, trimmed, odd if any(odd) else ())
+
+
+def _overlap(connection: sqlite3.Connection, series: Series, window: Window) -> tuple[int, int, int, int]:
+    """The first and last id of the blocks in a window, about how many samples of them are in it, and how many they are."""
+    base = series.id << BLOCK_BITS
+    query = "SELECT min(id), max(id), sum(count), count(*) FROM block WHERE id >= ? AND id < ?"
+    ids = (base, base + (1 << BLOCK_BITS))
+    if not series.id or window.whole:
+        first, last, count, blocks = connection.execute(query, ids).fetchone()
+        return first or 0, last or 0, count or 0, blocks
+    low, high = window.bounds
+    by = window.by
+    first, last, count, blocks = connection.execute(
+        f"{query} AND {by}_max >= ? AND {by}_min <= ?", (*ids, low, high)
+    ).fetchone()
+    if not blocks:
+        return 0, 0, 0, 0
+    outside = 0.0
+    for edge in {first, last}:
+        least, most, inside = connection.execute(
+            f"SELECT {by}_min, {by}_max, count FROM block WHERE id = ?",  # noqa: S608
+            (edge,),
+        ).fetchone()
+        part = max(0.0, low - least) + max(0.0, most - high)
+        outside += inside * min(1.0, part / max(1, most - least))
+    return first, last, round(count - outside), blocks
+
+
+def _blocks(connection: sqlite3.Connection, span: tuple[int, int, int], window: Window, size: int) -> list[list[float]]:
+    """Buckets of *size* whole blocks, of those between a first and a last that overlap a window, so many."""
+    first, last, count = span
+    if count == last - first + 1:
+        among = (
+            "(SELECT block.id, (block.id - ?) / ? AS part, min, max, samples FROM block LEFT JOIN nonfinite USING (id) "
+            "WHERE block.id BETWEEN ? AND ?)"
+        )
+        values = first, size
+        bounds: tuple[float, ...] = (first, last)
+    else:  # steps fall, or the clock was set back: those that do not overlap are left out
+        among = (
+            "(SELECT block.id, (row_number() OVER (ORDER BY block.id) - ?) / ? AS part, min, max, samples FROM block "  # noqa: S608
+            f"LEFT JOIN nonfinite USING (id) WHERE block.id BETWEEN ? AND ? AND {window.by}_max >= ? AND {window.by}_min <= ?)"
+        )
+        values, bounds = (1, size), (first, last, *window.bounds)
+    found = connection.execute(
+        "SELECT block.step, block.time / 1e6, low, high, block.last, odd FROM (SELECT max(id) AS top, min(min) AS low, "  # noqa: S608
+        f"max(max) AS high, total(samples) AS odd FROM {among} GROUP BY part) JOIN block ON block.id = top ORDER BY top",
+        (*values, *bounds),
+    )
+    return [[nan if one is None else one for one in row] for row in found]
+
+
+def _merged(points: list[list[float]]) -> list[float]:
+    """One bucket of several."""
+    _, _, mins, maxs, _, odd = zip(*points, strict=True)
+    (low,), (high,) = codec.cells(mins, len(mins)).mins, codec.cells(maxs, len(maxs)).maxs
+    step, time, _, _, last, _ = points[-1]
+    return [step, time, low, high, last, sum(odd)]
+
+
+def _read_cells(connection: sqlite3.Connection, first: int, last: int, window: Window) -> list[_Columns]:
+    """The cells of some blocks of which a sample is in the window."""
+    by = window.by
+    low, high = window.bounds
+    found = connection.execute(
+        f"SELECT block.cells, axis.cells, nonfinite.cells, axis, {by}_min, {by}_max FROM block "  # noqa: S608
+        "JOIN axis ON axis.id = block.axis LEFT JOIN nonfinite ON nonfinite.id = block.id "
+        f"WHERE block.id BETWEEN ? AND ? AND {by}_max >= ? AND {by}_min <= ?",
+        (first, last, low, high),
+    ).fetchall()
+    parts: list[_Columns] = []
+    whole: list[_Packed] = []
+    for cells, ends, odd, axis, least, most in found:
+        if low <= least <= most <= high:
+            whole.append((cells, ends, odd))
+            continue
+        if whole:
+            parts.append(_join_cells(whole))
+            whole = []
+        data = connection.execute("SELECT data FROM axis WHERE id = ?", (axis,)).fetchone()[0]
+        parts.append(_cut_cells(_join_cells([(cells, ends, odd)]), data, window, (least, most)))
+    if whole or not parts:
+        parts.append(_join_cells(whole))
+    return parts
+
+
+def _cut_cells(columns: _Columns, axis: bytes | None, window: Window, extent: tuple[int, int]) -> _Columns:
+    """The cells of a block of which a sample is in the window; of a trimmed block those of which one may be."""
+    low, high = window.bounds
+    ends = columns.steps if window.by == "step" else columns.times
+    if axis is not None:
+        numbers = decode_axis(axis)[0 if window.by == "step" else 1]
+        parts = (numbers[start : start + CELL] for start in range(0, len(numbers), CELL))
+        inside = [low <= max(part) and min(part) <= high and any(low <= one <= high for one in part) for part in parts]
+    elif list(ends) == sorted(ends) and ends[-1] == extent[1]:
+        inside = [low <= end and begin <= high for begin, end in zip((extent[0], *ends), ends, strict=False)]
+    else:  # they fall somewhere
+        return columns
+    if len(inside) != len(ends):
+        raise ValueError(f"a damaged block: {len(inside)} cells instead of {len(ends)}")
+    kept: list[array[Any]] = [array(column.typecode, compress(column, inside)) for column in columns]
+    return _Columns(*kept)
+
+
+def _join_cells(found: Sequence[_Packed]) -> _Columns:
+    """The cells of many blocks, and those of their axes, as columns: joined as bytes, since a thousand are read at once."""
+    if not found:
+        return _nothing()
+    counts = [len(ends) // 16 for _, ends, _ in found]
+    sized = list(zip(found, counts, strict=True))
+    steps = array("q", b"".join([ends[: 8 * count] for (_, ends, _), count in sized]))
+    times = array("q", b"".join([ends[8 * count : 16 * count] for (_, ends, _), count in sized]))
+    odd = array("B", b"".join([bytes(count) if one is None else one for (_, _, one), count in sized]))
+    kinds = {cells[:1] for cells, _, _ in found}
+    if not kinds <= {b"f", b"d"} or any(
+        len(cells) != 1 + 3 * count * (4 if cells[:1] == b"f" else 8)
+        or len(ends) != 16 * count
+        or (one is not None and len(one) != count)
+        for (cells, ends, one), count in sized
+    ):
+        raise ValueError("damaged cells")
+    if len(kinds) > 1:
+        parts = [codec.decode_cells(cells) for cells, _, _ in found]
+        joined = (array("d", chain.from_iterable(column)) for column in zip(*parts, strict=True))
+        low, high, last = joined
+        return _Columns(steps, times, low, high, last, odd)
+    code = kinds.pop().decode("ascii")
+    size = array(code).itemsize
+    widths = [count * size for count in counts]
+    columns: list[array[float]] = []
+    for number in range(3):
+        pieces = [
+            cells[1 + number * width : 1 + (number + 1) * width]
+            for (cells, _, _), width in zip(found, widths, strict=True)
+        ]
+        columns.append(array(code, b"".join(pieces)))
+    low, high, last = columns
+    return _Columns(steps, times, low, high, last, odd)
+
+
+def _read_samples(connection: sqlite3.Connection, first: int, last: int, window: Window) -> tuple[list[_Columns], bool]:
+    """The samples of some blocks that are in the window; of trimmed blocks the cells."""
+    by = window.by
+    low, high = window.bounds
+    found = connection.execute(
+        f"SELECT block.data, axis.data, block.cells, axis.cells, nonfinite.cells, {by}_min, {by}_max FROM block "  # noqa: S608
+        "JOIN axis ON axis.id = block.axis LEFT JOIN nonfinite ON nonfinite.id = block.id "
+        f"WHERE block.id BETWEEN ? AND ? AND {by}_max >= ? AND {by}_min <= ?",
+        (first, last, low, high),
+    )
+    parts, trimmed = [], False
+    for data, axis, cells, ends, odd, least, most in found:
+        if data is None:
+            trimmed = True
+            columns = _join_cells([(cells, ends, odd)])
+            whole = low <= least <= most <= high
+            parts.append(columns if whole else _cut_cells(columns, axis, window, (least, most)))
+            continue
+        samples = decode(axis, data)
+        if not low <= least <= most <= high:
+            samples = cut(*samples, window)
+        parts.append(_single(*samples))
+    return parts, trimmed
+
+
+def _join(parts: Sequence[_Columns]) -> _Columns:
+    """All of them in a row."""
+    if len(parts) == 1:
+        return parts[0]
+    joined = _nothing()
+    for part in parts:
+        joined.steps.extend(part.steps)
+        joined.times.extend(part.times)
+        joined.odd.extend(part.odd)
+        for whole, column in zip(joined[2:5], part[2:5], strict=True):
+            whole.extend(array("d", column) if column.typecode == "f" else column)
+    return joined
+
+
+def _nothing() -> _Columns:
+    return _Columns(array("q"), array("q"), array("d"), array("d"), array("d"), array("B"))
+
+
+def _single(steps: array[int], times: array[int], values: array[float]) -> _Columns:
+    """Samples."""
+    return _Columns(steps, times, values, values, values, codec.nonfinite(values, 1))
+
+
+def _coarse(steps: array[int], times: array[int], values: array[float], size: int) -> _Columns:
+    """Cells of *size*."""
+    ends = [*range(size - 1, len(steps) - 1, size), len(steps) - 1]
+    at_ends = array("q", [steps[end] for end in ends]), array("q", [times[end] for end in ends])
+    return _Columns(*at_ends, *codec.cells(values, size), codec.nonfinite(values, size))

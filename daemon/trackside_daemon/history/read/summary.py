@@ -1,0 +1,98 @@
+"""What the series of a run come to: of each its last value, extremes and mean; of all of them the run's step and loss."""
+
+from __future__ import annotations
+
+from math import nan
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.history import codec
+from trackside_daemon.history.read.series import LOSSES, Series, Tail, find
+from trackside_daemon.history.schema import BLOCK_BITS
+from trackside_daemon.model.metric import json_number
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator, Sequence
+
+
+def metrics(connection: sqlite3.Connection, run_id: int) -> Iterator[dict[str, Any]]:
+    """Of each series its last value, extremes and mean; the mean leaves out NaN and infinities."""
+    streams = connection.execute(
+        "SELECT id, attempt, rank FROM stream WHERE run = ? ORDER BY attempt, rank", (run_id,)
+    ).fetchall()
+    for stream, attempt, rank in streams:
+        tail = Tail(connection, stream)
+        for one in find(connection, stream, tail):
+            yield {"key": one.key, "attempt": attempt, "rank": rank, **_summary(connection, one, tail)}
+
+
+def _summary(connection: sqlite3.Connection, one: Series, tail: Tail) -> dict[str, Any]:
+    packed = connection.execute(
+        "SELECT series.count, finite, sum, series.min, series.max, block.step, block.time, block.last FROM series "
+        "LEFT JOIN block ON block.id = (SELECT max(id) FROM block WHERE id >= ? AND id < ?) WHERE series.id = ?",
+        (one.id << BLOCK_BITS, one.id + 1 << BLOCK_BITS, one.id),
+    ).fetchone() or (0, 0, 0.0, None, None, None, None, None)
+    count, finite, total, low, high, step, time, last = packed
+    first = _first(connection, one)
+    steps, times, values = tail.read(one)
+    if len(values):
+        fresh = codec.summarize(values)
+        count, finite, total = count + len(values), finite + fresh.finite, total + fresh.sum
+        low = min((value for value in (low, fresh.low) if value is not None), default=None)
+        high = max((value for value in (high, fresh.high) if value is not None), default=None)
+        step, time, last = steps[-1], times[-1], values[-1]
+        first = first or (steps[0], times[0])
+    return {
+        "count": count,
+        "nonfinite": count - finite,
+        "last": json_number(last),
+        "first_step": None if first is None else first[0],
+        "first_time": None if first is None else first[1] / 1e6,
+        "last_step": step,
+        "last_time": None if time is None else time / 1e6,
+        "min": json_number(low),
+        "max": json_number(high),
+        "mean": json_number(total / finite if finite else nan),
+    }
+
+
+def _first(connection: sqlite3.Connection, one: Series) -> tuple[int, int] | None:
+    """The least step and time, in microseconds, of what is packed and not trimmed; None when nothing is."""
+    found = connection.execute(
+        "SELECT step_min, time_min FROM block WHERE id >= ? AND id < ? ORDER BY id LIMIT 1",
+        (one.id << BLOCK_BITS, one.id + 1 << BLOCK_BITS),
+    ).fetchone()
+    return None if found is None else (int(found[0]), int(found[1]))
+
+
+def loss(told: Sequence[dict[str, Any]]) -> float | str | None:
+    """The last loss of the last attempt's lowest rank; None without one."""
+    losses = [one for one in told if one["key"] in LOSSES]
+    losses.sort(key=lambda one: (-one["attempt"], one["rank"], len(one["key"])))
+    return losses[0]["last"] if losses else None
+
+
+def sum_up(connection: sqlite3.Connection, stream: int) -> None:
+    """A run's step is the highest of any rank, its loss the lowest rank's of the last attempt."""
+    last = (
+        "SELECT block.step_max, block.last FROM series JOIN block ON block.id = "
+        "(SELECT max(id) FROM block WHERE id >= series.id << 24 AND id < series.id + 1 << 24) "
+        "WHERE series.stream = ?"
+    )
+    step = max((row[0] for row in connection.execute(last, (stream,))), default=None)
+    found = connection.execute("SELECT run, attempt, rank FROM stream WHERE id = ?", (stream,)).fetchone()
+    if step is None or found is None:  # nothing was pushed, or it was deleted meanwhile
+        return
+    run, *place = found
+    connection.execute("UPDATE run SET step = ? WHERE id = ? AND coalesce(step < ?, 1)", (step, run, step))
+    connection.execute("UPDATE run SET trimmed = 0 WHERE id = ? AND trimmed", (run,))
+    lowest = connection.execute(
+        "SELECT attempt, rank FROM stream WHERE run = ? ORDER BY attempt DESC, rank LIMIT 1", (run,)
+    ).fetchone()
+    marks = ", ".join("?" * len(LOSSES))
+    loss = connection.execute(
+        f"{last} AND series.key IN ({marks}) ORDER BY length(series.key) LIMIT 1",
+        (stream, *LOSSES),
+    ).fetchone()
+    if place == list(lowest) and loss is not None:
+        connection.execute("UPDATE run SET loss = ? WHERE id = ?", (json_number(loss[1]), run))

@@ -1,0 +1,66 @@
+"""How alerts, what is learnt of them later, and silences are written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trackside_daemon.history.record.sanitize import as_text
+from trackside_daemon.history.schema import HOST
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Mapping
+
+    from trackside_daemon.model.records import Alert, AlertNote, Silence
+
+SILENCES_KEPT = 30 * 86400.0
+"""Seconds after its end for which a silence is kept."""
+
+
+def keep_alert(connection: sqlite3.Connection, run: int, record: Alert) -> None:
+    """An alert, anew or as it is now; *run* is its run's row."""
+    connection.execute(
+        "INSERT INTO alert (run, alert, severity, labels, started, ended, summary, description, evidence) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run, alert, labels, started) DO UPDATE SET "
+        "severity = excluded.severity, ended = excluded.ended, summary = excluded.summary, "
+        "description = excluded.description, evidence = json_patch(evidence, excluded.evidence)",
+        (
+            *(run, record.alert, record.severity, _labels(record.labels), record.started, record.ended),
+            *(record.summary, record.description, as_text(dict(record.evidence))),
+        ),
+    )
+
+
+def keep_note(connection: sqlite3.Connection, run: int, record: AlertNote) -> None:
+    """What is learnt of an alert that is kept; of one that is not, nothing."""
+    connection.execute(
+        "UPDATE alert SET evidence = json_patch(evidence, ?), notified = json_patch(notified, ?) "
+        "WHERE run = ? AND alert = ? AND labels = ? AND started = ?",
+        (
+            *(as_text(dict(record.evidence)), as_text(dict(record.notified))),
+            *(run, record.alert, _labels(record.labels), record.started),
+        ),
+    )
+
+
+def number(connection: sqlite3.Connection, record: Alert) -> int | None:
+    """The id of an alert; None when it is not kept."""
+    run = "(SELECT id FROM run WHERE uid = ? AND NOT deleted)" if record.run else str(HOST)
+    found = connection.execute(
+        f"SELECT id FROM alert WHERE run = {run} AND alert = ? AND labels = ? AND started = ?",  # noqa: S608
+        (*((record.run,) if record.run else ()), record.alert, _labels(record.labels), record.started),
+    ).fetchone()
+    return None if found is None else int(found[0])
+
+
+def keep_silence(connection: sqlite3.Connection, record: Silence) -> None:
+    """A silence, anew or as it is now; those that ended long ago go."""
+    connection.execute("DELETE FROM silence WHERE until < ?", (record.started - SILENCES_KEPT,))
+    connection.execute(
+        "INSERT OR REPLACE INTO silence (id, labels, started, until, comment) VALUES (?, ?, ?, ?, ?)",
+        (record.id, _labels(record.labels), record.started, record.until, record.comment),
+    )
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return as_text(dict(sorted(labels.items())))

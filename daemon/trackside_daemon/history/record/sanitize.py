@@ -1,0 +1,66 @@
+"""What is kept of a record: the same without what looks like a secret, and with text that every reader can write."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trackside_daemon.history.record.redact import redact, redact_command, redact_text
+from trackside_daemon.model.records import Alert, AlertNote, Event, Opened, Record, Silence, Standing
+
+if TYPE_CHECKING:
+    from trackside.wire import About, Hello
+
+
+def clean(record: Record) -> Record:
+    """The record as it is kept, in the file and in the JSON lines."""
+    if isinstance(record, Opened):
+        return replace(record, hello=_hello(record.hello))
+    if isinstance(record, Standing):
+        return replace(record, cause=redact_text(record.cause))
+    if isinstance(record, Event):
+        return replace(record, fields=redact(dict(record.fields)))
+    if isinstance(record, Silence):
+        return replace(record, comment=redact_text(record.comment))
+    return _alert(record) if isinstance(record, Alert | AlertNote) else record
+
+
+def _alert(record: Alert | AlertNote) -> Alert | AlertNote:
+    labels = {name: redact_text(value) for name, value in record.labels.items()}
+    evidence = redact(dict(record.evidence))
+    if isinstance(record, AlertNote):
+        notified = {sink: one._replace(summary=redact_text(one.summary)) for sink, one in record.notified.items()}
+        return replace(record, labels=labels, evidence=evidence, notified=notified)
+    summary, description = redact_text(record.summary), redact_text(record.description)
+    return replace(record, labels=labels, summary=summary, description=description, evidence=evidence)
+
+
+def as_text(value: Any) -> str:
+    """JSON in text; half a surrogate pair, which only an escape can write, becomes a question mark."""
+    return json.dumps(value, separators=(",", ":"), default=str, ensure_ascii=False).encode("utf-8", "replace").decode()
+
+
+def _hello(hello: Hello) -> Hello:
+    return msgspec.structs.replace(
+        hello,
+        config=_config(hello.config) if hello.config else "",
+        tags=tuple(map(redact_text, hello.tags)),
+        about=None if hello.about is None else _about(hello.about),
+    )
+
+
+def _config(text: str) -> str:
+    """A configuration, as JSON, without its secrets; one that is no JSON is kept as the text that says so."""
+    try:
+        return as_text(redact(json.loads(text)))
+    except (ValueError, RecursionError):
+        return as_text("not JSON")
+
+
+def _about(about: About) -> About:
+    return msgspec.structs.replace(
+        about, command=tuple(redact_command(about.command)), directory=redact_text(about.directory)
+    )

@@ -1,0 +1,87 @@
+"""What processes that are gone have left on this machine's disk: the daemon sends it to itself, as a client would."""
+
+from __future__ import annotations
+
+import grp
+import logging
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from trackside.transport.orphaned_spool import heads
+from trackside.transport.paths import SYSTEM_DIRECTORY, machine_id, spool_directories
+from trackside.transport.sender import Sender
+from trackside_daemon.ingest.endpoint import GROUP
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from trackside.wire import Hello
+
+log = logging.getLogger("trackside")
+
+
+class Spools:
+    """Takes what is left now, and looks again every few seconds.
+
+    Args:
+        endpoints: This daemon's own.
+        environ: Says where clients spool, as it does for them.
+    """
+
+    def __init__(self, endpoints: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
+        self._endpoint = next((one for one in endpoints if one.startswith("ipc://")), None)
+        self._sender: Sender | None = None
+        self._places: list[Path] = []
+        with suppress(OSError):
+            _make_shared()
+        with suppress(LookupError):  # a user without a home
+            self._places.extend(spool_directories(environ, os.getuid()))
+
+    def heads(self) -> dict[bytes, Hello]:
+        """What is left now, by its hellos, the oldest first."""
+        return dict(heads(self._places, machine_id())) if self._endpoint is not None else {}
+
+    def start(self) -> None:
+        """Begin, where there is a socket file for one of this machine."""
+        if self._endpoint is None or not self._places:
+            return
+        try:
+            self._sender = Sender(self._endpoint, spools=self._places, machine=machine_id())
+        except (OSError, RuntimeError) as error:
+            log.warning("what processes that are gone have left is not taken: %s", error)
+
+    def rejected(self) -> dict[str, int]:
+        """How often the end of a spool could not be read."""
+        return {"spool": 0 if self._sender is None else self._sender.torn}
+
+    def wait(self, seconds: float) -> None:
+        """Until all that is left now is taken, but no longer than that."""
+        if self._sender is not None:
+            self._sender.swept.wait(seconds)
+
+    def stop(self) -> None:
+        """What is not taken by now is by the next daemon."""
+        if self._sender is not None:
+            self._sender.stop(1.0)
+
+
+def _make_shared() -> None:
+    """Make the system's spool, where that is this daemon's to do: any member of its group may write, and none delete.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    try:
+        group = grp.getgrnam(GROUP).gr_gid
+    except KeyError:
+        return
+    if os.access(SYSTEM_DIRECTORY, os.W_OK | os.X_OK) and not (spool := SYSTEM_DIRECTORY / "spool").exists():
+        spool.mkdir(mode=0o700)
+        try:
+            os.chown(spool, -1, group)
+            spool.chmod(0o3770)
+        except OSError:
+            spool.rmdir()
+            raise

@@ -1,0 +1,5 @@
+"""Define the daemon's vocabulary, shared by all packages.
+
+Metrics, samples, batches, history records, alarms, the newest values and the types of settings.
+Plain data: nothing here reads a source, a file or a clock.
+"""

@@ -1,0 +1,172 @@
+"""The newest value of every series, and when each is to be forgotten."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from trackside_daemon.model.metric import Batch, Distribution, Metric
+
+
+class Series:
+    """One series on the page.
+
+    Attributes:
+        metric: Its family.
+        labels: A value for each of the metric's label names.
+        source: Who says it.
+        value: The newest.
+        text: What of its lines never changes; rendered once by the exposition, and kept here for it.
+    """
+
+    __slots__ = ("labels", "metric", "source", "text", "value")
+
+    def __init__(self, metric: Metric, labels: tuple[str, ...], source: str) -> None:
+        self.metric = metric
+        self.labels = labels
+        self.source = source
+        self.value: float | Distribution = 0.0
+        self.text: str | tuple[str, ...] | None = None
+
+
+class Rows(NamedTuple):
+    """A family on the page: its series in the order of their first sample, and their values at one moment."""
+
+    metric: Metric
+    series: list[Series]
+    values: list[float | Distribution]
+
+
+class State:
+    """Written by the pipeline's thread, read by any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._families: dict[Metric, dict[tuple[str, ...], Series]] = {}
+        self._sources: dict[str, dict[tuple[Metric, tuple[str, ...]], Series]] = {}
+        self._until: dict[str, float] = {}
+        self._complete: dict[str, list[Series]] = {}
+        """Of sources whose last batch was complete, all their series in its order: most are the same in the next."""
+
+    def update(self, batch: Batch) -> None:
+        """Take over a batch's samples, and forget those of its source that a complete batch does not have.
+
+        Raises:
+            ValueError: A sample has not one value for each label of its family; those before it are taken.
+        """
+        with self._lock:
+            if not self._refresh(batch):
+                self._replace(batch)
+            self._expire(batch)
+
+    def snapshot(self, now: float, wanted: Callable[[str], bool] | None = None) -> list[Rows]:
+        """All that is known at a moment, by the families' names.
+
+        Args:
+            now: Seconds of the monotonic clock; what was to be forgotten by then is.
+            wanted: Chooses by a source's name.
+        """
+        page = []
+        with self._lock:
+            self._forget(now)
+            for metric, family in self._families.items():
+                series = list(family.values())
+                if wanted is not None:
+                    series = [one for one in series if wanted(one.source)]
+                if series:
+                    page.append(Rows(metric, series, [one.value for one in series]))
+        return sorted(page, key=lambda rows: rows.metric.name)
+
+    def values(self, now: float, *metrics: Metric) -> list[dict[tuple[str, ...], float | Distribution]]:
+        """The values of each of some families by labels, all of one moment; *now* as in `snapshot`."""
+        with self._lock:
+            self._forget(now)
+            families = [self._families.get(metric, {}) for metric in metrics]
+            return [{labels: series.value for labels, series in family.items()} for family in families]
+
+    def some(self, now: float, wanted: Iterable[tuple[Metric, tuple[str, ...]]]) -> list[float | Distribution | None]:
+        """The values of some series, by family and labels, None of one that is not there; *now* as in `snapshot`."""
+        with self._lock:
+            self._forget(now)
+            found = [self._families.get(metric, {}).get(labels) for metric, labels in wanted]
+            return [None if one is None else one.value for one in found]
+
+    def named(
+        self, now: float, names: Collection[str]
+    ) -> dict[str, tuple[Metric, dict[tuple[str, ...], float | Distribution]]]:
+        """As `values`, of the families of some names that are there, each with what it is."""
+        with self._lock:
+            self._forget(now)
+            return {
+                metric.name: (metric, {labels: series.value for labels, series in family.items()})
+                for metric, family in self._families.items()
+                if metric.name in names
+            }
+
+    def _refresh(self, batch: Batch) -> bool:
+        """Take over the values of a batch whose series are those of the last; whether they are."""
+        before = self._complete.get(batch.source)
+        if before is None or len(before) != len(batch.samples):
+            return False
+        for series, (metric, labels, value) in zip(before, batch.samples, strict=True):
+            if series.metric is not metric or series.labels != labels:
+                return False
+            series.value = float(value) if value.__class__ is int else value
+        return True
+
+    def _replace(self, batch: Batch) -> None:
+        self._complete.pop(batch.source, None)
+        known = self._sources.setdefault(batch.source, {})
+        kept = {}
+        for metric, labels, value in batch.samples:
+            key = (metric, labels)
+            series = known.get(key)
+            if series is None:
+                series = known[key] = self._new(metric, labels, batch.source)
+            series.value = float(value) if value.__class__ is int else value
+            kept[key] = series
+        if not batch.complete:
+            return
+        for key in known.keys() - kept.keys():
+            del known[key]
+            self._remove(key, batch.source)
+        if kept:
+            self._complete[batch.source] = list(kept.values())
+
+    def _new(self, metric: Metric, labels: tuple[str, ...], source: str) -> Series:
+        """A series of a source; when another source had it, it changes hands."""
+        if len(labels) != len(metric.labels):
+            raise ValueError(f"{metric.name} has the labels {metric.labels}, got {labels}")
+        family = self._families.setdefault(metric, {})
+        series = family.get(labels)
+        if series is None:
+            series = family[labels] = Series(metric, labels, source)
+        elif series.source != source:
+            self._sources.get(series.source, {}).pop((metric, labels), None)
+            self._complete.pop(series.source, None)
+            series.source = source
+        return series
+
+    def _remove(self, key: tuple[Metric, tuple[str, ...]], source: str) -> None:
+        metric, labels = key
+        family = self._families.get(metric, {})
+        if labels in family and family[labels].source == source:
+            del family[labels]
+
+    def _expire(self, batch: Batch) -> None:
+        if batch.until is not None:
+            self._until[batch.source] = batch.until
+            return
+        self._until.pop(batch.source, None)
+        if not self._sources[batch.source]:
+            del self._sources[batch.source]
+
+    def _forget(self, now: float) -> None:
+        for source in [source for source, until in self._until.items() if until < now]:
+            del self._until[source]
+            self._complete.pop(source, None)
+            for key in self._sources.pop(source, {}):
+                self._remove(key, source)

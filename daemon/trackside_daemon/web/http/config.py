@@ -1,0 +1,263 @@
+"""What the web configuration may say: the format of Prometheus' exporter-toolkit, as models."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, model_validator
+
+from trackside_daemon.config.sections import Section
+from trackside_daemon.config.yaml import YamlError, parse
+from trackside_daemon.model.setting_types import seconds
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MOST_COST = 15
+"""Of bcrypt: with this one a wrong password takes seconds already."""
+
+_HEADERS: dict[str, tuple[str, ...]] = {
+    "Content-Security-Policy": (),
+    "Strict-Transport-Security": (),
+    "X-Content-Type-Options": ("nosniff",),
+    "X-Frame-Options": ("deny", "sameorigin"),
+    "X-XSS-Protection": (),
+}
+"""Those that may be set, and their values where not all will do."""
+
+_UNSAID = frozenset({"basic_auth_users", "cert", "key", "client_ca"})
+"""Whose values are never said."""
+
+
+class WebConfigError(Exception):
+    """The web configuration cannot be used; the message names the file, the key, and what to write instead."""
+
+
+def _duration(value: object) -> object:
+    """A duration with its unit: in Go, whose format this is, a bare number would be nanoseconds."""
+    if not isinstance(value, str) and value != 0:
+        raise ValueError(f"{value!r} is not a duration such as 1s or 500ms")
+    return seconds(value)
+
+
+def _bcrypt(value: str) -> str:
+    found = re.fullmatch(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}", value, re.ASCII)
+    if found is None:
+        raise ValueError("no bcrypt hash; make one with: htpasswd -nBC 10 USER")
+    if not 4 <= int(found[1]) <= MOST_COST:
+        raise ValueError(f"bcrypt's cost is {found[1]}; 10 to 12 is usual, {MOST_COST} the most")
+    return value
+
+
+def _headers(value: dict[str, str]) -> dict[str, str]:
+    for name, text in value.items():
+        if name not in _HEADERS:
+            raise ValueError(f"{name!r} cannot be set; {', '.join(_HEADERS)} can")
+        if (allowed := _HEADERS[name]) and text not in allowed:
+            raise ValueError(f"{name}: {text!r} is not {' or '.join(allowed)}")
+        if not (text and text.isascii() and text.isprintable() and text == text.strip()):
+            raise ValueError(f"{name}: {text!r} is not one line of ASCII")
+    return value
+
+
+def _users(value: dict[str, str]) -> dict[str, str]:
+    if any(":" in name for name in value):
+        raise ValueError("a user's name has no colon, which ends it in HTTP")
+    return value
+
+
+Version = Literal["TLS10", "TLS11", "TLS12", "TLS13"]
+ClientAuth = Literal[
+    "NoClientCert",
+    "RequestClientCert",
+    "RequireAnyClientCert",
+    "RequireClientCert",
+    "VerifyClientCertIfGiven",
+    "RequireAndVerifyClientCert",
+]
+_VERIFYING = frozenset(
+    {"RequireAnyClientCert", "RequireClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert"}
+)
+CipherSuite = Literal[
+    "TLS_AES_128_GCM_SHA256",
+    "TLS_AES_256_GCM_SHA384",
+    "TLS_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+]
+"""As Go calls those that it holds to be safe."""
+
+
+class TlsSection(Section):
+    """``tls_server_config``."""
+
+    cert: str = ""
+    cert_file: str = ""
+    key: Annotated[str, Field(repr=False)] = ""
+    key_file: str = ""
+    client_auth_type: ClientAuth = "NoClientCert"
+    client_ca: str = ""
+    client_ca_file: str = ""
+    client_allowed_sans: tuple[str, ...] = ()
+    cipher_suites: tuple[CipherSuite, ...] = ()
+    prefer_server_cipher_suites: bool = True
+    min_version: Version = "TLS12"
+    max_version: Version = "TLS13"
+    curve_preferences: tuple[Literal["X25519", "CurveP256", "CurveP384", "CurveP521"], ...] = ()
+
+    @property
+    def verifies(self) -> bool:
+        """Whether a client's certificate is looked at."""
+        return self.client_auth_type in _VERIFYING
+
+    @model_validator(mode="after")
+    def _check(self) -> TlsSection:
+        self._check_pairs()
+        self._check_clients()
+        self._check_versions()
+        return self
+
+    def _check_pairs(self) -> None:
+        for name in ("cert", "key", "client_ca"):
+            text, file = getattr(self, name), getattr(self, f"{name}_file")
+            if text and file:
+                raise ValueError(f"{name} and {name}_file are both there; leave one out")
+            if not text and not file and name != "client_ca":
+                raise ValueError(f"{name}_file is missing")
+
+    def _check_clients(self) -> None:
+        authority = bool(self.client_ca or self.client_ca_file)
+        if self.verifies and not authority:
+            raise ValueError(f"client_auth_type is {self.client_auth_type}, but client_ca_file is missing")
+        if authority and self.client_auth_type == "NoClientCert":
+            raise ValueError("client_ca_file needs a client_auth_type, such as RequireAndVerifyClientCert")
+        if self.client_allowed_sans and self.client_auth_type != "RequireAndVerifyClientCert":
+            raise ValueError("client_allowed_sans needs the client_auth_type RequireAndVerifyClientCert")
+
+    def _check_versions(self) -> None:
+        if self.max_version in {"TLS10", "TLS11"}:
+            raise ValueError(f"max_version is {self.max_version}, but nothing below TLS12 is spoken")
+        if (self.min_version, self.max_version) == ("TLS13", "TLS12"):
+            raise ValueError("max_version is below min_version")
+        if (
+            self.cipher_suites
+            and self.max_version == "TLS12"
+            and not any("_WITH_" in one for one in self.cipher_suites)
+        ):
+            raise ValueError("cipher_suites has none of TLS12, which max_version wants")
+
+
+class HttpSection(Section):
+    """``http_server_config``."""
+
+    http2: bool = True
+    headers: Annotated[dict[str, str], AfterValidator(_headers)] = Field(default_factory=dict)
+
+
+class RateLimitSection(Section):
+    """``rate_limit``."""
+
+    interval: Annotated[float, BeforeValidator(_duration), Field(ge=0, allow_inf_nan=False)] = 0.0
+    burst: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _check(self) -> RateLimitSection:
+        if self.interval and not self.burst:
+            raise ValueError("burst is missing: so many requests are answered at once, at least 1")
+        return self
+
+
+class WebConfig(Section):
+    """All of the file."""
+
+    tls_server_config: TlsSection | None = None
+    http_server_config: HttpSection = HttpSection()
+    basic_auth_users: Annotated[dict[str, Annotated[str, AfterValidator(_bcrypt)]], AfterValidator(_users)] = Field(
+        default_factory=dict
+    )
+    rate_limit: RateLimitSection = RateLimitSection()
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether nobody is answered without credentials."""
+        tls = self.tls_server_config
+        verified = tls is not None and tls.client_auth_type == "RequireAndVerifyClientCert"
+        return verified or bool(self.basic_auth_users)
+
+    @property
+    def protections(self) -> frozenset[str]:
+        """By which keys strangers are kept out."""
+        tls = self.tls_server_config
+        found = {
+            "tls_server_config": tls is not None,
+            "client_auth_type": tls is not None and tls.client_auth_type.startswith("Require"),
+            "client_allowed_sans": tls is not None and bool(tls.client_allowed_sans),
+            "basic_auth_users": bool(self.basic_auth_users),
+        }
+        return frozenset(name for name, there in found.items() if there)
+
+
+def read(text: bytes, file: Path) -> WebConfig:
+    """What a file says.
+
+    Args:
+        text: Its content; nothing is valid, and keeps nobody out.
+        file: Its path, for errors.
+
+    Raises:
+        WebConfigError: In one line, the first thing that is wrong.
+    """
+    try:
+        values = parse(text)
+    except YamlError as error:
+        raise WebConfigError(f"{file}: {error}") from None
+    if values is None:
+        return WebConfig()
+    if not isinstance(values, dict):
+        raise WebConfigError(f"{file}: a mapping of sections is expected, not a {type(values).__name__}")
+    empty = {name for name, value in values.items() if name in WebConfig.model_fields and value in (None, {})}
+    try:
+        return WebConfig.model_validate({name: value for name, value in values.items() if name not in empty})
+    except ValidationError as error:
+        raise WebConfigError(f"{file}: {_explain(error)}") from None
+
+
+def _explain(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    path = [str(part) for part in problem["loc"] if part != "[key]"]
+    key = ".".join(part for part in path if not part.isdecimal())
+    if problem["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(path[-1], _keys(path[:-1]), 1)
+        return f"{key}: no such key" + (f"; did you mean {near[0]}?" if near else "")
+    if problem["type"] == "value_error":
+        return f"{key}: {problem['msg'].removeprefix('Value error, ')}"
+    if problem["type"] in {"model_type", "dict_type"}:
+        return f"{key}: is a mapping of further keys"
+    if problem["type"] == "tuple_type":
+        return f"{key}: should be a list"
+    if "[key]" in problem["loc"]:
+        return f"{key}: {problem['input']!r} is no text; put it in quotes"
+    got = "" if _UNSAID & set(path) else f", got {problem['input']!r:.80}"
+    return f"{key}: {problem['msg'][0].lower()}{problem['msg'][1:]}{got}"
+
+
+def _keys(path: list[str]) -> list[str]:
+    """The keys of a section."""
+    sections: dict[str, type[BaseModel]] = {
+        "": WebConfig,
+        "tls_server_config": TlsSection,
+        "http_server_config": HttpSection,
+        "rate_limit": RateLimitSection,
+    }
+    section = sections.get(".".join(path))
+    return list(section.model_fields) if section is not None else []

@@ -1,0 +1,96 @@
+"""Memory that grows is told once a run, with the rank that began, and is over when it grows no more."""
+
+from __future__ import annotations
+
+import random
+
+from alerts.ticking import EPOCH, sample
+
+from trackside_daemon.alerts.process_leaks import EVERY, FORGET, Leaks
+from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.records import Alert
+from trackside_daemon.model.state import State
+
+GIB = 2.0**30
+MIB = 2.0**20
+
+
+class Node:
+    """Ranks whose memory is what a test says, looked at each 10 s."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.state = State()
+        self.leaks = Leaks(self.state, clock=lambda: self.now, wall=lambda: EPOCH + self.now)
+        self.noise = random.Random(1)
+
+    def run(self, hours: float, **growing: float) -> list[tuple[str, bool, str]]:
+        """What is told in some hours, with bytes an hour by ``what_rank``; what is 0 is there and does not grow."""
+        begun, told = self.now, []
+        while self.now < begun + 3600 * hours:
+            since = (self.now - begun) / 3600
+            samples = [sample("trackside_host_memory_available_bytes", 100 * GIB)]
+            for name, rate in growing.items():
+                what, rank = name.split("_")
+                held = 4 * GIB + rate * since + self.noise.uniform(0, 100 * MIB)
+                series = {
+                    "own": f"trackside_process_anonymous_memory_bytes{{pid={rank}}}",
+                    "worker": f"trackside_dataloader_anonymous_memory_bytes{{run=r,rank={rank}}}",
+                    "file": f"trackside_process_file_memory_bytes{{pid={rank}}}",
+                    "gpu": f"trackside_gpu_process_memory_bytes{{gpu=3,uuid=G,pid={rank}}}",
+                }[what]
+                samples += [
+                    sample(series, held),
+                    sample(f"trackside_process_info{{pid={rank},role=rank,run=r,run_id=id,rank={rank}}}", 1.0),
+                    sample(f"trackside_training_step{{run=r,rank={rank}}}", float(int(self.now))),
+                ]
+            self.state.update(Batch("test", samples, complete=True))
+            told += [(one.alert, one.over, one.summary) for one in self.leaks.take(Batch("sampler"))]
+            self.now += EVERY
+        return told
+
+
+def test_steady_memory_is_quiet() -> None:
+    assert Node().run(4, own_0=0.0, own_1=0.0, worker_0=0.0, gpu_0=0.0) == []
+
+
+def test_ranks_that_leak_together_are_one_alert_that_names_the_first() -> None:
+    node = Node()
+    ((alert, over, summary),) = node.run(2, **{f"own_{rank}": 2 * GIB for rank in range(8)})
+    assert (alert, over) == ("HostMemoryLeak", False)
+    assert summary.startswith("rank 0 of r: memory grows steadily since step")
+    assert "GB an hour" in summary
+    assert "until its limit of" in summary
+
+
+def test_workers_count_as_their_rank() -> None:
+    assert [told[:2] for told in Node().run(2, own_0=0.0, worker_0=3 * GIB)] == [("HostMemoryLeak", False)]
+
+
+def test_files_that_are_mapped_do_not() -> None:
+    assert Node().run(2, own_0=0.0, file_0=20 * GIB) == []
+
+
+def test_a_process_on_a_gpu() -> None:
+    ((alert, _, summary),) = Node().run(2, own_0=0.0, gpu_0=2 * GIB)
+    assert alert == "GpuMemoryLeak"
+    assert summary.startswith("rank 0 of r on GPU 3: ")
+
+
+def test_it_is_over_when_the_ranks_are_gone() -> None:
+    node = Node()
+    node.run(2, own_0=2 * GIB, own_1=2 * GIB)
+    assert [told[:2] for told in node.run(FORGET / 3600 + 0.1)] == [("HostMemoryLeak", True)]
+    assert not node.leaks._followed
+
+
+def test_a_leak_that_an_earlier_daemon_told_goes_on_and_is_not_told_anew() -> None:
+    node = Node()
+    node.leaks.adopt(Alert("HostMemoryLeak", "warning", EPOCH, run="id", labels={"run": "r"}, summary="as it was"))
+    assert node.run(2, own_0=2 * GIB) == [("HostMemoryLeak", False, "as it was")]
+
+
+def test_a_leak_that_an_earlier_daemon_told_and_that_is_no_more_is_over() -> None:
+    node = Node()
+    node.leaks.adopt(Alert("HostMemoryLeak", "warning", EPOCH, run="id", labels={"run": "r"}, summary="as it was"))
+    assert [over for _, over, _ in node.run(2, own_0=0.0)] == [False, True]

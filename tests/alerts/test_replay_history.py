@@ -1,0 +1,78 @@
+"""What detectors learn from after a restart: the last steps of ranks that train still, from a real history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from histories import BEGIN, History
+
+from trackside.packing import pack
+from trackside.wire import Block, Clock, Hello, Identity, Totals
+from trackside_daemon.alerts.replay_history import ALL_STEPS, MOST_STEPS, STEPS, pasts
+from trackside_daemon.model.records import Opened, Standing, Taken
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+SHIFT = int(BEGIN * 1e9)
+
+
+def train(history: History, run: str, rank: int, steps: int, size: int = 1000) -> None:
+    """A rank that pushes a loss, a norm and what no detector looks at, a step a second."""
+    session = run.encode() + bytes([rank])
+    hello = Hello(Identity(run, f"name-{run}", rank=rank, world=2), Clock(SHIFT, 0), SHIFT, Totals())
+    records: list[Opened | Taken] = [Opened(session, hello, f"name-{run}", 0, BEGIN)]
+    for number, first in enumerate(range(0, steps, size)):
+        some = range(first, min(first + size, steps))
+        values = [value for step in some for value in (float(step), step / 2, 7.0)]
+        block = Block(
+            ["loss", "grad_norm", "x"], pack("q", some), pack("q", [step * 10**9 for step in some]), pack("d", values)
+        )
+        records.append(Taken(session, number + 1, [block], SHIFT))
+    history.put(records)
+
+
+def test_the_last_steps_of_ranks_that_train_still(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    train(history, "over", 0, 10)
+    history.put([Standing("over", 0, "finished", "", BEGIN + 10)])
+    train(history, "live", 1, 10)
+    train(history, "live", 0, 9500)
+    history.packed()
+    train(history, "fresh", 0, 600)
+    found = [*pasts(history.database, 60)]
+    assert [(one.identity.run, one.identity.name, one.identity.rank, one.identity.world) for one in found] == [
+        ("fresh", "name-fresh", 0, 2),
+        ("live", "name-live", 0, 2),
+        ("live", "name-live", 1, 2),
+    ]
+    (together,) = found[1].columns
+    assert set(together) == {"loss", "grad_norm"}
+    steps, times, values = together["loss"]
+    assert [*steps] == [*range(9500 - MOST_STEPS, 9500)]
+    assert [*values] == [float(step) for step in steps]
+    assert times[-1] == BEGIN + 9499
+    assert found[1].pushes[-1] == (BEGIN + 9499, 9499)
+    assert len(found[0].pushes) == 600
+    history.close()
+
+
+def test_many_ranks_have_fewer_steps_each(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    for rank in range(ALL_STEPS // STEPS):
+        train(history, "live", rank, 600)
+    assert {len(one.pushes) for one in pasts(history.database, 60)} == {STEPS}
+    history.close()
+
+
+def test_it_takes_no_longer_than_it_may(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    history = History(tmp_path)
+    for rank in range(5):
+        train(history, "live", rank, 10)
+    seconds = iter(range(10))
+    assert len([*pasts(history.database, 2, lambda: float(next(seconds)))]) == 2
+    assert caplog.messages == ["the detectors of 3 ranks begin to learn anew: reading more took too long"]
+    history.close()

@@ -1,0 +1,42 @@
+"""What fired before a daemon, as its history has it: strange rows stop no start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trackside_daemon.alerts.restored import usable
+from trackside_daemon.alerts.settings import AlertsSection
+from trackside_daemon.model.records import Alert
+from trackside_daemon.model.state import State
+from trackside_daemon.service.watchers import all_watchers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+GOOD = Alert("TrainingStalled", "warning", 5.0, "id", {"run": "net", "rank": "3"}, evidence={"since": 4})
+
+
+@pytest.mark.parametrize(
+    ("labels", "evidence", "says"),
+    [
+        ({"rank": "x"}, {}, "its rank is 'x'"),
+        ({"rank": "²"}, {}, "its rank is '²'"),
+        ({"rank": "9" * 5000}, {}, "its rank is '999"),
+        ({"rank": 3}, {}, "its rank is 3"),
+        ({"run": None}, {}, "its run is None"),
+        ({}, {"since": "x"}, "its since is 'x'"),
+        ({}, {"since": float("nan")}, "its since is nan"),
+    ],
+)
+@pytest.mark.parametrize("alert", ["TrainingProcessDied", "RankSilent", "StragglerRank", "TrainingStalled"])
+def test_what_makes_no_sense_is_left_out_in_a_line(
+    caplog: pytest.LogCaptureFixture, alert: str, labels: Mapping[str, Any], evidence: Mapping[str, Any], says: str
+) -> None:
+    fired = usable([Alert(alert, "critical", 5.0, "id", labels, evidence=evidence), GOOD])
+    assert fired == [GOOD]
+    assert all_watchers(State(), AlertsSection(), fired)
+    (line,) = caplog.messages
+    assert f"'{alert}' of run 'id': {says}" in line
+    assert len(line) < 300

@@ -1,0 +1,234 @@
+"""`trackside silence`, `trackside test-alert` and what `trackside alerts` says of silences, with a real daemon."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from processes import DEADLINE, clean_environ, command, eventually
+
+import trackside
+from trackside_daemon.alerts.descriptions import DETECTED
+from trackside_daemon.cli.commands import test_alert
+from trackside_daemon.cli.commands.alerts import _list as listed
+from trackside_daemon.cli.commands.silence import amtool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from processes import Daemon
+
+UNTIL = r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d"
+
+
+def run(daemon: Daemon | str, *arguments: str) -> tuple[int, str, str]:
+    """A command, by a user whose daemon it is, or is not there."""
+    endpoint = daemon if isinstance(daemon, str) else daemon.endpoint
+    done = subprocess.run(
+        command(*arguments),
+        env=clean_environ({"TRACKSIDE_ENDPOINT": endpoint, "XDG_RUNTIME_DIR": "/nowhere", "COLUMNS": "80"}),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def firing(daemon: Daemon) -> dict[str, Any]:
+    return {one["alert"]: one for one in daemon.api("alerts").json()["alerts"] if one["ended"] is None}
+
+
+@pytest.fixture
+def troubled(daemon: Daemon) -> Iterator[Daemon]:
+    """A daemon with a run whose loss is NaN."""
+    with trackside.init("net-1", endpoint=daemon.endpoint) as training:
+        training.push(step=1, loss=2.5)
+        training.push(step=2, loss=float("nan"))
+        eventually(lambda: "NonFinite" in firing(daemon))
+        yield daemon
+
+
+def test_a_silence_is_made_listed_shown_and_ended(troubled: Daemon) -> None:
+    status, printed, complaints = run(troubled, "silence", "NonFinite", "--run=net-*", "--for=1h30m", "--comment=known")
+    assert (status, complaints) == (0, "")
+    first, second, _, third = printed.splitlines()
+    made = re.fullmatch(rf"silence ([0-9a-f]{{8}}) until {UNTIL}: alert=NonFinite run=net-\*", first)
+    assert made is not None
+    assert second == "1 firing alert is silent now: NonFinite of net-1"
+    assert third.startswith(
+        "    amtool silence add 'alertname=\"TracksideNonFinite\"' 'run=~\"net-.*\"' --duration=5400s"
+    )
+    _, printed, _ = run(troubled, "silence", "--list")
+    assert re.search(rf"^{made[1]}  {UNTIL}  alert=NonFinite run=net-\*  known$", printed, re.MULTILINE)
+    _, printed, _ = run(troubled, "alerts", "--firing")
+    assert re.search(r"^ *\d+  NonFinite .* silenced\n  silenced until \d\d-\d\d \d\d:\d\d$", printed, re.MULTILINE)
+    assert re.search(r"^ *\d+  RunStarted .* firing$", printed, re.MULTILINE)
+    assert max(map(len, printed.splitlines())) <= 80
+    assert run(troubled, "silence", "--end", made[1]) == (
+        *(0, f"silence {made[1]} is ended; what fires of it is told now\n"),
+        "",
+    )
+    assert run(troubled, "silence", "--list") == (0, "", "trackside: nothing is silenced\n")
+    assert " silenced " not in run(troubled, "alerts", "--firing")[1]
+
+
+def test_all_may_be_silenced_when_that_is_said_and_json_has_all_of_it(troubled: Daemon) -> None:
+    said = json.loads(run(troubled, "silence", "--all", "--json")[1])
+    assert (said["silence"]["labels"], said["kept"]) == ({}, True)
+    assert {one["alert"] for one in said["firing"]} == {"NonFinite", "RunStarted"}
+    listed = json.loads(run(troubled, "silence", "--list", "--json")[1])
+    assert listed == {"silences": [said["silence"]]}
+
+
+def test_the_name_that_prometheus_has_is_the_same_alert(daemon: Daemon) -> None:
+    _, printed, complaints = run(daemon, "silence", "TracksideNonFinite")
+    assert ": alert=NonFinite\n" in printed
+    assert "'alertname=\"TracksideNonFinite\"'" in printed
+    assert complaints == ""
+
+
+def test_names_that_there_are_not_are_doubted(daemon: Daemon) -> None:
+    status, _, complaints = run(daemon, "silence", "NonFinit", "--label=rnk=3")
+    assert (status, complaints.splitlines()) == (
+        0,
+        [
+            "trackside: NonFinit: no alert that is known here is called so; did you mean NonFinite?",
+            "trackside: --label rnk: no alert has this label; did you mean rank?",
+        ],
+    )
+    assert run(daemon, "silence", "Gpu*", "--label=gpu=3", "--run=a")[2] == ""
+    assert "a rule of your own is one once it has fired" in run(daemon, "silence", "Qqqqq")[2]
+
+
+def test_names_of_alerts_are_never_cut() -> None:
+    one = {"id": 1, "severity": "warning", "name": "a-run-with-a-long-name-of-its-own", "started": 0.0, "ended": None}
+    found = [{**one, "alert": name, "summary": "it is so " * 20} for name in DETECTED]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "80")
+        lines = list(listed(found, 1e6))
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    assert all(f" {name} " in text for name in DETECTED)
+
+
+def test_a_silence_of_what_does_not_fire_says_so(daemon: Daemon) -> None:
+    assert "\nnothing that fires now fits\n" in run(daemon, "silence", "GpuHot", "--label=gpu=3")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "that would silence everything; name an alert, a --run or a --label, or say --all"),
+        (["*"], "that would silence everything; name an alert, a --run or a --label, or say --all"),
+        (["GpuHot", "--all"], "--all is all alerts; leave it out to silence only those that fit"),
+        (["GpuHot", "--for=soon"], "--for: 'soon' is not a duration such as 2h or 30m, of 30d at most"),
+        (["GpuHot", "--for=31d"], "--for: '31d' is not a duration such as 2h or 30m, of 30d at most"),
+        (["GpuHot", "--label=gpu"], "--label 'gpu': a label is NAME=PATTERN, such as rank=3"),
+        (["GpuHot", "--label=gpu=1", "--label=gpu=2"], "--label 'gpu=2': gpu is said twice; all patterns have to fit"),
+        (["GpuHot", "--list"], "--list and --end go alone: they make no silence"),
+    ],
+)
+def test_what_cannot_be_silenced_is_one_line(arguments: list[str], told: str) -> None:
+    assert run("ipc:///nowhere/push.sock", "silence", *arguments) == (2, "", f"trackside: {told}\n")
+
+
+def test_an_id_that_is_not_there_is_one_line(daemon: Daemon) -> None:
+    told = "trackside: silence 'abc/d': none of this id lasts; trackside silence --list has them\n"
+    assert run(daemon, "silence", "--end=abc/d") == (2, "", told)
+
+
+@pytest.mark.parametrize("arguments", [["silence", "GpuHot"], ["silence", "--list"], ["test-alert"]])
+def test_without_a_daemon_it_says_so(arguments: list[str]) -> None:
+    nobody = "http://127.0.0.1:9"
+    told = f"trackside: {nobody}: the daemon cannot be asked: connection refused\n"
+    assert run("ipc:///nowhere/push.sock", *arguments, f"--url={nobody}") == (1, "", told)
+
+
+@pytest.mark.parametrize(
+    ("labels", "matchers"),
+    [
+        ({}, "'alertname=~\"Trackside.*\"'"),
+        ({"alert": "GpuHot", "gpu": "?"}, "'alertname=\"TracksideGpuHot\"' 'gpu=~\".\"'"),
+        ({"run": "*"}, "'alertname=~\"Trackside.*\"' 'run=~\".+\"'"),
+        ({"run": "a.b*"}, "'alertname=~\"Trackside.*\"' 'run=~\"a\\\\.b.*\"'"),
+        ({"run": 'it\'s "a"'}, """'alertname=~"Trackside.*"' 'run="it'"'"'s \\"a\\""'"""),
+    ],
+)
+def test_alertmanager_s_silence_has_the_same_in_its_words(labels: dict[str, str], matchers: str) -> None:
+    assert amtool(labels, 90, "why not") == f"amtool silence add {matchers} --duration=90s '--comment=why not'"
+
+
+def test_a_test_alert_fires_on_the_page_and_in_the_history(troubled: Daemon) -> None:
+    status, printed, complaints = run(troubled, "test-alert", "--severity=critical", "--run=net-1")
+    assert (status, complaints) == (0, "")
+    assert re.match(r"TestAlert fires as alert \d+; Prometheus sees it for 2 minutes as ", printed)
+    kept = firing(troubled)["TestAlert"]
+    assert (kept["name"], kept["severity"]) == ("net-1", "critical")
+    subject = kept["labels"]["test"]
+    assert troubled.series()[
+        'trackside_alert_firing{alert="TestAlert",gpu="",key="",rank="",run="net-1",severity="critical",'
+        f'subject="{subject}",uuid=""}}'
+    ]
+
+
+def test_a_test_alert_that_is_silenced_says_so(daemon: Daemon) -> None:
+    run(daemon, "silence", "TestAlert")
+    status, _, complaints = run(daemon, "test-alert")
+    assert status == 1
+    assert re.match(rf"trackside: a silence has it until {UNTIL}, so nobody is told; ", complaints)
+
+
+def test_a_severity_that_is_none_is_one_line() -> None:
+    told = "trackside: --severity bad: an alert is info, warning, critical\n"
+    assert run("ipc:///nowhere/push.sock", "test-alert", "--severity=bad") == (2, "", told)
+
+
+class Sinks:
+    """A daemon that answers how its sinks are, of an alert that some have delivered."""
+
+    def __init__(self, notified: list[str], standings: dict[str, dict[str, Any]]) -> None:
+        self.notified = notified
+        self.standings = standings
+
+    def alert(self, number: int) -> dict[str, Any]:
+        return {"id": number, "notified": self.notified}
+
+    def status(self) -> dict[str, Any]:
+        return {"notifications": self.standings}
+
+
+ALERT = {"id": 7, "severity": "warning"}
+
+
+@pytest.mark.parametrize(
+    ("standing", "told"),
+    [
+        ({"last_error": "403"}, "webhook: not delivered in 0 s: 403\n"),
+        ({"last_error": ""}, "webhook: not delivered in 0 s: no error is known; the daemon's log may say more\n"),
+        ({"last_error": "404", "dropped": 1, "queued": 0}, "webhook: not delivered, and given up: 404\n"),
+    ],
+)
+def test_each_sink_says_that_it_has_delivered_or_why_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], standing: dict[str, Any], told: str
+) -> None:
+    monkeypatch.setattr(test_alert, "WAIT_SECONDS", 0.0)
+    sinks: Any = Sinks(["log"], {"log": {}, "webhook": standing})
+    assert test_alert.delivered(sinks, ALERT, {"log": {}, "webhook": {"dropped": 0}}, time.monotonic()) == 1
+    assert capsys.readouterr().out == "log: delivered after 0.0 s\n" + told
+
+
+def test_a_sink_that_does_not_tell_of_such_alerts_has_not_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    quiet = {"critical": "critical", "off": "off", "warning": "warning"}
+    before = {name: {"severity": least, "also": ["RunStarted"]} for name, least in quiet.items()}
+    before["named"] = {"severity": "critical", "also": ["TestAlert"]}
+    sinks: Any = Sinks(["warning", "named"], before)
+    assert test_alert.delivered(sinks, ALERT, before, time.monotonic()) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "critical: not told: its severity is critical",
+        "off: not told: its severity is off",
+    ]

@@ -1,0 +1,147 @@
+"""`trackside alerts` of a history that no daemon writes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from histories import BEGIN, history, opened
+from processes import clean_environ, command
+
+from trackside_daemon.cli.commands.alert_evidence import describe
+from trackside_daemon.model.records import Alert, AlertNote, Notice
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EVIDENCE = {
+    "value": 97.0,
+    "ranks": {
+        "0": {"step": 31219, "phase": "train"},
+        "10": {"step": 5},
+        "2": {"phase_seconds": {"data": 3700.0}},
+        **{str(rank): {"state": "running", "last_push": BEGIN, "loss": 1234.5678} for rank in range(3, 8)},
+    },
+    "samples": {"key": "loss", "rank": 0, "points": [[1, BEGIN, 1.0], [2, BEGIN, "inf"], [3, BEGIN, 3.0]]},
+    "stacks": [{"rank": 0, "threads": [{"name": "Main\x1bThread", "frames": ["/a/very" * 30 + "/train.py:3 main"]}]}],
+    "processes": [{"pid": 7, "role": "rank", "resident_bytes": 3 * 2**30}],
+    "gpus": {"3": {"readings": {"clock_hertz sm": 1.98e9}, "ranks": ["rank 3 of net"], "processes": [{"pid": 7}]}},
+    "cgroups": {"/a" * 60: {"memory_limit_bytes": 5 * 2**30}},
+    "host": {"memory_available_bytes": 1024},
+    "events": [{"time": BEGIN - 5, "rank": 1, "step": None, "kind": "rank_ended", "fields": {"cause": "SIGBUS"}}],
+    "xids": [{"gpu": "3", "xid": "79", "time": BEGIN - 2}],
+    "stderr": ["Traceback (most recent call last):", "RuntimeError: CUDA error"],
+    "missing": ["stacks: rank 1 has not answered in 3 s"],
+}
+
+
+PLAIN: dict[str, Any] = {
+    "id": 1,
+    "alert": "A",
+    "severity": "info",
+    "started": BEGIN,
+    "ended": None,
+    "run": "",
+    "name": "",
+    "labels": {},
+    "summary": "s",
+    "description": "",
+    "notified": [],
+    "evidence": {},
+}
+"""An alert of the machine that fires, and of which nothing more is known."""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A history with three alerts."""
+    first = Alert("TrainingStalled", "warning", BEGIN, "net-1", {"run": "net"}, "it stands", "Look.", BEGIN + 60)
+    second = Alert("TrainingStalled", "critical", BEGIN + 100, "net-1", {"run": "net"}, "it stands again", "Look.")
+    hot = Alert("GpuHot", "warning", BEGIN, labels={"gpu": "3"}, summary="GPU 3 is hot")
+    note = AlertNote(
+        "TrainingStalled",
+        BEGIN + 100,
+        "net-1",
+        {"run": "net"},
+        EVIDENCE,
+        {"webhook": Notice("critical", "it stands again")},
+    )
+    with history(tmp_path / "history") as kept:
+        kept.put([opened("net-1", name="net"), first, second, hot, note])
+    return tmp_path / "history"
+
+
+def ask(place: Path, *arguments: str, after: bool = True) -> subprocess.CompletedProcess[str]:
+    """`trackside alerts` on a terminal of 80 columns."""
+    where = [f"--storage.path={place}"]
+    asked = command("alerts", *([] if after else where), *arguments, *(where if after else []))
+    environ = clean_environ({"COLUMNS": "80", "PYTHONIOENCODING": "utf-8"})
+    return subprocess.run(asked, env=environ, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_the_list_has_ids_by_which_each_is_shown(place: Path) -> None:
+    printed = ask(place).stdout
+    listed = dict(re.findall(r"^ *(\d+)  (\w+) .* resolved$", printed, re.MULTILINE))
+    ((number, name),) = listed.items()
+    assert name == "TrainingStalled"
+    assert "it stands\n" in ask(place, "show", number).stdout
+
+
+def test_a_name_means_the_newest_and_all_of_it_fits_80_columns(place: Path) -> None:
+    done = ask(place, "show", "trainingstalled", "--run=net")
+    lines = done.stdout.splitlines()
+    assert (done.returncode, lines[0]) == (0, "TrainingStalled  critical  firing")
+    assert max(map(len, lines)) <= 80
+    assert "told      webhook" in lines
+    assert "  value  97" in lines
+    assert re.search(r"RANK 0 +RANK 2 +RANK 3 +RANK 4 +RANK 5$", done.stdout, re.MULTILINE)
+    assert "  ▁!█  1 to 3" in lines
+    assert "rank 0, Main\\x1bThread, the innermost call last:" in lines
+    assert re.search(r"^  clock_hertz sm +1980 MHz$", done.stdout, re.MULTILINE)
+    assert "  1m 45s before  rank 1  rank_ended  cause=SIGBUS" in lines
+    assert "  1m 42s before  GPU 3  Xid 79" in lines
+    assert "  RuntimeError: CUDA error" in lines
+    assert "  stacks: rank 1 has not answered in 3 s" in lines
+    assert lines[-2:] == ["next      trackside show net-1", "read      docs/alerts.md#trainingstalled"]
+
+
+def test_as_json_it_is_as_it_was_kept(place: Path) -> None:
+    kept = json.loads(ask(place, "show", "TrainingStalled", "--json").stdout)
+    assert kept["evidence"]["stderr"] == EVIDENCE["stderr"]
+    assert kept["notified"] == ["webhook"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ("99", "trackside: alert 99: there is none with this id\n"),
+        ("GpuCold", "trackside: alert 'GpuCold': there is none; there are TrainingStalled, GpuHot\n"),
+    ],
+)
+def test_what_is_not_there_is_said_in_a_line(place: Path, asked: str, says: str) -> None:
+    done = ask(place, "show", asked)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", says)
+
+
+def test_options_before_the_command_are_not_lost_in_silence(place: Path) -> None:
+    done = ask(place, "show", "GpuHot", after=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "trackside: options go behind the command: trackside alerts show … --run=RUN\n",
+    )
+
+
+@pytest.mark.parametrize("name", sorted(EVIDENCE))
+@pytest.mark.parametrize("strange", ["text", 7, [None], {"a": [{"b": None}]}, [[]], [{"rank": 1}]])
+def test_evidence_of_another_shape_is_shown_all_the_same(name: str, strange: Any) -> None:
+    alert = {**PLAIN, "evidence": {name: strange}}
+    assert len(list(describe(alert, time.time()))) > 4
+
+
+def test_until_when_it_is_silenced_is_told() -> None:
+    alert = {**PLAIN, "silenced_until": BEGIN}
+    assert [line[:15] for line in describe(alert, BEGIN) if line.startswith("silenced")] == ["silenced  until"]

@@ -1,0 +1,370 @@
+"""`trackside doctor`: each thing that can be wrong is named with what mends it."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import subprocess
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from certificate_authorities import Authority
+from processes import DEADLINE, clean_environ, command, eventually
+
+from trackside_daemon import __version__
+from trackside_daemon.cli.commands.doctor import _about, _spool, _storage
+from trackside_daemon.cli.commands.doctor_gpu import _ranges, look
+from trackside_daemon.cli.sources import daemon_lookup
+from trackside_daemon.nvml.readers.unsupported import WHY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from nvml.fake.library import Scenario
+    from processes import Daemon
+
+    from trackside_daemon.cli.commands.doctor_finding import Finding
+
+SEE = "see dmesg for NVRM and Xid, and whether nvidia-smi works"
+DRIVER = {"driver_version": "580.95", "nvml_version": "13.580.95", "cuda_version": "13.0"}
+WELL = {**DRIVER, "visible": 2, "expected": 2, "pci": 2, "error": "", "absent": False, "paused_until": None}
+NO_DRIVER = "libnvidia-ml.so.1 not found; install the NVIDIA driver"
+
+
+def gpu(
+    index: int, refused: dict[str, str] | None = None, *, up: bool = True, name: str = "NVIDIA H100"
+) -> dict[str, Any]:
+    return {"index": index, "uuid": f"GPU-{index}", "name": name, "up": up, "refused": refused or {}}
+
+
+def said(nvml: dict[str, Any] | None, *gpus: dict[str, Any]) -> list[str]:
+    return seen({"version": __version__, "nvml": nvml, "gpus": list(gpus)})
+
+
+def seen(status: dict[str, Any], look: Callable[[dict[str, Any]], Iterator[Finding]] = look) -> list[str]:
+    return [f"{one.level} {one.about}: {one.text}" for one in look(status)]
+
+
+def run(place: Path, **environ: str) -> tuple[int, list[str]]:
+    """What the doctor says in a machine whose one daemon is that of the directory, and no error."""
+    given = {"TRACKSIDE_ENDPOINT": f"ipc://{place}/push.sock", "TRACKSIDE_COLLECTOR__GPU__SIMULATE": "2", **environ}
+    done = subprocess.run(
+        command("doctor"), env=clean_environ(given), capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    assert done.stderr == ""
+    return done.returncode, done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(("grave", "level"), [(True, "FAIL"), (False, "warn")])
+def test_a_gpu_that_answers_and_is_sick_is_named(grave: bool, level: str) -> None:
+    hot = {"what": "its clocks are kept down by hw_thermal", "grave": False}
+    sick = {**gpu(1), "ailments": [*([{"what": "Xid 94, 2 since the daemon began", "grave": True}] * grave), hot]}
+    lines = said(WELL, gpu(0), sick)
+    why = "Xid 94, 2 since the daemon began; " * grave
+    assert f"{level} gpu 1: NVIDIA H100 GPU-1: {why}its clocks are kept down by hw_thermal" in lines
+    assert "ok gpu 0-1: NVIDIA H100: measures all that is asked for" in lines
+
+
+def test_all_is_well_beside_a_daemon(start_daemon: Callable[..., Daemon], place: Path, spool: Path) -> None:
+    daemon = start_daemon("--collector.gpu.simulate=3", "--sample.interval=100ms")
+    eventually(lambda: daemon.api("status").json()["gpus"])
+    status, lines = run(place, TRACKSIDE_COLLECTOR__GPU__SIMULATE="0")
+    assert status == 0
+    assert [line.partition(":")[0] for line in lines] == [
+        *("ok   daemon", "ok   push", "ok   spool", "ok   storage", "ok   driver", "ok   gpus", "ok   gpu 0-2"),
+    ]
+    assert lines[0].endswith(f" serves {daemon.url}")
+    assert f"push to {daemon.endpoint}" in lines[1]
+    assert str(spool) in lines[2]
+    assert str(daemon.history) in lines[3]
+
+
+def test_without_a_daemon_the_driver_is_asked_and_nothing_fails(place: Path) -> None:
+    (place / "history").mkdir()
+    status, lines = run(place, TRACKSIDE_STORAGE__PATH=str(place / "history"))
+    assert status == 0
+    assert [line.partition(":")[0] for line in lines] == [
+        *("warn daemon", "warn push", "ok   spool", "ok   storage", "ok   driver", "ok   gpus", "ok   gpu 0-1"),
+    ]
+    assert lines[0].endswith("answers; start one with: trackside daemon")
+    assert lines[1].endswith(f"looked at ipc://{place}/push.sock (absent)")
+
+
+def test_what_a_killed_daemon_has_left_is_told_and_a_hanging_one_fails(place: Path) -> None:
+    (place / "push.token").write_text("secret\n")
+    (place / "push.address").write_text("http://127.0.0.1:9\n")
+    status, lines = run(place)
+    assert (status, lines[0]) == (
+        0,
+        f"warn daemon: a daemon that was killed has left {place}/push.address; start one with: trackside daemon",
+    )
+    assert lines[1].startswith("warn push: "), "once is enough"
+
+
+def test_a_daemon_that_a_training_does_not_find_fails_with_the_endpoint_to_set(
+    start_daemon: Callable[..., Daemon], place: Path
+) -> None:
+    daemon = start_daemon("--no-collector.gpu")
+    (place / "other").mkdir()
+    for name in ("push.token", "push.address"):
+        (place / "other" / name).write_text((place / name).read_text())
+    status, lines = run(place / "other")
+    assert status == 1
+    assert lines[1].startswith("FAIL push: trainings of ")
+    assert lines[1].endswith(f"; set TRACKSIDE_ENDPOINT={daemon.endpoint}")
+    assert lines[-1] == "ok   driver: not asked: the GPU collector is switched off"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "asked"),
+    [("", True), ("ipc://{}/own/push.sock", False), ("foo", False), ("tcp://127.0.0.1:21791", True)],
+)
+def test_a_daemon_that_was_named_is_asked_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str, asked: bool
+) -> None:
+    (tmp_path / "trackside").mkdir()
+    for name, text in (("token", "secret"), ("address", "http://127.0.0.1:9")):
+        (tmp_path / "trackside" / f"push.{name}").write_text(text)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("TRACKSIDE_ENDPOINT", endpoint.format(tmp_path))
+    found = [note.file for note in daemon_lookup.noted()]
+    assert (tmp_path / "trackside" / "push.address" in found) == asked
+    assert asked or not found
+
+
+def test_a_spool_that_waits_is_told_and_one_that_cannot_be_written_fails(place: Path, spool: Path) -> None:
+    spool.mkdir()
+    for number in (1, 2):
+        (spool / f"{'a' * 32}.{number:016d}.spool").touch()
+    assert f"warn spool: {spool}: 1 session waits for a daemon; start one, or: trackside spool send" in run(place)[1]
+    (place / "file").touch()
+    status, lines = run(place, TRACKSIDE_SPOOL=str(place / "file" / "spool"))
+    assert status == 1
+    assert (
+        f"FAIL spool: {place}/file: not a directory; make it writable, or set TRACKSIDE_SPOOL to another directory"
+    ) in lines
+
+
+def test_a_history_that_cannot_be_written_fails(place: Path) -> None:
+    status, lines = run(place, TRACKSIDE_STORAGE__PATH=str(place / "missing"))
+    assert status == 1
+    assert any(
+        line.startswith(f"FAIL storage: {place}/missing: no such directory; make it with mkdir") for line in lines
+    )
+
+
+def test_a_configuration_that_is_wrong_fails(place: Path) -> None:
+    status, lines = run(place, TRACKSIDE_COLLECTOR__GPU__EXTRA="nothing")
+    assert status == 1
+    assert lines[-1].startswith("FAIL configuration: TRACKSIDE_COLLECTOR__GPU__EXTRA: no group 'nothing'; there are ")
+
+
+def test_a_machine_without_a_gpu_needs_no_driver() -> None:
+    absent = {"visible": 0, "expected": 0, "error": NO_DRIVER, "absent": True, "paused_until": None}
+    assert said({**absent, "pci": 0}) == ["ok driver: not needed: there is no NVIDIA GPU on the PCI bus"]
+    assert said(absent) == [f"warn driver: {NO_DRIVER}"]
+    assert said({**absent, "pci": 8}) == [
+        f"FAIL driver: {NO_DRIVER}; in a container, give it the GPUs, as docker run --gpus all does"
+    ]
+    assert said({**absent, "pci": 0, "expected": 8}) == [f"FAIL driver: {NO_DRIVER}"]
+
+
+def test_a_driver_that_does_not_answer_fails_with_its_own_remedy() -> None:
+    hung = "the NVML worker hung for 10 s and is replaced; look for Xid in dmesg"
+    assert said({**WELL, "error": hung}, gpu(0, up=False)) == [f"FAIL driver: {hung}"]
+    assert said({**WELL, "error": hung}, gpu(0)) == [f"warn driver: {hung}"], "it has answered a moment ago"
+
+
+def test_gpus_that_are_missing_fail_and_those_that_a_container_was_not_given_may_be_so() -> None:
+    assert said({**WELL, "visible": 7, "expected": 8}, gpu(0))[1] == f"FAIL gpus: 7 of 8 that should be there; {SEE}"
+    assert said({**WELL, "pci": 8}, gpu(0))[1] == (
+        f"warn gpus: 2, but 8 on the PCI bus: a container may have been given fewer; if this is none, {SEE}"
+    )
+
+
+def test_gpus_that_are_alike_share_a_line_and_one_that_is_lost_has_its_own() -> None:
+    gpus = [gpu(0), gpu(1), gpu(2, up=False), gpu(3), gpu(4, name="NVIDIA T4")]
+    assert said({**WELL, "visible": 5, "expected": 5, "pci": 5}, *gpus) == [
+        "ok driver: NVIDIA 580.95, CUDA 13.0",
+        "ok gpus: 5, all that should be there",
+        f"FAIL gpu 2: NVIDIA H100 GPU-2: does not answer; {SEE}; reset it with nvidia-smi --gpu-reset, or reboot",
+        "ok gpu 0-1, 3: NVIDIA H100: measures all that is asked for",
+        "ok gpu 4: NVIDIA T4: measures all that is asked for",
+    ]
+
+
+def test_what_a_gpu_does_not_measure_is_told_by_why_and_first_what_can_be_cured() -> None:
+    lacks, denied = WHY["not_supported"], WHY["no_permission"]
+    many = {f"family-{number:02}": lacks for number in range(14)}
+    assert said(WELL, gpu(0, {"energy": lacks, "fan-speed": lacks, "accounting": denied}), gpu(1, many))[2:] == [
+        f"warn gpu 0: NVIDIA H100: does not measure accounting ({denied}); energy, fan-speed ({lacks})",
+        "ok gpu 1: NVIDIA H100: does not measure " + ", ".join(list(many)[:12]) + f" and 2 more ({lacks})",
+    ]
+
+
+def test_what_is_measured_in_another_way_or_in_part_is_not_missed() -> None:
+    refused = {
+        "nvlink_errors_total{symbol} from field 221": "no",
+        "power_watts from field 186": "no",
+        "pcie_errors_total{fatal} from field 180": "no",
+        "pcie_errors_total{lane} from field 183": "no",
+        "version 3 of nvmlDeviceGetGpuFabricInfoV": "no",
+    }
+    measures = {**gpu(0, refused), "measured": ["up", "power_watts", "nvlink_errors_total"]}
+    assert said(WELL, measures)[2:] == ["ok gpu 0: NVIDIA H100: does not measure pcie_errors_total (no)"]
+
+
+@pytest.mark.parametrize(("until", "shown"), [("inf", "further notice"), (1.7e9, "")])
+def test_gpus_that_are_left_alone_are_told_with_how_to_go_on(until: Any, shown: str) -> None:
+    (line,) = said({"expected": 0, "error": "paused", "absent": True, "paused_until": until})
+    assert line.startswith(f"warn driver: left alone: paused until {shown}")
+    assert line.endswith("; trackside resume-gpu goes on at once")
+
+
+def test_indexes_are_told_in_ranges() -> None:
+    assert [_ranges(indexes) for indexes in ([0], [1, 0], [0, 1, 2, 5, 7, 6])] == ["0", "0-1", "0-2, 5-7"]
+
+
+def test_a_note_that_cannot_be_read_is_told_with_the_reason(place: Path) -> None:
+    (place / "push.address").mkdir()
+    status, lines = run(place)
+    assert (status, lines[0]) == (1, f"FAIL daemon: {place}/push.address: is a directory; restart that daemon")
+    assert lines[1].startswith("warn push: "), "nobody is told to start one"
+
+
+@pytest.mark.parametrize("address", ["no address", "http://[::1", "http://127.0.0.1:99999"])
+def test_an_address_that_is_none_fails(place: Path, address: str) -> None:
+    (place / "push.token").write_text("secret\n")
+    (place / "push.address").write_text(address)
+    status, lines = run(place)
+    problem = f"{place}/push.address: no address is in it"
+    assert (status, lines[0]) == (1, f"FAIL daemon: {problem}; restart that daemon")
+
+
+def test_a_daemon_whose_token_is_stale_or_gone_fails_and_the_gpus_that_it_samples_are_left_to_it(
+    start_daemon: Callable[..., Daemon], place: Path, scenario: Scenario
+) -> None:
+    daemon = start_daemon("--sample.interval=100ms", environ=scenario.environ)
+    eventually(lambda: daemon.api("status").json()["gpus"])
+    token, real = place / "push.token", {"TRACKSIDE_COLLECTOR__GPU__SIMULATE": "0"}
+    token.write_text("stale\n")
+    status, lines = run(place, **real)
+    told = f"FAIL daemon: {daemon.url} does not take the token in {token}; restart that daemon"
+    assert (status, lines[0]) == (1, told)
+    assert [line.partition(":")[0] for line in lines[1:]] == ["ok   push", "ok   spool", "ok   storage", "warn driver"]
+    assert lines[-1].startswith("warn driver: not asked: process ")
+    assert lines[-1].endswith(
+        " samples the GPUs of this machine already; run this as its user, beside its daemon, for more"
+    )
+    token.unlink()
+    status, lines = run(place, **real)
+    assert (status, lines[0]) == (1, f"FAIL daemon: {token}: no such file or directory; restart that daemon")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "why"),
+    [
+        ("foo", "neither ipc://PATH nor tcp://HOST:PORT"),
+        ("tcp://127.0.0.1:99999", "neither ipc://PATH nor tcp://HOST:PORT"),
+        ("ipc://", "not a socket"),
+        ("ipc:///etc/passwd", "not a socket"),
+    ],
+)
+def test_an_endpoint_that_can_be_none_fails(place: Path, endpoint: str, why: str) -> None:
+    status, lines = run(place, TRACKSIDE_ENDPOINT=endpoint)
+    assert status == 1
+    assert f"FAIL push: trainings find no daemon at {endpoint} ({why}), and spool; mend that, or set " in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("free", "levels"), [(1e6, ("FAIL", "FAIL")), (10e6, ("warn", "FAIL")), (200e6, ("warn",) * 2)]
+)
+def test_a_disk_that_is_full_fails_and_one_that_soon_is_warns(
+    place: Path, spool: Path, free: float, levels: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(place)._replace(free=int(free))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    (spooled,), (stored,) = seen({}, _spool), seen({"storage_path": str(place)}, _storage)
+    assert spooled == (
+        f"{levels[0]} spool: {spool} has {free / 1e6:.0f} MB left; make room, or set TRACKSIDE_SPOOL to another directory"
+    )
+    assert stored.startswith(f"{levels[1]} storage: {place} has {free / 1e6:.0f} MB left")
+    assert stored.endswith("; make room, or name another directory with --storage.path=DIR")
+
+
+def test_what_this_user_cannot_look_at_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that is too long, which even root cannot look at."""
+    hidden = place / ("x" * 300) / "history"
+    assert seen({"storage_path": str(hidden)}, _storage) == [
+        f"warn storage: {hidden}: file name too long; to look there, run this as the daemon's user"
+    ]
+    monkeypatch.setenv("TRACKSIDE_SPOOL", str(hidden))
+    assert seen({}, _spool) == [
+        f"FAIL spool: {hidden}: file name too long; make it writable, or set TRACKSIDE_SPOOL to another directory"
+    ]
+
+
+def test_a_disk_whose_room_nobody_knows_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: Path) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle", str(place))
+
+    monkeypatch.setattr(shutil, "disk_usage", broken)
+    assert seen({"storage_path": str(place)}, _storage)[0].startswith(f"warn storage: {place}: stale file handle; to ")
+
+
+OTHER = "warn driver: not told: the daemon is another version of trackside; restart it"
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        ({}, OTHER),
+        ({"version": "0", "nvml": None}, OTHER),
+        ({"version": __version__}, "Object missing required field `nvml`"),
+        ({"version": __version__, "nvml": {"error": ""}}, "Object missing required field `absent` - at `$.nvml`"),
+        ({"version": __version__, "nvml": WELL, "gpus": None}, "Expected `array`, got `null` - at `$.gpus`"),
+        (
+            {"version": __version__, "nvml": WELL, "gpus": [{}]},
+            "Object missing required field `index` - at `$.gpus[0]`",
+        ),
+    ],
+)
+def test_a_daemon_of_another_version_or_shape_is_told_and_never_that_gpus_are_off(
+    status: dict[str, Any], told: str
+) -> None:
+    shape = f"warn driver: the daemon tells of it in another way ({told}); restart it"
+    assert seen(status) == [told if told == OTHER else shape]
+
+
+def test_of_a_daemon_of_another_version_nothing_else_is_looked_at() -> None:
+    said = [one.text for one in _about("http://x", {"version": "0", "metrics": None})]
+    assert said == [f"http://x is trackside 0, and this {__version__}; restart the daemon"]
+    said = [one.text for one in _about("http://x", {})]
+    assert said == [f"http://x is of another version, and this {__version__}; restart the daemon"]
+
+
+def test_a_collector_that_fails_is_told_with_its_reason_and_one_with_nothing_to_collect_is_not(
+    start_daemon: Callable[..., Daemon], place: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "stat").write_text("no such thing\n")
+    start_daemon("--no-collector.gpu", f"--path.procfs={tmp_path}", "--sample.interval=100ms")
+    _, lines = run(place)
+    assert any(one.startswith("warn collector cpu: fails: ") and "stat" in one for one in lines)
+    assert not any("pressure" in one for one in lines)
+
+
+def test_a_certificate_that_soon_ends_is_told(start_daemon: Callable[..., Daemon], place: Path, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    authority.issue("server", until=datetime.now(timezone.utc) + timedelta(days=7, hours=1))
+    (tmp_path / "web.yml").write_text("tls_server_config: {cert_file: server.pem, key_file: server.key}")
+    (tmp_path / "credentials.yml").write_text("tls_config: {ca_file: ca.pem}")
+    flags = ("--no-collector.gpu", f"--web.config.file={tmp_path}/web.yml")
+    daemon = start_daemon(*flags, asking={"verify": authority.trust()})
+    _, lines = run(place, TRACKSIDE_WEB__CREDENTIALS_FILE=str(tmp_path / "credentials.yml"))
+    assert lines[1] == f"warn certificate: that of {daemon.url} ends in 7 days; put a new one in its place"
+    _, lines = run(place, TRACKSIDE_WEB__CREDENTIALS_FILE=str(tmp_path / "absent.yml"))
+    assert lines[0] == (
+        f"FAIL daemon: --web.credentials-file: {tmp_path}/absent.yml: no such file or directory; name a file that you may read"
+    )

@@ -1,0 +1,159 @@
+"""`trackside pause-gpu` and `resume-gpu`, with a daemon that reads simulated GPUs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import DEADLINE, clean_environ, command, eventually
+
+from trackside_daemon.cli.commands.gpu import paused
+from trackside_daemon.cli.sources.daemon_lookup import noted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from processes import Daemon
+
+
+def run(daemon: Daemon | str, *arguments: str) -> tuple[int, str, str]:
+    """A command, by a user whose daemon it is, or is not there."""
+    endpoint = daemon if isinstance(daemon, str) else daemon.endpoint
+    done = subprocess.run(
+        command(*arguments),
+        env=clean_environ({"TRACKSIDE_ENDPOINT": endpoint, "XDG_RUNTIME_DIR": "/nowhere"}),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def has_gpus(daemon: Daemon) -> bool:
+    return any(name.startswith("trackside_gpu_utilization_ratio") for name in daemon.series())
+
+
+@pytest.fixture
+def simulating(start_daemon: Callable[..., Daemon]) -> Daemon:
+    daemon = start_daemon("--collector.gpu.simulate=2", "--sample.interval=100ms")
+    eventually(lambda: has_gpus(daemon))
+    return daemon
+
+
+def test_a_pause_takes_the_gpus_off_the_page_until_it_is_ended(simulating: Daemon) -> None:
+    status, printed, complaints = run(simulating, "pause-gpu", "--for", "10m")
+    assert (status, complaints) == (0, "")
+    assert re.fullmatch(r"paused until (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d; the device files are free\n", printed)
+    eventually(lambda: not has_gpus(simulating))
+    series = eventually(simulating.series)
+    assert series['trackside_nvml_worker_restarts_total{reason="pause"}'] == 1.0
+    assert "trackside_gpus_visible" not in series, "nobody counts them"
+    assert run(simulating, "resume-gpu") == (0, "resumed\n", "")
+    eventually(lambda: has_gpus(simulating))
+
+
+def test_both_may_be_said_twice(simulating: Daemon) -> None:
+    for _ in range(2):
+        assert run(simulating, "pause-gpu") == (
+            *(0, "paused until it is ended by trackside resume-gpu; the device files are free\n"),
+            "",
+        )
+    answers = [run(simulating, "resume-gpu") for _ in range(2)]
+    assert answers == [(0, "resumed\n", ""), (0, "the GPUs were not paused\n", "")]
+
+
+def test_a_pause_that_ends_by_itself_is_over(simulating: Daemon) -> None:
+    assert run(simulating, "pause-gpu", "--for=1ms")[0] == 0
+    eventually(lambda: simulating.api("status").json()["nvml"]["paused_until"] is None)
+    eventually(lambda: has_gpus(simulating))
+
+
+@pytest.mark.parametrize("length", ["soon", "0", "-1s", "10x"])
+def test_a_length_that_is_none_is_one_line(length: str) -> None:
+    assert run("ipc:///nowhere/push.sock", "pause-gpu", f"--for={length}") == (
+        *(2, ""),
+        f"trackside: --for: {length!r} is not a duration such as 10m or 1h30m\n",
+    )
+
+
+@pytest.mark.parametrize("name", ["pause-gpu", "resume-gpu"])
+def test_without_a_daemon_it_says_so(name: str) -> None:
+    nobody = "http://127.0.0.1:9"
+    status, printed, complaints = run("ipc:///nowhere/push.sock", name, f"--url={nobody}")
+    assert (status, printed) == (1, "")
+    assert complaints == f"trackside: {nobody}: the daemon cannot be asked: connection refused\n"
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[::1", "[::1", "http://127.0.0.1:99999", "127.0.0.1:port", "ftp://x", "http://"]
+)
+def test_an_address_that_is_none_is_one_line(url: str) -> None:
+    assert run("ipc:///nowhere/push.sock", "pause-gpu", f"--url={url}") == (
+        *(2, ""),
+        f"trackside: --url: {url!r} is not an address such as http://127.0.0.1:21790\n",
+    )
+
+
+@pytest.mark.parametrize("url", ["http://a..b", "http://127.0.0.1:9/\u00e9", "http://127.0.0.1:9/a b"])
+def test_an_address_that_no_request_can_be_sent_to_is_one_line(url: str) -> None:
+    status, printed, complaints = run("ipc:///nowhere/push.sock", "pause-gpu", f"--url={url}")
+    assert (status, printed, complaints.count("\n")) == (1, "", 1)
+    assert complaints.startswith(f"trackside: {url}: the daemon cannot be asked: ")
+
+
+@pytest.mark.parametrize("endpoint", ["ipc://", "ipc:///", "ipc://.", "ipc://..", "ipc:///nowhere/"])
+def test_an_endpoint_that_is_no_socket_leads_to_no_daemon(endpoint: str) -> None:
+    assert run(endpoint, "resume-gpu", "--url=http://127.0.0.1:9")[2].startswith("trackside: http://127.0.0.1:9: the")
+
+
+@pytest.mark.parametrize("address", ["http://[::1", "http://127.0.0.1:99999", "httpd", "ftp://127.0.0.1:9", ""])
+def test_what_is_no_address_is_taken_for_no_daemons(place: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKSIDE_ENDPOINT", f"ipc://{place}/push.sock")
+    (place / "push.token").write_text("secret\n")
+    (place / "push.address").write_text(address)
+    assert next(noted()).problem == f"{place}/push.address: no address is in it"
+
+
+def test_who_holds_on_to_the_device_files_is_named() -> None:
+    holder = {"pid": 4711, "name": "python\n"}
+    until = "until it is ended by trackside resume-gpu"
+    assert paused({"released": True, "paused_until": "inf", "holders": [holder, {"pid": 12, "name": "nvtop"}]}) == (
+        f"paused {until}; the device files are still held by python\\n (pid 4711), nvtop (pid 12)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        (
+            None,
+            "the pause is over already, and the daemon reads the GPUs again; a longer --for keeps their device files free",
+        ),
+        ("inf", "paused until it is ended by trackside resume-gpu; the device files are free"),
+        (
+            datetime(2001, 9, 9, 12, 30).astimezone().timestamp(),
+            "paused until 2001-09-09 12:30:00; the device files are free",
+        ),
+    ],
+)
+def test_a_pause_is_over_or_has_an_end_or_none(end: float | str | None, told: str) -> None:
+    assert paused({"released": True, "paused_until": end, "holders": []}) == told
+
+
+def test_a_pause_that_is_over_while_its_worker_hangs_is_told_as_that() -> None:
+    assert paused({"released": False, "paused_until": None, "holders": []}) == (
+        "the pause is over already, but the process that reads the GPUs hangs in the driver; a reboot ends it"
+    )
+
+
+def test_a_worker_that_does_not_end_is_told_with_what_ends_it() -> None:
+    said = {"released": False, "paused_until": "inf", "holders": []}
+    assert paused(said) == (
+        "paused until it is ended by trackside resume-gpu, but the process that reads the GPUs hangs in the driver; "
+        "a reboot ends it"
+    )

@@ -1,0 +1,495 @@
+"""The history's commands as processes: without a daemon, and with one that answers at its routes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from histories import BEGIN, History, column, finished, history, opened
+from processes import DEADLINE, clean_environ, command
+
+from trackside_daemon.alerts.firing import Firing
+from trackside_daemon.alerts.silences import Silences
+from trackside_daemon.alerts.test_alert import Trial
+from trackside_daemon.cli.commands.show import best
+from trackside_daemon.history.database import FILE, Database
+from trackside_daemon.history.directory import Lock
+from trackside_daemon.history.files.export import export
+from trackside_daemon.model.records import Alert, Event
+from trackside_daemon.model.state import State
+from trackside_daemon.nvml.handle.handle import Nvml
+from trackside_daemon.web.api.alerts import AlertPages
+from trackside_daemon.web.api.gpu import GpuPages
+from trackside_daemon.web.api.history import HistoryPages
+from trackside_daemon.web.api.history_access import Kept
+from trackside_daemon.web.api.overview.overview import Overview
+from trackside_daemon.web.api.overview.pages import OverviewPages
+from trackside_daemon.web.api.overview.rates import Followed
+from trackside_daemon.web.api.processes import ProcessPages
+from trackside_daemon.web.app import Pages
+from trackside_daemon.web.http.address import listen
+from trackside_daemon.web.http.auth_token import Token
+from trackside_daemon.web.http.config_file import ConfigFile
+from trackside_daemon.web.http.server import WebServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from starlette.types import Message, Receive, Scope, Send
+
+EVIL = "evil\x1b[31m\x07\n\u202ename"
+
+
+class Answer:
+    """How a command ended."""
+
+    def __init__(self, ended: subprocess.CompletedProcess[bytes]) -> None:
+        self.status = ended.returncode
+        self.out = ended.stdout.decode()
+        self.said = ended.stderr.decode()
+        self.bytes = ended.stdout
+
+    def refusal(self, status: int = 2) -> str:
+        """The one line that it said."""
+        assert (self.status, self.out) == (status, ""), (self.out, self.said)
+        assert self.said.startswith("trackside: ")
+        assert self.said.count("\n") == 1, self.said
+        return self.said.removeprefix("trackside: ").rstrip("\n")
+
+
+class Place:
+    """A directory with a history, and the environment of whoever asks."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.history = directory / "history"
+        self.socket = directory / "run" / "trackside" / "push.sock"
+        self.socket.parent.mkdir(parents=True)
+
+    def run(self, *arguments: str, where: bool = True, answer: str = "", columns: int = 80) -> Answer:
+        """The command about this history."""
+        more = [f"--storage.path={self.history}"] if where else []
+        environ = {"COLUMNS": str(columns), "XDG_RUNTIME_DIR": str(self.directory / "run"), "PYTHONUTF8": "1"}
+        ended = subprocess.run(
+            command(*arguments, *more),
+            env=clean_environ(environ),
+            input=answer.encode(),
+            capture_output=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+        return Answer(ended)
+
+    def written(self, form: str, run: str) -> bytes:
+        """An export, read from the file."""
+        database = Database(self.history)
+        try:
+            return b"".join(export(database, run, form))  # type: ignore[arg-type]
+        finally:
+            database.close()
+
+
+def fill(one: History) -> None:
+    """Three runs: one of two attempts and two ranks, one that failed with an evil name, one that runs."""
+    one.put(
+        [
+            opened("aaaa1111", name="gpt-small", config={"lr": 0.1, "model": {"layers": 2}}, tags=("prod",)),
+            column("aaaa1111", ["train/loss", "eval/accuracy"], 10),
+            finished("aaaa1111", state="failed", cause="OutOfMemoryError"),
+            *(opened("aaaa1111", name="gpt-small", attempt=1, rank=rank, world=2, total_steps=40) for rank in (0, 1)),
+            column("aaaa1111", ["train/loss"], 20, attempt=1),
+            column("aaaa1111", ["other"], 5, attempt=1, rank=1),
+            finished("aaaa1111", attempt=1, after=3723),
+            Event("aaaa1111", 0, BEGIN + 5, "checkpoint", 0, 5, {"path": "\x1b]0;x", "bytes": 7}),
+            Alert("LossSpike", "warning", BEGIN + 7, "aaaa1111", {}, "loss jumped", "", BEGIN + 17),
+            opened("bbbb2222", name=EVIL, started=BEGIN + 5000, config={"lr": 0.2, "model": {"layers": 2}}),
+            column("bbbb2222", ["train/loss", "größe"], 3),
+            finished("bbbb2222", state="failed", cause="line\nbreak"),
+            opened("bbbb3333", name="gpt-small-2", started=BEGIN + 9000),
+        ]
+    )
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Place:
+    """A history that no daemon has."""
+    place = Place(tmp_path)
+    with history(place.history) as one:
+        fill(one)
+        one.packed()
+    return place
+
+
+class Site:
+    """The daemon's own pages over a history.
+
+    Args:
+        one: The history.
+        token: Opens them.
+        breaks: Exports come without their end.
+
+    Attributes:
+        asked: The questions, by method and path, in their order.
+    """
+
+    def __init__(self, one: History, token: Token, *, breaks: bool) -> None:
+        state, kept = State(), Kept(one.database, one.writer)
+        overview = Overview(state, Followed(state), Firing(), one.database)
+        pages = Pages(
+            state,
+            sources=(),
+            ready=lambda: True,
+            status=lambda: {"version": "0", "storage_path": str(one.directory)},
+            history=HistoryPages(state, kept, lambda *_: (frozenset(), []), lambda *_: frozenset()),
+            alerts=AlertPages(kept, Silences(), Trial(), lambda _: None),
+            gpu=GpuPages(Nvml(), lambda: None),
+            processes=ProcessPages(tuple),
+            overview=OverviewPages(state, kept, overview),
+        )
+        self._app = pages.app(token=token, hosts=(), public_read=False)
+        self._breaks = breaks
+        self.asked: list[str] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        self.asked.append(f"{scope['method']} {scope['path']}")
+
+        async def endless(message: Message) -> None:
+            if message["type"] == "http.response.start" or message.get("more_body"):
+                await send(message)
+
+        broken = self._breaks and scope["path"].endswith("/export")
+        await self._app(scope, receive, endless if broken else send)
+
+
+@contextmanager
+def answering(place: Place, *, breaks: bool = False) -> Iterator[Site]:
+    """Something that answers as the daemon does, and has told so beside its socket."""
+    with history(place.history) as one:
+        token = Token(place.socket.with_suffix(".token"))
+        site = Site(one, token, breaks=breaks)
+        listener = listen("127.0.0.1:0")
+        place.socket.with_suffix(".address").write_text(f"http://127.0.0.1:{listener.getsockname()[1]}\n")
+        server = WebServer(site, listener, ConfigFile(""))
+        server.start()
+        try:
+            yield site
+        finally:
+            server.stop()
+            token.remove()
+
+
+@pytest.fixture(params=["file", "daemon"])
+def asked(request: pytest.FixtureRequest, here: Place) -> Iterator[Place]:
+    """The same history, once as a file and once through an API."""
+    if request.param == "file":
+        yield here
+    else:
+        with answering(here) as api:
+            yield here
+            assert api.asked[0] == "GET /api/v1/status"
+            assert len(api.asked) > 1
+
+
+def test_runs_are_a_table_the_newest_first_that_fits_80_columns(asked: Place) -> None:
+    answer = asked.run("runs")
+    lines = answer.out.splitlines()
+    assert answer.status == 0
+    assert not answer.said or "no daemon answers here" in answer.said
+    assert lines[0].split() == ["ID", "NAME", "STATE", "STARTED", "TOOK", "STEP", "LOSS", "TAGS"]
+    assert [line.split()[0] for line in lines[1:]] == ["bbbb3333", "bbbb2222", "aaaa1111"]
+    assert re.search(r"gpt-small +finished +2023-11-1\d +1h 18m +19 +19 +prod$", lines[3])
+    assert max(map(len, lines)) <= 80
+
+
+def test_what_steers_a_terminal_is_escaped_everywhere(asked: Place) -> None:
+    for arguments in (("runs",), ("show", "bbbb2222"), ("compare", "aaaa1111", "bbbb2222"), ("show", "aaaa1111")):
+        out = asked.run(*arguments, columns=200).out
+        assert out.replace("\n", "").isprintable(), arguments
+    assert r"evil\x1b[31m\x07\n\u202ename" in asked.run("runs", columns=200).out
+    assert asked.run("show", EVIL).status == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "ids"),
+    [
+        (["--name=gpt"], ["bbbb3333", "aaaa1111"]),
+        (["--name=bbbb"], ["bbbb3333", "bbbb2222"]),
+        (["--tag=prod"], ["aaaa1111"]),
+        (["--state=failed"], ["bbbb2222"]),
+        (["--since=7d"], []),
+        (["--until=7d", "--limit=2"], ["bbbb3333", "bbbb2222"]),
+        (["--since=2023-11-01", "--until=2023-11-30T10:00:00Z"], ["bbbb3333", "bbbb2222", "aaaa1111"]),
+        (["--until=2023-11-13"], []),
+        (["--since=2023-11-01T08:00", "--until=2023-11-30T10:00:59"], ["bbbb3333", "bbbb2222", "aaaa1111"]),
+    ],
+)
+def test_runs_are_chosen_by_name_tag_state_and_time(asked: Place, flags: list[str], ids: list[str]) -> None:
+    found = json.loads(asked.run("runs", "--json", *flags).out)
+    assert [run["id"] for run in found["runs"]] == ids
+
+
+def test_no_runs_are_no_error(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with history(place.history):
+        pass
+    assert (place.run("runs").status, place.run("runs").said) == (0, "trackside: no runs yet\n")
+    assert json.loads(place.run("runs", "--json").out) == {"runs": []}
+
+
+def test_a_run_is_told_with_its_metrics_attempts_configuration_alerts_and_events(asked: Place) -> None:
+    out = asked.run("show", "gpt-small").out
+    for line in (
+        r"run       gpt-small  aaaa1111",
+        r"state     finished, 2 attempts",
+        r"duration  1h 18m",
+        r"step      19 of 40",
+        r"git       0123abc",
+        r"host      node-1, 2 ranks",
+        r"metrics of rank 0 \(2 ranks: --rank N for another\):",
+        r"train/loss +19 +0 +7\.833 +0 +19 +19 +30",
+        r"eval/accuracy +9\.1 +9\.1 +4\.6 +0\.1 +9\.1 +9 +10",
+        r"  0  .* 1m 0s  failed \(OutOfMemoryError\)",
+        r"  lr +0\.1",
+        r"  model\.layers +2",
+        r"  warning  LossSpike  after 7\.0s, for 10s  loss jumped",
+        r"  after 5\.0s  rank 0  step 5  checkpoint  path=\\x1b\]0;x bytes=7",
+    ):
+        assert re.search(f"^{line}$", out, re.MULTILINE), (line, out)
+    assert re.search(r"^other +4 ", asked.run("show", "gpt-small", "--rank", "1").out, re.MULTILINE)
+    found = json.loads(asked.run("show", "aaaa", "--json").out)
+    assert (found["id"], len(found["attempt_list"]), len(found["metrics"])) == ("aaaa1111", 2, 4)
+    assert (len(found["events"]), len(found["alerts"])) == (1, 1)
+
+
+def test_runs_are_put_side_by_side(asked: Place) -> None:
+    out = asked.run("compare", "gpt-small", "bbbb2222").out
+    assert re.search(r"^  lr +0\.1 +0\.2$", out, re.MULTILINE)
+    assert "model.layers" not in out
+    assert re.search(r"^  train/loss final +19 +2$", out, re.MULTILINE)
+    assert re.search(r"^  größe final +- +2\.1$", out, re.MULTILINE)
+    found = json.loads(asked.run("compare", "gpt-small", "bbbb2222", "--json").out)
+    assert found["configuration"] == {"lr": [0.1, 0.2]}
+    assert [one and one["best"] for one in found["metrics"]["eval/accuracy"]] == [9.1, None]
+
+
+def test_many_runs_are_compared_in_as_many_tables_as_they_need(here: Place) -> None:
+    with history(here.history) as one:
+        for number in range(9):
+            name = f"a-run-with-a-long-name-of-its-own-{number}"
+            one.put(
+                [opened(f"c{number}", name=name, config={"seed": number}), column(f"c{number}", ["loss"], number + 1)]
+            )
+    answer = here.run("compare", *(f"c{number}" for number in range(9)))
+    assert max(map(len, answer.out.splitlines())) <= 80
+    seeds = re.findall(r"^  seed +(.*)$", answer.out, re.MULTILINE)
+    assert " ".join(seeds).split() == [str(number) for number in range(9)]
+    assert len(seeds) > 1
+    assert "…" not in answer.out
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
+def test_an_export_is_what_the_history_writes_on_standard_output_or_into_a_file(asked: Place, form: str) -> None:
+    answer = asked.run("export", "gpt-small", "--format", form)
+    asked.run("export", "gpt-small", "--format", form, "--output", str(asked.directory / "out"))
+    assert (answer.status, answer.said) == (0, "")
+    assert (asked.directory / "out").read_bytes() == answer.bytes == asked.written(form, "aaaa1111")
+
+
+def test_a_reader_that_has_enough_ends_an_export_silently(here: Place) -> None:
+    with history(here.history) as one:
+        one.put([opened("long"), column("long", ["x"], 100_000)])
+    flags = ("export", "long", f"--storage.path={here.history}")
+    with subprocess.Popen(
+        command(*flags), env=clean_environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"attempt,rank,step,time,x\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        process.wait(DEADLINE)
+
+
+def test_an_export_that_breaks_off_leaves_no_file_and_is_said(here: Place) -> None:
+    with answering(here, breaks=True):
+        answer = here.run("export", "gpt-small", "--output", str(here.directory / "out"))
+    assert "the daemon broke off, so what was written is not all" in answer.refusal(1)
+    assert [path.name for path in here.directory.iterdir() if path.name.startswith("out")] == []
+
+
+def test_on_a_terminal_an_export_into_a_file_shows_how_far_it_is(here: Place) -> None:
+    ours, theirs = os.openpty()
+    out = here.directory / "out.csv"
+    flags = ("export", "gpt-small", f"--storage.path={here.history}", f"--output={out}")
+    with subprocess.Popen(command(*flags), env=clean_environ({"TERM": "xterm"}), stderr=theirs) as process:
+        os.close(theirs)
+        assert process.wait(DEADLINE) == 0
+    assert "45/45" in os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert out.read_bytes() == here.written("csv", "aaaa1111")
+
+
+def test_files_are_imported_and_what_was_guessed_is_said(asked: Place) -> None:
+    file = asked.directory / "löss.csv"
+    file.write_text("step,loss\n0,2.5\n1,2.25\n")
+    answer = asked.run("import", str(file), "--name", "löss", "--id", "new")
+    assert (answer.status, answer.out) == (0, f"imported: {file} as run new, 2 samples\n")
+    again = asked.run("import", str(file), "--id", "new")
+    assert (
+        again.refusal()
+        == f"{file}: run 'löss' (new) is in the history already; to import it as another, give it an id: --id NEW"
+    )
+    rows = list(csv.reader(io.StringIO(asked.run("export", "löss").out)))
+    assert [row[4] for row in rows] == ["loss", "2.5", "2.25"]
+
+
+def test_what_was_exported_is_imported_elsewhere_and_stays_equal(here: Place, tmp_path: Path) -> None:
+    other = Place(tmp_path / "other")
+    other.history.mkdir()
+    here.run("export", "gpt-small", "--format=jsonl", f"--output={tmp_path}/run.jsonl")
+    assert (
+        other.run("import", f"{tmp_path}/run.jsonl").out
+        == f"imported: {tmp_path}/run.jsonl as run aaaa1111, 45 samples\n"
+    )
+    for form in ("csv", "json", "jsonl"):
+        assert other.written(form, "aaaa1111") == here.written(form, "aaaa1111")
+
+
+def test_a_file_that_is_nested_without_end_is_one_line(asked: Place) -> None:
+    file = asked.directory / "deep.jsonl"
+    file.write_text('{"step":1,"loss":2}\n{"a":' + "[" * 200_000 + "\n")
+    assert asked.run("import", str(file)).refusal() == f"{file}: line 2: nested too deep, which nothing of a run is"
+
+
+def test_a_run_that_a_killed_daemon_left_running_is_deleted(here: Place) -> None:
+    assert here.run("delete", "bbbb3333", "--yes").out == "deleted: gpt-small-2 (bbbb3333)\n"
+
+
+def test_a_bad_file_among_good_ones_is_said_and_the_good_ones_are_taken(asked: Place) -> None:
+    for name, text in (("one", "step,x\n0,1\n"), ("bad", "step,x\n0,much\n"), ("two", "step,x\n0,2\n")):
+        (asked.directory / f"{name}.csv").write_text(text)
+    files = [str(asked.directory / f"{name}.csv") for name in ("one", "bad", "two", "none")]
+    answer = asked.run("import", *files)
+    assert answer.status == 2
+    assert len(answer.out.splitlines()) == 2
+    assert f"{files[1]}: line 2: a number is expected for 'x', not 'much'" in answer.said
+    assert f"{files[3]}: no such file" in answer.said
+    assert {run["name"] for run in json.loads(asked.run("runs", "--json").out)["runs"]} >= {"one", "two"}
+
+
+def test_a_run_is_pinned_and_let_go_again(asked: Place) -> None:
+    assert asked.run("pin", "gpt-small").out == "pinned: gpt-small (aaaa1111)\n"
+    assert "* pinned" in asked.run("runs").out
+    assert asked.run("pin", "aaaa", "--off").out == "no longer pinned: gpt-small (aaaa1111)\n"
+    assert "pinned" not in asked.run("runs").out
+
+
+def test_deleting_asks_first(asked: Place) -> None:
+    for answer in ("", "n\n"):
+        ended = asked.run("delete", "gpt-small", answer=answer)
+        assert (ended.status, ended.out) == (2, "")
+        assert "nothing was deleted; --yes deletes without asking" in ended.said
+    assert asked.run("delete", "gpt-small", answer="y\n").out == "deleted: gpt-small (aaaa1111)\n"
+    assert asked.run("delete", "bbbb2222", "--yes").status == 0
+    ended = asked.run("delete", "bbbb3333", "--yes")
+    left = [run["id"] for run in json.loads(asked.run("runs", "--json").out)["runs"]]
+    if asked.socket.with_suffix(".address").exists():
+        told = "run 'bbbb3333' has not ended; it can be deleted when it has"
+        assert (ended.refusal(), left) == (told, ["bbbb3333"])
+    else:
+        assert (ended.status, left) == (0, [])
+
+
+def test_an_unknown_or_ambiguous_run_is_one_line(asked: Place) -> None:
+    assert asked.run("show", "nosuch").refusal().startswith("run 'nosuch': there is none; the newest are gpt-small-2")
+    assert "several ids begin so: bbbb3333, bbbb2222" in asked.run("delete", "bbbb", "--yes").refusal()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["runs", "--since=soon"], "--since: 'soon' is neither a duration such as 7d or 12h, nor a date such as"),
+        (["runs", "--since=20261101T080000"], "--since: '20261101T080000' is neither"),
+        (["runs", "--since=2026-W45-7"], "--since: '2026-W45-7' is neither"),
+        (["runs", "--since=2026-11-01T08"], "--since: '2026-11-01T08' is neither"),
+        (["runs", "--until=9999-12-31"], "--until: '9999-12-31' is neither"),
+        (["runs", "--since=0001-01-01"], "--since: '0001-01-01' is neither"),
+        (["export", "gpt-small", "--format=xml"], "--format: 'xml' is none of csv, json, jsonl"),
+        (["import", "a", "b", "--id=x"], "--id is for one file: each run needs its own"),
+        (["runs", "--url=http://127.0.0.1:1"], "--url and --storage.path name two histories; give one of them"),
+    ],
+)
+def test_wrong_usage_is_one_line(here: Place, arguments: list[str], says: str) -> None:
+    assert here.run(*arguments).refusal().startswith(says)
+
+
+def test_where_there_is_no_history_it_says_where_it_looked(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    assert place.run("runs").refusal().startswith(f"{place.history}/{FILE}: there is no history here yet;")
+
+
+def test_a_file_that_cannot_be_written_is_one_line(here: Place) -> None:
+    says = here.run("export", "gpt-small", "--output=/nowhere/x.csv").refusal(1)
+    assert says == "/nowhere/x.csv: no such file or directory"
+
+
+def test_what_a_daemon_holds_that_cannot_be_asked_is_not_changed(here: Place) -> None:
+    lock = Lock(here.history)
+    says = here.run("pin", "gpt-small").refusal()
+    lock.close()
+    assert f"a daemon (pid {os.getpid()}) writes there that cannot be asked; stop it, or say where" in says
+
+
+def test_the_address_of_a_daemon_that_is_gone_means_the_file(here: Place) -> None:
+    here.socket.with_suffix(".address").write_text("http://127.0.0.1:1\n")
+    here.socket.with_suffix(".token").write_text("x\n")
+    assert here.run("runs").status == 0
+
+
+def test_a_daemon_with_another_history_is_not_asked(here: Place, tmp_path: Path) -> None:
+    other = Place(tmp_path / "other")
+    with history(other.history) as one:
+        one.put([opened("elsewhere")])
+    with answering(here) as api:
+        flags = [f"--storage.path={other.history}", "--json"]
+        assert [run["id"] for run in json.loads(here.run("runs", *flags, where=False).out)["runs"]] == ["elsewhere"]
+        assert api.asked == ["GET /api/v1/status"]
+        assert "gpt-small" in here.run("runs", where=False).out
+
+
+def test_a_daemon_elsewhere_is_asked_with_the_link_that_it_prints(here: Place) -> None:
+    with answering(here):
+        address, token = (here.socket.with_suffix(f".{one}").read_text().strip() for one in ("address", "token"))
+        here.socket.with_suffix(".address").unlink()
+        assert "gpt-small" in here.run("runs", f"--url={address}/#token={token}", where=False).out
+        refused = here.run("runs", f"--url={address}", where=False).refusal()
+        assert refused.startswith(f"{address}: the API needs 'Authorization: Bearer TOKEN' with the token in ")
+        assert refused.endswith("; --url also takes the link that the daemon prints, with #token=…")
+    says = here.run("runs", "--url=http://127.0.0.1:1", where=False).refusal(1)
+    assert says == "http://127.0.0.1:1: the daemon cannot be asked: connection refused"
+    assert "is not an address such as" in here.run("runs", "--url=ftp://x", where=False).refusal()
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("loss", 1), ("train/loss_ce", 1), ("valError", 1), ("perplexity", 1), ("step_time", 1), ("eval/accuracy", 2),
+        ("top5_acc", 2), ("f1", 2), ("bleu_score", 2), ("lr", None), ("glossary", None), ("grad_norm", None),
+    ],
+)  # fmt: skip
+def test_the_best_of_a_metric_is_told_by_its_words(key: str, expected: int | None) -> None:
+    assert best(key, 1, 2) == expected
+
+
+def test_what_is_asked_for_and_is_not_there_is_said(asked: Place) -> None:
+    assert asked.run("runs", "--state", "runing").refusal().startswith("--state runing: a run is starting, running,")
+    assert asked.run("show", "gpt-small", "--rank", "9").refusal() == "--rank 9: run gpt-small has 0, 1"

@@ -1,0 +1,277 @@
+"""What a process says of what it runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from trackside.environment import kubernetes
+from trackside.environment import process_info as about_module
+from trackside.environment.process_info import COMMAND_BYTES, PACKAGES, about, command, packages
+from trackside.wire import About
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def unknown() -> Iterator[None]:
+    """Nothing is known of this process, before a test and after it."""
+    about_module._of.cache_clear()
+    yield
+    about_module._of.cache_clear()
+
+
+def module(name: str, **names: Any) -> ModuleType:
+    made = ModuleType(name)
+    vars(made).update(names)
+    return made
+
+
+def versions(**modules: Any) -> dict[str, str]:
+    return packages(modules)
+
+
+def test_a_process_says_its_command_its_directory_its_interpreter_and_its_system(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", "--lr", "0.1"])
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "train.py")])  # outside of any repository
+    monkeypatch.chdir(tmp_path)
+    found = about()
+    assert (found.command, found.directory) == (("python", "train.py", "--lr", "0.1"), str(tmp_path))
+    assert found.python == ".".join(map(str, sys.version_info[:3]))
+    assert found.platform == f"Linux {os.uname().release} {os.uname().machine}"
+    assert found.packages["msgspec"] == msgspec.__version__
+    assert found.git_dirty is None
+
+
+def test_it_is_found_out_once_a_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first = about()
+    monkeypatch.chdir(tmp_path)
+    assert about() is first
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert about().directory == str(tmp_path)
+
+
+def test_the_longest_of_everything_fits_and_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["я" * 5000] * 100)
+    monkeypatch.setattr(sys, "version", "3.11.7+" + "x" * 1000)
+    monkeypatch.setattr(Path, "cwd", lambda: "/caf\udce9/" + "я" * 5000)
+    found = about()
+    msgspec.msgpack.encode(found)
+    assert len(found.directory.encode()) in {4095, 4096}
+    assert found.directory.startswith("/caf?/я")
+    assert len(found.python) == 64
+    assert COMMAND_BYTES - 4 < sum(len(one.encode()) + 1 for one in found.command) <= COMMAND_BYTES + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kept"),
+    [
+        (["a", "b"], ("a", "b")),
+        ([], ()),
+        (["a" * COMMAND_BYTES], ("a" * COMMAND_BYTES,)),
+        (["a" * (COMMAND_BYTES + 1), "b"], ("a" * COMMAND_BYTES,)),
+        (["a" * (COMMAND_BYTES - 2), "bc", "d"], ("a" * (COMMAND_BYTES - 2), "b")),
+        ([""] * (COMMAND_BYTES + 5), ("",) * COMMAND_BYTES),
+        (["caf\udce9"], ("caf?",)),
+    ],
+)
+def test_a_command_is_cut_where_it_grows_too_long(arguments: list[str], kept: tuple[str, ...]) -> None:
+    assert command(arguments) == kept
+
+
+def test_packages_come_by_name_with_what_they_call_their_version() -> None:
+    class Version(str):
+        __slots__ = ()
+
+        def __str__(self) -> str:
+            return "something else"
+
+    assert list(
+        versions(
+            torch=module("torch", __version__=Version("2.13.0+cu130")),
+            numpy=module("numpy", __version__="2.1"),
+            long=module("long", __version__="1" * 65),
+            odd=module("odd", __version__="caf\udce9"),
+        ).items()
+    ) == [("long", "1" * 64), ("numpy", "2.1"), ("odd", "caf?"), ("torch", "2.13.0+cu130")]
+
+
+def test_what_has_no_version_and_what_comes_with_python_is_no_package() -> None:
+    assert not versions(
+        plain=module("plain"),
+        number=module("number", __version__=2),
+        parts=module("parts", __version__=(1, 2)),
+        blank=module("blank", __version__=""),
+        json=module("json", __version__="2.0.9"),
+        nothing=None,
+        something=object(),
+        text="1.0",
+        **{"torch.nn": module("torch.nn", __version__="1.0"), "n" * 257: module("n", __version__="1.0")},
+    )
+
+
+class Trap(ModuleType):
+    """A module that imports itself, or fails, whatever it is asked for."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise AssertionError(name)
+
+
+class Proxy:
+    """No module, and a trap for who asks what it is."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise AssertionError(name)
+
+
+def test_a_module_that_waits_to_be_used_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sleeper.py").write_text("raise SystemExit")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spec = importlib.util.find_spec("sleeper")
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    sleeper = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sleeper)
+    trap = Trap("trap")
+    about_module._namespace(trap)["__version__"] = "1.5"
+    lazy = module("lazy", __version__=Proxy(), __getattr__=pytest.fail)
+    found = versions(sleeper=sleeper, trap=trap, lazy=lazy, proxy=Proxy(), empty=ModuleType.__new__(ModuleType))
+    assert found == {"trap": "1.5"}
+
+
+def test_of_very_many_packages_those_that_were_imported_first_are_told() -> None:
+    many = {f"p{number:04}": module("p", __version__="1") for number in range(PACKAGES + 50)}
+    assert list(packages(dict(reversed(many.items())))) == sorted(many)[50:]
+
+
+def test_packages_can_be_told_while_others_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = {f"p{number}": module("p", __version__="1") for number in range(10)}
+    look = about_module._version
+
+    def importing(one: object) -> str:
+        modules[f"new{len(modules)}"] = module("new")
+        return look(one)
+
+    monkeypatch.setattr(about_module, "_version", importing)
+    assert len(packages(modules)) == 10
+
+
+IN_A_POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "HOSTNAME": "train-0"}
+
+
+@pytest.fixture
+def in_a_pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The environment of a pod that tells nothing more; where its service account's namespace is."""
+    for name in {name for names in (kubernetes._POD, kubernetes._NAMESPACE, kubernetes._CONTAINER) for name in names}:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in IN_A_POD.items():
+        monkeypatch.setenv(name, value)
+    account = tmp_path / "namespace"
+    monkeypatch.setattr(kubernetes.namespace, "__defaults__", (account,))
+    return account
+
+
+def where() -> tuple[str, str, str]:
+    """Pod, namespace and container."""
+    about_module._of.cache_clear()
+    found = about()
+    return found.k8s_pod, found.k8s_namespace, found.k8s_container
+
+
+def test_a_pod_is_known_by_its_host_name_and_its_account(in_a_pod: Path) -> None:
+    assert where() == ("train-0", "", "")
+    in_a_pod.write_text("ml\n")
+    assert where() == ("train-0", "ml", "")
+
+
+def test_what_the_manifest_tells_counts_before_what_is_seen(in_a_pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_a_pod.write_text("ml")
+    for prefix in ("MY_POD", "K8S_POD", "POD"):
+        monkeypatch.setenv(f"{prefix}_NAME", f"by {prefix}")
+        monkeypatch.setenv(f"{prefix}_NAMESPACE", f"of {prefix}")
+        assert where()[:2] == (f"by {prefix}", f"of {prefix}")
+    for name in ("K8S_CONTAINER_NAME", "CONTAINER_NAME"):
+        monkeypatch.setenv(name, name)
+        assert where()[2] == name
+
+
+def test_outside_of_kubernetes_these_names_mean_nothing(in_a_pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_a_pod.write_text("ml")
+    for name in ("POD_NAME", "POD_NAMESPACE", "CONTAINER_NAME"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
+    assert where() == ("", "", "")
+
+
+def test_names_of_a_pod_are_cut_and_can_be_written(in_a_pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_a_pod.write_bytes(b"\xff" + b"n" * 10**6)
+    monkeypatch.setenv("POD_NAME", "p" * 300)
+    monkeypatch.setenv("CONTAINER_NAME", "caf\udce9")
+    msgspec.msgpack.encode(about())
+    name, namespace, container = where()
+    assert (name, container) == ("p" * 253, "caf?")
+    assert len(namespace.encode()) == 253
+
+
+def test_who_has_launched_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKSIDE_LAUNCH", "0123456789abcdef")
+    assert about().launch == "0123456789abcdef"
+
+
+def fail(*_: object) -> Any:
+    raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("field", "where", "name", "value"),
+    [
+        ("command", sys, "orig_argv", None),
+        ("command", sys, "orig_argv", [1]),
+        ("directory", Path, "cwd", fail),
+        ("python", sys, "version", None),
+        ("platform", os, "uname", fail),
+        ("packages", about_module, "packages", fail),
+        ("git_dirty", about_module, "dirty", fail),
+        ("k8s_pod", about_module, "pod", fail),
+        ("k8s_namespace", about_module, "namespace", fail),
+        ("k8s_container", about_module, "container", fail),
+    ],
+)
+@pytest.mark.usefixtures("in_a_pod")
+def test_what_cannot_be_found_out_costs_only_itself(
+    monkeypatch: pytest.MonkeyPatch, field: str, where: object, name: str, value: object
+) -> None:
+    monkeypatch.setattr(about_module, "dirty", lambda _: False)
+    monkeypatch.setenv("POD_NAMESPACE", "ml")
+    monkeypatch.setenv("CONTAINER_NAME", "main")
+    whole = msgspec.structs.asdict(about())
+    about_module._of.cache_clear()
+    monkeypatch.setattr(where, name, value)
+    rest = msgspec.structs.asdict(about())
+    assert rest.pop(field) == msgspec.structs.asdict(About())[field] != whole.pop(field)
+    assert rest == whole
+
+
+def test_a_working_directory_that_is_gone_and_no_script_cost_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    monkeypatch.setattr(sys, "argv", [])
+    found = about()
+    monkeypatch.chdir(tmp_path)
+    assert (found.directory, found.git_dirty) == ("", None)
+    assert found.python

@@ -1,0 +1,301 @@
+"""What a process says of its shared memory and its file descriptors, when, and in which message."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+from client.messages import CLOCK, a_session, batches, later, push, send
+
+import trackside
+from trackside.totals import resources
+from trackside.totals.resources import Rooms
+from trackside.wire import Hello, Room, decode_body
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from client.router import Router
+
+    from trackside.transport.session import Session
+    from trackside.wire import Clock
+
+SECOND = 10**9
+
+
+class Shm:
+    """A file system of 1000 KiB."""
+
+    def __init__(self, used: int = 0) -> None:
+        self.used = used
+
+    def statvfs(self, _path: object) -> SimpleNamespace:
+        """As `os.statvfs` has it; blocks that only root may take count as free."""
+        return SimpleNamespace(f_frsize=1024, f_bsize=4096, f_blocks=1000, f_bfree=1000 - self.used, f_bavail=0)
+
+
+@pytest.fixture
+def shm(monkeypatch: pytest.MonkeyPatch) -> Shm:
+    made = Shm()
+    monkeypatch.setattr(os, "statvfs", made.statvfs)
+    return made
+
+
+@pytest.fixture
+def fill(shm: Shm) -> Callable[..., Rooms]:
+    """Lets a reader see shared memory, so full each time, in KiB."""
+    kept = Rooms()
+
+    def seen(*used: int) -> Rooms:
+        for shm.used in used:
+            kept.look()
+        return kept
+
+    return seen
+
+
+def shared(told: Room | None) -> tuple[float, ...] | None:
+    """Size, used and peak in KiB."""
+    if told is None:
+        return None
+    return tuple(-1 if one is None else one / 1024 for one in (told.shm_size, told.shm_used, told.shm_peak))
+
+
+def test_the_room_is_told_at_once_and_then_each_ten_seconds(fill: Callable[..., Rooms]) -> None:
+    assert shared(fill(400).tell(0)) == (1000, 400, 400)
+    told = [shared(fill(401).tell(moment * SECOND)) for moment in (1, 9, 10, 19, 20)]
+    assert told == [None, None, (1000, 401, 401), None, (1000, 401, 401)]
+
+
+def test_the_peak_is_of_the_time_since_it_was_told(fill: Callable[..., Rooms]) -> None:
+    fill(400).tell(0)
+    assert shared(fill(420, 490, 410).tell(10 * SECOND)) == (1000, 410, 490)
+    assert shared(fill(405).tell(20 * SECOND)) == (1000, 405, 410)
+
+
+def test_what_fills_by_a_tenth_is_told_at_once_and_what_empties_is_not(fill: Callable[..., Rooms]) -> None:
+    fill(400).tell(0)
+    assert fill(499).tell(1 * SECOND) is None
+    assert shared(fill(500).tell(2 * SECOND)) == (1000, 500, 500)
+    assert fill(599).tell(3 * SECOND) is None
+    assert fill(0).tell(4 * SECOND) is None
+    assert shared(fill(600, 0).tell(5 * SECOND)) == (1000, 0, 600)
+
+
+def test_another_daemon_is_told_anew(fill: Callable[..., Rooms]) -> None:
+    fill(400).tell(0)
+    fill(400).forget()
+    assert shared(fill(400).tell(1 * SECOND)) == (1000, 400, 400)
+
+
+def test_a_machine_without_shared_memory_or_with_none_that_has_a_size_tells_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rooms = Rooms(str(tmp_path / "shm"))
+    rooms.look()
+    told = rooms.tell(0)
+    assert told is not None
+    assert shared(told) == (-1, -1, -1)
+    assert told.open_fds
+    unbounded = SimpleNamespace(f_frsize=4096, f_blocks=0, f_bfree=0)
+    monkeypatch.setattr(os, "statvfs", lambda _: unbounded)
+    rooms.look()
+    assert shared(rooms.tell(10 * SECOND)) == (-1, -1, -1)
+
+
+def test_the_files_that_a_process_opens_are_counted_with_their_limit() -> None:
+    rooms = Rooms()
+    before = rooms.tell(0)
+    pipes = [os.pipe() for _ in range(10)]
+    after = rooms.tell(10 * SECOND)
+    for end in (end for pipe in pipes for end in pipe):
+        os.close(end)
+    assert before is not None
+    assert after is not None
+    assert before.open_fds is not None
+    assert after.open_fds == before.open_fds + 20
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert after.max_fds == (None if soft == resource.RLIM_INFINITY else soft)
+
+
+def test_where_the_directory_tells_no_count_it_is_listed_each_ten_seconds_at_most(
+    fill: Callable[..., Rooms], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rooms = fill(0)
+    monkeypatch.setattr(rooms, "_files", SimpleNamespace(stat=lambda: SimpleNamespace(st_size=0)))
+    names = ["0", "1", "2", "3"]
+    monkeypatch.setattr(os, "listdir", lambda _: list(names))
+    counts = []
+    for moment, used in ((0, 0), (1, 200), (11, 200)):
+        told = fill(used).tell(moment * SECOND)
+        assert told is not None
+        counts.append(told.open_fds)
+        names.append("9")
+    assert counts == [3, 3, 5]  # the listing's own is left out
+
+
+def test_no_limit_of_files_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    told = Rooms().tell(0)
+    assert told is not None
+    assert told.max_fds is None
+
+
+def test_where_nothing_can_be_seen_nothing_is_told_and_nothing_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "resource", None)
+    rooms = Rooms(str(tmp_path / "shm"), str(tmp_path / "fd"))
+    rooms.look()
+    assert [rooms.tell(moment * SECOND) for moment in (0, 10)] == [None, None]
+
+
+def greeted() -> Session:
+    session = a_session()
+    session.greeted = True
+    return session
+
+
+def in_batches(session: Session, clock: Clock) -> list[bool]:
+    """Of a push the batches, and which of them tell the room."""
+    push(session, {"loss": 1.0})
+    session.drain(clock)
+    return [batch.room is not None for batch in batches(session)]
+
+
+def in_beat(session: Session, clock: Clock) -> bool:
+    """Whether a beat tells the room."""
+    session.drain(clock)
+    return decode_body("beat", session.beat(clock)[2]).room is not None
+
+
+@pytest.mark.usefixtures("shm")
+def test_of_batches_and_beats_the_next_one_tells_it() -> None:
+    session = greeted()
+    assert in_batches(session, CLOCK) == [True]
+    assert not in_beat(session, later(0.5))
+    session.acknowledged(1)
+    assert in_beat(session, later(10.0))
+    assert in_batches(session, later(10.5)) == [False]
+    session.acknowledged(2)
+    assert in_batches(session, later(20.0)) == [True]
+
+
+@pytest.mark.usefixtures("shm")
+def test_while_a_training_only_idles_the_beats_tell_it() -> None:
+    session = greeted()
+    assert [in_beat(session, later(second)) for second in range(21)] == [second % 10 == 0 for second in range(21)]
+
+
+@pytest.mark.usefixtures("shm")
+def test_of_many_batches_at_once_one_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trackside.transport.batch.BATCH_ROWS", 2)
+    session = greeted()
+    for _ in range(6):
+        push(session, {"loss": 1.0})
+    assert sum(in_batches(session, CLOCK)) == 1
+
+
+@pytest.mark.usefixtures("shm")
+def test_a_batch_that_waits_tells_nothing_that_would_come_late() -> None:
+    session = a_session()
+    assert in_batches(session, CLOCK) == [False]
+    session.greeted = True
+    assert in_batches(session, later(2.0)) == [False, False]
+    assert session.is_stuck(later(2.0))
+    assert in_beat(session, later(2.0))
+
+
+def test_the_peak_of_the_time_without_a_daemon_is_told_to_the_next(shm: Shm) -> None:
+    session = a_session()
+    for used, second in ((100, 0), (900, 1), (200, 2)):
+        shm.used = used
+        session.drain(later(second))
+    session.greeted = True
+    push(session, {"loss": 1.0})
+    session.drain(later(3.0))
+    assert shared(batches(session)[0].room) == (1000, 200, 900)
+    send(session)
+    session.disconnected()
+    session.greeted = True
+    assert in_beat(session, later(3.5))
+
+
+def test_a_hello_tells_the_room_and_what_comes_after_it_tells_it_too(shm: Shm) -> None:
+    session = a_session()
+    shm.used = 100
+    session.drain(CLOCK)
+    for _ in range(2):
+        hello: Hello = decode_body("hello", session.hello(CLOCK)[2])
+        assert shared(hello.room) == (1000, 100, 100)
+    session.greeted = True
+    assert in_beat(session, CLOCK)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)"), True),
+        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that"), True),
+        (OSError(28, "No space left on device", "/data/checkpoint"), False),
+        (RuntimeError("DataLoader worker (pid 7) exited unexpectedly"), False),
+        (None, False),
+    ],
+)
+def test_an_exception_that_a_full_shm_has_caused_says_so(shm: Shm, error: BaseException | None, *, words: bool) -> None:
+    assert resources.shortage(error) == ("no room in /dev/shm, which has 0.9766 MiB" if words else "")
+
+
+OUT_OF_MEMORY = (
+    "{} out of memory. Tried to allocate 2.50 GiB. GPU 1 has a total {} of 79.14 GiB of which 12.00 MiB is free. Process "
+    "7 has 79.12 GiB memory in use. Of the allocated memory 70.00 GiB is allocated by PyTorch"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (
+            OUT_OF_MEMORY.format("CUDA", "capacity"),
+            "no room for 2.50 GiB on GPU 1, of whose 79.14 GiB 12.00 MiB is free",
+        ),
+        (OUT_OF_MEMORY.format("HIP", "capacty"), "no room for 2.50 GiB on GPU 1, of whose 79.14 GiB 12.00 MiB is free"),
+        ("CUDA out of memory. Tried to allocate 20.00 MiB. Worded anew", "no room for 20.00 MiB on a GPU"),
+        ("out of memory", ""),
+    ],
+)
+def test_an_exception_that_a_full_gpu_has_caused_says_so(text: str, cause: str) -> None:
+    assert resources.shortage(RuntimeError(text)) == cause
+
+
+def test_an_exception_whose_text_raises_says_nothing() -> None:
+    class BadError(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    assert resources.shortage(BadError()) == ""
+
+
+def test_an_idle_run_tells_a_daemon_of_it_by_a_beat(router: Router) -> None:
+    trackside.init(endpoint=router.endpoint)
+    router.welcome()
+    told = router.take("beat", passing=()).body.room
+    assert told.open_fds > 3
+    assert (told.shm_size is None) == (not os.path.exists(resources.SHM))  # noqa: PTH110
+
+
+def test_a_run_that_pushes_all_the_time_tells_it_by_batches_without_a_beat(router: Router) -> None:
+    run = trackside.init(endpoint=router.endpoint)
+    router.welcome()
+    for _ in range(100):
+        run.push(loss=0.5)
+        message = router.take("batch", passing=())
+        router.tell(message, "ack", message.number)
+        if message.body.room is not None:
+            return
+    pytest.fail("no batch told it")

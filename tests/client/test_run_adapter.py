@@ -1,0 +1,126 @@
+"""What integrations share: the run that they join, checkpoints that they see, and methods that are led through them."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import trackside
+from trackside.integrations import run_adapter
+from trackside.integrations.method_patch import Led
+from trackside.integrations.run_adapter import RESTS, Joined, saved, size_of
+from trackside.totals.phases import EVALS, PAUSES, SAVES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from trackside.transport.process import Process
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, nowhere: str, process: Process) -> Iterator[None]:
+    """That no daemon is there is no news, and neither is what other tests have left."""
+    monkeypatch.setattr("trackside.transport.sender.Sender._tell_absent", lambda _: None)
+    monkeypatch.setattr(run_adapter, "_failed", set())
+    monkeypatch.setenv("TRACKSIDE_ENDPOINT", nowhere)
+    monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0")
+    yield
+    run_adapter._resting.clear()
+
+
+class Owner:
+    """Has a method."""
+
+    def add(self, one: int, *, other: int = 1) -> int:
+        """A sum."""
+        return one + other
+
+
+def twice(method: Any, *given: int, **named: int) -> int:
+    return 2 * int(method(*given, **named))
+
+
+def test_a_training_after_another_ends_the_resting_run_of_that() -> None:
+    first, second = Joined("first", {}), Joined("second", {})
+    run = first.open()
+    first.rest()
+    assert run.is_open
+    assert run._session is not None
+    assert second.open() is not run
+    assert not run.is_open
+    resumed = first.open()  # which has joined the second's
+    assert resumed is second.run
+
+
+def test_a_run_that_the_user_has_ended_is_resumed_by_the_next_training_and_not_by_a_push() -> None:
+    own = Joined("own", {})
+    run = own.begin()
+    trackside.finish()
+    assert own.open() is run
+    resumed = own.begin()
+    assert (resumed.is_open, resumed.id) == (True, run.id)
+    assert resumed is not run
+
+
+def test_a_rest_is_an_evaluation_and_no_checkpoint() -> None:
+    assert RESTS in EVALS & PAUSES
+    assert RESTS not in SAVES
+
+
+def test_what_fails_behind_a_checkpoint_reaches_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    run = trackside.init("saves")
+
+    def where(_: object) -> Any:
+        raise KeyError("where")
+
+    with caplog.at_level(logging.WARNING, logger="trackside"):
+        assert saved(run, lambda: "made", where) == "made"
+        assert saved(run, lambda: "made", lambda _: "a\0b") == "made"
+    assert [one.getMessage() for one in caplog.records] == [
+        "trackside: a checkpoint: KeyError: 'where'; training goes on without what it tells"
+    ]
+    with pytest.raises(OSError, match="full"):
+        saved(run, lambda: _raise(OSError("full")), where)
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def test_a_checkpoint_s_size_is_looked_up_within_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shards").mkdir()
+    for number in range(3):
+        (tmp_path / "shards" / str(number)).write_bytes(b"four")
+    assert size_of(tmp_path) == 12
+    assert size_of(tmp_path / "shards" / "0") == 4
+    assert size_of(tmp_path / "none") is None
+    monkeypatch.setattr(run_adapter, "FILES", 2)
+    assert size_of(tmp_path) is None
+    monkeypatch.setattr(run_adapter, "FILES", 3)
+    monkeypatch.setattr(run_adapter, "LOOK_SECONDS", -1.0)
+    assert size_of(tmp_path) is None
+
+
+def test_a_method_is_led_and_given_back_and_none_of_it_is_in_a_copy() -> None:
+    owner = Owner()
+    led = Led(owner, "add", twice)
+    assert owner.add(1, other=2) == 6
+    assert owner.add.__doc__ == "A sum."
+    for copied in (pickle.loads(pickle.dumps(owner)), copy.deepcopy(owner)):
+        assert copied.add(1, other=2) == 3
+        assert getattr(copied.add, "__self__", None) is copied
+    on_top = Led(owner, "add", twice)
+    assert owner.add(1) == 8
+    led.give_back()  # on top of which there is another
+    assert owner.add(1) == 8
+    on_top.give_back()
+    assert owner.add(1) == 4
+    led.give_back()
+    assert "add" not in vars(owner)
+    with pytest.raises(AttributeError):
+        Led(owner, "none", twice)

@@ -1,0 +1,62 @@
+"""Which steps are timed: each where that is cheap, else so many by chance that it stays cheap, and they stand for all."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from trackside.pytorch import step_sampling as lots_module
+from trackside.pytorch.step_sampling import Lots
+
+SHARE, COST = 0.001, 25e-6
+
+
+class Clock:
+    """Stands still until it is set."""
+
+    now = 1.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(lots_module, "monotonic", lambda: clock.now)
+    return clock
+
+
+def timed(clock: Clock, seconds: float, steps: int, marks: int = 6) -> dict[int, int]:
+    """Which of so many steps of so many seconds are timed, and for how many each stands."""
+    lots, drawn = Lots(SHARE, COST), {}
+    for step in range(1, steps + 1):
+        clock.now += seconds
+        if lots.drawn:
+            lots.marks += marks
+            drawn[step] = lots.stands_for
+        if step >= lots.next:
+            lots.over(step)
+    return drawn
+
+
+def test_each_step_is_timed_where_that_takes_a_thousandth_of_it(clock: Clock) -> None:
+    assert timed(clock, 0.2, 100) == dict.fromkeys(range(1, 101), 1)
+
+
+@pytest.mark.parametrize(("seconds", "marks"), [(0.1, 6), (0.01, 6), (0.01, 60), (0.001, 6)])
+def test_of_shorter_ones_so_many_are_that_it_takes_that_share_and_they_stand_for_all(
+    clock: Clock, seconds: float, marks: int
+) -> None:
+    drawn = timed(clock, seconds, 40_000, marks)
+    assert len(drawn) * marks * COST <= 1.2 * SHARE * seconds * 40_000
+    assert len(drawn) * marks * COST >= 0.4 * SHARE * seconds * 40_000
+    assert sum(drawn.values()) == max(drawn)
+    gaps = list(drawn.values())[10:]
+    assert len(set(gaps)) > 2  # no rhythm
+
+
+def test_the_training_s_own_chance_is_left_alone(clock: Clock) -> None:
+    random.seed(4711)
+    wanted = random.random()
+    random.seed(4711)
+    timed(clock, 0.01, 100)
+    assert random.random() == wanted

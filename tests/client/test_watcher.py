@@ -1,0 +1,658 @@
+"""A watched model: its norms are PyTorch's own, they come with the user's pushes, and they cost nothing but their time."""
+
+from __future__ import annotations
+
+import gc
+import json
+import weakref
+from math import isnan, sqrt
+from typing import TYPE_CHECKING, Any, ClassVar
+from unittest.mock import MagicMock
+
+import pytest
+import torch
+from client.router import kept
+from client.stream import OnDevice, Stream, on_device
+from torch import distributed, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.optim import optimizer as optimizers
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import trackside
+from trackside.pytorch.norms import Norms
+from trackside.pytorch.overhead_budget import Pace
+from trackside.pytorch.parameters import LAYERS, Parameters, own_part, sampled
+from trackside.wire import decode_body
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+FLOAT = 1e-6
+
+
+class Block(nn.Module):  # type: ignore[misc]
+    """A layer of two, beside what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 16)
+        self.outer = nn.Linear(16, 8)
+
+    def forward(self, batch: torch.Tensor) -> Any:
+        return batch + self.outer(torch.relu(self.inner(batch)))
+
+
+def made(blocks: int = 2) -> nn.Sequential:
+    torch.manual_seed(4711)
+    return nn.Sequential(*(Block() for _ in range(blocks)), nn.Linear(8, 1))
+
+
+@pytest.fixture
+def run(nowhere: str) -> trackside.Run:
+    return trackside.init(endpoint=nowhere)
+
+
+def backward(model: Any, times: int = 1) -> torch.Tensor:
+    for _ in range(times):
+        loss = model(torch.randn(4, 8)).square().mean()
+        loss.backward()
+    return loss
+
+
+def said(run: trackside.Run) -> list[Any]:
+    """The events of a run that has ended and had no daemon."""
+    bodies = [decode_body("batch", one.frames[2]) for one in [*run._session.pending][:-1]]
+    return [one for body in bodies for one in body.events]
+
+
+def norm(parameters: Iterator[Any]) -> float:
+    """What clipping says it is, without clipping."""
+    return float(nn.utils.clip_grad_norm_(parameters, float("inf")))
+
+
+def test_norms_are_those_of_pytorch_also_of_accumulated_gradients_and_join_the_push(run: trackside.Run) -> None:
+    model = made()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watcher = trackside.watch(model, optimizer)
+    wanted = []
+    for step in range(2):
+        optimizer.zero_grad()
+        loss = backward(model, times=3)
+        wanted.append([norm(model.parameters())])
+        before = nn.utils.parameters_to_vector(model.parameters()).detach()
+        optimizer.step()
+        after = nn.utils.parameters_to_vector(model.parameters()).detach()
+        wanted[-1] += [float(after.norm()), float((after - before).norm() / before.norm())]
+        run.push(step=step, loss=loss)
+    watcher.stop()
+    optimizer.step()
+    run.push(step=2, loss=0.0)
+    first, second, last = kept(run)[0]
+    for (step, row), numbers in zip((first, second), wanted, strict=True):
+        assert [row["grad_norm"], row["param_norm"], row["update_ratio"]] == pytest.approx(numbers, rel=FLOAT), step
+    assert last == (2, {"loss": 0.0})
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["its optimizer", "any optimizer"])
+def test_of_a_step_that_is_not_measured_only_its_end_is_heard(
+    run: trackside.Run, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    monkeypatch.setattr(Pace, "spent", lambda *_: None)
+    model = made()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watcher = run.watch(model, optimizer if named else None)
+    watcher._gradients.every, watcher._weights.every = 4, 8
+    assert watcher._stages is not None
+    monkeypatch.setattr(watcher._stages, "step", lambda _: setattr(watcher._stages, "next", 1000))
+    hooks = []
+    for step in range(1, 18):
+        backward(model)
+        optimizer.step()
+        hooks.append("before" in watcher._handles)
+        run.push(step=step, loss=1.0)
+        if step == 10:
+            watcher.layers_for(1)
+    rows, _ = kept(run)
+    found = {step: set(row) - {"loss"} for step, row in rows if len(row) > 1}
+    gradients, weights = {"grad_norm"}, {"param_norm", "update_ratio"}
+    layers = {f"grad_norm/{name}" for name in ("0.inner", "0.outer", "1.inner", "1.outer", "2")}
+    first = {1: gradients | weights} if not named else {}  # until the optimizer is known, each is looked at
+    assert {step: keys for step, keys in found.items() if step > 1} | first == {
+        **first,
+        4: gradients,
+        8: gradients | weights,
+        12: gradients | layers,
+        16: gradients | weights,
+    }
+    assert [step for step, waits in enumerate(hooks, 1) if waits] == [3, 7, 11, 15]
+
+
+def test_without_an_optimizer_the_first_that_has_parameters_of_the_model_is_followed_and_closures_are(
+    run: trackside.Run,
+) -> None:
+    model, other = made(), made()
+    strange = torch.optim.SGD(other.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    watcher = run.watch(model)
+    backward(other)
+    strange.step()
+    run.push(step=0, loss=1.0)
+
+    def closure() -> torch.Tensor:  # as Lightning does: the gradients are made within the step
+        optimizer.zero_grad()
+        return backward(model)
+
+    optimizer.step(closure)
+    wanted = norm(model.parameters())
+    run.push(step=1, loss=1.0)
+    watcher.stop()
+    (_, first), (_, second) = kept(run)[0]
+    assert first == {"loss": 1.0}
+    assert second["grad_norm"] == pytest.approx(wanted, rel=FLOAT)
+    assert second["update_ratio"] == 0.0
+
+
+def test_of_an_optimizer_that_changes_the_gradients_they_are_told_as_they_were(run: trackside.Run) -> None:
+    model = made()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, foreach=True)
+    run.watch(model, optimizer)
+    wanted = []
+    for step in range(2):
+        optimizer.zero_grad()
+        backward(model)
+        wanted.append(norm(model.parameters()))
+        optimizer.step()
+        run.push(step=step, loss=1.0)
+    assert norm(model.parameters()) != pytest.approx(wanted[-1], rel=1e-3)
+    assert [row["grad_norm"] for _, row in kept(run)[0]] == pytest.approx(wanted, rel=FLOAT)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_scaled_gradients_are_told_unscaled_and_none_of_a_step_that_the_scaler_skips(
+    run: trackside.Run, *, fused: bool
+) -> None:
+    model = made()
+    optimizer = torch.optim.Adam(model.parameters(), fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    watcher = run.watch(model, optimizer)
+    wanted = []
+    for step in range(4):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.randn(4, 8)).square().mean()).backward()
+        wanted.append(norm(model.parameters()) / scaler.get_scale())
+        if step == 2:
+            model[1].inner.weight.grad[2, 3] = float("inf")
+        watcher._gradients.every = 1
+        scaler.step(optimizer)
+        scaler.update()
+        run.push(step=step, loss=1.0)
+    run.finish()
+    assert not said(run)
+    del wanted[2]
+    assert [row["grad_norm"] for _, row in kept(run)[0] if "grad_norm" in row] == pytest.approx(wanted, rel=1e-5)
+
+
+def test_what_is_trained_only_later_is_counted_from_then_on(run: trackside.Run) -> None:
+    model = made().requires_grad_(requires_grad=False)
+    model[2].requires_grad_()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watcher = run.watch(model, optimizer)
+    wanted = []
+    for step in range(3):
+        model.requires_grad_(requires_grad=step > 0)
+        model[2].requires_grad_()
+        optimizer.zero_grad()
+        backward(model)
+        watcher._gradients.every = watcher._weights.every = 1
+        trained = [one for one in model.parameters() if one.requires_grad]
+        wanted.append(norm(iter(trained)))
+        optimizer.step()
+        wanted.append(float(nn.utils.parameters_to_vector(trained).detach().norm()))
+        run.push(step=step, loss=1.0)
+    told = [row[key] for _, row in kept(run)[0] for key in ("grad_norm", "param_norm")]
+    assert told == pytest.approx(wanted, rel=FLOAT)
+
+
+def test_without_an_optimizer_its_steps_are_timed_and_of_steps_within_a_backward_nothing_is_told(
+    run: trackside.Run,
+) -> None:
+    model = made()
+    each = {one: torch.optim.SGD([one], lr=0.1) for one in model.parameters()}
+    run.watch(model)
+    handles = [one.register_post_accumulate_grad_hook(lambda one: each[one].step()) for one in each]
+    backward(model)
+    run.push(step=0, loss=1.0)
+    for handle in handles:
+        handle.remove()
+    backward(model)
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    run.push(step=1, loss=1.0)
+    rows, totals = kept(run)
+    assert [set(row) for _, row in rows] == [{"loss"}, {"loss", "grad_norm", "param_norm", "update_ratio"}]
+    assert totals.phases["optimizer"] > 0
+
+
+def test_an_optimizer_that_is_made_anew_is_found_and_one_that_is_not_named_is_not_missed(run: trackside.Run) -> None:
+    model = made()
+    run.watch(model, layers="2")
+    for step in range(4):
+        if step % 2 == 0:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        backward(model)
+        optimizer.step()
+        run.push(step=step, loss=1.0)
+        if step % 2:
+            del optimizer
+            gc.collect()
+    rows, _ = kept(run)
+    assert ["grad_norm/2" in row for _, row in rows] == [True, True, True, True]
+
+
+def test_the_norms_are_no_part_of_the_optimizer_s_time(run: trackside.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = made()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monkeypatch.setattr(Pace, "spent", lambda *_: None)
+    watcher = run.watch(model, optimizer)
+    watcher._gradients.every = watcher._weights.every = 3
+    stages = watcher._stages
+    assert stages is not None
+    found: list[bool] = []
+    monkeypatch.setattr(watcher, "_measure_gradients", lambda *_: found.append("optimizer" in stages._open))
+    for _ in range(7):
+        backward(model)
+        optimizer.step()
+        assert "optimizer" not in stages._open
+    assert found == [False, False, False]
+
+
+def test_what_fails_ends_the_stages_too(run: trackside.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = made()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watcher = run.watch(model, optimizer)
+    monkeypatch.setattr(watcher, "_measure_gradients", MagicMock(side_effect=ValueError("bad")))
+    backward(model)
+    optimizer.step()
+    assert (watcher._ended, run._stages[0].stopped, len(model._forward_hooks)) == (True, True, 0)
+
+
+def test_an_optimizer_that_steps_within_the_backward_has_its_end(run: trackside.Run) -> None:
+    model = made()
+    optimizer = torch.optim.SGD([model[0].inner.weight], lr=0.1)
+    model[0].inner.weight.register_post_accumulate_grad_hook(lambda _: optimizer.step())
+    watcher = run.watch(model, optimizer)
+    assert watcher._stages is not None
+    for _ in range(2):
+        backward(model)
+        assert not watcher._stages._open
+
+
+def test_a_model_that_is_watched_anew_is_measured_once(run: trackside.Run) -> None:
+    model = made()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    first, second = run.watch(model, optimizer), run.watch(model, optimizer)
+    backward(model)
+    optimizer.step()
+    assert (first._ended, second._ended) == (True, False)
+    assert (first._steps, second._steps) == (0, 1)
+
+
+def test_the_users_own_norm_counts_and_none_is_told_beside_it(run: trackside.Run) -> None:
+    model = made()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run.watch(model, optimizer)
+    for step in range(3):
+        backward(model)
+        optimizer.step()
+        run.push(step=step, loss=1.0)
+        if step < 2:
+            run.push(step=step, grad_norm=-1.0)
+    told = [(step, row["grad_norm"]) for step, row in kept(run)[0] if "grad_norm" in row]
+    assert [step for step, one in told if one != -1.0] == [0]
+
+
+def test_what_joins_a_push_without_a_step_does_not_make_it_the_next_one(run: trackside.Run) -> None:
+    for _ in range(2):
+        run._beside({"found": 1.0})
+        run.push(loss=0.5)
+        run._beside({"found": 2.0})
+        run.push(accuracy=0.5)
+    assert kept(run)[0] == [
+        (0, {"found": 1.0, "loss": 0.5}),
+        (0, {"found": 2.0, "accuracy": 0.5}),
+        (1, {"found": 1.0, "loss": 0.5}),
+        (1, {"found": 2.0, "accuracy": 0.5}),
+    ]
+
+
+def test_the_first_layer_whose_gradient_is_not_finite_is_named_at_its_step_and_once(run: trackside.Run) -> None:
+    model = made()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watcher = run.watch(model, optimizer)
+    for step in range(3):
+        optimizer.zero_grad()
+        backward(model)
+        if step > 0:
+            model[1].inner.weight.grad[2, 3] = float("inf")
+            model[2].weight.grad[0, 0] = float("nan")
+        watcher._gradients.every = 1
+        optimizer.step()
+        run.push(step=step, loss=1.0)
+    run.finish()
+    (event,) = said(run)
+    assert (event.kind, event.step) == ("nonfinite_gradients", 1)
+    assert json.loads(event.fields) == {"layer": "1.inner", "parameter": "1.inner.weight", "parameters": 2, "of": 10}
+
+
+def test_layers_are_told_by_name_by_pattern_and_for_some_steps_when_a_daemon_asks(run: trackside.Run) -> None:
+    model = made()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    run.watch(model, optimizer, layers=["0", "*.outer", "none"])
+    wanted = []
+    for step in range(5):
+        optimizer.zero_grad()
+        backward(model)
+        if step == 2:
+            run._session.ask_layers(1)  # from the next one on
+        optimizer.step()
+        wanted.append({name: one.grad.norm().item() for name, one in model.named_parameters()})
+        run.push(step=step, loss=1.0)
+    rows, _ = kept(run)
+    usual = {"grad_norm/0", "grad_norm/0.outer", "grad_norm/1.outer"}
+    every = {f"grad_norm/{name}" for name in ("0.inner", "0.outer", "1.inner", "1.outer", "2")}
+    found = [{key for key in row if key.startswith("grad_norm/")} for _, row in rows]
+    assert found == [usual, usual, usual, every, usual]
+    for (_, row), norms in zip(rows, wanted, strict=True):
+        outer = sqrt(norms["1.outer.weight"] ** 2 + norms["1.outer.bias"] ** 2)
+        assert row["grad_norm/1.outer"] == pytest.approx(outer, rel=FLOAT)
+        whole = sqrt(sum(one**2 for name, one in norms.items() if name.startswith("0.")))
+        assert row.get("grad_norm/0", whole) == pytest.approx(whole, rel=FLOAT)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
+def test_a_compiled_step_of_the_optimizer_is_as_it_would_be_unwatched_and_tells_nothing(run: trackside.Run) -> None:
+    counted = []
+    for watches in (False, True):
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        model = made()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if watches:
+            run.watch(model, optimizer)
+        step = torch.compile(optimizer.step, backend="eager")
+        for _ in range(2):
+            backward(model)
+            step()
+        counted.append({kind: dict(torch._dynamo.utils.counters[kind]) for kind in ("graph_break", "stats")})
+    assert counted[0] == counted[1]
+    run.push(step=0, loss=1.0)
+    assert kept(run)[0] == [(0, {"loss": 1.0})]
+
+
+def test_a_compiled_model_has_no_graph_breaks(run: trackside.Run) -> None:
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    model = made()
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watcher = run.watch(compiled, optimizer, layers="0")
+    for step in range(3):
+        optimizer.zero_grad()
+        backward(compiled)
+        wanted = norm(model.parameters())
+        optimizer.step()
+        run.push(step=step, loss=1.0)
+    watcher.stop()
+    assert not torch._dynamo.utils.counters["graph_break"]
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    rows = kept(run)[0]
+    assert rows[-1][1]["grad_norm"] == pytest.approx(wanted, rel=FLOAT)
+    assert "grad_norm/0" in rows[-1][1]
+
+
+def test_nothing_of_the_model_is_kept_alive_and_hooks_go_with_it_or_with_the_run(run: trackside.Run) -> None:
+    model = made()
+    optimizer = torch.optim.Adam(model.parameters())
+    every = optimizers._global_optimizer_post_hooks
+    hooks = len(every)
+    watchers = [run.watch(model, optimizer), run.watch(model)]
+    assert len(every) == hooks + 1
+    backward(model)
+    optimizer.step()
+    gone = weakref.ref(model), weakref.ref(model[0].inner.weight)
+    del model, optimizer
+    gc.collect()
+    assert [one() for one in gone] == [None, None]
+    other = made()
+    again = torch.optim.SGD(other.parameters(), lr=0.1)
+    calls: list[int] = []
+    behind = optimizers.register_optimizer_step_post_hook(lambda *_: calls.append(1))
+    backward(other)
+    again.step()
+    behind.remove()
+    assert calls == [1]  # a hook behind one that has ended is called all the same
+    watcher = run.watch(other, again)
+    assert watchers[1]._ended
+    assert len(every) == hooks
+    run.finish()
+    again.step()
+    assert watcher._ended
+    watcher.stop()
+    assert not watcher._handles
+
+
+def test_what_fails_costs_only_itself_and_is_said_once(run: trackside.Run, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(TypeError, match=r"torch\.nn\.Module"):
+        run.watch("gpt")
+    model = made()
+    run.watch(model, MagicMock()).stop()  # which has a wrapped optimizer within each wrapped optimizer
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watcher = run.watch(model, optimizer)
+    watcher._roots = None  # type: ignore[assignment]
+    for _ in range(2):
+        backward(model)
+        optimizer.step()
+    assert caplog.text.count("what is watched of the model ends here, training goes on") == 1
+    assert watcher._ended
+
+
+def test_what_is_on_a_device_is_told_as_tensors_of_the_same_numbers(
+    run: trackside.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[dict[str, Any]] = []
+    for here in (True, False):
+        monkeypatch.setattr("trackside.pytorch.norms.is_here", lambda _, here=here: here)
+        model = made()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        monkeypatch.setattr(run, "_joins", None)
+        watcher = run.watch(model, optimizer, layers=["0", "*.outer"])
+        backward(model)
+        optimizer.step()
+        watcher.stop()
+        assert run._joins is not None
+        told.append(dict(run._joins._waiting))
+    numbers, tensors = told
+    assert {type(one) for one in tensors.values()} == {torch.Tensor}
+    assert {key: float(one) for key, one in tensors.items()} == pytest.approx(numbers, rel=FLOAT)
+    bad = Norms([torch.ones(2), torch.tensor([float("inf")]), torch.tensor([float("nan")])])
+    assert [int(one) for one in bad.wrong()] == [2, 1]
+    assert float(Norms([torch.ones(2), torch.ones(7)]).squared) == pytest.approx(9.0)
+
+
+def test_norms_of_several_devices_are_put_together_where_reading_is_not_awaited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trackside.pytorch.norms.is_here", lambda one: one.device.type == "cpu")
+    norms = Norms([torch.ones(2), torch.ones(3, device="meta"), torch.ones(4)])
+    assert norms.each is None
+    assert norms.whole.device.type == "meta"
+
+
+class Event:
+    """One of a GPU of ours; *places* has where each was recorded."""
+
+    places: ClassVar[list[Any]] = []
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self, place: Any) -> None:
+        self.places.append(place)
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, _: Event) -> float:
+        return 1e6
+
+
+class Still(torch.optim.Optimizer):  # type: ignore[misc]
+    """Leaves all as it is."""
+
+    def step(self, closure: None = None) -> None:
+        pass
+
+
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Stream, Any, torch.optim.Optimizer]:
+    """A GPU, and a model that is there with gradients and its optimizer."""
+    stream = Stream()
+    monkeypatch.setattr("trackside.pytorch.device_scalars.Cuda", lambda: stream)
+    monkeypatch.setattr("trackside.pytorch.norms.is_here", lambda _: False)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", str)
+    monkeypatch.setattr(Event, "places", [])
+    model = nn.Linear(4, 1)
+    for name, one in list(model.named_parameters()):
+        setattr(model, name, nn.Parameter(one.detach().as_subclass(OnDevice)))
+    for one in model.parameters():
+        one.grad = torch.ones_like(one)
+    return stream, model, Still(model.parameters(), {})
+
+
+def test_on_a_gpu_each_kind_of_measurement_has_its_pace_by_events_on_the_model_s_own(
+    run: trackside.Run, on_gpu: tuple[Stream, Any, torch.optim.Optimizer]
+) -> None:
+    _, model, optimizer = on_gpu
+    watcher = run.watch(model, optimizer)
+    for _ in range(3):
+        optimizer.step()
+    assert (watcher._gradients.every, watcher._weights.every) == (1024, 1024)
+    assert set(Event.places) == {"cpu"}  # where the model is
+
+
+def test_layers_leave_room_for_the_user_s_values_where_a_gpu_is_far_behind(
+    run: trackside.Run,
+    on_gpu: tuple[Stream, Any, torch.optim.Optimizer],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("trackside.pytorch.device_scalars.SLOTS", 20)
+    stream, model, optimizer = on_gpu
+    run.watch(model, optimizer, layers=["weight", "bias"])
+    for step in range(4):
+        optimizer.step()
+        run.push(step=step, loss=on_device(2.0))
+    assert not caplog.messages
+    stream.advance()
+    rows, _ = kept(run)
+    assert ["loss" in row for _, row in rows] == [True] * 4
+    assert ["grad_norm/weight" in row for _, row in rows] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("skips", [0.0, 1.0, None])
+def test_what_a_gpu_says_last_is_told_at_the_end_and_nothing_of_a_step_that_the_scaler_skips(
+    run: trackside.Run, on_gpu: tuple[Stream, Any, torch.optim.Optimizer], skips: float | None
+) -> None:
+    stream, model, optimizer = on_gpu
+    run.watch(model, optimizer)
+    model.bias.grad = torch.full_like(model.bias, float("inf"))
+    optimizer.found_inf = None if skips is None else on_device(skips)
+    optimizer.step()
+    run.push(step=3, loss=on_device(2.0))
+    stream.advance()
+    rows, _ = kept(run)
+    (row,) = [row for _, row in rows if row]
+    gradients = set() if skips else {"grad_norm"}
+    assert set(row) == {"loss", "param_norm", "update_ratio"} | gradients
+    assert [json.loads(one.fields)["layer"] for one in said(run)] == ([] if skips else ["bias"])
+
+
+def test_of_gradients_that_are_sums_not_yet_made_none_is_told(
+    run: trackside.Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    model = nn.Module()
+    model.scale = nn.Parameter(DTensor.from_local(torch.ones(4), mesh, (Replicate(),)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    watcher = run.watch(model, optimizer)
+    for step in range(2):
+        model.scale.grad = DTensor.from_local(torch.ones(4), mesh, (Partial(),))
+        optimizer.step()
+        run.push(step=step, loss=1.0)
+    distributed.destroy_process_group()
+    assert not watcher._ended
+    assert next(set(row) for _, row in kept(run)[0]) == {"loss", "param_norm", "update_ratio"}
+    assert caplog.text.count("gradients are not measured: scale is") == 1
+
+
+def test_the_users_own_norm_of_what_is_sharded_counts_too(run: trackside.Run) -> None:
+    model = made()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watcher = run.watch(model, optimizer)
+    watcher._parameters.sharded = True
+    for step in range(2):
+        backward(model)
+        watcher._gradients.every = 1
+        optimizer.step()
+        run.push(step=step, grad_norm=1.0)
+    first, second = (set(row) for _, row in kept(run)[0])
+    assert "grad_norm_local_squared" in first - second
+
+
+def test_of_parameters_that_several_ranks_have_one_counts(nowhere: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    mesh, counted = init_device_mesh("cpu", (2, 2)), []
+    for rank in range(4):
+        monkeypatch.setattr(DeviceMesh, "get_coordinate", lambda _, rank=rank: divmod(rank, 2))
+        model = nn.Module()
+        for name, places in (("shards", (Shard(0), Shard(0))), ("grouped", (Replicate(), Shard(0)))):
+            setattr(model, name, nn.Parameter(DTensor.from_local(torch.ones(2, 2), mesh, places)))
+        model.plain = nn.Parameter(torch.ones(2))
+        parameters = Parameters(model, rank)
+        counted.append([name for name, _ in parameters.living()])
+        assert parameters.sharded
+        del model.shards, model.plain
+        run = trackside.init(endpoint=nowhere)
+        run.rank = rank
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        run.watch(model, optimizer)
+        model.grouped.grad = model.grouped.detach().clone()
+        optimizer.step()
+        run.push(loss=1.0)
+        ((_, row),) = kept(run)[0]
+        assert row["grad_norm_local_squared"] == (4.0 if rank < 2 else 0.0)
+    distributed.destroy_process_group()
+    assert counted == [["shards", "grouped", "plain"], ["shards", "grouped"], ["shards"], ["shards"]]
+
+
+def test_halves_are_summed_as_floats_and_sparse_gradients_are_read() -> None:
+    halves = [torch.full((100,), 3e4, dtype=torch.float16), torch.ones(9, dtype=torch.float64)]
+    assert Norms(halves).whole == pytest.approx(sqrt(100 * 9e8 + 9), rel=1e-3)
+    table = nn.Embedding(10, 4, sparse=True)
+    table(torch.tensor([1, 1, 2])).sum().backward()
+    assert Norms([own_part(table.weight.grad)]).whole == pytest.approx(sqrt(4 * 4 + 4), rel=FLOAT)
+    assert isnan(Norms([torch.tensor([float("nan")]), torch.tensor([float("inf")])]).whole)
+
+
+def test_samples_of_weights_see_every_column_and_layers_are_not_too_many() -> None:
+    weights = torch.arange(64 * 96).reshape(64, 96)
+    assert {int(one) % 96 for one in sampled(weights, 1000)} == set(range(96))
+    assert len(sampled(weights, 1000)) <= 1000
+    assert sampled(weights.t(), 10**6).sort().values.equal(weights.reshape(-1))
+    deep = nn.Sequential(*(nn.Sequential(*(nn.Linear(1, 1) for _ in range(4))) for _ in range(LAYERS // 2)))
+    layers = Parameters(deep, 0).layers(None)
+    assert [name for name, _ in layers] == [str(number) for number in range(LAYERS // 2)]
+    assert {len(names) for _, names in layers} == {8}

@@ -1,0 +1,91 @@
+"""Names of users, looked up where that may take as long as it likes."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import eventually
+
+from trackside_daemon.collectors.process.user_names import AGAIN_SECONDS, Users
+from trackside_daemon.linux.users import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+UID = os.getuid()
+USER = pwd.getpwuid(UID).pw_name
+NOBODY = 4242424242
+
+
+class Directory:
+    """A server of names, which may be away.
+
+    Attributes:
+        answers: Set while it answers.
+        asked: The users that it was asked for.
+        threads: Those that asked.
+    """
+
+    def __init__(self) -> None:
+        self.answers = threading.Event()
+        self.asked: list[int] = []
+        self.threads: set[int] = set()
+        self.known = {UID: USER}
+
+    def __call__(self, uid: int) -> pwd.struct_passwd:
+        self.asked.append(uid)
+        self.threads.add(threading.get_ident())
+        self.answers.wait()
+        if uid not in self.known:
+            raise KeyError(uid)
+        return pwd.struct_passwd((self.known[uid], "x", uid, uid, "", "/", "/bin/sh"))
+
+
+@pytest.fixture
+def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Directory]:
+    made = Directory()
+    monkeypatch.setattr(pwd, "getpwuid", made)
+    yield made
+    made.answers.set()
+
+
+def test_a_user_is_a_number_until_the_name_is_there(directory: Directory) -> None:
+    users = Users()
+    assert users.name(UID) == str(UID)
+    directory.answers.set()
+    eventually(lambda: users.name(UID) == USER)
+
+
+def test_users_are_asked_for_by_one_thread_once_each_and_nobody_waits(directory: Directory) -> None:
+    users = Users()
+    crowd = range(NOBODY, NOBODY + 50)
+    directory.known = {uid: f"user-{uid}" for uid in crowd}
+    for _ in range(3):
+        assert [users.name(uid) for uid in crowd] == [str(uid) for uid in crowd]
+    directory.answers.set()
+    eventually(lambda: [users.name(uid) for uid in crowd] == list(directory.known.values()))
+    assert directory.asked == list(crowd)
+    assert len(directory.threads - {threading.get_ident()}) == 1
+
+
+def test_who_had_no_name_is_asked_for_again_after_a_while(directory: Directory) -> None:
+    now = [0.0]
+    users = Users(lambda: now[0])
+    directory.answers.set()
+    users.name(NOBODY)
+    eventually(lambda: directory.asked == [NOBODY])
+    now[0] = AGAIN_SECONDS - 1
+    directory.known[NOBODY] = "late"
+    assert users.name(NOBODY) == str(NOBODY)
+    now[0] = AGAIN_SECONDS
+    eventually(lambda: users.name(NOBODY) == "late")
+    assert directory.asked == [NOBODY, NOBODY]
+
+
+def test_a_number_that_no_user_can_have_is_no_user() -> None:
+    assert name_of(2**80) == ""
+    assert name_of(UID) == USER

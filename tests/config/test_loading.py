@@ -1,0 +1,540 @@
+"""The configuration: what counts before what, and what a person is told who wrote something wrong."""
+
+from __future__ import annotations
+
+import os
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import SecretStr
+
+from trackside_daemon.alerts.settings import RuleSection, ThresholdsSection
+from trackside_daemon.config.loading import (
+    CLIENT_VARIABLES,
+    WEB_CONFIGURATION,
+    Config,
+    ConfigError,
+    check_roots,
+    describe,
+    load,
+    settings,
+    variables,
+    warn_of_unknown_variables,
+)
+from trackside_daemon.config.sections import PathSection
+from trackside_daemon.model.setting_types import seconds, size_bytes
+from trackside_daemon.web.http.config import WebConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SINKS = ("alertmanager", "webhook", "apprise")
+RULE = RuleSection(alert="A", metric="key:loss", above=5.0)
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("TRACKSIDE_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes a configuration file."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "trackside.yml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def refusal(*arguments: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_everything_has_a_default() -> None:
+    config = load()
+    assert (config.sample.interval, config.run.linger) == (1.0, 60.0)
+    assert config.web.listen_address == "127.0.0.1:21790"
+    assert (config.web.public_read, config.web.enable_lifecycle, config.require_gpu) == (False, False, False)
+    assert (config.web.allowed_hosts, config.push.endpoint) == ((), ())
+    assert config.collector.cpu.enabled
+    assert tuple(config.limits.model_dump().values()) == (64, 1000, 10_000, 256)
+    storage = config.storage
+    assert (storage.path, storage.jsonl, storage.synchronous, storage.interval) == ("", "", "normal", 10.0)
+    assert (storage.retention.size, storage.retention.age) == (10 * 1024**3, 0.0)
+
+
+def test_flags_count_before_variables_and_those_before_the_file(
+    file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = file("sample: {interval: 2s}\nrun: {linger: 20s}\nlog: {level: error, format: json}\n")
+    monkeypatch.setenv("TRACKSIDE_RUN__LINGER", "30s")
+    monkeypatch.setenv("TRACKSIDE_LOG__LEVEL", "warning")
+    config = load(path, {"log": {"level": "debug"}})
+    assert config.sample.interval == 2.0, "from the file"
+    assert config.run.linger == 30.0, "from the environment, over the file"
+    assert config.log.level == "debug", "from the flags, over both"
+    assert config.log.format == "json", "beside them, from the file"
+
+
+def test_a_setting_may_be_written_with_hyphens_or_underscores(file: Callable[[str], Path]) -> None:
+    for text in ("web: {public-read: true, listen-address: ':1'}", "web: {public_read: true, listen_address: ':1'}"):
+        config = load(file(text))
+        assert (config.web.public_read, config.web.listen_address) == (True, ":1")
+    assert load(file("require-gpu: true")).require_gpu
+
+
+def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        "sample.interval": ("2s", 2.0),
+        "run.linger": ("5m", 300.0),
+        "web.listen_address": (":1", ":1"),
+        "web.allowed_hosts": ("a, b,", ("a", "b")),
+        "web.config.file": ("/web.yml", "/web.yml"),
+        "web.public_read": ("true", True),
+        "web.enable_lifecycle": ("1", True),
+        "push.endpoint": ("ipc:///a,tcp://127.0.0.1:1", ("ipc:///a", "tcp://127.0.0.1:1")),
+        "push.keys": ("/keys", "/keys"),
+        "push.group": ("54321", "54321"),
+        "storage.path": ("/data", "/data"),
+        "storage.synchronous": ("full", "full"),
+        "storage.interval": ("1m", 60.0),
+        "storage.jsonl": ("/lines", "/lines"),
+        "storage.retention.size": ("500MB", 500_000_000),
+        "storage.retention.age": ("90d", 7_776_000.0),
+        "log.level": ("debug", "debug"),
+        "log.format": ("json", "json"),
+        "collector.cpu.enabled": ("false", False),
+        "path.procfs": ("/host/proc", "/host/proc"),
+        "path.sysfs": ("/host/sys", "/host/sys"),
+        "path.rootfs": ("/host", "/host"),
+        "collector.cpu.per_cpu": ("yes", True),
+        "collector.load.enabled": ("no", False),
+        "collector.memory.enabled": ("no", False),
+        "collector.vmstat.enabled": ("no", False),
+        "collector.pressure.enabled": ("no", False),
+        "collector.disk.enabled": ("no", False),
+        "collector.disk.exclude": ("sd.*", "sd.*"),
+        "collector.filesystem.enabled": ("no", False),
+        "collector.filesystem.paths": ("/,/data", ("/", "/data")),
+        "collector.network.enabled": ("no", False),
+        "collector.network.exclude": ("lo", "lo"),
+        "collector.infiniband.enabled": ("no", False),
+        "collector.cgroup.enabled": ("no", False),
+        "collector.process.enabled": ("no", False),
+        "collector.process.smaps": ("true", True),
+        "collector.time.enabled": ("no", False),
+        "collector.thermal.enabled": ("yes", True),
+        "collector.gpu.enabled": ("off", False),
+        "collector.ranks.enabled": ("false", False),
+        "collector.ranks.others": ("false", False),
+        "collector.gpu.simulate": ("3", 3),
+        "collector.gpu.extra": ("links,engines", ("links", "engines")),
+        "collector.gpu.skip": ("processes", ("processes",)),
+        "collector.gpu.expected": ("8", 8),
+        "collector.gpu.profile": ("a100", "a100"),
+        "collector.gpu.trouble": ("hot,lost:2", ("hot", "lost:2")),
+        "alerts.enabled": ("false", False),
+        "alerts.off": ("LossPlateau,SlowStep@debug-*", ("LossPlateau", "SlowStep@debug-*")),
+        "alerts.stall_after": ("2m", 120.0),
+        "alerts.sinks.runbook_url": ("https://host/alerts.md", "https://host/alerts.md"),
+        "alerts.sinks.log.severity": ("off", "off"),
+        **{f"alerts.sinks.{name}.severity": ("critical", "critical") for name in SINKS},
+        **{f"alerts.sinks.{name}.also": ("A,B", ("A", "B")) for name in SINKS},
+        "alerts.sinks.alertmanager.urls": ("http://a:1,http://b", ("http://a:1", "http://b")),
+        "alerts.sinks.alertmanager.labels": ("cluster=a", ("cluster=a",)),
+        "alerts.sinks.alertmanager.username": ("ada", "ada"),
+        "alerts.sinks.alertmanager.password_file": ("/a", "/a"),
+        "alerts.sinks.alertmanager.bearer_file": ("/a", "/a"),
+        "alerts.sinks.alertmanager.ca_file": ("/a", "/a"),
+        "alerts.sinks.webhook.url": ("http://a/secret", SecretStr("http://a/secret")),
+        "alerts.sinks.webhook.url_file": ("/a", "/a"),
+        "alerts.sinks.webhook.bearer_file": ("/a", "/a"),
+        "alerts.sinks.webhook.headers_file": ("/a", "/a"),
+        "alerts.sinks.webhook.ca_file": ("/a", "/a"),
+        "alerts.sinks.apprise.urls_file": ("/a", "/a"),
+        "alerts.straggler_window": ("1s", 1.0),
+        "limits.runs": ("1", 1),
+        "limits.keys": ("2", 2),
+        "limits.series": ("3", 3),
+        "limits.label_bytes": ("16", 16),
+        "require_gpu": ("true", True),
+        "alerts.rules": ('[{"alert": "A", "metric": "key:loss", "above": 5}]', (RULE,)),
+        **{f"alerts.thresholds.{name}": ("1", 1.0) for name in ThresholdsSection.model_fields},
+        "alerts.thresholds.gpu_held_bytes": ("1GB", 10**9),
+    }
+    assert {".".join(path) for path in settings()} == set(given)
+    for variable, path in variables().items():
+        monkeypatch.setenv(variable, given[".".join(path)][0])
+    config: Any = load()
+    for name, (_, expected) in given.items():
+        value = config
+        for part in name.split("."):
+            value = getattr(value, part)
+        assert value == expected, name
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("1s", 1.0),
+        ("500ms", 0.5),
+        ("1h30m", 5400.0),
+        ("1d", 86400.0),
+        ("1.5s", 1.5),
+        ("2m500ms", 120.5),
+        ("0.25", "0.25"),
+    ],
+)
+def test_a_duration_is_understood(written: str, meant: object) -> None:
+    assert seconds(written) == meant
+
+
+@pytest.mark.parametrize("written", ["", "s", "1 s", "1x", "-1s", "1s!", "1m 30s", "one", "1e3s", "1s2"])
+def test_what_is_no_duration_is_told_how_one_looks(written: str) -> None:
+    flags = {"run": {"linger": written}}
+    assert refusal(None, flags) == f"--run.linger: {written!r} is not a duration such as 1s, 500ms or 1h30m"
+
+
+@pytest.mark.parametrize(("text", "linger"), [("30", 30.0), ("1.5", 1.5), ("'90'", 90.0), ("0", 0.0), ("1m", 60.0)])
+def test_a_number_in_the_file_is_seconds(file: Callable[[str], Path], text: str, linger: float) -> None:
+    assert load(file(f"run: {{linger: {text}}}")).run.linger == linger
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("10GiB", 10 * 1024**3),
+        ("500MB", 500_000_000),
+        ("1.5 GiB", 1_610_612_736),
+        ("64k", 64_000),
+        ("64Ki", 65_536),
+        ("2T", 2 * 10**12),
+        ("0", "0"),
+        (1024, 1024),
+    ],
+)
+def test_a_size_is_understood(written: object, meant: object) -> None:
+    assert size_bytes(written) == meant
+
+
+@pytest.mark.parametrize("written", ["", "GiB", "1 X", "-1GiB", "10GiBs", "1e3MB", "much"])
+def test_what_is_no_size_is_told_how_one_looks(written: str) -> None:
+    says = refusal(None, {"storage": {"retention": {"size": written}}})
+    assert says == f"--storage.retention.size: {written!r} is not a size such as 10GiB, 500MB or a number of bytes"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("0", 0), ("'0'", 0), ("16777216", 16777216), ("'16777216'", 16777216), ("1GiB", 1024**3)]
+)
+def test_a_number_in_the_file_is_bytes(file: Callable[[str], Path], text: str, size: int) -> None:
+    assert load(file(f"storage: {{retention: {{size: {text}}}}}")).storage.retention.size == size
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [("[a, b]", ("a", "b")), ("a", ("a",)), ("'a, b'", ("a", "b")), ("[]", ()), ("''", ())],
+)
+def test_a_list_may_be_one_or_be_separated_by_commas(
+    file: Callable[[str], Path], text: str, hosts: tuple[str, ...]
+) -> None:
+    assert load(file(f"web: {{allowed-hosts: {text}}}")).web.allowed_hosts == hosts
+
+
+def test_the_keys_of_a_web_configuration_are_known() -> None:
+    assert set(WebConfig.model_fields) == WEB_CONFIGURATION
+
+
+@pytest.mark.parametrize(
+    "text", ["", "# nothing", "---", "sample:", "sample:\n  # interval: 2s\nweb: {listen-address:}"]
+)
+def test_what_is_left_empty_has_its_default(file: Callable[[str], Path], text: str) -> None:
+    assert load(file(text)) == load()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("sample: {intervall: 2s}", "sample.intervall: no such setting; did you mean sample.interval?"),
+        ("smaple: {interval: 2s}", "smaple: no such setting; did you mean sample?"),
+        ("web: {listen-adress: x}", "web.listen-adress: no such setting; did you mean web.listen-address?"),
+        ("collector: {discs: {enabled: true}}", "collector.discs: no such setting"),
+        ("zzz: 1", "zzz: no such setting"),
+        (
+            "tls_server_config: {cert_file: a}",
+            "tls-server-config: no such setting; it stands in a web configuration, the file of --web.config.file",
+        ),
+        ("1: 2", "1: no such setting"),
+        ("sample: 5", "sample: is a section of settings, got 5"),
+        ("sample: [1]", "sample: is a section of settings, got [1]"),
+        ("log: {level: loud}", "log.level: input should be 'debug', 'info', 'warning' or 'error', got 'loud'"),
+        ("sample: {interval: 0.01}", "sample.interval: input should be greater than or equal to 0.1, got 0.01"),
+        ("sample: {interval: 1h}", "sample.interval: input should be less than or equal to 300, got '1h'"),
+        ("sample: {interval: soon}", "sample.interval: 'soon' is not a duration such as 1s, 500ms or 1h30m"),
+        ("limits: {runs: 0}", "limits.runs: input should be greater than or equal to 1, got 0"),
+        ("web: {public-read: 7}", "web.public-read: input should be a valid boolean, unable to interpret input, got 7"),
+        ("storage: {retention: {size: -1}}", "storage.retention.size: input should be greater than or equal to 0"),
+        ("storage: {retention: {age: soon}}", "storage.retention.age: 'soon' is not a duration such as 1s, 500ms"),
+        ("storage: {synchronous: off}", "storage.synchronous: input should be 'normal' or 'full', got 'off'"),
+        ("storage: {retention: 1GiB}", "storage.retention: is a section of settings, got '1GiB'"),
+        ("storage: {interval: 0}", "storage.interval: input should be greater than or equal to 0.1, got 0"),
+        (
+            "collector: {gpu: {trouble: ['cold:1', hot]}}",
+            "collector.gpu.trouble: 'cold:1' is none of hot, throttled, xid, lost, each with :INDEX of the GPU or without",
+        ),
+        (
+            "collector: {gpu: {trouble: 'lost:x'}}",
+            "collector.gpu.trouble: 'lost:x' is none of hot, throttled, xid, lost",
+        ),
+        (
+            "collector: {gpu: {profile: h200}}",
+            "collector.gpu.profile: input should be 'h100', 'a100' or 'l40s', got 'h2",
+        ),
+        (
+            "collector: {gpu: {expected: -1}}",
+            "collector.gpu.expected: input should be greater than or equal to 0, got -",
+        ),
+        ("path: {procfs: ''}", "path.procfs: '' is not an absolute path, such as /data"),
+        ("path: {rootfs: nowhere}", "path.rootfs: 'nowhere' is not an absolute path, such as /data"),
+        ("path: {sysfs: ~nobody-has-this/sys}", "path.sysfs: '~nobody-has-this/sys'"),
+        ("collector: {filesystem: {paths: ['']}}", "collector.filesystem.paths: '' is not an absolute path"),
+        ("collector: {filesystem: {paths: '/, data'}}", "collector.filesystem.paths: 'data' is not an absolute path"),
+        ("collector: {filesystem: {paths: 5}}", "collector.filesystem.paths: should be a list such as /,/data,/ch"),
+        ("collector: {gpu: {extra: 5}}", "collector.gpu.extra: should be a list such as links,engines, got 5"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named_with_file_key_and_remedy(
+    file: Callable[[str], Path], text: str, says: str
+) -> None:
+    path = file(text)
+    assert refusal(path).startswith(f"{path}: {says}")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: [", "not YAML: line 1, column 5: expected the node content, but found '<stream end>'"),
+        ("a: 1\nb: c: d", "not YAML: line 2, column 5: mapping values are not allowed here"),
+        ("\tx: 1", "not YAML: line 1, column 1: found character '\\t' that cannot start any token"),
+        ("!!python/object:os.system {}", "not YAML: line 1, column 1: an unknown tag"),
+        ("a: \x00", "not YAML: unacceptable character #x0000: special characters are not allowed"),
+        ("just words", "a mapping of settings is expected, not a str"),
+        ("[1, 2]", "a mapping of settings is expected, not a list"),
+        ("{[1]: 2}", "not YAML: line 1, column 2: found unhashable key"),
+    ],
+)
+def test_what_is_no_mapping_is_said_in_one_line(file: Callable[[str], Path], text: str, says: str) -> None:
+    path = file(text)
+    assert refusal(path).startswith(f"{path}: {says}")
+
+
+def test_a_file_that_is_no_text_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "trackside.yml"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert refusal(path).startswith(f"{path}: not YAML: 'utf-8' codec can't decode byte 0xff")
+
+
+@pytest.mark.parametrize(("name", "says"), [("missing.yml", "no such file or directory"), (".", "is a directory")])
+def test_a_file_that_cannot_be_read_is_said(tmp_path: Path, name: str, says: str) -> None:
+    assert refusal(tmp_path / name) == f"{tmp_path / name}: {says}; --config.file takes a YAML file"
+
+
+def test_what_is_wrong_in_a_variable_is_named_by_the_variable(
+    file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKSIDE_SAMPLE__INTERVAL", "soon")
+    path = file("sample: {interval: 1s}")
+    assert refusal(path) == "TRACKSIDE_SAMPLE__INTERVAL: 'soon' is not a duration such as 1s, 500ms or 1h30m"
+
+
+def test_what_is_wrong_in_a_flag_is_named_by_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKSIDE_LOG__LEVEL", "debug")
+    assert refusal(None, {"log": {"level": "loud"}}).startswith("--log.level: input should be 'debug'")
+
+
+def test_the_home_directory_may_be_written_as_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    flags = {"path": {"rootfs": "~/host"}, "collector": {"filesystem": {"paths": "~,~/data"}}}
+    config = load(None, flags)
+    assert config.path.rootfs == "/home/ada/host"
+    assert config.collector.filesystem.paths == ("/home/ada", "/home/ada/data")
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "sign", "default"),
+    [("procfs", "procfs", "stat", "/proc"), ("sysfs", "sysfs", "class", "/sys"), ("rootfs", "directory", "", "/")],
+)
+def test_a_root_that_is_none_is_said_in_one_line(tmp_path: Path, name: str, what: str, sign: str, default: str) -> None:
+    file, empty, good = tmp_path / "file", tmp_path / "empty", tmp_path / "good"
+    file.touch()
+    empty.mkdir()
+    (good / sign).mkdir(parents=True)
+    wrong = {file: "it is a file", tmp_path / "nowhere": "it is not there", empty: f"it has no {sign}"}
+    for root, lacks in wrong.items():
+        if root == empty and not sign:
+            continue
+        with pytest.raises(ConfigError) as caught:
+            check_roots(PathSection(**{name: str(root)}))
+        expected = f"path.{name}: {root} is no {what}: {lacks}; say where the host's {default} is mounted"
+        assert str(caught.value) == expected
+    check_roots(PathSection(**{name: str(good)}))
+
+
+def test_a_machine_without_sysfs_is_no_slip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "is_dir", lambda _: False)
+    check_roots(PathSection())
+
+
+@pytest.mark.parametrize("name", ["extra", "skip"])
+def test_a_group_that_is_none_is_named_with_where_it_was_set_and_those_that_there_are(
+    file: Callable[[str], Path], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups, all_ = ("power", "links"), ", all" if name == "extra" else ""
+    says = f"no group 'link'; there are power, links{all_}"
+    path = file(f"collector: {{gpu: {{{name}: [power, link]}}}}")
+    assert refusal(path, None, groups) == f"{path}: collector.gpu.{name}: {says}"
+    assert refusal(None, {"collector": {"gpu": {name: "link"}}}, groups) == f"--collector.gpu.{name}: {says}"
+    monkeypatch.setenv(f"TRACKSIDE_COLLECTOR__GPU__{name.upper()}", "link")
+    assert refusal(None, None, groups) == f"TRACKSIDE_COLLECTOR__GPU__{name.upper()}: {says}"
+
+
+@pytest.mark.parametrize(
+    ("flags", "mend"),
+    [
+        ({"trouble": "hot"}, "set collector.gpu.simulate to how many there are"),
+        ({"simulate": 2, "trouble": "hot,lost:2"}, "give an index from 0 to 1"),
+    ],
+)
+def test_what_ails_a_gpu_that_is_not_simulated_is_refused(flags: dict[str, Any], mend: str) -> None:
+    one = flags["trouble"].rpartition(",")[2]
+    assert refusal(None, {"collector": {"gpu": flags}}) == (
+        f"--collector.gpu.trouble: {one!r} ails a GPU that is not simulated; {mend}"
+    )
+
+
+def test_each_setting_that_is_a_list_has_an_example(file: Callable[[str], Path]) -> None:
+    lists = [".".join(path) for path in settings() if isinstance(reduce(getattr, path, load()), tuple)]
+    assert "collector.gpu.extra" in lists
+    for name in lists:
+        assert "should be a list such as " in refusal(file(f"{name}: 7"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "webhook: https://hooks/hush",
+        "webhook: {url: [https://hooks/hush]}",
+        "webhook: {url: 7, also: {hush: 1}}",
+        "webhook: {uri: https://hooks/hush}",
+        "webhook: {url-file: {hush: hush}}",
+        "alertmanager: {urls: 'https://ada:hush@host'}",
+        "alertmanager: {urls: 'hush://host'}",
+        "alertmanager: {urls: {hush: 1}}",
+        "alertmanager: {severity: hush}",
+        "alertmanager: {labels: hush}",
+        "hush",
+    ],
+)
+def test_no_value_of_a_sink_of_alerts_is_ever_said(file: Callable[[str], Path], text: str) -> None:
+    says = refusal(file(f"alerts: {{sinks: {{{text}}}}}" if ":" in text else f"alerts: {{sinks: {text}}}"))
+    assert "alerts.sinks" in says
+    assert "hush" not in says
+
+
+def test_off_is_a_word(file: Callable[[str], Path]) -> None:
+    assert load(file("alerts: {sinks: {log: {severity: off}}}")).alerts.sinks.log.severity == "off"
+    assert load(
+        file("alerts: {off: [LossPlateau], rules: [{alert: A, metric: key:a, above: 1, labels: {on: no}}]}")
+    ).alerts.off
+    assert load(file("alerts.off: [on]")).alerts.off == ("on",)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("true", True), ("True", True), ("on", True), ("yes", True), ("false", False), ("OFF", False), ("No", False)],
+)
+def test_a_switch_is_understood_in_all_the_words_of_yaml(file: Callable[[str], Path], text: str, meant: bool) -> None:
+    assert load(file(f"web: {{public-read: {text}}}")).web.public_read is meant
+
+
+def test_all_extra_groups_may_be_asked_for_at_once_and_not_left_out_at_once() -> None:
+    assert load(None, {"collector": {"gpu": {"extra": "all"}}}, ("power",)).collector.gpu.extra == ("all",)
+    with pytest.raises(ConfigError, match=r"no group 'all'; there are power$"):
+        load(None, {"collector": {"gpu": {"skip": "all"}}}, ("power",))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("TRACKSIDE_SAMPLE_INTERVAL", "; did you mean TRACKSIDE_SAMPLE__INTERVAL?"),
+        ("TRACKSIDE_RUN_NMAE", "; did you mean TRACKSIDE_RUN_NAME?"),
+        ("TRACKSIDE_LOG", ""),
+        ("TRACKSIDE_Q", ""),
+    ],
+)
+def test_an_unknown_variable_is_one_warning_and_no_error(
+    name: str, says: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(name, "x")
+    assert load() == Config()
+    warn_of_unknown_variables()
+    (message,) = caplog.messages
+    assert message.startswith(f"{name} is not a setting and is ignored")
+    if says:
+        assert message.endswith(says)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *sorted(CLIENT_VARIABLES),
+        "TRACKSIDE_SERVICE_HOST",
+        "TRACKSIDE_SERVICE_PORT",
+        "TRACKSIDE_SERVICE_PORT_METRICS",
+        "TRACKSIDE_PORT",
+        "TRACKSIDE_PORT_21790_TCP",
+        "TRACKSIDE_PORT_21790_TCP_ADDR",
+        "TRACKSIDE_PORT_21790_TCP_PORT",
+        "TRACKSIDE_PORT_21790_TCP_PROTO",
+        "TRACKSIDE_PORT_53_UDP_ADDR",
+        "TRACKSIDE_FOO_SERVICE_HOST",
+        "TRACKSIDE_FOO_SERVICE_PORT",
+        "TRACKSIDE_FOO_SERVICE_PORT_HTTP",
+        "TRACKSIDE_FOO_BAR_PORT_80_TCP",
+        "TRACKSIDE_LOG__LEVEL",
+        "TRACKSIDE_WEB__CREDENTIALS_FILE",
+    ],
+)
+def test_what_the_client_owns_and_what_kubernetes_puts_there_is_no_warning(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(name, "debug")
+    load()
+    warn_of_unknown_variables()
+    assert caplog.messages == []
+
+
+def test_every_setting_has_a_description_and_shows_its_default() -> None:
+    for path in settings():
+        assert describe(".".join(path)).endswith((".", "]"))
+    assert describe("alerts.thresholds.shm-ratio").endswith("[default: 0.9]")
+    assert describe("alerts.thresholds.disk-full-in").endswith("[default: 14400s]")
+    assert describe("sample.interval").endswith("[default: 1s]")
+    assert describe("web.listen-address").endswith("[default: 127.0.0.1:21790]")
+    assert describe("storage.retention.size").endswith("[default: 10GiB]")
+
+
+def test_nothing_can_be_changed_afterwards() -> None:
+    config: Any = load()
+    with pytest.raises(ValueError, match="frozen"):
+        config.require_gpu = True
+    with pytest.raises(ValueError, match="frozen"):
+        config.web.public_read = True

@@ -1,0 +1,211 @@
+"""What is found in what ranks push to the daemon: whose it is, what is news, and when it is over."""
+
+from __future__ import annotations
+
+from math import nan
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trackside.packing import pack
+from trackside.wire import Block, Clock, Hello, Identity, Totals
+from trackside_daemon.detectors import rank_feed as module
+from trackside_daemon.detectors.rank_feed import Watch
+from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.records import Event, Opened, Standing, Taken
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from trackside_daemon.model.alarm import Alarm
+    from trackside_daemon.model.records import Record
+
+SHIFT = 1_700_000_000_000_000_000
+SECOND = 1_000_000_000
+
+
+def opened(session: bytes = b"s", *, rank: int = 0, attempt: int = 0, world: int = 1, run: str = "id") -> Opened:
+    identity = Identity(run, f"name-{run}", rank=rank, world=world)
+    return Opened(session, Hello(identity, Clock(SHIFT, 0), SHIFT, Totals()), f"name-{run}", attempt, 1.7e9)
+
+
+def block(first: int, columns: Mapping[str, Sequence[float]], seconds: Sequence[float] = ()) -> Block:
+    """Steps from *first* on, a second each, or so many."""
+    rows = len(next(iter(columns.values())))
+    times, now = [], float(first)
+    for row in range(rows):
+        times.append(round(now * SECOND))
+        now += seconds[row] if seconds else 1.0
+    values = [column[row] for row in range(rows) for column in columns.values()]
+    return Block(list(columns), pack("q", range(first, first + rows)), pack("q", times), pack("d", values))
+
+
+def taken(*blocks: Block, session: bytes = b"s", **more: Any) -> Taken:
+    return Taken(session, 1, blocks, SHIFT, **more)
+
+
+def told(watch: Watch, *records: Record) -> list[Alarm]:
+    return watch.take(Batch("ingest", records=records))
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+def test_a_nan_is_told_with_its_run_key_step_and_time(watch: Watch) -> None:
+    (found,) = told(watch, opened(), taken(block(0, {"a": [1.0, 1.0, 1.0], "loss": [2.5, nan, 2.5]})))
+    assert (found.alert, found.severity, found.run, found.over, found.once) == (
+        "NonFinite",
+        "critical",
+        "id",
+        False,
+        False,
+    )
+    assert found.labels == (("key", "loss"), ("rank", "0"), ("run", "name-id"))
+    assert found.summary == "name-id: loss: NaN at step 1; the last finite value was 2.5"
+    assert found.time == 1.7e9 + 1
+    assert "checkpoint" in found.description
+
+
+def test_a_rank_is_named_where_there_are_several(watch: Watch) -> None:
+    (found,) = told(watch, opened(rank=3, world=8), taken(block(0, {"train/loss": [nan]})))
+    assert found.summary.startswith("name-id, rank 3: train/loss: NaN at step 0")
+
+
+def test_it_is_over_when_the_values_are_finite_again(watch: Watch) -> None:
+    told(watch, opened(), taken(block(0, {"loss": [nan]})))
+    (found,) = told(watch, taken(block(1, {"loss": [1.0] * 10})))
+    assert (found.alert, found.over) == ("NonFinite", True)
+    assert found.labels == (("key", "loss"), ("rank", "0"), ("run", "name-id"))
+
+
+def test_steps_are_timed_by_when_they_were_pushed(watch: Watch) -> None:
+    seconds = [1.0 + number % 3 / 100 for number in range(40)]
+    seconds[30] = 10.0
+    (found,) = told(watch, opened(), *(taken(block(0, {"x": [0.0] * 40}, seconds)) for _ in range(1)))
+    assert (found.alert, dict(found.labels)["key"]) == ("SlowStep", "step_duration_seconds")
+    assert "10 s passed between the pushes of step 30 and the next, " in found.summary
+
+
+def test_a_few_milliseconds_are_no_slow_step(watch: Watch) -> None:
+    seconds = [0.001 + number % 3 / 1e5 for number in range(40)]
+    seconds[30] = 0.02
+    assert told(watch, opened(), taken(block(0, {"x": [0.0] * 40}, seconds))) == []
+
+
+def test_time_in_evaluation_is_no_step_s(watch: Watch) -> None:
+    seconds = [1.0 + number % 3 / 100 for number in range(40)]
+    seconds[30] = 10.0
+    assert (
+        told(
+            watch,
+            opened(),
+            taken(block(0, {"x": [0.0] * 40}, seconds), phases={"eval": 9.0, "train": 40.0}, paused=9.0),
+        )
+        == []
+    )
+
+
+def test_durations_do_not_depend_on_how_steps_are_cut_into_messages(watch: Watch) -> None:
+    seconds = [1.0 + number % 3 / 100 for number in range(60)]
+    seconds[30] = seconds[45] = 10.0
+    whole = told(watch, opened(), taken(block(0, {"loss": [2.0] * 60}, seconds)))
+    single, now = Watch(), 0.0
+    apart = told(single, opened())
+    for step, took in enumerate(seconds):
+        one = Block(["loss"], pack("q", [step]), pack("q", [round(now * SECOND)]), pack("d", [2.0]))
+        apart += told(single, taken(one))
+        now += took
+    assert len(whole) >= 2
+    assert sorted(apart) == sorted(whole)
+
+
+def test_what_the_training_says_of_its_steps_counts_instead(watch: Watch) -> None:
+    pushed = [1.0 + number % 3 / 100 for number in range(40)]
+    seconds = [*pushed[:30], 10.0, *pushed[31:]]
+    assert told(watch, opened(), taken(block(0, {"step_duration_seconds": pushed}, seconds))) == []
+
+
+def test_what_comes_late_is_told_once_it_is_caught_up_with_and_fires_still(watch: Watch) -> None:
+    assert told(watch, opened(), taken(block(0, {"loss": [nan] * 3}), late=True)) == []
+    (found,) = told(watch, taken(block(3, {"loss": [2.0]})))
+    assert (found.alert, found.over) == ("NonFinite", False)
+
+
+def test_what_came_late_and_is_over_is_no_news(watch: Watch) -> None:
+    assert told(watch, opened(), taken(block(0, {"loss": [nan, *[1.0] * 10]}), late=True)) == []
+    assert told(watch, taken(block(11, {"loss": [2.0]}))) == []
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        Event("id", 0, 2.0, "rank_ended", 0),
+        Standing("id", 0, "failed", "", 2.0),
+        opened(b"t", attempt=1),
+        opened(b"t", attempt=1, rank=5),
+    ],
+)
+def test_nothing_fires_of_what_has_ended(watch: Watch, end: Record) -> None:
+    told(watch, opened(), taken(block(0, {"loss": [nan]})))
+    (found,) = told(watch, end)
+    assert (found.alert, found.over, found.run) == ("NonFinite", True, "id")
+    assert told(watch, end) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Event("id", 0, 2.0, "rank_ended", 1),
+        Event("id", 1, 2.0, "rank_ended", 0),
+        Event("id", 0, 2.0, "checkpoint", 0),
+        Standing("id", 0, "running"),
+        Standing("other", 0, "failed", "", 2.0),
+        opened(b"t", run="other"),
+    ],
+)
+def test_the_end_of_another_ends_nothing(watch: Watch, other: Record) -> None:
+    told(watch, opened(), taken(block(0, {"loss": [nan]})))
+    assert told(watch, other) == []
+    (found,) = told(watch, taken(block(1, {"loss": [nan]})))
+    assert not found.over
+
+
+def test_a_run_that_was_lost_and_is_back_is_looked_at_again(watch: Watch) -> None:
+    told(watch, opened(), Standing("id", 0, "lost", "", 2.0))
+    assert [one.alert for one in told(watch, taken(block(1, {"loss": [nan]})))] == ["NonFinite"]
+
+
+def test_who_was_not_introduced_is_passed_over(watch: Watch) -> None:
+    assert told(watch, taken(block(0, {"loss": [nan]}))) == []
+
+
+def test_who_has_ended_makes_room(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "RANKS", 2)
+    told(watch, *(opened(bytes([rank]), rank=rank) for rank in range(4)))
+    told(watch, Event("id", 0, 2.0, "rank_ended", 1), opened(b"new", rank=9))
+    found = told(watch, *(taken(block(0, {"loss": [nan]}), session=who) for who in (b"\0", b"\1", b"\2", b"new")))
+    assert [dict(one.labels)["rank"] for one in found] == ["0", "9"]
+    assert caplog.messages == ["more than 2 ranks push: the detectors do not look at the others"]
+
+
+def test_a_quiet_training_says_nothing(watch: Watch) -> None:
+    rows = range(400)
+    values = {
+        "loss": [3.0 - row / 500 + (row * 7919 % 13) / 200 for row in rows],
+        "grad_norm": [1.0 + (row * 104729 % 11) / 20 for row in rows],
+        "lr": [3e-4 for _ in rows],
+    }
+    seconds = [0.5 + (row * 31 % 7) / 200 for row in rows]
+    assert told(watch, opened(), taken(block(0, values, seconds))) == []
+
+
+def test_a_duration_that_the_training_pushes_is_not_judged_where_it_was_in_a_pause(watch: Watch) -> None:
+    calm = [1.0 + number % 3 / 100 for number in range(40)]
+    told(watch, opened(), taken(block(0, {"step_duration_seconds": calm}), phases={"eval": 0.0}))
+    assert told(watch, taken(block(40, {"step_duration_seconds": [30.0]}), phases={"eval": 29.0}, paused=29.0)) == []
+    (found,) = told(watch, taken(block(41, {"step_duration_seconds": [30.0]}), phases={"eval": 29.0}, paused=29.0))
+    assert found.alert == "SlowStep"

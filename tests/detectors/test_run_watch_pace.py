@@ -1,0 +1,263 @@
+"""What a run loses time with or risks: a slow rank, waits for data, no checkpoint, a monitor that is blind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from detectors.running import Running
+
+from trackside_daemon.model.metric import Batch, Sample
+from trackside_daemon.pipeline.pipeline import FAILURES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def train(run: Running, seconds: int, spent: Callable[[int, int], dict[str, float]], ranks: int) -> None:
+    """Ten steps a second; *spent* says the seconds by phase of a rank that has made so many steps."""
+    for second in range(seconds):
+        for rank in range(ranks):
+            steps = 10 * (second + 1)
+            run.push(steps, rank, phases=spent(rank, steps))
+        run.wait(1)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_a_rank_whose_own_time_is_longer_than_that_of_the_others_is_a_straggler(ranks: int) -> None:
+    run = Running(ranks)
+    train(
+        run,
+        400,
+        lambda rank, steps: {"forward": steps * (0.04 if rank == 1 else 0.03), "backward": steps * 0.05},
+        ranks,
+    )
+    (alarm,) = run.trouble
+    assert (alarm.alert, alarm.severity, alarm.labels) == ("StragglerRank", "warning", (("rank", "1"), ("run", "net")))
+    assert "takes 0.04 s of its own for a step, 1.33 times the 0.03 s of the median rank" in alarm.summary
+
+
+def test_how_far_ranks_are_behind_is_on_the_page_until_the_run_ends() -> None:
+    run = Running(4)
+    train(run, 40, lambda rank, steps: {"forward": steps * (0.045 if rank == 1 else 0.03)}, 4)
+    (batch,) = run.watch.shown()
+    ratios = {sample.labels: sample.value for sample in batch.samples}
+    assert ratios == {("net", str(rank)): pytest.approx(1.5 if rank == 1 else 1.0) for rank in range(4)}
+    assert run.watch.shown() == [], "once a window"
+    run.marks("finished")
+    (batch,) = run.watch.shown()
+    assert (batch.samples, batch.complete) == ([], True)
+
+
+def test_it_is_over_when_it_is_as_fast_as_the_others() -> None:
+    run = Running(4)
+    train(run, 400, lambda rank, steps: {"forward": steps * (0.04 if rank == 1 else 0.03)}, 4)
+    train(run, 0, lambda *_: {}, 4)
+    for second in range(400, 800):
+        for rank in range(4):
+            steps = 10 * (second + 1)
+            run.push(steps, rank, phases={"forward": 160 * (rank == 1) + steps * 0.03})
+        run.wait(1)
+    assert run.said("StragglerRank", over=True)
+
+
+def test_time_that_is_spent_waiting_for_a_slow_rank_makes_no_straggler() -> None:
+    """Rank 1 is slow in forward(), and so all others are in backward(), where they wait for it."""
+    run = Running(4)
+    train(
+        run,
+        400,
+        lambda rank, steps: {
+            "forward": steps * (0.05 if rank == 1 else 0.03),
+            "backward": steps * (0.03 if rank == 1 else 0.05),
+        },
+        4,
+    )
+    assert [alarm.labels for alarm in run.trouble] == [(("rank", "1"), ("run", "net"))]
+
+
+def test_backward_counts_where_the_waiting_is_told_apart() -> None:
+    run = Running(4)
+    train(run, 400, lambda rank, steps: {"backward": steps * (0.06 if rank == 2 else 0.05), "sync": steps * 0.01}, 4)
+    assert [alarm.labels for alarm in run.trouble] == [(("rank", "2"), ("run", "net"))]
+
+
+def test_a_rank_that_is_slow_now_and_then_is_no_straggler() -> None:
+    run = Running(4)
+    spent = [0.0] * 4
+    for second in range(600):
+        for rank in range(4):
+            spent[rank] += 0.3 * (1.5 if (second // 10 + rank) % 4 == 0 else 1)
+            run.push(10 * second, rank, phases={"forward": spent[rank]})
+        run.wait(1)
+    assert not run.trouble
+
+
+def test_without_phases_nobody_is_a_straggler() -> None:
+    run = Running(4)
+    train(run, 400, lambda *_: {}, 4)
+    assert not run.trouble
+
+
+def test_short_epochs_whose_first_batches_are_waited_for_are_told_with_their_remedy() -> None:
+    run = Running(2)
+    for second in range(60):
+        for rank in range(2):
+            run.push(20 * second, rank, wait=0.05 * second, first_wait=0.4 * second)
+        run.wait(1)
+    (alarm,) = run.trouble
+    assert alarm.summary.startswith("run net spends 45% of its time waiting for data")
+    assert "persistent_workers=True" in alarm.description
+
+
+@pytest.mark.parametrize("how", ["data()", "phase"])
+def test_a_training_that_waits_for_its_data_is_told(how: str) -> None:
+    run = Running(2)
+    for second in range(60):
+        for rank in range(2):
+            wait = 0.4 * second
+            told = {"wait": wait} if how == "data()" else {"phases": {"data": wait, "forward": 0.6 * second}}
+            run.push(20 * second, rank, **told)
+        run.wait(1)
+    (alarm,) = run.trouble
+    assert (alarm.alert, alarm.severity, alarm.labels) == ("DataLoaderBottleneck", "warning", (("run", "net"),))
+    assert alarm.summary.startswith("run net spends 40% of its time waiting for data: 0.02 s of the 0.05 s of a step")
+    assert alarm.description.startswith("More data loader workers")
+    for second in range(60, 120):
+        for rank in range(2):
+            told = {"wait": 24.0} if how == "data()" else {"phases": {"data": 24.0, "forward": 0.6 * second}}
+            run.push(20 * second, rank, **told)
+        run.wait(1)
+    assert run.said("DataLoaderBottleneck", over=True)
+
+
+def test_slow_steps_have_windows_of_a_minute() -> None:
+    run = Running()
+    for step in range(40):
+        run.push(step, wait=5.0 * step)
+        run.wait(10)
+    assert [alarm.alert for alarm in run.trouble] == ["DataLoaderBottleneck"]
+
+
+def test_little_waiting_and_one_long_wait_are_no_bottleneck() -> None:
+    run = Running()
+    for second in range(300):
+        run.push(20 * second, wait=0.2 * second + (8.0 if second > 105 else 0.0))
+        run.wait(1)
+    assert not run.trouble
+
+
+def test_a_checkpoint_that_does_not_come_is_overdue() -> None:
+    run = Running(2)
+    for second in range(4000):
+        run.push(second, 0, 1)
+        if second % 600 == 0 and second < 2000:
+            run.tell("checkpoint", 0)
+            run.tell("checkpoint", 1)
+        run.wait(1)
+    (alarm,) = run.trouble
+    assert (alarm.alert, alarm.severity, alarm.labels) == ("CheckpointOverdue", "warning", (("run", "net"),))
+    assert alarm.summary == "run net has saved no checkpoint for 20 min 1 s, where it saved each 10 min before"
+    run.tell("checkpoint", 0)
+    run.wait(1)
+    assert run.said("CheckpointOverdue", over=True)
+
+
+def test_checkpoints_in_time_and_short_delays_are_nothing() -> None:
+    run = Running()
+    for second in range(4000):
+        run.push(second)
+        if second % 60 == 0 and not 1000 < second < 1500:
+            run.tell("checkpoint", 0)
+        run.wait(1)
+    assert not run.trouble
+
+
+def test_two_checkpoints_make_no_schedule() -> None:
+    run = Running()
+    for second in range(4000):
+        run.push(second)
+        if second in {60, 120}:
+            run.tell("checkpoint", 0)
+        run.wait(1)
+    assert not run.trouble
+
+
+def lose(messages: int) -> Running:
+    run = Running(2)
+    run.push(1, 0, 1)
+    run.tell("gap", 0, batches=messages)
+    run.wait(1)
+    return run
+
+
+def test_what_clients_lose_makes_the_monitor_blind() -> None:
+    run = lose(1200)
+    (alarm,) = run.trouble
+    assert (alarm.alert, alarm.labels) == ("MonitorBlind", (("run", "net"),))
+    assert alarm.summary.startswith("1,200 messages of pushed values are lost: the client of run net had no room")
+    for second in range(2, 400):
+        run.push(second, 0, 1)
+        run.wait(1)
+    assert len(run.said("MonitorBlind", over=True)) == 1
+
+
+def test_a_single_message_is_worth_knowing_only() -> None:
+    run = lose(1)
+    (alarm,) = run.said("MonitorBlind")
+    assert alarm.severity == "info"
+    assert alarm.summary.startswith("1 message of pushed values is lost")
+    run.tell("gap", 1, batches=9)
+    run.wait(1)
+    assert [one.severity for one in run.said("MonitorBlind")] == ["info", "warning"]
+
+
+def test_values_that_are_no_numbers_are_no_loss_of_the_monitor() -> None:
+    run = Running()
+    for second in range(20):
+        run.push(second, dropped=5 * second)
+        run.wait(1)
+    assert not run.said("MonitorBlind")
+
+
+def test_a_stage_of_the_pipeline_that_fails_makes_it_blind() -> None:
+    run = Running()
+    for second in range(400):
+        run.take(
+            Batch("pipeline", [Sample(FAILURES, ("history",), 3 * (second > 10)), Sample(FAILURES, ("state",), 0)])
+        )
+        run.wait(1)
+    assert [(alarm.alert, alarm.labels, alarm.over) for alarm in run.trouble] == [
+        ("MonitorBlind", (("stage", "history"),), False),
+        ("MonitorBlind", (("stage", "history"),), True),
+    ]
+    assert "--storage.path" in run.trouble[0].description
+
+
+def test_what_is_forgotten_leaves_nothing_behind() -> None:
+    run = Running(8)
+    run.push(1, *range(8))
+    for rank in range(8):
+        run.take(Batch(f"{run.source}:{rank}", complete=True))
+    run.take(Batch(run.source, complete=True))
+    assert not run.watch._runs
+    assert not run.watch._ranks
+
+
+def test_a_day_of_healthy_ranks_with_evaluations_and_checkpoints_raises_nothing() -> None:
+    run = Running(8)
+    end, step, evaluated = run.now + 86_400, 0, 0.0
+    while run.now < end:
+        step += 1
+        for rank in range(8):
+            phases = {"forward": 1.5 * step, "backward": 3.0 * step + 0.01 * rank, "data": 0.3 * step}
+            run.push(step, rank, phases=phases | ({} if rank else {"eval": evaluated}), wait=0.3 * step)
+        run.wait(5)
+        if step % 100 == 0:
+            for _ in range(300 if step % 1000 == 0 else 120):
+                evaluated += 1
+                run.beat(0, eval=evaluated)
+                run.wait(1)
+        if step % 200 == 0:
+            run.tell("checkpoint", 0)
+    assert not run.trouble

@@ -1,0 +1,341 @@
+"""Runs and ranks that fall silent, by the pace that they have had."""
+
+from __future__ import annotations
+
+import pytest
+from detectors.running import ID, Running
+
+from trackside_daemon.detectors.run_watch import RunWatch
+from trackside_daemon.model.metric import Distribution, Sample
+from trackside_daemon.training import families as f
+
+
+def trained(ranks: int = 1, steps: int = 30, every: float = 1) -> Running:
+    """A run that has made some steps."""
+    run = Running(ranks)
+    for step in range(steps):
+        run.push(step, *range(ranks))
+        run.wait(every)
+    return run
+
+
+def test_a_run_that_makes_no_step_is_first_a_warning_and_then_critical() -> None:
+    run = trained()
+    run.wait(34)
+    assert not run.trouble
+    run.wait(4)
+    assert [alarm.severity for alarm in run.trouble] == ["warning"]
+    run.wait(25)
+    assert [alarm.severity for alarm in run.trouble] == ["warning", "critical"]
+    alarm = run.trouble[-1]
+    assert (alarm.alert, alarm.labels, alarm.run) == ("TrainingStalled", (("run", "net"),), ID)
+    assert alarm.summary == "run net has made no step for 1 min 1 s, since step 29"
+    assert "`trackside alerts show TrainingStalled --run net` has where its threads are" in alarm.description
+    assert alarm.description.startswith("Until then a step took 1 s on average, and no pause was longer than 1 s.")
+    run.wait(3600)
+    assert len(run.trouble) == 2, "said once"
+
+
+def test_it_is_over_when_a_step_is_made() -> None:
+    run = trained()
+    run.wait(100)
+    run.push(30)
+    run.wait(1)
+    (over,) = run.said("TrainingStalled", over=True)
+    assert over.summary == "run net is not stalled any more: step 30"
+
+
+def test_slow_steps_have_a_longer_deadline() -> None:
+    run = trained(steps=20, every=40)
+    run.wait(75)
+    assert not run.trouble, "3 times what is usual is 120 s, and 40 of them are those of the last step"
+    run.wait(10)
+    run.wait(85)
+    assert [alarm.severity for alarm in run.trouble] == ["warning", "critical"]
+
+
+def test_a_training_that_pushes_seldom_is_not_stalled_between() -> None:
+    run = Running()
+    for step in range(0, 2000, 100):
+        run.push(step)
+        run.wait(500)
+    assert not run.trouble
+
+
+def test_pauses_are_learnt() -> None:
+    run = trained()
+    for step in range(30, 3000):
+        run.push(step)
+        run.wait(300 if step % 500 == 0 else 1)
+    assert len(run.said("TrainingStalled")) == 2, "the first one only: a warning, and then critical"
+    assert len(run.said("TrainingStalled", over=True)) == 1
+
+
+def test_a_pause_that_is_marked_as_a_phase_is_no_stall_even_the_first_time() -> None:
+    run = trained()
+    for second in range(1000):
+        run.beat(0, forward=30.0, eval=float(second))
+        run.wait(1)
+    run.push(31)
+    run.wait(10)
+    assert not run.trouble
+
+
+def test_a_pause_that_does_not_end_is_a_stall() -> None:
+    run = trained()
+    for second in range(1900):
+        run.beat(0, eval=float(second))
+        run.wait(1)
+    assert run.trouble[-1].severity == "critical"
+    assert "It is in the phase eval." in run.trouble[-1].description
+
+
+def test_a_second_pause_that_takes_much_longer_than_the_first_is_a_stall() -> None:
+    run = trained()
+    for second in range(100):
+        run.beat(0, eval=float(second), forward=30.0)
+        run.wait(1)
+    run.beat(0, eval=100.0, forward=60.0)
+    for step in range(30, 200):
+        run.push(step)
+        run.wait(1)
+    for second in range(620):
+        run.beat(0, eval=100.0 + second)
+        run.wait(1)
+    assert run.trouble[-1].severity == "critical"
+
+
+def test_the_first_steps_may_take_half_an_hour() -> None:
+    run = Running()
+    run.wait(1000)
+    assert not run.trouble
+    run.wait(900)
+    assert run.trouble[-1].summary == "run net has not made its first step in 30 min 1 s"
+
+
+def test_a_run_that_has_ended_is_not_stalled() -> None:
+    run = trained()
+    run.state(0, "finished")
+    run.marks("finished")
+    run.wait(7200)
+    assert not run.trouble
+
+
+def test_an_end_ends_a_stall() -> None:
+    run = trained()
+    run.wait(100)
+    run.marks("stopped")
+    assert run.said("TrainingStalled", over=True)
+
+
+def test_who_waits_for_a_dead_rank_is_not_stalled_too() -> None:
+    run = trained(2)
+    run.tell("rank_ended", 1, state="failed", cause="SIGKILL")
+    run.state(1, "failed")
+    run.wait(600)
+    assert [alarm.alert for alarm in run.trouble] == ["TrainingProcessDied"]
+
+
+def test_64_ranks_that_stop_are_one_alert_that_names_who_is_behind() -> None:
+    run = trained(64)
+    run.push(30, *(rank for rank in range(64) if rank != 17))
+    run.wait(100)
+    assert {alarm.alert for alarm in run.trouble} == {"TrainingStalled"}
+    assert "Rank 17 is furthest behind, at step 29" in run.trouble[-1].description
+
+
+def test_several_that_are_behind_are_named() -> None:
+    run = trained(8)
+    run.push(30, *range(6))
+    run.wait(100)
+    assert "Ranks 6 and 7 are furthest behind, at step 29." in run.trouble[-1].description
+
+
+def test_how_fast_it_was_is_told_in_real_numbers() -> None:
+    run = Running()
+    for step in range(1, 1001):
+        run.push(step)
+        if step % 20 == 0:
+            run.wait(1)
+    run.wait(100)
+    said = run.trouble[-1].description
+    assert "Until then a step took 0.05 s on average, and no pause was longer than 1 s." in said
+
+
+@pytest.mark.parametrize(
+    ("phases", "told"),
+    [
+        ({}, "All 4 ranks are at step 29."),
+        (dict.fromkeys(range(4), "sync"), "All 4 ranks are at step 29, in the phase sync."),
+        (
+            {0: "sync", 1: "other", 2: "sync", 3: "sync"},
+            "All 4 ranks are at step 29; rank 1 is not in the phase sync, in which the others wait, but in other.",
+        ),
+        (
+            {0: "sync", 1: "other", 2: "sync", 3: "data"},
+            "All 4 ranks are at step 29; ranks 1 and 3 are not in the phase sync, in which the others wait.",
+        ),
+        (
+            {0: "backward", 1: "backward", 2: "data", 3: "backward"},
+            "All 4 ranks are at step 29; rank 2 is not in the phase backward, in which the others are, but in data.",
+        ),
+        ({0: "forward", 1: "forward", 2: "data", 3: "data"}, "All 4 ranks are at step 29."),
+    ],
+)
+def test_ranks_at_the_same_step_are_told_apart_by_their_phases(phases: dict[int, str], told: str) -> None:
+    run = trained(4)
+    for second in range(3):
+        for rank, phase in phases.items():
+            run.beat(rank, **{phase: float(second)})
+        run.wait(1)
+    run.wait(100)
+    said = run.trouble[-1].description
+    assert f" {told} `trackside alerts show" in said
+    assert "furthest behind" not in said
+
+
+def test_of_two_ranks_at_the_same_step_the_one_that_does_not_wait_is_named() -> None:
+    run = trained(2)
+    for second in range(3):
+        run.beat(0, sync=float(second))
+        run.beat(1, other=float(second))
+        run.wait(1)
+    run.wait(100)
+    assert "rank 1 is not in the phase sync, in which the other waits, but in other." in run.trouble[-1].description
+
+
+def test_time_in_which_the_daemon_saw_nothing_is_no_silence() -> None:
+    run = trained()
+    run.now += 36_000
+    run.wait(10)
+    assert not run.trouble
+
+
+def test_a_long_interval_of_the_sampler_is_seen() -> None:
+    run = Running()
+    for step in range(0, 600, 60):
+        run.push(step)
+        run.wait(60, tick=60)
+    run.wait(900, tick=60)
+    assert run.trouble[-1].severity == "critical"
+
+
+def test_a_rank_that_others_leave_behind_is_silent() -> None:
+    run = trained(8)
+    for step in range(30, 80):
+        run.push(step, *(rank for rank in range(8) if rank != 5))
+        run.wait(1)
+    (alarm,) = run.trouble
+    assert (alarm.alert, alarm.severity, alarm.labels) == ("RankSilent", "warning", (("rank", "5"), ("run", "net")))
+    assert "its last step is 29, theirs" in alarm.summary
+    run.push(30, 5)
+    run.wait(1)
+    assert run.said("RankSilent", over=True)
+
+
+def test_of_several_silent_ranks_one_is_named_and_the_others_are_counted() -> None:
+    run = trained(8)
+    for step in range(30, 80):
+        run.push(step, 0, 1, 2, 3)
+        run.wait(1)
+    (alarm,) = run.trouble
+    assert "and so have 3 more ranks" in alarm.summary
+
+
+def test_a_rank_of_which_nothing_can_be_told_hides_no_silent_one() -> None:
+    run = Running(3)
+    run.push(0, 2)
+    for step in range(80):
+        run.push(step, *((0, 1) if step < 30 else (0,)))
+        run.wait(1)
+    (alarm,) = run.trouble
+    assert (alarm.alert, dict(alarm.labels)["rank"]) == ("RankSilent", "1")
+
+
+def test_a_rank_that_pushes_seldom_is_not_silent() -> None:
+    run = Running(2)
+    for step in range(1000):
+        run.push(step, *((0, 1) if step % 100 == 0 else (0,)))
+        run.wait(1)
+    assert not run.trouble
+
+
+def test_a_rank_that_has_finished_before_others_is_not_silent() -> None:
+    run = trained(2)
+    run.state(1, "finished")
+    for step in range(30, 130):
+        run.push(step, 0)
+        run.wait(1)
+    assert not run.trouble
+
+
+def stalls(run: Running, *pushed: float | None, attempt: int = 0) -> list[bool]:
+    """Which ranks stand still that have pushed last at these times."""
+    stands = run.watch.stalls(ID, attempt)
+    return [stands is not None and stands(rank, last) for rank, last in enumerate(pushed)]
+
+
+def test_who_is_stalled_can_be_asked_by_the_last_push() -> None:
+    run = trained(2)
+    last = run.now - 1
+    run.wait(33)
+    assert stalls(run, last, last) == [False, False]
+    run.wait(5)
+    assert stalls(run, last, last) == [True, True], "from the warning on"
+    assert stalls(run, last, run.now) == [True, False], "a push that is not seen here yet"
+    assert stalls(run, last, last, attempt=1) == [False, False]
+    assert stalls(run, *[None] * 7, last)[7] is False, "there is no such rank"
+    run.push(30, 0)
+    assert stalls(run, run.now, last) == [False, False], "at once, whenever the detector looks next"
+    run.wait(1)
+    assert stalls(run, run.now - 1, last) == [False, True], "it is left behind now"
+    run.push(30, 1)
+    assert stalls(run, run.now - 1, run.now) == [False, False]
+    run.wait(1)
+    assert run.watch.stalls(ID, 0) is None, "nothing is asked of each rank"
+
+
+def test_who_waits_for_a_dead_rank_is_not_stalled() -> None:
+    run = trained(2)
+    last = run.now - 1
+    run.tell("rank_ended", 1, state="failed", cause="SIGKILL")
+    run.state(1, "failed")
+    run.wait(600)
+    assert stalls(run, last, last) == [False, False]
+
+
+def test_all_ranks_that_others_leave_behind_are_stalled_until_each_pushes() -> None:
+    run = trained(4)
+    last = run.now - 1
+    for step in range(30, 80):
+        run.push(step, 2, 3)
+        run.wait(1)
+    assert [alarm.alert for alarm in run.trouble] == ["RankSilent"]
+    assert stalls(run, last, last, run.now - 1, run.now - 1) == [True, True, False, False]
+    run.push(30, 0)
+    assert stalls(run, run.now, last) == [False, True]
+    run.push(30, 1)
+    assert stalls(run, run.now, run.now) == [False, False]
+
+
+def test_after_a_restart_of_the_daemon_a_stall_is_found_anew_in_time() -> None:
+    """The book keeps what fired for five minutes."""
+    run = Running()
+    counts = [0] * 18
+    counts[8] = 500
+    run.watch = RunWatch()
+    run.wait(1)
+    samples = run.samples(0, 500)
+    samples += [
+        Sample(f.PUSHES, ("net", "0"), 500),
+        Sample(f.STEP_DURATION, ("net", "0"), Distribution(tuple(counts), 250.0)),
+    ]
+    run.speak(0, samples)
+    run.wait(299)
+    assert run.trouble[-1].severity == "critical"
+
+
+@pytest.mark.parametrize("ranks", [1, 8])
+def test_in_a_quiet_run_nothing_is_said(ranks: int) -> None:
+    run = trained(ranks, steps=3000)
+    assert not run.trouble

@@ -1,0 +1,71 @@
+"""docs/alerts.md has a section for each alert that there is, and for no other; what it names exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+from documents import documented
+from processes import ROOT, clean_environ, command
+
+from trackside_daemon.alerts import process_leaks
+from trackside_daemon.alerts.descriptions import DETECTED, RULED
+from trackside_daemon.alerts.rules import builtin
+from trackside_daemon.alerts.rules.fleet import fleet
+from trackside_daemon.alerts.settings import ThresholdsSection
+from trackside_daemon.detectors.advice import NEXT
+from trackside_daemon.detectors.run_watch import ALERTS
+
+PAGE = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
+ROWS = dict(re.findall(r"^\| \[(\w+)\]\(#\w+\) \| (.*) \|$", PAGE, re.MULTILINE))
+SECTIONS = re.findall(r"^### (\w+)$", PAGE, re.MULTILINE)
+FLEET = {one.alert: one.severity for one in fleet("trackside")}
+
+
+@pytest.fixture(scope="module")
+def rules() -> list[dict[str, Any]]:
+    """The alerts of the rules that are shipped."""
+    written = yaml.safe_load((ROOT / "deploy/prometheus/trackside.rules.yml").read_text(encoding="utf-8"))
+    return [rule for group in written["groups"] for rule in group["rules"] if "alert" in rule]
+
+
+def test_each_alert_has_a_section_and_each_section_an_alert() -> None:
+    by_rules = {rule.alert for rule in builtin.rules(ThresholdsSection())}
+    by_watching = {*ALERTS, *NEXT, process_leaks.HOST, process_leaks.GPU}
+    assert sorted(SECTIONS) == sorted({*by_rules, *by_watching, *DETECTED, *RULED, *FLEET, "Watchdog"})
+
+
+def test_the_table_at_the_top_is_in_the_order_of_the_sections_and_leads_to_them() -> None:
+    links = re.findall(r"^\| \[(\w+)\]\(#(\w+)\)", PAGE, re.MULTILINE)
+    assert [name for name, _ in links] == SECTIONS
+    assert all(anchor == name.lower() for name, anchor in links)
+
+
+def test_each_runbook_link_of_the_rules_leads_to_its_section(rules: list[dict[str, Any]]) -> None:
+    anchors = {name.lower() for name in SECTIONS}
+    linked = {rule["annotations"]["runbook_url"] for rule in rules}
+    assert {link.partition("#")[0] for link in linked} == {"docs/alerts.md"}
+    assert {link.partition("#")[2] for link in linked} == anchors
+
+
+def test_the_severities_are_those_of_the_rules() -> None:
+    found = [(rule.alert, rule.severity) for rule in builtin.rules(ThresholdsSection())]
+    wrong = [(alert, severity) for alert, severity in [*found, *FLEET.items()] if severity not in ROWS[alert]]
+    assert wrong == []
+
+
+def test_each_family_that_it_names_is_exported() -> None:
+    families = {metric.name for metric in documented()}
+    named = set(re.findall(r"\btrackside_\w+", PAGE))
+    assert len(named) > 50
+    assert named <= families
+
+
+def test_each_command_that_it_names_is_one() -> None:
+    shown = subprocess.run(command("--help"), capture_output=True, text=True, check=True, env=clean_environ()).stdout
+    commands = set(re.findall(r"^  ([a-z][a-z-]+)  ", shown, re.MULTILINE))
+    named = set(re.findall(r"`trackside ([a-z-]+)", PAGE))
+    assert named <= commands

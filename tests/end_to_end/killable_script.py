@@ -1,0 +1,26 @@
+"""Runs a script, as ``killable_script.py SCRIPT …``, and holds it up after its first checkpoint, until it is killed; restarted it goes on."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import threading
+from typing import Any
+
+import trackside
+
+event = trackside.event
+
+
+def held(kind: str, /, **fields: Any) -> None:
+    """`trackside.event`."""
+    event(kind, **fields)
+    if kind == "checkpoint" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    trackside.event = held
+    del sys.argv[0]
+    runpy.run_path(sys.argv[0], run_name="__main__")

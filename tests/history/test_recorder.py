@@ -1,0 +1,248 @@
+"""The history as the daemon uses it: what it tells of sessions and runs, and when it keeps GPUs and host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from histories import BEGIN, column, finished, opened, session
+
+from trackside_daemon.history.directory import UnreadableError
+from trackside_daemon.history.read import reader, series
+from trackside_daemon.history.record.trimming import Bounds
+from trackside_daemon.history.recorder import Known, Recorder
+from trackside_daemon.model.metric import Batch, Distribution, Metric, Sample
+from trackside_daemon.model.records import Event, Record, Standing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from trackside.wire import Identity
+
+HEAT = Metric("trackside_gpu_temperature_celsius", "gauge", "H.", ("gpu",), "celsius")
+WORK = Metric("trackside_host_cpu_seconds_total", "counter", "W.", (), "seconds")
+SPREAD = Metric("trackside_host_spread", "histogram", "S.", buckets=(1.0,))
+PATIENCE = 60.0
+"""Seconds; only a test that fails waits for so long."""
+
+
+@pytest.fixture
+def start(place: Path) -> Iterator[Callable[..., Recorder]]:
+    """Starts histories in one directory, one after another."""
+    started: list[Recorder] = []
+
+    def make(**more: Any) -> Recorder:
+        for before in started:
+            before.stop()
+            before.close()
+        started[:] = [Recorder(place, Bounds(0), machine=("gpu", "cpu"), **more)]
+        started[0].start()
+        return started[0]
+
+    yield make
+    for last in started:
+        last.stop()
+        last.close()
+
+
+@pytest.fixture
+def recorder(start: Callable[..., Recorder]) -> Recorder:
+    return start()
+
+
+def take(recorder: Recorder, *records: Record) -> None:
+    """Have them written."""
+    recorder.take(Batch("ingest", records=records))
+    settle(recorder)
+
+
+def settle(recorder: Recorder) -> None:
+    """Wait until all that was taken is written."""
+    recorder.writer.call(lambda _: None).result(PATIENCE)
+
+
+def tick(recorder: Recorder, after: float) -> None:
+    """GPU and CPU are sampled."""
+    heat, work = Sample(HEAT, ("0",), 50 + after), Sample(WORK, (), after)
+    recorder.take(
+        Batch("gpu", [heat, Sample(SPREAD, (), Distribution((1, 0), 0.5))], complete=True, time=BEGIN + after)
+    )
+    recorder.take(Batch("cpu", [work], complete=True, time=BEGIN + after + 0.001))
+    recorder.take(Batch("sampler", [Sample(HEAT, ("9",), 0.0)], complete=True, time=BEGIN + after))
+
+
+def machine(recorder: Recorder, run: str = "a") -> dict[str, list[float]]:
+    """The values that are kept of GPU and host, by series."""
+    settle(recorder)
+    with recorder.database.reading() as connection:
+        found = reader.series(connection, run, [HEAT.name, WORK.name, SPREAD.name])
+    return {
+        one.series.key: [value for _, _, values in series.samples(recorder.database, one.series) for value in values]
+        for one in found
+        if one.run == run and one.rank is None
+    }
+
+
+def state(recorder: Recorder, run: str) -> tuple[str, str, float | None]:
+    settle(recorder)
+    with recorder.database.reading() as connection:
+        known = reader.run(connection, run)
+    return known["state"], known["cause"], known["ended"]
+
+
+def test_a_receipt_is_acknowledged_after_its_commit_and_not_before(start: Callable[..., Recorder]) -> None:
+    committed: list[tuple[int, Known | None]] = []
+
+    def acknowledge(number: int) -> None:
+        committed.append((number, history.known(session("a"))))
+
+    history: Recorder = start(acknowledge=acknowledge)
+    history.take(Batch("ingest", records=[opened("a")]))
+    for number in (1, 2, 3):
+        history.take(Batch("ingest", records=[column("a", ["loss"], 4, number=number)], receipt=number))
+    settle(history)
+    assert [number for number, _ in committed] == [1, 2, 3]
+    for number, known in committed:
+        assert known is not None, "what is acknowledged can be read"
+        assert known.committed >= number
+
+
+def test_what_is_taken_without_being_acknowledged_is_not_known(place: Path) -> None:
+    recorder = Recorder(place, Bounds(0))  # never started
+    recorder.take(Batch("ingest", records=[opened("a"), column("a", ["loss"], 4)], receipt=1))
+    assert recorder.known(session("a")) is None
+    recorder.close()
+
+
+def test_of_a_session_it_knows_the_number_the_attempt_and_whether_it_is_over(recorder: Recorder) -> None:
+    take(recorder, opened("a", attempt=2), column("a", ["loss"], 4, number=7, attempt=2))
+    assert recorder.known(session("a", 2)) == Known(7, 2)
+    assert recorder.known(session("b")) is None
+    take(recorder, Event("a", 2, BEGIN, "rank_ended", 1, fields={"state": "finished"}))
+    assert recorder.known(session("a", 2)) == Known(7, 2), "that was another rank"
+    take(recorder, Event("a", 2, BEGIN, "rank_ended", 0, fields={"state": "lost"}))
+    assert recorder.known(session("a", 2)) == Known(7, 2), "who was thought lost may come back"
+    take(recorder, Event("a", 2, BEGIN, "rank_ended", 0, fields={"state": "failed"}))
+    assert recorder.known(session("a", 2)) == Known(7, 2, over=True)
+
+
+def test_it_knows_the_last_attempt_of_a_run_and_whether_it_has_ended(recorder: Recorder) -> None:
+    assert recorder.last_attempt("a") is None
+    take(recorder, opened("a"))
+    assert recorder.last_attempt("a") == (0, None)
+    take(recorder, finished("a"), opened("a", attempt=1))
+    assert recorder.last_attempt("a") == (1, None)
+    take(recorder, finished("a", attempt=1))
+    assert recorder.last_attempt("a") == (1, BEGIN + 1060.0)
+
+
+def everybody(_: Identity) -> bool:
+    return True
+
+
+def test_runs_of_an_earlier_daemon_whose_process_is_gone_are_lost_when_they_last_pushed(
+    start: Callable[..., Recorder],
+) -> None:
+    first = start()
+    for run in ("gone", "lives", "ended"):
+        take(first, opened(run), column(run, ["loss"], 11))
+    take(first, opened("silent"), finished("ended"))
+    second = start()
+    second.abandon(lambda process: process.run != "lives")
+    assert state(second, "gone") == ("lost", "", BEGIN + 10)
+    assert state(second, "silent") == ("lost", "", BEGIN), "it never pushed, so it is when it began"
+    assert state(second, "lives") == ("starting", "", None)
+    assert state(second, "ended") == ("finished", "", BEGIN + 60)
+
+
+def test_a_run_of_which_one_process_lives_is_not_lost(start: Callable[..., Recorder]) -> None:
+    take(start(), opened("a", rank=0, world=2), opened("a", rank=1, world=2))
+    second = start()
+    alive = iter([True, False])
+    second.abandon(lambda _: next(alive))
+    assert state(second, "a")[0] == "starting"
+
+
+def test_a_run_that_has_come_back_is_not_lost(start: Callable[..., Recorder]) -> None:
+    take(start(), opened("a"))
+    second = start()
+    take(second, opened("a"))
+    second.abandon(everybody)
+    assert state(second, "a")[0] == "starting"
+
+
+def test_a_run_that_comes_back_after_it_was_given_up_lives_again(start: Callable[..., Recorder]) -> None:
+    take(start(), opened("a"))
+    second = start()
+    second.abandon(everybody)
+    number, ended = second.last_attempt("a") or (None, None)
+    assert (number, ended is not None) == (0, True), "its time is known once that is written"
+    take(second, opened("a"), Standing("a", 0, "running"))
+    assert state(second, "a") == ("running", "", None)
+    assert second.last_attempt("a") == (0, None)
+    second.abandon(everybody)
+    assert state(second, "a")[0] == "running"
+
+
+def test_a_run_that_was_given_up_has_ended_before_that_is_written(start: Callable[..., Recorder], place: Path) -> None:
+    first = start()
+    take(first, opened("a"))
+    first.stop()
+    first.close()
+    second = Recorder(place, Bounds(0))  # never started, as on a disk that is full
+    second.abandon(everybody)
+    assert second.last_attempt("a") == (0, 0.0)
+    second.abandon(everybody)
+    assert len(second.writer._queue) == 1, "and is given up once"
+    second.close()
+
+
+def test_gpu_and_host_are_kept_once_an_interval_while_a_run_lives(start: Callable[..., Recorder]) -> None:
+    recorder = start(interval=10.0)
+    tick(recorder, 0.0)
+    take(recorder, opened("a"))
+    for second in range(1, 36):
+        tick(recorder, float(second))
+    take(recorder, finished("a"))
+    for second in range(36, 60):
+        tick(recorder, float(second))
+    assert machine(recorder) == {
+        'trackside_gpu_temperature_celsius{gpu="0"}': [51.0, 60.0, 70.0, 80.0],
+        "trackside_host_cpu_seconds_total": [1.0, 10.0, 20.0, 30.0],
+    }
+
+
+def test_what_is_sampled_more_seldom_than_it_could_be_kept_is_kept_each_time(start: Callable[..., Recorder]) -> None:
+    recorder = start(interval=1.0)
+    take(recorder, opened("a"))
+    for second in (0.0, 60.0, 120.0):
+        tick(recorder, second)
+    assert [len(values) for values in machine(recorder).values()] == [3, 3]
+
+
+def test_of_several_runs_the_last_that_lives_keeps_gpu_and_host_going(recorder: Recorder) -> None:
+    take(recorder, opened("a"), opened("b"), finished("a"))
+    tick(recorder, 0.0)
+    take(recorder, finished("b"))
+    tick(recorder, 20.0)
+    take(recorder, Standing("b", 0, "running"))
+    tick(recorder, 40.0)
+    assert machine(recorder, "b")["trackside_host_cpu_seconds_total"] == [0.0, 40.0]
+
+
+def test_labels_are_written_as_on_the_page(recorder: Recorder) -> None:
+    take(recorder, opened("a"))
+    recorder.take(Batch("gpu", [Sample(HEAT, ('a "b"\\\n',), 1.0)], time=BEGIN))
+    assert list(machine(recorder)) == ['trackside_gpu_temperature_celsius{gpu="a \\"b\\"\\\\\\n"}']
+
+
+def test_of_a_file_that_cannot_be_read_nobody_can_tell_and_it_ends_nothing(
+    recorder: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    take(recorder, opened("a"))
+    recorder.writer.call(lambda store: store.connection.execute("DROP TABLE stream")).result(PATIENCE)
+    with pytest.raises(UnreadableError):
+        recorder.known(session("a"))
+    recorder.abandon(everybody)
+    assert "no such table" in caplog.text

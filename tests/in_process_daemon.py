@@ -1,0 +1,92 @@
+"""The daemon without its threads and sockets, by a clock that the test turns: sessions, pipeline, watchers, book and history."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, cast
+
+from alerts.test_simulated import Simulated
+from alerts.ticking import Machine, sample
+from wire_messages import moment
+
+from trackside_daemon.alerts.active_alerts import Book
+from trackside_daemon.alerts.rules.evaluation import TICK
+from trackside_daemon.alerts.settings import AlertsSection
+from trackside_daemon.collectors.gpu.gpu import GpuCollector
+from trackside_daemon.history.record.trimming import Bounds
+from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.ingest.sessions import Sessions
+from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.records import Alert
+from trackside_daemon.model.state import State
+from trackside_daemon.pipeline.pipeline import Pipeline
+from trackside_daemon.service.watchers import all_watchers
+from trackside_daemon.training.limits import Limits
+from trackside_daemon.training.runs import Runs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from trackside_daemon.nvml.handle.handle import Nvml
+
+
+class Whole:
+    """All that stands between a message or a sample and an alert.
+
+    Attributes:
+        after: Seconds since the beginning.
+        alerts: All that the book said of those that fire, as it was said.
+        samples: How many values have come in.
+    """
+
+    def __init__(self, place: Path, section: AlertsSection | None = None) -> None:
+        self.after = 0.0
+        self.alerts: list[Alert] = []
+        self.samples = 0
+        self._history = Recorder(place, Bounds(0), acknowledge=lambda _: None)
+        self._history.start()
+        state, wall = State(), lambda: moment(self.after).wall
+        watchers = all_watchers(state, section or AlertsSection(), [], lambda: moment(self.after).monotonic, wall)
+        self.pipeline = Pipeline(state, self._history, watchers, Book(), told=[self], wall=wall)
+        self._sessions = Sessions(Runs(Limits(), 3600.0), self._history.known)
+        self._machine = Machine([])
+        simulated = Simulated(self._machine, "h100", ())
+        self._gpus = GpuCollector(cast("Nvml", simulated), patience=1.0)
+
+    def take(self, batch: Batch) -> None:
+        """What the book says."""
+        self.alerts += [one for one in batch.records if isinstance(one, Alert) and one.ended is None]
+
+    def hear(self, frames: list[bytes], values: int = 0) -> None:
+        """A message of a client, with so many values."""
+        self.samples += values
+        while not self.pipeline.has_room():
+            time.sleep(0.001)
+        for batch in self._sessions.receive(b"peer", frames, moment(self.after))[1]:
+            self.pipeline.accept(batch)
+
+    def tick(self, values: Mapping[str, float], *, gpus: bool = False) -> None:
+        """What the sampler reads, as `alerts.ticking` writes it, and eight healthy GPUs beside it if wanted."""
+        batches = [Batch("host", [sample(name, value) for name, value in values.items()], complete=True)]
+        if gpus:
+            self._machine.now = moment(self.after).monotonic
+            batches.append(Batch("gpu", self._gpus.collect(), complete=True))
+        for batch in [*batches, Batch(TICK), *self._sessions.tick(moment(self.after))]:
+            self.samples += len(batch.samples)
+            batch.time = moment(self.after).wall if batch.source in {"host", "gpu", TICK} else 0.0
+            self.pipeline.accept(batch)
+
+    def failures(self) -> dict[str, int]:
+        """Of stages of the pipeline."""
+        return {stage: count for stage, count in self.pipeline._failures.items() if count}
+
+    def close(self) -> None:
+        """The history is written to its end."""
+        self._history.stop()
+        self._history.close()
+
+
+def told(alerts: Iterable[Alert]) -> set[tuple[str, str]]:
+    """Names and severities of what is worse than an info."""
+    return {(one.alert, one.severity) for one in alerts if one.severity != "info"}

@@ -1,0 +1,88 @@
+"""What the daemon asks of clients, and what they answer."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from ingest.conftest import PEER
+from wire_messages import Speaker
+
+from trackside.wire import Envelope, Stacks, encode, open_envelope
+from trackside_daemon.ingest.client_commands import UNANSWERED, Question, Questions
+
+
+def test_a_question_waits_for_all_that_were_asked_and_no_longer() -> None:
+    question = Question("ping", "run")
+    waiting: list[Any] = []
+    thread = threading.Thread(target=lambda: waiting.extend(question.wait(60)))
+    thread.start()
+    question.begin(frozenset((0, 1)))
+    question.answer(1, None)
+    question.answer(0, None)
+    thread.join()
+    assert [one.rank for one in waiting] == [0, 1]
+
+
+def test_a_question_that_nobody_can_be_asked_is_answered_at_once() -> None:
+    question = Question("ping", "run")
+    question.begin(frozenset())
+    assert question.wait(60) == []
+
+
+def test_an_answer_that_is_late_of_another_kind_or_to_nothing_is_none() -> None:
+    questions, question = Questions(), Question("stacks?", "run")
+    number = questions.number(question)
+    question.begin(frozenset((0,)))
+    questions.answered("pong", number, 0, None)
+    questions.answered("stacks", number + 1, 0, Stacks({}))
+    assert question.wait(0) == []
+    questions.answered("stacks", number, 0, Stacks({}))
+    questions.answered("stacks", number, 0, Stacks({"again": []}))
+    assert [one.body for one in question.wait(0)] == [Stacks({})]
+
+
+def test_so_many_questions_wait_for_answers_and_no_more() -> None:
+    questions, question = Questions(), Question("ping", "run")
+    first = questions.number(question)
+    for _ in range(UNANSWERED):
+        questions.number(question)
+    question.begin(frozenset((0,)))
+    questions.answered("pong", first, 0, None)
+    assert question.wait(0) == []
+
+
+def test_of_a_run_those_are_asked_that_speak_and_their_answers_come_back(desk: Any) -> None:
+    ranks = [Speaker(rank=rank, world=2, local_world=2) for rank in range(2)]
+    for who in ranks:
+        desk.greet(who)
+    question = Question("stacks?", ranks[0].identity.run)
+    asked = [(frames[0], open_envelope(frames[1:])) for frames in desk.sessions.ask(question, desk.house.now)]
+    assert [(peer, envelope.kind, envelope.session) for peer, envelope in asked] == [
+        (PEER, "stacks?", who.id) for who in ranks
+    ]
+    for (_, envelope), who in zip(asked, ranks, strict=True):
+        frames = encode(
+            Envelope("stacks", who.id, envelope.number), Stacks({"MainThread": [f"rank {who.identity.rank}"]})
+        )
+        assert desk.say(*frames) == []
+    assert [one.body.threads["MainThread"] for one in question.wait(0)] == [["rank 0"], ["rank 1"]]
+
+
+def test_only_the_ranks_that_are_named_are_asked(desk: Any) -> None:
+    ranks = [Speaker(rank=rank, world=3, local_world=3) for rank in range(3)]
+    for who in ranks:
+        desk.greet(who)
+    question = Question("stacks?", ranks[0].identity.run, frozenset((2, 9)))
+    asked = desk.sessions.ask(question, desk.house.now)
+    assert [open_envelope(frames[1:]).session for frames in asked] == [ranks[2].id]
+    assert question.asked == frozenset((2,))
+
+
+def test_who_has_been_silent_is_not_asked(desk: Any) -> None:
+    who = Speaker()
+    desk.greet(who)
+    desk.house.wait(11.0)
+    question = Question("ping", who.identity.run)
+    assert desk.sessions.ask(question, desk.house.now) == []
+    assert question.asked == frozenset()

@@ -1,0 +1,465 @@
+"""The tick: what it says of each collector, and when it comes."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import queue
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trackside_daemon.collectors.base import NothingToCollect, StillBusy
+from trackside_daemon.model.metric import Batch, Metric, Sample
+from trackside_daemon.nvml.handle.handle import Nvml
+from trackside_daemon.nvml.reading import Order
+from trackside_daemon.sampling.collector_threads import Round, Turn
+from trackside_daemon.sampling.sampler import STEADY, Sampler, deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ANSWER = Metric("trackside_answer", "gauge", "A number.")
+
+
+class Collects:
+    """A collector that does what it is told to."""
+
+    metrics = (ANSWER,)
+
+    def __init__(self, name: str, does: Callable[[], list[Sample]] | None = None) -> None:
+        self.name = name
+        self.error: Exception | None = None
+        self.does = does or (lambda: [Sample(ANSWER, (), 42.0)])
+
+    def collect(self) -> list[Sample]:
+        if self.error is not None:
+            raise self.error
+        return self.does()
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Hangs(Collects):
+    """A collector that hangs until it is released, while the clock goes on beyond every deadline; once, or each time."""
+
+    def __init__(self, name: str, clock: Clock, seconds: float = 10) -> None:
+        super().__init__(name, self._hang)
+        self.threads: list[threading.Thread] = []
+        self.released = threading.Event()
+        self._hangs = threading.Event()
+        self._clock, self._seconds = clock, seconds
+
+    def _hang(self) -> list[Sample]:
+        self.threads.append(threading.current_thread())
+        answer = [Sample(ANSWER, (), float(len(self.threads)))]
+        if not self.released.is_set():
+            self._clock.now += self._seconds
+            self._hangs.set()
+            self.released.wait()
+        return answer
+
+    def answer(self, sampled: Sampler) -> None:
+        """Answer at last, and wait until the sampler may know it."""
+        assert self._hangs.wait(10)
+        self._hangs.clear()
+        self.released.set()
+        self.is_done(sampled)
+
+    def is_done(self, sampled: Sampler) -> None:
+        """Wait until the sampler may know it."""
+        assert sampled._hands._beside[self.name].round.over.wait(10)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def stuck(clock: Clock) -> Iterator[Hangs]:
+    hangs = Hangs("stuck", clock)
+    yield hangs
+    hangs.released.set()
+
+
+def sampler(*collectors: Collects, clock: Clock | None = None) -> Sampler:
+    """One whose deadline no time but the clock's passes, which it looks at often."""
+    return Sampler(collectors, lambda _: None, 1.0, deadline=0.02, clock=clock or Clock(), wall=lambda: 1.7e9)
+
+
+def about(batches: list[Batch]) -> dict[tuple[str, str], object]:
+    assert batches[-1].source == "sampler"
+    return {
+        (sample.metric.name.removeprefix("trackside_collector_"), sample.labels[0]): sample.value
+        for sample in batches[-1].samples
+    }
+
+
+def messages(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    return [(record.levelname, record.getMessage()) for record in caplog.records if record.levelno > logging.DEBUG]
+
+
+def test_each_collector_gives_a_batch_and_the_sampler_one_about_all() -> None:
+    batches = sampler(Collects("a"), Collects("b")).tick(100.0)
+    assert [batch.source for batch in batches] == ["a", "b", "sampler"]
+    assert all(batch.complete and batch.until == 102.5 for batch in batches)
+    assert batches[0].samples == [Sample(ANSWER, (), 42.0)]
+
+
+def test_a_collector_that_fails_stops_no_other() -> None:
+    broken = Collects("broken")
+    broken.error = OSError("disk on fire")
+    batches = sampler(broken, Collects("sound")).tick(100.0)
+    assert [batch.source for batch in batches] == ["sound", "sampler"]
+    assert about(batches)["success", "broken"] == 0
+    assert about(batches)["success", "sound"] == 1
+
+
+def test_the_time_that_a_collector_takes_is_told() -> None:
+    clock = Clock()
+
+    def slowly() -> list[Sample]:
+        clock.now += 0.015625
+        return []
+
+    assert about(sampler(Collects("slow", slowly), clock=clock).tick(100.0))["duration_seconds", "slow"] == 0.015625
+
+
+def test_the_last_success_is_held_after_a_failure_and_absent_before_the_first() -> None:
+    collector = Collects("a")
+    collector.error = OSError("not yet")
+    sampled = sampler(collector)
+    assert ("last_success_timestamp_seconds", "a") not in about(sampled.tick(100.0))
+    collector.error = None
+    sampled.tick(101.0)
+    collector.error = OSError("no more")
+    assert about(sampled.tick(102.0))["last_success_timestamp_seconds", "a"] == 1.7e9
+
+
+def test_a_failure_is_logged_once_when_it_lasts_and_once_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+    collector = Collects("a")
+    sampled = sampler(collector)
+    once = OSError("is no news: what was sampled before is still served")
+    with caplog.at_level(logging.INFO, "trackside"):
+        for error in (None, once, None, OSError("zero"), OSError("one\ntwo"), OSError("three"), *[None] * (STEADY + 1)):
+            collector.error = error
+            sampled.tick(100.0)
+    assert messages(caplog) == [
+        ("WARNING", "collector a fails: OSError: one two; --no-collector.a turns it off"),
+        ("INFO", "collector a works again"),
+    ]
+
+
+def test_one_that_fails_now_and_then_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    collector = Collects("a")
+    sampled = sampler(collector)
+    with caplog.at_level(logging.INFO, "trackside"):
+        for error in (OSError("late"), OSError("late"), *[None] * (STEADY - 1)) * 3:
+            collector.error = error
+            sampled.tick(100.0)
+    assert messages(caplog) == [("WARNING", "collector a fails: OSError: late; --no-collector.a turns it off")]
+
+
+def test_what_the_kernel_refuses_is_told_in_plain_words(caplog: pytest.LogCaptureFixture) -> None:
+    collector, counts = Collects("disk"), Collects("nvml")
+    collector.error = OSError(errno.EACCES, os.strerror(errno.EACCES), "/proc/diskstats")
+    counts.error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    load = Collects("load")
+    load.error = ValueError("proc/loadavg is empty; is procfs mounted?")
+    sampled = sampler(collector, counts, load)
+    for _ in range(3):
+        sampled.tick(100.0)
+    assert messages(caplog) == [
+        ("WARNING", "collector disk fails: /proc/diskstats: permission denied; --no-collector.disk turns it off"),
+        ("WARNING", "collector nvml fails: too many open files; --no-collector.gpu turns it off"),
+        (
+            "WARNING",
+            "collector load fails: ValueError: proc/loadavg is empty; is procfs mounted? --no-collector.load turns it off",
+        ),
+    ]
+
+
+def test_nothing_to_collect_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    collector = Collects("gpu")
+    collector.error = NothingToCollect("no driver; install one")
+    with caplog.at_level(logging.INFO, "trackside"):
+        batches = sampler(collector).tick(100.0)
+    assert messages(caplog) == [("INFO", "collector gpu has nothing to collect: no driver; install one")]
+    assert about(batches)["success", "gpu"] == 0
+
+
+def test_what_there_is_nothing_of_is_gone_at_once_and_what_failed_is_not() -> None:
+    collector = Collects("gpu")
+    sampled = sampler(collector)
+    collector.error = OSError("late")
+    assert [batch.source for batch in sampled.tick(100.0)] == ["sampler"]
+    collector.error = NothingToCollect("no driver")
+    gone = sampled.tick(101.0)[0]
+    assert (gone.source, gone.samples, gone.complete) == ("gpu", [], True)
+
+
+def test_what_has_nothing_to_collect_fails_no_more_than_it_succeeds() -> None:
+    """An alert on what has worked before and fails must not come for GPUs that are paused."""
+    collector = Collects("gpu")
+    sampled = sampler(collector)
+    succeeded = ("last_success_timestamp_seconds", "gpu")
+    assert succeeded in about(sampled.tick(100.0))
+    collector.error = OSError("late")
+    assert succeeded in about(sampled.tick(101.0))
+    collector.error = NothingToCollect("paused until 10:00:00")
+    told = about(sampled.tick(102.0))
+    assert (told["success", "gpu"], succeeded in told) == (0, False)
+    collector.error = None
+    assert succeeded in about(sampled.tick(103.0))
+
+
+def test_failures_that_take_turns_are_each_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    collector = Collects("gpu")
+    sampled = sampler(collector)
+    with caplog.at_level(logging.INFO, "trackside"):
+        for _ in range(3):
+            for error in (OSError("late"), NothingToCollect("no driver")):
+                collector.error = error
+                sampled.tick(100.0)
+    assert len(messages(caplog)) == 2
+
+
+@pytest.mark.parametrize(
+    ("now", "tick", "skipped"), [(10.0, 11.0, 0), (10.9, 11.0, 0), (11.2, 12.0, 1), (14.5, 15.0, 4), (9.0, 11.0, 0)]
+)
+def test_ticks_stay_on_the_grid_and_missed_ones_are_skipped_and_counted(now: float, tick: float, skipped: int) -> None:
+    clock = Clock()
+    sampled = sampler(Collects("a"), Collects("b"), clock=clock)
+    clock.now = now
+    assert sampled._next(10.0) == tick
+    told = about(sampled.tick(tick))
+    assert (told["skipped_total", "a"], told["skipped_total", "b"]) == (skipped, skipped)
+
+
+def test_a_source_that_is_still_busy_skips_its_tick_and_no_other_failure_does() -> None:
+    slow, broken = Collects("slow"), Collects("broken")
+    sampled = sampler(slow, broken)
+    broken.error = OSError("disk on fire")
+    for slow.error in (StillBusy("no answer for 1.2 s"), None, StillBusy("no answer for 1.1 s")):
+        told = about(sampled.tick(100.0))
+    assert (told["skipped_total", "slow"], told["skipped_total", "broken"]) == (2, 0)
+    assert told["success", "slow"] == 0
+
+
+def test_a_source_that_stays_busy_is_told_once_and_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    slow = Collects("slow")
+    slow.error = StillBusy("no answer for 1.2 s")
+    sampled = sampler(slow)
+    with caplog.at_level(logging.INFO, "trackside"):
+        for _ in range(3):
+            sampled.tick(100.0)
+    assert messages(caplog) == [("INFO", "collector slow is still busy: no answer for 1.2 s")]
+
+
+def test_a_collector_that_hangs_costs_only_itself_and_says_so_once(
+    stuck: Hangs, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    sampled = sampler(Collects("a"), stuck, Collects("b"), clock=clock)
+    with caplog.at_level(logging.INFO, "trackside"):
+        for times in (1, 2, 3):
+            batches = sampled.tick(100.0)
+            assert [batch.source for batch in batches] == ["a", "b", "sampler"]
+            told = about(batches)
+            assert [told["success", name] for name in ("a", "stuck", "b")] == [1, 0, 1]
+            assert [told["skipped_total", name] for name in ("a", "stuck", "b")] == [0, times, 0]
+            assert told["duration_seconds", "stuck"] == 10
+    line = (
+        "collector stuck has not answered for 10.0 s; it is left out until it does; --no-collector.stuck turns it off"
+    )
+    assert messages(caplog) == [("WARNING", line)]
+    assert len(stuck.threads) == 1
+
+
+def test_what_a_collector_says_after_it_hung_is_too_old_and_then_it_works_again(
+    stuck: Hangs, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    sampled = sampler(stuck, Collects("b"), clock=clock)
+    sampled.tick(100.0)
+    sampled.tick(101.0)
+    stuck.answer(sampled)
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "trackside"):
+        assert [batch.source for batch in sampled.tick(102.0)] == ["b", "sampler"]
+        assert sampled.standings()["stuck"]["state"] == "slow"
+        stuck.is_done(sampled)
+        for answer in range(STEADY):
+            batches = sampled.tick(103.0)
+            assert [batch.source for batch in batches] == ["stuck", "b", "sampler"]
+            assert batches[0].samples == [Sample(ANSWER, (), 2.0 + answer)]
+    assert messages(caplog) == [("INFO", "collector stuck works again")]
+
+
+def test_a_collector_that_is_always_slower_than_a_tick_waits_is_told_a_tick_late_and_says_so_once(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow = Hangs("slow", clock, seconds=0.75)
+    sampled = sampler(slow, Collects("b"), clock=clock)
+    with caplog.at_level(logging.INFO, "trackside"):
+        assert about(sampled.tick(100.0))["success", "slow"] == 0
+        for answer in (1.0, 2.0, 3.0):
+            slow.answer(sampled)
+            slow.released.clear()
+            batches = sampled.tick(101.0)
+            assert [batch.source for batch in batches] == ["slow", "b", "sampler"]
+            assert batches[0].samples == [Sample(ANSWER, (), answer)]
+            told = about(batches)
+            assert (told["success", "slow"], told["skipped_total", "slow"]) == (1, 1)
+            assert told["duration_seconds", "slow"] == 0.75
+        why = "takes 0.75 s where a tick waits for 0.02 s, and is told a tick late"
+        assert sampled.standings()["slow"] == {"state": "slow", "why": why}
+        slow.answer(sampled)
+        sampled.tick(102.0)
+        slow.is_done(sampled)
+        for _ in range(STEADY):
+            assert about(sampled.tick(103.0))["success", "slow"] == 1
+    assert messages(caplog) == [
+        (
+            "WARNING",
+            f"collector slow {why}; a longer --sample.interval gives it more time; --no-collector.slow turns it off",
+        ),
+        ("INFO", "collector slow works again"),
+    ]
+    assert len(set(slow.threads)) <= 2
+
+
+def test_a_collector_that_is_late_once_is_no_news(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    slow = Hangs("slow", clock, seconds=0.75)
+    sampled = sampler(slow, clock=clock)
+    with caplog.at_level(logging.INFO, "trackside"):
+        for _ in range(4):
+            sampled.tick(100.0)
+            slow.answer(sampled)
+            sampled.tick(101.0)
+            slow.is_done(sampled)
+            for now in (102.0, 103.0):
+                assert about(sampled.tick(now))["success", "slow"] == 1
+            slow.released.clear()
+    assert messages(caplog) == []
+
+
+def test_a_collector_that_takes_longer_than_its_samples_are_shown_gives_none_and_says_why(
+    stuck: Hangs, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    sampled = sampler(stuck, clock=clock)
+    with caplog.at_level(logging.INFO, "trackside"):
+        sampled.tick(100.0)
+        for _ in range(3):
+            stuck.answer(sampled)
+            stuck.released.clear()
+            batches = sampled.tick(101.0)
+            assert [batch.source for batch in batches] == ["sampler"]
+            assert about(batches)["success", "stuck"] == 0
+    line = (
+        "collector stuck takes 10.00 s, too long for ticks of 1 s, and is left out; "
+        "a longer --sample.interval gives it more time; --no-collector.stuck turns it off"
+    )
+    assert messages(caplog) == [("WARNING", line)]
+
+
+def test_several_that_hang_have_a_thread_each_and_no_more_is_made_when_they_hang_again(clock: Clock) -> None:
+    hanging = [Hangs(name, clock) for name in ("x", "y", "z")]
+    sampled = sampler(*hanging, Collects("b"), clock=clock)
+    for _ in range(3):
+        told = about(sampled.tick(100.0))
+        assert [told["success", name] for name in ("x", "y", "z", "b")] == [0, 0, 0, 1]
+        for one in hanging:
+            one.answer(sampled)
+            one.released.clear()
+    threads = {thread for one in hanging for thread in one.threads}
+    assert len(threads) <= 4
+    assert all(thread.is_alive() for thread in threads)
+    sampled.stop()
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_a_child_outlives_the_turns_of_the_threads_that_collectors_run_in(stuck: Hangs, clock: Clock) -> None:
+    nvml = Nvml(Order(simulate=1))
+    workers = []
+
+    def read() -> list[Sample]:
+        assert len(nvml.read(60.0).gpus) == 1
+        assert nvml._child is not None
+        workers.append(nvml._child.pid)
+        return []
+
+    stuck.released.set()
+    sampled = sampler(Collects("gpu", read), stuck, clock=clock)
+    sampled.tick(100.0)
+    stuck.released.clear()
+    for _ in range(3):
+        sampled.tick(101.0)
+    stuck.answer(sampled)
+    sampled.tick(104.0)
+    stuck.is_done(sampled)
+    told = about(sampled.tick(105.0))
+    assert (told["success", "gpu"], told["success", "stuck"]) == (1, 1)
+    assert len(workers) == 6
+    assert len(set(workers)) == 1
+    nvml.close()
+
+
+def test_a_daemon_that_stood_still_gives_up_no_collector(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    collector = Collects("a")
+    begun = Round([collector], clock, clock)
+    begun._turn = Turn(collector, clock.now)
+    clock.now += 3600
+    looks = iter((False, True))
+    monkeypatch.setattr(begun.over, "wait", lambda _seconds: next(looks))
+    assert begun.wait(0.5) is None
+
+
+@pytest.mark.parametrize(("interval", "seconds"), [(0.1, 0.25), (1.0, 0.5), (4.0, 2.0), (300.0, 5.0)])
+def test_a_collector_may_take_half_an_interval_within_bounds(interval: float, seconds: float) -> None:
+    assert deadline(interval) == seconds
+
+
+def test_the_thread_ticks_until_it_is_stopped() -> None:
+    delivered: queue.Queue[list[Batch]] = queue.Queue()
+    sampled = Sampler([Collects("a")], delivered.put, 0.01)
+    sampled.start()
+    assert [delivered.get(timeout=10)[0].source for _ in range(3)] == ["a", "a", "a"]
+    sampled.stop()
+    assert not sampled._thread.is_alive()
+
+
+def test_stop_does_not_wait_for_the_next_tick() -> None:
+    delivered: queue.Queue[list[Batch]] = queue.Queue()
+    sampled = Sampler([Collects("a")], delivered.put, 3600.0)
+    sampled.start()
+    delivered.get(timeout=10)
+    sampled.stop()
+    assert not sampled._thread.is_alive()
+
+
+def test_a_new_interval_holds_from_the_next_tick_on() -> None:
+    delivered: queue.Queue[list[Batch]] = queue.Queue()
+    sampled = Sampler([Collects("a")], delivered.put, 0.01)
+    sampled.start()
+    delivered.get(timeout=10)
+    sampled.interval = 50.0
+    while True:
+        (batch, _) = delivered.get(timeout=10)
+        if batch.until is not None and batch.until > sampled._clock() + 50:
+            break
+    sampled.stop()
+
+
+def test_a_sampler_that_never_began_can_be_stopped() -> None:
+    sampler(Collects("a")).stop()

@@ -1,0 +1,154 @@
+"""NVML workers that are scripts, and what a test asks of the handle that runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trackside_daemon.nvml.handle.handle import Nvml, NvmlUnavailable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LONG = 30.0
+"""Patience for what comes at once, on a machine that is busy with other tests."""
+WALL = 1_700_000_000.0
+"""What the handle's wall clock shows when its other clock shows 0."""
+
+ANSWER = 'answer = lambda n: print(\'{"gpus": [], "driver": {"number": "%d"}}\' % n, flush=True)\n'
+COUNTS = ANSWER + "import sys\nfor n, _ in enumerate(sys.stdin, 1): answer(n)"
+HANGS = "import sys\nsys.stdin.read()"
+STUBBORN = f"""
+import os, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+{ANSWER}
+sys.stdin.readline()
+answer(1)
+while True: signal.pause()
+"""
+#: Has three cards. What ails them stands in the file that is its argument: hang, lost, gone, by number. An index is a
+#: card's place among those that are there.
+GPUS = """
+import json, sys
+known = {}
+def gpu(index, card, what, avoid):
+    if index not in avoid:
+        print(index, flush=True)
+        if what == "hang": sys.stdin.read()
+        if not what: known[index] = "GPU-%d" % card
+    up = not what and index not in avoid
+    values = [["up", [], 1.0], ["busy_seconds_total", [], 5.0]] if up else [["up", [], 0.0]]
+    return {"index": index, "uuid": known.get(index, ""), "info": {}, "values": values}
+for request in sys.stdin:
+    ails = json.load(open(sys.argv[1]))
+    if "init" in ails: sys.stdin.read()
+    avoid = json.loads(request)["avoid"]
+    there = [card for card in range(3) if ails.get(str(card)) != "gone"]
+    gpus = [gpu(index, card, ails.get(str(card), ""), avoid) for index, card in enumerate(there)]
+    print(json.dumps({"gpus": gpus}), flush=True)
+"""
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return WALL + self.now
+
+
+class Workers:
+    """Makes handles whose worker runs a script, all by one clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self._handles: list[Nvml] = []
+
+    def __call__(self, script: str, *arguments: str) -> Nvml:
+        nvml = Nvml(command=[sys.executable, "-c", script, *arguments], clock=self.clock, wall=self.clock.wall)
+        self._handles.append(nvml)
+        return nvml
+
+    def close(self) -> None:
+        for handle in self._handles:
+            handle.close()
+
+
+class Machine:
+    """A worker that runs `GPUS`, and what ails its GPUs."""
+
+    def __init__(self, workers: Workers, file: Path) -> None:
+        self._file = file
+        self.ails()
+        self.nvml = workers(GPUS, str(file))
+
+    def ails(self, **what: str) -> None:
+        """From the next request on; names are ``gpu1`` or ``init``."""
+        self._file.write_text(json.dumps({name.removeprefix("gpu"): one for name, one in what.items()}))
+
+    def up(self) -> dict[str, bool]:
+        """By uuid, of those that are counted."""
+        return {gpu.uuid: ("up", (), 1.0) in gpu.values for gpu in self.nvml.read(LONG).gpus}
+
+    def hang(self, index: int | None) -> None:
+        """Reads until it hangs, at a GPU or before any."""
+        dialogue = self.nvml._dialogue
+        refusal(self.nvml, 0.01)
+        while index is not None and (dialogue is None or dialogue.at != index):
+            dialogue = self.nvml._dialogue
+            refusal(self.nvml, 0.1)
+
+
+class Unreapable:
+    """A process in D state, as its parent sees it: no signal ends it."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.pid = process.pid
+        self.real = process
+        self.signals: list[str] = []
+
+    def poll(self) -> None:
+        return None
+
+    def wait(self, timeout: float) -> None:
+        raise subprocess.TimeoutExpired("worker", timeout)
+
+    def terminate(self) -> None:
+        self.signals.append("TERM")
+
+    def kill(self) -> None:
+        self.signals.append("KILL")
+
+
+def number(nvml: Nvml, patience: float = LONG) -> str:
+    return nvml.read(patience).driver["number"]
+
+
+def refusal(nvml: Nvml, patience: float = LONG) -> str:
+    with pytest.raises(NvmlUnavailable) as caught:
+        nvml.read(patience)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def pid(nvml: Nvml) -> int:
+    assert nvml._child is not None
+    return nvml._child.pid
+
+
+def reap(nvml: Nvml) -> None:
+    """Waits until the worker has ended, and leaves its status to the handle."""
+    assert nvml._child is not None
+    if nvml._child._process.returncode is None:
+        os.waitid(os.P_PID, pid(nvml), os.WEXITED | os.WNOWAIT)

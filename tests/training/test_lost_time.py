@@ -1,0 +1,286 @@
+"""The time that trains nothing: by phases, stalls and restarts, over attempts, and over daemons that are restarted."""
+
+from __future__ import annotations
+
+from math import inf, nan
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from histories import history
+from wire_messages import WALL, House, Speaker
+
+from trackside.wire import Device
+from trackside_daemon.cli.commands.show import describe
+from trackside_daemon.history import time_accounting
+from trackside_daemon.history.read import reader
+from trackside_daemon.ingest.session import shift
+from trackside_daemon.model.records import Account, Accounted, Before, Opened, Standing, Taken, lost_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trackside_daemon.model.alarm import Stands
+
+CAUSES = ("data", "checkpoint", "eval", "restart", "stall")
+
+
+def lost(house: House, rank: str = "0") -> dict[str, float]:
+    """Seconds by cause that are on the page, without those of which there are none."""
+    told = {cause: house.get("lost_seconds_total", "train", rank, cause) for cause in CAUSES}
+    return {cause: seconds for cause, seconds in told.items() if isinstance(seconds, float) and seconds}
+
+
+def kept(house: House) -> dict[int, Account]:
+    """The accounts that the history was told last, by rank."""
+    return {one.rank: one.account for one in house.records if isinstance(one, Accounted)}
+
+
+class Standstill:
+    """Whoever asks is told that all stand still, or none."""
+
+    def __init__(self) -> None:
+        self.on = False
+
+    def stalls(self, _run: str, _attempt: int) -> Stands | None:
+        return (lambda *_: True) if self.on else None
+
+
+def test_phases_are_grouped_by_what_the_time_is_lost_to() -> None:
+    phases = {"data": 1.0, "forward": 9.0, "eval": 2.0, "validation": 3.0, "checkpoint": 4.0, "save": 5.0}
+    assert lost_in(phases) == {"data": 1.0, "checkpoint": 9.0, "eval": 5.0}
+    assert lost_in({"forward": 1.0}) == {}
+    house, who = House(), Speaker()
+    house.hello(who)
+    house.push(who, {"loss": 1.0}, phases=phases)
+    assert lost(house) == {"data": 1.0, "checkpoint": 9.0, "eval": 5.0}
+    assert house.get("lost_seconds_total", "train", "0", "stall") == 0.0
+
+
+def test_a_stall_is_counted_while_it_lasts_without_the_phases_that_are_counted_already() -> None:
+    still = Standstill()
+    house, who = House(stalls=still.stalls), Speaker()
+    house.hello(who)
+    house.push(who, {"loss": 1.0}, phases={"data": 1.0})
+    house.wait(1)
+    still.on = True
+    house.wait(1)
+    for _ in range(20):
+        house.wait(1)
+    house.push(who, {"loss": 1.0}, phases={"data": 6.0}, pushes=1)  # five of the seconds it has waited for data
+    house.wait(1)
+    still.on = False
+    house.push(who, {"loss": 1.0}, step=2)
+    for _ in range(20):
+        house.wait(1)
+    assert lost(house) == {"data": 6.0, "stall": 21.0}
+    assert kept(house)[0].stall == 21.0
+
+
+def test_what_is_on_the_page_was_kept_before() -> None:
+    still = Standstill()
+    still.on = True
+    house, who = House(stalls=still.stalls), Speaker()
+    house.hello(who)
+    house.push(who, {"loss": 1.0})
+    shown, told = [], [0.0] * 10
+    for _ in range(35):
+        house.wait(1)
+        shown.append(lost(house).get("stall", 0.0))
+        told.append(kept(house).get(0, Account()).stall)
+        assert shown[-1] <= told[-11]
+    assert shown == sorted(shown)
+    assert 0 < shown[-1] < 35
+
+
+def test_of_an_attempt_that_is_given_up_for_the_next_all_is_kept() -> None:
+    still = Standstill()
+    still.on = True
+    house, who, again = House(stalls=still.stalls), Speaker(), Speaker(attempt=1)
+    house.hello(who)
+    house.push(who, {"loss": 1.0}, device=Device(flops=1e15))
+    for _ in range(6):
+        house.wait(1)
+    house.push(who, {"loss": 1.0}, step=2, device=Device(flops=2e15))
+    house.hello(again)
+    assert lost(house) == {"stall": 5.0}
+    assert kept(house)[0] == Account(stall=5.0, caught=True, flops=2e15)
+
+
+def crashed(house: House, *, steps: int = 5) -> Speaker:
+    """A run that has made some steps, and dies at 100 s."""
+    who = Speaker()
+    house.hello(who)
+    for step in range(1, steps + 1):
+        house.push(who, {"loss": 1.0}, step=step, phases={"data": 2.0})
+    house.after = 100.0
+    house.bye(who, "failed")
+    house.wait(1)
+    return who
+
+
+def test_a_restart_lasts_from_the_end_to_the_first_step_beyond_and_phases_are_not_counted_twice() -> None:
+    house = House()
+    crashed(house)
+    house.after = 130.0
+    again = Speaker()
+    house.hello(again)
+    for after, step in ((140, 3), (150, 4), (160, 5)):
+        house.after = after
+        house.push(again, {"loss": 1.0}, step=step, phases={"data": 6.0})
+        house.wait(0)
+    house.after = 170.0
+    house.push(again, {"loss": 1.0}, step=6, phases={"data": 6.0})
+    house.after = 175.0
+    house.wait(0)
+    house.push(again, {"loss": 1.0}, step=7, phases={"data": 7.0})
+    for _ in range(12):
+        house.wait(1)
+    assert lost(house) == {"data": 9.0, "restart": 170.0 - 100.0 - 6.0}
+    assert kept(house)[0] == Account(restart=64.0, caught=True)
+
+
+def test_an_attempt_that_never_gets_beyond_is_lost_wholly_and_the_next_one_goes_on_from_there() -> None:
+    house = House()
+    crashed(house)
+    house.after = 130.0
+    second = Speaker()
+    house.hello(second)
+    house.push(second, {"loss": 1.0}, step=4)
+    house.after = 150.0
+    house.bye(second, "failed")
+    house.after = 160.0
+    third = Speaker()
+    house.hello(third)
+    house.push(third, {"loss": 1.0}, step=5)
+    house.after = 170.0
+    house.push(third, {"loss": 1.0}, step=6)
+    for _ in range(12):
+        house.wait(1)
+    assert lost(house) == {"data": 2.0, "restart": 50.0 + 20.0}
+
+
+def test_a_run_without_steps_before_has_caught_up_with_its_first() -> None:
+    house = House()
+    crashed(house, steps=0)
+    again = Speaker()
+    house.after = 110.0
+    house.hello(again)
+    house.push(again, {"loss": 1.0}, step=1)
+    for _ in range(12):
+        house.wait(1)
+    assert lost(house) == {"restart": 10.0}
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    return tmp_path / "history"
+
+
+def test_a_daemon_that_is_restarted_goes_on_where_the_one_before_was(records: Path) -> None:
+    first = House()
+    before = crashed(first)
+    opened = [Opened(before.id, before.hello(0.0), "train", 0, WALL)]
+    with history(records) as file:
+        file.put([*opened, *first.records])
+        with file.database.reading() as connection:
+            known = time_accounting.before(connection, "id-1", 1)
+        assert (known.ended, known.lost) == (WALL + 100, {0: {}})
+        file.put([Accounted("id-1", 0, 0, Account(restart=3.0, stall=4.0, caught=True))])
+        with file.database.reading() as connection:
+            known = time_accounting.before(connection, "id-1", 1)
+            now = time_accounting.before(connection, "id-1", 0)
+    assert known.lost == {0: {"restart": 3.0, "stall": 4.0}}
+    assert now == Before(kept={0: Account(restart=3.0, stall=4.0, caught=True)})
+    house, who = House(before=lambda *_: known._replace(step=9)), Speaker()
+    house.after = 130.0
+    house.hello(who)
+    house.push(who, {"loss": 1.0}, step=10)
+    for _ in range(12):
+        house.wait(1)
+    assert lost(house) == {"restart": 33.0, "stall": 4.0}
+    again = House(before=lambda *_: Before(known.lost, 9, known.ended, kept(house)))
+    again.after = 150.0
+    again.hello(who)
+    assert lost(again) == {"restart": 33.0, "stall": 4.0}
+
+
+def test_an_attempt_whose_end_nobody_saw_has_ended_with_its_last_word(records: Path) -> None:
+    who = Speaker()
+    with history(records) as file:
+        file.put([Opened(who.id, who.hello(0.0), "train", 0, WALL)])
+        for number, step in enumerate((3, 7, 5), 1):
+            body = who.pushes({"loss": 1.0}, step=step, after=10.0 * number, phases={"data": 2.0})
+            file.put([Taken(who.id, number, body.blocks, shift(body.clock, 0.0), body.totals.phases)])
+        with file.database.reading() as connection:
+            known = time_accounting.before(connection, "id-1", 1)
+        assert known == Before({0: {"data": 2.0}}, 7, WALL + 30.0)
+        file.put([Standing("id-1", 0, "lost", "", WALL + 40.0)])
+        file.packed()
+        with file.database.reading() as connection:
+            assert time_accounting.before(connection, "id-1", 1) == known._replace(ended=WALL + 40.0)
+            assert time_accounting.before(connection, "id-1", 0) == Before(kept={0: Account()})
+
+
+def test_work_and_peak_are_kept_for_what_is_asked_later() -> None:
+    house, who = House(peak=lambda run, rank: 1e15 if (run, rank) == ("train", 0) else None), Speaker()
+    house.hello(who)
+    house.push(who, {"loss": 1.0}, device=Device(flops=4e16))
+    house.wait(1)
+    assert kept(house)[0] == Account(caught=True, flops=4e16, peak=1e15)
+    house.push(who, {"loss": 1.0}, step=2, device=Device(flops=8e16, peak_flops=3e15))
+    house.bye(who)
+    house.wait(1)
+    assert kept(house)[0] == Account(caught=True, flops=8e16, peak=3e15)  # its own word counts, up to its end
+
+
+def test_numbers_that_make_no_sense_leave_what_is_kept_readable(records: Path) -> None:
+    still = Standstill()
+    still.on = True
+    house, who = House(stalls=still.stalls, peak=lambda *_: inf), Speaker()
+    house.hello(who)
+    house.push(who, {"loss": 1.0}, phases={"data": inf, "eval": nan}, device=Device(flops=inf))
+    for _ in range(12):
+        house.wait(1)
+    with history(records) as file:
+        file.put([Opened(who.id, who.hello(0.0), "train", 0, WALL), *house.records])
+        with file.database.reading() as connection:
+            assert time_accounting.before(connection, "id-1", 0) == Before(kept={0: Account(stall=10.0, caught=True)})
+            assert "mfu" not in reader.run(connection, "id-1")
+
+
+def test_goodput_and_mfu_are_of_all_ranks_and_attempts() -> None:
+    attempts: list[dict[str, Any]] = [
+        {"attempt": 0, "started": 0.0, "ended": 60.0},
+        {"attempt": 1, "started": 80.0, "ended": None},
+    ]
+    work = Account(flops=3e15, peak=1e14)
+    every = [
+        time_accounting.Spent(0, 0, {"data": 5.0, "other": 1.0}, work),
+        time_accounting.Spent(0, 1, {"data": 15.0}, work),
+        time_accounting.Spent(1, 0, {"save": 1.0}, Account(restart=20.0)),
+        time_accounting.Spent(1, 1, {"save": 1.0}, Account(restart=20.0)),
+    ]
+    found = time_accounting.summed_up(every, attempts, now=100.0)
+    assert found["lost"] == pytest.approx({"data": 0.1, "checkpoint": 0.01, "restart": 0.2})
+    assert found["goodput"] == pytest.approx(0.69)
+    assert found["mfu"] == pytest.approx(2 * 3e15 / (2 * 60 * 1e14))
+    assert time_accounting.summed_up([], attempts, now=100.0) == {}
+    assert time_accounting.summed_up([time_accounting.Spent(0, 0, {}, Account())], attempts, now=100.0) == {}
+
+
+def test_the_history_tells_them_by_attempt_and_of_the_run(records: Path) -> None:
+    house = House()
+    who = crashed(house)
+    with history(records) as file:
+        account = Account(stall=10.0, flops=1e15, peak=1e14)
+        file.put([Opened(who.id, who.hello(0.0), "train", 0, WALL), *house.records, Accounted("id-1", 0, 0, account)])
+        with file.database.reading() as connection:
+            run = reader.run(connection, "id-1")
+    assert run["attempt_list"][0]["lost"] == {"0": {"stall": 10.0}}
+    assert (run["goodput"], run["lost"], run["mfu"]) == (
+        pytest.approx(0.9),
+        {"stall": pytest.approx(0.1)},
+        pytest.approx(0.1),
+    )
+    lines = list(describe({**run, "alerts": []}, [], None, WALL + 200))
+    assert {"goodput   90.0 % (stall 10.0 %)", "MFU       10.0 %"} <= set(lines)

@@ -1,0 +1,141 @@
+"""Who may ask what: the Host header, the token, and what those who may not are told."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trackside_daemon.web.http.auth_token import Token
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+OPEN = ("/metrics", "/-/healthy", "/-/ready")
+GUARDED = ("/", "/static/app.js", "/api/v1/runs", "/api/v1/status", "/api/v1/nothing", "/elsewhere", "/metrics/")
+
+
+def status(client: Any, path: str, host: str, **headers: str) -> int:
+    answer: int = client.get(path, headers={"Host": host, **headers}).status_code
+    return answer
+
+
+@pytest.mark.parametrize("path", GUARDED)
+def test_a_foreign_name_gets_nothing_of_the_dashboard(client: Any, path: str) -> None:
+    response = client.get(path, headers={"Host": "rebound.example"})
+    assert response.status_code == 421
+    assert response.json() == {
+        "error": {
+            "reason": "host",
+            "message": "no page here for the host 'rebound.example'; to allow it, set web.allowed-hosts",
+        }
+    }
+
+
+@pytest.mark.parametrize("path", OPEN)
+def test_a_scraper_may_come_under_any_name_and_needs_no_token(client: Any, path: str) -> None:
+    assert status(client, path, "rebound.example") == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "localhost:21790", "LocalHost", "127.0.0.1", "127.0.0.1:9", "[::1]", "[::1]:21790"],
+)
+def test_this_machines_own_names_are_always_allowed(client: Any, host: str) -> None:
+    assert status(client, "/", host) == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "::1.evil", "localhost.evil", "127.0.0.1.evil", "[::2]", "evil:127.0.0.1", "localhost:1:2"],
+)
+def test_what_only_looks_like_them_is_not(client: Any, host: str) -> None:
+    assert status(client, "/", host) == 421
+
+
+@pytest.mark.parametrize(
+    ("allowed", "host"),
+    [
+        ("box", "box"),
+        ("box", "BOX:80"),
+        ("Box.Example.org", "box.example.org"),
+        ("box:21790", "box"),
+        ("fe80::1", "[fe80::1]:21790"),
+        ("[fe80::1]:21790", "[fe80::1]"),
+        ("192.168.0.7", "192.168.0.7:21790"),
+    ],
+)
+def test_a_name_that_is_allowed_is_allowed_however_it_is_written(site: Any, allowed: str, host: str) -> None:
+    assert status(site.client(hosts=(allowed,)), "/", host) == 200
+
+
+def test_listening_on_all_addresses_allows_no_empty_name(site: Any) -> None:
+    assert status(site.client(hosts=(":21790", "")), "/", "") == 421
+
+
+@pytest.mark.parametrize("path", ["/api/v1/runs", "/api/v1/status", "/api/v1/nothing", "/api/", "/%61pi/v1/runs"])
+@pytest.mark.parametrize(
+    "authorization", ["", "Bearer", "Bearer ", "Bearer wrong", "Basic {}", "{}", "Bearer {}x", "Bearer x{}", "Bearer é"]
+)
+def test_without_the_token_the_api_is_closed(site: Any, path: str, authorization: str) -> None:
+    header = authorization.replace("{}", site.token.value).encode("latin-1")
+    response = site.client().get(path, headers={"Authorization": header})
+    assert response.status_code == 401
+    assert response.headers["WWW-Authenticate"] == "Bearer"
+    assert response.json() == {
+        "error": {
+            "reason": "token",
+            "message": f"the API needs 'Authorization: Bearer TOKEN' with the token in {site.token.path}",
+        }
+    }
+
+
+@pytest.mark.parametrize("authorization", ["Bearer {}", "bearer {}", "BEARER  {} "])
+def test_with_the_token_it_is_open(site: Any, authorization: str) -> None:
+    header = authorization.format(site.token.value)
+    assert status(site.client(), "/api/v1/runs", "localhost", Authorization=header) == 200
+
+
+def test_a_foreign_name_is_refused_even_with_the_token(site: Any) -> None:
+    assert status(site.client(), "/api/v1/runs", "rebound.example", **site.key) == 421
+
+
+def test_public_read_opens_reading_and_nothing_else(site: Any) -> None:
+    client = site.client(public_read=True)
+    assert client.get("/api/v1/runs").status_code == 200
+    assert client.ask("HEAD", "/api/v1/runs").status_code == 200
+    assert client.ask("POST", "/api/v1/runs").status_code == 401
+    assert client.ask("DELETE", "/api/v1/runs").status_code == 401
+    assert status(client, "/api/v1/runs", "rebound.example") == 421
+
+
+def test_the_token_is_new_at_each_start_and_readable_by_this_user_alone(place: Path) -> None:
+    path = place / "token"
+    path.write_text("old")
+    path.chmod(0o666)
+    before = os.umask(0)
+    try:
+        values = {Token(path).value for _ in range(3)}
+    finally:
+        os.umask(before)
+    assert len(values) == 3
+    assert path.read_text().strip() in values
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_link_in_the_tokens_place_is_replaced_and_not_followed(place: Path) -> None:
+    (place / "precious").write_text("as it was")
+    (place / "token").symlink_to(place / "precious")
+    Token(place / "token")
+    assert not (place / "token").is_symlink()
+    assert (place / "precious").read_text() == "as it was"
+
+
+def test_the_token_is_taken_away_once_and_again(place: Path) -> None:
+    token = Token(place / "token")
+    token.remove()
+    token.remove()
+    assert not (place / "token").exists()

@@ -1,0 +1,118 @@
+"""What the API says of the runs."""
+
+from __future__ import annotations
+
+import json
+from math import inf, nan
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from wire_messages import WALL, House, Speaker
+
+from trackside_daemon.ingest.sessions import DUPLICATES, MESSAGES
+from trackside_daemon.model.metric import Batch, Sample
+from trackside_daemon.model.state import State
+from trackside_daemon.web.api import current_values as api
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def runs(house: House) -> list[dict[str, Any]]:
+    """As JSON would carry it, which knows no NaN."""
+    said = api.runs(house.state, house.now.monotonic)
+    found: list[dict[str, Any]] = json.loads(json.dumps(said, allow_nan=False))["runs"]
+    return found
+
+
+def test_without_runs_the_list_is_empty(api: Callable[[str], Any]) -> None:
+    assert api("runs") == {"runs": []}
+
+
+def test_the_status_is_what_the_daemon_says(api: Callable[[str], Any]) -> None:
+    assert api("status") == {"version": "1"}
+
+
+def test_the_runs_are_answered_as_json(api: Callable[[str], Any], house: House) -> None:
+    house.hello(Speaker())
+    (run,) = api("runs")["runs"]
+    assert run["name"] == "train"
+
+
+def test_a_run_says_who_it_is_and_how_each_rank_does(house: House) -> None:
+    who = Speaker("id-7", host="box", git_commit="abc", framework="torch 2", job_id="9", world=2, local_world=2)
+    house.hello(who, total_steps=10)
+    house.push(who, {"loss": 2.5}, step=5)
+    assert runs(house) == [
+        {
+            "id": "id-7",
+            "name": "train",
+            "state": "running",
+            "attempt": 0,
+            "world_size": 2,
+            "host": "box",
+            "git_commit": "abc",
+            "framework": "torch 2",
+            "job_id": "9",
+            "ranks": [
+                {
+                    "rank": 0,
+                    "state": "running",
+                    "step": 5.0,
+                    "loss": 2.5,
+                    "progress": 0.5,
+                    "started": WALL,
+                    "last_step": WALL,
+                }
+            ],
+        }
+    ]
+
+
+@pytest.mark.parametrize(("loss", "written"), [(nan, "nan"), (inf, "inf"), (-inf, "-inf"), (1e300, 1e300), (-0.0, 0.0)])
+def test_a_loss_that_json_cannot_hold_is_a_text(house: House, loss: float, written: object) -> None:
+    who = Speaker()
+    house.hello(who)
+    house.push(who, {"loss": loss})
+    assert runs(house)[0]["ranks"][0]["loss"] == written
+
+
+def test_ranks_are_in_order_of_their_numbers(house: House) -> None:
+    for rank in (10, 2, 0, 1):
+        house.hello(Speaker(rank=rank, world=16, local_world=16))
+    assert [rank["rank"] for rank in runs(house)[0]["ranks"]] == [0, 1, 2, 10]
+
+
+def test_the_newest_run_comes_first(house: House) -> None:
+    for name in ("first", "second", "third"):
+        who = Speaker(name, name=name)
+        hello = who.hello(house.after)
+        hello.started += round(house.after * 1e9)
+        house.take(house.runs.hello(who.id, hello, house.now))
+        house.after += 10.0
+    assert [run["name"] for run in runs(house)] == ["third", "second", "first"]
+
+
+def test_of_a_run_that_ended_only_the_end_is_left_after_it_lingered_without_any_scrape(house: House) -> None:
+    who = Speaker()
+    house.hello(who)
+    house.push(who, {"loss": 2.5})
+    house.bye(who)
+    assert runs(house)[0]["ranks"][0]["loss"] == 2.5
+    house.after = 61.0
+    (run,) = runs(house)
+    assert run["state"] == "finished"
+    assert run["ranks"] == [{"rank": 0, "state": None, "ended": WALL}]
+    house.after = 901.0
+    assert runs(house) == []
+
+
+def test_families_are_told_by_label_or_as_one_number() -> None:
+    state = State()
+    samples = [Sample(MESSAGES, ("hello",), 2), Sample(MESSAGES, ("batch",), nan), Sample(DUPLICATES, (), 3)]
+    state.update(Batch("ingest", samples))
+    assert api.values(state, 0.0, MESSAGES, DUPLICATES) == {
+        "trackside_ingest_messages_total": {"hello": 2.0, "batch": "nan"},
+        "trackside_ingest_duplicates_total": 3.0,
+    }
+    assert api.values(State(), 0.0, DUPLICATES) == {"trackside_ingest_duplicates_total": None}

@@ -1,0 +1,215 @@
+"""What clients say, said by tests: real messages of the wire format, and the page that comes of them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import zmq
+from msgspec.structs import replace
+
+from trackside.environment.identity import identify
+from trackside.packing import pack
+from trackside.wire import Beat, Block, Bye, Clock, Envelope, Hello, Pushes, Skip, Totals, encode, open_envelope
+from trackside_daemon.model.records import Before
+from trackside_daemon.model.state import State
+from trackside_daemon.training.limits import Limits
+from trackside_daemon.training.moment import Moment
+from trackside_daemon.training.runs import Runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from trackside.wire import Identity
+    from trackside_daemon.model.alarm import Stands
+    from trackside_daemon.model.metric import Batch, Distribution
+    from trackside_daemon.model.records import Record
+
+    Values = Mapping[str, float]
+
+WALL = 1_700_000_000.0
+"""When the tests' time begins, in Unix time; the daemon's monotonic clock then is at 1,000 s, the client's at 50 s."""
+
+PATIENCE_MILLISECONDS = 30_000
+"""Only a test that fails waits for so long."""
+
+
+def moment(after: float = 0.0) -> Moment:
+    """The daemon's clocks, *after* seconds."""
+    return Moment(WALL + after, 1000.0 + after)
+
+
+def clock(after: float = 0.0) -> Clock:
+    """The client's clocks, *after* seconds."""
+    return Clock(round((WALL + after) * 1e9), round((50.0 + after) * 1e9))
+
+
+def pushed(keys: Iterable[str], *rows: tuple[float, int, tuple[float, ...]]) -> Block:
+    """A block of rows: when, in seconds after the beginning, at which step, and the values."""
+    times = [round((50.0 + after) * 1e9) for after, _, _ in rows]
+    values = [value for _, _, row in rows for value in row]
+    return Block(list(keys), pack("q", [step for _, step, _ in rows]), pack("q", times), pack("d", values))
+
+
+class Speaker:
+    """One session of a client. Each message is stamped *after* seconds after the beginning.
+
+    Args:
+        run: The run's id.
+        identity: What else is not as this process is: ``name`` (else ``train``), ``rank``, ``attempt``, …
+    """
+
+    def __init__(self, run: str = "id-1", **identity: Any) -> None:
+        self.id = os.urandom(16)
+        name = identity.pop("name", "train")
+        self.identity: Identity = replace(identify(name, run, environ={}), **identity)
+        self.totals = Totals()
+
+    def hello(self, after: float = 0.0, **more: Any) -> Hello:
+        """All that it has counted by now."""
+        return Hello(self.identity, clock(after), clock().wall, self.totals, **more)
+
+    def pushes(self, values: Values, *, step: int = 1, after: float = 0.0, **totals: Any) -> Pushes:
+        """One row; with it the session has pushed once more and made one more step, unless *totals* says otherwise."""
+        grown = {"pushes": self.totals.pushes + 1, "steps": self.totals.steps + 1}
+        self.totals = replace(self.totals, **{**grown, **totals})
+        return Pushes(clock(after), self.totals, [pushed(values, (after, step, tuple(values.values())))])
+
+    def bye(self, status: str = "finished", after: float = 0.0) -> Bye:
+        """The end."""
+        return Bye(clock(after), self.totals, status)
+
+    def frames(self, kind: str, body: Any = None, number: int = 0) -> list[bytes]:
+        """A message as it travels."""
+        return encode(Envelope(kind, self.id, number), body)
+
+    def batch(self, number: int, values: Values | None = None, **more: Any) -> list[bytes]:
+        """A numbered batch of one row, as frames: without *values*, a loss of its number."""
+        return self.frames("batch", self.pushes(values or {"loss": float(number)}, **{"step": number, **more}), number)
+
+    def skip(self, first: int, last: int) -> list[bytes]:
+        """A known gap, as frames."""
+        return self.frames("skip", Skip(first, self.totals), last)
+
+
+class Client:
+    """A socket as a training process has one."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.context: zmq.Context[Any] = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.rcvtimeo = PATIENCE_MILLISECONDS
+        self.socket.sndhwm = 0
+        self.socket.connect(endpoint)
+
+    def say(self, *frames: bytes) -> None:
+        """Send a message."""
+        self.socket.send_multipart(frames)
+
+    def hear(self) -> tuple[str, int]:
+        """Wait for an answer; its kind and its number."""
+        envelope = open_envelope(self.socket.recv_multipart())
+        return envelope.kind, envelope.number
+
+    def greet(self, who: Speaker) -> None:
+        """*who* says hello, and is welcomed as somebody new."""
+        self.say(*who.frames("hello", who.hello()))
+        assert self.hear() == ("welcome", 0)
+
+    def close(self) -> None:
+        """Hang up."""
+        self.socket.close()
+        self.context.term()
+
+
+class Known(NamedTuple):
+    """A series: its family without ``trackside_training_``, and its labels' values."""
+
+    family: str
+    labels: tuple[str, ...]
+
+
+class House:
+    """`Runs` and the state that they fill, in a time that tests move.
+
+    Attributes:
+        records: What the history was told.
+    """
+
+    def __init__(
+        self,
+        linger: float = 60.0,
+        past: Callable[[str], tuple[int, float | None] | None] = lambda _: None,
+        stalls: Callable[[str, int], Stands | None] = lambda *_: None,
+        before: Callable[[str, int], Before] = lambda *_: Before(),
+        peak: Callable[[str, int], float | None] = lambda *_: None,
+        **limits: int,
+    ) -> None:
+        self.state = State()
+        self.runs = Runs(Limits(**limits), linger, past=past, stalls=stalls, before=before, peak=peak)
+        self.records: list[Record] = []
+        self.after = 0.0
+
+    @property
+    def now(self) -> Moment:
+        """The daemon's clocks."""
+        return moment(self.after)
+
+    def hello(self, who: Speaker, **more: Any) -> None:
+        """*who* greets now."""
+        self.take(self.runs.hello(who.id, who.hello(self.after, **more), self.now))
+
+    def push(self, who: Speaker, values: Values, step: int = 1, **totals: Any) -> None:
+        """*who* pushes now."""
+        self.take(self.runs.pushes(who.id, who.pushes(values, step=step, after=self.after, **totals), self.now))
+
+    def beat(self, who: Speaker, **more: Any) -> None:
+        """*who* gives a sign of life, and tells *more* while its batches wait."""
+        self.take(self.runs.beat(who.id, Beat(clock(self.after), **more), self.now))
+
+    def bye(self, who: Speaker, status: str = "finished") -> None:
+        """*who* ends."""
+        self.take(self.runs.bye(who.id, who.bye(status, self.after), self.now))
+
+    def wait(self, seconds: float) -> None:
+        """Time passes, and at its end there is a tick."""
+        self.after += seconds
+        self.take(self.runs.tick(self.now))
+
+    def take(self, batches: Iterable[Batch]) -> None:
+        """What the pipeline would do."""
+        for batch in batches:
+            self.state.update(batch)
+            self.records += batch.records
+
+    def page(self) -> dict[Known, float | Distribution]:
+        """All training series."""
+        return {
+            Known(rows.metric.name.removeprefix("trackside_training_"), series.labels): value
+            for rows in self.state.snapshot(self.now.monotonic)
+            for series, value in zip(rows.series, rows.values, strict=True)
+        }
+
+    def get(self, family: str, *labels: str) -> float | Distribution | None:
+        """A series' value; None when it is not on the page."""
+        return self.page().get(Known(family, labels or ("train", "0")))
+
+    def has(self, run: str) -> set[str]:
+        """The families that are on the page for a run."""
+        return {one.family for one in self.page() if one.labels[0] == run}
+
+    def runs_in(self, state: str) -> list[str]:
+        """The names of the runs that are in a state."""
+        on = (one for one, value in self.page().items() if one.family == "state" and value == 1.0)
+        return [one.labels[0] for one in on if one.labels[1] == state]
+
+    def state_of(self, run: str = "train", rank: str | None = None) -> str | None:
+        """The state that a run, or a rank of it, is in; None when it is not on the page."""
+        family, labels = ("state", (run,)) if rank is None else ("rank_state", (run, rank))
+        on = (one for one, value in self.page().items() if one.family == family and value == 1.0)
+        return next((one.labels[-1] for one in on if one.labels[:-1] == labels), None)
+
+    def rejected(self) -> dict[str, float]:
+        """What is over a limit, by reason, without those that nothing is over."""
+        return {sample.labels[0]: sample.value for sample in self.runs.rejected() if sample.value}  # type: ignore[misc]
