@@ -29,7 +29,7 @@ from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import Writer
-from trackside_daemon.model.records import Opened, Standing, Taken
+from trackside_daemon.model.records import BatchIngested, RunState, SessionOpened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -222,7 +222,7 @@ def fill(history: Path, samples: int) -> None:
     filling = Filling(writer, LONG, ["loss"], floats())
     filling.fill(samples)
     filling.settle()
-    writer.put([Standing(LONG, 0, "finished", "", time.time())])
+    writer.put([RunState(LONG, 0, "finished", "", time.time())])
     taken = Filling(writer, "short", ["loss"], floats()).push(STEPS)
     for number in range(RUNS):
         writer.put(_short(number, taken.blocks[0]))
@@ -238,9 +238,9 @@ def _short(number: int, block: Block) -> list[Any]:
     session = name.encode().ljust(16)
     hello = Hello(Identity(run=name, name=name), Clock(began, 0), began, Totals(), tags=("sweep",))
     return [
-        Opened(session, hello, name, 0, began / SECOND),
-        Taken(session, 1, [block], began),
-        Standing(name, 0, "finished", "", began / SECOND + STEPS),
+        SessionOpened(session, hello, name, 0, began / SECOND),
+        BatchIngested(session, 1, [block], began),
+        RunState(name, 0, "finished", "", began / SECOND + STEPS),
     ]
 
 

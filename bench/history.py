@@ -27,7 +27,7 @@ from trackside_daemon.history.read import charts, reader, series
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import Writer
-from trackside_daemon.model.records import Opened, Standing, Taken
+from trackside_daemon.model.records import BatchIngested, RunState, SessionOpened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,9 +54,9 @@ class Filling:
         self._values = [pack("d", [noise() for _ in range(ROWS * len(keys))]) for _ in range(16)]
         identity = Identity(run=name, name=name)
         hello = Hello(identity, Clock(BEGIN, 0), BEGIN, Totals())
-        writer.put([Opened(self.session, hello, name, 0, BEGIN / SECOND)])
+        writer.put([SessionOpened(self.session, hello, name, 0, BEGIN / SECOND)])
 
-    def push(self, rows: int) -> Taken:
+    def push(self, rows: int) -> BatchIngested:
         """The next message, of *rows* pushes."""
         self.number += 1
         steps = array("q", range(self.rows, self.rows + rows)).tobytes()
@@ -64,7 +64,7 @@ class Filling:
         block = Block(self.keys, steps, self._stamps[: 8 * rows], values)
         shift = BEGIN + self.rows * SECOND // 10
         self.rows += rows
-        return Taken(self.session, self.number, [block], shift)
+        return BatchIngested(self.session, self.number, [block], shift)
 
     def fill(self, rows: int) -> None:
         """Push so many rows, as fast as they are taken."""
@@ -205,7 +205,7 @@ def at_rest(keys: int, noise: Callable[[], float]) -> float:
         writer.start()
         filling = Filling(writer, "run", [f"metric{number}" for number in range(keys)], noise)
         filling.fill(2_000_000 // keys)
-        writer.put([Standing("run", 0, "finished", "", BEGIN / SECOND)])
+        writer.put([RunState("run", 0, "finished", "", BEGIN / SECOND)])
         filling.settle()
         return closed_size(writer, database) / (filling.rows * keys)
 
@@ -295,7 +295,10 @@ def listing(directory: Path) -> tuple[float, float]:
         )
         eventually(writer.has_room)
         writer.put(
-            [Opened(name.encode().ljust(16), hello, name, 0, 0.0), Standing(name, 0, "finished", "", 1.7e9 + number)]
+            [
+                SessionOpened(name.encode().ljust(16), hello, name, 0, 0.0),
+                RunState(name, 0, "finished", "", 1.7e9 + number),
+            ]
         )
     writer.call(lambda _: None).result()
 

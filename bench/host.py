@@ -25,7 +25,7 @@ from trackside_daemon.collectors.cgroup.cgroup import CgroupCollector
 from trackside_daemon.collectors.host.host import host_collectors
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.config.sections import CollectorsSection, PathSection
-from trackside_daemon.model.rank_process import Member
+from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.state import State
 from trackside_daemon.sampling.sampler import Sampler
 from trackside_daemon.web.exposition import render
@@ -86,7 +86,7 @@ class Timed:
 class Ours:
     """The tick of all collectors, and the page that a scrape would have."""
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(self, members: Sequence[RankProcess]) -> None:
         on = CollectorsSection()
         collectors = [
             *host_collectors(on, PathSection(), on.filesystem.paths),
@@ -164,7 +164,7 @@ def _took(do: Callable[[], object], cpu: Callable[[], float]) -> Took:
 
 
 @contextmanager
-def _training() -> Iterator[list[Member]]:
+def _training() -> Iterator[list[RankProcess]]:
     """The ranks, with their data loaders."""
     with ExitStack() as ends:
         pipe = subprocess.PIPE
@@ -175,7 +175,7 @@ def _training() -> Iterator[list[Member]]:
         for rank in ranks:
             assert rank.stdout is not None
             rank.stdout.readline()
-        yield [Member("bench", "bench-1", 0, number, number, "", rank.pid) for number, rank in enumerate(ranks)]
+        yield [RankProcess("bench", "bench-1", 0, number, number, "", rank.pid) for number, rank in enumerate(ranks)]
 
 
 def _print_collectors(collectors: Sequence[Timed]) -> None:

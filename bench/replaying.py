@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from bench.logs import Log
 
-    from trackside_daemon.detectors.base import Finding
+    from trackside_daemon.detectors.base import Detection
     from trackside_daemon.detectors.replay import Change
 
 BATCH = 512
@@ -95,7 +95,7 @@ def scored(score: ModuleType, task: str) -> Scored:
     return Scored(rows, alone, later, batched, alerts)
 
 
-def _found(log: Log, size: int) -> list[tuple[int, str, Finding]]:
+def _found(log: Log, size: int) -> list[tuple[int, str, Detection]]:
     """What the detectors find in batches of at most *size* rows with the same keys: the row, the key, and what."""
     every, found, begin = RankDetectors(), [], 0
     rows = list(read(log.lines, Rows(), _refuse))

@@ -9,7 +9,7 @@ from trackside_daemon.detectors.base import Column, Context
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trackside_daemon.detectors.base import Detector, Finding
+    from trackside_daemon.detectors.base import Detection, Detector
 
 
 class Fed(NamedTuple):
@@ -60,5 +60,5 @@ def same_in_parts_and_beforehand(
     assert early == [finding for finding in whole if finding.at < half]
 
 
-def _whole(finding: Finding, first: int) -> Fed:
+def _whole(finding: Detection, first: int) -> Fed:
     return Fed(finding.at + first, finding.alert, finding.severity, finding.text, finding.over)

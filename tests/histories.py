@@ -14,7 +14,7 @@ from trackside_daemon.history.files.export import FORMS, export
 from trackside_daemon.history.files.importing import Imported, Reading, write
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import Writer
-from trackside_daemon.model.records import Opened, Standing, Taken
+from trackside_daemon.model.records import BatchIngested, RunState, SessionOpened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -82,7 +82,7 @@ def session(run: str, attempt: int = 0, rank: int = 0) -> bytes:
     return f"{run[:8]:8}{attempt:4}{rank:4}".encode()[:16]
 
 
-def opened(run: str, *, name: str = "", attempt: int = 0, rank: int = 0, world: int = 1, **hello: Any) -> Opened:
+def opened(run: str, *, name: str = "", attempt: int = 0, rank: int = 0, world: int = 1, **hello: Any) -> SessionOpened:
     """A session begins, a thousand seconds an attempt after `BEGIN`."""
     started = hello.pop("started", BEGIN + 1000 * attempt)
     identity = Identity(
@@ -97,28 +97,30 @@ def opened(run: str, *, name: str = "", attempt: int = 0, rank: int = 0, world: 
         config="" if config is None else json.dumps(config),
         **hello,
     )
-    return Opened(session(run, attempt, rank), said, name or run, attempt, started)
+    return SessionOpened(session(run, attempt, rank), said, name or run, attempt, started)
 
 
-def taken(run: str, pushes: Sequence[Pushed], *, number: int = 1, attempt: int = 0, rank: int = 0) -> Taken:
+def taken(run: str, pushes: Sequence[Pushed], *, number: int = 1, attempt: int = 0, rank: int = 0) -> BatchIngested:
     """Pushes of a rank, each a block of its own."""
     blocks = [
         Block(list(values), pack("q", [step]), pack("q", [time * 1000]), pack("d", values.values()))
         for step, time, values in pushes
     ]
-    return Taken(session(run, attempt, rank), number, blocks)
+    return BatchIngested(session(run, attempt, rank), number, blocks)
 
 
-def column(run: str, keys: Sequence[str], steps: int, *, number: int = 1, rank: int = 0, attempt: int = 0) -> Taken:
+def column(
+    run: str, keys: Sequence[str], steps: int, *, number: int = 1, rank: int = 0, attempt: int = 0
+) -> BatchIngested:
     """So many steps, a second each, in one block: the value is the step, a tenth more for each further key."""
     values = [step + place / 10 for step in range(steps) for place in range(len(keys))]
     begin = round((BEGIN + 1000 * attempt) * 1e9)
     times = pack("q", [begin + step * 1_000_000_000 for step in range(steps)])
-    return Taken(
+    return BatchIngested(
         session(run, attempt, rank), number, [Block(list(keys), pack("q", range(steps)), times, pack("d", values))]
     )
 
 
-def finished(run: str, *, attempt: int = 0, state: str = "finished", cause: str = "", after: float = 60.0) -> Standing:
+def finished(run: str, *, attempt: int = 0, state: str = "finished", cause: str = "", after: float = 60.0) -> RunState:
     """An attempt ends."""
-    return Standing(run, attempt, state, cause, BEGIN + 1000 * attempt + after)
+    return RunState(run, attempt, state, cause, BEGIN + 1000 * attempt + after)

@@ -9,7 +9,7 @@ from alerts.test_simulated import Simulated
 from alerts.ticking import Machine, sample
 from wire_messages import moment
 
-from trackside_daemon.alerts.active_alerts import Book
+from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.rules.evaluation import TICK
 from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
@@ -48,7 +48,7 @@ class Whole:
         self._history.start()
         state, wall = State(), lambda: moment(self.after).wall
         watchers = all_watchers(state, section or AlertsSection(), [], lambda: moment(self.after).monotonic, wall)
-        self.pipeline = Pipeline(state, self._history, watchers, Book(), told=[self], wall=wall)
+        self.pipeline = Pipeline(state, self._history, watchers, ActiveAlerts(), told=[self], wall=wall)
         self._sessions = Sessions(Runs(Limits(), 3600.0), self._history.known)
         self._machine = Machine([])
         simulated = Simulated(self._machine, "h100", ())

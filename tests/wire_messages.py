@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from trackside.environment.identity import identify
 from trackside.packing import pack
 from trackside.wire import Beat, Block, Bye, Clock, Envelope, Hello, Pushes, Skip, Totals, encode, open_envelope
-from trackside_daemon.model.records import Before
+from trackside_daemon.model.records import EarlierAttempts
 from trackside_daemon.model.state import State
 from trackside_daemon.training.limits import Limits
 from trackside_daemon.training.moment import Moment
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from trackside.wire import Identity
-    from trackside_daemon.model.alarm import Stands
+    from trackside_daemon.model.finding import Stands
     from trackside_daemon.model.metric import Batch, Distribution
     from trackside_daemon.model.records import Record
 
@@ -142,7 +142,7 @@ class House:
         linger: float = 60.0,
         past: Callable[[str], tuple[int, float | None] | None] = lambda _: None,
         stalls: Callable[[str, int], Stands | None] = lambda *_: None,
-        before: Callable[[str, int], Before] = lambda *_: Before(),
+        before: Callable[[str, int], EarlierAttempts] = lambda *_: EarlierAttempts(),
         peak: Callable[[str, int], float | None] = lambda *_: None,
         **limits: int,
     ) -> None:

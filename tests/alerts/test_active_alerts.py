@@ -8,12 +8,12 @@ import pytest
 
 from trackside_daemon.alerts import active_alerts as module
 from trackside_daemon.alerts import suppressed
-from trackside_daemon.alerts.active_alert import Entry
-from trackside_daemon.alerts.active_alerts import MOST, Book
+from trackside_daemon.alerts.active_alert import ActiveAlert
+from trackside_daemon.alerts.active_alerts import MOST, ActiveAlerts
 from trackside_daemon.alerts.disabled import Off
 from trackside_daemon.alerts.families import BEGUN, EXCESS, FIRING
 from trackside_daemon.alerts.inhibition import CAUSES
-from trackside_daemon.model.alarm import Alarm
+from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.records import Alert
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 NOW = 1_700_000_000.0
 
 
-def alarm(alert: str = "NonFinite", *, rank: int = 0, run: str = "id", time: float = NOW, **more: Any) -> Alarm:
+def alarm(alert: str = "NonFinite", *, rank: int = 0, run: str = "id", time: float = NOW, **more: Any) -> Finding:
     labels = (("key", more.pop("key", "loss")), ("rank", str(rank)), ("run", f"name-{run}"))
-    return Alarm(alert, more.pop("severity", "critical"), labels, time, f"rank {rank}", "look", run=run, **more)
+    return Finding(alert, more.pop("severity", "critical"), labels, time, f"rank {rank}", "look", run=run, **more)
 
 
-def over(one: Alarm) -> Alarm:
+def over(one: Finding) -> Finding:
     return one._replace(over=True)
 
 
@@ -37,11 +37,11 @@ class Told:
     """A book, and what the state and the history have heard of it."""
 
     def __init__(self, off: Iterable[str] = ()) -> None:
-        self.book = Book(Off(tuple(off)))
+        self.book = ActiveAlerts(Off(tuple(off)))
         self.page: dict[tuple[Metric, tuple[str, ...]], Any] = {}
         self.records: list[Alert] = []
 
-    def take(self, *alarms: Alarm, at: float = 0.0) -> Told:
+    def take(self, *alarms: Finding, at: float = 0.0) -> Told:
         return self._hear(self.book.take(alarms, NOW + at))
 
     def tick(self, at: float) -> Told:
@@ -321,9 +321,9 @@ def test_a_flood_that_finds_no_room_costs_no_look_at_all_that_fires(
     told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST", 10)
-    looks: list[Entry] = []
-    worth = Entry.worth
-    monkeypatch.setattr(Entry, "worth", property(lambda self: looks.append(self) or worth.fget(self)))  # type: ignore[attr-defined, func-returns-value]
+    looks: list[ActiveAlert] = []
+    worth = ActiveAlert.worth
+    monkeypatch.setattr(ActiveAlert, "worth", property(lambda self: looks.append(self) or worth.fget(self)))  # type: ignore[attr-defined, func-returns-value]
     told.take(*(alarm("LossPlateau", severity="warning", key=f"loss/{number}") for number in range(1000)))
     assert len(looks) < 50
     told.take(alarm(key="worse")).tick(1)
@@ -372,7 +372,7 @@ def test_in_a_flood_the_page_is_made_by_ticks_only(told: Told) -> None:
 
 def test_what_gets_worse_hides_no_other_with_the_same_series(told: Told) -> None:
     labels = (("rank", "0"), ("run", "same"))
-    one, other = (Alarm("GpuHot", "warning", labels, NOW, "hot", run=run) for run in ("id", "other"))
+    one, other = (Finding("GpuHot", "warning", labels, NOW, "hot", run=run) for run in ("id", "other"))
     told.take(one, other).take(one._replace(severity="critical"), at=1)
     assert told.firing == {("GpuHot", "warning", "0"): 1.0, ("GpuHot", "critical", "0"): 1.0}
     told.take(over(other), at=2).tick(120)
@@ -381,7 +381,7 @@ def test_what_gets_worse_hides_no_other_with_the_same_series(told: Told) -> None
 
 def test_what_is_not_of_a_run_says_what_it_is_about(told: Told) -> None:
     about = (("device", "/dev/sda"), ("gpu", "3"), ("uuid", "GPU-1"))
-    told.take(Alarm("DiskFilling", "warning", about, NOW, "full"))
+    told.take(Finding("DiskFilling", "warning", about, NOW, "full"))
     assert (FIRING, ("DiskFilling", "warning", "", "", "", "3", "GPU-1", "/dev/sda")) in told.page
     assert told.records[0].run == ""
 

@@ -9,7 +9,7 @@ from histories import BEGIN, History
 from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.alerts.replay_history import ALL_STEPS, MOST_STEPS, STEPS, pasts
-from trackside_daemon.model.records import Opened, Standing, Taken
+from trackside_daemon.model.records import BatchIngested, RunState, SessionOpened
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,21 +23,21 @@ def train(history: History, run: str, rank: int, steps: int, size: int = 1000) -
     """A rank that pushes a loss, a norm and what no detector looks at, a step a second."""
     session = run.encode() + bytes([rank])
     hello = Hello(Identity(run, f"name-{run}", rank=rank, world=2), Clock(SHIFT, 0), SHIFT, Totals())
-    records: list[Opened | Taken] = [Opened(session, hello, f"name-{run}", 0, BEGIN)]
+    records: list[SessionOpened | BatchIngested] = [SessionOpened(session, hello, f"name-{run}", 0, BEGIN)]
     for number, first in enumerate(range(0, steps, size)):
         some = range(first, min(first + size, steps))
         values = [value for step in some for value in (float(step), step / 2, 7.0)]
         block = Block(
             ["loss", "grad_norm", "x"], pack("q", some), pack("q", [step * 10**9 for step in some]), pack("d", values)
         )
-        records.append(Taken(session, number + 1, [block], SHIFT))
+        records.append(BatchIngested(session, number + 1, [block], SHIFT))
     history.put(records)
 
 
 def test_the_last_steps_of_ranks_that_train_still(tmp_path: Path) -> None:
     history = History(tmp_path)
     train(history, "over", 0, 10)
-    history.put([Standing("over", 0, "finished", "", BEGIN + 10)])
+    history.put([RunState("over", 0, "finished", "", BEGIN + 10)])
     train(history, "live", 1, 10)
     train(history, "live", 0, 9500)
     history.packed()

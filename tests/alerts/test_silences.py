@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from trackside_daemon.alerts.active_alerts import Book
+from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.disabled import Off
 from trackside_daemon.alerts.families import FIRING, SILENCED
 from trackside_daemon.alerts.silences import MOST, Silences, TooManyError, fits, silenced_until, with_ends
-from trackside_daemon.model.alarm import Alarm
-from trackside_daemon.model.records import Alert, Notice, Silence
+from trackside_daemon.model.finding import Finding
+from trackside_daemon.model.records import Alert, Notified, Silence
 
 NOW = 1_700_000_000.0
 LABELS = (("key", "loss"), ("rank", "0"), ("run", "net[1]"))
-NAN = Alarm("NonFinite", "critical", LABELS, NOW, "NaN", "look", run="id")
+NAN = Finding("NonFinite", "critical", LABELS, NOW, "NaN", "look", run="id")
 SERIES = ("NonFinite", "critical", "net[1]", "0", "loss", "", "", "")
 
 
@@ -28,10 +28,10 @@ class Told:
 
     def __init__(self, *kept: Silence, off: tuple[str, ...] = ()) -> None:
         self.silences = Silences(kept)
-        self.book = Book(Off(off), self.silences)
+        self.book = ActiveAlerts(Off(off), self.silences)
         self.page: dict[object, object] = {}
 
-    def take(self, *alarms: Alarm, at: float = 0.0) -> list[Alert]:
+    def take(self, *alarms: Finding, at: float = 0.0) -> list[Alert]:
         """The alerts that are told."""
         batches = [*self.book.take(alarms, NOW + at), *self.book.tick(NOW + at)]
         for batch in batches:
@@ -153,7 +153,7 @@ def kept(notified: tuple[str, ...] = ()) -> Alert:
         dict(LABELS),
         "NaN",
         "look",
-        notified={sink: Notice("critical", "NaN") for sink in notified},
+        notified={sink: Notified("critical", "NaN") for sink in notified},
     )
 
 

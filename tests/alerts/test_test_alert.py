@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trackside_daemon.alerts.active_alerts import Book
+from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.test_alert import MOST, TooManyError, Trial
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
@@ -13,7 +13,7 @@ NOW = 1_700_000_000.0
 
 
 def test_each_is_said_once_and_is_an_alert_of_its_own() -> None:
-    trial, book = Trial(), Book()
+    trial, book = Trial(), ActiveAlerts()
     first, second = trial.ask("warning", "", "", NOW), trial.ask("critical", "id", "net", NOW)
     (batch,) = book.take(trial.take(Batch("test")), NOW)
     told = [record for record in batch.records if isinstance(record, Alert)]

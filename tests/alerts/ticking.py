@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from trackside_daemon.alerts.rules.rule import Rule
-    from trackside_daemon.model.alarm import Alarm
+    from trackside_daemon.model.finding import Finding
 
 FAMILIES = catalogue()
 EPOCH = 1.7e9
@@ -33,22 +33,22 @@ class Machine:
         self.state = State()
         built = builtin.rules(ThresholdsSection()) if rules is None else rules
         self.watcher = Rules(self.state, built, lambda: self.now, lambda: EPOCH + self.now)
-        self.alarms: list[Alarm] = []
+        self.alarms: list[Finding] = []
 
-    def tick(self, values: Mapping[str, float], every: float = 1.0) -> list[Alarm]:
+    def tick(self, values: Mapping[str, float], every: float = 1.0) -> list[Finding]:
         """One tick at which all values are these, and *every* seconds until the next."""
         self.state.update(Batch("test", [sample(name, value) for name, value in values.items()], complete=True))
         found = self.judge()
         self.now += every
         return found
 
-    def judge(self) -> list[Alarm]:
+    def judge(self) -> list[Finding]:
         """The end of a tick."""
         found = self.watcher.take(Batch("sampler"))
         self.alarms += found
         return found
 
-    def run(self, seconds: int, values: Callable[[float], Mapping[str, float]], every: float = 1.0) -> list[Alarm]:
+    def run(self, seconds: int, values: Callable[[float], Mapping[str, float]], every: float = 1.0) -> list[Finding]:
         """Ticks for some seconds, with the values as they are so many seconds after the first of them."""
         begun, found = self.now, []
         while self.now <= begun + seconds:

@@ -13,7 +13,7 @@ from histories import BEGIN, history, opened
 from processes import clean_environ, command
 
 from trackside_daemon.cli.commands.alert_evidence import describe
-from trackside_daemon.model.records import Alert, AlertNote, Notice
+from trackside_daemon.model.records import Alert, AlertNote, Notified
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +68,7 @@ def place(tmp_path: Path) -> Path:
         "net-1",
         {"run": "net"},
         EVIDENCE,
-        {"webhook": Notice("critical", "it stands again")},
+        {"webhook": Notified("critical", "it stands again")},
     )
     with history(tmp_path / "history") as kept:
         kept.put([opened("net-1", name="net"), first, second, hot, note])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nvml.fake.library import Scenario
     from processes import Daemon
 
-    from trackside_daemon.cli.commands.doctor_finding import Finding
+    from trackside_daemon.cli.commands.doctor_check import Check
 
 SEE = "see dmesg for NVRM and Xid, and whether nvidia-smi works"
 DRIVER = {"driver_version": "580.95", "nvml_version": "13.580.95", "cuda_version": "13.0"}
@@ -43,7 +43,7 @@ def said(nvml: dict[str, Any] | None, *gpus: dict[str, Any]) -> list[str]:
     return seen({"version": __version__, "nvml": nvml, "gpus": list(gpus)})
 
 
-def seen(status: dict[str, Any], look: Callable[[dict[str, Any]], Iterator[Finding]] = look) -> list[str]:
+def seen(status: dict[str, Any], look: Callable[[dict[str, Any]], Iterator[Check]] = look) -> list[str]:
     return [f"{one.level} {one.about}: {one.text}" for one in look(status)]
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from scripted_workers import Clock
 
     from trackside_daemon.collectors.host.filesystem.filesystem import FilesystemCollector
-    from trackside_daemon.linux.worker_process import Child
+    from trackside_daemon.linux.worker_process import WorkerProcess
 
 ROOM = {"size_bytes": 4096000, "free_bytes": 1638400, "avail_bytes": 1228800, "files": 200, "files_free": 150}
 WELL = {"device_error": 0, "readonly": 0, **ROOM}
@@ -42,7 +42,7 @@ def by_mount(collector: FilesystemCollector) -> dict[str, dict[str, float]]:
     return dict(told)
 
 
-def hanging(collector: FilesystemCollector) -> list[Child]:
+def hanging(collector: FilesystemCollector) -> list[WorkerProcess]:
     """Those that have been asked, and have not answered."""
     return [one.child for one in collector._remote._asked.values() if one.child is not None]
 
@@ -52,19 +52,19 @@ def waited_for(collector: FilesystemCollector) -> list[tuple[int, str, str]]:
     return [key for key, one in collector._remote._asked.items() if one.child is not None]
 
 
-def idle(collector: FilesystemCollector) -> list[Child]:
+def idle(collector: FilesystemCollector) -> list[WorkerProcess]:
     """Those that wait to be asked."""
     return collector._remote._children.idle
 
 
-def ask_in_vain(collector: FilesystemCollector, fifo: Path) -> Child:
+def ask_in_vain(collector: FilesystemCollector, fifo: Path) -> WorkerProcess:
     """Until nothing but the mount of that name leaves its child without an answer, and another child serves the rest."""
     os.mkfifo(fifo)
     eventually(lambda: by_mount(collector) and len(hanging(collector)) == 1 and idle(collector))
     return hanging(collector)[0]
 
 
-def hang(collector: FilesystemCollector, clock: Clock, fifo: Path) -> Child:
+def hang(collector: FilesystemCollector, clock: Clock, fifo: Path) -> WorkerProcess:
     """Until the mount of that name is stuck; the child that hangs there."""
     child = ask_in_vain(collector, fifo)
     clock.now += DEADLINE + 0.1
@@ -72,5 +72,5 @@ def hang(collector: FilesystemCollector, clock: Clock, fifo: Path) -> Child:
     return child
 
 
-def is_reaped(child: Child) -> bool:
+def is_reaped(child: WorkerProcess) -> bool:
     return child._process.poll() is not None

@@ -17,7 +17,7 @@ from processes import DEADLINE
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.cgroup.cgroup import FIND_SECONDS, HOLD_SECONDS, LIMITS_SECONDS, CgroupCollector
 from trackside_daemon.linux.oom import OomKills
-from trackside_daemon.model.rank_process import Member
+from trackside_daemon.model.rank_process import RankProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,8 +33,8 @@ KILLS = "trackside_cgroup_oom_kills_total"
 NO_LIMIT = "9223372036854771712\n"
 
 
-def member(pid: int, rank: int = 0) -> Member:
-    return Member("a", "id-a", 0, rank, rank, "", pid)
+def member(pid: int, rank: int = 0) -> RankProcess:
+    return RankProcess("a", "id-a", 0, rank, rank, "", pid)
 
 
 class Machine:
@@ -42,7 +42,7 @@ class Machine:
 
     def __init__(self, place: Path, mountinfo: str = V2) -> None:
         self.proc, self.top, self.now = place / "proc", place / "cgroup", 1000.0
-        self.members: tuple[Member, ...] = ()
+        self.members: tuple[RankProcess, ...] = ()
         self.write(self.proc / "self" / "mountinfo", mountinfo.format(self.top))
         self.write(self.proc / "vmstat", "oom_kill 5\n")
         self.write(self.top / "cgroup.controllers", "memory")

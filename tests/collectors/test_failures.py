@@ -14,7 +14,7 @@ from trackside_daemon.collectors.cgroup.cgroup import CgroupCollector
 from trackside_daemon.collectors.host.host import host_collectors
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.config.sections import CollectorsSection, PathSection, ThermalSection
-from trackside_daemon.model.rank_process import Member
+from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.sampling.sampler import SUCCESS, Sampler
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Machine:
         self.tree = tree
         members = tree / "members"
         pairs = [line.split() for line in members.read_text().splitlines()] if members.exists() else []
-        who = [Member("char-model", "id-7", 0, int(rank), int(rank), "815", int(pid)) for pid, rank in pairs]
+        who = [RankProcess("char-model", "id-7", 0, int(rank), int(rank), "815", int(pid)) for pid, rank in pairs]
         on = CollectorsSection(thermal=ThermalSection(enabled=True))
         roots = PathSection(procfs=str(tree / "proc"), sysfs=str(tree / "sys"))
         self.collectors: list[Collector] = [

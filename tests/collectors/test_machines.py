@@ -23,7 +23,7 @@ from trackside_daemon.collectors.host.host import host_collectors
 from trackside_daemon.collectors.host.time import TimeCollector
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.config.sections import CollectorsSection, CpuSection, PathSection, ThermalSection
-from trackside_daemon.model.rank_process import Member
+from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.state import State
 from trackside_daemon.sampling.sampler import Sampler
 from trackside_daemon.web.exposition import render
@@ -37,11 +37,11 @@ WALL = 1_760_000_000.0
 UNAME = os.uname_result(("Linux", "gpu7", "6.8.0-45-generic", "#45-Ubuntu SMP PREEMPT_DYNAMIC", "x86_64"))
 
 
-def members(machine: Path) -> tuple[Member, ...]:
+def members(machine: Path) -> tuple[RankProcess, ...]:
     """Who trains there."""
     file = machine / "members"
     pairs = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
-    return tuple(Member("char-model", "id-7", 0, int(rank), int(rank), "815", int(pid)) for pid, rank in pairs)
+    return tuple(RankProcess("char-model", "id-7", 0, int(rank), int(rank), "815", int(pid)) for pid, rank in pairs)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from trackside_daemon.model.rank_process import Member
+    from trackside_daemon.model.rank_process import RankProcess
 
 PAGE, TICK = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 RANK, OTHER_RANK = FIRST, FIRST + 1
@@ -37,7 +37,7 @@ class Machine:
 
     def __init__(self, place: Path) -> None:
         self.proc = Proc(place)
-        self.members: tuple[Member, ...] = (member(RANK),)
+        self.members: tuple[RankProcess, ...] = (member(RANK),)
         self.now = 0.0
         self.collector = self.collects()
 

@@ -11,7 +11,7 @@ from processes import eventually
 
 from trackside_daemon.collectors.process.ranks import OTHERS, RanksCollector
 from trackside_daemon.collectors.process.status import GENERATIONS
-from trackside_daemon.model.rank_process import Member
+from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.nvml.reading import DOWN, GpuReading
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Machine:
     def __init__(self, proc: Path) -> None:
         self.proc = proc
         self.gpus = [gpu(0, FIRST), gpu(1, SECOND)]
-        self.members: tuple[Member, ...] = ()
+        self.members: tuple[RankProcess, ...] = ()
         self.collector = self.collects()
         (proc / "self").mkdir()
 
@@ -63,7 +63,7 @@ class Machine:
 
     def train(self, pid: int, *gpus: str, rank: int = 0, **more: Any) -> None:
         """A process trains, and says that of its GPUs."""
-        one = Member("char-model", "id-7", 0, rank, rank, "815", pid, gpus)
+        one = RankProcess("char-model", "id-7", 0, rank, rank, "815", pid, gpus)
         self.members = (*self.members, one._replace(**more))
 
     def use(self, first: Sequence[int] = (), second: Sequence[int] = ()) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.model.rank_process import Member
+from trackside_daemon.model.rank_process import RankProcess
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,6 +93,6 @@ class Proc:
         children.write_text(" ".join(dict.fromkeys([*there, str(pid)])) + " ")
 
 
-def member(pid: int, rank: int = 0, **more: Any) -> Member:
+def member(pid: int, rank: int = 0, **more: Any) -> RankProcess:
     """A process that trains."""
-    return Member("char-model", "id-7", 0, rank, rank, "815", pid)._replace(**more)
+    return RankProcess("char-model", "id-7", 0, rank, rank, "815", pid)._replace(**more)

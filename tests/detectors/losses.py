@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import Column, Context, Detector, Finding
+from trackside_daemon.detectors.base import Column, Context, Detection, Detector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,12 +22,12 @@ def column(values: Sequence[float], steps: Sequence[int] | None = None) -> Colum
     return Column(steps or range(len(values)), [float(i) for i in range(len(values))], values)
 
 
-def found(detector: Detector, samples: Column, context: Context | None = None) -> list[Finding]:
+def found(detector: Detector, samples: Column, context: Context | None = None) -> list[Detection]:
     """All that is found, at once."""
     return list(detector.take(samples, context or Context()))
 
 
-def one_by_one(make: Callable[[], Detector], samples: Column) -> list[Finding]:
+def one_by_one(make: Callable[[], Detector], samples: Column) -> list[Detection]:
     """All that is found where each sample comes alone."""
     detector, context = make(), Context()
     return [
@@ -37,11 +37,11 @@ def one_by_one(make: Callable[[], Detector], samples: Column) -> list[Finding]:
     ]
 
 
-def alarms(findings: Sequence[Finding], alert: str) -> list[int]:
+def alarms(findings: Sequence[Detection], alert: str) -> list[int]:
     """Where *alert* was found."""
     return [finding.at for finding in findings if finding.alert == alert and not finding.over]
 
 
-def ends(findings: Sequence[Finding], alert: str) -> list[int]:
+def ends(findings: Sequence[Detection], alert: str) -> list[int]:
     """Where *alert* was over."""
     return [finding.at for finding in findings if finding.alert == alert and finding.over]

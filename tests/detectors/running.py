@@ -8,13 +8,13 @@ from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.detectors.run_watch import RunWatch
 from trackside_daemon.model.metric import Batch, Distribution, Sample
-from trackside_daemon.model.records import USER_ALERT, Event, Opened, Taken
+from trackside_daemon.model.records import USER_ALERT, BatchIngested, Event, SessionOpened
 from trackside_daemon.training import families as f
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trackside_daemon.model.alarm import Alarm
+    from trackside_daemon.model.finding import Finding
 
 BEGAN = 1_700_000_000.0
 ID = "abc:1.5"
@@ -31,7 +31,7 @@ class Running:
 
     def __init__(self, ranks: int = 1, *, attempt: int = 0, watch: RunWatch | None = None, **settings: Any) -> None:
         self.watch = watch or RunWatch(**settings)
-        self.alarms: list[Alarm] = []
+        self.alarms: list[Finding] = []
         self.now = BEGAN
         self.attempt = attempt
         self.source = f"training:{ID}.{attempt}"
@@ -41,7 +41,7 @@ class Running:
         for rank in range(ranks):
             self.state(rank, "starting")
 
-    def take(self, batch: Batch) -> list[Alarm]:
+    def take(self, batch: Batch) -> list[Finding]:
         """Hand over a batch; what is said of it."""
         said = self.watch.take(batch)
         self.alarms += said
@@ -108,7 +108,7 @@ class Running:
         """Something that happens to it."""
         return Event(ID, self.attempt, self.now if time is None else time, kind, rank, fields=fields)
 
-    def tell(self, kind: str, rank: int | None = None, time: float | None = None, **fields: Any) -> list[Alarm]:
+    def tell(self, kind: str, rank: int | None = None, time: float | None = None, **fields: Any) -> list[Finding]:
         """The same, handed over."""
         return self.take(Batch("training", records=[self.event(kind, rank, time, **fields)]))
 
@@ -118,24 +118,24 @@ class Running:
         values = [value for loss in losses for value in (0.1, loss)]
         steps = range(first, first + len(losses))
         block = Block(keys, pack("q", steps), pack("q", steps), pack("d", values))
-        self.take(Batch("ingest", records=[Taken(bytes(16), 1, [block])]))
+        self.take(Batch("ingest", records=[BatchIngested(bytes(16), 1, [block])]))
 
-    def raises(self, title: str, text: str = "", severity: str = "warning") -> list[Alarm]:
+    def raises(self, title: str, text: str = "", severity: str = "warning") -> list[Finding]:
         """What the training code says with run.alert."""
         fields = {"title": title, "severity": severity, "text": text}
         record = Event(ID, 0, self.now, USER_ALERT, 0, 7, fields)
         return self.take(Batch("ingest", records=[record]))
 
-    def said(self, alert: str, *, over: bool = False) -> list[Alarm]:
+    def said(self, alert: str, *, over: bool = False) -> list[Finding]:
         """What was said by this name."""
         return [alarm for alarm in self.alarms if alarm.alert == alert and alarm.over == over]
 
     @property
-    def trouble(self) -> list[Alarm]:
+    def trouble(self) -> list[Finding]:
         """All that is worse than an info."""
         return [alarm for alarm in self.alarms if alarm.severity != "info"]
 
-    def _opened(self, rank: int, world: int) -> Opened:
+    def _opened(self, rank: int, world: int) -> SessionOpened:
         identity = Identity(ID, "net", self.attempt, rank, rank, world, world)
         hello = Hello(identity, Clock(0, 0), 0, Totals())
-        return Opened(bytes([rank // 256, rank % 256, *bytes(14)]), hello, "net", self.attempt, BEGAN)
+        return SessionOpened(bytes([rank // 256, rank % 256, *bytes(14)]), hello, "net", self.attempt, BEGAN)

@@ -6,7 +6,7 @@ import random
 
 from detectors.losses import alarms, column, ends, falling, found
 
-from trackside_daemon.detectors.base import Column, Context, Finding
+from trackside_daemon.detectors.base import Column, Context, Detection
 from trackside_daemon.detectors.loss_plateau import LossPlateau
 
 
@@ -41,7 +41,7 @@ def test_noise_that_hides_any_gain_tells_nothing() -> None:
 
 def test_a_learning_rate_that_falls_explains_it() -> None:
     detector, context = LossPlateau(), Context()
-    findings: list[Finding] = []
+    findings: list[Detection] = []
     for i, value in enumerate(_resting(5000)):
         context.rates = {i: 1e-3 * (1 - i / 5000)}
         findings += detector.take(Column([i], [0.0], [value]), context)

@@ -12,7 +12,7 @@ from trackside_daemon.detectors.base import Context
 from trackside_daemon.detectors.loss_spike import LossSpike
 
 if TYPE_CHECKING:
-    from trackside_daemon.detectors.base import Finding
+    from trackside_daemon.detectors.base import Detection
 
 
 def _with(values: list[float], at: int, *heights: float) -> list[float]:
@@ -139,7 +139,7 @@ def _jumpy(count: int, heights: dict[int, float], *, lasting: int = 1) -> list[f
     return values
 
 
-def _told(findings: list[Finding]) -> list[tuple[str, int]]:
+def _told(findings: list[Detection]) -> list[tuple[str, int]]:
     return [(finding.alert, finding.at) for finding in findings if not finding.over]
 
 

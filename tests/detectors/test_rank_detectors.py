@@ -15,7 +15,7 @@ from trackside_daemon.detectors.rank_detectors import RankDetectors
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.detectors.base import Finding
+    from trackside_daemon.detectors.base import Detection
 
 
 def troubled(chance: random.Random, count: int) -> tuple[list[int], dict[str, list[float]]]:
@@ -48,7 +48,9 @@ def troubled(chance: random.Random, count: int) -> tuple[list[int], dict[str, li
     return steps, pushed
 
 
-def found(steps: Sequence[int], pushed: dict[str, list[float]], cuts: Sequence[int]) -> list[tuple[int, str, Finding]]:
+def found(
+    steps: Sequence[int], pushed: dict[str, list[float]], cuts: Sequence[int]
+) -> list[tuple[int, str, Detection]]:
     """What is found in pieces between *cuts*."""
     every = RankDetectors()
     return sorted(

@@ -12,21 +12,21 @@ from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.detectors import rank_feed as module
 from trackside_daemon.detectors.rank_feed import Watch
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import Event, Opened, Standing, Taken
+from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trackside_daemon.model.alarm import Alarm
+    from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Record
 
 SHIFT = 1_700_000_000_000_000_000
 SECOND = 1_000_000_000
 
 
-def opened(session: bytes = b"s", *, rank: int = 0, attempt: int = 0, world: int = 1, run: str = "id") -> Opened:
+def opened(session: bytes = b"s", *, rank: int = 0, attempt: int = 0, world: int = 1, run: str = "id") -> SessionOpened:
     identity = Identity(run, f"name-{run}", rank=rank, world=world)
-    return Opened(session, Hello(identity, Clock(SHIFT, 0), SHIFT, Totals()), f"name-{run}", attempt, 1.7e9)
+    return SessionOpened(session, Hello(identity, Clock(SHIFT, 0), SHIFT, Totals()), f"name-{run}", attempt, 1.7e9)
 
 
 def block(first: int, columns: Mapping[str, Sequence[float]], seconds: Sequence[float] = ()) -> Block:
@@ -40,11 +40,11 @@ def block(first: int, columns: Mapping[str, Sequence[float]], seconds: Sequence[
     return Block(list(columns), pack("q", range(first, first + rows)), pack("q", times), pack("d", values))
 
 
-def taken(*blocks: Block, session: bytes = b"s", **more: Any) -> Taken:
-    return Taken(session, 1, blocks, SHIFT, **more)
+def taken(*blocks: Block, session: bytes = b"s", **more: Any) -> BatchIngested:
+    return BatchIngested(session, 1, blocks, SHIFT, **more)
 
 
-def told(watch: Watch, *records: Record) -> list[Alarm]:
+def told(watch: Watch, *records: Record) -> list[Finding]:
     return watch.take(Batch("ingest", records=records))
 
 
@@ -142,7 +142,7 @@ def test_what_came_late_and_is_over_is_no_news(watch: Watch) -> None:
     "end",
     [
         Event("id", 0, 2.0, "rank_ended", 0),
-        Standing("id", 0, "failed", "", 2.0),
+        RunState("id", 0, "failed", "", 2.0),
         opened(b"t", attempt=1),
         opened(b"t", attempt=1, rank=5),
     ],
@@ -160,8 +160,8 @@ def test_nothing_fires_of_what_has_ended(watch: Watch, end: Record) -> None:
         Event("id", 0, 2.0, "rank_ended", 1),
         Event("id", 1, 2.0, "rank_ended", 0),
         Event("id", 0, 2.0, "checkpoint", 0),
-        Standing("id", 0, "running"),
-        Standing("other", 0, "failed", "", 2.0),
+        RunState("id", 0, "running"),
+        RunState("other", 0, "failed", "", 2.0),
         opened(b"t", run="other"),
     ],
 )
@@ -173,7 +173,7 @@ def test_the_end_of_another_ends_nothing(watch: Watch, other: Record) -> None:
 
 
 def test_a_run_that_was_lost_and_is_back_is_looked_at_again(watch: Watch) -> None:
-    told(watch, opened(), Standing("id", 0, "lost", "", 2.0))
+    told(watch, opened(), RunState("id", 0, "lost", "", 2.0))
     assert [one.alert for one in told(watch, taken(block(1, {"loss": [nan]})))] == ["NonFinite"]
 
 

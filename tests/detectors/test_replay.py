@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trackside_daemon.detectors import rank_detectors
-from trackside_daemon.detectors.base import Column, Context, Finding
+from trackside_daemon.detectors.base import Column, Context, Detection
 from trackside_daemon.detectors.replay import Change, Replay, Row, Wanted
 
 if TYPE_CHECKING:
@@ -19,12 +19,14 @@ class High:
 
     alerts: tuple[str, ...] = ("High",)
 
-    def take(self, column: Column, context: Context) -> Iterator[Finding]:
+    def take(self, column: Column, context: Context) -> Iterator[Detection]:
         for place, value in enumerate(column.values):
             if value == 0:
-                yield Finding("High", "info", place, "it is low", over=True)
+                yield Detection("High", "info", place, "it is low", over=True)
             elif value > 1:
-                yield Finding("High", "critical" if value > 10 else "info", place, f"{value:g} {context.phase}".strip())
+                yield Detection(
+                    "High", "critical" if value > 10 else "info", place, f"{value:g} {context.phase}".strip()
+                )
 
 
 @pytest.fixture(autouse=True)

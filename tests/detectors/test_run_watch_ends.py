@@ -9,7 +9,7 @@ from detectors.running import BEGAN, ID, Running
 
 from trackside.wire import Clock, Hello, Identity, Totals
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import Event, Opened
+from trackside_daemon.model.records import Event, SessionOpened
 
 
 def test_a_run_that_begins_is_said_once() -> None:
@@ -75,7 +75,7 @@ def test_a_death_is_over_when_a_run_of_the_same_name_begins() -> None:
     run.take(Batch("training", records=[Event("other", 0, run.now, "run_started")]))
     assert not run.said("TrainingProcessDied", over=True), "its name is other"
     late = Event("net-2", 0, run.now - 3600, "run_started")
-    named = Opened(bytes(16), Hello(Identity("net-2", "net"), Clock(0, 0), 0, Totals()), "net", 0, run.now)
+    named = SessionOpened(bytes(16), Hello(Identity("net-2", "net"), Clock(0, 0), 0, Totals()), "net", 0, run.now)
     run.take(Batch("ingest", records=[named, late]))
     assert not run.said("TrainingProcessDied", over=True), "it began before"
     run.take(Batch("ingest", records=[replace(late, time=run.now)]))

@@ -31,7 +31,7 @@ from trackside.wire import (
     Waits,
     encode,
 )
-from trackside_daemon.alerts.active_alerts import Book
+from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.delivery.delivery import DROPPED, FAILED, LAST_SUCCESS, QUEUED, TRIES
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
@@ -45,7 +45,7 @@ from trackside_daemon.history.record.writer import EXCESS, SIZE
 from trackside_daemon.history.record.writer import SAMPLES as STORED
 from trackside_daemon.ingest.sessions import Sessions
 from trackside_daemon.model.metric import Batch, Sample
-from trackside_daemon.model.rank_process import Member
+from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.records import Silence
 from trackside_daemon.model.state import State
 from trackside_daemon.nvml.families import FAMILIES
@@ -141,7 +141,7 @@ def machine() -> State:
     """What is known of a machine with two CPUs, two GPUs, and a run of two ranks, one of which has failed."""
     state = State()
     silence = Silence("1a2b3c4d", {"alert": "NonFinite", "run": "char-*"}, NOW.wall - 60, NOW.wall + 3600)
-    watch, book = Watch(), Book(silences=Silences([silence]))
+    watch, book = Watch(), ActiveAlerts(silences=Silences([silence]))
     for batch in (*_about_itself(), *_sampled(), *_pushed()):
         state.update(batch)
         for said in book.take(watch.take(batch), NOW.wall):
@@ -164,7 +164,7 @@ def _sampled() -> list[Batch]:
     nvml = cast("Nvml", Driver())
     gpu = GpuCollector(nvml, patience=1.0)
     counts = NvmlCollector(nvml, gpu, expected=0, sys=SYS)
-    member = Member(
+    member = RankProcess(
         "char-model", "launch-10.0.0.1-29500-4711-99", 0, 0, 0, "815", 4711, ("0",), "train-0", "ml", "main"
     )
     ranks = RanksCollector(lambda: gpu.seen.gpus, lambda: (member,), proc=PROC)

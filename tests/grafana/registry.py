@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from documents import documented
 
-from trackside_daemon.model.alarm import SEVERITIES
+from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.nvml.readers.health import KINDS
 from trackside_daemon.training.families import STATES
 

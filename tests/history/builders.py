@@ -14,7 +14,7 @@ from trackside_daemon.history.database import Database
 from trackside_daemon.history.read import charts, series
 from trackside_daemon.history.record.packing import Packing, decode_axis
 from trackside_daemon.history.record.store import Store
-from trackside_daemon.model.records import Opened, Standing, Taken
+from trackside_daemon.model.records import BatchIngested, RunState, SessionOpened
 
 if TYPE_CHECKING:
     import sqlite3
@@ -48,14 +48,14 @@ def session_id(number: int) -> bytes:
     return b"%016d" % number
 
 
-def opened(session: bytes, run: str = "run", *, attempt: int = 0, rank: int = 0, **more: Any) -> Opened:
+def opened(session: bytes, run: str = "run", *, attempt: int = 0, rank: int = 0, **more: Any) -> SessionOpened:
     """A session says hello; *more* is what else the hello says, or ``start``, ``offset``."""
     offset = more.pop("offset", 0.0)
     start = more.pop("start", float(WALL))
     name = more.pop("name", run)
     identity = Identity(run=run, name=name, rank=rank, pid=1, start=1, boot="boot")
     hello = Hello(identity, Clock(SHIFT, 0), round(start * SECOND), Totals(), **more)
-    return Opened(session, hello, name, attempt, start, offset)
+    return SessionOpened(session, hello, name, attempt, start, offset)
 
 
 def block(
@@ -122,7 +122,7 @@ class Bench:
     def send(self, session: bytes, *blocks: Block, shift: int = SHIFT) -> int:
         """The next message of a session; its number."""
         number = self.numbers[session] = self.numbers.get(session, 0) + 1
-        self.apply(Taken(session, number, blocks, shift))
+        self.apply(BatchIngested(session, number, blocks, shift))
         stream = self.stream(session)
         for one in blocks:
             steps, times, values = one.columns()
@@ -139,7 +139,7 @@ class Bench:
 
     def end(self, run: str = "run", attempt: int = 0, when: float = WALL + 1e6) -> None:
         """The run is over."""
-        self.apply(Standing(run, attempt, "finished", "", when))
+        self.apply(RunState(run, attempt, "finished", "", when))
 
     def step(self, stream: int | None = None) -> bool:
         """One step of packing, in a transaction of its own; whether there is more to do."""

@@ -19,7 +19,7 @@ from trackside_daemon.history.directory import HistoryError
 from trackside_daemon.history.files import jsonl
 from trackside_daemon.history.files.jsonl import HOST, JsonLines, folder
 from trackside_daemon.history.record.sanitize import clean
-from trackside_daemon.model.records import Alert, Event, Opened, Record, Sampled, Standing, Taken
+from trackside_daemon.model.records import Alert, BatchIngested, Event, MachineSample, Record, RunState, SessionOpened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,20 +35,20 @@ AWKWARD = [
 
 def opened(
     run: str = "r1", session: bytes = SESSION, *, attempt: int = 0, rank: int = 0, config: str = "", **more: Any
-) -> Opened:
+) -> SessionOpened:
     identity = Identity(run=run, name="asked", rank=rank, world=2, host="node", pid=7)
     hello = Hello(identity, Clock(0, 0), SHIFT, Totals(), config=config, tags=("a", "b"), **more)
-    return Opened(session, hello, "train", attempt, 1700000000.1234567, 0.25)
+    return SessionOpened(session, hello, "train", attempt, 1700000000.1234567, 0.25)
 
 
-def taken(steps: dict[int, dict[str, float]], session: bytes = SESSION, times: tuple[int, ...] = ()) -> Taken:
+def taken(steps: dict[int, dict[str, float]], session: bytes = SESSION, times: tuple[int, ...] = ()) -> BatchIngested:
     blocks = [
         Block(
             list(values), pack("q", [step]), pack("q", [times[row] if times else row]), pack("d", list(values.values()))
         )
         for row, (step, values) in enumerate(steps.items())
     ]
-    return Taken(session, 1, blocks, SHIFT)
+    return BatchIngested(session, 1, blocks, SHIFT)
 
 
 def lines(path: Path) -> list[Any]:
@@ -88,7 +88,7 @@ def test_a_pushed_row_is_a_line(start: Callable[..., JsonLines], directory: Path
 
 def test_a_block_has_a_line_for_each_row(start: Callable[..., JsonLines], directory: Path) -> None:
     block = Block(["a", "b"], pack("q", [1, 2]), pack("q", [0, 500]), pack("d", [1, 2, 3, 4]))
-    start().write([opened(), Taken(SESSION, 1, [block], SHIFT)])
+    start().write([opened(), BatchIngested(SESSION, 1, [block], SHIFT)])
     written = lines(directory / "r1" / "samples.jsonl")
     assert [line["values"] for line in written] == [{"a": 1.0, "b": 2.0}, {"a": 3.0, "b": 4.0}]
     assert [line["time"] for line in written] == [1700000000.0, 1700000000.000001]
@@ -132,15 +132,15 @@ def test_sessions_that_were_not_heard_of_for_long_are_forgotten(
 
 
 def test_messages_without_steps_make_no_file(start: Callable[..., JsonLines], directory: Path) -> None:
-    start().write([Taken(SESSION, 1)])
+    start().write([BatchIngested(SESSION, 1)])
     assert list(directory.iterdir()) == []
 
 
 def test_a_run_has_a_line_when_it_opens_and_one_for_each_state(
     start: Callable[..., JsonLines], directory: Path
 ) -> None:
-    start().write([clean(opened(config='{"lr": 0.1, "api_key": "x"}', total_steps=9)), Standing("r1", 0, "running")])
-    start().write([Standing("r1", 0, "failed", "ValueError", 1700000009.5)])
+    start().write([clean(opened(config='{"lr": 0.1, "api_key": "x"}', total_steps=9)), RunState("r1", 0, "running")])
+    start().write([RunState("r1", 0, "failed", "ValueError", 1700000009.5)])
     run, *states = lines(directory / "r1" / "runs.jsonl")
     assert (run["run"], run["name"], run["attempt"], run["rank"], run["world"]) == ("r1", "train", 0, 0, 2)
     assert (run["time"], run["started"], run["clock_offset"]) == (1700000000.123457, 1700000000.0, 0.25)
@@ -223,7 +223,9 @@ def test_events_and_alerts_of_a_run_are_beside_its_samples(start: Callable[..., 
 
 def test_what_is_about_the_machine_is_under_host(start: Callable[..., JsonLines], directory: Path) -> None:
     values = {'trackside_gpu_power_watts{gpu="0"}': 250.5, "x": float("nan")}
-    start().write([Sampled(1700000000.0000004, values), Alert("GpuLost", "critical", 1.0, ended=2.0), opened(HOST)])
+    start().write(
+        [MachineSample(1700000000.0000004, values), Alert("GpuLost", "critical", 1.0, ended=2.0), opened(HOST)]
+    )
     assert lines(directory / "host" / "samples.jsonl") == [{"time": 1700000000.0, "values": {**values, "x": "nan"}}]
     assert lines(directory / "host" / "alerts.jsonl")[0]["ended"] == 2.0
     assert not (directory / "host" / "runs.jsonl").exists()
@@ -372,7 +374,7 @@ def test_a_torn_line_that_cannot_be_taken_away_is_ended(
 def test_one_file_that_fails_does_not_cost_the_others_theirs(start: Callable[..., JsonLines], directory: Path) -> None:
     (directory / "r1" / "samples.jsonl").mkdir(parents=True)
     with pytest.raises(IsADirectoryError, match=r"r1/samples\.jsonl"):
-        start().write([opened(), taken({1: {"x": 1}}), Event("r1", 0, 1.0, "resume"), Sampled(1.0, {"x": 1.0})])
+        start().write([opened(), taken({1: {"x": 1}}), Event("r1", 0, 1.0, "resume"), MachineSample(1.0, {"x": 1.0})])
     assert len(lines(directory / "r1" / "events.jsonl")) == 1
     assert len(lines(directory / "host" / "samples.jsonl")) == 1
 

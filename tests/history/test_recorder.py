@@ -12,7 +12,7 @@ from trackside_daemon.history.read import reader, series
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Known, Recorder
 from trackside_daemon.model.metric import Batch, Distribution, Metric, Sample
-from trackside_daemon.model.records import Event, Record, Standing
+from trackside_daemon.model.records import Event, Record, RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -178,7 +178,7 @@ def test_a_run_that_comes_back_after_it_was_given_up_lives_again(start: Callable
     second.abandon(everybody)
     number, ended = second.last_attempt("a") or (None, None)
     assert (number, ended is not None) == (0, True), "its time is known once that is written"
-    take(second, opened("a"), Standing("a", 0, "running"))
+    take(second, opened("a"), RunState("a", 0, "running"))
     assert state(second, "a") == ("running", "", None)
     assert second.last_attempt("a") == (0, None)
     second.abandon(everybody)
@@ -226,7 +226,7 @@ def test_of_several_runs_the_last_that_lives_keeps_gpu_and_host_going(recorder: 
     tick(recorder, 0.0)
     take(recorder, finished("b"))
     tick(recorder, 20.0)
-    take(recorder, Standing("b", 0, "running"))
+    take(recorder, RunState("b", 0, "running"))
     tick(recorder, 40.0)
     assert machine(recorder, "b")["trackside_host_cpu_seconds_total"] == [0.0, 40.0]
 

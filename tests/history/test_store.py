@@ -14,7 +14,7 @@ from trackside.wire import About
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.record.redact import REDACTED
 from trackside_daemon.history.record.sanitize import clean
-from trackside_daemon.model.records import Alert, AlertNote, Event, Notice, Sampled, Standing, Taken
+from trackside_daemon.model.records import Alert, AlertNote, BatchIngested, Event, MachineSample, Notified, RunState
 
 if TYPE_CHECKING:
     from history.builders import Bench
@@ -33,9 +33,9 @@ def rows(bench: Bench, query: str) -> list[Any]:
     return bench.connection.execute(query).fetchall()
 
 
-def taken(number: int, *values: float, session: bytes = ONE) -> Taken:
+def taken(number: int, *values: float, session: bytes = ONE) -> BatchIngested:
     """A message of a loss."""
-    return Taken(session, number, [block(["loss"], range(number, number + len(values)), values)], SHIFT)
+    return BatchIngested(session, number, [block(["loss"], range(number, number + len(values)), values)], SHIFT)
 
 
 def test_a_message_again_adds_nothing(bench: Bench) -> None:
@@ -69,8 +69,8 @@ def test_seconds_by_phase_are_the_newest_of_each_session_summed(bench: Bench) ->
     assert "phases" not in shown(bench)["attempt_list"][0]
     for number, seconds in ((2, 1.0), (3, 4.0), (3, 2.0)):
         bench.apply(replace(taken(number, 1.0), phases={"forward": seconds, "x" * 513: 1.0}))
-    bench.apply(Taken(ONE, 4))
-    bench.apply(Taken(ONE, 5, phases={"forward": 4.0, "eval": 9.0}))
+    bench.apply(BatchIngested(ONE, 4))
+    bench.apply(BatchIngested(ONE, 5, phases={"forward": 4.0, "eval": 9.0}))
     bench.reopen()
     bench.apply(opened(TWO))
     bench.apply(replace(taken(1, 1.0, session=TWO), phases={"forward": 0.5, "data": 0.25}))
@@ -91,7 +91,7 @@ def test_what_the_client_says_was_acknowledged_is_not_taken_again(bench: Bench) 
 
 def test_a_skip_moves_the_number_and_brings_no_steps(bench: Bench) -> None:
     bench.open(ONE)
-    bench.apply(Taken(ONE, 9))
+    bench.apply(BatchIngested(ONE, 9))
     bench.apply(taken(9, 1.0))
     assert bench.read(1, "loss") == []
     with bench.database.reading() as connection:
@@ -100,7 +100,7 @@ def test_a_skip_moves_the_number_and_brings_no_steps(bench: Bench) -> None:
 
 def test_what_nobody_knows_is_ignored(bench: Bench) -> None:
     bench.apply(
-        taken(1, 1.0), Standing("run", 0, "finished", "", 5.0), Event("run", 0, 1.0, "x"), Alert("a", "b", 1.0, "run")
+        taken(1, 1.0), RunState("run", 0, "finished", "", 5.0), Event("run", 0, 1.0, "x"), Alert("a", "b", 1.0, "run")
     )
     for table in ("log", "run", "event", "alert", "session"):
         assert rows(bench, f"SELECT * FROM {table}") == []
@@ -127,9 +127,12 @@ def test_a_configuration_that_is_hard_to_read_costs_nothing_else(config: str, be
 def test_numbers_beyond_the_file_are_the_nearest_that_it_holds(bench: Bench) -> None:
     record = opened(ONE, acked=2**64 - 1)
     bench.apply(record)
-    bench.apply(Taken(ONE, 1, [], 2**80))
+    bench.apply(BatchIngested(ONE, 1, [], 2**80))
     bench.open(TWO, rank=2**64 - 1)
-    bench.apply(Taken(TWO, 1, [block(["a"], [1], [1.0])], 2**64), Taken(TWO, 2, [block(["a"], [1], [1.0])], -(2**70)))
+    bench.apply(
+        BatchIngested(TWO, 1, [block(["a"], [1], [1.0])], 2**64),
+        BatchIngested(TWO, 2, [block(["a"], [1], [1.0])], -(2**70)),
+    )
     bench.pack(bench.stream(TWO))
     assert len(bench.read(bench.stream(TWO), "a")) == 2
 
@@ -141,9 +144,9 @@ def test_a_run_is_resumed_as_another_attempt(bench: Bench) -> None:
     bench.open(TWO, attempt=1, step=7)
     run = shown(bench)
     assert (run["state"], run["ended"], run["attempt"]) == ("running", None, 1)
-    bench.apply(Standing("run", 0, "failed", "late", 9.0))
+    bench.apply(RunState("run", 0, "failed", "late", 9.0))
     assert shown(bench)["state"] == "running"
-    bench.apply(Standing("run", 1, "failed", "ValueError", WALL + 2.0))
+    bench.apply(RunState("run", 1, "failed", "ValueError", WALL + 2.0))
     run = shown(bench)
     assert (run["state"], run["cause"], run["ended"]) == ("failed", "ValueError", WALL + 2.0)
     assert [one["state"] for one in run["attempt_list"]] == ["failed", "failed"]
@@ -165,7 +168,7 @@ def test_a_deleted_run_takes_nothing_more_and_its_id_may_come_again(bench: Bench
     with bench.database.transaction() as connection:
         connection.execute("UPDATE run SET deleted = 1")
     bench.store.forget()
-    bench.apply(taken(2, 2.0), Event("run", 0, 1.0, "x"), Standing("run", 0, "finished", "", 5.0))
+    bench.apply(taken(2, 2.0), Event("run", 0, 1.0, "x"), RunState("run", 0, "finished", "", 5.0))
     assert rows(bench, "SELECT count(*) FROM log") == [(1,)]
     assert rows(bench, "SELECT count(*) FROM event") == [(0,)]
     assert not bench.store.due
@@ -233,27 +236,27 @@ def test_each_sink_s_last_word_of_an_alert_is_kept_without_secrets_and_read_whil
     slow, hot = Alert("Slow", "warning", 5.0, "run", {"a": "2"}, "s"), Alert("Hot", "critical", 6.0)
     bench.apply(slow, hot, replace(hot, ended=9.0))
     for sink, word in (
-        ("webhook", Notice("warning", "s")),
-        ("log", Notice("warning", "s")),
-        ("webhook", Notice("critical", "password=hush")),
+        ("webhook", Notified("warning", "s")),
+        ("log", Notified("warning", "s")),
+        ("webhook", Notified("critical", "password=hush")),
     ):
         bench.apply(clean(AlertNote("Slow", 5.0, "run", {"a": "2"}, notified={sink: word})))
-    bench.apply(AlertNote("Hot", 6.0, notified={"log": Notice("critical", "", over=True)}))
+    bench.apply(AlertNote("Hot", 6.0, notified={"log": Notified("critical", "", over=True)}))
     with bench.database.reading() as connection:
         assert [one["notified"] for one in reader.alerts(connection)] == [["log", "webhook"], ["log"]]
         (fires,) = reader.firing(connection, 9.0)
-        assert (fires.alert, fires.notified["log"]) == ("Slow", Notice("warning", "s"))
+        assert (fires.alert, fires.notified["log"]) == ("Slow", Notified("warning", "s"))
         assert fires.notified["webhook"].severity == "critical"
         assert "hush" not in fires.notified["webhook"].summary
         (over,) = reader.ended(connection, 9.0, 9.0)
-        assert (over.alert, over.ended, over.notified) == ("Hot", 9.0, {"log": Notice("critical", "", over=True)})
+        assert (over.alert, over.ended, over.notified) == ("Hot", 9.0, {"log": Notified("critical", "", over=True)})
         assert reader.ended(connection, 9.5, 9.5) == []
 
 
 def test_what_was_sampled_of_the_machine_is_a_series_of_its_own(bench: Bench) -> None:
     values = {'trackside_gpu{gpu="0"}': 1.5, "trackside_cpu": inf}
     for number in range(600):
-        bench.apply(Sampled(WALL + 10.0 * number, values))
+        bench.apply(MachineSample(WALL + 10.0 * number, values))
     bench.pack()
     found = bench.read(0, "trackside_cpu")
     assert [row[1] for row in found] == [round((WALL + 10.0 * number) * 1e6) for number in range(600)]

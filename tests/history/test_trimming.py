@@ -12,7 +12,7 @@ from history.builders import SECOND, SHIFT, WALL, Bench, block, check_tables, se
 
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.record.trimming import STEP_BLOCKS, STEP_ROWS, WAL_BYTES, Bounds, Trimming
-from trackside_daemon.model.records import Alert, Event, Sampled, Taken
+from trackside_daemon.model.records import Alert, BatchIngested, Event, MachineSample
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -155,7 +155,7 @@ def test_free_pages_go_back_in_small_steps(four: Bench) -> None:
 
 def test_runs_that_ended_long_ago_go_by_age_and_the_machine_with_them(four: Bench) -> None:
     for hour in range(5000):
-        four.apply(Sampled(WALL + hour * HOUR / 10, {"trackside_x": 1.0}))
+        four.apply(MachineSample(WALL + hour * HOUR / 10, {"trackside_x": 1.0}))
     four.pack(0)
     four.apply(Alert("Hot", "page", WALL + 5.0, ended=WALL + 6.0), Alert("Now", "page", WALL + 5.0))
     keeper = Keeper(four, age=10 * DAY)
@@ -198,7 +198,7 @@ def test_a_session_of_a_run_that_was_deleted_by_age_leaves_nothing_behind(bench:
     push(bench, "run", 1, ended=WALL + DAY)
     keeper = Keeper(bench, age=DAY)
     keeper.trim()
-    bench.apply(Taken(session_id(1), 10**6, [block(["a"], [1], [1.0])], SHIFT))
+    bench.apply(BatchIngested(session_id(1), 10**6, [block(["a"], [1], [1.0])], SHIFT))
     bench.pack()
     check_tables(bench.connection)
     assert bench.connection.execute("SELECT count(*) FROM log").fetchone()[0] == 0
@@ -260,7 +260,7 @@ def test_a_run_that_is_being_imported_neither_ages_nor_goes(four: Bench) -> None
 
 @pytest.mark.parametrize("age", [1e13, 1e300, math.inf])
 def test_an_age_beyond_all_time_keeps_everything(age: float, four: Bench) -> None:
-    four.apply(Sampled(WALL, {"trackside_x": 1.0}))
+    four.apply(MachineSample(WALL, {"trackside_x": 1.0}))
     four.pack(0)
     keeper = Keeper(four, age=age)
     before = keeper.kept()
@@ -347,13 +347,13 @@ def test_a_steady_load_stays_within_its_bound_for_a_month(bench: Bench, count: C
                 values = noise[at : at + 4096 * 8]
                 keys = [f"k{one}" for one in range(8)]
                 bench.apply(
-                    Taken(
+                    BatchIngested(
                         session,
                         message + 1,
                         [block(keys, range(message * 4096, message * 4096 + 4096), values, stamps)],
                         SHIFT,
                     ),
-                    Sampled(now, {"trackside_x": 1.0}),
+                    MachineSample(now, {"trackside_x": 1.0}),
                 )
                 bench.pack()
                 now += step

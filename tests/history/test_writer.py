@@ -21,7 +21,7 @@ from trackside_daemon.history.record import writer as module
 from trackside_daemon.history.record.queue import QUEUE_ITEMS
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import Writer
-from trackside_daemon.model.records import Account, Accounted, Alert, Event, Sampled, Standing, Taken
+from trackside_daemon.model.records import Account, AccountUpdated, Alert, BatchIngested, Event, MachineSample, RunState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ class House:
 
     def put(self, number: int, *values: float, session: bytes = ONE) -> None:
         """A message, its number the receipt."""
-        self.writer.put([Taken(session, number, [block(["a"], [number] * len(values), values)], SHIFT)], number)
+        self.writer.put([BatchIngested(session, number, [block(["a"], [number] * len(values), values)], SHIFT)], number)
 
     def limit(self, pages: int | None) -> None:
         """The file may not grow beyond what it has and so many pages; None for no limit."""
@@ -128,7 +128,7 @@ def test_packing_that_finds_no_room_goes_on_when_there_is_some(house: House) -> 
     house.writer.start()
     eventually(lambda: house.acknowledged == [1])
     house.limit(0)
-    house.writer.put([Standing("run", 0, "finished", "", 1.0)])
+    house.writer.put([RunState("run", 0, "finished", "", 1.0)])
     eventually(lambda: house.writer.stuck)
     house.limit(None)
     eventually(lambda: not house.writer.stuck)
@@ -196,8 +196,8 @@ def test_a_call_after_the_end_is_cancelled(house: House) -> None:
 
 def test_a_record_that_no_table_takes_costs_only_itself(house: House, caplog: pytest.LogCaptureFixture) -> None:
     house.put(1, 1.0)
-    house.writer.put([Taken(ONE, 2), Event("run", 0, 1.0, "x", step=2**70)], 2)
-    house.writer.put([Standing("run", 2**70, "failed")])
+    house.writer.put([BatchIngested(ONE, 2), Event("run", 0, 1.0, "x", step=2**70)], 2)
+    house.writer.put([RunState("run", 2**70, "failed")])
     house.put(3, 3.0)
     house.writer.start()
     eventually(lambda: house.acknowledged == [1, 2, 3])
@@ -208,9 +208,9 @@ def test_a_record_that_no_table_takes_costs_only_itself(house: House, caplog: py
 
 def test_what_was_sampled_or_reckoned_gives_way_when_there_is_no_room(house: House) -> None:
     for _ in range(QUEUE_ITEMS + 50):
-        house.writer.put([Sampled(float(WALL), {"x": 1.0})])
+        house.writer.put([MachineSample(float(WALL), {"x": 1.0})])
     assert not house.writer.has_room()
-    house.writer.put([Accounted("run", 0, 0, Account(stall=1.0))])
+    house.writer.put([AccountUpdated("run", 0, 0, Account(stall=1.0))])
     assert len(house.writer._queue) == QUEUE_ITEMS
     house.put(1, 1.0)
     house.writer.start()
@@ -258,7 +258,7 @@ from history.builders import SHIFT, block, opened, session_id
 from trackside_daemon.history.record import writer as module
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.model.records import Taken
+from trackside_daemon.model.records import BatchIngested
 import logging
 logging.basicConfig(level=logging.INFO, format="log %(message)s")
 module.RETRY_SECONDS = 0.02
@@ -273,7 +273,7 @@ one = session_id(1)
 writer.put([opened(one)])
 for number in range(1, 61):
     values = [float(number)] * 4000
-    writer.put([Taken(one, number, [block(["a"], [number] * 4000, values)], SHIFT)], number)
+    writer.put([BatchIngested(one, number, [block(["a"], [number] * 4000, values)], SHIFT)], number)
 while not writer.stuck:
     pass
 print("stuck", flush=True)
@@ -372,8 +372,8 @@ def test_what_a_stranger_sends_is_never_acknowledged_and_it_is_asked_to_greet(pl
     database = Database(place)
     writer = Writer(database, ROOM, acknowledge=acknowledged.append, renounce=renounced.append)
     writer.put([opened(ONE)])
-    writer.put([Taken(ONE, 1, [block(["a"], [1], [1.0])], SHIFT)], 1)
-    stranger = Taken(session_id(2), 7, [block(["a"], [1], [1.0])], SHIFT)
+    writer.put([BatchIngested(ONE, 1, [block(["a"], [1], [1.0])], SHIFT)], 1)
+    stranger = BatchIngested(session_id(2), 7, [block(["a"], [1], [1.0])], SHIFT)
     writer.put([stranger], 7)
     writer.put([opened(session_id(2), run="other")])
     writer.put([stranger], 8)
@@ -443,7 +443,7 @@ def test_the_configuration_is_the_lowest_ranks(house: House) -> None:
 def test_what_looks_like_a_secret_is_nowhere_in_the_file(house: House) -> None:
     secret = "hf_abcdefghijklmnopqrstuvwxyz012345"
     house.writer.put([opened(session_id(2), run="r", tags=(secret,), config=f'{{"x":"{secret}"}}')])
-    house.writer.put([Standing("r", 0, "failed", secret, 1.0)])
+    house.writer.put([RunState("r", 0, "failed", secret, 1.0)])
     house.writer.put([Event("r", 0, 1.0, "note", fields={"path": secret})])
     house.writer.put([Alert("A", "info", 1.0, "r", {"label": secret}, secret, secret)])
     house.writer.start()

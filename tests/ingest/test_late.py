@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from wire_messages import WALL, Speaker
 
 from trackside.wire import Happening, Notice, Pushes
-from trackside_daemon.model.records import USER_ALERT, Event, Opened, Record, Standing, Taken
+from trackside_daemon.model.records import USER_ALERT, BatchIngested, Event, Record, RunState, SessionOpened
 
 
 def say(desk: Any, frames: list[bytes]) -> tuple[list[Answer], list[Record]]:
@@ -28,14 +28,14 @@ def greet(desk: Any, who: Speaker, **more: Any) -> list[Record]:
 def test_what_is_late_is_kept_and_not_on_the_page(desk: Any) -> None:
     who = Speaker()
     (opened,) = greet(desk, who)
-    assert isinstance(opened, Opened)
+    assert isinstance(opened, SessionOpened)
     _, (taken,) = say(desk, who.batch(1, {"loss": 0.5}))
-    assert isinstance(taken, Taken)
+    assert isinstance(taken, BatchIngested)
     assert len(taken.blocks) == 1
     assert taken.late
     _, records = say(desk, who.frames("bye", who.bye("failed"), 2))
-    assert [type(record) for record in records] == [Taken, Event, Standing]
-    assert records[2] == Standing(who.identity.run, 0, "failed", records[2].cause, records[2].ended, late=True)  # type: ignore[union-attr]
+    assert [type(record) for record in records] == [BatchIngested, Event, RunState]
+    assert records[2] == RunState(who.identity.run, 0, "failed", records[2].cause, records[2].ended, late=True)  # type: ignore[union-attr]
     assert desk.house.has("train") == {"run_info", "state", "end_timestamp_seconds"}
     assert desk.house.runs_in("failed") == ["train"]
     assert desk.commit() == [Answer("ack", 1), Answer("ack", 2)]
@@ -91,7 +91,7 @@ def test_a_session_that_is_late_belongs_to_the_attempt_that_it_overlaps(
     if past is not None:
         desk.past[who.identity.run] = past
     (opened,) = greet(desk, who, started=round((WALL + started) * 1e9))
-    assert isinstance(opened, Opened)
+    assert isinstance(opened, SessionOpened)
     assert opened.attempt == attempt
 
 
@@ -99,7 +99,7 @@ def test_the_clock_of_what_is_late_is_not_compared_with_now(desk: Any) -> None:
     who = Speaker(boot="another")
     hello = who.hello()
     (opened,) = greet(desk, who, clock=replace(hello.clock, wall=hello.clock.wall - 10**15))
-    assert isinstance(opened, Opened)
+    assert isinstance(opened, SessionOpened)
     assert opened.offset == 0.0
 
 

@@ -15,7 +15,7 @@ from trackside.wire import MESSAGE_BYTES, REASONS, Beat, Bye, Envelope, Pushes, 
 from trackside_daemon.history.recorder import Known
 from trackside_daemon.ingest import sessions as module
 from trackside_daemon.ingest.sessions import DUPLICATES, GAPS, KINDS, MESSAGES, REJECTED
-from trackside_daemon.model.records import Event, Opened, Standing, Taken
+from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -367,12 +367,12 @@ def events(desk: Any) -> list[tuple[str, int, int | None]]:
 
 def standings(desk: Any) -> list[tuple[int, str, bool]]:
     """Attempt, state, and whether it has ended."""
-    return [(one.attempt, one.state, one.ended is not None) for one in records(desk, Standing)]
+    return [(one.attempt, one.state, one.ended is not None) for one in records(desk, RunState)]
 
 
 def test_the_history_is_told_of_a_session_before_what_it_pushed(desk: Any, who: Speaker) -> None:
     desk.say(*who.batch(1, {"loss": 2.5}, after=3.0))
-    (opened,), (taken,) = records(desk, Opened), records(desk, Taken)
+    (opened,), (taken,) = records(desk, SessionOpened), records(desk, BatchIngested)
     assert (opened.session, opened.name, opened.attempt, opened.time) == (who.id, "train", 0, WALL)
     assert desk.house.records.index(opened) < desk.house.records.index(taken)
     assert (taken.session, taken.number) == (who.id, 1)
@@ -386,7 +386,7 @@ def test_what_is_a_minute_old_is_said_to_be_late(desk: Any, who: Speaker, *, aft
     desk.house.after = after
     who.totals.phases = {"eval": 7.0}
     desk.say(*who.batch(1, after=0.0))
-    (taken,) = records(desk, Taken)
+    (taken,) = records(desk, BatchIngested)
     assert (taken.late, taken.phases) == (late, {"eval": 7.0})
 
 
@@ -396,7 +396,7 @@ def test_a_bye_and_a_skip_bring_what_was_spent_in_phases_after_the_last_push(des
         who.totals.phases = said[number] = {"forward": float(number)}
         frames = {"batch": who.batch, "skip": lambda number: who.skip(number, number)}
         desk.say(*(frames[kind](number) if kind in frames else who.frames("bye", who.bye(), number)))
-    assert {one.number: one.phases for one in records(desk, Taken)} == said
+    assert {one.number: one.phases for one in records(desk, BatchIngested)} == said
 
 
 @pytest.mark.parametrize(("boot", "offset"), [(None, 0.0), ("another", 7.0)])
@@ -405,7 +405,7 @@ def test_only_a_clock_of_another_machine_is_corrected(desk: Any, boot: str | Non
     desk.house.after = 7.0
     desk.say(*who.frames("hello", who.hello(0.0)))
     desk.say(*who.batch(1))
-    (opened,), (taken,) = records(desk, Opened), records(desk, Taken)
+    (opened,), (taken,) = records(desk, SessionOpened), records(desk, BatchIngested)
     assert opened.offset == offset
     assert taken.shift == round((WALL - 50 + offset) * 1e9)
 
@@ -421,7 +421,7 @@ def test_records_and_number_of_a_message_travel_together(desk: Any, who: Speaker
         _, batches = desk.sessions.receive(b"peer", frames, desk.house.now)
         (last,) = [batch for batch in batches if batch.receipt is not None]
         assert last is batches[-1], "what it is told beside comes before the receipt"
-        (taken,) = [record for record in last.records if type(record) is Taken]
+        (taken,) = [record for record in last.records if type(record) is BatchIngested]
         assert (taken.number, last.receipt.number) == (number, number)
         assert bool(taken.blocks) is (number == 1)
 
@@ -441,11 +441,11 @@ def test_a_session_that_an_earlier_daemon_knew_goes_on_where_that_had_committed(
     desk.past["id-1"] = (3, None)
     assert desk.greet(who, acked=39) == [answer("welcome", 41)]
     assert desk.say(*who.batch(40)) == [answer("ack", 41)], "it is in the history already"
-    assert records(desk, Taken) == []
+    assert records(desk, BatchIngested) == []
     desk.say(*who.batch(42))
     assert desk.commit() == [answer("ack", 42)]
-    assert [one.number for one in records(desk, Taken)] == [42]
-    assert [one.attempt for one in records(desk, Opened)] == [3]
+    assert [one.number for one in records(desk, BatchIngested)] == [42]
+    assert [one.attempt for one in records(desk, SessionOpened)] == [3]
     assert attempts(desk) == ["3"]
     assert events(desk) == [], "it neither begins nor is restarted"
 
@@ -461,7 +461,7 @@ def test_a_session_that_was_forgotten_meanwhile_is_asked_of_the_history(desk: An
 def test_a_new_session_of_a_run_that_ended_under_an_earlier_daemon_is_a_new_attempt(desk: Any) -> None:
     desk.past["id-1"] = (4, 99.0)
     desk.greet(Speaker())
-    assert [one.attempt for one in records(desk, Opened)] == [5]
+    assert [one.attempt for one in records(desk, SessionOpened)] == [5]
     assert attempts(desk) == ["5"]
     assert events(desk) == [("run_restarted", 5, None)]
 
@@ -469,7 +469,7 @@ def test_a_new_session_of_a_run_that_ended_under_an_earlier_daemon_is_a_new_atte
 def test_a_new_session_of_a_run_that_lived_under_an_earlier_daemon_joins_it(desk: Any) -> None:
     desk.past["id-1"] = (4, None)
     desk.greet(Speaker(rank=1, world=2, local_world=2))
-    assert [one.attempt for one in records(desk, Opened)] == [4]
+    assert [one.attempt for one in records(desk, SessionOpened)] == [4]
     assert events(desk) == []
 
 
@@ -487,7 +487,7 @@ def test_a_session_of_an_attempt_before_the_one_that_runs_stays_in_its_own(desk:
     assert desk.greet(late) == [answer("welcome", 5)]
     desk.say(*late.batch(6, {"loss": 9.0}))
     assert desk.commit() == [answer("ack", 6)]
-    assert [one.attempt for one in records(desk, Opened)] == [1, 0]
+    assert [one.attempt for one in records(desk, SessionOpened)] == [1, 0]
     assert desk.house.get("loss") is None
     assert attempts(desk) == ["1"]
 
@@ -510,7 +510,7 @@ def test_a_session_that_speaks_on_after_its_rank_had_ended_is_shown_again(desk: 
     desk.say(*who.batch(10))
     assert desk.commit() == [answer("ack", 10)]
     assert desk.house.state_of() == "running"
-    assert [one.attempt for one in records(desk, Opened)] == [0]
+    assert [one.attempt for one in records(desk, SessionOpened)] == [0]
 
 
 def test_without_room_numbered_messages_are_left_and_greetings_and_beats_are_not(desk: Any) -> None:
@@ -518,7 +518,7 @@ def test_without_room_numbered_messages_are_left_and_greetings_and_beats_are_not
     assert desk.say(*who.frames("hello", who.hello()), room=False) == [answer("welcome")]
     for frames in (who.batch(1), who.skip(1, 3), who.frames("bye", who.bye(), 1), bad_body(who, 1)):
         assert desk.say(*frames, room=False) == []
-    assert (desk.taken, records(desk, Taken)) == ([], [])
+    assert (desk.taken, records(desk, BatchIngested)) == ([], [])
     assert desk.house.state_of() == "starting"
     assert desk.counts(REJECTED) == {}
     stuck = Beat(clock(9.0), 500_000_000, Totals(pushes=7, steps=7), {"loss": 0.5, "other": 3.0}, 7)
@@ -528,7 +528,7 @@ def test_without_room_numbered_messages_are_left_and_greetings_and_beats_are_not
     assert desk.house.get("last_step_timestamp_seconds") == WALL + 8.5
     assert desk.say(*Speaker().frames("beat", stuck), room=False) == [answer("hello?")]
     assert desk.say(*who.batch(1)) == [answer("hello?")], "the history has not been told of it"
-    assert records(desk, Opened) == []
+    assert records(desk, SessionOpened) == []
     desk.say(*who.frames("hello", who.hello()))
     assert desk.say(*who.batch(1)) == []
     assert desk.commit() == [answer("ack", 1)]
@@ -546,9 +546,9 @@ def test_a_greeting_that_is_repeated_is_told_to_the_history_once(desk: Any, who:
     for number in range(1, 50):
         desk.house.after = float(number)
         assert desk.greet(who) == [answer("welcome")]
-    assert len(records(desk, Opened)) == 1
+    assert len(records(desk, SessionOpened)) == 1
     desk.say(*who.frames("hello", who.hello(config='{"lr": 1}')))
-    assert [one.hello.config for one in records(desk, Opened)] == ["", '{"lr": 1}'], "but what is new is told"
+    assert [one.hello.config for one in records(desk, SessionOpened)] == ["", '{"lr": 1}'], "but what is new is told"
 
 
 def test_after_a_renouncement_all_that_was_not_acknowledged_is_asked_for_again(desk: Any, who: Speaker) -> None:
@@ -564,7 +564,7 @@ def test_after_a_renouncement_all_that_was_not_acknowledged_is_asked_for_again(d
     for number in (2, 3, 4):
         desk.say(*who.batch(number))
     assert desk.commit() == [answer("ack", 2), answer("ack", 3), answer("ack", 4)]
-    assert len(records(desk, Opened)) == 2, "the new history is told of it too"
+    assert len(records(desk, SessionOpened)) == 2, "the new history is told of it too"
 
 
 def test_what_happens_to_a_run_is_told_as_events_and_states(desk: Any) -> None:
@@ -581,7 +581,7 @@ def test_what_happens_to_a_run_is_told_as_events_and_states(desk: Any) -> None:
         (WALL + 5, {"state": "finished", "cause": ""}),
         (WALL + 6, {"state": "failed", "cause": ""}),
     ]
-    end = records(desk, Standing)[-1]
+    end = records(desk, RunState)[-1]
     assert (end.run, end.attempt, end.state, end.ended) == ("id-1", 0, "failed", WALL + 6)
     desk.greet(Speaker())
     assert events(desk)[-1] == ("run_restarted", 1, None)
@@ -592,8 +592,8 @@ def test_an_attempt_that_was_given_up_for_another_is_lost(desk: Any, who: Speake
     desk.say(*who.batch(1))
     desk.house.after = 9.0
     desk.greet(Speaker(attempt=1))
-    (given_up,) = [one for one in records(desk, Standing) if one.ended is not None]
-    assert given_up == Standing("id-1", 0, "lost", "given up for another attempt", WALL + 9)
+    (given_up,) = [one for one in records(desk, RunState) if one.ended is not None]
+    assert given_up == RunState("id-1", 0, "lost", "given up for another attempt", WALL + 9)
     assert standings(desk)[-1] == (1, "starting", False)
 
 
@@ -606,12 +606,12 @@ def test_a_run_over_the_limit_is_in_the_history_all_the_same_with_its_end() -> N
     desk.say(*who.batch(1, {"loss": 1.5}))
     desk.say(*who.frames("bye", who.bye("failed", 4.0), 2))
     assert desk.house.has("late") == set()
-    (opened,) = [one for one in records(desk, Opened) if one.session == who.id]
+    (opened,) = [one for one in records(desk, SessionOpened) if one.session == who.id]
     assert (opened.name, opened.attempt) == ("late", 3)
-    assert [(one.number, len(one.blocks)) for one in records(desk, Taken)] == [(1, 1), (2, 0)]
+    assert [(one.number, len(one.blocks)) for one in records(desk, BatchIngested)] == [(1, 1), (2, 0)]
     desk.house.after = 60.0
     desk.tick()
-    assert [one for one in records(desk, Standing) if one.run == "b"] == [Standing("b", 3, "failed", "", WALL + 4)]
+    assert [one for one in records(desk, RunState) if one.run == "b"] == [RunState("b", 3, "failed", "", WALL + 4)]
 
 
 def test_a_session_over_the_limit_that_an_earlier_daemon_knew_stays_in_its_attempt() -> None:
@@ -622,7 +622,7 @@ def test_a_session_over_the_limit_that_an_earlier_daemon_knew_stays_in_its_attem
     desk.past["b"] = (2, None)
     for _ in range(2):
         assert desk.greet(who) == [answer("welcome", 3)]
-    assert [one.attempt for one in records(desk, Opened) if one.session == who.id] == [2]
+    assert [one.attempt for one in records(desk, SessionOpened) if one.session == who.id] == [2]
 
 
 def test_a_run_over_the_limit_that_is_killed_is_lost_in_the_history() -> None:
@@ -631,12 +631,12 @@ def test_a_run_over_the_limit_that_is_killed_is_lost_in_the_history() -> None:
     desk.greet(Speaker("b", name="late", boot="another"))
     desk.house.after = 29.0
     desk.tick()
-    assert all(one.run == "a" for one in records(desk, Standing))
+    assert all(one.run == "a" for one in records(desk, RunState))
     desk.house.after = 31.0
     desk.tick()
     desk.tick()
-    assert [one for one in records(desk, Standing) if one.run == "b"] == [
-        Standing("b", 0, "lost", "unknown", WALL + 31)
+    assert [one for one in records(desk, RunState) if one.run == "b"] == [
+        RunState("b", 0, "lost", "unknown", WALL + 31)
     ]
 
 
@@ -653,7 +653,7 @@ def test_a_process_of_another_pid_namespace_is_known_by_the_pid_that_this_machin
         desk.greet(who)
     desk.pid = 4321
     desk.greet(who)
-    assert records(desk, Opened)[-1].hello.identity == replace(who.identity, pid=4321)
+    assert records(desk, SessionOpened)[-1].hello.identity == replace(who.identity, pid=4321)
     desk.exit(who, 0, pid=1)
     assert desk.house.state_of() == "starting"
     desk.exit(who, 3, pid=4321)
@@ -691,7 +691,7 @@ def test_a_run_over_the_limit_ends_in_the_history_as_its_process_did(
     desk.tick()
     desk.exit(who, code, pid=4321)
     desk.tick()
-    assert [(one.state, one.cause) for one in records(desk, Standing) if one.run == "b"] == expected
+    assert [(one.state, one.cause) for one in records(desk, RunState) if one.run == "b"] == expected
 
 
 def test_a_run_over_the_limit_that_has_said_its_bye_is_not_lost_by_its_silence() -> None:
@@ -702,7 +702,7 @@ def test_a_run_over_the_limit_that_has_said_its_bye_is_not_lost_by_its_silence()
     desk.say(*who.frames("bye", provisional(who), 1))
     desk.house.after = 1000.0
     desk.tick()
-    assert [one.state for one in records(desk, Standing) if one.run == "b"] == ["finished"]
+    assert [one.state for one in records(desk, RunState) if one.run == "b"] == ["finished"]
 
 
 def test_samples_over_a_limit_of_the_page_are_in_the_history_all_the_same() -> None:
@@ -711,7 +711,7 @@ def test_samples_over_a_limit_of_the_page_are_in_the_history_all_the_same() -> N
     desk.greet(who)
     desk.say(*who.batch(1, {"a": 1.0, "b": 2.0, "x" * 300: 3.0}))
     assert desk.house.get("value", "train", "0", "b") is None
-    (taken,) = records(desk, Taken)
+    (taken,) = records(desk, BatchIngested)
     assert taken.blocks[0].keys == ["a", "b", "x" * 300]
 
 
@@ -721,8 +721,8 @@ def test_a_run_with_an_endless_id_has_one_id_on_the_page_and_in_the_history() ->
     desk.greet(who)
     desk.say(*who.skip(1, 2))
     desk.say(*who.frames("bye", who.bye(), 3))
-    ids = {one.run for one in desk.house.records if type(one) in {Event, Standing}}
-    assert {one.hello.identity.run for one in records(desk, Opened)} == ids == {"i" * 16}
+    ids = {one.run for one in desk.house.records if type(one) in {Event, RunState}}
+    assert {one.hello.identity.run for one in records(desk, SessionOpened)} == ids == {"i" * 16}
 
 
 def attempts(desk: Any) -> list[str]:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from processes import eventually
 
-from trackside_daemon.alerts.active_alerts import Book
+from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.families import FIRING
 from trackside_daemon.history.record.queue import QUEUE_ITEMS
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
-from trackside_daemon.model.alarm import Alarm
+from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch, Metric, Sample
 from trackside_daemon.model.state import State
 from trackside_daemon.pipeline import pipeline as module
@@ -240,16 +240,16 @@ def test_a_history_that_stumbles_goes_on_and_is_counted(state: Watched, place: P
 class Nags:
     """Says one thing wrong with each batch, and fails on what is called worse."""
 
-    def take(self, batch: Batch) -> list[Alarm]:
+    def take(self, batch: Batch) -> list[Finding]:
         if batch.source == "worse":
             raise RuntimeError("broken")
         over = batch.source == "good"
-        return [Alarm("Nag", "warning", (), 1.0, batch.source, over=over)] if batch.source != "nothing" else []
+        return [Finding("Nag", "warning", (), 1.0, batch.source, over=over)] if batch.source != "nothing" else []
 
 
 def test_what_watchers_say_takes_the_road_of_all_else(state: Watched, history: Recorder) -> None:
     now = [1000.0]
-    made = Pipeline(state, history, [Nags()], Book(), wall=lambda: now[0])
+    made = Pipeline(state, history, [Nags()], ActiveAlerts(), wall=lambda: now[0])
     labels = ("Nag", "warning", *[""] * 6)
     made.accept(Batch("wrong"))
     assert state.values(0.0, FIRING) == [{labels: 1.0}]
@@ -267,7 +267,7 @@ def test_what_watchers_say_takes_the_road_of_all_else(state: Watched, history: R
 
 
 def test_a_watcher_that_fails_is_counted_and_keeps_no_other_from_speaking(state: Watched, history: Recorder) -> None:
-    made = Pipeline(state, history, [Nags(), Nags()], Book())
+    made = Pipeline(state, history, [Nags(), Nags()], ActiveAlerts())
     made.accept(Batch("worse"))
     made.accept(Batch("wrong"))
     made.tick([])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from wire_messages import WALL, House, Speaker
 
-from trackside_daemon.model.records import Event, Standing
+from trackside_daemon.model.records import Event, RunState
 from trackside_daemon.training.run import TEARDOWN_SECONDS, process_of
 from trackside_daemon.training.verdict import Exit
 
@@ -64,7 +64,7 @@ def test_who_ends_without_a_bye_is_shown_at_once_and_the_history_knows_the_exit(
     assert (house.state_of(), house.state_of(rank="0")) == ("failed", "failed")
     assert house.get("end_timestamp_seconds") == WALL + 7
     assert house.records == [
-        Standing("id-1", 0, "failed", "exit status 3", WALL + 7),
+        RunState("id-1", 0, "failed", "exit status 3", WALL + 7),
         rank_ended(7, "failed", "exit status 3", status=3),
     ]
 
@@ -73,7 +73,7 @@ def test_a_provisional_bye_is_told_to_the_history_and_not_on_the_page_until_the_
     who = watched(house, Speaker())
     house.after = 7.0
     leaves(house, who)
-    assert house.records == [Standing("id-1", 0, "finished", "", WALL + 7), rank_ended(7, "finished")]
+    assert house.records == [RunState("id-1", 0, "finished", "", WALL + 7), rank_ended(7, "finished")]
     assert (house.state_of(), house.state_of(rank="0")) == ("running", "running")
     assert house.get("end_timestamp_seconds") is None
     house.wait(2)
@@ -81,7 +81,7 @@ def test_a_provisional_bye_is_told_to_the_history_and_not_on_the_page_until_the_
     exits(house, who, 0)
     assert house.state_of() == "finished"
     assert house.get("end_timestamp_seconds") == WALL + 7
-    assert house.records[2:] == [Standing("id-1", 0, "finished", "", WALL + 7)], "the same end is told once"
+    assert house.records[2:] == [RunState("id-1", 0, "finished", "", WALL + 7)], "the same end is told once"
 
 
 def test_a_bad_exit_after_a_provisional_bye_is_told_to_both(house: House) -> None:
@@ -90,7 +90,7 @@ def test_a_bad_exit_after_a_provisional_bye_is_told_to_both(house: House) -> Non
     exits(house, who, 3)
     assert house.state_of() == "failed"
     assert house.records[2:] == [
-        Standing("id-1", 0, "failed", "exit status 3", WALL),
+        RunState("id-1", 0, "failed", "exit status 3", WALL),
         rank_ended(0, "failed", "exit status 3", status=3),
     ]
 
@@ -112,7 +112,7 @@ def test_an_exception_is_shown_at_once_and_is_the_cause_rather_than_the_status_t
     assert house.state_of() == "failed"
     exits(house, who, 1)
     assert house.state_of() == "failed"
-    assert house.records == [Standing("id-1", 0, "failed", "ValueError", WALL), rank_ended(0, "failed", "ValueError")]
+    assert house.records == [RunState("id-1", 0, "failed", "ValueError", WALL), rank_ended(0, "failed", "ValueError")]
 
 
 def test_a_bye_that_is_no_provisional_one_is_shown_at_once_and_stays(house: House) -> None:
@@ -157,7 +157,7 @@ def test_a_bye_that_is_read_after_the_exit_is_judged_with_it(house: House) -> No
     assert house.state_of() == "failed"
     leaves(house, who, "failed", "ValueError")
     assert house.records[-2:] == [
-        Standing("id-1", 0, "failed", "ValueError", WALL),
+        RunState("id-1", 0, "failed", "ValueError", WALL),
         rank_ended(0, "failed", "ValueError", status=1),
     ]
 
@@ -195,7 +195,7 @@ def test_the_history_is_not_told_that_a_run_was_given_up_which_had_ended(house: 
         leaves(house, who)
     house.records.clear()
     house.hello(Speaker(pid=9, rank=0, world=2, local_world=2, attempt=1))
-    assert not any(isinstance(one, Standing) and one.state == "lost" for one in house.records)
+    assert not any(isinstance(one, RunState) and one.state == "lost" for one in house.records)
 
 
 def test_the_log_says_each_end_once(house: House, caplog: pytest.LogCaptureFixture) -> None:

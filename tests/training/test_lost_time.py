@@ -14,12 +14,20 @@ from trackside_daemon.cli.commands.show import describe
 from trackside_daemon.history import time_accounting
 from trackside_daemon.history.read import reader
 from trackside_daemon.ingest.session import shift
-from trackside_daemon.model.records import Account, Accounted, Before, Opened, Standing, Taken, lost_in
+from trackside_daemon.model.records import (
+    Account,
+    AccountUpdated,
+    BatchIngested,
+    EarlierAttempts,
+    RunState,
+    SessionOpened,
+    lost_in,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trackside_daemon.model.alarm import Stands
+    from trackside_daemon.model.finding import Stands
 
 CAUSES = ("data", "checkpoint", "eval", "restart", "stall")
 
@@ -32,7 +40,7 @@ def lost(house: House, rank: str = "0") -> dict[str, float]:
 
 def kept(house: House) -> dict[int, Account]:
     """The accounts that the history was told last, by rank."""
-    return {one.rank: one.account for one in house.records if isinstance(one, Accounted)}
+    return {one.rank: one.account for one in house.records if isinstance(one, AccountUpdated)}
 
 
 class Standstill:
@@ -179,18 +187,18 @@ def records(tmp_path: Path) -> Path:
 def test_a_daemon_that_is_restarted_goes_on_where_the_one_before_was(records: Path) -> None:
     first = House()
     before = crashed(first)
-    opened = [Opened(before.id, before.hello(0.0), "train", 0, WALL)]
+    opened = [SessionOpened(before.id, before.hello(0.0), "train", 0, WALL)]
     with history(records) as file:
         file.put([*opened, *first.records])
         with file.database.reading() as connection:
             known = time_accounting.before(connection, "id-1", 1)
         assert (known.ended, known.lost) == (WALL + 100, {0: {}})
-        file.put([Accounted("id-1", 0, 0, Account(restart=3.0, stall=4.0, caught=True))])
+        file.put([AccountUpdated("id-1", 0, 0, Account(restart=3.0, stall=4.0, caught=True))])
         with file.database.reading() as connection:
             known = time_accounting.before(connection, "id-1", 1)
             now = time_accounting.before(connection, "id-1", 0)
     assert known.lost == {0: {"restart": 3.0, "stall": 4.0}}
-    assert now == Before(kept={0: Account(restart=3.0, stall=4.0, caught=True)})
+    assert now == EarlierAttempts(kept={0: Account(restart=3.0, stall=4.0, caught=True)})
     house, who = House(before=lambda *_: known._replace(step=9)), Speaker()
     house.after = 130.0
     house.hello(who)
@@ -198,7 +206,7 @@ def test_a_daemon_that_is_restarted_goes_on_where_the_one_before_was(records: Pa
     for _ in range(12):
         house.wait(1)
     assert lost(house) == {"restart": 33.0, "stall": 4.0}
-    again = House(before=lambda *_: Before(known.lost, 9, known.ended, kept(house)))
+    again = House(before=lambda *_: EarlierAttempts(known.lost, 9, known.ended, kept(house)))
     again.after = 150.0
     again.hello(who)
     assert lost(again) == {"restart": 33.0, "stall": 4.0}
@@ -207,18 +215,18 @@ def test_a_daemon_that_is_restarted_goes_on_where_the_one_before_was(records: Pa
 def test_an_attempt_whose_end_nobody_saw_has_ended_with_its_last_word(records: Path) -> None:
     who = Speaker()
     with history(records) as file:
-        file.put([Opened(who.id, who.hello(0.0), "train", 0, WALL)])
+        file.put([SessionOpened(who.id, who.hello(0.0), "train", 0, WALL)])
         for number, step in enumerate((3, 7, 5), 1):
             body = who.pushes({"loss": 1.0}, step=step, after=10.0 * number, phases={"data": 2.0})
-            file.put([Taken(who.id, number, body.blocks, shift(body.clock, 0.0), body.totals.phases)])
+            file.put([BatchIngested(who.id, number, body.blocks, shift(body.clock, 0.0), body.totals.phases)])
         with file.database.reading() as connection:
             known = time_accounting.before(connection, "id-1", 1)
-        assert known == Before({0: {"data": 2.0}}, 7, WALL + 30.0)
-        file.put([Standing("id-1", 0, "lost", "", WALL + 40.0)])
+        assert known == EarlierAttempts({0: {"data": 2.0}}, 7, WALL + 30.0)
+        file.put([RunState("id-1", 0, "lost", "", WALL + 40.0)])
         file.packed()
         with file.database.reading() as connection:
             assert time_accounting.before(connection, "id-1", 1) == known._replace(ended=WALL + 40.0)
-            assert time_accounting.before(connection, "id-1", 0) == Before(kept={0: Account()})
+            assert time_accounting.before(connection, "id-1", 0) == EarlierAttempts(kept={0: Account()})
 
 
 def test_work_and_peak_are_kept_for_what_is_asked_later() -> None:
@@ -242,9 +250,11 @@ def test_numbers_that_make_no_sense_leave_what_is_kept_readable(records: Path) -
     for _ in range(12):
         house.wait(1)
     with history(records) as file:
-        file.put([Opened(who.id, who.hello(0.0), "train", 0, WALL), *house.records])
+        file.put([SessionOpened(who.id, who.hello(0.0), "train", 0, WALL), *house.records])
         with file.database.reading() as connection:
-            assert time_accounting.before(connection, "id-1", 0) == Before(kept={0: Account(stall=10.0, caught=True)})
+            assert time_accounting.before(connection, "id-1", 0) == EarlierAttempts(
+                kept={0: Account(stall=10.0, caught=True)}
+            )
             assert "mfu" not in reader.run(connection, "id-1")
 
 
@@ -273,7 +283,13 @@ def test_the_history_tells_them_by_attempt_and_of_the_run(records: Path) -> None
     who = crashed(house)
     with history(records) as file:
         account = Account(stall=10.0, flops=1e15, peak=1e14)
-        file.put([Opened(who.id, who.hello(0.0), "train", 0, WALL), *house.records, Accounted("id-1", 0, 0, account)])
+        file.put(
+            [
+                SessionOpened(who.id, who.hello(0.0), "train", 0, WALL),
+                *house.records,
+                AccountUpdated("id-1", 0, 0, account),
+            ]
+        )
         with file.database.reading() as connection:
             run = reader.run(connection, "id-1")
     assert run["attempt_list"][0]["lost"] == {"0": {"stall": 10.0}}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from wire_messages import House, Speaker
 
-from trackside_daemon.model.rank_process import Member
+from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.training.run import process_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def speaker(process: Process) -> Speaker:
     return Speaker(pid=process.identity["pid"], start=process.identity["start"])
 
 
-def members(house: House) -> tuple[Member, ...]:
+def members(house: House) -> tuple[RankProcess, ...]:
     """As of a tick."""
     house.wait(0.0)
     return house.runs.members
@@ -34,7 +34,7 @@ def members(house: House) -> tuple[Member, ...]:
 def test_a_rank_of_this_machine_is_a_member_until_it_ends(house: House) -> None:
     who = Speaker("id-7", rank=3, local_rank=1, world=4, local_world=2, job_id="99", gpus=("GPU-aa",))
     house.hello(who)
-    assert members(house) == (Member("train", "id-7", 0, 3, 1, "99", os.getpid(), ("GPU-aa",)),)
+    assert members(house) == (RankProcess("train", "id-7", 0, 3, 1, "99", os.getpid(), ("GPU-aa",)),)
     house.bye(who)
     assert members(house) == ()
 

@@ -11,7 +11,7 @@ from wire_messages import House, Speaker
 from trackside.wire import About, Room, Totals
 
 if TYPE_CHECKING:
-    from trackside_daemon.model.rank_process import Member
+    from trackside_daemon.model.rank_process import RankProcess
 
 GIB = 2**30
 ROOM = Room(8 * GIB, 2 * GIB, 3 * GIB, 300, 1024)
@@ -43,7 +43,7 @@ def room_of(house: House) -> dict[str, float]:
     return {family: value for family, value in known.items() if isinstance(value, (int, float))}
 
 
-def member(house: House) -> Member:
+def member(house: House) -> RankProcess:
     """The process, as of a tick."""
     house.wait(0.0)
     (one,) = house.runs.members

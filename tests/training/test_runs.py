@@ -8,7 +8,7 @@ import pytest
 from wire_messages import WALL, House, Known, Speaker
 
 from trackside.wire import Totals, WireError
-from trackside_daemon.model.records import Event, Standing
+from trackside_daemon.model.records import Event, RunState
 from trackside_daemon.training import families
 
 if TYPE_CHECKING:
@@ -336,11 +336,11 @@ def test_the_history_is_told_of_a_lost_rank_and_of_its_return(house: House) -> N
     house.push(who, {"loss": 1.0})
     house.wait(30)
     assert house.records[-2:] == [
-        Standing("id-1", 0, "lost", "unknown", WALL + 30),
+        RunState("id-1", 0, "lost", "unknown", WALL + 30),
         Event("id-1", 0, WALL + 30, "rank_ended", 0, fields={"state": "lost", "cause": "unknown"}),
     ]
     house.beat(who)
-    assert house.records[-1] == Standing("id-1", 0, "running")
+    assert house.records[-1] == RunState("id-1", 0, "running")
 
 
 def test_the_history_is_told_every_state_that_a_run_goes_through(house: House) -> None:
@@ -349,7 +349,7 @@ def test_the_history_is_told_every_state_that_a_run_goes_through(house: House) -
     house.push(who, {"loss": 1.0})
     house.push(who, {"loss": 1.0})
     house.bye(who, "stopped")
-    states = [one.state for one in house.records if isinstance(one, Standing)]
+    states = [one.state for one in house.records if isinstance(one, RunState)]
     assert states == ["starting", "running", "stopped"]
 
 
@@ -362,7 +362,7 @@ def test_the_cause_of_an_end_is_told(house: House) -> None:
         bye.cause = cause
         house.take(house.runs.bye(who.id, bye, house.now))
     assert house.records[-2:] == [
-        Standing("id-1", 0, "failed", "ValueError", WALL),
+        RunState("id-1", 0, "failed", "ValueError", WALL),
         Event("id-1", 0, WALL, "rank_ended", 1, fields={"state": "failed", "cause": ""}),
     ]
 

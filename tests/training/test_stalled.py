@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from wire_messages import WALL, House, Speaker
 
 from trackside.wire import Totals
-from trackside_daemon.model.records import Standing
+from trackside_daemon.model.records import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside_daemon.model.alarm import Stands
+    from trackside_daemon.model.finding import Stands
 
 
 class Found:
@@ -45,7 +45,7 @@ def house(ranks: int = 1) -> tuple[House, Found, list[Speaker]]:
 
 def states(one: House) -> list[str]:
     """What the history was told, each once."""
-    said = [record.state for record in one.records if isinstance(record, Standing)]
+    said = [record.state for record in one.records if isinstance(record, RunState)]
     return [state for before, state in zip([None, *said], said, strict=False) if state != before]
 
 
@@ -141,5 +141,5 @@ def test_a_run_s_state_is_told_when_it_changes_and_not_with_each_rank_s() -> Non
     one.wait(1)
     for who in speakers:
         one.push(who, {"loss": 2.5}, step=2)
-    assert [record.state for record in one.records[told:] if isinstance(record, Standing)] == ["stalled", "running"]
+    assert [record.state for record in one.records[told:] if isinstance(record, RunState)] == ["stalled", "running"]
     assert [one.state_of(rank=str(rank)) for rank in range(3)] == ["running"] * 3

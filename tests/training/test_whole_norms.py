@@ -11,7 +11,7 @@ from trackside.wire import Pushes
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.ingest.sessions import Sessions
-from trackside_daemon.model.records import Taken
+from trackside_daemon.model.records import BatchIngested
 from trackside_daemon.training.limits import Limits
 from trackside_daemon.training.runs import Runs
 from trackside_daemon.training.whole_norms import WAITING, Wholes
@@ -75,7 +75,7 @@ def test_the_norm_is_kept_and_shown_as_if_every_rank_had_pushed_it(tmp_path: Pat
         sample for batch in batches for sample in batch.samples if sample.metric.name == "trackside_training_grad_norm"
     ]
     assert [(sample.labels[1], sample.value) for sample in shown] == [("0", 5.0), ("1", 5.0)]
-    added = [one for batch in batches for one in batch.records if isinstance(one, Taken) and not one.number]
+    added = [one for batch in batches for one in batch.records if isinstance(one, BatchIngested) and not one.number]
     assert [one.session for one in added] == [one.id for one in who]
     for batch in batches:
         history.take(batch)

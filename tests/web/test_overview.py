@@ -13,7 +13,7 @@ from wire_messages import WALL, Speaker, pushed
 from trackside_daemon.collectors.host.cpu import SECONDS
 from trackside_daemon.collectors.host.network import FIELDS
 from trackside_daemon.model.metric import Batch, Sample
-from trackside_daemon.model.records import Alert, Opened, Taken
+from trackside_daemon.model.records import Alert, BatchIngested, SessionOpened
 from trackside_daemon.web.api.overview import overview as module
 from trackside_daemon.web.api.overview.alerts import Numbers
 from trackside_daemon.web.api.overview.counter_rates import Counters
@@ -63,7 +63,7 @@ def train(site: Site, house: House, who: Speaker, seconds: int, **totals: int) -
 def test_a_run_has_its_numbers_rates_and_the_course_of_its_loss(site: Site, house: House) -> None:
     who = Speaker("id-1", world=2, local_world=2)
     house.hello(who, total_steps=100)
-    site.keep(Opened(who.id, who.hello(total_steps=100), "train", 0, WALL))
+    site.keep(SessionOpened(who.id, who.hello(total_steps=100), "train", 0, WALL))
     train(site, house, who, 20, tokens=500, samples=4)
     (run,) = overview(site)["runs"]
     assert run == {
@@ -137,8 +137,10 @@ def test_what_a_run_did_before_this_daemon_comes_from_the_history(site: Site, ho
     who = Speaker("id-1")
     rows = [(float(step), step, (1000.0 - step,)) for step in range(300)]
     shift = round((WALL - 50.0) * 1e9)
-    blocks = [Taken(who.id, number + 1, [pushed(["loss"], *rows[number * 10 :][:10])], shift) for number in range(30)]
-    site.keep(Opened(who.id, who.hello(), "train", 0, WALL), *blocks)
+    blocks = [
+        BatchIngested(who.id, number + 1, [pushed(["loss"], *rows[number * 10 :][:10])], shift) for number in range(30)
+    ]
+    site.keep(SessionOpened(who.id, who.hello(), "train", 0, WALL), *blocks)
     house.hello(who)
     house.push(who, {"loss": 0.5}, 300, steps=300)
     site.followed.note(house.now.monotonic)
@@ -184,7 +186,7 @@ def alert(
 
 def test_what_fires_is_told_the_worst_first_with_the_ids_of_the_history(site: Site, house: House) -> None:
     house.hello(who := Speaker("id-1"))
-    site.keep(Opened(who.id, who.hello(), "train", 0, WALL))
+    site.keep(SessionOpened(who.id, who.hello(), "train", 0, WALL))
     fires = [
         alert("RunStarted", "info", run="id-1"),
         alert("HostDisk", "warning", mountpoint="/data"),

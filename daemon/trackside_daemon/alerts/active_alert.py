@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.inhibition import folded
-from trackside_daemon.model.alarm import SEVERITIES, Alarm
+from trackside_daemon.model.finding import SEVERITIES, Finding
 from trackside_daemon.model.records import Alert
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.model.alarm import Severity
+    from trackside_daemon.model.finding import Severity
 
 OTHERS = "; also "
 NAMED = 8
@@ -24,7 +24,7 @@ Where = tuple[str, ...]
 """A rank, and where keys are folded a key."""
 
 
-class Entry:
+class ActiveAlert:
     """It fires from its first alarm until all ranks that have it say that it is over, or its time has come.
 
     Attributes:
@@ -39,7 +39,7 @@ class Entry:
         restored: It fired before this daemon.
     """
 
-    def __init__(self, alarm: Alarm, until: float, hold: float) -> None:
+    def __init__(self, alarm: Finding, until: float, hold: float) -> None:
         self.alert = alarm.alert
         self.run = alarm.run
         self.labels = dict(alarm.labels)
@@ -48,7 +48,7 @@ class Entry:
         self.summary, self.description = alarm.summary, alarm.description
         self.evidence = dict(alarm.evidence)
         self.had: dict[Where, None] = {where(alarm): None}
-        self.lasting: dict[Where, Alarm] = {}
+        self.lasting: dict[Where, Finding] = {}
         self.until = until
         self.hold = hold
         self.ended: float | None = None
@@ -69,7 +69,7 @@ class Entry:
         """How much it is worth its place in the book: what fires more than what has resolved, and the worse the more."""
         return SEVERITIES.index(self.severity) + 1 if self.fires else 0
 
-    def renew(self, alarm: Alarm, until: float) -> bool:
+    def renew(self, alarm: Finding, until: float) -> bool:
         """It was found, anew or of another rank. It gets worse, but not better: that is another.
 
         Returns:
@@ -114,7 +114,7 @@ class Entry:
         return OTHERS + " and ".join(said) if said else ""
 
 
-def where(alarm: Alarm) -> Where:
+def where(alarm: Finding) -> Where:
     """What of it is folded: its rank and the like; empty where it has none."""
     labels = dict(alarm.labels)
     return tuple(labels.get(name, "") for name in folded(alarm.alert))
@@ -124,17 +124,17 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
 
 
-def restored(kept: Alert, until: float, hold: float) -> Entry:
+def restored(kept: Alert, until: float, hold: float) -> ActiveAlert:
     """One that fired when a daemon before this one ended; *kept* is what the history has of it."""
-    entry = Entry(alarm_of(kept), until, hold)
+    entry = ActiveAlert(alarm_of(kept), until, hold)
     entry.silenced = kept.silenced
     entry.told = entry.restored = True
     return entry
 
 
-def alarm_of(kept: Alert) -> Alarm:
+def alarm_of(kept: Alert) -> Finding:
     """By what an alert of the history would have begun."""
     severity: Severity = next((one for one in SEVERITIES if one == kept.severity), "warning")
     labels = tuple(sorted(kept.labels.items()))
     said = kept.summary.partition(OTHERS)[0], kept.description
-    return Alarm(kept.alert, severity, labels, kept.started, *said, run=kept.run, evidence=kept.evidence)
+    return Finding(kept.alert, severity, labels, kept.started, *said, run=kept.run, evidence=kept.evidence)

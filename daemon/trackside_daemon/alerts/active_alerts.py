@@ -6,20 +6,20 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.active_alert import Entry, alarm_of, restored, where
+from trackside_daemon.alerts.active_alert import ActiveAlert, alarm_of, restored, where
 from trackside_daemon.alerts.disabled import Off
 from trackside_daemon.alerts.families import BEGUN, EXCESS, FIRING, firing
 from trackside_daemon.alerts.inhibition import Causes, folded, order
 from trackside_daemon.alerts.min_firing_time import LEAST_SECONDS, Holds
 from trackside_daemon.alerts.silences import Silences, silenced_until
 from trackside_daemon.alerts.suppressed import Waiting
-from trackside_daemon.model.alarm import SEVERITIES
+from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.model.metric import Batch, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trackside_daemon.model.alarm import Alarm
+    from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert, Silence
 
 SHOWN_SECONDS = 900.0
@@ -40,7 +40,7 @@ Key = tuple[str, str, tuple[tuple[str, str], ...], tuple[str, ...]]
 """An alert's name, the id of its run, its labels but for those that are folded, and of what happens once its words."""
 
 
-class Book:
+class ActiveAlerts:
     """Takes alarms, in the pipeline's thread; what changes it says in batches for the state and the history.
 
     Args:
@@ -55,7 +55,7 @@ class Book:
         self.off = off or Off()
         self._silences = silences or Silences()
         self._lasting: list[Silence] = []
-        self._entries: dict[Key, Entry] = {}
+        self._entries: dict[Key, ActiveAlert] = {}
         self._floor = 0
         """No entry is worth less."""
         self._causes = Causes()
@@ -63,7 +63,7 @@ class Book:
         self._waiting = Waiting()
         self._begun: Counter[tuple[str, str, str]] = Counter()
         self._excess = self._excess_told = 0
-        self._news: dict[Entry, None] = {}
+        self._news: dict[ActiveAlert, None] = {}
         self._changed = True
 
     def restore(self, kept: Iterable[Alert], now: float) -> None:
@@ -82,7 +82,7 @@ class Book:
             self._causes.note(alarm, now)
         self._changed = True
 
-    def take(self, alarms: Sequence[Alarm], now: float) -> list[Batch]:
+    def take(self, alarms: Sequence[Finding], now: float) -> list[Batch]:
         """What is wrong, or is no longer, as of *now* in Unix seconds.
 
         What came together is judged together: a cause explains what was found a moment before it, too.
@@ -119,7 +119,7 @@ class Book:
                 break  # nor is there room for what is no worse
         return self._told()
 
-    def _offer(self, alarm: Alarm, now: float) -> bool:
+    def _offer(self, alarm: Finding, now: float) -> bool:
         """It is so: it fires, or waits; False when that is for want of room."""
         key = _key(alarm)
         entry = self._entries.get(key)
@@ -139,7 +139,7 @@ class Book:
             self._begin(key, alarm, now)
         return True
 
-    def _take_back(self, alarm: Alarm, now: float) -> None:
+    def _take_back(self, alarm: Finding, now: float) -> None:
         """It is so no more."""
         self._waiting.drop(alarm)
         entry = self._entries.get(_key(alarm))
@@ -148,10 +148,10 @@ class Book:
             if entry.restored and not entry.lasting:
                 entry.until = min(entry.until, now)
 
-    def _begin(self, key: Key, alarm: Alarm, now: float) -> None:
+    def _begin(self, key: Key, alarm: Finding, now: float) -> None:
         self._entries.pop(key, None)  # to be the last
         hold = self._holds.begin(key, alarm, now)
-        entry = self._entries[key] = Entry(alarm, now + hold, hold)
+        entry = self._entries[key] = ActiveAlert(alarm, now + hold, hold)
         entry.renew(alarm, entry.until)
         entry.silenced = self._is_silenced(entry)
         self._floor = min(self._floor, entry.worth)
@@ -159,7 +159,7 @@ class Book:
         self._causes.note(alarm, now)
         self._news[entry] = None
 
-    def _resolve(self, key: Key, entry: Entry, now: float) -> None:
+    def _resolve(self, key: Key, entry: ActiveAlert, now: float) -> None:
         """It fires no more; what of it lasts all the same waits."""
         entry.ended = max(now, entry.started)
         self._floor = 0
@@ -180,10 +180,10 @@ class Book:
                 entry.silenced = not entry.silenced
                 self._news[entry] = None
 
-    def _is_silenced(self, entry: Entry) -> bool:
+    def _is_silenced(self, entry: ActiveAlert) -> bool:
         return silenced_until(self._lasting, entry.alert, entry.labels) is not None
 
-    def _make_room(self, alarm: Alarm, now: float) -> bool:
+    def _make_room(self, alarm: Finding, now: float) -> bool:
         """Whether another may fire; what has resolved gives way, then what is less severe, the first first."""
         if len(self._entries) < MOST:
             return True
@@ -200,7 +200,7 @@ class Book:
         del self._entries[key]
         return True
 
-    def _exceeds(self, alarm: Alarm) -> None:
+    def _exceeds(self, alarm: Finding) -> None:
         """There is no room for it: it waits, and is counted once."""
         if alarm not in self._waiting:
             self._count_excess()
@@ -236,13 +236,13 @@ class Book:
         records = [entry.record() for entry in self._taken_news()]
         return [Batch("alerts", self._samples(self._entries.values(), self._begun), complete=True, records=records)]
 
-    def _taken_news(self) -> list[Entry]:
+    def _taken_news(self) -> list[ActiveAlert]:
         news, self._news = [*self._news], {}
         for entry in news:
             entry.told = True
         return news
 
-    def _samples(self, entries: Iterable[Entry], begun: Iterable[tuple[str, str, str]]) -> list[Sample]:
+    def _samples(self, entries: Iterable[ActiveAlert], begun: Iterable[tuple[str, str, str]]) -> list[Sample]:
         return [
             *firing(entries),
             *(Sample(BEGUN, key, float(self._begun[key])) for key in begun),
@@ -250,7 +250,7 @@ class Book:
         ]
 
 
-def _key(alarm: Alarm) -> Key:
+def _key(alarm: Finding) -> Key:
     left_out = folded(alarm.alert)
     about = sorted((name, value) for name, value in alarm.labels if name not in left_out)
     words = (alarm.summary, alarm.description) if alarm.once else ()

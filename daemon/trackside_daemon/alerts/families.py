@@ -9,7 +9,7 @@ from trackside_daemon.model.metric import Metric, Sample
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from trackside_daemon.alerts.active_alert import Entry
+    from trackside_daemon.alerts.active_alert import ActiveAlert
 
 FIRING = Metric(
     "trackside_alert_firing",
@@ -41,7 +41,7 @@ def labels(alert: str, severity: str, about: Mapping[str, str]) -> tuple[str, ..
     return (alert, severity, *(about.get(name, "") for name in _OWN), " ".join(others))
 
 
-def firing(entries: Iterable[Entry]) -> list[Sample]:
+def firing(entries: Iterable[ActiveAlert]) -> list[Sample]:
     """What of *entries* fires, and what of that is silenced."""
     fires: dict[tuple[str, ...], float] = {}
     silenced: set[tuple[str, ...]] = set()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from trackside_daemon.model.alarm import SEVERITIES
+from trackside_daemon.model.finding import SEVERITIES
 
 if TYPE_CHECKING:
-    from trackside_daemon.model.alarm import Alarm
+    from trackside_daemon.model.finding import Finding
 
 AFTER_SECONDS = 120.0
 """So long after a cause its effects are not told: what is learnt of late has to forget it."""
@@ -81,7 +81,7 @@ _FOLDED = {"NonFinite": ("rank", "key")}
 _WITHIN = {cause.alert: cause.within for cause in CAUSES}
 
 
-def order(alarm: Alarm) -> tuple[float, int]:
+def order(alarm: Finding) -> tuple[float, int]:
     """Sorts alarms by time, the worst first."""
     return alarm.time, -SEVERITIES.index(alarm.severity)
 
@@ -117,7 +117,7 @@ class Causes:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str], _Known] = {}
 
-    def note(self, alarm: Alarm, now: float) -> None:
+    def note(self, alarm: Finding, now: float) -> None:
         """Remember it if it is a cause."""
         within = _WITHIN.get(alarm.alert)
         if within is not None:
@@ -131,7 +131,7 @@ class Causes:
             if len(self._known) > REMEMBERED:
                 del self._known[next(iter(self._known))]
 
-    def explains(self, alarm: Alarm, now: float) -> bool:
+    def explains(self, alarm: Finding, now: float) -> bool:
         """Whether it follows from something that fires or did a moment ago."""
         severity = SEVERITIES.index(alarm.severity)
         for cause in _OF.get(alarm.alert, ()):
@@ -154,11 +154,11 @@ class Causes:
                 del self._known[key]
 
 
-def _rank(alarm: Alarm) -> str:
+def _rank(alarm: Finding) -> str:
     return dict(alarm.labels).get("rank", "")
 
 
-def _began(alarm: Alarm) -> float:
+def _began(alarm: Finding) -> float:
     """Since when it is so, in Unix seconds, which may be long before it is found."""
     since = alarm.evidence.get("since")
     return since if isinstance(since, (int, float)) else alarm.time

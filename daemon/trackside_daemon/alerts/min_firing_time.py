@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from trackside_daemon.model.alarm import Alarm
+    from trackside_daemon.model.finding import Finding
 
 LEAST_SECONDS = 120.0
 """An alert fires for so long at least, so that a scrape a minute sees it; so does what happened once."""
@@ -39,7 +39,7 @@ class Holds:
         """Seconds for one that has not come of late."""
         return LONGER.get(alert, self._least)
 
-    def begin(self, key: Hashable, alarm: Alarm, now: float) -> float:
+    def begin(self, key: Hashable, alarm: Finding, now: float) -> float:
         """Seconds for one that begins to fire."""
         hold = self.least(alarm.alert)
         if alarm.once:

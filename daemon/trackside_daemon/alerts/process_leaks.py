@@ -17,7 +17,7 @@ from trackside_daemon.collectors.process.rank_memory import MEMORY
 from trackside_daemon.collectors.process.ranks import PROCESS_INFO
 from trackside_daemon.detectors.base import Column, Context
 from trackside_daemon.detectors.memory_leak import GREW, MemoryLeak
-from trackside_daemon.model.alarm import Alarm
+from trackside_daemon.model.finding import Finding
 from trackside_daemon.nvml.families import FAMILIES
 from trackside_daemon.training.families import STEP
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from trackside_daemon.alerts.rules.vector import Labels
-    from trackside_daemon.detectors.base import Finding
+    from trackside_daemon.detectors.base import Detection
     from trackside_daemon.model.metric import Batch, Distribution
     from trackside_daemon.model.records import Alert
     from trackside_daemon.model.state import State
@@ -107,7 +107,7 @@ class Leaks:
         self._wall = wall
         self._next = -FORGET
         self._followed: dict[tuple[str, Rank, str], _Followed] = {}
-        self._told: dict[tuple[str, str], Alarm] = {}
+        self._told: dict[tuple[str, str], Finding] = {}
         self._adopted: list[Alert] = []
         self._unconfirmed: dict[tuple[str, str], float] = {}
         self._context = Context()
@@ -117,7 +117,7 @@ class Leaks:
         if alert.alert in LOOK:
             self._adopted.append(alert)
 
-    def take(self, batch: Batch) -> list[Alarm]:
+    def take(self, batch: Batch) -> list[Finding]:
         """The alarms of a tick, when the batch is its last and the next sample is due."""
         now = self._clock()
         if batch.source != TICK or now < self._next:
@@ -125,7 +125,7 @@ class Leaks:
         self._next = now + EVERY - 0.5
         return list(self._follow(now))
 
-    def _follow(self, now: float) -> Iterator[Alarm]:
+    def _follow(self, now: float) -> Iterator[Finding]:
         yield from self._take_over(now)
         infos, anonymous, shared, workers, on_gpu, steps, available = self._state.values(
             now, PROCESS_INFO, ANONYMOUS, SHMEM, WORKERS, ON_GPU, STEP, AVAILABLE
@@ -141,12 +141,12 @@ class Leaks:
                 del self._followed[key]
                 yield from self._resolved(followed, GONE)
 
-    def _take_over(self, now: float) -> Iterator[Alarm]:
+    def _take_over(self, now: float) -> Iterator[Finding]:
         """What was adopted is told anew, and what was not found again in time is over."""
         for kept in self._adopted:
             told = (kept.alert, kept.labels.get("run", ""))
             labels = tuple(sorted(kept.labels.items()))
-            self._told[told] = Alarm(
+            self._told[told] = Finding(
                 kept.alert, "warning", labels, self._wall(), kept.summary, kept.description, run=kept.run
             )
             self._unconfirmed[told] = now + CONFIRM
@@ -157,7 +157,7 @@ class Leaks:
             if told in self._told:
                 yield self._told.pop(told)._replace(time=self._wall(), over=True)
 
-    def _one(self, held: Held, step: int, room: float, now: float) -> Iterator[Alarm]:
+    def _one(self, held: Held, step: int, room: float, now: float) -> Iterator[Finding]:
         key = (held.alert, held.rank, held.gpu)
         followed = self._followed.get(key)
         if followed is None:
@@ -173,7 +173,7 @@ class Leaks:
             else:
                 yield from self._found(followed, finding)
 
-    def _found(self, followed: _Followed, finding: Finding) -> Iterator[Alarm]:
+    def _found(self, followed: _Followed, finding: Detection) -> Iterator[Finding]:
         """The first rank of a run that leaks is told."""
         held = followed.held
         told = (held.alert, held.rank.run)
@@ -181,7 +181,7 @@ class Leaks:
         if told in self._told:
             return
         where = f" on GPU {held.gpu}" if held.gpu else ""
-        self._told[told] = Alarm(
+        self._told[told] = Finding(
             held.alert,
             finding.severity,
             (("run", held.rank.run),),
@@ -193,7 +193,7 @@ class Leaks:
         )
         yield self._told[told]
 
-    def _resolved(self, followed: _Followed, text: str) -> Iterator[Alarm]:
+    def _resolved(self, followed: _Followed, text: str) -> Iterator[Finding]:
         """It is over when no rank of the run leaks any more."""
         followed.leaks = False
         alert, run = followed.held.alert, followed.held.rank.run

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.alerts.settings import AlertsSection
     from trackside_daemon.detectors.recalled_samples import Past
-    from trackside_daemon.model.alarm import Alarm, Stands
+    from trackside_daemon.model.finding import Finding, Stands
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.model.records import Alert
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Watcher(Protocol):
     """Looks at every batch, in the pipeline's thread, and says what is wrong."""
 
-    def take(self, batch: Batch) -> Sequence[Alarm]:
+    def take(self, batch: Batch) -> Sequence[Finding]:
         """What follows from a batch."""
 
 

@@ -6,10 +6,10 @@ import secrets
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.model.alarm import Alarm
+from trackside_daemon.model.finding import Finding
 
 if TYPE_CHECKING:
-    from trackside_daemon.model.alarm import Severity
+    from trackside_daemon.model.finding import Severity
     from trackside_daemon.model.metric import Batch
 
 TEST_ALERT = "TestAlert"
@@ -67,7 +67,7 @@ class Trial:
             self._asked.append(asked)
             return asked.test
 
-    def take(self, _: Batch) -> list[Alarm]:
+    def take(self, _: Batch) -> list[Finding]:
         """What was asked for since the last batch."""
         if not self._asked:
             return []
@@ -76,9 +76,9 @@ class Trial:
         return [_alarm(one) for one in asked]
 
 
-def _alarm(asked: Asked) -> Alarm:
+def _alarm(asked: Asked) -> Finding:
     about = {"test": asked.test, **({"run": asked.name} if asked.name else {})}
-    return Alarm(
+    return Finding(
         TEST_ALERT,
         asked.severity,
         tuple(sorted(about.items())),

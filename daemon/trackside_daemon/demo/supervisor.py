@@ -20,7 +20,7 @@ from trackside_daemon.demo.stop_signal import Stop, stopped_by_signals
 from trackside_daemon.demo.trouble_stage import Staging
 from trackside_daemon.demo.troubles import TROUBLES
 from trackside_daemon.ingest.endpoint import push_path, token_path
-from trackside_daemon.linux.child_process import Child, stop_all
+from trackside_daemon.linux.child_process import ChildProcess, stop_all
 from trackside_daemon.web.http.address import AddressError, listen
 
 if TYPE_CHECKING:
@@ -75,11 +75,13 @@ def run(config: Config, wanted: Wanted) -> int:
     for name, value in (SETTINGS | dict(TROUBLES[wanted.trouble].settings if wanted.trouble else {})).items():
         os.environ.setdefault(name, value)
     level = "error" if wanted.trouble else "warning"  # what fires is said here
-    children: list[Child] = []
+    children: list[ChildProcess] = []
     with TemporaryDirectory(prefix="trackside-demo-") as history:  # apart from that of real runs
         os.environ["TRACKSIDE_SPOOL"] = history  # nor is anything of a demo that was killed a later daemon's to take
         flags = [f"--web.listen-address={listens}", f"--log.level={level}", f"--storage.path={history}", *simulated]
-        children.append(Child("trackside_daemon", "daemon", *flags, environ=OPEN, mute=True))  # its link is said here
+        children.append(
+            ChildProcess("trackside_daemon", "daemon", *flags, environ=OPEN, mute=True)
+        )  # its link is said here
         try:
             status = _run(_Show(config, address, history, wanted), children, stopped)
         finally:
@@ -89,7 +91,7 @@ def run(config: Config, wanted: Wanted) -> int:
     return 1 if status < 0 else status  # a signal that nobody here sent
 
 
-def _run(show: _Show, children: list[Child], stopped: Stop) -> int:
+def _run(show: _Show, children: list[ChildProcess], stopped: Stop) -> int:
     """Train and report until the training ends; whoever ends first, the last word is a summary."""
     daemon, address = children[0], show.address
     if not _is_ready(address, daemon, stopped):
@@ -122,12 +124,12 @@ def _look(address: str, staging: Staging, *, trains: bool) -> None:
         _say(text)
 
 
-def _trains(ranks: Sequence[Child]) -> bool:
+def _trains(ranks: Sequence[ChildProcess]) -> bool:
     """Whether any does; once one has failed, the others only wait for it."""
     return any(rank.status is None for rank in ranks) and not any(rank.status for rank in ranks)
 
 
-def _start(show: _Show) -> list[Child]:
+def _start(show: _Show) -> list[ChildProcess]:
     """The ranks of the training."""
     wanted = show.wanted
     flags = [*(["--steps", str(wanted.steps)] if wanted.steps else [])]
@@ -137,9 +139,9 @@ def _start(show: _Show) -> list[Child]:
     if wanted.ranks or count > 1:
         reach |= {"TRACKSIDE_RUN_ID": uuid4().hex, "WORLD_SIZE": str(count)}
     return [
-        Child(SIMULATED, *flags, environ=reach | _place(rank, count))
+        ChildProcess(SIMULATED, *flags, environ=reach | _place(rank, count))
         if wanted.ranks
-        else Child(TRAINING, *flags, environ=reach | ({"RANK": str(rank)} if count > 1 else {}))
+        else ChildProcess(TRAINING, *flags, environ=reach | ({"RANK": str(rank)} if count > 1 else {}))
         for rank in range(count)
     ]
 
@@ -150,7 +152,7 @@ def _place(rank: int, count: int) -> dict[str, str]:
     return {"RANK": str(rank), **local}
 
 
-def _staged(show: _Show, ranks: Sequence[Child]) -> Staging:
+def _staged(show: _Show, ranks: Sequence[ChildProcess]) -> Staging:
     """The trouble, of the last rank; without one nothing ever begins."""
     token = _token(show.config)
 
@@ -180,7 +182,7 @@ def _free_address(web: WebSection) -> tuple[str, str]:
     return listens, f"127.0.0.1:{port}" if ip_address(host).is_unspecified else listens
 
 
-def _is_ready(address: str, daemon: Child, stopped: Stop) -> bool:
+def _is_ready(address: str, daemon: ChildProcess, stopped: Stop) -> bool:
     deadline = time.monotonic() + READY_SECONDS
     while daemon.status is None and time.monotonic() < deadline:
         if _get(address, "/-/ready") is not None:

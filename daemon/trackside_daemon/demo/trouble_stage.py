@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from trackside_daemon.demo.troubles import Trouble
-    from trackside_daemon.linux.child_process import Child
+    from trackside_daemon.linux.child_process import ChildProcess
 
 LEAST_STEPS = 100
 """A detector has to know what is usual before anything can be unusual."""
@@ -31,7 +31,7 @@ class Staging:
     def __init__(
         self,
         trouble: Trouble | None,
-        ranks: Sequence[Child],
+        ranks: Sequence[ChildProcess],
         after: float,
         ask: Callable[[str], str | None],
         history: str,

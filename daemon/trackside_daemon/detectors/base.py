@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trackside_daemon.model.alarm import Severity
+    from trackside_daemon.model.finding import Severity
 
 
 class Column(NamedTuple):
@@ -28,7 +28,7 @@ class Column(NamedTuple):
     values: Sequence[float]
 
 
-class Finding(NamedTuple):
+class Detection(NamedTuple):
     """Something is wrong, or is no longer.
 
     Attributes:
@@ -93,5 +93,5 @@ class Detector(Protocol):
 
     alerts: tuple[str, ...]
 
-    def take(self, column: Column, context: Context) -> Iterator[Finding]:
+    def take(self, column: Column, context: Context) -> Iterator[Detection]:
         """What is found in the samples that come next."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.detectors.clock import Clock
     from trackside_daemon.detectors.run_view import Run
-    from trackside_daemon.model.alarm import Alarm
+    from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert, Event
 
 INTERVALS = 16
@@ -61,7 +61,7 @@ class Checkpoints:
             self._intervals.append(at - self._last)
         self._last, self._step = at, event.step
 
-    def look(self, clock: Clock) -> Iterator[Alarm]:
+    def look(self, clock: Clock) -> Iterator[Finding]:
         """What time has changed."""
         if self._adopted is not None:
             yield self._run.again(self._adopted, clock.now)
@@ -80,14 +80,14 @@ class Checkpoints:
             self._said = True
             yield self._say(passed, usual, clock)
 
-    def end(self, clock: Clock) -> Iterator[Alarm]:
+    def end(self, clock: Clock) -> Iterator[Finding]:
         """One was made, or the run has ended."""
         if self._said:
             text = f"run {self._run.name} needs no checkpoint any more, or has made one"
             yield self._run.alarm("CheckpointOverdue", "warning", clock.now, text, over=True)
         self._said = False
 
-    def _say(self, passed: float, usual: float, clock: Clock) -> Alarm:
+    def _say(self, passed: float, usual: float, clock: Clock) -> Finding:
         run = self._run
         step = "" if self._step is None else f", at step {self._step:,}"
         summary = (

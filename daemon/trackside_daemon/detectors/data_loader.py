@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.detectors.clock import Clock
     from trackside_daemon.detectors.run_view import Run
-    from trackside_daemon.model.alarm import Alarm
+    from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert
 
 STEPS, LEAST_STEPS = 100, 5
@@ -52,7 +52,7 @@ class DataLoader:
         """It waited before this daemon, and does until two windows say otherwise."""
         self._adopted, self._said = kept, True
 
-    def look(self, clock: Clock) -> Iterator[Alarm]:
+    def look(self, clock: Clock) -> Iterator[Finding]:
         """Once a window."""
         run = self._run
         if self._adopted is not None:
@@ -73,7 +73,7 @@ class DataLoader:
         self._begin(clock)
         yield from self._judge(share, seconds / steps, clock, starts=first > waited / 2)
 
-    def end(self, clock: Clock) -> Iterator[Alarm]:
+    def end(self, clock: Clock) -> Iterator[Finding]:
         """It waits little, or has ended."""
         if self._said:
             text = f"run {self._run.name} does not wait for its data any more"
@@ -84,7 +84,7 @@ class DataLoader:
         run = self._run
         self._began, self._steps, self._waited, self._first = clock.at, run.steps, run.waited, run.waited_first
 
-    def _judge(self, share: float, step: float, clock: Clock, *, starts: bool) -> Iterator[Alarm]:
+    def _judge(self, share: float, step: float, clock: Clock, *, starts: bool) -> Iterator[Finding]:
         changes = share < CALM / SHARE * self._share if self._said else share > self._share
         self._in_a_row = self._in_a_row + 1 if changes else 0
         if self._in_a_row < WINDOWS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.detectors.wording import count
-from trackside_daemon.model.alarm import Alarm
+from trackside_daemon.model.finding import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,17 +58,17 @@ class Death(NamedTuple):
         """Under which name it is told."""
         return "OomKilled" if self.cause == OUT_OF_MEMORY else "TrainingProcessDied"
 
-    def alarm(self, worker: str = "", over: tuple[float, str] | None = None) -> Alarm:
+    def alarm(self, worker: str = "", over: tuple[float, str] | None = None) -> Finding:
         """It, with what a data loader's *worker* died of; or that it is *over*, since when and why."""
         labels = (("run", self.name),) if self.rank is None else (("rank", str(self.rank)), ("run", self.name))
         if over is not None:
-            return Alarm(self.alert, "critical", labels, *over, over=True, run=self.run)
+            return Finding(self.alert, "critical", labels, *over, over=True, run=self.run)
         who = f"run {self.name}" if self.rank is None else f"rank {self.rank} of run {self.name}"
         text = f"{worker} {_look(self)}".strip()
         at = "" if self.step is None else f", at step {count(self.step)},"
         summary = f"{who}{at} {_how(self)}"
         evidence = {"cause": self.cause or self.state}
-        return Alarm(*(self.alert, "critical", labels, self.time, summary, text), run=self.run, evidence=evidence)
+        return Finding(*(self.alert, "critical", labels, self.time, summary, text), run=self.run, evidence=evidence)
 
 
 class Deaths:
@@ -89,7 +89,7 @@ class Deaths:
             self._told[kept.run, -1, rank or 0] = Death(kept.run, name, rank, kept.started, "failed", cause, clock.at)
             self._adopted.append(kept)
 
-    def died(self, event: Event, name: str, clock: Clock, step: int | None = None) -> Iterator[Alarm]:
+    def died(self, event: Event, name: str, clock: Clock, step: int | None = None) -> Iterator[Finding]:
         """A rank has ended, at a *step* where that is known; whether by itself and not well."""
         state, cause = str(event.fields.get("state", "")), str(event.fields.get("cause", ""))
         if state not in {"failed", "lost"} or (clock.now and clock.now - event.time > OLD):
@@ -109,7 +109,7 @@ class Deaths:
         else:
             self._waiting[who] = death
 
-    def ended(self, run: str, attempt: int, name: str, *, state: str, time: float, clock: Clock) -> Iterator[Alarm]:
+    def ended(self, run: str, attempt: int, name: str, *, state: str, time: float, clock: Clock) -> Iterator[Finding]:
         """A run shows that it has ended, which may not have been told as an event: no daemon saw it."""
         known = any(who[:2] == (run, attempt) for deaths in (self._told, self._waiting) for who in deaths)
         if state in {"failed", "lost"} and not known and (not clock.now or clock.now - time <= OLD):
@@ -124,7 +124,7 @@ class Deaths:
         if len(self._workers) > RANKS:
             del self._workers[next(iter(self._workers))]
 
-    def look(self, clock: Clock) -> Iterator[Alarm]:
+    def look(self, clock: Clock) -> Iterator[Finding]:
         """What has waited for long enough, and what is long ago."""
         for kept in self._adopted:
             death = self._told.get((kept.run, -1, int(kept.labels.get("rank", 0))))
@@ -143,17 +143,17 @@ class Deaths:
             del self._told[who]
             yield death.alarm(over=(clock.now, f"that was {OLD / 60:g} min ago"))
 
-    def restarted(self, run: str, attempt: int, now: float) -> Iterator[Alarm]:
+    def restarted(self, run: str, attempt: int, now: float) -> Iterator[Finding]:
         """Another attempt of a run begins: what the one before died of is over."""
         yield from self._over(lambda who, _: who[0] == run and who[1] < attempt, now, "was restarted")
 
-    def begun(self, run: str, name: str, now: float) -> Iterator[Alarm]:
+    def begun(self, run: str, name: str, now: float) -> Iterator[Finding]:
         """A run begins: older deaths of others of its *name*, which have the same labels, are over, so that its own is news."""
         yield from self._over(
             lambda who, death: death.name == name and who[0] != run and death.time <= now, now, "was begun anew"
         )
 
-    def _over(self, which: Callable[[Who, Death], bool], now: float, why: str) -> Iterator[Alarm]:
+    def _over(self, which: Callable[[Who, Death], bool], now: float, why: str) -> Iterator[Finding]:
         """Of what has waited it is told first."""
         for who in [who for who, death in self._waiting.items() if which(who, death)]:
             worker = self._worker(self._waiting[who])
@@ -162,7 +162,7 @@ class Deaths:
             death = self._told.pop(who)
             yield death.alarm(over=(now, f"run {death.name} {why}"))
 
-    def revived(self, rank: Rank, now: float) -> Iterator[Alarm]:
+    def revived(self, rank: Rank, now: float) -> Iterator[Finding]:
         """A rank that was thought lost speaks again."""
         who = rank.run.id, rank.run.attempt, rank.number
         self._waiting.pop(who, None)
@@ -170,7 +170,7 @@ class Deaths:
         if death is not None:
             yield death.alarm(over=(now, f"rank {rank.number} of run {rank.run.name} is back"))
 
-    def _tell(self, who: Who, death: Death, worker: str = "") -> Alarm:
+    def _tell(self, who: Who, death: Death, worker: str = "") -> Finding:
         self._told[who] = death
         return death.alarm(worker)
 

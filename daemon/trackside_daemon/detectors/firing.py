@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.detectors.base import Finding
-    from trackside_daemon.model.alarm import Severity
+    from trackside_daemon.detectors.base import Detection
+    from trackside_daemon.model.finding import Severity
 
 State = Literal["firing", "repeated", "resolved"]
 
@@ -19,7 +19,7 @@ class Firing:
     def __init__(self) -> None:
         self._severity: dict[tuple[str, str], Severity] = {}
 
-    def take(self, key: str, finding: Finding) -> State | None:
+    def take(self, key: str, finding: Detection) -> State | None:
         """What a finding of a key makes of its alert; None when nothing changes."""
         alert = (finding.alert, key)
         if finding.over:
@@ -37,6 +37,6 @@ class Firing:
         """The names of those that fire, and their keys."""
         return set(self._severity)
 
-    def severity(self, key: str, finding: Finding) -> Severity:
+    def severity(self, key: str, finding: Detection) -> Severity:
         """That of the alert that fires, if it does: an end is as severe as what it ends."""
         return self._severity.get((finding.alert, key), finding.severity)

@@ -6,7 +6,7 @@ from collections import deque
 from math import exp, isfinite, log
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import Finding
+from trackside_daemon.detectors.base import Detection
 from trackside_daemon.detectors.window import Window
 from trackside_daemon.detectors.wording import factor, number
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trackside_daemon.detectors.base import Column, Context
-    from trackside_daemon.model.alarm import Severity
+    from trackside_daemon.model.finding import Severity
 
 NEAR = 9
 """Samples whose median is the usual of late; short, so that it follows a norm that falls or rises by itself."""
@@ -92,7 +92,7 @@ class Gradient:
         self._risen = 0
         self._vanishing = False
 
-    def take(self, column: Column, context: Context) -> Iterator[Finding]:
+    def take(self, column: Column, context: Context) -> Iterator[Detection]:
         """Norms of the gradients, in order."""
         for at, (step, norm) in enumerate(zip(column.steps, column.values, strict=True)):
             if isfinite(norm) and norm >= 0:
@@ -104,7 +104,7 @@ class Gradient:
                 if norm >= NOTHING:
                     self._remember(size)
 
-    def _judge(self, at: int, step: int, size: float, context: Context) -> Iterator[Finding]:
+    def _judge(self, at: int, step: int, size: float, context: Context) -> Iterator[Detection]:
         if len(self._near) < NEAR:
             return
         over = size - self._near.median()
@@ -116,15 +116,15 @@ class Gradient:
                 severity: Severity = "critical" if context.gradient >= CRITICAL else "warning"
                 worse = severity == "critical" and not self._critical
                 if self._index - self._last_told >= APART or worse:
-                    yield Finding("GradientExplosion", severity, at, _exploded(step, size, context.gradient))
+                    yield Detection("GradientExplosion", severity, at, _exploded(step, size, context.gradient))
                 self._critical |= worse
                 self._last_told = self._exploded_at = self._index
         elif self._exploded_at is not None and self._index - self._exploded_at >= CALM:
             self._exploded_at, self._critical = None, False
             text = f"the gradient norm is {_norm(size)} at step {step:,}, as usual of late"
-            yield Finding("GradientExplosion", "warning", at, text, over=True)
+            yield Detection("GradientExplosion", "warning", at, text, over=True)
 
-    def _judge_low(self, at: int, step: int, size: float) -> Iterator[Finding]:
+    def _judge_low(self, at: int, step: int, size: float) -> Iterator[Detection]:
         usual = self._long.median() if len(self._long) else size
         under = usual - size
         low = size < log(NOTHING) or (under > self._vanished and under > self._scales * self._scale())
@@ -133,7 +133,7 @@ class Gradient:
             self._risen += 1
             if self._vanishing and self._risen >= VANISHED:
                 self._vanishing = False
-                yield Finding(
+                yield Detection(
                     "GradientVanishing",
                     "warning",
                     at,
@@ -147,7 +147,7 @@ class Gradient:
         self._low += 1
         if self._low == VANISHED and not self._vanishing:
             self._vanishing = True
-            yield Finding("GradientVanishing", "warning", at, self._vanished_text(step, size, usual))
+            yield Detection("GradientVanishing", "warning", at, self._vanished_text(step, size, usual))
 
     def _vanished_text(self, step: int, size: float, usual: float) -> str:
         text = f"the gradient norm is {_norm(size)} at step {step:,} and has been so low since step {self._low_since:,}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import Finding
+from trackside_daemon.detectors.base import Detection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,7 @@ class LearningRate:
         self._zero_since = 0
         self._wrong = ""
 
-    def take(self, column: Column, context: Context) -> Iterator[Finding]:  # noqa: ARG002  it is judged in every phase
+    def take(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  it is judged in every phase
         """Learning rates, in order."""
         for at, (step, rate) in enumerate(zip(column.steps, column.values, strict=True)):
             if rate == self._last and rate and not self._wrong:
@@ -49,10 +49,10 @@ class LearningRate:
                 continue
             kind, text = self._judge(step, rate)
             if kind and kind != self._wrong:
-                yield Finding("LearningRateOutOfRange", "warning", at, text)
+                yield Detection("LearningRateOutOfRange", "warning", at, text)
             elif not kind and self._wrong:
                 text = f"the learning rate is {rate:.3g} at step {step:,}"
-                yield Finding("LearningRateOutOfRange", "warning", at, text, over=True)
+                yield Detection("LearningRateOutOfRange", "warning", at, text, over=True)
             self._wrong = kind
             self._remember(rate)
 

@@ -10,7 +10,7 @@ from collections import deque
 from statistics import median
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import Finding
+from trackside_daemon.detectors.base import Detection
 from trackside_daemon.detectors.window import Window
 from trackside_daemon.detectors.wording import HUGE, count, number, rate_raised, times
 
@@ -61,7 +61,7 @@ class LossDiverging:
         self._lowest: float | None = None
         self._lowest_at = 0
 
-    def take(self, column: Column, context: Context) -> Iterator[Finding]:
+    def take(self, column: Column, context: Context) -> Iterator[Detection]:
         """What is found in the samples that come next."""
         for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
             if not -HUGE < value < HUGE:
@@ -78,7 +78,7 @@ class LossDiverging:
             if self._count >= LEAST:
                 yield from self._judge(at, step, context)
 
-    def _judge(self, at: int, step: int, context: Context) -> Iterator[Finding]:
+    def _judge(self, at: int, step: int, context: Context) -> Iterator[Detection]:
         level = self._last.median()
         if self._lowest is None or level < self._lowest:
             self._lowest, self._lowest_at = level, step
@@ -91,7 +91,7 @@ class LossDiverging:
             self._good = self._good if self._firing else self._lowest
             self._firing = True
             worse = level - self._good > CRITICAL * abs(self._good)
-            yield Finding("LossDiverging", "critical" if worse else "warning", at, self._text(level, step, context))
+            yield Detection("LossDiverging", "critical" if worse else "warning", at, self._text(level, step, context))
             self._lowest, self._hold = None, HOLD
 
     def _is_above(self, level: float, lowest: float) -> bool:
@@ -103,9 +103,9 @@ class LossDiverging:
         least = CROSSING if lowest <= 0 <= level else NOISE
         return level - lowest > least * _NORMAL * median(self._changes)
 
-    def _end(self, at: int, text: str) -> Finding:
+    def _end(self, at: int, text: str) -> Detection:
         self._firing = False
-        return Finding("LossDiverging", "warning", at, text, over=True)
+        return Detection("LossDiverging", "warning", at, text, over=True)
 
     def _text(self, level: float, step: int, context: Context) -> str:
         than = times(level, self._good)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import Finding
+from trackside_daemon.detectors.base import Detection
 from trackside_daemon.detectors.wording import HUGE, count, number
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class LossPlateau:
         self._step: int | None = None
         self._firing = False
 
-    def take(self, column: Column, context: Context) -> Iterator[Finding]:
+    def take(self, column: Column, context: Context) -> Iterator[Detection]:
         """What is found in the samples that come next."""
         for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
             if not -HUGE < value < HUGE:
@@ -66,7 +66,7 @@ class LossPlateau:
                 if len(self._medians) == self._merged:
                     yield from self._judge(at, step, context)
 
-    def _judge(self, at: int, step: int, context: Context) -> Iterator[Finding]:
+    def _judge(self, at: int, step: int, context: Context) -> Iterator[Detection]:
         """A block is whole."""
         self._blocks.append(sum(self._medians) / self._merged)
         self._rates.append(context.rate_at(step))
@@ -80,14 +80,14 @@ class LossPlateau:
         ending = bool(rates) and rates[-1] < FALLING * rates[0]
         if self._firing and (gain > self._again * level + error or ending):
             self._firing, self._still = False, 0
-            yield Finding("LossPlateau", "info", at, f"loss {number(level)} moves again", over=True)
+            yield Detection("LossPlateau", "info", at, f"loss {number(level)} moves again", over=True)
         elif abs(gain) < self._ratio * level and error < UNSURE * level and not ending:
             self._still += 1
             if not self._firing and self._still >= BLOCKS // 2:
                 self._firing = True
                 samples = BLOCKS * self._merged * BLOCK
                 text = f"loss {number(self._blocks[-1])} at step {count(step)} gained {gain / level:+.2%}"
-                yield Finding("LossPlateau", "info", at, f"{text} in the last {count(samples)} samples")
+                yield Detection("LossPlateau", "info", at, f"{text} in the last {count(samples)} samples")
         else:
             self._still = 0
         if PART * self._seen > BLOCKS * self._merged * BLOCK:

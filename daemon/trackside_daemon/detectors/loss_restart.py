@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import Finding
+from trackside_daemon.detectors.base import Detection
 from trackside_daemon.detectors.wording import HUGE, count, number
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class LossRestart:
         self._until: int | None = None
         self._left = 0
 
-    def take(self, column: Column, context: Context) -> Iterator[Finding]:  # noqa: ARG002  needs no other key
+    def take(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  needs no other key
         """What is found in the samples that come next."""
         for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
             if not -HUGE < value < HUGE:
@@ -53,13 +53,15 @@ class LossRestart:
                 if step > self._first_step or self._is_anew(value):
                     self._until, self._left = max(self._step, self._until or 0), 0
                     text = f"the training went back to step {count(step)} from {count(self._step)}"
-                    yield Finding("LossRestart", "info", at, f"{text}; loss {number(value)}, {number(last[-1])} before")
+                    yield Detection(
+                        "LossRestart", "info", at, f"{text}; loss {number(value)}, {number(last[-1])} before"
+                    )
                 last.clear()
             elif self._is_anew(value) and self._has_leapt(value):
                 self._until, self._left = None, OVER
                 since = f"since step {count(self._step)} the loss is what it began with"
                 text = f"{since}, {number(value)} at step {count(step)}, {number(last[-2])} before"
-                yield Finding("LossRestart", "info", at, f"{text}: the model seems made anew")
+                yield Detection("LossRestart", "info", at, f"{text}: the model seems made anew")
             elif self._until is not None or self._left:
                 yield from self._follow(at, step)
             self._step = step
@@ -78,12 +80,12 @@ class LossRestart:
         *before, last = self._last
         return bool(before) and self._is_anew(last) and min(last, value) > LEAP * max(before)
 
-    def _follow(self, at: int, step: int) -> Iterator[Finding]:
+    def _follow(self, at: int, step: int) -> Iterator[Detection]:
         if self._until is not None and step >= self._until:
             self._until = None
-            yield Finding("LossRestart", "info", at, f"it has caught up with step {count(step)}", over=True)
+            yield Detection("LossRestart", "info", at, f"it has caught up with step {count(step)}", over=True)
         elif self._left:
             self._left -= 1
             if not self._left:
                 text = f"{OVER} samples have passed, at step {count(step)}"
-                yield Finding("LossRestart", "info", at, text, over=True)
+                yield Detection("LossRestart", "info", at, text, over=True)

@@ -14,7 +14,7 @@ from collections import deque
 from statistics import median
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import Finding
+from trackside_daemon.detectors.base import Detection
 from trackside_daemon.detectors.outlier import SCALES, SHARE, Jump, Jumps
 from trackside_daemon.detectors.wording import HUGE, count, factor, number, rate_raised, times
 
@@ -67,7 +67,7 @@ class LossSpike:
         self._beginning: list[float] = []
         self._little = 0.0
 
-    def take(self, column: Column, context: Context) -> Iterator[Finding]:
+    def take(self, column: Column, context: Context) -> Iterator[Detection]:
         """What is found in the samples that come next."""
         gradients, jumps = context.gradients, self._jumps
         for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
@@ -87,14 +87,14 @@ class LossSpike:
             elif jump:
                 yield self._begin(at, step, value, jump, context)
 
-    def _begin(self, at: int, step: int, value: float, jump: Jump, context: Context) -> Finding:
+    def _begin(self, at: int, step: int, value: float, jump: Jump, context: Context) -> Detection:
         moved = context.gradients.get(step)
         most = HARD if moved is None else HARD_UNMOVED if moved < MOVED else 0.0
         hard = jump.height < most * jump.before or self._is_ordinary(jump.height)
         self._alert = "LossHardBatch" if hard else "LossSpike"
         self._begun, self._first, self._high, self._back, self._seen = jump, step, 1, 0, 1
         text = _text(step, value, jump, context)
-        return Finding(self._alert, "info", at, text) if hard else Finding(self._alert, "warning", at, text)
+        return Detection(self._alert, "info", at, text) if hard else Detection(self._alert, "warning", at, text)
 
     def _is_ordinary(self, height: float) -> bool:
         """Whether such a jump is how these losses are, or next to nothing."""
@@ -103,18 +103,18 @@ class LossSpike:
         since = self._index - LATELY
         return sum(at > since and was >= USED * height for at, was in self._passed) >= USED_TO
 
-    def _follow(self, at: int, step: int, value: float, jump: Jump | None, context: Context) -> Iterator[Finding]:
+    def _follow(self, at: int, step: int, value: float, jump: Jump | None, context: Context) -> Iterator[Detection]:
         self._seen += 1
         begun, height = self._begun, value - self._begun.before
         if height > min(ABOVE * begun.height, max(ABOVE_NOISE * begun.noise, 0.1 * abs(begun.before))):
             self._high, self._back = self._high + 1, 0
             if self._alert == "LossHardBatch" and (self._high >= USED_TO or not self._is_ordinary(height)):
-                yield Finding("LossHardBatch", "info", at, "it is more than a single batch", over=True)
+                yield Detection("LossHardBatch", "info", at, "it is more than a single batch", over=True)
                 self._alert = "LossSpike"
                 text = _text(step, value, begun._replace(height=height), context)
-                yield Finding("LossSpike", "warning", at, f"{text}, and so since step {count(self._first)}")
+                yield Detection("LossSpike", "warning", at, f"{text}, and so since step {count(self._first)}")
             elif jump and self._alert == "LossSpike":
-                yield Finding("LossSpike", "warning", at, _text(step, value, jump, context))
+                yield Detection("LossSpike", "warning", at, _text(step, value, jump, context))
             elif self._seen > GIVEN_UP:
                 yield from self._end(at, f"loss stays at {number(value)}, above the {number(begun.before)} of before")
         else:
@@ -125,9 +125,9 @@ class LossSpike:
                 was = "a single hard batch" if self._high == 1 else f"{self._high} samples were above"
                 yield from self._end(at, f"loss is back at {number(value)} at step {count(step)}: {was}")
 
-    def _end(self, at: int, text: str) -> Iterator[Finding]:
+    def _end(self, at: int, text: str) -> Iterator[Detection]:
         if self._alert:
-            yield Finding(self._alert, "info" if self._alert == "LossHardBatch" else "warning", at, text, over=True)
+            yield Detection(self._alert, "info" if self._alert == "LossHardBatch" else "warning", at, text, over=True)
         self._alert = ""
 
 

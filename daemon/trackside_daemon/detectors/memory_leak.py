@@ -7,7 +7,7 @@ from itertools import combinations
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.detectors.base import Finding
+from trackside_daemon.detectors.base import Detection
 from trackside_daemon.detectors.wording import in_bytes
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class MemoryLeak:
         self._grown = 0.0
         self._calm = 0
 
-    def take(self, column: Column, context: Context) -> Iterator[Finding]:  # noqa: ARG002  memory is held in every phase
+    def take(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  memory is held in every phase
         """Bytes, in order."""
         first = self._open[0]
         for at, (step, time, held) in enumerate(zip(*column, strict=True)):
@@ -92,7 +92,7 @@ class MemoryLeak:
                 if len(first) == BIN:
                     yield from self._close(at, 0)
 
-    def _close(self, at: int, size: int) -> Iterator[Finding]:
+    def _close(self, at: int, size: int) -> Iterator[Detection]:
         """A bin of *size* is full: it is judged, and is part of one of the next size."""
         filled = self._open[size]
         last = filled[-1]
@@ -109,13 +109,13 @@ class MemoryLeak:
             if len(self._open[size + 1]) == MERGED:
                 yield from self._close(at, size + 1)
 
-    def _judge(self, at: int, size: int, bins: deque[Bin], last: Bin) -> Iterator[Finding]:
+    def _judge(self, at: int, size: int, bins: deque[Bin], last: Bin) -> Iterator[Detection]:
         held = [each.least for each in bins]
         leaks = last.step > bins[0].step and _grows(held, self._grew) and self._beyond(held, size)
         self._hits[size] = self._hits[size] + 1 if leaks else 0
         if self._told is None and self._hits[size] >= TWICE:
             self._told, self._calm, self._grown = size, 0, held[-1] - held[0]
-            yield Finding("HostMemoryLeak", "warning", at, self._text(bins, BIN * MERGED**size))
+            yield Detection("HostMemoryLeak", "warning", at, self._text(bins, BIN * MERGED**size))
         elif self._told == size:
             stands = held[-1] - held[0] < SLOWED * self._grown or _rises(held) <= 0
             self._calm = self._calm + 1 if stands else 0
@@ -123,7 +123,7 @@ class MemoryLeak:
                 how = "no more" if _rises(held) <= 0 else "less than a third as fast as it did"
                 text = f"memory grows {how}: {in_bytes(held[-1])} at step {last.step:,}"
                 self._forget()
-                yield Finding("HostMemoryLeak", "warning", at, text, over=True)
+                yield Detection("HostMemoryLeak", "warning", at, text, over=True)
 
     def _forget(self) -> None:
         """It is over: what has grown so far was told, and only what grows from here on, and beyond it, is news."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.wording import count
-from trackside_daemon.model.alarm import Alarm
+from trackside_daemon.model.finding import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trackside_daemon.detectors.clock import Clock
     from trackside_daemon.detectors.run_view import Run
-    from trackside_daemon.model.alarm import Severity
+    from trackside_daemon.model.finding import Severity
     from trackside_daemon.model.metric import Sample
     from trackside_daemon.model.records import Alert
 
@@ -67,7 +67,7 @@ class PipelineBlind:
     def __init__(self) -> None:
         self._stages: dict[str, Growing] = {}
 
-    def take(self, samples: Sequence[Sample], clock: Clock) -> Iterator[Alarm]:
+    def take(self, samples: Sequence[Sample], clock: Clock) -> Iterator[Finding]:
         """What the pipeline tells of itself each tick."""
         for metric, labels, value in samples:
             if metric.name != "trackside_pipeline_failures_total" or not isinstance(value, (int, float)):
@@ -77,10 +77,10 @@ class PipelineBlind:
             if stage.take(value, clock.at):
                 text = f"the daemon's {labels[0]} has failed on {count(stage.lost)} {'batch' if stage.lost == 1 else 'batches'} of what it is told"
                 look = f"{_LOOK.get(labels[0], 'Alerts may be missing.')} The daemon's log has the reason."
-                yield Alarm("MonitorBlind", "warning", where, clock.now, text, look)
+                yield Finding("MonitorBlind", "warning", where, clock.now, text, look)
             elif stage.ends(clock.at):
                 text = f"the daemon's {labels[0]} has not failed for {QUIET / 60:g} min"
-                yield Alarm("MonitorBlind", "warning", where, clock.now, text, over=True)
+                yield Finding("MonitorBlind", "warning", where, clock.now, text, over=True)
 
 
 class RunBlind:
@@ -106,7 +106,7 @@ class RunBlind:
         self._lost += messages
         self._at = at
 
-    def look(self, clock: Clock) -> Iterator[Alarm]:
+    def look(self, clock: Clock) -> Iterator[Finding]:
         """What time has changed."""
         if not self._lost and self._severity is None:
             return
@@ -117,14 +117,14 @@ class RunBlind:
             self._severity = severity
             yield self._say(severity, clock)
 
-    def end(self, clock: Clock) -> Iterator[Alarm]:
+    def end(self, clock: Clock) -> Iterator[Finding]:
         """Nothing more is lost, or the run has ended."""
         if self._severity is not None:
             text = f"nothing more that run {self._run.name} pushes is lost"
             yield self._run.alarm("MonitorBlind", self._severity, clock.now, text, over=True)
         self._lost, self._severity = 0, None
 
-    def _say(self, severity: Severity, clock: Clock) -> Alarm:
+    def _say(self, severity: Severity, clock: Clock) -> Finding:
         run = self._run
         what = (
             "1 message of pushed values is" if self._lost == 1 else f"{count(self._lost)} messages of pushed values are"

@@ -6,7 +6,7 @@ from collections import deque
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import Finding
+from trackside_daemon.detectors.base import Detection
 from trackside_daemon.detectors.wording import count, number
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class NonFinite:
         self._good: float | None = None
         self._lately: deque[int] = deque([-OF] * (SKIPPED if skips else 1), maxlen=SKIPPED if skips else 1)
 
-    def take(self, column: Column, context: Context) -> Iterator[Finding]:  # noqa: ARG002  needs no other key
+    def take(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  needs no other key
         """What is found in the samples that come next: each that is not finite, anew."""
         if not self._firing and all(map(isfinite, column.values)):
             if column.values:
@@ -61,10 +61,10 @@ class NonFinite:
                 if self._calm >= CALM:
                     self._firing = False
                     text = f"finite again for {CALM} samples, {number(value)} at step {count(step)}"
-                    yield Finding("NonFinite", "critical", at, text, over=True)
+                    yield Detection("NonFinite", "critical", at, text, over=True)
             self._good = value if isfinite(value) else self._good
 
-    def _found(self, at: int, step: int, value: float) -> Finding:
+    def _found(self, at: int, step: int, value: float) -> Detection:
         if not self._firing:
             self._firing, self._first, self._count = True, step, 0
         self._calm = 0
@@ -76,4 +76,4 @@ class NonFinite:
             text += f"; the last finite value was {number(self._good)}"
         many = self._seen - self._lately[0] < OF
         begins = self._skips and self._good is None and self._count <= FROM_THE_START
-        return Finding("NonFinite", "critical" if many and not begins else "info", at, text)
+        return Detection("NonFinite", "critical" if many and not begins else "info", at, text)

@@ -8,7 +8,7 @@ from operator import lt
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.alerts.settings import ThresholdsSection
-from trackside_daemon.detectors.base import Column, Context, Detector, Finding
+from trackside_daemon.detectors.base import Column, Context, Detection, Detector
 from trackside_daemon.detectors.gradient import Gradient
 from trackside_daemon.detectors.learning_rate import LearningRate
 from trackside_daemon.detectors.loss_diverging import LossDiverging
@@ -84,7 +84,7 @@ class Found(NamedTuple):
     """A finding, and the key that it is of."""
 
     key: str
-    finding: Finding
+    finding: Detection
 
 
 class RankDetectors:

@@ -12,8 +12,8 @@ from trackside_daemon.detectors.firing import Firing
 from trackside_daemon.detectors.rank_detectors import DEFAULTS, Found, RankDetectors
 from trackside_daemon.detectors.roles import role
 from trackside_daemon.detectors.step_durations import DURATION, LOST, StepDurations
-from trackside_daemon.model.alarm import SEVERITIES, Alarm
-from trackside_daemon.model.records import Event, Opened, Standing, Taken
+from trackside_daemon.model.finding import SEVERITIES, Finding
+from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trackside.wire import Block, Identity
     from trackside_daemon.alerts.settings import ThresholdsSection
     from trackside_daemon.detectors.recalled_samples import Past
-    from trackside_daemon.model.alarm import Severity
+    from trackside_daemon.model.finding import Severity
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.model.records import Alert
 
@@ -45,7 +45,7 @@ class _Rank:
         self.name = name
         self._where = f"{name}, rank {identity.rank}" if identity.world > 1 else name
         self._time = time
-        self._untold: dict[tuple[str, str], Alarm] = {}
+        self._untold: dict[tuple[str, str], Finding] = {}
         self.has_ended = False
         self._begin()
 
@@ -67,7 +67,7 @@ class _Rank:
         self._paused_in = phase
         self._durations.paused(seconds)
 
-    def take(self, block: Block, shift: int, *, late: bool) -> Iterator[Alarm]:
+    def take(self, block: Block, shift: int, *, late: bool) -> Iterator[Finding]:
         """What is found in a block; what is *late* is told once what comes in time has been looked at, if it fires still."""
         self.has_ended = False
         steps, clock, values = block.columns()
@@ -101,20 +101,20 @@ class _Rank:
         self._durations = StepDurations()
         return self._firing.now()
 
-    def again(self, kept: Alert) -> Alarm:
+    def again(self, kept: Alert) -> Finding:
         """An alert that fired before this daemon fires on, of this rank and with the same words."""
         labels = self._labels(kept.labels.get("key", ""))
         severity: Severity = next((one for one in SEVERITIES if one == kept.severity), "warning")
-        return Alarm(kept.alert, severity, labels, kept.started, kept.summary, kept.description, run=self.run)
+        return Finding(kept.alert, severity, labels, kept.started, kept.summary, kept.description, run=self.run)
 
-    def end(self, why: str) -> Iterator[Alarm]:
+    def end(self, why: str) -> Iterator[Finding]:
         """Nothing fires of it any more."""
         for alert, key, severity in self._firing.end():
-            yield Alarm(alert, severity, self._labels(key), self._time, why, over=True, run=self.run)
+            yield Finding(alert, severity, self._labels(key), self._time, why, over=True, run=self.run)
         self._begin()
         self.has_ended = True
 
-    def _told(self, columns: Mapping[str, Column], *, late: bool) -> Iterator[Alarm]:
+    def _told(self, columns: Mapping[str, Column], *, late: bool) -> Iterator[Finding]:
         for found in self._detectors.take(columns) if columns else ():
             finding = found.finding
             severity = self._firing.severity(found.key, finding) if finding.over else finding.severity
@@ -128,13 +128,13 @@ class _Rank:
             elif self._untold.pop((finding.alert, found.key), None) is None:
                 yield alarm
 
-    def _alarm(self, found: Found, severity: Severity, time: float) -> Alarm:
+    def _alarm(self, found: Found, severity: Severity, time: float) -> Finding:
         key, finding = found
         what = f"{key}: {finding.text}" if finding.alert == "NonFinite" or key not in PLAIN else finding.text
         summary, labels = f"{self._where}: {what}", self._labels(key)
         if finding.over:
-            return Alarm(finding.alert, severity, labels, time, finding.text, over=True, run=self.run)
-        return Alarm(finding.alert, severity, labels, time, summary, NEXT.get(finding.alert, ""), run=self.run)
+            return Finding(finding.alert, severity, labels, time, finding.text, over=True, run=self.run)
+        return Finding(finding.alert, severity, labels, time, summary, NEXT.get(finding.alert, ""), run=self.run)
 
     def _labels(self, key: str) -> tuple[tuple[str, str], ...]:
         return ("key", key), ("rank", str(self.number)), ("run", self.name)
@@ -153,20 +153,20 @@ class Watch:
 
     def __init__(self, thresholds: ThresholdsSection = DEFAULTS) -> None:
         self._thresholds = thresholds
-        self._again: list[Alarm] = []
+        self._again: list[Finding] = []
         self._ranks: dict[tuple[str, int], _Rank] = {}
         self._sessions: dict[bytes, _Session] = {}
         self._full = False
 
-    def take(self, batch: Batch) -> list[Alarm]:
+    def take(self, batch: Batch) -> list[Finding]:
         """What is found in the messages of a batch."""
         alarms, self._again = self._again, []
         for record in batch.records:
-            if isinstance(record, Taken):
+            if isinstance(record, BatchIngested):
                 alarms += self._taken(record) if record.blocks else ()
-            elif isinstance(record, Opened):
+            elif isinstance(record, SessionOpened):
                 alarms += self._opened(record)
-            elif isinstance(record, Standing):
+            elif isinstance(record, RunState):
                 alarms += self._stands(record)
             elif isinstance(record, Event) and record.kind == "rank_ended":
                 alarms += self._ended(record)
@@ -191,7 +191,7 @@ class Watch:
             if kept.run == identity.run and (kept.alert, kept.labels.get("key", "")) in firing
         ]
 
-    def _taken(self, record: Taken) -> Iterator[Alarm]:
+    def _taken(self, record: BatchIngested) -> Iterator[Finding]:
         session = self._sessions.get(record.session)
         if session is None:
             return
@@ -202,7 +202,7 @@ class Watch:
         for block in record.blocks:
             yield from session.rank.take(block, record.shift, late=record.late)
 
-    def _opened(self, record: Opened) -> Iterator[Alarm]:
+    def _opened(self, record: SessionOpened) -> Iterator[Finding]:
         """A session joins its rank; a new attempt begins anew, and nothing of the last fires any more."""
         identity = record.hello.identity
         if record.hello.late:
@@ -224,13 +224,13 @@ class Watch:
     def _rank(self, identity: Identity, name: str, attempt: int, time: float) -> _Rank:
         return _Rank(identity, name, attempt, time, self._thresholds)
 
-    def _stands(self, record: Standing) -> Iterator[Alarm]:
+    def _stands(self, record: RunState) -> Iterator[Finding]:
         if record.ended is not None and not record.late:
             for rank in self._ranks.values():
                 if (rank.run, rank.attempt) == (record.run, record.attempt):
                     yield from rank.end(f"the run ended: {record.state}")
 
-    def _ended(self, record: Event) -> Iterator[Alarm]:
+    def _ended(self, record: Event) -> Iterator[Finding]:
         rank = self._ranks.get((record.run, record.rank or 0))
         if rank is not None and rank.attempt == record.attempt:
             yield from rank.end("the run ended")

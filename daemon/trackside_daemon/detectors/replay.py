@@ -9,15 +9,15 @@ from trackside_daemon.detectors.base import Column
 from trackside_daemon.detectors.firing import Firing
 from trackside_daemon.detectors.rank_detectors import DEFAULTS, RankDetectors
 from trackside_daemon.detectors.roles import role
-from trackside_daemon.model.alarm import SEVERITIES
+from trackside_daemon.model.finding import SEVERITIES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from trackside_daemon.alerts.settings import ThresholdsSection
-    from trackside_daemon.detectors.base import Finding
+    from trackside_daemon.detectors.base import Detection
     from trackside_daemon.detectors.firing import State
-    from trackside_daemon.model.alarm import Severity
+    from trackside_daemon.model.finding import Severity
 
 
 class Row(NamedTuple):
@@ -73,7 +73,7 @@ class Wanted(NamedTuple):
     least: Severity = "info"
     off: Collection[str] = ()
 
-    def has(self, finding: Finding) -> bool:
+    def has(self, finding: Detection) -> bool:
         """Whether it does; what is over was severe enough if it fires."""
         severe = finding.over or SEVERITIES.index(finding.severity) >= SEVERITIES.index(self.least)
         return severe and (not self.alerts or finding.alert in self.alerts) and finding.alert not in self.off

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.detectors.clock import Clock
     from trackside_daemon.detectors.run_view import Run
-    from trackside_daemon.model.alarm import Alarm
+    from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert
 
 
@@ -33,10 +33,10 @@ class Part(Protocol):
     def adopt(self, kept: Alert) -> None:
         """It fired when the daemon before this one ended: it goes on until it is seen to be over."""
 
-    def look(self, clock: Clock) -> Iterator[Alarm]:
+    def look(self, clock: Clock) -> Iterator[Finding]:
         """What time, and what came meanwhile, has changed."""
 
-    def end(self, clock: Clock) -> Iterator[Alarm]:
+    def end(self, clock: Clock) -> Iterator[Finding]:
         """The run has ended: what it says is over."""
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.pace import Pace
 from trackside_daemon.detectors.run_rank import SYNC_PHASES
-from trackside_daemon.model.alarm import SEVERITIES, Alarm
+from trackside_daemon.model.finding import SEVERITIES, Finding
 from trackside_daemon.model.metric import Distribution
 from trackside_daemon.model.records import ENDED
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from trackside_daemon.detectors.run_rank import Rank
-    from trackside_daemon.model.alarm import Severity
+    from trackside_daemon.model.finding import Severity
     from trackside_daemon.model.metric import Sample
     from trackside_daemon.model.records import Alert
 
@@ -93,18 +93,18 @@ class Run:
         rank: int | None = None,
         over: bool = False,
         evidence: Mapping[str, object] | None = None,
-    ) -> Alarm:
+    ) -> Finding:
         """Something about it, or about one rank of it."""
         labels = (("run", self.name),) if rank is None else (("rank", str(rank)), ("run", self.name))
-        return Alarm(
+        return Finding(
             alert, severity, labels, time, summary, description, over=over, run=self.id, evidence=evidence or {}
         )
 
-    def again(self, kept: Alert, time: float) -> Alarm:
+    def again(self, kept: Alert, time: float) -> Finding:
         """An alert that fired before this daemon fires on, with the same words."""
         severity: Severity = next((one for one in SEVERITIES if one == kept.severity), "warning")
         labels = tuple(sorted(kept.labels.items()))
-        return Alarm(kept.alert, severity, labels, time, kept.summary, kept.description, run=self.id)
+        return Finding(kept.alert, severity, labels, time, kept.summary, kept.description, run=self.id)
 
     def stands(self, number: int, pushed: float | None) -> bool:
         """Whether a rank stands still that has pushed last at this time; asked by any thread."""

@@ -19,15 +19,15 @@ from trackside_daemon.detectors.run_view import Run
 from trackside_daemon.detectors.stalled import FLOOR, stood
 from trackside_daemon.detectors.straggler import SECONDS
 from trackside_daemon.detectors.user_alerts import UserAlerts
-from trackside_daemon.model.alarm import Alarm
-from trackside_daemon.model.records import ENDED, USER_ALERT, Event, Opened, Taken
+from trackside_daemon.model.finding import Finding
+from trackside_daemon.model.records import ENDED, USER_ALERT, BatchIngested, Event, SessionOpened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trackside_daemon.detectors.pace import Pace
     from trackside_daemon.detectors.recalled_samples import Past
-    from trackside_daemon.model.alarm import Stands
+    from trackside_daemon.model.finding import Stands
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.model.records import Alert, Record
 
@@ -84,9 +84,9 @@ class RunWatch:
         self._pipeline = PipelineBlind()
         self._gone: list[Batch] = []
 
-    def take(self, batch: Batch) -> list[Alarm]:
+    def take(self, batch: Batch) -> list[Finding]:
         """What a batch tells of the runs, and what time has changed by it."""
-        alarms: list[Alarm] = []
+        alarms: list[Finding] = []
         for record in batch.records:
             alarms += self._record(record)
         if batch.source.startswith("training:"):
@@ -126,14 +126,14 @@ class RunWatch:
             return None if kept is None else partial(stood, kept)
         return followed.run.stands if followed.run.stalled or followed.run.silent else None
 
-    def _look(self) -> Iterator[Alarm]:
+    def _look(self) -> Iterator[Finding]:
         yield from self._deaths.look(self._clock)
         for followed in self._runs.values():
             if not followed.run.state:
                 for part in followed.parts:
                     yield from part.look(self._clock)
 
-    def _training(self, batch: Batch) -> Iterator[Alarm]:
+    def _training(self, batch: Batch) -> Iterator[Finding]:
         rank = self._ranks.get(batch.source)
         if rank is None:
             place, number = _place(batch.source)
@@ -170,7 +170,7 @@ class RunWatch:
                 self._forget(next(iter(self._runs)))
         return followed
 
-    def _forget(self, place: tuple[str, int]) -> list[Alarm]:
+    def _forget(self, place: tuple[str, int]) -> list[Finding]:
         """A run is gone from the page."""
         followed = self._runs.pop(place, None)
         self._losses.pop(place, None)
@@ -183,7 +183,7 @@ class RunWatch:
         self._gone += followed.straggler.shown()
         return alarms
 
-    def _marks(self, batch: Batch, place: tuple[str, int]) -> Iterator[Alarm]:
+    def _marks(self, batch: Batch, place: tuple[str, int]) -> Iterator[Finding]:
         """A run's state, which is empty for us while it lives."""
         if batch.complete and not batch.samples:
             yield from self._forget(place)
@@ -204,7 +204,7 @@ class RunWatch:
         if state and not before:
             yield from self._ended(followed, ended_at or self._clock.now)
 
-    def _ended(self, followed: Followed, time: float) -> Iterator[Alarm]:
+    def _ended(self, followed: Followed, time: float) -> Iterator[Finding]:
         run = followed.run
         for part in followed.parts:
             yield from part.end(self._clock)
@@ -215,15 +215,15 @@ class RunWatch:
         text = last_words(run, time, loss.text() if loss else "")
         yield self._once("RunFinished", run.id, run.name, time, text)
 
-    def _record(self, record: Record) -> Iterator[Alarm]:
-        if isinstance(record, Taken):
+    def _record(self, record: Record) -> Iterator[Finding]:
+        if isinstance(record, BatchIngested):
             self._losses_of(record)
         elif isinstance(record, Event):
             yield from self._event(record)
-        elif isinstance(record, Opened):
+        elif isinstance(record, SessionOpened):
             self._open(record)
 
-    def _open(self, opened: Opened) -> None:
+    def _open(self, opened: SessionOpened) -> None:
         place = opened.hello.identity.run, opened.attempt
         self._name(place, opened.name)
         if opened.hello.late:
@@ -232,7 +232,7 @@ class RunWatch:
         if len(self._sessions) > SESSIONS:
             del self._sessions[next(iter(self._sessions))]
 
-    def _losses_of(self, taken: Taken) -> None:
+    def _losses_of(self, taken: BatchIngested) -> None:
         """Follow the loss of the lowest rank of each run."""
         place, rank = self._sessions.get(taken.session, (None, 0))
         if place is None or place not in self._runs or not taken.blocks:
@@ -244,7 +244,7 @@ class RunWatch:
             for block in taken.blocks:
                 seen.take(block)
 
-    def _event(self, event: Event) -> Iterator[Alarm]:
+    def _event(self, event: Event) -> Iterator[Finding]:
         place = event.run, event.attempt
         name = self._names.get(place, event.run)
         followed = self._runs.get(place)
@@ -270,15 +270,15 @@ class RunWatch:
             yield from self._give_up(event)
             yield from self._deaths.restarted(event.run, event.attempt, event.time)
 
-    def _give_up(self, event: Event) -> Iterator[Alarm]:
+    def _give_up(self, event: Event) -> Iterator[Finding]:
         """What fired of an attempt before, which is not here, is over with the next."""
         for place in [one for one in self._adopted if one[0] == event.run and one[1] < event.attempt]:
             run = Run(*place, self._clock.at, self._floor)
             for kept in self._adopted.pop(place):
                 yield run.again(kept, event.time)._replace(over=True)
 
-    def _once(self, alert: str, run: str, name: str, time: float, text: str) -> Alarm:
-        return Alarm(alert, "info", (("run", name),), time, text, once=True, run=run)
+    def _once(self, alert: str, run: str, name: str, time: float, text: str) -> Finding:
+        return Finding(alert, "info", (("run", name),), time, text, once=True, run=run)
 
     def _name(self, place: tuple[str, int], name: str) -> None:
         self._names[place] = name

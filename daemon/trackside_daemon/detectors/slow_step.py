@@ -7,7 +7,7 @@ from math import inf, isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.totals.phases import PAUSES
-from trackside_daemon.detectors.base import Finding
+from trackside_daemon.detectors.base import Detection
 from trackside_daemon.detectors.schedule import ALIKE, CHANCE, CHANCE_BY_TIME, Schedule
 from trackside_daemon.detectors.window import Window
 from trackside_daemon.detectors.wording import factor, lasted
@@ -98,7 +98,7 @@ class SlowStep:
         self._told: deque[tuple[int, float]] = deque(maxlen=2 * USED_TO)
         self._calm = 0
 
-    def take(self, column: Column, context: Context) -> Iterator[Finding]:
+    def take(self, column: Column, context: Context) -> Iterator[Detection]:
         """Seconds a step, in order."""
         if context.phase in PAUSES:
             return
@@ -123,7 +123,7 @@ class SlowStep:
         self._step = step
         self._index += 1
 
-    def _exceeds(self, at: int, slow: Slow) -> Iterator[Finding]:
+    def _exceeds(self, at: int, slow: Slow) -> Iterator[Detection]:
         scales = (slow.seconds - slow.usual) / (self._window.spread() + QUANTUM * slow.usual)
         if scales <= self._learnt_scales:
             return
@@ -131,7 +131,7 @@ class SlowStep:
         if told and not self._crowded(slow) and not self._due(slow):
             if self._index - self._last_slow > APART:
                 worth = slow.seconds - slow.usual >= WORTH and not self._is_used_to(slow.excess)
-                yield Finding("SlowStep", "warning" if worth else "info", at, slow.text())
+                yield Detection("SlowStep", "warning" if worth else "info", at, slow.text())
                 self._told.append((self._index, slow.excess))
                 if self._usual is None:
                     self._usual, self._told_at = slow.usual, self._index
@@ -164,7 +164,7 @@ class SlowStep:
             self._pause = (self._index, slow.excess)
         return due
 
-    def _watch(self, at: int, step: int, seconds: float) -> Iterator[Finding]:
+    def _watch(self, at: int, step: int, seconds: float) -> Iterator[Detection]:
         usual = self._usual or 0.0
         self._calm = 0 if self._is_slow(seconds, usual) else self._calm + 1
         if self._calm >= CALM:
@@ -174,4 +174,4 @@ class SlowStep:
         else:
             return
         self._usual = None
-        yield Finding("SlowStep", "warning", at, text, over=True)
+        yield Detection("SlowStep", "warning", at, text, over=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.detectors.clock import Clock
     from trackside_daemon.detectors.run_view import Run
-    from trackside_daemon.model.alarm import Alarm, Severity
+    from trackside_daemon.model.finding import Finding, Severity
     from trackside_daemon.model.records import Alert
 
 FLOOR = 60.0
@@ -47,7 +47,7 @@ class Stalled:
         self._severity = "critical" if kept.severity == "critical" else "warning"
         self._run.stalled = self._run.adopted = True
 
-    def look(self, clock: Clock) -> Iterator[Alarm]:
+    def look(self, clock: Clock) -> Iterator[Finding]:
         """What time has changed."""
         run = self._run
         if self._adopted is not None and self._severity is not None:
@@ -64,7 +64,7 @@ class Stalled:
             run.stalled = True
             yield self._say(severity, clock)
 
-    def end(self, clock: Clock) -> Iterator[Alarm]:
+    def end(self, clock: Clock) -> Iterator[Finding]:
         """It goes on, or has ended."""
         run = self._run
         if self._severity is not None:
@@ -85,7 +85,7 @@ class Stalled:
         died = self._run.died
         return died is not None and died > self._run.at - CONSEQUENCE
 
-    def _say(self, severity: Severity, clock: Clock) -> Alarm:
+    def _say(self, severity: Severity, clock: Clock) -> Finding:
         run = self._run
         silence = clock.at - run.at
         since = clock.now - silence
@@ -121,7 +121,7 @@ class RankSilent:
         self._adopted = int(kept.labels.get("rank", 0))
         self._run.silent.add(self._adopted)
 
-    def look(self, clock: Clock) -> Iterator[Alarm]:
+    def look(self, clock: Clock) -> Iterator[Finding]:
         """What time has changed; costs what the silent ranks are, as those that are silent for longest come first."""
         run = self._run
         rank = None if self._adopted is None else run.ranks.get(self._adopted)
@@ -143,7 +143,7 @@ class RankSilent:
                 self._said = rank
                 yield self._say(rank, silence, clock)
 
-    def end(self, clock: Clock) -> Iterator[Alarm]:
+    def end(self, clock: Clock) -> Iterator[Finding]:
         """It pushes again, or has ended."""
         if self._said is not None:
             number = self._said.number
@@ -151,7 +151,7 @@ class RankSilent:
             yield self._run.alarm("RankSilent", "warning", clock.now, text, rank=number, over=True)
         self._said = None
 
-    def _say(self, rank: Rank, silence: float, clock: Clock) -> Alarm:
+    def _say(self, rank: Rank, silence: float, clock: Clock) -> Finding:
         run = self._run
         others = sum(clock.at - other.at > silence / 2 for other in run.order.values()) - 1
         more = f", and so have {others} more ranks" if others > 1 else ", and so has one more" if others else ""

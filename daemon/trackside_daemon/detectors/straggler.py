@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trackside_daemon.detectors.clock import Clock
     from trackside_daemon.detectors.run_rank import Rank
     from trackside_daemon.detectors.run_view import Run
-    from trackside_daemon.model.alarm import Alarm
+    from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert
 
 OWN = ("data", "forward")
@@ -88,7 +88,7 @@ class Straggler:
             yield Batch(f"training:{self._run.id}.{self._run.attempt}:straggler", samples, complete=True)
             self._ratios = None
 
-    def look(self, clock: Clock) -> Iterator[Alarm]:
+    def look(self, clock: Clock) -> Iterator[Finding]:
         """Once a window, which is when each rank is looked at."""
         run = self._run
         if self._adopted is not None:
@@ -101,7 +101,7 @@ class Straggler:
         if len(times) >= 2:
             yield from self._judge(times, clock)
 
-    def end(self, clock: Clock) -> Iterator[Alarm]:
+    def end(self, clock: Clock) -> Iterator[Finding]:
         """It is as fast as the others, or has ended."""
         if self._said is not None:
             text = f"rank {self._said} of run {self._run.name} is as fast as the others again"
@@ -125,7 +125,7 @@ class Straggler:
                 times[number] = max(0.0, mark.seconds - before.seconds) / (mark.steps - before.steps)
         return times
 
-    def _judge(self, times: Mapping[int, float], clock: Clock) -> Iterator[Alarm]:
+    def _judge(self, times: Mapping[int, float], clock: Clock) -> Iterator[Finding]:
         usual = _lower_median(times.values())
         self._ratios = {number: time / usual for number, time in times.items()} if usual > 0 else {}
         spread = _lower_median(abs(time - usual) for time in times.values())
@@ -142,7 +142,7 @@ class Straggler:
     def _share(self, number: int) -> float:
         return self._slow.get(number, 0).bit_count() / WINDOWS
 
-    def _say(self, number: int, time: float, usual: float, others: int, clock: Clock) -> Alarm:
+    def _say(self, number: int, time: float, usual: float, others: int, clock: Clock) -> Finding:
         run = self._run
         more = f"; {others} more ranks are slow too" if others > 1 else "; one more rank is slow too" if others else ""
         factor = f"{time / usual:.2f} times the {span(usual)}" if usual > 0 else "where others take no time"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside.totals.phases import PAUSES
-from trackside_daemon.detectors.base import Finding
+from trackside_daemon.detectors.base import Detection
 from trackside_daemon.detectors.window import Window
 from trackside_daemon.detectors.wording import lasted
 
@@ -52,7 +52,7 @@ class Throughput:
         self._blocks = 0
         self._back = 0
 
-    def take(self, column: Column, context: Context) -> Iterator[Finding]:
+    def take(self, column: Column, context: Context) -> Iterator[Detection]:
         """Seconds a step, in order."""
         if context.phase in PAUSES:
             return
@@ -68,7 +68,7 @@ class Throughput:
                     block.clear()
                     yield from self._judge(at, step, level) if self._usual is None else self._watch(at, step, level)
 
-    def _judge(self, at: int, step: int, level: float) -> Iterator[Finding]:
+    def _judge(self, at: int, step: int, level: float) -> Iterator[Detection]:
         if len(self._window) < ENOUGH:
             self._window.add(level)
             return
@@ -90,9 +90,9 @@ class Throughput:
                 f"steps take {lasted(now)} since about step {self._since:,}, {100 * (now / usual - 1):.0f} % more than "
                 f"the {lasted(usual)} before: {100 * (1 - usual / now):.0f} % of the throughput is lost at step {step:,}"
             )
-            yield Finding("ThroughputRegression", "warning", at, text)
+            yield Detection("ThroughputRegression", "warning", at, text)
 
-    def _watch(self, at: int, step: int, level: float) -> Iterator[Finding]:
+    def _watch(self, at: int, step: int, level: float) -> Iterator[Detection]:
         usual = self._usual or 0.0
         self._blocks += 1
         self._back = self._back + 1 if level <= (1 + (self._ratio - 1) / 2) * usual else 0
@@ -104,4 +104,4 @@ class Throughput:
         else:
             return
         self._usual = None
-        yield Finding("ThroughputRegression", "warning", at, text, over=True)
+        yield Detection("ThroughputRegression", "warning", at, text, over=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.model.alarm import SEVERITIES, Alarm
+from trackside_daemon.model.finding import SEVERITIES, Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trackside_daemon.detectors.clock import Clock
-    from trackside_daemon.model.alarm import Severity
+    from trackside_daemon.model.finding import Severity
     from trackside_daemon.model.records import Event
 
 APART = 60.0
@@ -32,7 +32,7 @@ class UserAlerts:
         self._last: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
 
-    def take(self, event: Event, name: str, clock: Clock) -> Iterator[Alarm]:
+    def take(self, event: Event, name: str, clock: Clock) -> Iterator[Finding]:
         """What a rank of a run of this *name* raises."""
         if clock.now and clock.now - event.time > OLD:
             return
@@ -48,7 +48,7 @@ class UserAlerts:
             self._left_out.pop(oldest, None)
         yield self._say(event, name, clock)
 
-    def _say(self, event: Event, name: str, clock: Clock) -> Alarm:
+    def _say(self, event: Event, name: str, clock: Clock) -> Finding:
         severity: Severity = next((one for one in SEVERITIES if one == event.fields.get("severity")), "warning")
         rank = str(event.rank or 0)
         left_out = self._left_out.pop(event.run, 0)
@@ -58,7 +58,7 @@ class UserAlerts:
         text = "\n".join(filter(None, (_cut(str(event.fields.get("text", "")), TEXT), whose, more)))
         labels = (("rank", rank), ("run", name))
         title = _cut(str(event.fields.get("title", "")), TITLE) or "an alert without a title"
-        return Alarm("UserAlert", severity, labels, event.time or clock.now, title, text, once=True, run=event.run)
+        return Finding("UserAlert", severity, labels, event.time or clock.now, title, text, once=True, run=event.run)
 
 
 def _cut(text: str, length: int) -> str:

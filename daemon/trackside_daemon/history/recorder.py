@@ -16,7 +16,7 @@ from trackside_daemon.history.directory import Lock, UnreadableError, network_fi
 from trackside_daemon.history.files.jsonl import JsonLines
 from trackside_daemon.history.read import attempts, reader
 from trackside_daemon.history.record.writer import Writer
-from trackside_daemon.model.records import ENDED, Opened, Sampled, Standing
+from trackside_daemon.model.records import ENDED, MachineSample, RunState, SessionOpened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trackside.wire import Identity
     from trackside_daemon.history.record.trimming import Bounds
     from trackside_daemon.model.metric import Batch, Sample
-    from trackside_daemon.model.records import Alert, Before, Silence
+    from trackside_daemon.model.records import Alert, EarlierAttempts, Silence
 
 LATEST = 10_000
 """So many runs' last attempts are remembered."""
@@ -156,7 +156,7 @@ class Recorder:
             return None
         return found[0], 0.0 if found[1] is None and (run, found[0]) in self._abandoned else found[1]
 
-    def before(self, run: str, attempt: int) -> Before:
+    def before(self, run: str, attempt: int) -> EarlierAttempts:
         """What is known of a run before an attempt.
 
         Raises:
@@ -216,7 +216,7 @@ class Recorder:
             gone = {key: found for key, found in lost.items() if key not in self._live}
             self._abandoned |= gone.keys()  # whoever resumes one before it is written begins a new attempt all the same
             if gone:
-                self.writer.put([Standing(*key, "lost", "", ended) for key, (_, ended) in gone.items()])
+                self.writer.put([RunState(*key, "lost", "", ended) for key, (_, ended) in gone.items()])
         for run, attempt in gone:
             log.warning("run id %s, attempt %d, is lost: its process is gone, and no daemon saw its end", run, attempt)
         return [(process, ended) for processes, ended in gone.values() for process in processes]
@@ -239,21 +239,21 @@ class Recorder:
 
     def _follow(self, record: object) -> None:
         """Know which attempts live."""
-        if isinstance(record, Opened):
+        if isinstance(record, SessionOpened):
             late = record.hello.late
             if not late:
                 self._lives((record.hello.identity.run, record.attempt))
             self._note(record.hello.identity.run, record.attempt, record.hello.clock.wall / 1e9 if late else None)
-        elif isinstance(record, Standing) and record.late:
+        elif isinstance(record, RunState) and record.late:
             self._latest.pop(record.run, None)  # what its ranks have said together is known when it is written
-        elif isinstance(record, Standing):
+        elif isinstance(record, RunState):
             key = record.run, record.attempt
             self._note(*key, record.ended or 0.0 if record.state in ENDED else None)
             self._live.discard(key) if record.state in ENDED else self._lives(key)
 
     def _is_stale(self, record: object) -> bool:
         """Whether it is the end of a rank that comes late, of an attempt that lives."""
-        return isinstance(record, Standing) and record.late and (record.run, record.attempt) in self._live
+        return isinstance(record, RunState) and record.late and (record.run, record.attempt) in self._live
 
     def _note(self, run: str, attempt: int, ended: float | None) -> None:
         """Remember a run's last attempt until it is written, however long that takes."""
@@ -278,7 +278,7 @@ class Recorder:
             if isinstance(sample.value, int | float) and sample.metric.kind in {"gauge", "counter"}
         }
         if values:
-            self.writer.put([Sampled(batch.time, values)])
+            self.writer.put([MachineSample(batch.time, values)])
 
 
 def _known(connection: sqlite3.Connection, session: bytes) -> Known | None:

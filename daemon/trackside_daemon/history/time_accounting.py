@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from trackside_daemon.history.read.attempts import highest, last_time
-from trackside_daemon.model.records import Account, Before, lost_in
+from trackside_daemon.model.records import Account, EarlierAttempts, lost_in
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Mapping
 
-    from trackside_daemon.model.records import Accounted
+    from trackside_daemon.model.records import AccountUpdated
 
 _encode = msgspec.json.Encoder().encode
 
@@ -34,7 +34,7 @@ class Spent(NamedTuple):
         return {**lost_in(self.phases), **{cause: seconds for cause, seconds in own.items() if seconds}}
 
 
-def keep(connection: sqlite3.Connection, run: int | None, record: Accounted) -> None:
+def keep(connection: sqlite3.Connection, run: int | None, record: AccountUpdated) -> None:
     """Put a rank's account in the place of the one before; nothing of a run that is not there."""
     connection.execute(
         "UPDATE stream SET account = ? WHERE run = ? AND attempt = ? AND rank = ?",
@@ -56,23 +56,23 @@ def spent(connection: sqlite3.Connection, run: int) -> list[Spent]:
     return list(found.values())
 
 
-def before(connection: sqlite3.Connection, uid: str, attempt: int) -> Before:
+def before(connection: sqlite3.Connection, uid: str, attempt: int) -> EarlierAttempts:
     """What is known of a run before an attempt, and of that one what was kept.
 
     An attempt whose end nobody saw, as when the machine went down, has ended when something was last heard of it.
     """
     row = connection.execute("SELECT id FROM run WHERE uid = ? AND NOT deleted", (uid,)).fetchone()
     if row is None:
-        return Before()
+        return EarlierAttempts()
     every = spent(connection, row[0])
     kept = {one.rank: one.account for one in every if one.attempt == attempt}
     earlier = [one for one in every if one.attempt < attempt]
     if not earlier:
-        return Before(kept=kept)
+        return EarlierAttempts(kept=kept)
     last = max(one.attempt for one in earlier)
     (ended,) = connection.execute("SELECT ended FROM attempt WHERE run = ? AND number = ?", (row[0], last)).fetchone()
     ended = last_time(connection, uid, last) if ended is None else ended
-    return Before(
+    return EarlierAttempts(
         {one.rank: _lost(earlier, one.rank) for one in earlier}, highest(connection, row[0], last), ended, kept
     )
 

@@ -16,7 +16,7 @@ from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.ingest.client_commands import ANSWERS, Questions
 from trackside_daemon.ingest.session import Receipt, Session, shift, told
 from trackside_daemon.model.metric import Batch, Metric, Sample
-from trackside_daemon.model.records import Event, Opened, Record, Standing, Taken
+from trackside_daemon.model.records import BatchIngested, Event, Record, RunState, SessionOpened
 from trackside_daemon.training.rank import End
 from trackside_daemon.training.run import process_of
 from trackside_daemon.training.verdict import verdict
@@ -150,7 +150,7 @@ class Sessions:
         for one in self._sessions.values():
             if one.stray is not None and process_of(one.stray) == process:
                 one.stray = None
-                records.append(Standing(one.run, one.attempt, *verdict(one.bye, ended), at))
+                records.append(RunState(one.run, one.attempt, *verdict(one.bye, ended), at))
         return [*self._runs.exited(process, ended, at, now), *([Batch("ingest", records=records)] if records else [])]
 
     def foretell(self, heads: Mapping[bytes, Hello], now: Moment) -> Iterator[Batch]:
@@ -294,7 +294,7 @@ class Sessions:
         if opened == session.opened:
             return []
         session.opened = opened
-        record = Opened(session.id, hello, name, session.attempt, now.wall, session.offset)
+        record = SessionOpened(session.id, hello, name, session.attempt, now.wall, session.offset)
         return [Batch("ingest", records=[record])]
 
     def _lost(self, now: Moment) -> list[Batch]:
@@ -307,7 +307,7 @@ class Sessions:
                 and self._runs.is_lost(one.stray, now.monotonic - one.heard_at)
             ):
                 one.stray = None
-                records.append(Standing(one.run, one.attempt, *verdict(None, None), now.wall))
+                records.append(RunState(one.run, one.attempt, *verdict(None, None), now.wall))
         return [Batch("ingest", records=records)] if records else []
 
     def _in_order(
@@ -323,7 +323,7 @@ class Sessions:
             return again, []
         receipt = Receipt(envelope.session, envelope.number)
         batches: list[Batch] = []
-        records: list[Record] = [Taken(envelope.session, envelope.number)]
+        records: list[Record] = [BatchIngested(envelope.session, envelope.number)]
         try:
             message = decode_body(envelope.kind, body)
             if envelope.kind == "skip" and message.first > expected:
@@ -352,13 +352,13 @@ class Sessions:
                 batches = self._runs.pushes(session.id, message, now, late=late)
             more = [] if late else self._whole(session, message)
             return [*batches, *more], [
-                Taken(
+                BatchIngested(
                     *(session.id, envelope.number, message.blocks, behind),
                     *(message.totals.phases, message.totals.paused, late),
                 ),
                 *told(session, message, behind),
             ]
-        taken = Taken(session.id, envelope.number, phases=message.totals.phases)
+        taken = BatchIngested(session.id, envelope.number, phases=message.totals.phases)
         if envelope.kind == "skip":
             fields = {"batches": envelope.number - session.accepted}
             gap = Event(session.run, session.attempt, now.wall, "gap", session.rank, fields=fields)
@@ -367,7 +367,7 @@ class Sessions:
         batches = self._runs.bye(session.id, message, now, session.offset)
         records = self._end(session, message)
         for one in records if session.late else ():
-            if isinstance(one, Standing) and one.ended is not None and session.identity is not None:
+            if isinstance(one, RunState) and one.ended is not None and session.identity is not None:
                 end = End(one.state, one.cause, one.ended)
                 batches += self._runs.missed(session.identity, session.attempt, end, now)
         return batches, [taken, *records]
@@ -375,7 +375,9 @@ class Sessions:
     def _whole(self, session: Session, message: Pushes) -> list[Batch]:
         """What all ranks have told in parts, now that this is here: as if each had pushed the whole."""
         batches, made = self._runs.whole(session.id, message)
-        records = [Taken(id_, 0, blocks, one.shift) for id_, blocks in made.items() if (one := self._sessions.get(id_))]
+        records = [
+            BatchIngested(id_, 0, blocks, one.shift) for id_, blocks in made.items() if (one := self._sessions.get(id_))
+        ]
         return [*batches, *([Batch("ingest", records=records)] if records else [])]
 
     def _end(self, session: Session, bye: Bye) -> Sequence[Record]:
@@ -385,7 +387,7 @@ class Sessions:
         session.bye = bye
         ended = bye.clock.wall / 1e9 + session.offset
         state, cause = verdict(bye, None)
-        standing = Standing(session.run, session.attempt, state, cause, ended, late=session.late)
+        standing = RunState(session.run, session.attempt, state, cause, ended, late=session.late)
         if not session.late:
             return (standing,)
         log.info("run %s rank %d ended: %s", session.run, session.rank, ": ".join(filter(None, (state, cause))))

@@ -18,7 +18,7 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
 
-class Child:
+class ChildProcess:
     """A process that ends when this one does, however this one ends.
 
     Args:
@@ -100,7 +100,7 @@ class Command:
         self._process.wait()
 
 
-def stop_all(children: Sequence[Child]) -> None:
+def stop_all(children: Sequence[ChildProcess]) -> None:
     """Stop the last started first."""
     for child in reversed(children):
         child.stop()

@@ -24,7 +24,7 @@ KILL_GRACE = 1.0
 """Seconds between SIGKILL and calling it stuck: one that hangs in the kernel ignores even that."""
 
 
-class ChildFailed(Exception):  # noqa: N818 - a sentence about the child
+class WorkerFailed(Exception):  # noqa: N818 - a sentence about the child
     """The child cannot be asked any more; the message says why, in one line.
 
     Attributes:
@@ -36,7 +36,7 @@ class ChildFailed(Exception):  # noqa: N818 - a sentence about the child
         self.reason = reason
 
 
-class Child:
+class WorkerProcess:
     """One process, from its start until it is reaped.
 
     The kernel ends it with the *thread* that started it (PR_SET_PDEATHSIG), so that thread should live as long.
@@ -78,12 +78,12 @@ class Child:
         """Sends a request, a line without its end.
 
         Raises:
-            ChildFailed: It has ended, or speaks without being asked: its next answer could be to any request.
+            WorkerFailed: It has ended, or speaks without being asked: its next answer could be to any request.
         """
         while self._poller.poll(0):
             self._receive()
         if self._received:
-            raise ChildFailed(f"it spoke without being asked: {self._received[:80]!r}")
+            raise WorkerFailed(f"it spoke without being asked: {self._received[:80]!r}")
         with contextlib.suppress(BrokenPipeError):  # the end of its output says more
             self._requests.write(request + b"\n")
 
@@ -91,7 +91,7 @@ class Child:
         """The next line that it writes, waited for until *until* of `time.monotonic`; None when there is none.
 
         Raises:
-            ChildFailed: It has ended, or what it writes is no line.
+            WorkerFailed: It has ended, or what it writes is no line.
         """
         while b"\n" not in self._received:
             self._drain_complaints()
@@ -171,7 +171,7 @@ class Child:
             raise self._epitaph()
         self._received += chunk
         if len(self._received) > ANSWER_BYTES:
-            raise ChildFailed(f"it wrote {len(self._received)} bytes without the end of a line")
+            raise WorkerFailed(f"it wrote {len(self._received)} bytes without the end of a line")
 
     def _drain_complaints(self) -> None:
         """Keeps the last line of stderr, and keeps the pipe from filling up."""
@@ -179,17 +179,17 @@ class Child:
             while chunk := os.read(self._complaints.fileno(), 65536):
                 self._last_complaint = (self._last_complaint + chunk)[-4096:]
 
-    def _epitaph(self) -> ChildFailed:
+    def _epitaph(self) -> WorkerFailed:
         try:
             status = self._process.wait(0.2)
         except subprocess.TimeoutExpired:
-            return ChildFailed("it closed its output")
+            return WorkerFailed("it closed its output")
         reason = "exit" if status >= 0 else "crash"
         end = f"it exited with status {status}" if status >= 0 else f"it was killed: {signal.strsignal(-status)}"
         self._drain_complaints()
         lines = self._last_complaint.decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return ChildFailed(f"{end}: {last[:200]}" if last else end, reason)
+        return WorkerFailed(f"{end}: {last[:200]}" if last else end, reason)
 
     def _close_pipes(self) -> None:
         for end in (self._requests, self._answers, self._complaints):

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from trackside.wire import Room
 
 
-class Member(NamedTuple):
+class RankProcess(NamedTuple):
     """A process of this machine that is a rank of a run.
 
     Attributes:

@@ -65,7 +65,7 @@ class Account(NamedTuple):
     peak: float | None = None
 
 
-class Before(NamedTuple):
+class EarlierAttempts(NamedTuple):
     """What is known of a run before an attempt.
 
     Attributes:
@@ -82,7 +82,7 @@ class Before(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Accounted:
+class AccountUpdated:
     """A rank's account is to be kept in the place of what was kept of it before."""
 
     run: str
@@ -92,7 +92,7 @@ class Accounted:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class SessionOpened:
     """A client session belongs to an attempt of a run from now on.
 
     Attributes:
@@ -112,7 +112,7 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class BatchIngested:
     """A numbered message of a session was taken, with the steps that it brought; a bye and a skip bring none.
 
     Attributes:
@@ -133,7 +133,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RunState:
     """The state of an attempt of a run; *ended* is None while it lives.
 
     Attributes:
@@ -161,7 +161,7 @@ class Event:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Notice(NamedTuple):
+class Notified(NamedTuple):
     """What people were told of an alert last.
 
     Attributes:
@@ -194,7 +194,7 @@ class Alert:
     ended: float | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
     silenced: bool = False
-    notified: Mapping[str, Notice] = field(default_factory=dict)
+    notified: Mapping[str, Notified] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class AlertNote:
     run: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    notified: Mapping[str, Notice] = field(default_factory=dict)
+    notified: Mapping[str, Notified] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,11 +234,11 @@ class Silence:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
+class MachineSample:
     """GPU and host at one moment: a value by series, written as on /metrics."""
 
     time: float
     values: Mapping[str, float]
 
 
-Record = Opened | Taken | Standing | Event | Alert | AlertNote | Silence | Sampled | Accounted
+Record = SessionOpened | BatchIngested | RunState | Event | Alert | AlertNote | Silence | MachineSample | AccountUpdated

@@ -15,10 +15,10 @@ from trackside_daemon.model.metric import Batch, Metric, Sample
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trackside_daemon.alerts.active_alerts import Book
+    from trackside_daemon.alerts.active_alerts import ActiveAlerts
     from trackside_daemon.alerts.registry import Told, Watcher
     from trackside_daemon.history.recorder import Recorder
-    from trackside_daemon.model.alarm import Alarm
+    from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.state import State
 
 FAILURES = Metric(
@@ -50,7 +50,7 @@ class Pipeline:
         state: State,
         history: Recorder,
         watchers: Sequence[Watcher] = (),
-        book: Book | None = None,
+        book: ActiveAlerts | None = None,
         *,
         told: Sequence[Told] = (),
         wall: Callable[[], float] = time.time,
@@ -63,7 +63,7 @@ class Pipeline:
         self._told = tuple(told)
         self._wall = wall
         self._booked = 0.0
-        self._alarms: list[Alarm] = []
+        self._alarms: list[Finding] = []
         self._ticks: deque[Batch] = deque(maxlen=TICKS_WAITING)
         self._pushes: deque[Batch] = deque()
         self._changed = threading.Condition()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trackside_daemon.collectors.base import Collector
     from trackside_daemon.collectors.gpu.gpu import GpuCollector
     from trackside_daemon.config.loading import Config
-    from trackside_daemon.model.rank_process import Member
+    from trackside_daemon.model.rank_process import RankProcess
 
 PROC = Path("/proc")
 """Where this machine's processes are, by the pids that connections tell."""
@@ -24,7 +24,7 @@ PROC = Path("/proc")
 def collectors(
     config: Config,
     directory: Path,
-    members: Callable[[], Sequence[Member]],
+    members: Callable[[], Sequence[RankProcess]],
     *,
     process: Collector,
     gpu: GpuCollector,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.alerts.active_alerts import Book
+from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.delivery.delivery import Delivery
 from trackside_daemon.alerts.disabled import Off
 from trackside_daemon.alerts.evidence.gathering import Evidence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.sink import About, Sink
     from trackside_daemon.collectors.process.process import Process
     from trackside_daemon.history.recorder import Recorder
-    from trackside_daemon.model.alarm import Stands
+    from trackside_daemon.model.finding import Stands
     from trackside_daemon.model.records import Alert
     from trackside_daemon.model.state import State
 
@@ -88,7 +88,7 @@ class Alerting:
         since = min((one.started for one in [*kept, *ended]), default=now)
         self.silences = Silences(history.silences(min(since, now)))
         fired = self.silences.mark(usable(kept), now)
-        self.book = Book(_off(section), self.silences)
+        self.book = ActiveAlerts(_off(section), self.silences)
         self.book.restore(fired, now)
         self.trial = Trial()
         self.watchers: list[Watcher] = [

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.model.records import Account, Before, lost_in
+from trackside_daemon.model.records import Account, EarlierAttempts, lost_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trackside.wire import Clock
 
 KEPT_SECONDS = 10.0
-NOTHING = Before()
+NOTHING = EarlierAttempts()
 
 
 class Look(NamedTuple):
@@ -42,7 +42,7 @@ class Losses:
         rank: The rank.
     """
 
-    def __init__(self, before: Before = NOTHING, rank: int = 0) -> None:
+    def __init__(self, before: EarlierAttempts = NOTHING, rank: int = 0) -> None:
         kept = before.kept.get(rank, Account())
         self._before = before.lost.get(rank, {})
         self._goal, self._since = before.step, before.ended

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from trackside.wire import Beat, Block, Clock, Device, Hello, Histogram, Saves, Totals
-    from trackside_daemon.model.alarm import Stands
+    from trackside_daemon.model.finding import Stands
     from trackside_daemon.model.metric import Metric
 
 RECENT = 0.2

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec.structs import replace
 
 from trackside_daemon.model.metric import Batch, Sample
-from trackside_daemon.model.rank_process import Member
-from trackside_daemon.model.records import ENDED, ENDS, Accounted, Before, Event, Record, Standing
+from trackside_daemon.model.rank_process import RankProcess
+from trackside_daemon.model.records import ENDED, ENDS, AccountUpdated, EarlierAttempts, Event, Record, RunState
 from trackside_daemon.training import families as f
 from trackside_daemon.training.whole_norms import Wholes
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from trackside.wire import Beat, Bye, Hello, Identity, Pushes, Room
-    from trackside_daemon.model.alarm import Stands
+    from trackside_daemon.model.finding import Stands
     from trackside_daemon.training.rank import End, Rank
     from trackside_daemon.training.verdict import Exit
 
@@ -98,11 +98,11 @@ class Session:
         told = ((metric, getattr(said.room, name)) for name, metric in f.ROOM.items())
         return [Sample(metric, self.rank.labels, value) for metric, value in told if value is not None]
 
-    def member(self) -> Member:
+    def member(self) -> RankProcess:
         """Its process, for those who look at this machine."""
         one = self.identity
         pid = 0 if self.elsewhere else self.process.pid
-        return Member(
+        return RankProcess(
             *(self.run.name, one.run, self.run.attempt, one.rank, one.local_rank, one.job_id, pid, one.gpus),
             *self.k8s,
             room=self.room,
@@ -135,7 +135,7 @@ class Run:
         name: str,
         attempt: int,
         stalls: Callable[[str, int], Stands | None] = lambda *_: None,
-        before: Before = Before(),  # noqa: B008  it is frozen
+        before: EarlierAttempts = EarlierAttempts(),  # noqa: B008  it is frozen
     ) -> None:
         self.identity = identity
         self.before = before
@@ -187,19 +187,19 @@ class Run:
                 news, account = rank.losses.end(wall if rank.end is None else rank.end.at, monotonic, ask)
             else:
                 news, account = rank.losses.look(wall, monotonic, ask, stalled=rank.state == "stalled")
-            records = [] if account is None else [Accounted(self.identity.run, self.attempt, number, account)]
+            records = [] if account is None else [AccountUpdated(self.identity.run, self.attempt, number, account)]
             if (news or records) and not self.forgotten:
                 samples = rank.lost() if news else []
                 batches.append(Batch(f"{self.source}:{number}", samples, until=self.live_until, records=records))
         return batches
 
-    def after(self, wall: float) -> Before:
+    def after(self, wall: float) -> EarlierAttempts:
         """What the next attempt is to know of this one and those before, at *wall* in Unix seconds."""
         steps = [
             step for step in (self.before.step, *(rank.highest for rank in self.ranks.values())) if step is not None
         ]
         lost = {**self.before.lost, **{number: rank.losses.known for number, rank in self.ranks.items()}}
-        return Before(lost, max(steps, default=None), self.standing().ended or wall)
+        return EarlierAttempts(lost, max(steps, default=None), self.standing().ended or wall)
 
     def news(self) -> list[Batch]:
         """Its marks, if it is in another state than they have told."""
@@ -213,25 +213,25 @@ class Run:
             self.live_until = now + (LOST_SECONDS if self.state == "lost" else linger)
             self.until = max(self.live_until, now + MARKS_SECONDS)
 
-    def standing(self) -> Standing:
+    def standing(self) -> RunState:
         """Its state, as the history is told."""
         ranks = self.ranks.values()
         state = worst((rank.end.state if rank.end is not None else rank.state for rank in ranks), "starting")
         ends = [rank.end for rank in ranks if rank.end is not None]
         if len(ends) < len(ranks):
-            return Standing(self.identity.run, self.attempt, state)
+            return RunState(self.identity.run, self.attempt, state)
         causes = ", ".join(sorted({end.cause for end in ends} - {""}))
-        return Standing(self.identity.run, self.attempt, state, causes, max((end.at for end in ends), default=None))
+        return RunState(self.identity.run, self.attempt, state, causes, max((end.at for end in ends), default=None))
 
     def event(self, kind: str, time: float, rank: int | None = None, **fields: Any) -> Event:
         """Something that happened to it."""
         return Event(self.identity.run, self.attempt, time, kind, rank, fields=fields)
 
-    def given_up(self, time: float) -> list[Standing]:
+    def given_up(self, time: float) -> list[RunState]:
         """How it ends when its launcher begins another attempt while it lives; nothing when it has ended."""
         if self.standing().ended is not None:
             return []
-        return [Standing(self.identity.run, self.attempt, "lost", "given up for another attempt", time)]
+        return [RunState(self.identity.run, self.attempt, "lost", "given up for another attempt", time)]
 
     def rank_ended(self, rank: int, end: End, exited: Exit | None) -> Event:
         """How a rank ended, as the history is told; with ``status`` or ``signal`` where the exit is known."""

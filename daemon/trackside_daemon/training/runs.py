@@ -10,7 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import ENDED, Before
+from trackside_daemon.model.records import ENDED, EarlierAttempts
 from trackside_daemon.training.limits import Rejections, bounded, cut, pod
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.lost_time import Losses
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trackside.wire import Beat, Block, Bye, Hello, Identity, Pushes, Totals
-    from trackside_daemon.model.alarm import Stands
+    from trackside_daemon.model.finding import Stands
     from trackside_daemon.model.metric import Sample
-    from trackside_daemon.model.rank_process import Member
+    from trackside_daemon.model.rank_process import RankProcess
     from trackside_daemon.model.records import Record
     from trackside_daemon.training.limits import Limits
     from trackside_daemon.training.moment import Moment
@@ -59,11 +59,11 @@ class Runs:
         past: Callable[[str], tuple[int, float | None] | None] = lambda _: None,
         stalls: Callable[[str, int], Stands | None] = lambda *_: None,
         *,
-        before: Callable[[str, int], Before] = lambda *_: Before(),
+        before: Callable[[str, int], EarlierAttempts] = lambda *_: EarlierAttempts(),
         peak: Callable[[str, int], object] = lambda *_: None,
     ) -> None:
         self.linger = linger
-        self.members: tuple[Member, ...] = ()
+        self.members: tuple[RankProcess, ...] = ()
         self._limits = limits
         self._liveness = liveness or Liveness()
         self._past, self._stalls, self._before, self._peak = past, stalls, before, peak

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import Alert, Notice
+from trackside_daemon.model.records import Alert, Notified
 
 START = 1_700_000_000.5
 
@@ -21,9 +21,9 @@ def over(one: Alert, after: float = 150.0) -> Alert:
     return replace(one, ended=one.started + after)
 
 
-def told(one: Alert) -> Notice:
+def told(one: Alert) -> Notified:
     """What people know who were told of it as it is."""
-    return Notice(one.severity, one.summary, one.ended is not None)
+    return Notified(one.severity, one.summary, one.ended is not None)
 
 
 def batch(*alerts: Alert) -> Batch:

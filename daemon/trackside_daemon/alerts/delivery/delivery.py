@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.alerts.delivery.sink_worker import Courier
+from trackside_daemon.alerts.delivery.sink_worker import SinkWorker
 from trackside_daemon.alerts.sinks.sink_filter import Key, key, said
 from trackside_daemon.model.metric import Metric, Sample
 from trackside_daemon.model.records import Alert, AlertNote
@@ -59,7 +59,7 @@ class Delivery:
         self._lock = threading.Lock()
         self._firing: dict[Key, Alert] = {}
         self._started = False
-        self._couriers = [Courier(sink, self._tell) for sink in sinks]
+        self._couriers = [SinkWorker(sink, self._tell) for sink in sinks]
 
     def restore(self, fired: Iterable[Alert]) -> None:
         """What fired when a daemon before this one ended, and what ended of late: a sink that has not told it does."""
@@ -128,9 +128,9 @@ class Delivery:
                 found.append(Sample(LAST_SUCCESS, (name,), of["last_success"]))
         return found
 
-    def _succeeding(self, sink: Sink, before: Courier | None) -> Courier:
+    def _succeeding(self, sink: Sink, before: SinkWorker | None) -> SinkWorker:
         """The courier of a sink, which goes on where the one of its name was; what fires is new to it if it tells of others."""
-        courier = Courier(sink, self._tell, before)
+        courier = SinkWorker(sink, self._tell, before)
         if before is not None and before.sink.wants == sink.wants:
             return courier
         for alert in self._firing.values():

@@ -23,7 +23,7 @@ LONGEST_SECONDS = 60.0
 log = logging.getLogger("trackside")
 
 
-class Courier:
+class SinkWorker:
     """One sink and what waits for it; a slow one delays no other.
 
     Args:
@@ -39,7 +39,9 @@ class Courier:
         error: What was wrong the last time, in one line; empty once a message was taken.
     """
 
-    def __init__(self, sink: Sink, told: Callable[[str, Sequence[Alert]], None], before: Courier | None = None) -> None:
+    def __init__(
+        self, sink: Sink, told: Callable[[str, Sequence[Alert]], None], before: SinkWorker | None = None
+    ) -> None:
         self.sink = sink
         self.outbox: Outbox = before.outbox if before is not None else sink.outbox()
         self.outbox.wants = sink.wants

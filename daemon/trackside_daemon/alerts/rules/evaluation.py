@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.rules.template import fill
 from trackside_daemon.alerts.rules.vector import Family, Labels, Vector
-from trackside_daemon.model.alarm import Alarm
+from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import json_number
 from trackside_daemon.training.families import RUN_INFO
 
@@ -80,15 +80,15 @@ class Rules:
         self._names = frozenset(name for one in self._watched for name in one.vector.names()) | {RUN_INFO.name}
         self._firing: dict[tuple[str, Named], int] = {}
 
-    def take(self, batch: Batch) -> list[Alarm]:
+    def take(self, batch: Batch) -> list[Finding]:
         """The alarms of a tick, when the batch is its last."""
         return self.judge(self._clock()) if batch.source == TICK else []
 
-    def judge(self, now: float) -> list[Alarm]:
+    def judge(self, now: float) -> list[Finding]:
         """What begins and what is over at *now*, in seconds of the clock."""
         found = self._state.named(now, self._names)
         families = {name: Family(metric, values) for name, (metric, values) in found.items()}
-        alarms: list[Alarm] = []
+        alarms: list[Finding] = []
         for one in self._watched:
             alarms += self._judge(one, now, families)
         return alarms
@@ -99,7 +99,7 @@ class Rules:
             if (one.rule.alert, one.rule.severity) == (alert.alert, alert.severity):
                 one.adopted.append(alert)
 
-    def _judge(self, one: _Watched, now: float, families: Families) -> Iterator[Alarm]:
+    def _judge(self, one: _Watched, now: float, families: Families) -> Iterator[Finding]:
         rule, standing = one.rule, one.standing
         hits = one.vector.at(now, families)
         if rule.absent:
@@ -118,7 +118,7 @@ class Rules:
         if len(standing) > len(hits) or rule.because:
             yield from self._end(one, now)
 
-    def _take_over(self, one: _Watched, now: float) -> Iterator[Alarm]:
+    def _take_over(self, one: _Watched, now: float) -> Iterator[Finding]:
         """Adopted alerts stand as soon as it is known what labels the rule has; some time is given to windows to fill."""
         if not one.vector.known and not one.rule.absent:
             return
@@ -130,7 +130,7 @@ class Rules:
             one.standing[tuple(kept.labels.get(name, "") for name in names)] = known
             self._count(one.rule, known, 1)
             severity = one.rule.severity
-            yield Alarm(kept.alert, severity, known.named, self._wall(), kept.summary, kept.description, run=kept.run)
+            yield Finding(kept.alert, severity, known.named, self._wall(), kept.summary, kept.description, run=kept.run)
         one.adopted.clear()
 
     def _may_fire(self, one: _Watched, labels: Labels, now: float) -> bool:
@@ -153,12 +153,12 @@ class Rules:
         pairs = zip(one.vector.labels, labels, strict=True)
         return tuple(sorted((name, value) for name, value in pairs if value))
 
-    def _begin(self, rule: Rule, known: _Standing, families: Families) -> Alarm:
+    def _begin(self, rule: Rule, known: _Standing, families: Families) -> Finding:
         known.fires, known.run = True, _run_id(dict(known.named).get("run", ""), families)
         self._count(rule, known, 1)
         return self._alarm(rule, known)
 
-    def _end(self, one: _Watched, now: float) -> Iterator[Alarm]:
+    def _end(self, one: _Watched, now: float) -> Iterator[Finding]:
         """What was not so at *now* is dropped, or is over."""
         rule = one.rule
         for labels, known in [*one.standing.items()]:
@@ -183,11 +183,11 @@ class Rules:
             self._firing[key] = count
         return count
 
-    def _alarm(self, rule: Rule, known: _Standing, *, over: bool = False) -> Alarm:
+    def _alarm(self, rule: Rule, known: _Standing, *, over: bool = False) -> Finding:
         numbers = {"value": known.value, "threshold": rule.threshold}
         began = datetime.fromtimestamp(known.began, timezone.utc).strftime("%H:%M:%S UTC")
         texts = {**dict(known.named), "since": began, "window": rule.window}
-        return Alarm(
+        return Finding(
             rule.alert,
             rule.severity,
             known.named,

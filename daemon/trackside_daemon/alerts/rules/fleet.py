@@ -11,7 +11,7 @@ from trackside_daemon.alerts.rules.recording import PLACE, attempts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.model.alarm import Severity
+    from trackside_daemon.model.finding import Severity
 
 
 class Fleet(NamedTuple):

@@ -10,7 +10,7 @@ from trackside_daemon.alerts.rules.template import fill, prometheus, written
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.rules.query import Query
-    from trackside_daemon.model.alarm import Severity
+    from trackside_daemon.model.finding import Severity
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from trackside_daemon.alerts.test_alert import TEST_ALERT
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.sink_filter import Wants
-    from trackside_daemon.model.records import Alert, Notice
+    from trackside_daemon.model.records import Alert, Notified
 
 WAIT_SECONDS = 1.0
 """Alerts of a run that begin within it are one message."""
@@ -40,7 +40,7 @@ class _Entry:
     """
 
     alert: Alert
-    told: Notice | None = None
+    told: Notified | None = None
     waits: bool = False
     since: float = 0.0
     over: float | None = None
@@ -65,7 +65,7 @@ class Grouping:
     def __len__(self) -> int:
         return sum(entry.waits for entry in self._entries.values())
 
-    def restore(self, alert: Alert, now: float, *, told: Notice | None) -> None:
+    def restore(self, alert: Alert, now: float, *, told: Notified | None) -> None:
         """See `Outbox`."""
         self._renew(self._entries.get(key(alert)) or _Entry(alert, told), now)
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trackside_daemon.alerts.sinks.sink_filter import Wants
-    from trackside_daemon.model.records import Alert, Notice
+    from trackside_daemon.model.records import Alert, Notified
 
 Again = Literal["soon", "later", "never"]
 """When to try again: with a growing back-off, once a minute since a person must mend it, or not with this message."""
@@ -75,7 +75,7 @@ class Outbox(Protocol):
         """How many alerts wait."""
         ...
 
-    def restore(self, alert: Alert, now: float, *, told: Notice | None) -> None:
+    def restore(self, alert: Alert, now: float, *, told: Notified | None) -> None:
         """One that fired when a daemon before this one ended, or had ended of late; *told* is this sink's last word.
 
         So is what fires when a sink gets other `wants`; of what it knows already nothing changes.

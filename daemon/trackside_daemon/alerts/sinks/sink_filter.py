@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.alerts.active_alert import OTHERS
 from trackside_daemon.alerts.active_alerts import ONCE
-from trackside_daemon.model.alarm import SEVERITIES
-from trackside_daemon.model.records import Notice
+from trackside_daemon.model.finding import SEVERITIES
+from trackside_daemon.model.records import Notified
 
 if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert
@@ -43,6 +43,6 @@ def key(alert: Alert) -> Key:
     return alert.alert, alert.run, tuple(sorted(alert.labels.items())), alert.started
 
 
-def said(alert: Alert) -> Notice:
+def said(alert: Alert) -> Notified:
     """What people are told of it, without the other ranks that have it: once this differs they are told anew."""
-    return Notice(alert.severity, alert.summary.partition(OTHERS)[0], alert.ended is not None)
+    return Notified(alert.severity, alert.summary.partition(OTHERS)[0], alert.ended is not None)

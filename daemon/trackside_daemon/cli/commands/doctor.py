@@ -16,7 +16,7 @@ from trackside.transport import discovery
 from trackside.transport.paths import spool_directories
 from trackside.transport.spool import SEGMENT_BYTES, SPOOL_BYTES
 from trackside_daemon import __version__
-from trackside_daemon.cli.commands.doctor_finding import Finding, Level
+from trackside_daemon.cli.commands.doctor_check import Check, Level
 from trackside_daemon.linux.users import name_of
 from trackside_daemon.model.setting_types import LEAST_BYTES
 from trackside_daemon.model.text import shown
@@ -53,13 +53,13 @@ def doctor() -> None:
     raise typer.Exit(1 if failed else 0)
 
 
-def _say(finding: Finding) -> bool:
+def _say(finding: Check) -> bool:
     """Prints it; whether it is a failure."""
     typer.echo(shown(f"{finding.level:<4} {finding.about}: {finding.text}"))
     return finding.level == "FAIL"
 
 
-def _daemon() -> Iterator[Finding | dict[str, Any]]:
+def _daemon() -> Iterator[Check | dict[str, Any]]:
     """What there is to say of daemons, and the status of the first that answers."""
     from trackside_daemon.cli.sources.daemon_lookup import noted
     from trackside_daemon.cli.sources.errors import LockedError, SourceError, TokenError
@@ -75,15 +75,15 @@ def _daemon() -> Iterator[Finding | dict[str, Any]]:
             status = ApiSource(note.address, note.token).status()
         except TokenError:
             secret = note.file.with_suffix(".token")
-            yield Finding("FAIL", "daemon", f"{note.address} does not take the token in {secret}; restart that daemon")
+            yield Check("FAIL", "daemon", f"{note.address} does not take the token in {secret}; restart that daemon")
             continue
         except LockedError as error:
-            yield Finding("FAIL", "daemon", str(error))
+            yield Check("FAIL", "daemon", str(error))
             continue
         except SourceError as error:
             left = f"a daemon that was killed has left {note.file}; start one with: trackside daemon"
             refused = "refused" in str(error)
-            yield Finding("warn", "daemon", left) if refused else Finding("FAIL", "daemon", f"{error}; restart it")
+            yield Check("warn", "daemon", left) if refused else Check("FAIL", "daemon", f"{error}; restart it")
             continue
         if not answered:
             yield from _about(note.address, status)
@@ -91,101 +91,101 @@ def _daemon() -> Iterator[Finding | dict[str, Any]]:
             yield status
         answered = True
     if not seen:
-        yield Finding("warn", "daemon", "none of this user or the system answers; start one with: trackside daemon")
+        yield Check("warn", "daemon", "none of this user or the system answers; start one with: trackside daemon")
 
 
-def _unreadable(note: Note) -> Finding:
+def _unreadable(note: Note) -> Check:
     """Without address and token no command reaches the daemon; only of another user's is that as it should be."""
     if note.owner == os.getuid():
-        return Finding("FAIL", "daemon", f"{note.problem}; restart that daemon")
-    return Finding("warn", "daemon", f"{note.problem}; to ask that daemon, run this as {_user(note.owner)}")
+        return Check("FAIL", "daemon", f"{note.problem}; restart that daemon")
+    return Check("warn", "daemon", f"{note.problem}; to ask that daemon, run this as {_user(note.owner)}")
 
 
-def _about(address: str, status: dict[str, Any]) -> Iterator[Finding]:
+def _about(address: str, status: dict[str, Any]) -> Iterator[Check]:
     version = status.get("version", "")
     if version != __version__:
         other = f"trackside {version}" if version else "of another version"
-        yield Finding("warn", "daemon", f"{address} is {other}, and this {__version__}; restart the daemon")
+        yield Check("warn", "daemon", f"{address} is {other}, and this {__version__}; restart the daemon")
         return
-    yield Finding("ok", "daemon", f"trackside {version} serves {address}")
+    yield Check("ok", "daemon", f"trackside {version} serves {address}")
     metrics = status.get("metrics") or {}
     for name, how in status.get("collectors", {}).items():
         if how["state"] in {"fails", "hangs", "slow"} and name not in {"gpu", "nvml"}:
-            yield Finding("warn", f"collector {name}", f"{how['state']}: {how['why']}")
+            yield Check("warn", f"collector {name}", f"{how['state']}: {how['why']}")
     if any(metrics.get("trackside_pipeline_failures_total", {}).values()):
-        yield Finding("warn", "pipeline", "samples were lost inside the daemon; its log says why")
+        yield Check("warn", "pipeline", "samples were lost inside the daemon; its log says why")
 
 
-def _certificate(address: str) -> Iterator[Finding]:
+def _certificate(address: str) -> Iterator[Check]:
     """Whether the daemon's certificate of the web configuration is soon over."""
     from trackside_daemon.cli.sources import credentials
 
     try:
         end = credentials.expires(address, credentials.given(), PROBE_SECONDS)
     except OSError as error:
-        yield Finding("warn", "certificate", f"{address}: {str(error).lower()}")
+        yield Check("warn", "certificate", f"{address}: {str(error).lower()}")
         return
     if end is None:
         return
     days = (end - time.time()) / 86400
     if days < SOON_DAYS:
-        yield Finding("warn", "certificate", f"that of {address} ends in {days:.0f} days; put a new one in its place")
+        yield Check("warn", "certificate", f"that of {address} ends in {days:.0f} days; put a new one in its place")
     else:
-        yield Finding("ok", "certificate", f"that of {address} is valid for {days:.0f} days")
+        yield Check("ok", "certificate", f"that of {address} is valid for {days:.0f} days")
 
 
-def _push(status: dict[str, Any] | None) -> Iterator[Finding]:
+def _push(status: dict[str, Any] | None) -> Iterator[Check]:
     """Whether a training of this user finds the daemon."""
     found, failures = discovery.find(None, os.environ)
     if found is not None:
-        yield Finding("ok", "push", f"trainings of {_user(os.getuid())} push to {found}")
+        yield Check("ok", "push", f"trainings of {_user(os.getuid())} push to {found}")
         return
     where = ", ".join(failures)
     named = discovery.named(None, os.environ)
     if status is None and named and not discovery.advice(named, failures):
         text = f"trainings find no daemon at {where}, and spool; mend that, or set TRACKSIDE_ENDPOINT to another"
-        yield Finding("FAIL", "push", text)
+        yield Check("FAIL", "push", text)
         return
     if status is None:
-        yield Finding("warn", "push", f"trainings find no daemon, and spool: looked at {where}")
+        yield Check("warn", "push", f"trainings find no daemon, and spool: looked at {where}")
         return
     endpoints = status.get("push_endpoints") or ["its --push.endpoint"]
-    yield Finding(
+    yield Check(
         "FAIL",
         "push",
         f"trainings of {_user(os.getuid())} do not find the daemon at {where}; set TRACKSIDE_ENDPOINT={endpoints[0]}",
     )
 
 
-def _spool(_status: dict[str, Any] | None) -> Iterator[Finding]:
+def _spool(_status: dict[str, Any] | None) -> Iterator[Check]:
     """Whether trainings can keep what no daemon takes, and whether anything waits."""
     try:
         places = list(spool_directories(os.environ, os.getuid()))
     except LookupError as error:
-        yield Finding("FAIL", "spool", f"{error}; set TRACKSIDE_SPOOL to a directory")
+        yield Check("FAIL", "spool", f"{error}; set TRACKSIDE_SPOOL to a directory")
         return
     mend = "or set TRACKSIDE_SPOOL to another directory"
     try:
         room = _room(places[0])
     except OSError as error:
-        yield Finding("FAIL", "spool", f"{_why(error)}; make it writable, {mend}")
+        yield Check("FAIL", "spool", f"{_why(error)}; make it writable, {mend}")
         return
     if room.closed:
-        yield Finding("FAIL", "spool", f"{room.closed}; make it writable, {mend}")
+        yield Check("FAIL", "spool", f"{room.closed}; make it writable, {mend}")
         return
     if room.free < SPOOL_BYTES:
         level: Level = "FAIL" if room.free < SEGMENT_BYTES else "warn"
-        yield Finding(level, "spool", f"{places[0]} has {room.free / 1e6:.0f} MB left; make room, {mend}")
+        yield Check(level, "spool", f"{places[0]} has {room.free / 1e6:.0f} MB left; make room, {mend}")
         return
     waiting = len({file.name.partition(".")[0] for place in places for file in place.glob("*.spool")})
     if waiting:
         sessions = "1 session waits" if waiting == 1 else f"{waiting} sessions wait"
-        yield Finding("warn", "spool", f"{places[0]}: {sessions} for a daemon; start one, or: trackside spool send")
+        yield Check("warn", "spool", f"{places[0]}: {sessions} for a daemon; start one, or: trackside spool send")
     else:
-        yield Finding("ok", "spool", f"{places[0]}, where nothing waits")
+        yield Check("ok", "spool", f"{places[0]}, where nothing waits")
 
 
-def _storage(status: dict[str, Any] | None) -> Iterator[Finding]:
+def _storage(status: dict[str, Any] | None) -> Iterator[Check]:
     """Whether the history can be written."""
     from trackside_daemon.history import directory as place
 
@@ -195,23 +195,23 @@ def _storage(status: dict[str, Any] | None) -> Iterator[Finding]:
         directory = Path(stored) if stored else _own_history()
         room = _room(directory)
     except place.HistoryError as error:
-        yield Finding("FAIL", "storage", str(error))
+        yield Check("FAIL", "storage", str(error))
         return
     except OSError as error:
-        hidden = Finding("warn", "storage", f"{_why(error)}; to look there, run this as the daemon's user")
-        yield hidden if stored else Finding("FAIL", "storage", f"{_why(error)}; {another}")
+        hidden = Check("warn", "storage", f"{_why(error)}; to look there, run this as the daemon's user")
+        yield hidden if stored else Check("FAIL", "storage", f"{_why(error)}; {another}")
         return
     if room.closed and not stored:
-        yield Finding("FAIL", "storage", f"{room.closed}; {another}")
+        yield Check("FAIL", "storage", f"{room.closed}; {another}")
     elif room.free < LEAST_BYTES:
         few = f"{directory} has {room.free / 1e6:.0f} MB left, too few to write"
-        yield Finding("FAIL", "storage", f"{few}; make room, or {another}")
+        yield Check("FAIL", "storage", f"{few}; make room, or {another}")
     elif kind := place.network_file_system(room.place):
-        yield Finding("warn", "storage", f"{directory} is on {kind}; a local {place.OPTION}=DIR is faster and safer")
+        yield Check("warn", "storage", f"{directory} is on {kind}; a local {place.OPTION}=DIR is faster and safer")
     elif room.free < LEAST_FREE:
-        yield Finding("warn", "storage", f"{directory} has {room.free / 1e6:.0f} MB left; make room, or {another}")
+        yield Check("warn", "storage", f"{directory} has {room.free / 1e6:.0f} MB left; make room, or {another}")
     else:
-        yield Finding("ok", "storage", f"{directory}, {room.free / 1e9:.0f} GB free")
+        yield Check("ok", "storage", f"{directory}, {room.free / 1e9:.0f} GB free")
 
 
 def _own_history() -> Path:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trackside_daemon import __version__
-from trackside_daemon.cli.commands.doctor_finding import Finding
+from trackside_daemon.cli.commands.doctor_check import Check
 from trackside_daemon.cli.commands.gpu import clock
 from trackside_daemon.nvml.handle.handle import NvmlLocked
 from trackside_daemon.nvml.reading import PERMISSION
@@ -71,29 +71,29 @@ class _Told(msgspec.Struct):
     gpus: tuple[_Gpu, ...] = ()
 
 
-def look(status: Mapping[str, Any] | None) -> Iterator[Finding]:
+def look(status: Mapping[str, Any] | None) -> Iterator[Check]:
     """The driver, how many GPUs there are, and each of them."""
     from trackside_daemon.config.loading import ConfigError
 
     if status is not None and status.get("version") != __version__:
-        yield Finding("warn", "driver", "not told: the daemon is another version of trackside; restart it")
+        yield Check("warn", "driver", "not told: the daemon is another version of trackside; restart it")
         return
     try:
         told = msgspec.convert(_own() if status is None else status, _Told)
     except ConfigError as error:
-        yield Finding("FAIL", "configuration", str(error))
+        yield Check("FAIL", "configuration", str(error))
     except NvmlLocked as error:
         holder = str(error).removesuffix(f"; {WAY_OUT}")
-        yield Finding("warn", "driver", f"not asked: {holder}; run this as its user, beside its daemon, for more")
+        yield Check("warn", "driver", f"not asked: {holder}; run this as its user, beside its daemon, for more")
     except msgspec.ValidationError as error:
-        yield Finding("warn", "driver", f"the daemon tells of it in another way ({error}); restart it")
+        yield Check("warn", "driver", f"the daemon tells of it in another way ({error}); restart it")
     else:
         yield from _all(told)
 
 
-def _all(told: _Told) -> Iterator[Finding]:
+def _all(told: _Told) -> Iterator[Check]:
     if told.nvml is None:
-        yield Finding("ok", "driver", "not asked: the GPU collector is switched off")
+        yield Check("ok", "driver", "not asked: the GPU collector is switched off")
         return
     yield _driver(told.nvml, told.gpus)
     if not told.nvml.error:
@@ -138,22 +138,22 @@ def _read(gpu: GpuCollector) -> None:
         pass
 
 
-def _driver(nvml: _Nvml, gpus: Sequence[_Gpu]) -> Finding:
+def _driver(nvml: _Nvml, gpus: Sequence[_Gpu]) -> Check:
     error, pci = nvml.error, nvml.pci
     if nvml.paused_until is not None:
-        return Finding("warn", "driver", f"left alone: {_paused(nvml.paused_until)}")
+        return Check("warn", "driver", f"left alone: {_paused(nvml.paused_until)}")
     if not error:
         versions = f"NVIDIA {nvml.driver_version}, CUDA {nvml.cuda_version}"
-        return Finding("ok", "driver", versions if nvml.driver_version else "not asked: the GPUs are simulated")
+        return Check("ok", "driver", versions if nvml.driver_version else "not asked: the GPUs are simulated")
     if not nvml.absent:
         late = any(gpu.up for gpu in gpus)  # it has answered a moment ago
-        return Finding("warn" if late else "FAIL", "driver", error)
+        return Check("warn" if late else "FAIL", "driver", error)
     if pci == 0 and not gpus and not nvml.expected:
-        return Finding("ok", "driver", "not needed: there is no NVIDIA GPU on the PCI bus")
+        return Check("ok", "driver", "not needed: there is no NVIDIA GPU on the PCI bus")
     if pci is None and not gpus and not nvml.expected:
-        return Finding("warn", "driver", error)
+        return Check("warn", "driver", error)
     container = "; in a container, give it the GPUs, as docker run --gpus all does" if pci else ""
-    return Finding("FAIL", "driver", f"{error}{container}")
+    return Check("FAIL", "driver", f"{error}{container}")
 
 
 def _paused(until: float | str) -> str:
@@ -161,17 +161,17 @@ def _paused(until: float | str) -> str:
     return f"paused until {end}; trackside resume-gpu goes on at once"
 
 
-def _count(nvml: _Nvml) -> Finding:
+def _count(nvml: _Nvml) -> Check:
     visible, expected, pci = nvml.visible, nvml.expected, nvml.pci
     if visible < expected:
-        return Finding("FAIL", "gpus", f"{visible} of {expected} that should be there; {SEE}")
+        return Check("FAIL", "gpus", f"{visible} of {expected} that should be there; {SEE}")
     if pci is not None and visible < pci:
         given = "a container may have been given fewer; if this is none"
-        return Finding("warn", "gpus", f"{visible}, but {pci} on the PCI bus: {given}, {SEE}")
-    return Finding("ok", "gpus", f"{visible}, all that should be there")
+        return Check("warn", "gpus", f"{visible}, but {pci} on the PCI bus: {given}, {SEE}")
+    return Check("ok", "gpus", f"{visible}, all that should be there")
 
 
-def _each(gpus: Sequence[_Gpu]) -> Iterator[Finding]:
+def _each(gpus: Sequence[_Gpu]) -> Iterator[Check]:
     """A line for all that are alike."""
     alike: dict[tuple[Any, ...], list[int]] = {}
     for gpu in gpus:
@@ -180,20 +180,20 @@ def _each(gpus: Sequence[_Gpu]) -> Iterator[Finding]:
             continue
         if not gpu.up:
             mend = f"{SEE}; reset it with nvidia-smi --gpu-reset, or reboot"
-            yield Finding("FAIL", f"gpu {index}", f"{name} {gpu.uuid}: does not answer; {mend}")
+            yield Check("FAIL", f"gpu {index}", f"{name} {gpu.uuid}: does not answer; {mend}")
             continue
         if gpu.ailments:
             what = "; ".join(one.what for one in gpu.ailments)
             grave = any(one.grave for one in gpu.ailments)
-            yield Finding("FAIL" if grave else "warn", f"gpu {index}", f"{name} {gpu.uuid}: {what}")
+            yield Check("FAIL" if grave else "warn", f"gpu {index}", f"{name} {gpu.uuid}: {what}")
         alike.setdefault((name, *_lacks(gpu)), []).append(index)
     for (name, *refused), indexes in alike.items():
         about = f"gpu {_ranges(indexes)}"
         if not refused:
-            yield Finding("ok", about, f"{name}: measures all that is asked for")
+            yield Check("ok", about, f"{name}: measures all that is asked for")
             continue
         curable = any(why.startswith(PERMISSION) for _, why in refused)
-        yield Finding("warn" if curable else "ok", about, f"{name}: does not measure {_reasons(refused)}")
+        yield Check("warn" if curable else "ok", about, f"{name}: does not measure {_reasons(refused)}")
 
 
 def _lacks(gpu: _Gpu) -> list[tuple[str, str]]:

@@ -148,7 +148,7 @@ def _wanted(only: list[str], severity: str, section: AlertsSection, run: str) ->
     from trackside_daemon.alerts.disabled import Off
     from trackside_daemon.detectors.rank_detectors import ALERTS
     from trackside_daemon.detectors.replay import Wanted
-    from trackside_daemon.model.alarm import SEVERITIES
+    from trackside_daemon.model.finding import SEVERITIES
 
     for alert in only:
         if alert not in ALERTS:

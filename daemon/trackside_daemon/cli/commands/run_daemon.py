@@ -16,7 +16,7 @@ from trackside_daemon.cli.sources.source import ApiSource
 from trackside_daemon.config.sections import WebSection
 from trackside_daemon.history.directory import HistoryError, prepare
 from trackside_daemon.ingest.endpoint import EndpointError, push_path
-from trackside_daemon.linux.child_process import Child
+from trackside_daemon.linux.child_process import ChildProcess
 from trackside_daemon.web.http.address import AddressError, listen
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Beside(NamedTuple):
     endpoint: str
     source: ApiSource | None
     line: str
-    child: Child | None = None
+    child: ChildProcess | None = None
     history: Path | None = None
 
     @property
@@ -142,7 +142,7 @@ class Place:
             with _log(history) as log:
                 begun, before = log.tell(), _stamp(self._socket)
                 lock = str(self._socket.with_suffix(".users"))
-                child = Child(
+                child = ChildProcess(
                     "trackside_daemon.cli.shared_daemon_main",
                     lock,
                     *flags,
@@ -163,7 +163,7 @@ class Place:
             raise NoDaemonError(_complaint(history / LOG, begun) or f"it ended with status {child.status}")
         return self._started(child, history, None, f"; it has not answered within {READY_SECONDS:g} s")
 
-    def _started(self, child: Child, history: Path, source: ApiSource | None, remark: str) -> Beside:
+    def _started(self, child: ChildProcess, history: Path, source: ApiSource | None, remark: str) -> Beside:
         endpoint = self._named or f"ipc://{self._socket}"
         return Beside(endpoint, source, f"{link(source)}{remark}", child, history)
 

@@ -10,7 +10,7 @@ import typer
 from trackside_daemon.alerts.test_alert import TEST_ALERT
 from trackside_daemon.cli.commands.gpu import Url, clock
 from trackside_daemon.cli.commands.runs import WrongError, say, told
-from trackside_daemon.model.alarm import SEVERITIES
+from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:

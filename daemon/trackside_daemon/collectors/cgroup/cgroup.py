@@ -18,7 +18,7 @@ from trackside_daemon.model.metric import Sample
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trackside_daemon.model.rank_process import Member
+    from trackside_daemon.model.rank_process import RankProcess
 
 FIND_SECONDS = 5.0
 """How often it is looked up where a process is: it may be moved."""
@@ -78,7 +78,7 @@ class CgroupCollector:
 
     def __init__(
         self,
-        members: Callable[[], Sequence[Member]],
+        members: Callable[[], Sequence[RankProcess]],
         proc: Path,
         sys: Path = Path("/sys"),
         *,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.collectors.process.process_tree import Stat
     from trackside_daemon.model.metric import Sample
-    from trackside_daemon.model.rank_process import Member
+    from trackside_daemon.model.rank_process import RankProcess
     from trackside_daemon.model.records import Record
 
 
@@ -71,7 +71,7 @@ class ProcessCollector:
 
     def __init__(
         self,
-        members: Callable[[], Sequence[Member]],
+        members: Callable[[], Sequence[RankProcess]],
         proc: Path = Path("/proc"),
         sys: Path = Path("/sys"),
         *,
@@ -128,9 +128,9 @@ class ProcessCollector:
         """Follow nobody any more; it collects no more after this."""
         self._deaths.close()
 
-    def _trees(self, members: Iterable[Member], now: float) -> Iterator[_Parts]:
+    def _trees(self, members: Iterable[RankProcess], now: float) -> Iterator[_Parts]:
         """Who is below each rank; of several runs in one process all is the oldest's."""
-        by_pid: dict[int, list[Member]] = {}
+        by_pid: dict[int, list[RankProcess]] = {}
         for member in members:
             by_pid.setdefault(member.pid, []).append(member)
         self._roles.begin()
@@ -138,7 +138,7 @@ class ProcessCollector:
             if its := [member for member in by_pid[pid] if self._is_still(member, rank)]:
                 yield _Parts(its[0], rank, below, self._roles.of(below))
 
-    def _is_still(self, member: Member, process: Stat) -> bool:
+    def _is_still(self, member: RankProcess, process: Stat) -> bool:
         """Whether it is the process that the rank's pid was at first, and not the next one that has it."""
         return self._began.setdefault((member.run_id, member.attempt, member.pid), process.start) == process.start
 
@@ -150,7 +150,7 @@ class ProcessCollector:
         yield from self._own.samples(tree.rank, now)
         yield from self._below.others(tree.rank.pid, others)
 
-    def _remember(self, trees: Sequence[_Parts], members: Iterable[Member]) -> None:
+    def _remember(self, trees: Sequence[_Parts], members: Iterable[RankProcess]) -> None:
         current = {(member.run_id, member.attempt, member.pid) for member in members}
         self._began = {key: start for key, start in self._began.items() if key in current}
         self.seen = tuple(
@@ -159,7 +159,7 @@ class ProcessCollector:
             for one, part in zip((tree.rank, *tree.below), ("rank", *tree.roles), strict=True)
         )
 
-    def _seen(self, one: Stat, part: Role, member: Member) -> Process:
+    def _seen(self, one: Stat, part: Role, member: RankProcess) -> Process:
         cpu = (one.user + one.system) / self._tick
         return Process(
             *(one.pid, one.parent, part, one.comm, one.state, member.run, member.run_id, member.rank),
@@ -170,7 +170,7 @@ class ProcessCollector:
 class _Parts(NamedTuple):
     """A rank, those *below* it, and the role of each of these, None of who is in neither sum yet."""
 
-    member: Member
+    member: RankProcess
     rank: Stat
     below: list[Stat]
     roles: list[Role | None]
@@ -179,5 +179,5 @@ class _Parts(NamedTuple):
         return [one for one, its in zip(self.below, self.roles, strict=True) if its == part]
 
 
-def _whose(member: Member) -> Whose:
+def _whose(member: RankProcess) -> Whose:
     return Whose(member.run, str(member.rank))

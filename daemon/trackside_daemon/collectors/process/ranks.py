@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside_daemon.collectors.process.roles import Role
-    from trackside_daemon.model.rank_process import Member
+    from trackside_daemon.model.rank_process import RankProcess
     from trackside_daemon.nvml.reading import GpuReading
 
 RANK_INFO = Metric(
@@ -93,7 +93,7 @@ class RanksCollector:
     def __init__(
         self,
         gpus: Callable[[], Sequence[GpuReading]],
-        members: Callable[[], Sequence[Member]],
+        members: Callable[[], Sequence[RankProcess]],
         *,
         others: bool = True,
         proc: Path = PROC,
@@ -126,7 +126,7 @@ class RanksCollector:
 
     def _on_gpus(
         self,
-        members: Iterable[Member],
+        members: Iterable[RankProcess],
         gpus: Sequence[GpuReading],
         seen: Mapping[int, set[str]],
         processes: Processes,
@@ -154,10 +154,10 @@ class RanksCollector:
         yield from (Sample(PEAK_FLOPS, who, peak) for who, peak in {**peaks, **told_peaks}.items())
 
     def _processes(
-        self, members: Iterable[Member], elders: Mapping[int, int], processes: Processes
+        self, members: Iterable[RankProcess], elders: Mapping[int, int], processes: Processes
     ) -> Iterable[Sample]:
         """Each process once; of several runs in one process the oldest."""
-        by_pid: dict[int, Member] = {}
+        by_pid: dict[int, RankProcess] = {}
         for member in members:
             if member.pid:
                 by_pid.setdefault(member.pid, member)
@@ -169,7 +169,7 @@ class RanksCollector:
         for pid in known[:OTHERS]:
             yield self._process(pid, processes, by_pid.get(elders[pid]))
 
-    def _process(self, pid: int, processes: Processes, member: Member | None) -> Sample:
+    def _process(self, pid: int, processes: Processes, member: RankProcess | None) -> Sample:
         status, comm, who, place = processes.get(pid), "", ("", ""), Place()
         if status is not None:
             comm = status.comm
@@ -191,7 +191,7 @@ class RanksCollector:
             )
 
 
-def _role(pid: int, member: Member | None, processes: Processes) -> Role:
+def _role(pid: int, member: RankProcess | None, processes: Processes) -> Role:
     """What a process is to the training of the rank that it is, or that has started it."""
     if member is None:
         return "other"
@@ -202,7 +202,7 @@ def _role(pid: int, member: Member | None, processes: Processes) -> Role:
     return "other" if status is None else role(status.comm, "" if parent is None else parent.comm)
 
 
-def _whose(member: Member) -> tuple[str, ...]:
+def _whose(member: RankProcess) -> tuple[str, ...]:
     """Run, run id, rank, local rank, job, pod, namespace and container."""
     numbers = (str(member.rank), str(member.local_rank))
     names = (member.k8s_pod, member.k8s_namespace, member.k8s_container)
@@ -218,7 +218,7 @@ def _pids(gpu: GpuReading) -> set[int]:
     }
 
 
-def _claimed(member: Member, gpus: Sequence[GpuReading], processes: Processes) -> list[GpuReading]:
+def _claimed(member: RankProcess, gpus: Sequence[GpuReading], processes: Processes) -> list[GpuReading]:
     """The GPUs that the rank says are its own."""
     found = [by_uuid(claim, gpus) for claim in member.gpus if claim.startswith(("GPU-", "MIG-"))]
     indexes = [claim for claim in member.gpus if not claim.startswith(("GPU-", "MIG-"))]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trackside_daemon.model.rank_process import Member
+    from trackside_daemon.model.rank_process import RankProcess
 
 MEMORY_SECONDS = 10.0
 """For so long the most that was used is remembered: what a worker that died has filled is soon free again."""
@@ -40,7 +40,7 @@ class Rooms:
     def __init__(self) -> None:
         self._told: dict[int, list[tuple[float, Use]]] = {}
 
-    def hear(self, members: Iterable[Member], now: float) -> None:
+    def hear(self, members: Iterable[RankProcess], now: float) -> None:
         """Once a tick, at *now* in seconds of the monotonic clock."""
         for member in members:
             if (use := _use(member)) is not None:
@@ -54,7 +54,7 @@ class Rooms:
         }
 
 
-def _use(member: Member) -> Use | None:
+def _use(member: RankProcess) -> Use | None:
     room = member.room
     if room is None or not room.shm_size:
         return None

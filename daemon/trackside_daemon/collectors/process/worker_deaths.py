@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trackside_daemon.collectors.process.shm import Use
     from trackside_daemon.collectors.process.worker_exit import Dead
     from trackside_daemon.linux.oom import OomKills
-    from trackside_daemon.model.rank_process import Member
+    from trackside_daemon.model.rank_process import RankProcess
 
 CAUSES = ("SIGBUS", "SIGSEGV", "SIGABRT", "SIGKILL", "OOM", "exit")
 """Those that are counted from 0 on, so that the first death of one is an increase; others begin when they happen."""
@@ -63,7 +63,7 @@ class Deaths:
         self._shown: dict[Whose, float] = {}
         self._events: list[Event] = []
 
-    def follow(self, workers: Iterable[Stat], rank: Stat, member: Member, now: float) -> None:
+    def follow(self, workers: Iterable[Stat], rank: Stat, member: RankProcess, now: float) -> None:
         """Tell of them when they die."""
         for worker in workers:
             self._counts_of(member, now)
@@ -121,7 +121,7 @@ class Deaths:
             Event(member.run_id, member.attempt, wall, "dataloader_died", rank=member.rank, fields=fields)
         )
 
-    def _counts_of(self, member: Member, now: float) -> dict[str, int]:
+    def _counts_of(self, member: RankProcess, now: float) -> dict[str, int]:
         """A rank's, by the causes' words."""
         whose = Whose(member.run, str(member.rank))
         self._shown[whose] = now

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trackside_daemon.collectors.process.process_names import Life
     from trackside_daemon.collectors.process.process_tree import Stat
     from trackside_daemon.linux.oom import OomKills, Watched
-    from trackside_daemon.model.rank_process import Member
+    from trackside_daemon.model.rank_process import RankProcess
 
 LAG_SECONDS = 0.5
 """A death is judged so much later: its rank has then ended too, if it was killed with it, or has told of its room."""
@@ -46,7 +46,7 @@ log = logging.getLogger("trackside")
 class Dead(NamedTuple):
     """A worker that ended otherwise than it should, with what `os.waitstatus_to_exitcode` has of it."""
 
-    member: Member
+    member: RankProcess
     rank: Life
     pid: int
     code: int
@@ -85,7 +85,7 @@ class _Rank(_Process):
 class _Worker(_Process):
     """A worker; *behind* when its rank was ending before it did, *oom* when the kernel had killed in its cgroup then."""
 
-    def __init__(self, life: Life, pidfd: int, rank: _Rank, member: Member, watched: Watched) -> None:
+    def __init__(self, life: Life, pidfd: int, rank: _Rank, member: RankProcess, watched: Watched) -> None:
         super().__init__(life, pidfd)
         self.rank = rank
         self.member = member
@@ -115,7 +115,7 @@ class Followed:
     def __len__(self) -> int:
         return len(self._workers)
 
-    def follow(self, worker: Stat, rank: Stat, member: Member, now: float) -> None:
+    def follow(self, worker: Stat, rank: Stat, member: RankProcess, now: float) -> None:
         """From now on, unless it is already, or is over, or the daemon may not open so many files."""
         if worker.life in self._workers or worker.state == "Z":  # of one that nobody waits for, all has been told
             return

@@ -27,7 +27,7 @@ from trackside.packing import pack, writable
 from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.history.files.forms import parse
 from trackside_daemon.history.files.items import FAR_SECONDS, INT64, Alerted, FormError, Happened, Head, Push
-from trackside_daemon.model.records import Alert, Event, Opened, Record, Standing, Taken
+from trackside_daemon.model.records import Alert, BatchIngested, Event, Record, RunState, SessionOpened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -106,7 +106,7 @@ class _Session:
         self._keys: list[str] = []
         self._steps, self._times, self._values = array("q"), array("q"), array("d")
 
-    def add(self, push: Push) -> Taken | None:
+    def add(self, push: Push) -> BatchIngested | None:
         """Take a push in; a message when there are enough."""
         if list(push.keys) != self._keys:
             self._close()
@@ -117,14 +117,14 @@ class _Session:
         self._rows += 1
         return self.take() if self._rows == ROWS else None
 
-    def take(self) -> Taken | None:
+    def take(self) -> BatchIngested | None:
         """What was gathered."""
         self._close()
         blocks, self._blocks, self._rows = self._blocks, [], 0
         if not blocks:
             return None
         self._number += 1
-        return Taken(self.id, self._number, blocks)
+        return BatchIngested(self.id, self._number, blocks)
 
     def _close(self) -> None:
         if len(self._steps):
@@ -200,10 +200,10 @@ class Reading:
         for number, (first, low, high) in sorted(self._spans.items()):
             if low < first:  # the times do not rise
                 yield self._opened(number, min(rank for attempt, rank in self._sessions if attempt == number), low)
-            yield Standing(self.run, number, "finished", f"imported from {PurePath(self.file).name}", high)
+            yield RunState(self.run, number, "finished", f"imported from {PurePath(self.file).name}", high)
         for told in self._told.values():
             one = told.attempt
-            yield Standing(self.run, one.attempt, one.state, one.cause, one.ended)
+            yield RunState(self.run, one.attempt, one.state, one.cause, one.ended)
 
     def _records(self, item: Item) -> Iterator[Record]:
         if isinstance(item, Push):
@@ -232,7 +232,7 @@ class Reading:
         if (message := session.add(push)) is not None:
             yield message
 
-    def _opened(self, attempt: int, rank: int, started: float) -> Opened:
+    def _opened(self, attempt: int, rank: int, started: float) -> SessionOpened:
         session = self._sessions.get((attempt, rank)) or _Session(self.run, attempt, rank)
         told = self._told.get(attempt)
         hello = Hello(
@@ -244,7 +244,7 @@ class Reading:
             tags=self._head.tags,
         )
         about: Mapping[str, Any] = {"rank": rank} if told is None else told.about or {}
-        return Opened(session.id, hello, self.name, attempt, started, about=about)
+        return SessionOpened(session.id, hello, self.name, attempt, started, about=about)
 
     def _attempts(self, line: int) -> dict[int, _Told]:
         own = frozenset(field.name for field in msgspec.structs.fields(_Attempt)) - {"rank"}
@@ -325,7 +325,7 @@ def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
     for record in records:
         batch.append(record)
         size += 256
-        if isinstance(record, Taken):
+        if isinstance(record, BatchIngested):
             size += sum(len(block.values) + 2 * len(block.steps) for block in record.blocks)
         if size >= BATCH_BYTES:
             yield batch

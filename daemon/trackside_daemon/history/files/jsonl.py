@@ -21,7 +21,17 @@ import msgspec
 
 from trackside_daemon.history.directory import writable_directory
 from trackside_daemon.history.files.rotation import Files
-from trackside_daemon.model.records import Accounted, Alert, AlertNote, Event, Opened, Sampled, Silence, Standing, Taken
+from trackside_daemon.model.records import (
+    AccountUpdated,
+    Alert,
+    AlertNote,
+    BatchIngested,
+    Event,
+    MachineSample,
+    RunState,
+    SessionOpened,
+    Silence,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -91,12 +101,12 @@ class JsonLines:
 
     def _lines(self, record: Record) -> tuple[str | None, str, list[bytes]]:  # noqa: PLR0911  one for each kind
         """The run that a record is about, or None for the machine; the kind of its file; its lines."""
-        if isinstance(record, Taken):
+        if isinstance(record, BatchIngested):
             who = self._who(record.session)
             return who.run, "samples", list(_rows(who, record))
-        if isinstance(record, Opened):
+        if isinstance(record, SessionOpened):
             return record.hello.identity.run, "runs", self._opened(record)
-        if isinstance(record, Standing):
+        if isinstance(record, RunState):
             return record.run, "runs", [_line(_standing(record))]
         if isinstance(record, Event):
             return record.run, "events", [_line(_event(record))]
@@ -105,11 +115,11 @@ class JsonLines:
             return record.run or None, "alerts", [_line(told)]
         if isinstance(record, Silence):
             return None, "silences", [_line(_silence(record))]
-        if isinstance(record, Accounted):
+        if isinstance(record, AccountUpdated):
             return record.run, "", []  # it is renewed each few seconds, and no news
         return None, "samples", [_line(_sampled(record))]
 
-    def _opened(self, record: Opened) -> list[bytes]:
+    def _opened(self, record: SessionOpened) -> list[bytes]:
         """A line for a session that is new; a client says hello again whenever its connection does."""
         identity = record.hello.identity
         who = _Who(identity.run, record.attempt, identity.rank)
@@ -140,7 +150,7 @@ def folder(run: str) -> str:
     return f"{shown}-{hashlib.sha256(run.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
-def _run(record: Opened, hello: Hello) -> dict[str, Any]:
+def _run(record: SessionOpened, hello: Hello) -> dict[str, Any]:
     identity, about = hello.identity, hello.about
     line: dict[str, Any] = {
         "run": identity.run,
@@ -168,7 +178,7 @@ def _run(record: Opened, hello: Hello) -> dict[str, Any]:
     return line
 
 
-def _standing(record: Standing) -> dict[str, Any]:
+def _standing(record: RunState) -> dict[str, Any]:
     ended = None if record.ended is None else _moment(record.ended)
     line = {"run": record.run, "attempt": record.attempt, "state": record.state, "cause": record.cause}
     return {**line, "ended": ended}
@@ -222,11 +232,11 @@ def _silence(record: Silence) -> dict[str, Any]:
     }
 
 
-def _sampled(record: Sampled) -> dict[str, Any]:
+def _sampled(record: MachineSample) -> dict[str, Any]:
     return {"time": _moment(record.time), "values": record.values}
 
 
-def _rows(who: _Who, record: Taken) -> Iterator[bytes]:
+def _rows(who: _Who, record: BatchIngested) -> Iterator[bytes]:
     for block in record.blocks:
         steps, times, values = block.columns()
         width = len(block.keys)

@@ -12,7 +12,7 @@ from trackside_daemon.history.read.series import Series, Tail, find
 from trackside_daemon.history.read.summary import loss, metrics
 from trackside_daemon.history.schema import HOST
 from trackside_daemon.history.time_accounting import spent, summed_up
-from trackside_daemon.model.records import Alert, Notice, Silence
+from trackside_daemon.model.records import Alert, Notified, Silence
 
 if TYPE_CHECKING:
     import sqlite3
@@ -264,7 +264,7 @@ def _alert(row: Sequence[Any]) -> Alert:
     alert, severity, started, run, labels, summary, description, ended, evidence, notified = row
     return Alert(
         *(alert, severity, started, run, json.loads(labels), summary, description, ended, json.loads(evidence)),
-        notified={sink: Notice(*told) for sink, told in json.loads(notified).items()},
+        notified={sink: Notified(*told) for sink, told in json.loads(notified).items()},
     )
 
 

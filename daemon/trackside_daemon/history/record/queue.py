@@ -7,7 +7,7 @@ from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from trackside_daemon.model.records import Accounted, Event, Opened, Sampled, Taken
+from trackside_daemon.model.records import AccountUpdated, BatchIngested, Event, MachineSample, SessionOpened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,7 +66,11 @@ class Queue:
         """Queue what belongs into one transaction. When there is no room, what was merely sampled or reckoned is left out."""
         item = Item(records, receipt, sum(map(_size, records)))
         with self._changed:
-            if receipt is None and not self.has_room and all(isinstance(one, Sampled | Accounted) for one in records):
+            if (
+                receipt is None
+                and not self.has_room
+                and all(isinstance(one, MachineSample | AccountUpdated) for one in records)
+            ):
                 return
             self._items.append(item)
             self._put += 1
@@ -126,8 +130,8 @@ class Queue:
 
 def _size(record: Record) -> int:
     """About how many bytes of memory a record holds."""
-    if isinstance(record, Taken):
+    if isinstance(record, BatchIngested):
         return 64 + sum(len(block.values) + len(block.steps) * 2 + 64 for block in record.blocks)
-    if isinstance(record, Opened):
+    if isinstance(record, SessionOpened):
         return 1024 + len(record.hello.config) + sum(map(len, record.hello.tags))
     return 1024 if isinstance(record, Event) else 256

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trackside_daemon.history.record.redact import redact, redact_command, redact_text
-from trackside_daemon.model.records import Alert, AlertNote, Event, Opened, Record, Silence, Standing
+from trackside_daemon.model.records import Alert, AlertNote, Event, Record, RunState, SessionOpened, Silence
 
 if TYPE_CHECKING:
     from trackside.wire import About, Hello
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 def clean(record: Record) -> Record:
     """The record as it is kept, in the file and in the JSON lines."""
-    if isinstance(record, Opened):
+    if isinstance(record, SessionOpened):
         return replace(record, hello=_hello(record.hello))
-    if isinstance(record, Standing):
+    if isinstance(record, RunState):
         return replace(record, cause=redact_text(record.cause))
     if isinstance(record, Event):
         return replace(record, fields=redact(dict(record.fields)))

@@ -19,16 +19,16 @@ from trackside_daemon.history.record.sanitize import as_text, clean
 from trackside_daemon.history.schema import HOST, LOG_BITS
 from trackside_daemon.model.records import (
     ENDED,
-    Accounted,
+    AccountUpdated,
     Alert,
     AlertNote,
+    BatchIngested,
     Event,
-    Opened,
+    MachineSample,
     Record,
-    Sampled,
+    RunState,
+    SessionOpened,
     Silence,
-    Standing,
-    Taken,
     bounded,
 )
 
@@ -100,15 +100,15 @@ class Store:
         self._sessions: dict[bytes, _Session] = {}
         self._dirty: dict[bytes, _Session] = {}
         self._take: dict[type, Callable[[Any], bool | None]] = {
-            Opened: self._opened,
-            Taken: self._taken,
-            Standing: self._standing,
+            SessionOpened: self._opened,
+            BatchIngested: self._taken,
+            RunState: self._standing,
             Event: self._event,
             Alert: self._alert,
             AlertNote: self._alert,
             Silence: lambda record: keep_silence(self.connection, record),
-            Sampled: self._sampled,
-            Accounted: lambda record: time_accounting.keep(self.connection, self.run_id(record.run), record),
+            MachineSample: self._sampled,
+            AccountUpdated: lambda record: time_accounting.keep(self.connection, self.run_id(record.run), record),
         }
         self.due.update((stream, None) for stream in self._unpacked())
 
@@ -167,7 +167,7 @@ class Store:
         found = self.connection.execute("SELECT id FROM run WHERE uid = ? AND deleted != 1", (uid,)).fetchone()
         return None if found is None else int(found[0])
 
-    def _opened(self, record: Opened) -> None:
+    def _opened(self, record: SessionOpened) -> None:
         identity = record.hello.identity
         run = self._run(record)
         self._attempt(run, record)
@@ -188,7 +188,7 @@ class Store:
         )
         self._sessions.pop(record.session, None)
 
-    def _run(self, record: Opened) -> int:
+    def _run(self, record: SessionOpened) -> int:
         """The run's row, made anew or brought up to date."""
         hello, uid = record.hello, record.hello.identity.run
         started = hello.started / 1e9 + record.offset
@@ -207,7 +207,7 @@ class Store:
             self.connection.execute("UPDATE run SET tags = ? WHERE id = ?", (as_text(list(hello.tags)), run))
         return run
 
-    def _attempt(self, run: int, record: Opened) -> None:
+    def _attempt(self, run: int, record: SessionOpened) -> None:
         """The attempt's row: the configuration and what else is told of it are the lowest rank's that brings them."""
         hello = record.hello
         started = hello.started / 1e9 + record.offset
@@ -238,7 +238,7 @@ class Store:
                 (hello.config, hello.identity.rank, run, record.attempt),
             )
 
-    def _about(self, record: Opened) -> dict[str, Any]:
+    def _about(self, record: SessionOpened) -> dict[str, Any]:
         """What is kept of a process and its machine; what is empty is left out."""
         hello, identity = record.hello, record.hello.identity
         said = hello.about
@@ -264,7 +264,7 @@ class Store:
             log.warning("this machine's hardware is not told of a run: %s: %s", type(error).__name__, error)
             return {}
 
-    def _taken(self, record: Taken) -> bool:
+    def _taken(self, record: BatchIngested) -> bool:
         session = self._session(record.session)
         if session is None:
             self.strange.add(record.session)
@@ -291,7 +291,7 @@ class Store:
             if stream.pushes % BLOCK == 0 or stream.tail >= LOG_ROWS or stream.size >= LOG_BYTES:
                 self.due[stream.id] = None
 
-    def _standing(self, record: Standing) -> None:
+    def _standing(self, record: RunState) -> None:
         run = self.run_id(record.run)
         if run is None:
             return
@@ -331,7 +331,7 @@ class Store:
             else:
                 keep_note(self.connection, run, record)
 
-    def _sampled(self, record: Sampled) -> None:
+    def _sampled(self, record: MachineSample) -> None:
         moment = round(record.time * 1e9)
         values = pack("d", record.values.values())
         block = Block(list(record.values), pack("q", [0]), pack("q", [moment]), values)
@@ -392,5 +392,5 @@ def _int64(number: int) -> int:
     return max(-(2**63), min(2**63 - 1, number))
 
 
-def _state(record: Opened) -> str:
+def _state(record: SessionOpened) -> str:
     return "starting" if record.hello.step is None else "running"

@@ -22,7 +22,7 @@ from trackside_daemon.history.record.queue import Call, Item, Queue
 from trackside_daemon.history.record.store import Store
 from trackside_daemon.history.record.trimming import Trimming
 from trackside_daemon.model.metric import Metric, Sample
-from trackside_daemon.model.records import Opened, Taken
+from trackside_daemon.model.records import BatchIngested, SessionOpened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -247,10 +247,10 @@ class Writer:
         if len(group) > 1:
             return all(self._commit([item]) for item in group)
         (item,) = group
-        unopened = {one.session for one in item.records if isinstance(one, Opened)}
+        unopened = {one.session for one in item.records if isinstance(one, SessionOpened)}
         if len(self._unopened) < UNOPENED:  # what it sends is lost, and asking it again would not help
             self._unopened |= unopened
-        numbers = [Taken(one.session, one.number) for one in item.records if isinstance(one, Taken)]
+        numbers = [BatchIngested(one.session, one.number) for one in item.records if isinstance(one, BatchIngested)]
         self.failures["history"] += 1
         log.error("a record cannot be written and is left out: %s: %s", type(error).__name__, error)
         return list(item.records) == numbers or self._commit([Item(numbers, item.receipt, 0)])
@@ -392,4 +392,4 @@ class Writer:
 
 
 def _samples(record: Record) -> int:
-    return sum(len(block.values) // 8 for block in record.blocks) if isinstance(record, Taken) else 0
+    return sum(len(block.values) // 8 for block in record.blocks) if isinstance(record, BatchIngested) else 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from trackside_daemon.linux.worker_process import Child, ChildFailed
+from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 from trackside_daemon.nvml.backoff import Backoff
 from trackside_daemon.nvml.handle.counter_continuity import Continued
 from trackside_daemon.nvml.handle.known_gpus import Roster
@@ -100,7 +100,7 @@ class Nvml:
         self._command = command or _worker_command(order or Order())
         self._clock, self._wall = clock, wall
         self._lock = threading.Lock()
-        self._child: Child | None = None
+        self._child: WorkerProcess | None = None
         self._paused: _Pause | None = None
         self._dialogue: Dialogue | None = None
         self._trouble: tuple[type[NvmlUnavailable], str] = (NvmlUnavailable, "")
@@ -176,7 +176,7 @@ class Nvml:
         dialogue = self._living_worker()
         try:
             answer = dialogue.reading(self.avoided, self.interval, until)
-        except ChildFailed as error:
+        except WorkerFailed as error:
             raise self._replace(f"the NVML worker failed: {error}", error.reason) from error
         except msgspec.MsgspecError as error:
             raise self._replace(f"the NVML worker failed: {error}", "error") from error
@@ -209,7 +209,7 @@ class Nvml:
 
     def _start(self) -> Dialogue:
         try:
-            self._child = Child([*self._command, str(os.getpid())], self._clock)
+            self._child = WorkerProcess([*self._command, str(os.getpid())], self._clock)
         except OSError as error:
             raise self._replace(f"the NVML worker cannot be started: {error}", "") from error
         self._continued.replaced()

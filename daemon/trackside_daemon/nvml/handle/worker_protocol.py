@@ -12,7 +12,7 @@ from trackside_daemon.nvml.reading import Reading, Request
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside_daemon.linux.worker_process import Child
+    from trackside_daemon.linux.worker_process import WorkerProcess
 
 INIT_DEADLINE, GPU_DEADLINE = 60.0, 10.0
 """Seconds without a sign of life, while a worker has never answered, and later: its going on to a GPU is one. Without
@@ -48,7 +48,7 @@ class Dialogue:
         longest: Seconds from the last request until then, with any.
     """
 
-    def __init__(self, child: Child, clock: Callable[[], float]) -> None:
+    def __init__(self, child: WorkerProcess, clock: Callable[[], float]) -> None:
         self.at: int | None = None
         self.deadline, self.longest = INIT_DEADLINE, INIT_DEADLINE + CYCLE_DEADLINE
         self._child, self._clock = child, clock

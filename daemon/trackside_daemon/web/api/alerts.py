@@ -17,7 +17,7 @@ from trackside_daemon.alerts import test_alert as trial
 from trackside_daemon.alerts.silences import LONGEST, Silences, fits, with_ends
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.reader import AlertFilter, UnknownRunError
-from trackside_daemon.model.alarm import SEVERITIES, Severity
+from trackside_daemon.model.finding import SEVERITIES, Severity
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Silence
 from trackside_daemon.web.api.history_access import as_json, listed

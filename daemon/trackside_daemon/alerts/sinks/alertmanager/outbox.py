@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from trackside_daemon.alerts import families
 from trackside_daemon.alerts.sinks.sink import Message
 from trackside_daemon.alerts.sinks.sink_filter import Key, key, said
-from trackside_daemon.model.alarm import SEVERITIES
+from trackside_daemon.model.finding import SEVERITIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trackside_daemon.alerts.sinks.sink_filter import Wants
-    from trackside_daemon.model.records import Alert, Notice
+    from trackside_daemon.model.records import Alert, Notified
 
 RESEND_SECONDS = 60.0
 OVER_SECONDS = 300.0
@@ -37,7 +37,7 @@ class _Entry:
 
     alert: Alert
     waits: bool = True
-    told: Notice | None = None
+    told: Notified | None = None
     until: float | None = None
 
 
@@ -60,7 +60,7 @@ class Standing:
     def __len__(self) -> int:
         return sum(entry.waits for entry in self._entries.values())
 
-    def restore(self, alert: Alert, now: float, *, told: Notice | None) -> None:
+    def restore(self, alert: Alert, now: float, *, told: Notified | None) -> None:
         """See `Outbox`. What fires is said at once in any case: before a restart it was, with the same start and labels."""
         if alert.ended is None:
             if (key(alert), alert.severity) in self._entries:

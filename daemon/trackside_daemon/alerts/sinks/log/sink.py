@@ -11,7 +11,7 @@ from trackside_daemon.alerts.sinks.sink_filter import Key, Wants, key, said
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.log.settings import LogSinkSection
-    from trackside_daemon.model.records import Alert, Notice
+    from trackside_daemon.model.records import Alert, Notified
 
 MOST = 1000
 """Lines that wait at once, and alerts that are known of; beyond it the oldest go."""
@@ -45,13 +45,13 @@ class Lines:
     def __init__(self, wants: Wants) -> None:
         self.wants = wants
         self.dropped = 0
-        self._known: dict[Key, Notice] = {}
+        self._known: dict[Key, Notified] = {}
         self._lines: deque[tuple[Alert, str]] = deque()
 
     def __len__(self) -> int:
         return len(self._lines)
 
-    def restore(self, alert: Alert, now: float, *, told: Notice | None) -> None:  # noqa: ARG002  it was logged before all else
+    def restore(self, alert: Alert, now: float, *, told: Notified | None) -> None:  # noqa: ARG002  it was logged before all else
         """See `Outbox`."""
         if alert.ended is None and self.wants.has(alert):
             self._known[key(alert)] = said(alert)

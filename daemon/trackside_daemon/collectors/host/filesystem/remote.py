@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.collectors.host.filesystem.remote_children import RETRY, RETRY_AT_MOST, Children
-from trackside_daemon.linux.worker_process import Child, ChildFailed
+from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,7 +55,7 @@ class _Asked:
 
     def __init__(self) -> None:
         self.last: Answer | None = None
-        self.child: Child | None = None
+        self.child: WorkerProcess | None = None
         self.since = 0.0
         self.stuck = self.hung = self.late = False
         self.retry_at, self.retry = float("-inf"), RETRY
@@ -129,13 +129,13 @@ class Remote:
             one.child, one.since = child, self._clock()
             try:
                 child.ask(path.hex().encode())
-            except (OSError, ChildFailed) as error:
+            except (OSError, WorkerFailed) as error:
                 self._failed(one, child, error)
                 return
             self._take(one, child, until)
             one.late = one.child is not None
 
-    def _take(self, one: _Asked, child: Child, until: float) -> None:
+    def _take(self, one: _Asked, child: WorkerProcess, until: float) -> None:
         """Its answer, when it comes until then; what is to follow when it does not."""
         if one.stuck:
             self._await_end(one, child)
@@ -143,7 +143,7 @@ class Remote:
         try:
             line = child.answer(until)
             answer = _decode(line) if line is not None else None
-        except (ChildFailed, ValueError, TypeError) as error:
+        except (WorkerFailed, ValueError, TypeError) as error:
             self._failed(one, child, error)
             return
         if answer is not None:
@@ -154,7 +154,7 @@ class Remote:
             one.last, one.stuck = TimeoutError(errno.ETIMEDOUT, f"no answer for {DEADLINE:.0f} s"), True
             self._put_off(one)
 
-    def _await_end(self, one: _Asked, child: Child) -> None:
+    def _await_end(self, one: _Asked, child: WorkerProcess) -> None:
         """One that hung for long after SIGKILL hung in the kernel: its end is the file system's first sign of life."""
         one.hung = one.hung or child.stuck
         if child.gone():
@@ -162,7 +162,7 @@ class Remote:
                 one.retry_at = self._clock()
             one.child, one.stuck, one.hung = None, False, False
 
-    def _failed(self, one: _Asked, child: Child, error: Exception) -> None:
+    def _failed(self, one: _Asked, child: WorkerProcess, error: Exception) -> None:
         one.child = one.last = None
         self._children.failed(child, error)
         self._put_off(one)

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trackside_daemon.linux.worker_process import Child, ChildFailed
+from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,10 +37,10 @@ class Children:
     def __init__(self, command: Sequence[str] = (), clock: Callable[[], float] = time.monotonic) -> None:
         # -I keeps the working directory and the user's variables out, -S the site: neither is needed.
         self.command = [*(command or (sys.executable, "-I", "-S", str(Path(__file__).with_name("remote_worker.py"))))]
-        self.idle: list[Child] = []
+        self.idle: list[WorkerProcess] = []
         self._clock = clock
-        self._starting: Child | None = None
-        self._ending: list[Child] = []
+        self._starting: WorkerProcess | None = None
+        self._ending: list[WorkerProcess] = []
         self._started_at, self._start_at, self._retry = 0.0, float("-inf"), RETRY
         self._may_start = self._failing = False
 
@@ -49,14 +49,14 @@ class Children:
         self._may_start = True
         self._ending = [child for child in self._ending if not child.gone()]
 
-    def free(self, until: float) -> Child | None:
+    def free(self, until: float) -> WorkerProcess | None:
         """One that can be asked, when there is one until *until* of `time.monotonic`."""
         while self.idle:
             if not (child := self.idle.pop()).gone():
                 return child
         try:
             return self._ready(until)
-        except (OSError, ChildFailed) as error:
+        except (OSError, WorkerFailed) as error:
             if self._starting is not None:
                 self._end(self._starting)
                 self._starting = None
@@ -64,7 +64,7 @@ class Children:
             self._tell(error)
             return None
 
-    def give_back(self, child: Child) -> None:
+    def give_back(self, child: WorkerProcess) -> None:
         """It has answered."""
         self.idle.append(child)
         self._retry = RETRY
@@ -72,7 +72,7 @@ class Children:
             self._failing = False
             _log.info("collector filesystem: the file systems that may hang are asked again")
 
-    def failed(self, child: Child, error: Exception) -> None:
+    def failed(self, child: WorkerProcess, error: Exception) -> None:
         """It has not answered, and never will, through no fault of what it was to ask."""
         self._end(child)
         self._tell(error)
@@ -82,7 +82,7 @@ class Children:
         while len(self.idle) > count:
             self._end(self.idle.pop())
 
-    def close(self, asking: list[Child]) -> None:
+    def close(self, asking: list[WorkerProcess]) -> None:
         """Kills all and those that ask, and leaves to the kernel what has not ended after `END`."""
         children = [*self.idle, *asking, *self._ending, *([self._starting] if self._starting is not None else [])]
         for child in children:
@@ -92,23 +92,23 @@ class Children:
             child.leave(until)
         self.idle, self._ending, self._starting = [], [], None
 
-    def _ready(self, until: float) -> Child | None:
+    def _ready(self, until: float) -> WorkerProcess | None:
         now = self._clock()
         if self._starting is None and self._may_start and now >= self._start_at:
             self._may_start = False
-            self._starting, self._started_at = Child([*self.command, str(os.getpid())], self._clock), now
+            self._starting, self._started_at = WorkerProcess([*self.command, str(os.getpid())], self._clock), now
         if (child := self._starting) is None:
             return None
         if (said := child.answer(until)) is None:
             if now - self._started_at > START:
-                raise ChildFailed(f"it has not started for {START:.0f} s")
+                raise WorkerFailed(f"it has not started for {START:.0f} s")
             return None
         if said != READY:
-            raise ChildFailed(f"it said {said[:80]!r} when it started")
+            raise WorkerFailed(f"it said {said[:80]!r} when it started")
         self._starting = None
         return child
 
-    def _end(self, child: Child) -> None:
+    def _end(self, child: WorkerProcess) -> None:
         child.kill()
         self._ending.append(child)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.families import FIRING, labels
 from trackside_daemon.history.record.alert_rows import number
-from trackside_daemon.model.alarm import SEVERITIES
+from trackside_daemon.model.finding import SEVERITIES
 
 if TYPE_CHECKING:
     import sqlite3

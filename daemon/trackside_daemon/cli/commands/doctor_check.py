@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 Level = Literal["ok", "warn", "FAIL"]
 
 
-class Finding(NamedTuple):
+class Check(NamedTuple):
     """One line: *text* has the remedy, unless all is well."""
 
     level: Level

@@ -16,7 +16,7 @@ Stands: TypeAlias = "Callable[[int, float | None], bool]"
 the first: it does no more once it has pushed again. Any thread may ask."""
 
 
-class Alarm(NamedTuple):
+class Finding(NamedTuple):
     """Something is wrong, or is no longer. The same alert and labels again are the same, found anew.
 
     Attributes:
