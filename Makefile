@@ -12,7 +12,7 @@ SAY     = @printf '\n== %s\n'
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak bench check format clean
+.PHONY: help demo test soak bench check format docs clean
 
 help:
 	@printf '%s\n' \
@@ -20,7 +20,8 @@ help:
 	  'make test    install what the tests need, and run everything' \
 	  'make soak    the same tests at full counts' \
 	  'make bench   measure, beside what one would use instead' \
-	  'make format  format the code'
+	  'make format  format the code' \
+  'make docs    build the documentation as a site, into build/site'
 
 demo: $(VENV)/.demo
 	@$(BIN)/trackside demo
@@ -66,6 +67,14 @@ check: $(VENV)/.dev
 format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix --quiet || true
 	@$(BIN)/ruff format
+
+# The pages keep their places, so that the links between them work in a clone and on the site.
+PAGES := README.md CHANGELOG.md SECURITY.md LICENSE .github/CONTRIBUTING.md docs deploy examples bench/README.md grafana/dashboards tests/public
+docs: $(VENV)/.dev
+	$(SAY) 'the documentation, with links checked'
+	@rm -rf build/docs && mkdir -p build/docs && tar cf - --exclude=__pycache__ $(PAGES) | tar xf - -C build/docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --config-file docs/mkdocs.yml
+	@echo 'build/site/index.html'
 
 # Debian's own Prometheus, Alertmanager, VictoriaMetrics, node_exporter, Slurm, systemd's tools, Chromium, tmux and curl,
 # for the end-to-end tests, and a compiler for the fake driver (gcc alone would lack the C headers, which it only recommends). A

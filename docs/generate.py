@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from trackside_daemon import __version__
 from trackside_daemon.alerts import families as alerts
 from trackside_daemon.alerts.delivery import delivery
 from trackside_daemon.alerts.rules import rule_file, rule_text
@@ -33,6 +35,10 @@ from trackside_daemon.pipeline import pipeline
 from trackside_daemon.sampling.sampler import Sampler
 from trackside_daemon.service import build_info, watchers
 from trackside_daemon.training import families
+from trackside_daemon.web.api.openapi import document
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DOCS = Path(__file__).parent
 DEPLOY = DOCS.parent / "deploy"
@@ -208,6 +214,17 @@ accepts a directory of another user only for `/run/trackside`: [other users](oth
 """
 
 
+HTTP_API = """# HTTP API
+
+The daemon serves this API below `/api/v1`. Every request needs the token of the daemon, `Authorization: Bearer TOKEN`, or the
+credentials of the [web configuration](web.md). The daemon writes the token next to its push socket, in `push.token`.
+`/api/v1/openapi.json` is the same reference as an OpenAPI document.
+
+Answers are JSON unless stated otherwise. An error is `{"error": {"reason": "…", "message": "…"}}` with a status of 400 or higher.
+Times are Unix seconds. This page is generated from the daemon's OpenAPI document.
+"""
+
+
 def sections() -> dict[str, list[Metric]]:
     """Return every exported family, grouped by the source that it comes from."""
     training = [
@@ -253,6 +270,35 @@ def configuration_page() -> str:
     return CONFIGURATION + "".join(rows) + ALERTS + SINKS + STORAGE + CLIENT
 
 
+def http_api_page() -> str:
+    """Return the text of docs/http-api.md, made from the daemon's OpenAPI document."""
+    parts = [HTTP_API]
+    for path, operations in document(__version__)["paths"].items():
+        for method, operation in operations.items():
+            parts.append(f"\n## {method.upper()} {path}\n\n{operation['summary']}\n")
+            if description := operation.get("description"):
+                parts.append(f"\n{description}\n")
+            if parameters := operation["parameters"]:
+                parts.append("\n| parameter | in | type | meaning |\n|---|---|---|---|\n")
+                parts += [
+                    f"| `{one['name']}` | {one['in']} | {_kind(one)} | {one['description']} |\n" for one in parameters
+                ]
+            if body := operation.get("requestBody"):
+                parts.append(f"\nBody: {_code(body['description'])}\n")
+    return "".join(parts)
+
+
+def _kind(parameter: Mapping[str, Any]) -> str:
+    """Return the type of a parameter: ``string``, or ``string, repeatable`` for a list."""
+    schema = parameter["schema"]
+    return f"{schema['items']['type']}, repeatable" if schema["type"] == "array" else schema["type"]
+
+
+def _code(text: str) -> str:
+    """Return an example as code; a description of a body in words stays as it is."""
+    return f"`{text}`" if text.startswith("{") else text
+
+
 def _groups() -> list[rule_file.Group]:
     """Return the rule groups of a daemon without a configuration."""
     return rule_file.groups(AlertsSection(), watchers.families(), rule_file.Wanted())
@@ -273,6 +319,7 @@ def main() -> None:
     RULES.write_text(rules(), encoding="utf-8")
     MANIFEST.write_text(manifest(), encoding="utf-8")
     (DOCS / "metrics.md").write_text(metrics_page(), encoding="utf-8")
+    (DOCS / "http-api.md").write_text(http_api_page(), encoding="utf-8")
     (DOCS / "configuration.md").write_text(configuration_page(), encoding="utf-8")
 
 

@@ -1,4 +1,8 @@
-"""The daemon beside a training job: samples, takes pushes, and tells Prometheus."""
+"""The daemon of trackside, which runs next to a training job, and the ``trackside`` command.
+
+It samples GPUs and the host, receives what the training pushes, keeps all of it in the history, detects trouble, and serves
+metrics to Prometheus, an API and two dashboards.
+"""
 
 from __future__ import annotations
 

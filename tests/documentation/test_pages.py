@@ -28,10 +28,10 @@ def generate() -> Any:
     return generator()
 
 
-@pytest.mark.parametrize("page", ["metrics", "configuration"])
+@pytest.mark.parametrize("page", ["metrics", "configuration", "http-api"])
 def test_a_generated_page_is_as_its_generator_writes_it(generate: Any, page: str) -> None:
     written = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
-    assert written == getattr(generate, f"{page}_page")(), "run: python docs/generate.py"
+    assert written == getattr(generate, f"{page.replace('-', '_')}_page")(), "run: python docs/generate.py"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,4 +1,7 @@
-"""The rules that are built in, by subject."""
+"""The built-in threshold rules, one file per subject.
+
+In: the thresholds of the configuration. Out: rules, evaluated by the daemon and written as PromQL.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,50 @@
+"""`make docs`: the pages as a site, every link of which leads somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import ROOT, clean_environ
+
+SITE = ROOT / "build" / "site"
+
+
+@pytest.fixture(scope="module")
+def site() -> Path:
+    """Build the site. A broken link, or a name that the client does not have, makes the build fail."""
+    binaries = Path(sys.executable).parent
+    made = subprocess.run(
+        ["make", "--no-print-directory", "-o", ".venv/.dev", f"BIN={binaries}", "docs"],
+        cwd=ROOT,
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr + made.stdout
+    return SITE
+
+
+def test_the_client_reference_has_every_public_name(site: Path) -> None:
+    import trackside
+
+    page = (site / "docs" / "client.html").read_text(encoding="utf-8")
+    assert [name for name in trackside.__all__ if f'id="trackside.{name}"' not in page] == []
+
+
+def test_every_page_of_the_docs_is_in_the_navigation(site: Path) -> None:
+    index = (site / "index.html").read_text(encoding="utf-8")
+    pages = [path.stem for path in (ROOT / "docs").glob("*.md")]
+    assert [name for name in pages if f'href="docs/{name}.html"' not in index] == []
+
+
+def test_the_site_needs_no_other_host(site: Path) -> None:
+    """A cluster without internet access can serve it."""
+    loaded = re.compile(
+        r"""<(?:script|img|link rel="(?:stylesheet|preconnect|icon)")[^>]*(?:src|href)="(https?:[^"]+)"""
+    )
+    assert {page.name: found for page in site.rglob("*.html") if (found := loaded.findall(page.read_text()))} == {}

@@ -1,0 +1,85 @@
+"""The layout of the packages: nothing loose, no import circle, no import upwards and no exception from that."""
+
+from __future__ import annotations
+
+from graphlib import TopologicalSorter
+from typing import TYPE_CHECKING
+
+import grimp
+import pytest
+from importlinter import configuration
+from importlinter.application.use_cases import read_user_options
+from processes import ROOT
+
+if TYPE_CHECKING:
+    from typing import Any
+
+DAEMON = ROOT / "daemon" / "trackside_daemon"
+PACKAGES = [path.parent for root in (DAEMON, ROOT / "client" / "trackside") for path in root.rglob("__init__.py")]
+
+
+@pytest.fixture(scope="module")
+def graph() -> grimp.ImportGraph:
+    return grimp.build_graph("trackside", "trackside_daemon", exclude_type_checking_imports=True)
+
+
+def contracts() -> list[dict[str, Any]]:
+    configuration.configure()
+    return list(read_user_options(str(ROOT / "pyproject.toml")).contracts_options)
+
+
+def layers() -> list[set[str]]:
+    """Return the layers of the daemon's packages, the highest first."""
+    [contract] = [one for one in contracts() if one["type"] == "layers"]
+    return [{name.strip() for name in line.replace(":", "|").split("|")} for line in contract["layers"]]
+
+
+def test_no_module_lies_outside_a_package() -> None:
+    assert {path.name for path in DAEMON.glob("*.py")} == {"__init__.py", "__main__.py"}
+
+
+def test_every_directory_with_modules_is_a_package() -> None:
+    modules = {path.parent for root in (DAEMON, ROOT / "client" / "trackside") for path in root.rglob("*.py")}
+    assert modules == set(PACKAGES)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports for type checkers count: modules that need each other's types cannot be read one by one either."""
+    graph = grimp.build_graph("trackside", "trackside_daemon")
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    TopologicalSorter(imports).prepare()  # raises CycleError, which names the circle
+
+
+def test_every_package_of_the_daemon_is_in_a_layer() -> None:
+    named = {f"trackside_daemon.{path.name}" for path in PACKAGES if path.parent == DAEMON}
+    assert named | {"trackside_daemon.__main__"} == set().union(*layers())
+
+
+def test_no_package_imports_upwards_or_within_its_layer(graph: grimp.ImportGraph) -> None:
+    level = {name: number for number, names in enumerate(layers()) for name in names}
+    wrong = [
+        f"{importer} -> {imported}"
+        for importer in graph.modules
+        for imported in graph.find_modules_directly_imported_by(importer)
+        if (source := _package(importer)) in level
+        and (target := _package(imported)) in level
+        and source != target
+        and level[source] >= level[target]
+    ]
+    assert wrong == []
+
+
+def test_the_layers_have_no_exceptions() -> None:
+    assert [one["name"] for one in contracts() if one["type"] == "layers" and one.get("ignore_imports")] == []
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: ".".join(path.relative_to(ROOT).parts[1:]))
+def test_every_package_says_what_it_is_for(package: Any) -> None:
+    text = (package / "__init__.py").read_text(encoding="utf-8")
+    assert text.startswith('"""')
+    assert len(text.split('"""')[1].strip().splitlines()) >= 3  # what it is for, a blank line, what enters and leaves
+
+
+def _package(module: str) -> str:
+    """Return the top-level package of a module: ``trackside_daemon.web`` of ``trackside_daemon.web.http.server``."""
+    return ".".join(module.split(".")[:2])

@@ -1,0 +1,92 @@
+"""The words of the product: no name and no docstring that a stranger has to guess at."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from processes import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FILES = [path for part in ("client", "daemon") for path in sorted((ROOT / part).rglob("*.py"))]
+
+VERBS = {
+    "take": "accept, read, get, evaluate",
+    "tell": "report, send, notify",
+    "told": "reported, sent",
+    "say": "report, write, render",
+    "said": "reported",
+    "hear": "receive, handle",
+    "look": "poll, read, evaluate",
+    "adopt": "restore",
+    "know": "set, register",
+    "lend": "grant",
+}
+"""Verbs that mean many things in this product, each with those that mean one."""
+
+NAMES = {
+    "utils": "what is in it?",
+    "helpers": "what is in it?",
+    "common": "what is in it?",
+    "manager": "what does it do?",
+}
+"""File names that say nothing."""
+
+OPENINGS = re.compile(
+    r"(What|Whether|How|Those|Of|So|The same|One of them|All of|Who|Whose|Which|It|As|Its|That|If|Where|When)\b"
+)
+"""Openings of a docstring that promise a riddle: open with an imperative, or with a noun phrase that names the subject."""
+
+PLAIN = re.compile(r"\b(of which|is told|are told|nobody is|befall\w*|ails?|whoever|what is so)\b", re.IGNORECASE)
+"""Turns that hide who does what."""
+
+
+class Definition(NamedTuple):
+    """A module, class or function, with its docstring."""
+
+    file: Path
+    line: int
+    name: str
+    docstring: str
+
+    def __str__(self) -> str:
+        return f"{self.file.relative_to(ROOT)}:{self.line} {self.name}: {self.docstring.splitlines()[0] if self.docstring else ''}"
+
+
+def definitions(file: Path) -> Iterator[Definition]:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module):
+            yield Definition(file, 1, "module", ast.get_docstring(node) or "")
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield Definition(file, node.lineno, node.name, ast.get_docstring(node) or "")
+
+
+ALL = [definition for file in FILES for definition in definitions(file)]
+
+
+def test_there_is_something_to_read() -> None:
+    assert len(ALL) > 2000
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_method_has_a_verb_that_means_everything(verb: str) -> None:
+    banned = re.compile(rf"_*{verb}(_|$)")
+    assert [str(one) for one in ALL if banned.match(one.name)] == [], f"instead of {verb}: {VERBS[verb]}"
+
+
+def test_no_file_is_a_drawer() -> None:
+    assert [str(file) for file in FILES if file.stem.strip("_") in NAMES] == []
+
+
+def test_no_docstring_opens_with_a_riddle() -> None:
+    assert [str(one) for one in ALL if OPENINGS.match(one.docstring)] == []
+
+
+def test_docstrings_are_plain() -> None:
+    assert [str(one) for one in ALL if PLAIN.search(one.docstring)] == []
