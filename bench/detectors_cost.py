@@ -61,7 +61,7 @@ def _together(what: str, keys: Sequence[str], wanted: str) -> None:
     def once() -> None:
         every = rank_detectors.RankDetectors()
         for batch in batches:
-            for _ in every.take(batch):
+            for _ in every.evaluate(batch):
                 pass
 
     seconds = _median(once)
@@ -82,7 +82,7 @@ def _alone(detector: Callable[[], Detector], series: Iterable[Column], batch: in
         for parts in pieces:
             one, context = detector(), Context()
             for column in parts:
-                for _ in one.take(column, context):
+                for _ in one.evaluate(column, context):
                     pass
 
     return _median(once) / count * 1e6

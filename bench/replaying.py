@@ -63,7 +63,7 @@ class Scored(NamedTuple):
 def replayed(lines: Iterable[bytes]) -> list[Change]:
     """What `trackside replay` tells of a file."""
     replay = Replay()
-    return [change for pushed in read(lines, Rows(), _refuse) for change in replay.take(pushed)]
+    return [change for pushed in read(lines, Rows(), _refuse) for change in replay.evaluate(pushed)]
 
 
 def alarms(log: Log, changes: Iterable[Change], names: Sequence[str]) -> list[int]:
@@ -106,7 +106,7 @@ def _found(log: Log, size: int) -> list[tuple[int, str, Detection]]:
         batch = rows[begin:end]
         steps, times = [one.step for one in batch], [one.time for one in batch]
         columns = {key: Column(steps, times, [one.values[key] for one in batch]) for key in keys}
-        found += [(begin + one.at, key, one._replace(at=0)) for key, one in every.take(columns)]
+        found += [(begin + one.at, key, one._replace(at=0)) for key, one in every.evaluate(columns)]
         begin = end
     return sorted(found)
 

@@ -39,7 +39,7 @@ def feed(
     fed: list[Fed] = []
     for first in range(0, len(values), size):
         part = slice(first, first + size)
-        found = detector.take(Column(steps[part], times[part], values[part]), context)
+        found = detector.evaluate(Column(steps[part], times[part], values[part]), context)
         fed += [_whole(finding, first) for finding in found]
     return fed
 

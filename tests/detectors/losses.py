@@ -24,7 +24,7 @@ def column(values: Sequence[float], steps: Sequence[int] | None = None) -> Colum
 
 def found(detector: Detector, samples: Column, context: Context | None = None) -> list[Detection]:
     """All that is found, at once."""
-    return list(detector.take(samples, context or Context()))
+    return list(detector.evaluate(samples, context or Context()))
 
 
 def one_by_one(make: Callable[[], Detector], samples: Column) -> list[Detection]:
@@ -33,7 +33,7 @@ def one_by_one(make: Callable[[], Detector], samples: Column) -> list[Detection]
     return [
         finding._replace(at=i)
         for i, (step, at, value) in enumerate(zip(*samples, strict=True))
-        for finding in detector.take(Column([step], [at], [value]), context)
+        for finding in detector.evaluate(Column([step], [at], [value]), context)
     ]
 
 

@@ -44,5 +44,5 @@ def test_a_learning_rate_that_falls_explains_it() -> None:
     findings: list[Detection] = []
     for i, value in enumerate(_resting(5000)):
         context.rates = {i: 1e-3 * (1 - i / 5000)}
-        findings += detector.take(Column([i], [0.0], [value]), context)
+        findings += detector.evaluate(Column([i], [0.0], [value]), context)
     assert not findings

@@ -80,9 +80,9 @@ def test_a_rank_pushed_in_rows_finds_what_it_does_in_one_push() -> None:
     by_row = [
         (found.key, found.finding._replace(at=i))
         for i in range(500)
-        for found in rows.take({key: Column([i], [float(i)], [values[i]]) for key, values in keys.items()})
+        for found in rows.evaluate({key: Column([i], [float(i)], [values[i]]) for key, values in keys.items()})
     ]
-    at_once = [(found.key, found.finding) for found in whole.take({k: column(v) for k, v in keys.items()})]
+    at_once = [(found.key, found.finding) for found in whole.evaluate({k: column(v) for k, v in keys.items()})]
     of_loss = [finding for key, finding in at_once if key == "train/loss"]
     assert of_loss == [finding for key, finding in by_row if key == "train/loss"]
     assert [(finding.alert, finding.at) for finding in of_loss if not finding.over] == [
@@ -97,7 +97,9 @@ def test_what_is_kept_of_a_long_run_is_bounded() -> None:
     rank = RankDetectors()
     for i in range(2000):
         list(
-            rank.take({"grad_norm": Column([i], [0.0], [1.0]), "lr": Column([i], [0.0], [1.2**i if i < 900 else 1.0])})
+            rank.evaluate(
+                {"grad_norm": Column([i], [0.0], [1.0]), "lr": Column([i], [0.0], [1.2**i if i < 900 else 1.0])}
+            )
         )
     assert len(rank.context.gradients) <= 65
     assert len(rank.context.rates) <= 65

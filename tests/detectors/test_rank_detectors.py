@@ -56,7 +56,7 @@ def found(
     return sorted(
         (start + one.at, key, one._replace(at=0))
         for start, end in pairwise(cuts)
-        for key, one in every.take(
+        for key, one in every.evaluate(
             {
                 key: Column(steps[start:end], [0.2 * row for row in range(start, end)], values[start:end])
                 for key, values in pushed.items()
@@ -89,15 +89,19 @@ def test_the_learning_rates_of_parameter_groups_are_not_taken_for_one_that_rises
     every = RankDetectors()
     for step in range(50):
         for key, rate in (("lr/group0", 1e-3), ("lr/group1", 1e-4)):
-            assert not list(every.take({key: Column([step], [0.0], [rate])}))
+            assert not list(every.evaluate({key: Column([step], [0.0], [rate])}))
     assert (every.context.rates_raised, every.context.learning_rate) == ([], 1e-3)
 
 
 def test_the_norm_of_a_layer_is_not_that_of_the_model() -> None:
     every = RankDetectors()
     for step in range(50):
-        list(every.take({"layer.0/grad_norm": Column([step], [0.0], [1.0]), "grad_norm": Column([step], [0.0], [5.0])}))
-    list(every.take({"layer.0/grad_norm": Column([50], [0.0], [9.0]), "grad_norm": Column([50], [0.0], [5.0])}))
+        list(
+            every.evaluate(
+                {"layer.0/grad_norm": Column([step], [0.0], [1.0]), "grad_norm": Column([step], [0.0], [5.0])}
+            )
+        )
+    list(every.evaluate({"layer.0/grad_norm": Column([50], [0.0], [9.0]), "grad_norm": Column([50], [0.0], [5.0])}))
     assert every.context.gradients[50] == 1.0
 
 
@@ -113,19 +117,19 @@ def test_layers_that_are_told_beside_the_norm_are_not_watched(keys: list[str], a
     every = RankDetectors()
     values = [1.0] * 50 + [math.nan] * 50
     columns = {key: Column(range(100), [0.0] * 100, values) for key in keys}
-    assert {key for key, _ in every.take(columns)} == alarmed
+    assert {key for key, _ in every.evaluate(columns)} == alarmed
 
 
 def test_a_step_may_be_pushed_in_parts_and_the_norm_is_known_when_its_loss_comes() -> None:
     every = RankDetectors()
     for step in range(30):
-        list(every.take({"grad_norm": Column([step], [0.0], [1.0 if step < 29 else 50.0])}))
-        list(every.take({"loss": Column([step], [0.0], [2.0])}))
+        list(every.evaluate({"grad_norm": Column([step], [0.0], [1.0 if step < 29 else 50.0])}))
+        list(every.evaluate({"loss": Column([step], [0.0], [2.0])}))
     assert every.context.gradients[29] == 50.0
 
 
 def test_after_a_restart_nothing_of_the_steps_that_come_again_is_known() -> None:
     every = RankDetectors()
     steps = [*range(30), *range(20, 25)]
-    list(every.take({"grad_norm": Column(steps, [0.0] * 35, [1.0] * 35)}))
+    list(every.evaluate({"grad_norm": Column(steps, [0.0] * 35, [1.0] * 35)}))
     assert sorted(every.context.gradients) == [20, 21, 22, 23, 24]

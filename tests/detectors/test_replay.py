@@ -40,7 +40,7 @@ def pushed(*values: float, key: str = "loss", of: int = 0, attempt: int = 0, pha
 
 def told(rows: Iterator[Row], wanted: Wanted = Wanted(), replay: Replay | None = None) -> list[Change]:  # noqa: B008
     replay = replay or Replay(wanted)
-    return [change for row in rows for change in replay.take(row)]
+    return [change for row in rows for change in replay.evaluate(row)]
 
 
 def states(changes: list[Change]) -> list[tuple[str, str, int]]:

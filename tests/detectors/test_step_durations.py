@@ -10,10 +10,10 @@ from trackside_daemon.detectors.step_durations import StepDurations
 def took(paused: float, *spans: float, steps: tuple[int, ...] = ()) -> list[float]:
     """The durations of steps between whose pushes so many seconds passed, of which so many were pauses."""
     durations = StepDurations()
-    durations.take([0], [100.0])
+    durations.add([0], [100.0])
     times = [100.0 + sum(spans[: count + 1]) for count in range(len(spans))]
     durations.paused(paused)
-    return list(durations.take(steps or range(1, len(spans) + 1), times).values)
+    return list(durations.add(steps or range(1, len(spans) + 1), times).values)
 
 
 def test_a_pause_is_taken_off_the_step_that_had_it() -> None:
@@ -35,15 +35,15 @@ def test_of_several_steps_between_two_pushes_each_has_its_share() -> None:
 
 def test_no_step_is_shorter_than_nothing_and_nothing_is_left_for_the_next() -> None:
     durations = StepDurations()
-    durations.take([0], [100.0])
+    durations.add([0], [100.0])
     durations.paused(5.0)
-    assert list(durations.take([1, 2], [101.0, 102.0]).values) == [0.0, 0.0]
-    assert list(durations.take([3], [105.0]).values) == [3.0]
+    assert list(durations.add([1, 2], [101.0, 102.0]).values) == [0.0, 0.0]
+    assert list(durations.add([3], [105.0]).values) == [3.0]
 
 
 def test_what_was_paused_waits_for_a_step_that_ends() -> None:
     durations = StepDurations()
-    durations.take([0], [100.0])
+    durations.add([0], [100.0])
     durations.paused(5.0)
-    assert list(durations.take([0], [103.0]).values) == []
-    assert list(durations.take([1], [106.0]).values) == [1.0]
+    assert list(durations.add([0], [103.0]).values) == []
+    assert list(durations.add([1], [106.0]).values) == [1.0]

@@ -57,7 +57,7 @@ def test_a_loss_s_law_is_as_it_was() -> None:
 def alerts(key: str, values: list[float], **thresholds: float) -> set[str]:
     replay = Replay(thresholds=ThresholdsSection(**thresholds))
     rows = (Row(place, 0, 0, place, float(place), "", {key: value}) for place, value in enumerate(values))
-    return {change.alert for row in rows for change in replay.take(row)}
+    return {change.alert for row in rows for change in replay.evaluate(row)}
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_it_says_the_same_however_it_is_fed(parts: list[tuple[int, float]], size
 def test_milliseconds_are_nobody_s_trouble_where_a_loss_of_time_counts() -> None:
     context, steps = Context(), range(400)
     seconds = [(0.002 if step < 200 else 0.0022) + step % 7 / 1e6 for step in steps]
-    assert [*Throughput().take(Column(steps, steps, seconds), context)]
-    assert not [*Throughput(lost=0.005).take(Column(steps, steps, seconds), context)]
+    assert [*Throughput().evaluate(Column(steps, steps, seconds), context)]
+    assert not [*Throughput(lost=0.005).evaluate(Column(steps, steps, seconds), context)]
     slow = [100 * one for one in seconds]
-    assert [*Throughput(lost=0.005).take(Column(steps, steps, slow), context)]
+    assert [*Throughput(lost=0.005).evaluate(Column(steps, steps, slow), context)]

@@ -166,7 +166,7 @@ class Leaks:
             limit = held.held + room if held.alert == HOST and room else None
             followed = self._followed[key] = _Followed(held, limit, self._grew)
         followed.seen = now
-        for finding in followed.detector.take(Column((step,), (self._wall(),), (held.held,)), self._context):
+        for finding in followed.detector.evaluate(Column((step,), (self._wall(),), (held.held,)), self._context):
             followed.leaks = not finding.over
             if finding.over:
                 yield from self._resolved(followed, finding.text)

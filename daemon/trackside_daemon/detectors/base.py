@@ -93,5 +93,5 @@ class Detector(Protocol):
 
     alerts: tuple[str, ...]
 
-    def take(self, column: Column, context: Context) -> Iterator[Detection]:
+    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """What is found in the samples that come next."""

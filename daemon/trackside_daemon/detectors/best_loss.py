@@ -24,7 +24,7 @@ class LossSeen:
         self._last: float | None = None
         self._best, self._step = inf, 0
 
-    def take(self, block: Block) -> None:
+    def accept(self, block: Block) -> None:
         """Pushes that follow one another."""
         at = _column(tuple(block.keys))
         if at is None:

@@ -49,7 +49,7 @@ class Checkpoints:
         self._said = False
         self._adopted: Alert | None = None
 
-    def adopt(self, kept: Alert) -> None:
+    def restore(self, kept: Alert) -> None:
         """One was overdue before this daemon, and is until it is made."""
         self._adopted, self._said = kept, True
 
@@ -61,7 +61,7 @@ class Checkpoints:
             self._intervals.append(at - self._last)
         self._last, self._step = at, event.step
 
-    def look(self, clock: Clock) -> Iterator[Finding]:
+    def evaluate(self, clock: Clock) -> Iterator[Finding]:
         """What time has changed."""
         if self._adopted is not None:
             yield self._run.again(self._adopted, clock.now)
@@ -78,7 +78,7 @@ class Checkpoints:
         usual = median(self._intervals)
         if passed > self._overdue * usual and not self._run.stalled:
             self._said = True
-            yield self._say(passed, usual, clock)
+            yield self._finding(passed, usual, clock)
 
     def end(self, clock: Clock) -> Iterator[Finding]:
         """One was made, or the run has ended."""
@@ -87,7 +87,7 @@ class Checkpoints:
             yield self._run.alarm("CheckpointOverdue", "warning", clock.now, text, over=True)
         self._said = False
 
-    def _say(self, passed: float, usual: float, clock: Clock) -> Finding:
+    def _finding(self, passed: float, usual: float, clock: Clock) -> Finding:
         run = self._run
         step = "" if self._step is None else f", at step {self._step:,}"
         summary = (

@@ -48,11 +48,11 @@ class DataLoader:
         self._said = False
         self._adopted: Alert | None = None
 
-    def adopt(self, kept: Alert) -> None:
+    def restore(self, kept: Alert) -> None:
         """It waited before this daemon, and does until two windows say otherwise."""
         self._adopted, self._said = kept, True
 
-    def look(self, clock: Clock) -> Iterator[Finding]:
+    def evaluate(self, clock: Clock) -> Iterator[Finding]:
         """Once a window."""
         run = self._run
         if self._adopted is not None:

@@ -80,7 +80,7 @@ class Deaths:
         self._waiting: dict[Who, Death] = {}
         self._workers: dict[tuple[str, int], tuple[float, str]] = {}
 
-    def adopt(self, kept: Alert, clock: Clock) -> None:
+    def restore(self, kept: Alert, clock: Clock) -> None:
         """A death that fired before this daemon: nobody knows of which attempt it was, which is not this or a later one."""
         if kept.run:
             rank = int(kept.labels["rank"]) if "rank" in kept.labels else None
@@ -124,7 +124,7 @@ class Deaths:
         if len(self._workers) > RANKS:
             del self._workers[next(iter(self._workers))]
 
-    def look(self, clock: Clock) -> Iterator[Finding]:
+    def evaluate(self, clock: Clock) -> Iterator[Finding]:
         """What has waited for long enough, and what is long ago."""
         for kept in self._adopted:
             death = self._told.get((kept.run, -1, int(kept.labels.get("rank", 0))))

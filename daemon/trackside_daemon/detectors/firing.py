@@ -19,7 +19,7 @@ class Firing:
     def __init__(self) -> None:
         self._severity: dict[tuple[str, str], Severity] = {}
 
-    def take(self, key: str, finding: Detection) -> State | None:
+    def apply(self, key: str, finding: Detection) -> State | None:
         """What a finding of a key makes of its alert; None when nothing changes."""
         alert = (finding.alert, key)
         if finding.over:

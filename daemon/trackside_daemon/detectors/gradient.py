@@ -92,7 +92,7 @@ class Gradient:
         self._risen = 0
         self._vanishing = False
 
-    def take(self, column: Column, context: Context) -> Iterator[Detection]:
+    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Norms of the gradients, in order."""
         for at, (step, norm) in enumerate(zip(column.steps, column.values, strict=True)):
             if isfinite(norm) and norm >= 0:

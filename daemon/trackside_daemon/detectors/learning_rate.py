@@ -41,7 +41,7 @@ class LearningRate:
         self._zero_since = 0
         self._wrong = ""
 
-    def take(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  it is judged in every phase
+    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  it is judged in every phase
         """Learning rates, in order."""
         for at, (step, rate) in enumerate(zip(column.steps, column.values, strict=True)):
             if rate == self._last and rate and not self._wrong:

@@ -61,7 +61,7 @@ class LossDiverging:
         self._lowest: float | None = None
         self._lowest_at = 0
 
-    def take(self, column: Column, context: Context) -> Iterator[Detection]:
+    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """What is found in the samples that come next."""
         for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
             if not -HUGE < value < HUGE:

@@ -50,7 +50,7 @@ class LossPlateau:
         self._step: int | None = None
         self._firing = False
 
-    def take(self, column: Column, context: Context) -> Iterator[Detection]:
+    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """What is found in the samples that come next."""
         for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
             if not -HUGE < value < HUGE:

@@ -41,7 +41,7 @@ class LossRestart:
         self._until: int | None = None
         self._left = 0
 
-    def take(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  needs no other key
+    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  needs no other key
         """What is found in the samples that come next."""
         for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
             if not -HUGE < value < HUGE:

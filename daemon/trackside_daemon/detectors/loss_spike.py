@@ -67,7 +67,7 @@ class LossSpike:
         self._beginning: list[float] = []
         self._little = 0.0
 
-    def take(self, column: Column, context: Context) -> Iterator[Detection]:
+    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """What is found in the samples that come next."""
         gradients, jumps = context.gradients, self._jumps
         for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
@@ -81,7 +81,7 @@ class LossSpike:
             if self._index <= BEGINNING:
                 self._beginning.append(abs(value))
                 self._little = LITTLE * median(self._beginning)
-            jump = jumps.take(value, agreed=step in gradients and gradients[step] >= AGREES)
+            jump = jumps.add(value, agreed=step in gradients and gradients[step] >= AGREES)
             if self._alert:
                 yield from self._follow(at, step, value, jump, context)
             elif jump:

@@ -83,7 +83,7 @@ class MemoryLeak:
         self._grown = 0.0
         self._calm = 0
 
-    def take(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  memory is held in every phase
+    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  memory is held in every phase
         """Bytes, in order."""
         first = self._open[0]
         for at, (step, time, held) in enumerate(zip(*column, strict=True)):

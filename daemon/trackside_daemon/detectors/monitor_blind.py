@@ -44,7 +44,7 @@ class Growing:
         self.at: float | None = None
         self.lost = 0.0
 
-    def take(self, count: float, at: float) -> bool:
+    def begins_to_grow(self, count: float, at: float) -> bool:
         """The count is this now; whether it begins to grow."""
         grows, began = count > self._count, self.at is None
         if grows:
@@ -67,14 +67,14 @@ class PipelineBlind:
     def __init__(self) -> None:
         self._stages: dict[str, Growing] = {}
 
-    def take(self, samples: Sequence[Sample], clock: Clock) -> Iterator[Finding]:
+    def evaluate(self, samples: Sequence[Sample], clock: Clock) -> Iterator[Finding]:
         """What the pipeline tells of itself each tick."""
         for metric, labels, value in samples:
             if metric.name != "trackside_pipeline_failures_total" or not isinstance(value, (int, float)):
                 continue
             stage = self._stages.setdefault(labels[0], Growing(0.0))
             where = (("stage", labels[0]),)
-            if stage.take(value, clock.at):
+            if stage.begins_to_grow(value, clock.at):
                 text = f"the daemon's {labels[0]} has failed on {count(stage.lost)} {'batch' if stage.lost == 1 else 'batches'} of what it is told"
                 look = f"{_LOOK.get(labels[0], 'Alerts may be missing.')} The daemon's log has the reason."
                 yield Finding("MonitorBlind", "warning", where, clock.now, text, look)
@@ -97,7 +97,7 @@ class RunBlind:
         self._at = 0.0
         self._severity: Severity | None = None
 
-    def adopt(self, kept: Alert) -> None:
+    def restore(self, kept: Alert) -> None:
         """Something was lost before this daemon, of late."""
         self._severity = "info" if kept.severity == "info" else "warning"
 
@@ -106,7 +106,7 @@ class RunBlind:
         self._lost += messages
         self._at = at
 
-    def look(self, clock: Clock) -> Iterator[Finding]:
+    def evaluate(self, clock: Clock) -> Iterator[Finding]:
         """What time has changed."""
         if not self._lost and self._severity is None:
             return
@@ -115,7 +115,7 @@ class RunBlind:
             yield from self.end(clock)
         elif self._severity not in {severity, "warning"}:
             self._severity = severity
-            yield self._say(severity, clock)
+            yield self._finding(severity, clock)
 
     def end(self, clock: Clock) -> Iterator[Finding]:
         """Nothing more is lost, or the run has ended."""
@@ -124,7 +124,7 @@ class RunBlind:
             yield self._run.alarm("MonitorBlind", self._severity, clock.now, text, over=True)
         self._lost, self._severity = 0, None
 
-    def _say(self, severity: Severity, clock: Clock) -> Finding:
+    def _finding(self, severity: Severity, clock: Clock) -> Finding:
         run = self._run
         what = (
             "1 message of pushed values is" if self._lost == 1 else f"{count(self._lost)} messages of pushed values are"

@@ -44,7 +44,7 @@ class NonFinite:
         self._good: float | None = None
         self._lately: deque[int] = deque([-OF] * (SKIPPED if skips else 1), maxlen=SKIPPED if skips else 1)
 
-    def take(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  needs no other key
+    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  needs no other key
         """What is found in the samples that come next: each that is not finite, anew."""
         if not self._firing and all(map(isfinite, column.values)):
             if column.values:

@@ -97,7 +97,7 @@ class Jumps:
         self._changes: deque[float] = deque(maxlen=RECENT)
         self._last = 0.0
 
-    def take(self, value: float, *, agreed: bool) -> Jump | None:
+    def add(self, value: float, *, agreed: bool) -> Jump | None:
         """Whether the next number is a jump; *agreed* when another sign says so too."""
         near, jump = self._near, None
         if len(near.ordered) >= LEAST:

@@ -104,14 +104,14 @@ class RankDetectors:
         self._norms = Window(OWN)
         self._step: int | None = None
 
-    def take(self, columns: Mapping[str, Column]) -> Iterator[Found]:
+    def evaluate(self, columns: Mapping[str, Column]) -> Iterator[Found]:
         """What is found in samples that were pushed together, by key; keys without a role are passed over."""
         watched = {key: columns[key] for key in sorted(filter(role, columns), key=_place)}
         for start, piece in _pieces(watched):
-            for key, finding in self._take(piece):
+            for key, finding in self._evaluate(piece):
                 yield Found(key, finding if not start else finding._replace(at=finding.at + start))
 
-    def _take(self, watched: Mapping[str, Column]) -> Iterator[Found]:
+    def _evaluate(self, watched: Mapping[str, Column]) -> Iterator[Found]:
         """Where the steps only rise, so that what is known of a step is of that step."""
         self._forget_old(watched)
         for key, column in watched.items():
@@ -126,7 +126,7 @@ class RankDetectors:
             if key not in self._of:
                 self._of[key] = tuple(made(self._thresholds, self._lost) for made in _DETECTORS[role(key)])
             for detector in self._of[key]:
-                for finding in detector.take(column, self.context):
+                for finding in detector.evaluate(column, self.context):
                     yield Found(key, finding)
 
     def _is_total(self, key: str) -> bool:

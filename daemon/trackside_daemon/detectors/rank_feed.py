@@ -80,7 +80,7 @@ class _Rank:
         self._detectors.context.derived = not self._pushes_durations
         self._paused_in = ""
         yield from self._told(columns, late=late)
-        ended = self._durations.take(steps, times)
+        ended = self._durations.add(steps, times)
         if ended.steps and not self._pushes_durations:
             yield from self._told({DURATION: ended}, late=late)
         if not late and self._untold:
@@ -92,12 +92,12 @@ class _Rank:
         for columns in past.columns:
             watched = {key: column for key, column in columns.items() if role(key)}
             self._pushes_durations = self._pushes_durations or DURATION in watched
-            for key, finding in self._detectors.take(watched):
-                self._firing.take(key, finding)
-        ended = self._durations.take([step for _, step in past.pushes], [time for time, _ in past.pushes])
+            for key, finding in self._detectors.evaluate(watched):
+                self._firing.apply(key, finding)
+        ended = self._durations.add([step for _, step in past.pushes], [time for time, _ in past.pushes])
         if ended.steps and not self._pushes_durations:
-            for key, finding in self._detectors.take({DURATION: ended}):
-                self._firing.take(key, finding)
+            for key, finding in self._detectors.evaluate({DURATION: ended}):
+                self._firing.apply(key, finding)
         self._durations = StepDurations()
         return self._firing.now()
 
@@ -115,10 +115,10 @@ class _Rank:
         self.has_ended = True
 
     def _told(self, columns: Mapping[str, Column], *, late: bool) -> Iterator[Finding]:
-        for found in self._detectors.take(columns) if columns else ():
+        for found in self._detectors.evaluate(columns) if columns else ():
             finding = found.finding
             severity = self._firing.severity(found.key, finding) if finding.over else finding.severity
-            if self._firing.take(found.key, finding) is None:
+            if self._firing.apply(found.key, finding) is None:
                 continue
             alarm = self._alarm(found, severity, columns[found.key].times[finding.at])
             if not late:

@@ -113,7 +113,7 @@ class Replay:
         self._lost = lost
         self._ranks: dict[int, _Rank] = {}
 
-    def take(self, row: Row) -> Iterator[Change]:
+    def evaluate(self, row: Row) -> Iterator[Change]:
         """What the row changes; a new attempt begins anew, and nothing of the last fires any more."""
         rank = self._ranks.get(row.rank)
         if rank is None or rank.attempt != row.attempt:
@@ -125,11 +125,11 @@ class Replay:
         rank.detectors.context.phase, rank.detectors.context.derived = row.phase, row.derived
         steps, times = [row.step], [row.time]
         columns = {key: Column(steps, times, [value]) for key, value in watched.items()}
-        for key, finding in rank.detectors.take(columns):
+        for key, finding in rank.detectors.evaluate(columns):
             if not self._wanted.has(finding):
                 continue
             severity = rank.firing.severity(key, finding) if finding.over else finding.severity
-            state = rank.firing.take(key, finding)
+            state = rank.firing.apply(key, finding)
             if state is not None:
                 place = self._place(row, key)
                 yield Change(finding.alert, state, severity, key, row.rank, place, row.step, finding.text)

@@ -30,10 +30,10 @@ class Part(Protocol):
 
     alert: str
 
-    def adopt(self, kept: Alert) -> None:
+    def restore(self, kept: Alert) -> None:
         """It fired when the daemon before this one ended: it goes on until it is seen to be over."""
 
-    def look(self, clock: Clock) -> Iterator[Finding]:
+    def evaluate(self, clock: Clock) -> Iterator[Finding]:
         """What time, and what came meanwhile, has changed."""
 
     def end(self, clock: Clock) -> Iterator[Finding]:
@@ -60,11 +60,11 @@ class Followed:
         )
         self.sources: set[str] = set()
 
-    def adopt(self, kept: Alert) -> None:
+    def restore(self, kept: Alert) -> None:
         """Give an alert that fired before this daemon to whom it is of."""
         for part in self.parts:
             if part.alert == kept.alert:
-                part.adopt(kept)
+                part.restore(kept)
 
 
 def last_words(run: Run, time: float, loss: str) -> str:

@@ -92,7 +92,7 @@ class RunWatch:
         if batch.source.startswith("training:"):
             alarms += self._training(batch)
         elif batch.source == "pipeline":
-            alarms += self._pipeline.take(batch.samples, self._clock)
+            alarms += self._pipeline.evaluate(batch.samples, self._clock)
         if batch.time and self._clock.advance(batch.time):
             alarms += self._look()
         return alarms
@@ -100,7 +100,7 @@ class RunWatch:
     def adopt(self, alert: Alert, attempt: int = 0) -> None:
         """An alert of a run fired when the daemon before this one ended: it goes on until this attempt shows otherwise."""
         if alert.alert in DEATHS:
-            self._deaths.adopt(alert, self._clock)
+            self._deaths.restore(alert, self._clock)
         elif alert.run and alert.alert in FOLLOWED:
             self._adopted.setdefault((alert.run, attempt), []).append(alert)
 
@@ -127,11 +127,11 @@ class RunWatch:
         return followed.run.stands if followed.run.stalled or followed.run.silent else None
 
     def _look(self) -> Iterator[Finding]:
-        yield from self._deaths.look(self._clock)
+        yield from self._deaths.evaluate(self._clock)
         for followed in self._runs.values():
             if not followed.run.state:
                 for part in followed.parts:
-                    yield from part.look(self._clock)
+                    yield from part.evaluate(self._clock)
 
     def _training(self, batch: Batch) -> Iterator[Finding]:
         rank = self._ranks.get(batch.source)
@@ -163,7 +163,7 @@ class RunWatch:
             run.pace = self._paces.pop(place, run.pace)
             followed = Followed(run, self._floor, self._straggler_window, self._thresholds)
             for alert in self._adopted.get(place, ()):
-                followed.adopt(alert)
+                followed.restore(alert)
             self._runs[place] = followed
             self._adopted.pop(place, None)
             if len(self._runs) > RUNS:
@@ -242,7 +242,7 @@ class RunWatch:
             seen = self._losses[place] = LossSeen(rank)
         if rank == seen.rank:
             for block in taken.blocks:
-                seen.take(block)
+                seen.accept(block)
 
     def _event(self, event: Event) -> Iterator[Finding]:
         place = event.run, event.attempt
@@ -256,7 +256,7 @@ class RunWatch:
         elif event.kind == "dataloader_died":
             self._deaths.worker_died(event)
         elif event.kind == USER_ALERT:
-            yield from self._user_alerts.take(event, self._name_of(event.run), self._clock)
+            yield from self._user_alerts.evaluate(event, self._name_of(event.run), self._clock)
         elif event.kind == "checkpoint" and followed is not None:
             followed.checkpoints.saved(event, self._clock.at)
         elif event.kind == "gap" and followed is not None:

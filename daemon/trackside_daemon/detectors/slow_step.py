@@ -98,7 +98,7 @@ class SlowStep:
         self._told: deque[tuple[int, float]] = deque(maxlen=2 * USED_TO)
         self._calm = 0
 
-    def take(self, column: Column, context: Context) -> Iterator[Detection]:
+    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Seconds a step, in order."""
         if context.phase in PAUSES:
             return

@@ -41,13 +41,13 @@ class Stalled:
         self._severity: Severity | None = None
         self._adopted: Alert | None = None
 
-    def adopt(self, kept: Alert) -> None:
+    def restore(self, kept: Alert) -> None:
         """It was stalled before this daemon, and is until a rank goes on."""
         self._adopted = kept
         self._severity = "critical" if kept.severity == "critical" else "warning"
         self._run.stalled = self._run.adopted = True
 
-    def look(self, clock: Clock) -> Iterator[Finding]:
+    def evaluate(self, clock: Clock) -> Iterator[Finding]:
         """What time has changed."""
         run = self._run
         if self._adopted is not None and self._severity is not None:
@@ -55,14 +55,14 @@ class Stalled:
                 since = float(self._adopted.evidence.get("since", self._adopted.started))
                 run.at = clock.at - max(0.0, clock.now - since)
             self._adopted = None
-            yield self._say(self._severity, clock)
+            yield self._finding(self._severity, clock)
         if not run.stalled:
             yield from self.end(clock)
         severity = self._judge(clock.at - run.at)
         if severity is not None and self._severity not in {severity, "critical"}:
             self._severity = severity
             run.stalled = True
-            yield self._say(severity, clock)
+            yield self._finding(severity, clock)
 
     def end(self, clock: Clock) -> Iterator[Finding]:
         """It goes on, or has ended."""
@@ -85,7 +85,7 @@ class Stalled:
         died = self._run.died
         return died is not None and died > self._run.at - CONSEQUENCE
 
-    def _say(self, severity: Severity, clock: Clock) -> Finding:
+    def _finding(self, severity: Severity, clock: Clock) -> Finding:
         run = self._run
         silence = clock.at - run.at
         since = clock.now - silence
@@ -116,18 +116,18 @@ class RankSilent:
         self._said: Rank | None = None
         self._adopted: int | None = None
 
-    def adopt(self, kept: Alert) -> None:
+    def restore(self, kept: Alert) -> None:
         """A rank was silent before this daemon, and is until it pushes."""
         self._adopted = int(kept.labels.get("rank", 0))
         self._run.silent.add(self._adopted)
 
-    def look(self, clock: Clock) -> Iterator[Finding]:
+    def evaluate(self, clock: Clock) -> Iterator[Finding]:
         """What time has changed; costs what the silent ranks are, as those that are silent for longest come first."""
         run = self._run
         rank = None if self._adopted is None else run.ranks.get(self._adopted)
         if rank is not None and rank.stamp is not None:
             self._said, self._adopted = rank, None
-            yield self._say(rank, clock.at - rank.at, clock)
+            yield self._finding(rank, clock.at - rank.at, clock)
         if self._said is not None and self._said.number not in run.silent:
             yield from self.end(clock)
         if len(run.order) < 2 or run.stalled or clock.at - run.at > self._floor / 2:
@@ -141,7 +141,7 @@ class RankSilent:
             run.silent.add(rank.number)
             if self._said is None:
                 self._said = rank
-                yield self._say(rank, silence, clock)
+                yield self._finding(rank, silence, clock)
 
     def end(self, clock: Clock) -> Iterator[Finding]:
         """It pushes again, or has ended."""
@@ -151,7 +151,7 @@ class RankSilent:
             yield self._run.alarm("RankSilent", "warning", clock.now, text, rank=number, over=True)
         self._said = None
 
-    def _say(self, rank: Rank, silence: float, clock: Clock) -> Finding:
+    def _finding(self, rank: Rank, silence: float, clock: Clock) -> Finding:
         run = self._run
         others = sum(clock.at - other.at > silence / 2 for other in run.order.values()) - 1
         more = f", and so have {others} more ranks" if others > 1 else ", and so has one more" if others else ""

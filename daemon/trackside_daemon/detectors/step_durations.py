@@ -28,7 +28,7 @@ class StepDurations:
         """So long was spent in evaluation and checkpoints during the steps that end next."""
         self._paused += max(0.0, seconds)
 
-    def take(self, steps: Sequence[int], times: Sequence[float]) -> Column:
+    def add(self, steps: Sequence[int], times: Sequence[float]) -> Column:
         """The steps that ended with these pushes, when, and how many seconds each took.
 
         A push that is older than the one before tells nothing: values of a GPU come late. A step that falls begins anew.
@@ -49,10 +49,10 @@ class StepDurations:
             step, began = pushed, time
         self._step, self._began = step, began
         if self._paused and spans:
-            self._take_off(spans)
+            self._subtract_pauses(spans)
         return Column(ended, when, [span / count for span, count in zip(spans, counts, strict=True)])
 
-    def _take_off(self, spans: list[float]) -> None:
+    def _subtract_pauses(self, spans: list[float]) -> None:
         """One pause is taken off the longest span, several off the longest ones, until they are as long as each other."""
         longest = sorted(range(len(spans)), key=spans.__getitem__, reverse=True)
         paused, self._paused = self._paused, 0.0

@@ -76,7 +76,7 @@ class Straggler:
         self._steps = 0.0
         self._said: int | None = None
 
-    def adopt(self, kept: Alert) -> None:
+    def restore(self, kept: Alert) -> None:
         """A rank was slow in all windows before this daemon."""
         self._adopted, self._said = kept, int(kept.labels.get("rank", 0))
         self._slow[self._said] = _MASK
@@ -88,7 +88,7 @@ class Straggler:
             yield Batch(f"training:{self._run.id}.{self._run.attempt}:straggler", samples, complete=True)
             self._ratios = None
 
-    def look(self, clock: Clock) -> Iterator[Finding]:
+    def evaluate(self, clock: Clock) -> Iterator[Finding]:
         """Once a window, which is when each rank is looked at."""
         run = self._run
         if self._adopted is not None:
@@ -137,12 +137,12 @@ class Straggler:
             yield from self.end(clock)
         if self._said is None and slow:
             self._said = max(slow, key=lambda number: slow[number])
-            yield self._say(self._said, slow[self._said], usual, len(slow) - 1, clock)
+            yield self._finding(self._said, slow[self._said], usual, len(slow) - 1, clock)
 
     def _share(self, number: int) -> float:
         return self._slow.get(number, 0).bit_count() / WINDOWS
 
-    def _say(self, number: int, time: float, usual: float, others: int, clock: Clock) -> Finding:
+    def _finding(self, number: int, time: float, usual: float, others: int, clock: Clock) -> Finding:
         run = self._run
         more = f"; {others} more ranks are slow too" if others > 1 else "; one more rank is slow too" if others else ""
         factor = f"{time / usual:.2f} times the {span(usual)}" if usual > 0 else "where others take no time"

@@ -52,7 +52,7 @@ class Throughput:
         self._blocks = 0
         self._back = 0
 
-    def take(self, column: Column, context: Context) -> Iterator[Detection]:
+    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Seconds a step, in order."""
         if context.phase in PAUSES:
             return

@@ -32,7 +32,7 @@ class UserAlerts:
         self._last: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
 
-    def take(self, event: Event, name: str, clock: Clock) -> Iterator[Finding]:
+    def evaluate(self, event: Event, name: str, clock: Clock) -> Iterator[Finding]:
         """What a rank of a run of this *name* raises."""
         if clock.now and clock.now - event.time > OLD:
             return
@@ -46,9 +46,9 @@ class UserAlerts:
             oldest = next(iter(self._last))
             del self._last[oldest]
             self._left_out.pop(oldest, None)
-        yield self._say(event, name, clock)
+        yield self._finding(event, name, clock)
 
-    def _say(self, event: Event, name: str, clock: Clock) -> Finding:
+    def _finding(self, event: Event, name: str, clock: Clock) -> Finding:
         severity: Severity = next((one for one in SEVERITIES if one == event.fields.get("severity")), "warning")
         rank = str(event.rank or 0)
         left_out = self._left_out.pop(event.run, 0)

@@ -87,7 +87,7 @@ def replay(
         pushed = _pushed(file, storage_path, url)
         wanted = _wanted(only or [], severity, section, pushed.run)
         running = Replay(wanted, section.thresholds, lost=pushed.lost)
-        changes = _Counted(change for row in pushed.rows for change in running.take(row))
+        changes = _Counted(change for row in pushed.rows for change in running.evaluate(row))
         if summary:
             print_lines(_summary(changes))
         else:

@@ -163,7 +163,7 @@ class Durations:
         if self._whose != (row.attempt, row.rank):
             self._whose, self._pushed, self._of = (row.attempt, row.rank), False, StepDurations()
         self._pushed = self._pushed or DURATION in row.values
-        ended = self._of.take([row.step], [row.time])
+        ended = self._of.add([row.step], [row.time])
         if self._pushed or not ended.steps:
             return None
         return row._replace(step=ended.steps[0], values={DURATION: ended.values[0]}, derived=True)
