@@ -208,7 +208,7 @@ def test_a_second_daemon_on_a_history_is_one_line_and_the_first_goes_on(daemon: 
     says = refusal(tmp_path, f"--storage.path={daemon.history}")
     assert says.startswith(f"{daemon.history}: another trackside daemon writes its history there ")
     assert f"(pid {daemon.process.pid})" in says
-    assert says.endswith("give this one a directory of its own with --storage.path=DIR")
+    assert says.endswith("give this one another directory with --storage.path=DIR")
     assert daemon.api("runs").status_code == 200
 
 

@@ -20,7 +20,7 @@ from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.test_alert import Trial
 from trackside_daemon.cli.commands.show import best
 from trackside_daemon.history.database import FILE, Database
-from trackside_daemon.history.directory import Lock
+from trackside_daemon.history.directory import lock_history
 from trackside_daemon.history.files.export import export
 from trackside_daemon.model.records import Alert, Event
 from trackside_daemon.model.state import State
@@ -443,7 +443,7 @@ def test_a_file_that_cannot_be_written_is_one_line(here: Place) -> None:
 
 
 def test_what_a_daemon_holds_that_cannot_be_asked_is_not_changed(here: Place) -> None:
-    lock = Lock(here.history)
+    lock = lock_history(here.history)
     says = here.run("pin", "gpt-small").refusal()
     lock.close()
     assert f"a daemon (pid {os.getpid()}) writes there that cannot be asked; stop it, or say where" in says

@@ -22,8 +22,8 @@ from trackside.transport.paths import machine_id
 from trackside_daemon.history import directory as place_module
 from trackside_daemon.history.directory import (
     HistoryError,
-    Lock,
     default_directory,
+    lock_history,
     network_file_system,
     prepare,
     writable_directory,
@@ -85,7 +85,7 @@ def refusal(path: Path | None, **more: object) -> str:
 
 def locked_out(directory: Path) -> str:
     with pytest.raises(HistoryError) as caught:
-        Lock(directory)
+        lock_history(directory)
     assert "\n" not in str(caught.value)
     assert "--storage.path=DIR" in str(caught.value)
     return str(caught.value)
@@ -220,29 +220,29 @@ def test_another_option_is_named_when_another_asks(tmp_path: Path) -> None:
 
 
 def test_a_second_daemon_is_told_who_has_the_history(tmp_path: Path) -> None:
-    first = Lock(tmp_path)
-    assert first.held
+    first = lock_history(tmp_path)
+    assert first.supported
     message = locked_out(tmp_path)
     assert message.startswith(f"{tmp_path}: ")
     assert f"(pid {os.getpid()})" in message
     first.close()
     first.close()
-    Lock(tmp_path).close()
+    lock_history(tmp_path).close()
 
 
 def test_the_lock_file_is_private_and_stays(tmp_path: Path) -> None:
     (tmp_path / "history.lock").write_text("4194304\nand something longer")
-    lock = Lock(tmp_path)
+    lock = lock_history(tmp_path)
     assert not os.get_inheritable(lock._file)
     lock.close()
     assert (tmp_path / "history.lock").read_text() == f"{os.getpid()}\n"
     (tmp_path / "history.lock").unlink()
-    Lock(tmp_path).close()
+    lock_history(tmp_path).close()
     assert mode(tmp_path / "history.lock") == 0o600
 
 
 def test_a_refused_daemon_leaves_no_file_open(tmp_path: Path) -> None:
-    with_first = Lock(tmp_path)
+    with_first = lock_history(tmp_path)
     before = open_files()
     locked_out(tmp_path)
     assert open_files() == before
@@ -253,8 +253,8 @@ def test_the_kernel_lets_go_for_a_daemon_that_is_killed(tmp_path: Path) -> None:
     script = f"""
         import sys
         from pathlib import Path
-        from trackside_daemon.history.directory import Lock
-        lock = Lock(Path({str(tmp_path)!r}))
+        from trackside_daemon.history.directory import lock_history
+        lock = lock_history(Path({str(tmp_path)!r}))
         print("held", flush=True)
         sys.stdin.read()
     """
@@ -267,7 +267,7 @@ def test_the_kernel_lets_go_for_a_daemon_that_is_killed(tmp_path: Path) -> None:
         assert f"(pid {holder.pid})" in locked_out(tmp_path)
         holder.send_signal(signal.SIGKILL)
         holder.wait()
-    Lock(tmp_path).close()
+    lock_history(tmp_path).close()
 
 
 def failing_flock(code: int) -> Callable[[int, int], NoReturn]:
@@ -282,8 +282,8 @@ def test_a_file_system_without_locks_is_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     monkeypatch.setattr(fcntl, "flock", failing_flock(code))
-    lock = Lock(tmp_path)
-    assert not lock.held
+    lock = lock_history(tmp_path)
+    assert not lock.supported
     lock.close()
 
 
@@ -300,8 +300,8 @@ def test_a_full_disk_does_not_keep_a_daemon_from_starting(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr("os.pwrite", pwrite)
-    lock = Lock(tmp_path)
-    assert lock.held
+    lock = lock_history(tmp_path)
+    assert lock.supported
     assert "(pid unknown)" in locked_out(tmp_path)
     lock.close()
 

@@ -84,8 +84,8 @@ def test_a_second_daemon_is_told_who_has_the_socket(place: Path, bind: Callable[
     endpoint = f"ipc://{place}/push.sock"
     bind(endpoint)
     assert refusal(endpoint) == (
-        f"{place}/push.sock: another trackside daemon listens there (pid {os.getpid()}); stop it, or give this one a"
-        " place of its own with --push.endpoint=ipc:///PATH"
+        f"{place}/push.sock: another trackside daemon listens there (pid {os.getpid()}); stop it, or give this one another"
+        " path with --push.endpoint=ipc:///PATH"
     )
 
 

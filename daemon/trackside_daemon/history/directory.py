@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import re
 import shlex
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside.transport.paths import SYSTEM_DIRECTORY, state_directory
+from trackside_daemon.linux.file_lock import FileLock, HeldError
 from trackside_daemon.linux.mountinfo import parse
 
 if TYPE_CHECKING:
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 LOCK_FILE = "history.lock"
 OPTION = "--storage.path"
-
-_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 
 _NETWORK = re.compile(
     r"9p|afs|beegfs|ceph|cifs|glusterfs|gpfs|lustre|ncpfs|nfs4?|orangefs|panfs|pvfs2|smb[23]|smbfs|wekafs"
@@ -119,72 +116,27 @@ def _shown(path: Path) -> str:
     return str(path) if str(path).isprintable() else ascii(str(path))
 
 
-class Lock:
-    """Holds a history against other daemons, until it is closed or the process ends, in whatever way.
+def lock_history(directory: Path) -> FileLock:
+    """Return the lock that keeps other daemons out of a history's directory.
 
-    Args:
-        directory: The history's. The lock is a file in it, which stays and has the holder's pid.
-
-    Attributes:
-        held: False on a file system that has no locks: then the database has to keep others out by itself.
+    On a file system without locks the lock is not `supported`, and the database has to keep others out.
 
     Raises:
-        HistoryError: Another daemon holds it, or the file cannot be had.
+        HistoryError: Another daemon holds the lock, or the lock file cannot be used.
     """
-
-    def __init__(self, directory: Path) -> None:
-        path = directory / LOCK_FILE
-        try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise self._unusable(path, error) from error
-        try:
-            self.held = self._hold(directory)
-        except OSError as error:
-            os.close(self._file)
-            raise self._unusable(path, error) from error
-        except HistoryError:
-            os.close(self._file)
-            raise
-
-    def _hold(self, directory: Path) -> bool:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(self._file, 32, 0).decode(errors="replace").partition("\n")[0].strip()
-            raise HistoryError(
-                f"{_shown(directory)}: another trackside daemon writes its history there (pid {holder or 'unknown'});"
-                f" stop it, or give this one a directory of its own with {OPTION}=DIR"
-            ) from None
-        except OSError as error:
-            if error.errno in _NO_LOCKS:
-                return False
-            raise
-        self._sign()
-        return True
-
-    def _sign(self) -> None:
-        """Write the pid, over the last one's: never a moment without, and no room needed on a full disk."""
-        line = f"{os.getpid()}\n".encode()
-        try:
-            os.pwrite(self._file, line, 0)
-            os.ftruncate(self._file, len(line))
-        except OSError as error:
-            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:  # a full disk is no reason not to start
-                raise
-
-    @staticmethod
-    def _unusable(path: Path, error: OSError) -> HistoryError:
-        return HistoryError(
+    path = directory / LOCK_FILE
+    try:
+        return FileLock(path, required=False)
+    except HeldError as error:
+        raise HistoryError(
+            f"{_shown(directory)}: another trackside daemon writes its history there (pid {error}); stop it, or give"
+            f" this one another directory with {OPTION}=DIR"
+        ) from None
+    except OSError as error:
+        raise HistoryError(
             f"{_shown(path)}: {(error.strerror or str(error)).lower()}; make it a file that uid {os.getuid()} may write,"
             f" or name another directory with {OPTION}=DIR"
-        )
-
-    def close(self) -> None:
-        """Let go. May be called again."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        ) from error
 
 
 def network_file_system(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> str:

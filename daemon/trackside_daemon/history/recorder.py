@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from trackside_daemon.history import time_accounting
 from trackside_daemon.history.database import Database
-from trackside_daemon.history.directory import Lock, UnreadableError, network_file_system
+from trackside_daemon.history.directory import UnreadableError, lock_history, network_file_system
 from trackside_daemon.history.files.jsonl import JsonLines
 from trackside_daemon.history.read import attempts, reader
 from trackside_daemon.history.record.writer import Writer
@@ -85,7 +85,7 @@ class Recorder:
         jsonl: Path | None = None,
     ) -> None:
         self.interval = interval
-        self._lock = Lock(directory)
+        self._lock = lock_history(directory)
         remote = network_file_system(directory)
         if remote:
             log.warning(
@@ -93,7 +93,9 @@ class Recorder:
                 *(directory, remote, f"/var/tmp/trackside-{os.getuid()}"),  # noqa: S108  only named
             )
         try:
-            self.database = Database(directory, exclusive=bool(remote) or not self._lock.held, synchronous=synchronous)
+            self.database = Database(
+                directory, exclusive=bool(remote) or not self._lock.supported, synchronous=synchronous
+            )
         except BaseException:
             self._lock.close()
             raise

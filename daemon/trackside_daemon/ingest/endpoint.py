@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import grp
 import os
 import re
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from trackside.transport.discovery import SOCKET, SYSTEM_DIRECTORY, deaf, directories
 from trackside.transport.keys import is_loopback
+from trackside_daemon.linux.file_lock import FileLock, HeldError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -186,32 +186,23 @@ class Lock:
         try:
             if path.exists() and not path.is_socket():
                 raise EndpointError(f"{path} is there and is no socket; {ELSEWHERE}")
-            self._file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            self._hold()
+            self._lock = FileLock(lock)
             if path.exists() and not deaf(path):
-                os.close(self._file)
+                self._lock.close()
                 raise EndpointError(f"{path}: a program that is no trackside daemon listens there; {ELSEWHERE}")
             path.unlink(missing_ok=True)  # left over from a daemon that was killed: nobody holds the lock
+        except HeldError as error:
+            raise EndpointError(
+                f"{path}: another trackside daemon listens there (pid {error}); stop it, or give this one another path"
+                f" with {ANOTHER}"
+            ) from None
         except OSError as error:
             raise EndpointError(
                 f"{lock}: {(error.strerror or str(error)).lower()}; make its directory writable for uid {os.getuid()},"
                 f" or {ELSEWHERE}"
             ) from error
 
-    def _hold(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(self._file, 32).decode(errors="replace").strip() or "unknown"
-            os.close(self._file)
-            raise EndpointError(
-                f"{self._path}: another trackside daemon listens there (pid {holder}); stop it, or give this one a"
-                f" place of its own with {ANOTHER}"
-            ) from None
-        os.ftruncate(self._file, 0)
-        os.write(self._file, f"{os.getpid()}\n".encode())
-
     def release(self) -> None:
         """Take the socket away and let go."""
         self._path.unlink(missing_ok=True)
-        os.close(self._file)
+        self._lock.close()

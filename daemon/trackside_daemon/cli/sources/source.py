@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from trackside_daemon.history.files.export import Form
     from trackside_daemon.history.read.reader import Filter
     from trackside_daemon.history.record.store import Store
+    from trackside_daemon.linux.file_lock import FileLock
 
 STATUS_SECONDS = 5.0
 """A daemon that has not said how it is by then is not there."""
@@ -181,7 +182,7 @@ class FileSource:
         lock = _lock(directory)
         try:
             remote = bool(place.network_file_system(directory))
-            database = Database(directory, exclusive=remote or not lock.held)
+            database = Database(directory, exclusive=remote or not lock.supported)
             try:
                 writer = Writer(database, Bounds(0))
                 writer.start()
@@ -197,9 +198,9 @@ class FileSource:
             lock.close()
 
 
-def _lock(directory: Path) -> place.Lock:
+def _lock(directory: Path) -> FileLock:
     try:
-        return place.Lock(directory)
+        return place.lock_history(directory)
     except place.HistoryError as error:
         holder = re.search(r"\(pid [^)]*\)", str(error))
         if holder is None:
