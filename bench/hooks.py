@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.pytorch.step_stages import _Hook
 from trackside.pytorch.watcher import Watcher
-from trackside.totals.phases import _Waiting
+from trackside.totals.phases import _TimedIterator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,13 +92,13 @@ class Calls:
         """Time the hooks of what watches a model, and the waits for batches."""
         self.time(_Hook, "__call__")
         self.time(Watcher, "_pre_hook", "_post_hook")
-        begin, timed = _Waiting.__init__, self.timed
+        begin, timed = _TimedIterator.__init__, self.timed
 
         def begun(waits: Any, tell: Any, batches: Any, before: Any) -> None:
             begin(waits, tell, Asked(timed(batches.__next__, ours=False)), before)
 
-        setattr(_Waiting, "__init__", begun)  # noqa: B010  mypy takes no assignment
-        self.time(_Waiting, "__next__")
+        setattr(_TimedIterator, "__init__", begun)  # noqa: B010  mypy takes no assignment
+        self.time(_TimedIterator, "__next__")
 
     def led(self, way: Callable[..., Any]) -> Callable[..., Any]:
         """The same way around a method, whose own time does not count."""

@@ -19,7 +19,7 @@ import torch
 from bench.steps import bootstrapped
 
 import trackside
-from trackside.pytorch.step_stages import Stages
+from trackside.pytorch.step_stages import StepStages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +81,7 @@ def timed(model: Any, optimizer: Any, rows: int, arms: list[bool]) -> NDArray[np
     """How much CPU time of the thread each step took, in microseconds; some of them watched."""
     run = trackside.init("stages", endpoint="ipc:///nowhere/push.sock")
     step = step_of(model, optimizer, rows)
-    stages = Stages(run, model, optimizer)
+    stages = StepStages(run, model, optimizer)
     places = [
         *(model._forward_pre_hooks, model._forward_hooks),
         *(optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks),

@@ -21,7 +21,7 @@ from bench.pairs import Pairs, now
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from trackside.integrations.method_patch import Led
+from trackside.integrations.method_patch import MethodPatch
 
 WARM_UP = 600
 CONTEXT, BATCH, LOGS = 64, 4, 10
@@ -37,7 +37,7 @@ class Trackside:
 
         calls.time_watching()
         calls.time(TracksideCallback, "on_optimizer_step", "on_step_end", "on_log")
-        setattr(trainer, "Led", lambda owner, name, way: Led(owner, name, calls.led(way)))  # noqa: B010
+        setattr(trainer, "MethodPatch", lambda owner, name, way: MethodPatch(owner, name, calls.led(way)))  # noqa: B010
         self.callback = TracksideCallback(watch=True)
         self._run: Any = None
         self._led: list[tuple[dict[str, Any], str, Any]] = []
@@ -45,7 +45,9 @@ class Trackside:
 
     def _begin(self, trainer: Any) -> None:
         owners = vars(trainer), vars(trainer.accelerator)
-        self._led = [(owner, name, one) for owner in owners for name, one in owner.items() if isinstance(one, Led)]
+        self._led = [
+            (owner, name, one) for owner in owners for name, one in owner.items() if isinstance(one, MethodPatch)
+        ]
         self._switch, self._run = Switch(trainer.model, trainer.optimizer.optimizer), self.callback._run
         seen_seldom(self.callback._watcher)
 

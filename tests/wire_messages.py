@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from trackside.environment.identity import identify
 from trackside.packing import pack
-from trackside.wire import Beat, Block, Bye, Clock, Envelope, Hello, Pushes, Skip, Totals, encode, open_envelope
+from trackside.wire import Block, Bye, Clock, Envelope, Heartbeat, Hello, Pushes, Skip, Totals, encode, open_envelope
 from trackside_daemon.model.records import EarlierAttempts
 from trackside_daemon.model.state import State
 from trackside_daemon.training.limits import Limits
@@ -166,7 +166,7 @@ class House:
 
     def beat(self, who: Speaker, **more: Any) -> None:
         """*who* gives a sign of life, and tells *more* while its batches wait."""
-        self.take(self.runs.beat(who.id, Beat(clock(self.after), **more), self.now))
+        self.take(self.runs.beat(who.id, Heartbeat(clock(self.after), **more), self.now))
 
     def bye(self, who: Speaker, status: str = "finished") -> None:
         """*who* ends."""

@@ -13,7 +13,7 @@ from trackside.log import warn
 from trackside.packing import writable
 from trackside.run import Run, whole
 from trackside.totals.flops import flops
-from trackside.totals.phases import Phase, Waits
+from trackside.totals.phases import Phase, TimedLoader
 from trackside.transport.process import Process
 from trackside.transport.session import Session
 
@@ -120,7 +120,7 @@ def phase(name: str) -> Phase:
     return Phase(tell, name)
 
 
-def data(loader: Iterable[T]) -> Waits[T]:
+def data(loader: Iterable[T]) -> TimedLoader[T]:
     """`Run.data` of the default run."""
     return _default().data(loader)
 

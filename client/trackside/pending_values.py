@@ -10,14 +10,14 @@ from trackside.pytorch.device_scalars import DeviceScalars
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-UNLESS = "\0unless"
+STEP_SKIPPED = "\0unless"
 """A key that travels no further: if its number is not zero, what came with it of gradients is none."""
 
 SAID = 64
 """So much at most waits to be said."""
 
 
-class Beside:
+class PendingValues:
     """Numbers that join the next push, and what is to be said after it.
 
     Attributes:
@@ -79,8 +79,8 @@ class Beside:
         return {**named, **{key: value for key, value in waiting.items() if key not in self.own}}
 
     def arrived(self, values: dict[str, float]) -> dict[str, float]:
-        """What of the numbers that came from a device is to be kept: see `UNLESS`."""
-        if not values.pop(UNLESS, 0.0):
+        """What of the numbers that came from a device is to be kept: see `STEP_SKIPPED`."""
+        if not values.pop(STEP_SKIPPED, 0.0):
             return values
         found = self.known - self.own
         return {key: value for key, value in values.items() if key not in found or not key.startswith("grad_norm")}

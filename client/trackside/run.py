@@ -16,18 +16,18 @@ from trackside.environment.config import as_json
 from trackside.environment.exit_status import STATUSES, flush_timeout, outcome
 from trackside.log import warn
 from trackside.packing import writable
-from trackside.pending_values import Beside
+from trackside.pending_values import PendingValues
 from trackside.pytorch.device_scalars import DeviceScalars, at_hand, local
-from trackside.totals.phases import Phase, Waits
+from trackside.totals.phases import Phase, TimedLoader
 from trackside.totals.session_totals import Deferred
 from trackside.transport.session import HEAVY, Session
-from trackside.wire import Happening, Notice
+from trackside.wire import TrainingAlert, TrainingEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from trackside.pytorch.step_stages import Stages
+    from trackside.pytorch.step_stages import StepStages
     from trackside.pytorch.watcher import Watcher
     from trackside.totals.phases import Mark
     from trackside.transport.sender import Sender
@@ -84,9 +84,9 @@ class Run:
         self._lock = threading.RLock()  # a signal handler may push in the midst of a push
         self._rows = session.rows
         self._device: DeviceScalars | None = None
-        self._stages: tuple[Stages, ...] = ()
-        self._polled: tuple[DeviceScalars | Stages, ...] = ()
-        self._joins: Beside | None = None
+        self._stages: tuple[StepStages, ...] = ()
+        self._polled: tuple[DeviceScalars | StepStages, ...] = ()
+        self._joins: PendingValues | None = None
         self._ended = ended
         self._thread = get_ident()
 
@@ -123,14 +123,14 @@ class Run:
         """
         return Phase(self._mark, name)
 
-    def data(self, loader: Iterable[T]) -> Waits[T]:
+    def data(self, loader: Iterable[T]) -> TimedLoader[T]:
         """The same loader, with each wait for its next batch timed, as phase ``data``: ``for batch in run.data(loader)``.
 
         Args:
             loader: A ``DataLoader``, a generator, or anything that is iterated. The first batch of each way through it is
                 counted apart from the others, together with the time in which the loader starts its workers.
         """
-        return Waits(self._mark, loader)
+        return TimedLoader(self._mark, loader)
 
     def watch(self, model: Any, optimizer: Any = None, *, layers: str | Sequence[str] | None = None) -> Watcher:
         """Measure a PyTorch model, and time its steps; the numbers join the next push.
@@ -168,11 +168,12 @@ class Run:
         text = as_json(fields, f"event {kind}") if fields and self._sender is not None else ""
         if len(text) + len(str(kind)) > TEXT_LENGTH:
             self._warn(
-                Happening, f"event {str(kind)[:40]}: more than {TEXT_LENGTH} characters; it is kept without its fields"
+                TrainingEvent,
+                f"event {str(kind)[:40]}: more than {TEXT_LENGTH} characters; it is kept without its fields",
             )
             text = ""
         moment = monotonic_ns()
-        self._tell(moment, Happening(writable(str(kind))[:TEXT_LENGTH], moment, None, text))
+        self._tell(moment, TrainingEvent(writable(str(kind))[:TEXT_LENGTH], moment, None, text))
 
     def alert(self, title: str, text: str = "", severity: str = "warning") -> None:
         """Raise an alert: ``run.alert("loss is not falling", f"{loss:.3f} for 1000 steps")``.
@@ -185,12 +186,13 @@ class Run:
         if severity not in _SEVERITIES:
             known = ", ".join(_SEVERITIES)
             self._warn(
-                Notice, f"alert {title!s:.40}: severity {severity!r} is none of {known}; it is taken for a warning"
+                TrainingAlert,
+                f"alert {title!s:.40}: severity {severity!r} is none of {known}; it is taken for a warning",
             )
             severity = "warning"
         moment = monotonic_ns()
         words = [writable(str(part))[:TEXT_LENGTH] for part in (title, text)]
-        self._tell(moment, Notice(words[0], moment, words[1], severity))
+        self._tell(moment, TrainingAlert(words[0], moment, words[1], severity))
 
     def finish(self, status: str = "finished") -> None:
         """End the run: hand on all that was pushed, waiting at most ``$TRACKSIDE_FLUSH_TIMEOUT`` seconds (2).
@@ -263,9 +265,9 @@ class Run:
         if self._sender is not None:
             self._made_beside().after(say)
 
-    def _made_beside(self) -> Beside:
+    def _made_beside(self) -> PendingValues:
         with self._lock:
-            self._joins = self._joins or Beside()
+            self._joins = self._joins or PendingValues()
         return self._joins
 
     def _end(self, status: str, cause: str = "", *, provisional: bool = False, timeout: float | None = None) -> None:
@@ -294,12 +296,12 @@ class Run:
         if self._sender is not None:
             self._session.describe(as_json(config), total_steps)
 
-    def _tell(self, moment: int, said: Mark | Device | Happening | Notice) -> None:
+    def _tell(self, moment: int, said: Mark | Device | TrainingEvent | TrainingAlert) -> None:
         """Hand over what is no push, in its order among the pushes."""
         if self._sender is not None:
             self._append(moment, said)
 
-    def _append(self, moment: int, said: Mark | Device | Happening | Notice) -> None:
+    def _append(self, moment: int, said: Mark | Device | TrainingEvent | TrainingAlert) -> None:
         """`_tell`, also while the run ends."""
         if len(self._rows) >= ROWS_WAITING:
             self._drop_oldest()
@@ -357,7 +359,7 @@ class Run:
             self._refuse(1, key, f"{_shown(key)}: {reason}")
         return deferred
 
-    def _time(self, stages: Stages) -> None:
+    def _time(self, stages: StepStages) -> None:
         """Have the stages of a step hand over at each push what GPUs have told them."""
         with self._lock:
             others, self._stages = self._stages, ()
@@ -437,7 +439,9 @@ class Run:
         self._lock = threading.RLock()
 
 
-def _joined(beside: Beside, named: dict[str, Any], step: int | None) -> tuple[dict[str, Any], int | Deferred | None]:
+def _joined(
+    beside: PendingValues, named: dict[str, Any], step: int | None
+) -> tuple[dict[str, Any], int | Deferred | None]:
     """The user's numbers with those beside them, and their place, which the user's own keys decide."""
     beside.poll()
     every = beside.join(named)

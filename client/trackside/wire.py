@@ -125,7 +125,7 @@ class Histogram(msgspec.Struct, omit_defaults=True):
     sum: Amount
 
 
-class Waits(Histogram, omit_defaults=True):
+class DataWaits(Histogram, omit_defaults=True):
     """Waits for batches of data; *first* are those for the first batch of each epoch, which are none of the others."""
 
     first: Histogram | None = None
@@ -162,7 +162,7 @@ class Device(msgspec.Struct, omit_defaults=True):
     peak_flops: Amount | None = None
 
 
-class Saves(msgspec.Struct, omit_defaults=True):
+class CheckpointTotals(msgspec.Struct, omit_defaults=True):
     """Checkpoints.
 
     Attributes:
@@ -213,13 +213,13 @@ class Totals(msgspec.Struct, omit_defaults=True):
     nonfinite: dict[str, Count] = {}
     step_duration: Histogram | None = None
     phases: dict[str, Amount] = {}
-    data_wait: Waits | None = None
+    data_wait: DataWaits | None = None
     paused: Amount = 0.0
     device: Device | None = None
-    saves: Saves | None = None
+    saves: CheckpointTotals | None = None
 
 
-class About(msgspec.Struct, frozen=True, omit_defaults=True):
+class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the process runs, as it was when its first session began; what could not be found out is absent.
 
     Attributes:
@@ -245,7 +245,7 @@ class About(msgspec.Struct, frozen=True, omit_defaults=True):
     launch: str = ""
 
 
-class Room(msgspec.Struct, frozen=True, omit_defaults=True):
+class ResourceUsage(msgspec.Struct, frozen=True, omit_defaults=True):
     """What only the process itself sees for sure of what it can run out of; None where there is none or it cannot tell.
 
     Attributes:
@@ -289,10 +289,10 @@ class Hello(msgspec.Struct, omit_defaults=True):
     last: dict[str, float] = {}
     step: int | None = None
     progress_age: int | None = None
-    about: About | None = None
+    about: ProcessInfo | None = None
     phase: str = ""
     late: bool = False
-    room: Room | None = None
+    room: ResourceUsage | None = None
 
 
 class Block(msgspec.Struct, omit_defaults=True):
@@ -324,7 +324,7 @@ class Block(msgspec.Struct, omit_defaults=True):
         return unpack("q", self.steps), unpack("q", self.times), unpack("d", self.values)
 
 
-class Happening(msgspec.Struct, omit_defaults=True):
+class TrainingEvent(msgspec.Struct, omit_defaults=True):
     """Something that the training code says has happened.
 
     Attributes:
@@ -340,8 +340,8 @@ class Happening(msgspec.Struct, omit_defaults=True):
     fields: str = ""
 
 
-class Notice(msgspec.Struct, omit_defaults=True):
-    """An alert from the training code; *time* and *step* as in `Happening`.
+class TrainingAlert(msgspec.Struct, omit_defaults=True):
+    """An alert from the training code; *time* and *step* as in `TrainingEvent`.
 
     Attributes:
         severity: ``info``, ``warning`` or ``critical``.
@@ -364,10 +364,10 @@ class Pushes(msgspec.Struct, omit_defaults=True):
     clock: Clock
     totals: Totals
     blocks: list[Block]
-    events: list[Happening] = []
-    alerts: list[Notice] = []
+    events: list[TrainingEvent] = []
+    alerts: list[TrainingAlert] = []
     phase: str = ""
-    room: Room | None = None
+    room: ResourceUsage | None = None
 
 
 class Skip(msgspec.Struct, omit_defaults=True):
@@ -377,7 +377,7 @@ class Skip(msgspec.Struct, omit_defaults=True):
     totals: Totals
 
 
-class Beat(msgspec.Struct, omit_defaults=True):
+class Heartbeat(msgspec.Struct, omit_defaults=True):
     """Says alive, once a second when nothing else does, and also when messages wait long for their acknowledgement.
 
     Attributes:
@@ -393,7 +393,7 @@ class Beat(msgspec.Struct, omit_defaults=True):
     last: dict[str, float] = {}
     step: int | None = None
     phase: str = ""
-    room: Room | None = None
+    room: ResourceUsage | None = None
 
 
 class Bye(msgspec.Struct, omit_defaults=True):
@@ -431,13 +431,13 @@ class Refused(msgspec.Struct, omit_defaults=True):
     reads: list[int]
 
 
-Body = Hello | Pushes | Skip | Beat | Bye | Stacks | Nack | Refused | None
+Body = Hello | Pushes | Skip | Heartbeat | Bye | Stacks | Nack | Refused | None
 
 BODIES: dict[str, type[msgspec.Struct] | None] = {
     "hello": Hello,
     "batch": Pushes,
     "skip": Skip,
-    "beat": Beat,
+    "beat": Heartbeat,
     "bye": Bye,
     "stacks": Stacks,
     "pong": None,

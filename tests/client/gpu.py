@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from client.stream import Event, Stream
 
-from trackside.pytorch.cuda_timer import Gpus
+from trackside.pytorch.cuda_timer import CudaDevices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Gpu(Stream, Gpus):
+class Gpu(Stream, CudaDevices):
     """One GPU, on which every tensor is.
 
     Attributes:

@@ -10,7 +10,7 @@ from client.messages import CLOCK, a_session, batches, later
 
 from trackside.totals.phases import Mark
 from trackside.transport.session import Session
-from trackside.wire import DURATION_BUCKETS, Happening, Identity, Saves
+from trackside.wire import DURATION_BUCKETS, CheckpointTotals, Identity, TrainingEvent
 
 SECOND = 1_000_000_000
 
@@ -23,7 +23,7 @@ def trained(*said: tuple[float, Any], session: Session | None = None) -> Session
         if isinstance(what, int):
             session.rows.append((moment, what, {"loss": 1.0}))
         elif isinstance(what, dict):
-            session.rows.append((moment, Happening("checkpoint", moment, None, json.dumps(what)), None))
+            session.rows.append((moment, TrainingEvent("checkpoint", moment, None, json.dumps(what)), None))
         else:
             mark = Mark(enters=what[0] == "+", phase=what[1:], failed=what[0] == "!")
             session.rows.append((moment, mark, None))
@@ -31,12 +31,12 @@ def trained(*said: tuple[float, Any], session: Session | None = None) -> Session
     return session
 
 
-def saves(session: Session) -> Saves:
+def saves(session: Session) -> CheckpointTotals:
     assert session.totals.saves is not None
     return session.totals.saves
 
 
-def events(session: Session) -> list[Happening]:
+def events(session: Session) -> list[TrainingEvent]:
     return [event for batch in batches(session) for event in batch.events]
 
 

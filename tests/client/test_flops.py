@@ -8,11 +8,11 @@ import pytest
 from client.messages import CLOCK
 
 from trackside.totals.flops import Flops, flops
-from trackside.totals.session_totals import Tally
+from trackside.totals.session_totals import SessionTotals
 
 
 def counted(told: Flops, **values: float) -> float | None:
-    tally = Tally(flops=told)
+    tally = SessionTotals(flops=told)
     for step in (10, 11, 13):
         tally.take(step, step, {"loss": 1.0, **values})
     tally.reckon(CLOCK)
@@ -28,7 +28,7 @@ def test_steps_or_tokens_are_weighed() -> None:
 
 
 def test_the_peak_travels_beside_them() -> None:
-    tally = Tally(flops=flops(peak=989e12))
+    tally = SessionTotals(flops=flops(peak=989e12))
     tally.reckon(CLOCK)
     assert tally.totals.device is not None
     assert (tally.totals.device.flops, tally.totals.device.peak_flops) == (None, 989e12)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from trackside.transport import outbox as outbox_module
 from trackside.transport import spool as spool_module
-from trackside.transport.orphaned_spool import Leftover, heads, leftovers
+from trackside.transport.orphaned_spool import OrphanedSession, heads, leftovers
 from trackside.transport.outbox import PENDING_BYTES, WINDOW
 from trackside.transport.session import Session
 from trackside.transport.spool import Record, _record
@@ -339,7 +339,7 @@ def test_only_what_its_process_has_left_is_found_and_only_this_machines(spool: P
     session.spool.close()
     assert list(leftovers([spool], "another")) == []
     (left,) = leftovers([spool, spool / "nowhere"], None)
-    assert isinstance(left, Leftover)
+    assert isinstance(left, OrphanedSession)
     assert list(leftovers([spool], None)) == []  # it is held now
 
 

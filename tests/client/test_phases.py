@@ -13,7 +13,7 @@ import pytest
 from client.messages import CLOCK, a_session, later
 
 import trackside
-from trackside.totals.phases import LONGEST, PHASES, Mark, Phase, Times, Waits
+from trackside.totals.phases import LONGEST, PHASES, Mark, Phase, PhaseTimes, TimedLoader
 from trackside.wire import Clock, decode_body
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def marked(word: str) -> Mark:
 
 def times(*marks: tuple[float, str], end: float) -> dict[str, float]:
     """Seconds by phase after marks at some seconds."""
-    found = Times(0)
+    found = PhaseTimes(0)
     for second, word in marks:
         found.take(round(second * SECOND), marked(word))
     found.advance(round(end * SECOND))
@@ -82,7 +82,7 @@ def test_what_is_longer_than_so_many_steps_is_no_stage_of_theirs() -> None:
 
 
 def test_what_is_estimated_is_so_by_the_phase_of_the_users_own_and_counters_never_fall() -> None:
-    found = Times(0)
+    found = PhaseTimes(0)
     marks = [
         *((0, "+train"), (1, "+forward*"), (4, "-forward*"), (4, "-train"), (4, "-*1/9")),
         *((10, "+train"), (14, "-train"), (20, "+*"), (21, "+backward*"), (24, "-backward*"), (25, "-*1/9"), (35, "")),
@@ -114,7 +114,7 @@ def test_ends_without_a_beginning_and_beginnings_without_an_end_do_no_harm() -> 
 
 
 def test_what_is_told_is_the_pause_whatever_is_nested_in_it() -> None:
-    found = Times(0)
+    found = PhaseTimes(0)
     told = []
     for word in (
         "+train",
@@ -233,13 +233,13 @@ class Loader:
 
 def test_a_loader_s_waits_are_told_as_they_begin_and_end_in_every_epoch() -> None:
     told, loader = Told(), Loader()
-    waits = Waits(told, loader)
+    waits = TimedLoader(told, loader)
     for _ in range(2):
         assert list(waits) == loader.batches
     assert told.words == ["+data", "-data"] * 8  # the loader's iterator, two batches, the end
     assert [mark.waited is not None for mark in told.marks if not mark.enters] == [False, True, True, False] * 2
     assert [mark.first for mark in told.marks if not mark.enters] == [False, True, False, False] * 2
-    assert (len(waits), waits.sampler, bool(waits), bool(Waits(told, iter([])))) == (2, "sampler", True, True)
+    assert (len(waits), waits.sampler, bool(waits), bool(TimedLoader(told, iter([])))) == (2, "sampler", True, True)
 
 
 def test_a_loader_that_fails_raises_as_it_would_alone() -> None:
@@ -249,10 +249,10 @@ def test_a_loader_that_fails_raises_as_it_would_alone() -> None:
 
     told = Told()
     with pytest.raises(RuntimeError, match="worker died"):
-        list(Waits(told, failing()))
+        list(TimedLoader(told, failing()))
     assert told.words == ["+data", "-data"] * 3
     with pytest.raises(TypeError, match="not iterable"):
-        iter(Waits(told, 3))  # type: ignore[arg-type]
+        iter(TimedLoader(told, 3))  # type: ignore[arg-type]
     assert told.words == ["+data", "-data"] * 4
 
 
@@ -266,14 +266,14 @@ def test_the_first_wait_has_the_time_in_which_the_loader_begins(monkeypatch: pyt
             return super().__iter__()
 
     told = Told()
-    for _ in Waits(told, Starting()):
+    for _ in TimedLoader(told, Starting()):
         pass
     assert [mark.waited for mark in told.marks if mark.waited is not None] == [1001 + 1, 1]
 
 
 def test_an_iterator_has_one_first_batch_however_often_it_is_taken_up() -> None:
     told = Told()
-    waits = Waits(told, iter(range(6)))
+    waits = TimedLoader(told, iter(range(6)))
     assert [list(islice(waits, 2)) for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
     assert [mark.first for mark in told.marks if mark.waited is not None] == [True, *[False] * 5]
 
@@ -282,7 +282,7 @@ def test_a_batch_that_the_training_has_let_go_of_is_freed() -> None:
     class Batch:
         pass
 
-    for batch in Waits(Told(), (Batch() for _ in range(1))):
+    for batch in TimedLoader(Told(), (Batch() for _ in range(1))):
         seen = weakref.ref(batch)
         del batch
         gc.collect()

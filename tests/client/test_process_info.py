@@ -15,7 +15,7 @@ import pytest
 from trackside.environment import kubernetes
 from trackside.environment import process_info as about_module
 from trackside.environment.process_info import COMMAND_BYTES, PACKAGES, about, command, packages
-from trackside.wire import About
+from trackside.wire import ProcessInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -259,7 +259,7 @@ def test_what_cannot_be_found_out_costs_only_itself(
     about_module._of.cache_clear()
     monkeypatch.setattr(where, name, value)
     rest = msgspec.structs.asdict(about())
-    assert rest.pop(field) == msgspec.structs.asdict(About())[field] != whole.pop(field)
+    assert rest.pop(field) == msgspec.structs.asdict(ProcessInfo())[field] != whole.pop(field)
     assert rest == whole
 
 

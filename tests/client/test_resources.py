@@ -13,8 +13,8 @@ from client.messages import CLOCK, a_session, batches, later, push, send
 
 import trackside
 from trackside.totals import resources
-from trackside.totals.resources import Rooms
-from trackside.wire import Hello, Room, decode_body
+from trackside.totals.resources import ResourceMonitor
+from trackside.wire import Hello, ResourceUsage, decode_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,11 +47,11 @@ def shm(monkeypatch: pytest.MonkeyPatch) -> Shm:
 
 
 @pytest.fixture
-def fill(shm: Shm) -> Callable[..., Rooms]:
+def fill(shm: Shm) -> Callable[..., ResourceMonitor]:
     """Lets a reader see shared memory, so full each time, in KiB."""
-    kept = Rooms()
+    kept = ResourceMonitor()
 
-    def seen(*used: int) -> Rooms:
+    def seen(*used: int) -> ResourceMonitor:
         for shm.used in used:
             kept.look()
         return kept
@@ -59,26 +59,26 @@ def fill(shm: Shm) -> Callable[..., Rooms]:
     return seen
 
 
-def shared(told: Room | None) -> tuple[float, ...] | None:
+def shared(told: ResourceUsage | None) -> tuple[float, ...] | None:
     """Size, used and peak in KiB."""
     if told is None:
         return None
     return tuple(-1 if one is None else one / 1024 for one in (told.shm_size, told.shm_used, told.shm_peak))
 
 
-def test_the_room_is_told_at_once_and_then_each_ten_seconds(fill: Callable[..., Rooms]) -> None:
+def test_the_room_is_told_at_once_and_then_each_ten_seconds(fill: Callable[..., ResourceMonitor]) -> None:
     assert shared(fill(400).tell(0)) == (1000, 400, 400)
     told = [shared(fill(401).tell(moment * SECOND)) for moment in (1, 9, 10, 19, 20)]
     assert told == [None, None, (1000, 401, 401), None, (1000, 401, 401)]
 
 
-def test_the_peak_is_of_the_time_since_it_was_told(fill: Callable[..., Rooms]) -> None:
+def test_the_peak_is_of_the_time_since_it_was_told(fill: Callable[..., ResourceMonitor]) -> None:
     fill(400).tell(0)
     assert shared(fill(420, 490, 410).tell(10 * SECOND)) == (1000, 410, 490)
     assert shared(fill(405).tell(20 * SECOND)) == (1000, 405, 410)
 
 
-def test_what_fills_by_a_tenth_is_told_at_once_and_what_empties_is_not(fill: Callable[..., Rooms]) -> None:
+def test_what_fills_by_a_tenth_is_told_at_once_and_what_empties_is_not(fill: Callable[..., ResourceMonitor]) -> None:
     fill(400).tell(0)
     assert fill(499).tell(1 * SECOND) is None
     assert shared(fill(500).tell(2 * SECOND)) == (1000, 500, 500)
@@ -87,7 +87,7 @@ def test_what_fills_by_a_tenth_is_told_at_once_and_what_empties_is_not(fill: Cal
     assert shared(fill(600, 0).tell(5 * SECOND)) == (1000, 0, 600)
 
 
-def test_another_daemon_is_told_anew(fill: Callable[..., Rooms]) -> None:
+def test_another_daemon_is_told_anew(fill: Callable[..., ResourceMonitor]) -> None:
     fill(400).tell(0)
     fill(400).forget()
     assert shared(fill(400).tell(1 * SECOND)) == (1000, 400, 400)
@@ -96,7 +96,7 @@ def test_another_daemon_is_told_anew(fill: Callable[..., Rooms]) -> None:
 def test_a_machine_without_shared_memory_or_with_none_that_has_a_size_tells_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rooms = Rooms(str(tmp_path / "shm"))
+    rooms = ResourceMonitor(str(tmp_path / "shm"))
     rooms.look()
     told = rooms.tell(0)
     assert told is not None
@@ -109,7 +109,7 @@ def test_a_machine_without_shared_memory_or_with_none_that_has_a_size_tells_the_
 
 
 def test_the_files_that_a_process_opens_are_counted_with_their_limit() -> None:
-    rooms = Rooms()
+    rooms = ResourceMonitor()
     before = rooms.tell(0)
     pipes = [os.pipe() for _ in range(10)]
     after = rooms.tell(10 * SECOND)
@@ -124,7 +124,7 @@ def test_the_files_that_a_process_opens_are_counted_with_their_limit() -> None:
 
 
 def test_where_the_directory_tells_no_count_it_is_listed_each_ten_seconds_at_most(
-    fill: Callable[..., Rooms], monkeypatch: pytest.MonkeyPatch
+    fill: Callable[..., ResourceMonitor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rooms = fill(0)
     monkeypatch.setattr(rooms, "_files", SimpleNamespace(stat=lambda: SimpleNamespace(st_size=0)))
@@ -141,7 +141,7 @@ def test_where_the_directory_tells_no_count_it_is_listed_each_ten_seconds_at_mos
 
 def test_no_limit_of_files_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    told = Rooms().tell(0)
+    told = ResourceMonitor().tell(0)
     assert told is not None
     assert told.max_fds is None
 
@@ -150,7 +150,7 @@ def test_where_nothing_can_be_seen_nothing_is_told_and_nothing_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "resource", None)
-    rooms = Rooms(str(tmp_path / "shm"), str(tmp_path / "fd"))
+    rooms = ResourceMonitor(str(tmp_path / "shm"), str(tmp_path / "fd"))
     rooms.look()
     assert [rooms.tell(moment * SECOND) for moment in (0, 10)] == [None, None]
 

@@ -11,8 +11,8 @@ import pytest
 
 import trackside
 from trackside.integrations import run_adapter
-from trackside.integrations.method_patch import Led
-from trackside.integrations.run_adapter import RESTS, Joined, saved, size_of
+from trackside.integrations.method_patch import MethodPatch
+from trackside.integrations.run_adapter import RESTS, RunAdapter, saved, size_of
 from trackside.totals.phases import EVALS, PAUSES, SAVES
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def twice(method: Any, *given: int, **named: int) -> int:
 
 
 def test_a_training_after_another_ends_the_resting_run_of_that() -> None:
-    first, second = Joined("first", {}), Joined("second", {})
+    first, second = RunAdapter("first", {}), RunAdapter("second", {})
     run = first.open()
     first.rest()
     assert run.is_open
@@ -58,7 +58,7 @@ def test_a_training_after_another_ends_the_resting_run_of_that() -> None:
 
 
 def test_a_run_that_the_user_has_ended_is_resumed_by_the_next_training_and_not_by_a_push() -> None:
-    own = Joined("own", {})
+    own = RunAdapter("own", {})
     run = own.begin()
     trackside.finish()
     assert own.open() is run
@@ -108,13 +108,13 @@ def test_a_checkpoint_s_size_is_looked_up_within_limits(tmp_path: Path, monkeypa
 
 def test_a_method_is_led_and_given_back_and_none_of_it_is_in_a_copy() -> None:
     owner = Owner()
-    led = Led(owner, "add", twice)
+    led = MethodPatch(owner, "add", twice)
     assert owner.add(1, other=2) == 6
     assert owner.add.__doc__ == "A sum."
     for copied in (pickle.loads(pickle.dumps(owner)), copy.deepcopy(owner)):
         assert copied.add(1, other=2) == 3
         assert getattr(copied.add, "__self__", None) is copied
-    on_top = Led(owner, "add", twice)
+    on_top = MethodPatch(owner, "add", twice)
     assert owner.add(1) == 8
     led.give_back()  # on top of which there is another
     assert owner.add(1) == 8
@@ -123,4 +123,4 @@ def test_a_method_is_led_and_given_back_and_none_of_it_is_in_a_copy() -> None:
     led.give_back()
     assert "add" not in vars(owner)
     with pytest.raises(AttributeError):
-        Led(owner, "none", twice)
+        MethodPatch(owner, "none", twice)

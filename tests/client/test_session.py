@@ -27,10 +27,10 @@ from trackside.transport.outbox import PENDING_BYTES, WINDOW
 from trackside.transport.session import KEY_BYTES, Session
 from trackside.wire import (
     MESSAGE_BYTES,
-    Beat,
     Bye,
     Clock,
     Envelope,
+    Heartbeat,
     Hello,
     Identity,
     Skip,
@@ -211,8 +211,8 @@ def test_an_acknowledgement_of_what_is_known_or_was_never_sent_does_no_harm() ->
     assert numbers(send(session)) == [4]
 
 
-def beat(session: Session, clock: Clock) -> Beat:
-    told: Beat = decode_body("beat", session.beat(clock)[2])
+def beat(session: Session, clock: Clock) -> Heartbeat:
+    told: Heartbeat = decode_body("beat", session.beat(clock)[2])
     assert (told.clock, told.totals is not None) == (clock, session.is_stuck(clock))
     return told
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trackside.totals.session_totals import KEY_LENGTH, KEYS, Deferred, Tally
+from trackside.totals.session_totals import KEY_LENGTH, KEYS, Deferred, SessionTotals
 from trackside.wire import DURATION_BUCKETS, Totals
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ NAN, INF = float("nan"), float("inf")
 LARGEST = 2**63 - 1
 
 
-def push(tally: Tally, *steps: int | None, **values: float) -> Tally:
+def push(tally: SessionTotals, *steps: int | None, **values: float) -> SessionTotals:
     """One push a step, a second apart, of the key loss unless others are named."""
     for step in steps:
         tally.take((tally.pushed_at or 0) + SECOND, step, values or {"loss": 0.5})
     return tally
 
 
-def durations(tally: Tally) -> tuple[dict[float, int], float]:
+def durations(tally: SessionTotals) -> tuple[dict[float, int], float]:
     """Observations by upper bound, and their sum in seconds."""
     histogram = tally.totals.step_duration
     assert histogram is not None
@@ -59,12 +59,12 @@ def encodable(totals: Totals) -> Totals:
     ],
 )
 def test_steps_grow_by_the_increase_over_the_highest_and_the_first_push_by_one(steps: list[int], total: int) -> None:
-    assert push(Tally(), *steps).totals.steps == total
+    assert push(SessionTotals(), *steps).totals.steps == total
 
 
 @given(st.lists(st.integers(-1000, 1000), min_size=1))
 def test_steps_are_one_and_how_far_the_highest_lies_above_the_first(steps: list[int]) -> None:
-    tally = push(Tally(), *steps)
+    tally = push(SessionTotals(), *steps)
     assert tally.totals.steps == 1 + max(steps) - steps[0]
     assert tally.step == steps[-1]
     assert tally.totals.pushes == len(steps)
@@ -85,14 +85,14 @@ def test_steps_are_one_and_how_far_the_highest_lies_above_the_first(steps: list[
 def test_without_a_step_a_push_joins_the_current_one_or_begins_the_next_for_a_key_that_is_in_it(
     pushes: Sequence[list[str]], step: int, total: int
 ) -> None:
-    tally = Tally()
+    tally = SessionTotals()
     for time, keys in enumerate(pushes):
         tally.take(time, None, dict.fromkeys(keys, 1.0))
     assert (tally.step, tally.totals.steps) == (step, total)
 
 
 def test_without_a_step_a_push_joins_a_step_that_was_given() -> None:
-    tally = push(Tally(), 7)
+    tally = push(SessionTotals(), 7)
     assert tally.take(0, None, {"lr": 0.1}) == (7, {"lr": 0.1})
     assert tally.take(0, None, {"lr": 0.1}) == (8, {"lr": 0.1})
     assert tally.take(0, 8, {"lr": 0.1}) == (8, {"lr": 0.1})
@@ -100,7 +100,7 @@ def test_without_a_step_a_push_joins_a_step_that_was_given() -> None:
 
 
 def test_a_step_takes_the_time_from_its_first_push_to_the_first_push_of_the_next() -> None:
-    tally = Tally()
+    tally = SessionTotals()
     for time, step in ((0.0, 0), (0.3, 0), (0.9, 0), (1.0, 1), (1.04, 2)):
         tally.take(round(time * SECOND), step, {"loss": 0.5})
     counts, total = durations(tally)
@@ -109,24 +109,24 @@ def test_a_step_takes_the_time_from_its_first_push_to_the_first_push_of_the_next
 
 
 def test_a_difference_of_several_steps_is_as_many_steps_of_equal_length() -> None:
-    tally = Tally()
+    tally = SessionTotals()
     tally.take(0, 100, {"loss": 0.5})
     tally.take(10 * SECOND, 120, {"loss": 0.5})
     assert durations(tally) == ({0.5: 20}, 10.0)
 
 
 def test_a_step_backward_is_no_duration_and_the_next_is_measured_from_it() -> None:
-    tally = push(Tally(), 10, 4)
+    tally = push(SessionTotals(), 10, 4)
     assert tally.totals.step_duration is None
     assert durations(push(tally, 5)) == ({1.0: 1}, 1.0)
 
 
 def test_the_first_step_alone_has_no_duration() -> None:
-    assert push(Tally(), 1000, 1000).totals.step_duration is None
+    assert push(SessionTotals(), 1000, 1000).totals.step_duration is None
 
 
 def test_a_push_that_was_overtaken_by_another_threads_takes_no_negative_time() -> None:
-    tally = Tally()
+    tally = SessionTotals()
     tally.take(SECOND, 1, {"loss": 0.5})
     tally.take(SECOND - 1000, 2, {"loss": 0.5})
     assert durations(tally) == ({0.001: 1}, 0.0)
@@ -135,7 +135,7 @@ def test_a_push_that_was_overtaken_by_another_threads_takes_no_negative_time() -
 
 @pytest.mark.parametrize("key", ["samples", "tokens"])
 def test_amounts_are_summed(key: str) -> None:
-    tally = Tally()
+    tally = SessionTotals()
     assert getattr(tally.totals, key) is None
     assert tally.take(0, 0, {key: 0}) == (0, {key: 0.0})
     assert getattr(tally.totals, key) == 0.0
@@ -150,14 +150,14 @@ def test_amounts_are_summed(key: str) -> None:
 def test_an_amount_that_is_negative_or_not_finite_is_refused_and_counted_and_its_neighbours_are_kept(
     key: str, amount: float
 ) -> None:
-    tally = Tally()
+    tally = SessionTotals()
     assert tally.take(0, 3, {"loss": 0.5, key: amount, "lr": 0.1}) == (3, {"loss": 0.5, "lr": 0.1})
     assert tally.totals == Totals(pushes=1, dropped=1, steps=1)
     assert tally.last == {"loss": 0.5, "lr": 0.1}
 
 
 def test_what_is_not_finite_is_kept_and_counted_by_key() -> None:
-    tally = Tally()
+    tally = SessionTotals()
     for values in ({"loss": NAN, "lr": 0.1}, {"loss": INF, "grad_norm": -INF}, {"loss": 1.0}, {"a": INF, "b": -INF}):
         kept = tally.take(0, None, values)
         assert kept is not None
@@ -167,14 +167,14 @@ def test_what_is_not_finite_is_kept_and_counted_by_key() -> None:
 
 
 def test_finite_values_whose_sum_is_not_are_finite() -> None:
-    tally = Tally()
+    tally = SessionTotals()
     assert tally.take(0, 0, {"a": 1.7e308, "b": 1.7e308}) == (0, {"a": 1.7e308, "b": 1.7e308})
     assert tally.totals.nonfinite == {}
 
 
 @pytest.mark.parametrize("others", [{}, {"lr": 0.1}, {"bad": NAN}, {"less": -(10**400)}, {"more": INF}])
 def test_an_int_that_no_float_can_hold_is_dropped_and_its_neighbours_are_kept(others: dict[str, float]) -> None:
-    tally = Tally()
+    tally = SessionTotals()
     taken = tally.take(0, 0, {"huge": 10**400, **others})
     kept = {key: value for key, value in others.items() if key != "less"}
     assert taken is not None
@@ -184,33 +184,33 @@ def test_an_int_that_no_float_can_hold_is_dropped_and_its_neighbours_are_kept(ot
 
 
 def test_large_ints_that_a_float_can_hold_are_kept() -> None:
-    tally = Tally()
+    tally = SessionTotals()
     tally.take(0, 0, {"a": 10**300, "b": 2**64, "c": -(2**63) - 1, "d": 3})
     assert tally.last == {"a": 10**300, "b": 2**64, "c": -(2**63) - 1, "d": 3}
 
 
 @pytest.mark.parametrize("step", [2**63, -(2**63) - 1, 10**30])
 def test_a_step_beyond_int64_costs_its_own_push_and_nothing_else(step: int) -> None:
-    tally = push(Tally(), 4)
+    tally = push(SessionTotals(), 4)
     assert tally.take(9, step, {"loss": 0.1, "lr": 0.2}) is None
     assert (tally.totals.pushes, tally.totals.dropped, tally.totals.steps) == (2, 2, 1)
     assert (tally.step, tally.last) == (4, {"loss": 0.5})
 
 
 def test_there_is_no_step_after_the_last_that_int64_has() -> None:
-    tally = push(Tally(), LARGEST)
+    tally = push(SessionTotals(), LARGEST)
     assert tally.take(0, None, {"loss": 0.5}) is None
     assert (tally.step, tally.totals.dropped) == (LARGEST, 1)
 
 
 def test_totals_of_absurd_steps_can_still_be_sent() -> None:
-    tally = push(Tally(), *[-(2**63), LARGEST] * 3)
+    tally = push(SessionTotals(), *[-(2**63), LARGEST] * 3)
     assert tally.totals.steps == LARGEST
     assert encodable(tally.totals) == tally.totals
 
 
 def test_a_push_without_a_value_is_a_step() -> None:
-    tally = Tally()
+    tally = SessionTotals()
     assert tally.take(0, 5, {}) == (5, {})
     assert tally.take(SECOND, 6, {}) == (6, {})
     assert tally.totals.steps == 2
@@ -218,12 +218,12 @@ def test_a_push_without_a_value_is_a_step() -> None:
 
 
 def test_the_last_value_of_each_key_is_known() -> None:
-    tally = push(push(Tally(), 0, loss=1.0, lr=0.1), 1, loss=0.5)
+    tally = push(push(SessionTotals(), 0, loss=1.0, lr=0.1), 1, loss=0.5)
     assert (tally.step, tally.pushed_at, tally.last) == (1, 2 * SECOND, {"loss": 0.5, "lr": 0.1})
 
 
 def test_what_is_remembered_key_by_key_is_bounded_and_no_value_is_lost_for_it() -> None:
-    tally = Tally()
+    tally = SessionTotals()
     for number in range(2 * KEYS):
         assert tally.take(0, None, {f"key/{number}": NAN}) is not None
     long = "k" * (KEY_LENGTH + 1)
@@ -234,7 +234,7 @@ def test_what_is_remembered_key_by_key_is_bounded_and_no_value_is_lost_for_it() 
 
 
 def test_a_late_row_has_the_step_of_its_push_and_moves_neither_step_nor_duration_nor_progress() -> None:
-    tally = Tally()
+    tally = SessionTotals()
     deferred = Deferred(3, ("lr", "loss"))
     assert tally.take(SECOND, deferred, {"lr": 0.1}) == (3, {"lr": 0.1})
     tally.take(2 * SECOND, 4, {"lr": 0.1})
@@ -249,7 +249,7 @@ def test_a_late_row_has_the_step_of_its_push_and_moves_neither_step_nor_duration
 
 
 def test_keys_that_come_late_are_present_in_their_step_from_the_first_row_on() -> None:
-    tally = Tally()
+    tally = SessionTotals()
     pushes = [Deferred(None, ("loss",)) for _ in range(3)]
     assert [tally.take(0, one, {}) for one in pushes] == [(0, {}), (1, {}), (2, {})]
     assert tally.take(0, None, {"lr": 0.1}) == (2, {"lr": 0.1})
@@ -260,7 +260,7 @@ def test_keys_that_come_late_are_present_in_their_step_from_the_first_row_on() -
 
 
 def test_whichever_row_of_a_push_comes_first_is_the_push() -> None:
-    tally = push(Tally(), 0)
+    tally = push(SessionTotals(), 0)
     deferred = Deferred(None, ("loss", "lr"))
     assert tally.take(9, deferred, {"loss": 0.5}) == (1, {"loss": 0.5})
     assert tally.take(9, deferred, {"lr": 0.1}) == (1, {"lr": 0.1})
@@ -271,7 +271,7 @@ def test_whichever_row_of_a_push_comes_first_is_the_push() -> None:
 def test_what_comes_late_of_a_push_whose_first_row_was_dropped_has_its_step_or_the_current_one(
     step: int | None, pushed: list[int], expected: int
 ) -> None:
-    tally = push(Tally(), *pushed)
+    tally = push(SessionTotals(), *pushed)
     deferred = Deferred(step, ("loss",))
     deferred.resolved = True
     assert tally.take(0, deferred, {"loss": 0.5}) == (expected, {"loss": 0.5})
@@ -279,7 +279,7 @@ def test_what_comes_late_of_a_push_whose_first_row_was_dropped_has_its_step_or_t
 
 
 def test_amounts_and_non_finite_values_that_come_late_are_counted() -> None:
-    tally = Tally()
+    tally = SessionTotals()
     deferred = Deferred(0, ("loss", "tokens"))
     tally.take(0, deferred, {})
     assert repr(tally.take(0, deferred, {"loss": NAN, "tokens": 64.0, "samples": -1.0})) == (
@@ -289,7 +289,7 @@ def test_amounts_and_non_finite_values_that_come_late_are_counted() -> None:
 
 
 def test_a_push_with_late_values_and_a_step_beyond_int64_costs_all_its_rows() -> None:
-    tally = push(Tally(), 4)
+    tally = push(SessionTotals(), 4)
     deferred = Deferred(2**63, ("lr", "loss"))
     assert tally.take(9, deferred, {"lr": 0.1}) is None
     assert tally.take(9, deferred, {"loss": 0.1}) is None
@@ -297,7 +297,7 @@ def test_a_push_with_late_values_and_a_step_beyond_int64_costs_all_its_rows() ->
 
 
 def test_what_cannot_be_kept_is_said_once_by_key() -> None:
-    tally = Tally()
+    tally = SessionTotals()
     for _ in range(2):
         tally.take(1, 1, {"tokens": -5, "big": 10**400, "loss": 0.5})
         tally.take(2, 2**63, {"loss": 0.5, "lr": 0.1})

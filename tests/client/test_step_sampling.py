@@ -7,7 +7,7 @@ import random
 import pytest
 
 from trackside.pytorch import step_sampling as lots_module
-from trackside.pytorch.step_sampling import Lots
+from trackside.pytorch.step_sampling import StepSampler
 
 SHARE, COST = 0.001, 25e-6
 
@@ -27,7 +27,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def timed(clock: Clock, seconds: float, steps: int, marks: int = 6) -> dict[int, int]:
     """Which of so many steps of so many seconds are timed, and for how many each stands."""
-    lots, drawn = Lots(SHARE, COST), {}
+    lots, drawn = StepSampler(SHARE, COST), {}
     for step in range(1, steps + 1):
         clock.now += seconds
         if lots.drawn:

@@ -19,8 +19,8 @@ from torch.utils.checkpoint import checkpoint
 import trackside
 from trackside.pytorch import cuda_timer as spans_module
 from trackside.pytorch import step_stages as stages_module
-from trackside.pytorch.step_sampling import Lots
-from trackside.pytorch.step_stages import Stages
+from trackside.pytorch.step_sampling import StepSampler
+from trackside.pytorch.step_stages import StepStages
 from trackside.totals.phases import Mark
 from trackside.wire import Device, Memory
 
@@ -54,7 +54,7 @@ class Told:
         self.gpu = Gpu()
 
     def watch(self, model: Any, optimizer: Any = None) -> Any:
-        stages = Stages(self.run, model, optimizer, self.gpu)
+        stages = StepStages(self.run, model, optimizer, self.gpu)
         self.run._time(stages)
         if optimizer is not None:
             optimizer.register_step_post_hook(lambda *_: stages.optimizer_is_over())
@@ -318,7 +318,7 @@ def test_in_steps_that_are_not_timed_no_hook_is_there_but_in_a_graph_and_no_grap
     from torch._dynamo.utils import counters
 
     drawn = iter([True, False, True, False, False, True])
-    monkeypatch.setattr(Lots, "over", lambda lots, _: setattr(lots, "drawn", next(drawn)))
+    monkeypatch.setattr(StepSampler, "over", lambda lots, _: setattr(lots, "drawn", next(drawn)))
     torch._dynamo.reset()
     counters.clear()
     model = Network()
@@ -351,7 +351,7 @@ def test_a_timed_stage_of_a_gpu_counts_for_those_that_were_not(told: Told, monke
     model = told.watch(Slow(told.gpu))
     (stages,) = told.run._stages
 
-    monkeypatch.setattr(Lots, "over", lambda lots, number: setattr(lots, "stands_for", number))
+    monkeypatch.setattr(StepSampler, "over", lambda lots, number: setattr(lots, "stands_for", number))
     model(X)
     stages.step(3)
     model(X)
@@ -361,7 +361,7 @@ def test_a_timed_stage_of_a_gpu_counts_for_those_that_were_not(told: Told, monke
 
 
 def test_of_two_models_that_are_watched_each_step_is_timed(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Lots, "over", lambda lots, _: setattr(lots, "drawn", False))
+    monkeypatch.setattr(StepSampler, "over", lambda lots, _: setattr(lots, "drawn", False))
     models = [told.watch(Network())]
     told.run._stages[0].step(1)
     assert told.words() == ["-"]

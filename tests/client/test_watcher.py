@@ -21,7 +21,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import trackside
 from trackside.pytorch.norms import Norms
-from trackside.pytorch.overhead_budget import Pace
+from trackside.pytorch.overhead_budget import OverheadBudget
 from trackside.pytorch.parameters import LAYERS, Parameters, own_part, sampled
 from trackside.wire import decode_body
 
@@ -99,7 +99,7 @@ def test_norms_are_those_of_pytorch_also_of_accumulated_gradients_and_join_the_p
 def test_of_a_step_that_is_not_measured_only_its_end_is_heard(
     run: trackside.Run, monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
-    monkeypatch.setattr(Pace, "spent", lambda *_: None)
+    monkeypatch.setattr(OverheadBudget, "spent", lambda *_: None)
     model = made()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watcher = run.watch(model, optimizer if named else None)
@@ -253,7 +253,7 @@ def test_an_optimizer_that_is_made_anew_is_found_and_one_that_is_not_named_is_no
 def test_the_norms_are_no_part_of_the_optimizer_s_time(run: trackside.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     model = made()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    monkeypatch.setattr(Pace, "spent", lambda *_: None)
+    monkeypatch.setattr(OverheadBudget, "spent", lambda *_: None)
     watcher = run.watch(model, optimizer)
     watcher._gradients.every = watcher._weights.every = 3
     stages = watcher._stages

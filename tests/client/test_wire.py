@@ -14,24 +14,24 @@ from hypothesis import strategies as st
 from trackside import wire
 from trackside.packing import pack, writable
 from trackside.wire import (
-    About,
-    Beat,
     Block,
     Bye,
     Clock,
     Envelope,
-    Happening,
+    Heartbeat,
     Hello,
     Histogram,
     Identity,
     Nack,
-    Notice,
+    ProcessInfo,
     Pushes,
     Refused,
-    Room,
+    ResourceUsage,
     Skip,
     Stacks,
     Totals,
+    TrainingAlert,
+    TrainingEvent,
     WireError,
     decode_body,
     encode,
@@ -128,7 +128,7 @@ FROZEN: dict[str, tuple[int, Any, bytes, bytes]] = {
     ),
     "beat": (
         0,
-        Beat(CLOCK, 500),
+        Heartbeat(CLOCK, 500),
         b"\x93\xa4beat" + SESSION_BYTES + b"\x00",
         b"\x82" + CLOCK_BYTES + b"\xacprogress_age\xcd\x01\xf4",
     ),
@@ -156,8 +156,8 @@ FROZEN: dict[str, tuple[int, Any, bytes, bytes]] = {
     "ping": (4, None, b"\x93\xa4ping" + SESSION_BYTES + b"\x04", b""),
     "layers?": (100, None, b"\x93\xa7layers?" + SESSION_BYTES + b"\x64", b""),
 }
-ABOUT = About(("python", "train.py"), "/home/me", "3.11.7", "Linux 6.1.0 x86_64", {"torch": "2.13.0"}, False)
-ROOM = Room(2**26, 2**25, 2**26 - 1, 300, 1024)
+ABOUT = ProcessInfo(("python", "train.py"), "/home/me", "3.11.7", "Linux 6.1.0 x86_64", {"torch": "2.13.0"}, False)
+ROOM = ResourceUsage(2**26, 2**25, 2**26 - 1, 300, 1024)
 ROOM_BYTES = (
     b"\xa4room\x85\xa8shm_size\xce\x04\x00\x00\x00\xa8shm_used\xce\x02\x00\x00\x00\xa8shm_peak\xce\x03\xff\xff\xff"
     b"\xa8open_fds\xcd\x01\x2c\xa7max_fds\xcd\x04\x00"
@@ -174,13 +174,13 @@ ADDED: dict[str, tuple[str, Any, bytes, bytes]] = {
     ),
     "about nothing": (
         "hello",
-        msgspec.structs.replace(FROZEN["hello"][1], about=About()),
+        msgspec.structs.replace(FROZEN["hello"][1], about=ProcessInfo()),
         b"\x8c",
         b"\xa5about\x80",
     ),
     "what waits": (
         "beat",
-        Beat(CLOCK, 500, TOTALS, {"loss": 0.5}, 9),
+        Heartbeat(CLOCK, 500, TOTALS, {"loss": 0.5}, 9),
         b"\x85",
         TOTALS_BYTES + b"\xa4last\x81\xa4loss\xcb\x3f\xe0\x00\x00\x00\x00\x00\x00\xa4step\x09",
     ),
@@ -193,21 +193,26 @@ ADDED: dict[str, tuple[str, Any, bytes, bytes]] = {
     "a pod": (
         "hello",
         msgspec.structs.replace(
-            FROZEN["hello"][1], about=About(k8s_pod="train-0", k8s_namespace="ml", k8s_container="main")
+            FROZEN["hello"][1], about=ProcessInfo(k8s_pod="train-0", k8s_namespace="ml", k8s_container="main")
         ),
         b"\x8c",
         b"\xa5about\x83\xa7k8s_pod\xa7train-0\xadk8s_namespace\xa2ml\xadk8s_container\xa4main",
     ),
     "room in a batch": ("batch", msgspec.structs.replace(FROZEN["batch"][1], room=ROOM), b"\x84", ROOM_BYTES),
     "room in a hello": ("hello", msgspec.structs.replace(FROZEN["hello"][1], room=ROOM), b"\x8c", ROOM_BYTES),
-    "room in a beat": ("beat", Beat(CLOCK, 500, room=ROOM), b"\x83", ROOM_BYTES),
-    "some room": ("beat", Beat(CLOCK, 500, room=Room(open_fds=3)), b"\x83", b"\xa4room\x81\xa8open_fds\x03"),
+    "room in a beat": ("beat", Heartbeat(CLOCK, 500, room=ROOM), b"\x83", ROOM_BYTES),
+    "some room": (
+        "beat",
+        Heartbeat(CLOCK, 500, room=ResourceUsage(open_fds=3)),
+        b"\x83",
+        b"\xa4room\x81\xa8open_fds\x03",
+    ),
     "what was said": (
         "batch",
         msgspec.structs.replace(
             FROZEN["batch"][1],
-            events=[Happening("checkpoint", 1, 2, '{"bytes": 3}')],
-            alerts=[Notice("stuck", 4, "for long", "critical", 5)],
+            events=[TrainingEvent("checkpoint", 1, 2, '{"bytes": 3}')],
+            alerts=[TrainingAlert("stuck", 4, "for long", "critical", 5)],
             phase="eval",
         ),
         b"\x86",
@@ -223,7 +228,7 @@ ADDED: dict[str, tuple[str, Any, bytes, bytes]] = {
 PLAIN: dict[str, tuple[Any, bytes]] = {
     "hello": (Hello(Identity("r", "n"), Clock(1, 2), 3, Totals()), b"\x84\xa8identity\x82\xa3run\xa1r\xa4name\xa1n"),
     "batch": (Pushes(Clock(1, 2), Totals(), []), b"\x83\xa5clock\x82\xa4wall\x01\xa9monotonic\x02\xa6totals\x80"),
-    "beat": (Beat(Clock(1, 2)), b"\x81\xa5clock\x82\xa4wall\x01\xa9monotonic\x02"),
+    "beat": (Heartbeat(Clock(1, 2)), b"\x81\xa5clock\x82\xa4wall\x01\xa9monotonic\x02"),
     "bye": (Bye(Clock(1, 2), Totals(), "finished"), b"\x83\xa5clock\x82\xa4wall\x01\xa9monotonic\x02\xa6totals\x80"),
 }
 """Messages whose optional fields are absent, and how they begin."""

@@ -9,7 +9,7 @@ import pytest
 from collectors.dying import MIB, NONE, WALL, WHOSE, Training, kill
 from collectors.trees import member
 
-from trackside.wire import Room
+from trackside.wire import ResourceUsage
 from trackside_daemon.collectors.process.process_names import Life
 from trackside_daemon.collectors.process.shm import MEMORY_SECONDS, Rooms, Use
 from trackside_daemon.collectors.process.worker_deaths import CAUSES, LINGER_SECONDS, cause
@@ -177,10 +177,10 @@ def test_the_fullest_that_a_rank_has_told_of_lately_is_remembered_and_nobody_els
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: pytest.fail("a dead mount would hold the tick up"))
-    rooms, told = Rooms(), member(10, room=Room(shm_size=100, shm_used=20, shm_peak=95))
+    rooms, told = Rooms(), member(10, room=ResourceUsage(shm_size=100, shm_used=20, shm_peak=95))
     rooms.hear([told], 0.0)
-    rooms.hear([told._replace(room=Room(shm_size=100, shm_used=30))], 1.0)
-    rooms.hear([member(11), member(12, room=Room(open_fds=3)), member(os.getpid())], 2.0)
+    rooms.hear([told._replace(room=ResourceUsage(shm_size=100, shm_used=30))], 1.0)
+    rooms.hear([member(11), member(12, room=ResourceUsage(open_fds=3)), member(os.getpid())], 2.0)
     assert rooms.most() == {10: Use(95, 100)}
     rooms.hear([], MEMORY_SECONDS)
     assert rooms.most() == {10: Use(30, 100)}

@@ -17,7 +17,9 @@ from trackside.wire import (
     DURATION_BUCKETS,
     Block,
     Bye,
+    CheckpointTotals,
     Clock,
+    DataWaits,
     Device,
     Envelope,
     Hello,
@@ -25,10 +27,8 @@ from trackside.wire import (
     Identity,
     Memory,
     Pushes,
-    Room,
-    Saves,
+    ResourceUsage,
     Totals,
-    Waits,
     encode,
 )
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
@@ -222,7 +222,7 @@ def _said_by(rank: int) -> Iterator[list[bytes]]:
         spooled=rank,
         step_duration=Histogram([0] * 7 + [3] + [0] * (len(DURATION_BUCKETS) - 7), 0.375),
         phases={"other": 0.25, "data": 0.125, "eval": 599.625},
-        data_wait=Waits(
+        data_wait=DataWaits(
             *([0] * 5 + [4] + [0] * (len(DURATION_BUCKETS) - 5), 0.125),
             first=Histogram([0] * 8 + [1] + [0] * (len(DURATION_BUCKETS) - 8), 0.5),
         ),
@@ -231,11 +231,11 @@ def _said_by(rank: int) -> Iterator[list[bytes]]:
             memory={f"GPU-{rank:08}-0000-0000-0000-000000000000": Memory(8 * GIB, 12 * GIB, 10 * GIB, rank)},
             flops=1.5e15,
         ),
-        saves=Saves(
+        saves=CheckpointTotals(
             1, Histogram([0] * 9 + [1] + [0] * (len(DURATION_BUCKETS) - 9), 0.75), 3 * GIB, began / SECOND + 300
         ),
     )
-    room = Room(64 * GIB, 12 * GIB, 20 * GIB, 300, 1024)
+    room = ResourceUsage(64 * GIB, 12 * GIB, 20 * GIB, 300, 1024)
     yield encode(Envelope("batch", session, 1), Pushes(clock, totals, [block], room=room))
     if rank:
         yield encode(Envelope("bye", session, 2), Bye(clock, totals, "failed", "RuntimeError"))

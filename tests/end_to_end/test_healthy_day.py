@@ -11,7 +11,7 @@ from in_process_daemon import Whole, told
 from msgspec.structs import replace
 from wire_messages import Speaker, clock
 
-from trackside.wire import Beat, Happening
+from trackside.wire import Heartbeat, TrainingEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,7 @@ class Job:
         self.step += 1
         self._pass(STEP_SECONDS * self._noise.uniform(0.97, 1.03))
         self._number += 1
-        saved = [Happening("checkpoint", clock(self._whole.after).monotonic, self.step)]
+        saved = [TrainingEvent("checkpoint", clock(self._whole.after).monotonic, self.step)]
         for number, rank in enumerate(self._ranks):
             spent = self._spent[number]
             spent["data"] += 0.1 * STEP_SECONDS * self._noise.uniform(0.5, 1.5)
@@ -78,7 +78,7 @@ class Job:
             for number, rank in enumerate(self._ranks):
                 self._spent[number][phase] += 1.0
                 totals = replace(rank.totals, phases=dict(self._spent[number]))
-                beat = Beat(clock(self._whole.after), 0, totals, step=self.step, phase=phase)
+                beat = Heartbeat(clock(self._whole.after), 0, totals, step=self.step, phase=phase)
                 self._whole.hear(rank.frames("beat", beat))
 
     def _pass(self, seconds: float) -> None:

@@ -11,7 +11,7 @@ from in_process_daemon import Whole, told
 from msgspec.structs import replace
 from wire_messages import Speaker, clock
 
-from trackside.wire import Happening
+from trackside.wire import TrainingEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -73,7 +73,7 @@ class Training:
             body = self._speaker.pushes({"reward": 1.0}, step=self._step, after=whole.after)
             if self.saves and whole.after - self._saved >= self.saves:
                 self._saved = whole.after
-                body = replace(body, events=[Happening("checkpoint", clock(whole.after).monotonic, self._step)])
+                body = replace(body, events=[TrainingEvent("checkpoint", clock(whole.after).monotonic, self._step)])
             whole.hear(self._speaker.frames("batch", body, self._number))
             run(whole, 30.0 - EVERY, lambda _: {})
 

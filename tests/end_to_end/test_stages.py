@@ -10,7 +10,7 @@ from client.gpu import Gpu
 from processes import eventually
 
 import trackside
-from trackside.pytorch.step_stages import Stages
+from trackside.pytorch.step_stages import StepStages
 
 if TYPE_CHECKING:
     from processes import Daemon
@@ -25,7 +25,7 @@ def test_stages_and_memory_are_on_the_page_and_a_full_gpu_is_the_cause(daemon: D
 
     def train() -> None:
         with trackside.init("watched", id="watched-1", endpoint=daemon.endpoint) as run:
-            stages = Stages(run, model, optimizer, gpu)
+            stages = StepStages(run, model, optimizer, gpu)
             run._time(stages)
             optimizer.register_step_post_hook(lambda *_: stages.optimizer_is_over())
             for step in range(3):

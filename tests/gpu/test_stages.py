@@ -8,7 +8,7 @@ import pytest
 import torch
 from client.router import kept
 
-from trackside.pytorch.step_stages import Stages
+from trackside.pytorch.step_stages import StepStages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +65,7 @@ def seconds_of_sleep() -> float:
 
 
 def watched(run: trackside.Run, model: Any, optimizer: Any = None) -> Any:
-    stages = Stages(run, model, optimizer)
+    stages = StepStages(run, model, optimizer)
     run._time(stages)
     if optimizer is not None:
         optimizer.register_step_post_hook(lambda *_: stages.optimizer_is_over())

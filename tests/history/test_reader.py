@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from history.builders import SECOND, WALL, block, session_id
 
-from trackside.wire import About
+from trackside.wire import ProcessInfo
 from trackside_daemon.history.files.export import count
 from trackside_daemon.history.read import attempts, reader
 from trackside_daemon.history.read.reader import Filter, UnknownRunError
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 def three(bench: Bench) -> Bench:
     """Three runs: the oldest has ended, the second is tagged, and the third has two ranks."""
     bench.open(session_id(1), run="aa1", name="mnist", start=WALL)
-    bench.open(session_id(2), run="aa2", name="mnist", start=WALL + 10.0, tags=("big", "x"), about=About(launch="l1"))
+    bench.open(
+        session_id(2), run="aa2", name="mnist", start=WALL + 10.0, tags=("big", "x"), about=ProcessInfo(launch="l1")
+    )
     bench.open(session_id(3), run="b", name="100%_gpt", start=WALL + 20.0)
     bench.open(session_id(4), run="b", name="100%_gpt", start=WALL + 20.0, rank=1)
     bench.end("aa1", when=WALL + 5.0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from history.builders import SHIFT, WALL, bits, block, check_tables, opened, session_id
 
-from trackside.wire import About
+from trackside.wire import ProcessInfo
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.record.redact import REDACTED
 from trackside_daemon.history.record.sanitize import clean
@@ -108,7 +108,7 @@ def test_what_nobody_knows_is_ignored(bench: Bench) -> None:
 
 def test_secrets_reach_no_table(bench: Bench) -> None:
     secret = "hunter2hunter2"
-    about = About(command=("python", "train.py", f"--api-key={secret}"))
+    about = ProcessInfo(command=("python", "train.py", f"--api-key={secret}"))
     config = json.dumps({"password": secret, "lr": 0.1})
     bench.open(ONE, config=config, about=about)
     bench.apply(Event("run", 0, 1.0, "x", fields={"api_key": secret}))

@@ -15,11 +15,11 @@ from wire_messages import House, Speaker, clock
 from trackside.packing import pack
 from trackside.wire import (
     PROTOCOL,
-    Beat,
     Block,
     Bye,
     Clock,
     Envelope,
+    Heartbeat,
     Hello,
     Histogram,
     Identity,
@@ -157,7 +157,7 @@ valid: dict[str, st.SearchStrategy[Any]] = {
         ),
     ),
     "skip": st.builds(Skip, st.integers(-1, 5) | whole, valid_totals),
-    "beat": st.builds(Beat, valid_clocks, st.none() | whole),
+    "beat": st.builds(Heartbeat, valid_clocks, st.none() | whole),
     "bye": st.builds(Bye, valid_clocks, valid_totals, st.sampled_from(["finished", "failed", "lost"]) | st.text()),
 }
 SESSIONS = [bytes([index]) * 16 for index in range(3)]
@@ -269,7 +269,7 @@ def test_bad_messages_between_good_ones_cost_neither_samples_nor_memory(
                     victim.frames("hello", victim.hello(last={"loss": 1.0}, step=1, progress_age=0)),
                     victim.batch(chance.randrange(1, 4), {"loss": 1.0, f"key-{chance.randrange(9)}": 2.0}),
                     victim.skip(1, chance.randrange(5)),
-                    victim.frames("beat", Beat(clock(desk.house.after))),
+                    victim.frames("beat", Heartbeat(clock(desk.house.after))),
                     victim.frames("bye", victim.bye(), chance.randrange(4)),
                 ]
             )

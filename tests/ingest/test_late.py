@@ -9,7 +9,7 @@ from ingest.conftest import Answer
 from msgspec.structs import replace
 from wire_messages import WALL, Speaker
 
-from trackside.wire import Happening, Notice, Pushes
+from trackside.wire import Pushes, TrainingAlert, TrainingEvent
 from trackside_daemon.model.records import USER_ALERT, BatchIngested, Event, Record, RunState, SessionOpened
 
 
@@ -119,8 +119,8 @@ def test_events_and_alerts_come_with_their_batch_in_this_machine_s_time(desk: An
     desk.greet(who)
     pushes: Pushes = who.pushes({"loss": 0.5}, step=7)
     at = pushes.clock.monotonic - 10**9
-    pushes.events = [Happening("checkpoint", at, 7, '{"bytes": 3}'), Happening("odd", at, None, "[1]")]
-    pushes.alerts = [Notice("stuck", at, "for long", "critical", 7)]
+    pushes.events = [TrainingEvent("checkpoint", at, 7, '{"bytes": 3}'), TrainingEvent("odd", at, None, "[1]")]
+    pushes.alerts = [TrainingAlert("stuck", at, "for long", "critical", 7)]
     _, records = say(desk, who.frames("batch", pushes, 1))
     first, second, raised = (one for one in records if isinstance(one, Event))
     assert (first.kind, first.step, first.fields, first.rank) == ("checkpoint", 7, {"bytes": 3}, 0)

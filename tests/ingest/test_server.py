@@ -10,7 +10,7 @@ import pytest
 from processes import eventually
 from wire_messages import Client, Speaker, clock
 
-from trackside.wire import MESSAGE_BYTES, Beat, Totals
+from trackside.wire import MESSAGE_BYTES, Heartbeat, Totals
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Known, Recorder
 from trackside_daemon.ingest import server as module
@@ -150,7 +150,7 @@ def test_a_full_pipeline_is_not_read_and_nothing_is_lost(ingest: Ingest, connect
     eventually(lambda: len(ingest.pipeline._pushes) >= PUSHES_WAITING)
     taken = ingest.sessions._sessions[who.id].accepted
     assert taken <= PUSHES_WAITING
-    client.say(*Speaker().frames("beat", Beat(who.hello().clock)))
+    client.say(*Speaker().frames("beat", Heartbeat(who.hello().clock)))
     assert client.socket.poll(50) == 0, "what comes now is left to ZeroMQ and to the client"
     assert ingest.sessions._sessions[who.id].accepted == taken
     ingest.state.go_on.set()
@@ -167,7 +167,7 @@ def test_while_nothing_can_be_written_greetings_and_beats_are_read_and_numbered_
     monkeypatch.setattr(ingest.server, "_is_stuck", lambda: True)
     client.greet(who)
     client.say(*who.batch(1))
-    client.say(*who.frames("beat", Beat(clock(), 0, Totals(pushes=5), {"loss": 5.0}, 5)))
+    client.say(*who.frames("beat", Heartbeat(clock(), 0, Totals(pushes=5), {"loss": 5.0}, 5)))
     client.greet(who)  # after the beat, so that it has been read
     eventually(lambda: ingest.losses() == [5.0])
     assert ingest.sessions._sessions[who.id].accepted == 0
@@ -270,7 +270,7 @@ def test_a_client_that_vanishes_holds_nobody_up(ingest: Ingest, connect: Callabl
 def test_a_client_that_never_listens_holds_nobody_up(ingest: Ingest, connect: Callable[[], Client]) -> None:
     deaf, loud = connect(), Speaker("deaf")
     deaf.greet(loud)
-    beat = Speaker().frames("beat", Beat(loud.hello().clock))
+    beat = Speaker().frames("beat", Heartbeat(loud.hello().clock))
     for _ in range(5000):  # each is answered hello?, which nobody reads
         deaf.say(*beat)
     client, who = connect(), Speaker("other", name="other")

@@ -11,7 +11,7 @@ from ingest.conftest import Desk
 from msgspec.structs import replace
 from wire_messages import WALL, Speaker, clock
 
-from trackside.wire import MESSAGE_BYTES, REASONS, Beat, Bye, Envelope, Pushes, Totals, encode
+from trackside.wire import MESSAGE_BYTES, REASONS, Bye, Envelope, Heartbeat, Pushes, Totals, encode
 from trackside_daemon.history.recorder import Known
 from trackside_daemon.ingest import sessions as module
 from trackside_daemon.ingest.sessions import DUPLICATES, GAPS, KINDS, MESSAGES, REJECTED
@@ -70,7 +70,12 @@ def test_a_second_hello_is_told_what_is_committed_and_not_what_is_only_taken(des
 
 def test_nothing_of_a_session_that_is_not_greeted_is_taken(desk: Any) -> None:
     who = Speaker()
-    for frames in (who.batch(1), who.skip(1, 3), who.frames("bye", who.bye(), 1), who.frames("beat", Beat(clock()))):
+    for frames in (
+        who.batch(1),
+        who.skip(1, 3),
+        who.frames("bye", who.bye(), 1),
+        who.frames("beat", Heartbeat(clock())),
+    ):
         assert desk.say(*frames) == [answer("hello?")]
     assert desk.taken == []
     assert desk.house.page() == {}
@@ -163,7 +168,7 @@ def test_a_bad_hello_or_beat_is_only_counted(desk: Any, who: Speaker, kind: str)
 
 
 def test_a_beat_says_alive(desk: Any, who: Speaker) -> None:
-    assert desk.say(*who.frames("beat", Beat(clock()))) == []
+    assert desk.say(*who.frames("beat", Heartbeat(clock()))) == []
     assert desk.counts(MESSAGES) == {"hello": 1.0, "beat": 1.0}
 
 
@@ -346,7 +351,7 @@ def test_what_is_said_again_and_again_grows_nothing(desk: Any, count: Callable[[
     who = Speaker()
     for _ in range(count(200, 20_000)):
         desk.greet(who)
-        desk.say(*replace_session(who.frames("beat", Beat(clock()))))
+        desk.say(*replace_session(who.frames("beat", Heartbeat(clock()))))
     assert (len(desk.sessions._sessions), len(desk.house.runs._sessions)) == (1, 1)
 
 
@@ -505,7 +510,7 @@ def test_a_session_that_speaks_on_after_its_rank_had_ended_is_shown_again(desk: 
     who = Speaker()
     desk.kept[who.id] = Known(9, 0, over=True)
     desk.greet(who)
-    assert desk.say(*who.frames("beat", Beat(clock()))) == [answer("hello?")]
+    assert desk.say(*who.frames("beat", Heartbeat(clock()))) == [answer("hello?")]
     assert desk.greet(who) == [answer("welcome", 9)]
     desk.say(*who.batch(10))
     assert desk.commit() == [answer("ack", 10)]
@@ -521,7 +526,7 @@ def test_without_room_numbered_messages_are_left_and_greetings_and_beats_are_not
     assert (desk.taken, records(desk, BatchIngested)) == ([], [])
     assert desk.house.state_of() == "starting"
     assert desk.counts(REJECTED) == {}
-    stuck = Beat(clock(9.0), 500_000_000, Totals(pushes=7, steps=7), {"loss": 0.5, "other": 3.0}, 7)
+    stuck = Heartbeat(clock(9.0), 500_000_000, Totals(pushes=7, steps=7), {"loss": 0.5, "other": 3.0}, 7)
     assert desk.say(*who.frames("beat", stuck), room=False) == []
     assert (desk.house.get("loss"), desk.house.get("step"), desk.house.get("steps_total")) == (0.5, 7.0, 7.0)
     assert desk.house.get("value", "train", "0", "other") == 3.0
@@ -535,7 +540,7 @@ def test_without_room_numbered_messages_are_left_and_greetings_and_beats_are_not
 
 
 def test_what_a_beat_has_told_is_not_undone_by_the_batches_that_come_later(desk: Any, who: Speaker) -> None:
-    desk.say(*who.frames("beat", Beat(clock(9.0), 0, Totals(pushes=7, steps=7), {"loss": 0.5}, 7)))
+    desk.say(*who.frames("beat", Heartbeat(clock(9.0), 0, Totals(pushes=7, steps=7), {"loss": 0.5}, 7)))
     desk.say(*who.batch(1, {"loss": 2.5}, after=1.0))
     assert (desk.house.get("loss"), desk.house.get("step"), desk.house.get("steps_total")) == (0.5, 7.0, 7.0)
     desk.say(*who.batch(2, {"loss": 0.25}, after=10.0, step=8, pushes=8, steps=8))

@@ -117,7 +117,10 @@ def main(folder: Path) -> None:
     found["freed"] = gone() is None and callback is not None
 
     broken = trainer("broken", folder, TracksideCallback(), max_steps=2)
-    with patch.object(seen.Seen, "_weigh", None), patch.object(trackside.integrations.transformers, "_describe", None):
+    with (
+        patch.object(seen.TrainerHooks, "_weigh", None),
+        patch.object(trackside.integrations.transformers, "_describe", None),
+    ):
         broken.train()  # as if a later Transformers had changed
     found["broken"] = broken.state.global_step
     sys.stdout.write(json.dumps(found) + "\n")

@@ -15,7 +15,7 @@ import pytest
 from processes import DEADLINE, clean_environ, command, eventually
 from wire_messages import Client, Speaker
 
-from trackside.wire import Beat
+from trackside.wire import Heartbeat
 from trackside_daemon import __version__
 from trackside_daemon.pipeline.pipeline import STAGES
 
@@ -112,7 +112,7 @@ def test_what_was_pushed_just_before_the_end_is_acknowledged(
     client.greet(who)
     for number in range(1, 65):
         client.say(*who.batch(number))
-    client.say(*stranger.frames("beat", Beat(who.hello().clock)))
+    client.say(*stranger.frames("beat", Heartbeat(who.hello().clock)))
     heard = [client.hear()]
     while heard[-1] != ("hello?", 0):  # the answer to the stranger: all that came before has arrived
         heard.append(client.hear())

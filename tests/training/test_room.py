@@ -8,13 +8,13 @@ import pytest
 from msgspec.structs import replace
 from wire_messages import House, Speaker
 
-from trackside.wire import About, Room, Totals
+from trackside.wire import ProcessInfo, ResourceUsage, Totals
 
 if TYPE_CHECKING:
     from trackside_daemon.model.rank_process import RankProcess
 
 GIB = 2**30
-ROOM = Room(8 * GIB, 2 * GIB, 3 * GIB, 300, 1024)
+ROOM = ResourceUsage(8 * GIB, 2 * GIB, 3 * GIB, 300, 1024)
 PAGE = {
     "shm_size_bytes": 8 * GIB,
     "shm_used_bytes": 2 * GIB,
@@ -50,7 +50,7 @@ def member(house: House) -> RankProcess:
     return one
 
 
-def push(house: House, who: Speaker, room: Room | None, after: float, *, late: bool = False) -> None:
+def push(house: House, who: Speaker, room: ResourceUsage | None, after: float, *, late: bool = False) -> None:
     """A batch that tells its room."""
     said = replace(who.pushes({"loss": 1.0}, after=after), room=room)
     house.take(house.runs.pushes(who.id, said, house.now, late=late))
@@ -76,7 +76,7 @@ def test_a_beat_tells_it_with_totals_too(house: House, who: Speaker) -> None:
 
 
 def test_what_is_not_told_is_absent_and_stays_as_it_was(house: House, who: Speaker) -> None:
-    house.beat(who, room=Room(open_fds=5))
+    house.beat(who, room=ResourceUsage(open_fds=5))
     house.beat(who)
     push(house, who, None, 1.0)
     assert room_of(house) == {"open_fds": 5}
@@ -91,9 +91,9 @@ def test_what_comes_late_is_no_news(house: House, who: Speaker) -> None:
 def test_a_batch_that_comes_again_behind_a_beat_takes_nothing_back(house: House, who: Speaker) -> None:
     house.after = 5.0
     house.beat(who, room=ROOM)
-    push(house, who, Room(1, 1, 1, 1, 1), 4.0)
+    push(house, who, ResourceUsage(1, 1, 1, 1, 1), 4.0)
     assert room_of(house) == PAGE
-    push(house, who, Room(open_fds=1), 6.0)
+    push(house, who, ResourceUsage(open_fds=1), 6.0)
     assert room_of(house) == {**PAGE, "open_fds": 1}
 
 
@@ -113,11 +113,11 @@ def test_who_is_not_known_tells_nothing(house: House) -> None:
 
 def test_a_member_is_in_the_pod_that_it_says(house: House, who: Speaker) -> None:
     assert member(house)[-5:-2] == ("", "", "")
-    house.hello(who, about=About(k8s_pod="train-0", k8s_namespace="ml", k8s_container="main"))
+    house.hello(who, about=ProcessInfo(k8s_pod="train-0", k8s_namespace="ml", k8s_container="main"))
     assert member(house)[-5:-2] == ("train-0", "ml", "main")
 
 
 def test_the_name_of_a_pod_is_cut_for_a_label() -> None:
     house = House(label_bytes=16)
-    house.hello(Speaker(), about=About(k8s_pod="é" * 100))
+    house.hello(Speaker(), about=ProcessInfo(k8s_pod="é" * 100))
     assert member(house).k8s_pod == "é" * 8

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from trackside.environment.git import dirty
 from trackside.environment.kubernetes import container, namespace, pod
 from trackside.packing import writable
-from trackside.wire import About
+from trackside.wire import ProcessInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,8 +31,8 @@ _namespace = vars(ModuleType)["__dict__"].__get__
 """A module's own names. Asking the module itself would make one import itself that waits to be used first."""
 
 
-def about() -> About:
-    """This process's `About`, found out when it is first asked for: a few ms, `trackside.environment.git.SECONDS` at most.
+def about() -> ProcessInfo:
+    """This process's `ProcessInfo`, found out when it is first asked for: a few ms, `trackside.environment.git.SECONDS` at most.
 
     Never raises: what cannot be found out is left out by itself.
     """
@@ -40,8 +40,8 @@ def about() -> About:
 
 
 @lru_cache(maxsize=1)
-def _of(_pid: int) -> About:
-    return About(
+def _of(_pid: int) -> ProcessInfo:
+    return ProcessInfo(
         command=_or((), lambda: command(sys.orig_argv)),
         directory=_or("", lambda: _cut(str(Path.cwd()), DIRECTORY_BYTES)),
         python=_or("", lambda: _cut(sys.version.partition(" ")[0], VERSION_LENGTH)),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from accelerate import Accelerator
 from accelerate.tracking import GeneralTracker
 
-from trackside.integrations.run_adapter import Joined, harmless, saved, told
+from trackside.integrations.run_adapter import RunAdapter, harmless, saved, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,7 +41,7 @@ class TracksideTracker(GeneralTracker):
 
     def __init__(self, name: str | None = None, **arguments: Any) -> None:
         super().__init__()
-        self.joined = Joined(name, arguments)
+        self.joined = RunAdapter(name, arguments)
         _lead()
 
     @property

@@ -19,8 +19,8 @@ from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from trackside.integrations.method_patch import Led
-from trackside.integrations.run_adapter import Joined, harmless, saved, tell
+from trackside.integrations.method_patch import MethodPatch
+from trackside.integrations.run_adapter import RunAdapter, harmless, saved, tell
 from trackside.log import warn
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class TracksideLogger(Logger):
 
     def __init__(self, name: str | None = None, **arguments: Any) -> None:
         super().__init__()
-        self._joined = Joined(name, arguments)
+        self._joined = RunAdapter(name, arguments)
         self._callback: TracksideCallback | None = None
 
     @property
@@ -131,7 +131,7 @@ class TracksideCallback(Callback):
         super().__init__()
         self._watches = watch
         self._watcher: Any = None
-        self._joined = self._given = Joined(name, arguments)
+        self._joined = self._given = RunAdapter(name, arguments)
         self._loggers: list[TracksideLogger] = []
         self.step: int | None = None
         self._done = 0
@@ -142,7 +142,7 @@ class TracksideCallback(Callback):
         self._before: dict[str, Any] = {}
         self._phase: Any = None
         self._waits: Any = None
-        self._led: Led | None = None
+        self._led: MethodPatch | None = None
 
     @harmless
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -255,7 +255,7 @@ class TracksideCallback(Callback):
             tells = trainer.is_global_zero and not later
             return saved(run, lambda: save(filepath, *given, **named), lambda _: filepath, tells=tells)
 
-        self._led = Led(trainer, "save_checkpoint", save_checkpoint)
+        self._led = MethodPatch(trainer, "save_checkpoint", save_checkpoint)
 
     def _leave(self) -> None:
         """Give back what was led through here."""

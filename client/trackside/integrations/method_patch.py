@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Led(partial[Any]):
+class MethodPatch(partial[Any]):
     """Stands in the place of a method of one object. A copy or a pickle of the object has the method itself.
 
     Args:
@@ -28,7 +28,7 @@ class Led(partial[Any]):
     _owner: Any
     _name: str
 
-    def __new__(cls, owner: Any, name: str, way: Callable[..., Any]) -> Led:  # noqa: PYI034  Self came with Python 3.11
+    def __new__(cls, owner: Any, name: str, way: Callable[..., Any]) -> MethodPatch:  # noqa: PYI034  Self came with Python 3.11
         original = getattr(owner, name)
         led = super().__new__(cls, way, original)
         update_wrapper(led, original, updated=())

@@ -28,10 +28,10 @@ F = TypeVar("F", bound="Callable[..., Any]")
 T = TypeVar("T")
 
 _failed: set[str] = set()
-_resting: list[Joined] = []
+_resting: list[RunAdapter] = []
 
 
-class Joined:
+class RunAdapter:
     """The run that the training code has opened itself, if it has, else one that is opened and ended here.
 
     Args:

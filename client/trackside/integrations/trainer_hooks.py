@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trackside.integrations.method_patch import Led
+from trackside.integrations.method_patch import MethodPatch
 from trackside.integrations.run_adapter import failed, saved, told
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trackside.run import Run
 
 
-class Seen:
+class TrainerHooks:
     """One training of one Trainer.
 
     Args:
@@ -37,8 +37,8 @@ class Seen:
         self._accumulates = trainer.args.gradient_accumulation_steps > 1
         self._source: Any = None
         self._waits: Any = None
-        self._led: list[weakref.ref[Led]] = []
-        self._evaluating: list[weakref.ref[Led]] = []
+        self._led: list[weakref.ref[MethodPatch]] = []
+        self._evaluating: list[weakref.ref[MethodPatch]] = []
         self._evaluation = run.phase("eval")
 
     def begin(self) -> None:
@@ -68,7 +68,7 @@ class Seen:
         values, self._values = self._values, {}
         return values
 
-    def _give_back(self, led: list[weakref.ref[Led]]) -> None:
+    def _give_back(self, led: list[weakref.ref[MethodPatch]]) -> None:
         while led:
             if (one := led.pop()()) is not None:
                 told("Transformers: a method", one.give_back)
@@ -138,11 +138,11 @@ class Seen:
         self._values["loss"] = loss
 
 
-def _led(owner: Any, name: str, way: Callable[..., Any]) -> list[weakref.ref[Led]]:
+def _led(owner: Any, name: str, way: Callable[..., Any]) -> list[weakref.ref[MethodPatch]]:
     """Lead a method, which its owner holds then; empty when there is none."""
     if not callable(getattr(owner, name, None)):
         return []
-    led = told(f"Transformers: {name}", Led, owner, name, way)
+    led = told(f"Transformers: {name}", MethodPatch, owner, name, way)
     return [] if led is None else [weakref.ref(led)]
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from transformers import Trainer, TrainerCallback
 from transformers.integrations import INTEGRATION_TO_CALLBACK
 
-from trackside.integrations.run_adapter import Joined, harmless
-from trackside.integrations.trainer_hooks import Seen
+from trackside.integrations.run_adapter import RunAdapter, harmless
+from trackside.integrations.trainer_hooks import TrainerHooks
 from trackside.log import warn
-from trackside.pytorch.step_stages import Stages
+from trackside.pytorch.step_stages import StepStages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,11 +43,11 @@ class TracksideCallback(TrainerCallback):
 
     def __init__(self, *, watch: bool = False) -> None:
         self._watches = watch
-        self._joined: Joined | None = None
+        self._joined: RunAdapter | None = None
         self._run: Run | None = None
-        self._seen: Seen | None = None
+        self._seen: TrainerHooks | None = None
         self._watcher: Any = None
-        self._stages: Stages | None = None
+        self._stages: StepStages | None = None
         self._told: dict[str, Any] = {}
         self._tokens: int | None = None
 
@@ -61,7 +61,7 @@ class TracksideCallback(TrainerCallback):
         while _training:  # it has ended by an exception
             _training.pop().end(status="failed")
         total = state.max_steps if state.max_steps > 0 else None
-        self._joined = Joined(_name(args, state), {"config": _config(args, model), "total_steps": total})
+        self._joined = RunAdapter(_name(args, state), {"config": _config(args, model), "total_steps": total})
         run = self._joined.open()
         if not run.is_open:
             return
@@ -74,14 +74,14 @@ class TracksideCallback(TrainerCallback):
         if trainer is None:
             warn("Transformers: no Trainer calls this callback, so that it tells only what is logged")
             return
-        self._seen = Seen(run, trainer)
+        self._seen = TrainerHooks(run, trainer)
         self._seen.begin()
         if self._watches and not getattr(trainer, "is_deepspeed_enabled", False):
             self._watcher = run.watch(trainer.model_wrapped, trainer.optimizer)
             return
         if self._watches:
             warn("Transformers: watch does not know DeepSpeed's parameters, and measures nothing")
-        self._stages = Stages(run, trainer.model_wrapped, trainer.optimizer)
+        self._stages = StepStages(run, trainer.model_wrapped, trainer.optimizer)
         run._time(self._stages)  # noqa: SLF001  its own
 
     @harmless
@@ -204,7 +204,7 @@ def _is_series(key: str) -> bool:
     return key not in _NO_SERIES and not key.endswith(_NO_SERIES_ENDS)
 
 
-_training: list[Joined] = []
+_training: list[RunAdapter] = []
 """The run of a training that has begun and is not over."""
 
 INTEGRATION_TO_CALLBACK.setdefault("trackside", TracksideCallback)

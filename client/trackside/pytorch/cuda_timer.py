@@ -14,7 +14,7 @@ EVENTS = 1024
 """So many are under way at most: a stage for which there is none is not timed."""
 
 
-class Gpus(Cuda):
+class CudaDevices(Cuda):
     """What watching asks of PyTorch's CUDA besides, or of ROCm."""
 
     def used(self) -> bool:
@@ -51,7 +51,7 @@ class _Span(NamedTuple):
     times: int
 
 
-class Spans:
+class CudaTimer:
     """The stages that GPUs work on, in order. Events are made once and used again; only `collect` asks them.
 
     Args:
@@ -62,7 +62,7 @@ class Spans:
         times: A stage that ends now counts so many times: for those of the steps that were not timed.
     """
 
-    def __init__(self, gpus: Gpus) -> None:
+    def __init__(self, gpus: CudaDevices) -> None:
         self.under_way: deque[_Span] = deque()
         self.times = 1
         self._gpus = gpus

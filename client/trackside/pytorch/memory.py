@@ -12,10 +12,10 @@ from trackside.wire import Memory
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trackside.pytorch.cuda_timer import Gpus
+    from trackside.pytorch.cuda_timer import CudaDevices
 
 
-class Memories:
+class GpuMemory:
     """Looks for one run: what was before it began is no part of its maximum nor of its count.
 
     Nothing of the user's is reset, and what he resets resets nothing here.
@@ -24,18 +24,19 @@ class Memories:
         gpus: Where the memory is.
     """
 
-    def __init__(self, gpus: Gpus) -> None:
+    def __init__(self, gpus: CudaDevices) -> None:
         self._gpus = gpus
         self._names: dict[int, str] = {}
-        self._seen: dict[int, _Seen] = {}
+        self._seen: dict[int, _MemoryHistory] = {}
         self._fails = False
         if gpus.used():
-            self._seen = {index: _Seen(stats) for index, stats in self._all()}
+            self._seen = {index: _MemoryHistory(stats) for index, stats in self._all()}
 
     def look(self) -> dict[str, Memory]:
         """By the UUID of each GPU that this process has allocated on, else by its index."""
         return {
-            self._name(index): self._seen.setdefault(index, _Seen({})).follow(stats) for index, stats in self._all()
+            self._name(index): self._seen.setdefault(index, _MemoryHistory({})).follow(stats)
+            for index, stats in self._all()
         }
 
     def _all(self) -> list[tuple[int, Mapping[str, Any]]]:
@@ -55,7 +56,7 @@ class Memories:
         return self._names[index]
 
 
-class _Seen:
+class _MemoryHistory:
     """What of one GPU was seen, from what it was before on."""
 
     def __init__(self, before: Mapping[str, Any]) -> None:

@@ -55,14 +55,14 @@ class Norms:
         return bad.sum(), bad.argmax()
 
 
-class Moved(NamedTuple):
+class WeightSample(NamedTuple):
     """Samples of parameters: their numbers, and for each how many weights it stands for, as a root."""
 
     numbers: Any
     roots: Any
 
     @classmethod
-    def sampled(cls, tensors: Sequence[Any], roots: Mapping[Any, Any]) -> Moved:
+    def sampled(cls, tensors: Sequence[Any], roots: Mapping[Any, Any]) -> WeightSample:
         """Some weights of each tensor, copied; *roots* keeps from call to call what depends on sizes alone."""
         import torch
 
@@ -79,7 +79,7 @@ class Moved(NamedTuple):
             roots[key] = torch.cat(shares)  # type: ignore[index]
         return cls(numbers, roots[key])
 
-    def ratio(self, after: Moved) -> Any:
+    def ratio(self, after: WeightSample) -> Any:
         """The norm of what has changed, over the norm of what was; of all weights, as their samples have it."""
         import torch
 

@@ -13,7 +13,7 @@ LOWER = 4
 """So many times too seldom a measurement comes before it comes twice as often: what is measured should come evenly."""
 
 
-class Pace:
+class OverheadBudget:
     """Each *every*-th step, a power of two, such that measuring takes about *share* of the time at most.
 
     Ranks of one run that take different powers of two meet at each of the larger one's.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from random import Random
 from time import monotonic
 
-from trackside.pytorch.overhead_budget import Pace
+from trackside.pytorch.overhead_budget import OverheadBudget
 
 
-class Lots:
+class StepSampler:
     """Draws steps by chance, so that no rhythm of the training's own is met, and so few that a *share* of the time goes.
 
     Args:
@@ -25,7 +25,7 @@ class Lots:
     def __init__(self, share: float, cost: float) -> None:
         self.marks = self.next = 0
         self.drawn, self.stands_for = True, 1
-        self._pace, self._cost = Pace(share), cost
+        self._pace, self._cost = OverheadBudget(share), cost
         self._chance = Random()  # noqa: S311  no secret; and the training's own generator is not touched
         self._number, self._timed, self._at, self._since = 0, 0, 0, 0.0
 

@@ -24,9 +24,9 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from trackside.pytorch.autograd import nodes
-from trackside.pytorch.cuda_timer import Gpus, Spans
-from trackside.pytorch.memory import Memories
-from trackside.pytorch.step_sampling import Lots
+from trackside.pytorch.cuda_timer import CudaDevices, CudaTimer
+from trackside.pytorch.memory import GpuMemory
+from trackside.pytorch.step_sampling import StepSampler
 from trackside.totals.phases import TIMED, Mark
 from trackside.wire import Device
 
@@ -55,7 +55,7 @@ WRAPPERS = 8
 """So many wrappers an optimizer has at most."""
 
 
-class Stages:
+class StepStages:
     """Times a model for a run, until that ends. The same run has only its latest on one model.
 
     It holds neither the model nor the optimizer; they hold it, by the hooks. All steps are timed unless `step` is called.
@@ -72,12 +72,12 @@ class Stages:
         next: When so many steps are over, `step` is to be called.
     """
 
-    def __init__(self, run: Run, model: Any, optimizer: Any = None, gpus: Gpus | None = None) -> None:
+    def __init__(self, run: Run, model: Any, optimizer: Any = None, gpus: CudaDevices | None = None) -> None:
         import torch
 
         self._run, self._thread, self._append = run, run._thread, run._append  # noqa: SLF001  one of its parts
-        self._gpus = Gpus() if gpus is None else gpus
-        self._spans, self._memories = Spans(self._gpus), Memories(self._gpus)
+        self._gpus = CudaDevices() if gpus is None else gpus
+        self._spans, self._memories = CudaTimer(self._gpus), GpuMemory(self._gpus)
         self._records = torch.is_grad_enabled
         self._task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)  # noqa: SLF001
         self._queue = torch.autograd.Variable._execution_engine.queue_callback  # noqa: SLF001  DDP has no other either
@@ -89,7 +89,7 @@ class Stages:
         self._uses, self._has_peers = self._gpus.used(), _has_peers()
         self._backward, self._look_at = -1, 0
         self.stopped = False
-        self._lots = Lots(SHARE, MARK_SECONDS)
+        self._lots = StepSampler(SHARE, MARK_SECONDS)
         self.is_timing, self._is_called, self._timed = True, False, 0
         self.next = 0
         self._model = weakref.ref(model)
@@ -352,7 +352,7 @@ class Stages:
             self._device = first.device
 
     def _fail(self, error: Exception) -> None:
-        self._run._warn(Stages, f"watching a model: {type(error).__name__}: {error}")  # noqa: SLF001
+        self._run._warn(StepStages, f"watching a model: {type(error).__name__}: {error}")  # noqa: SLF001
 
 
 class _Hook:
@@ -397,4 +397,4 @@ def _has_peers() -> bool:
     return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
 
 
-_watching: weakref.WeakKeyDictionary[Any, Stages] = weakref.WeakKeyDictionary()
+_watching: weakref.WeakKeyDictionary[Any, StepStages] = weakref.WeakKeyDictionary()

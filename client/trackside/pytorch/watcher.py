@@ -1,7 +1,7 @@
 """Watches a model's gradients and weights where its optimizer steps: no hook on an inner module, no collective, no wait.
 
 Measuring takes time that the training would else have, so that it is done each so many steps that it takes a part of
-the time that is bounded: see `Pace`.
+the time that is bounded: see `OverheadBudget`.
 
 Gradients are read before the step, since an optimizer may change them in it, as SGD with Nesterov's momentum does; and
 after it where they are what they should be only then: made by a closure, or unscaled by a fused optimizer for
@@ -15,12 +15,12 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from trackside.log import warn
-from trackside.pending_values import UNLESS
+from trackside.pending_values import STEP_SKIPPED
 from trackside.pytorch.device_scalars import is_on_device
-from trackside.pytorch.norms import Moved, Norms
-from trackside.pytorch.overhead_budget import Pace
+from trackside.pytorch.norms import Norms, WeightSample
+from trackside.pytorch.overhead_budget import OverheadBudget
 from trackside.pytorch.parameters import Parameters, UncountableError, gradient, of, own_part, spans
-from trackside.pytorch.step_stages import Stages, unwrapped
+from trackside.pytorch.step_stages import StepStages, unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -57,19 +57,19 @@ class Watcher:
         self._run = run
         self._optimizer: weakref.ref[Any] | None = None
         self._patterns = (layers,) if isinstance(layers, str) else tuple(layers or ())
-        self._gradients, self._weights = Pace(GRADIENTS_SHARE), Pace(WEIGHTS_SHARE)
+        self._gradients, self._weights = OverheadBudget(GRADIENTS_SHARE), OverheadBudget(WEIGHTS_SHARE)
         self._all_layers = 0
         self._asked = run._session.layers  # noqa: SLF001  its own
         self._roots: dict[Any, Any] = {}
-        self._before: Moved | None = None
+        self._before: WeightSample | None = None
         self._steps = self._wakes = self._measured = 0
         """How many are over, when there is something to do, and of which one gradients were measured last."""
         self._own = self._sampling = 0.0
         self._since: tuple[int, float] | None = None
         self._bad = self._ended = self._late = False
         self._countable = True
-        self._timings: dict[Pace, tuple[Any, Any, float]] = {}
-        self._stages: Stages | None = None
+        self._timings: dict[OverheadBudget, tuple[Any, Any, float]] = {}
+        self._stages: StepStages | None = None
         self._handles: dict[str, Any] = {}
         try:
             self._parameters = Parameters(model, run.rank)
@@ -113,7 +113,7 @@ class Watcher:
 
     def _time(self, model: Any, optimizer: Any) -> None:
         try:
-            self._stages = Stages(self._run, model, optimizer)
+            self._stages = StepStages(self._run, model, optimizer)
             self._run._time(self._stages)  # noqa: SLF001  its own
         except Exception as error:  # noqa: BLE001  a model of the user's own kind may take no hooks
             warn(f"the stages of the model's steps are not timed: {type(error).__name__}: {str(error)[:200]}")
@@ -203,7 +203,7 @@ class Watcher:
         if self._weights.due(self._steps + 1):
             sampled = perf_counter()
             if tensors := self._moving(self._parameters.living()):
-                self._before = Moved.sampled(tensors, self._roots)
+                self._before = WeightSample.sampled(tensors, self._roots)
             self._sampling = perf_counter() - sampled
             self._own += self._sampling
 
@@ -250,7 +250,7 @@ class Watcher:
                 self._measure(self._gradients, lambda living: self._tell_gradients(living, skips))
         self._all_layers = max(0, self._all_layers - 1)
 
-    def _measure(self, pace: Pace, tell: Callable[[Named], Any], before: float = 0.0) -> None:
+    def _measure(self, pace: OverheadBudget, tell: Callable[[Named], Any], before: float = 0.0) -> None:
         """Measure, and tell the pace how long that took, *before* it included; of a device also its own time."""
         began = perf_counter()
         living = self._parameters.living()
@@ -308,7 +308,7 @@ class Watcher:
         for layer, places in self._layers(names).items():
             values[f"{key}/{layer}"] = norms.of(places, squared=sharded)
         if skips is not None:
-            values[UNLESS] = skips
+            values[STEP_SKIPPED] = skips
         self._run._beside(values)  # noqa: SLF001  the same
         return self._look_for_wrong(names, norms, skips)
 
@@ -327,7 +327,7 @@ class Watcher:
         moving = self._moving(counted)
         if before is None or not moving:
             return False
-        norms, after = Norms([own_part(one) for _, one in counted]), Moved.sampled(moving, self._roots)
+        norms, after = Norms([own_part(one) for _, one in counted]), WeightSample.sampled(moving, self._roots)
         values = (
             {"param_norm_local_squared": norms.squared} if self._parameters.sharded else {"param_norm": norms.whole}
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.environment.config import as_json
 from trackside.totals.histogram import empty, observe
-from trackside.wire import Happening, Histogram, Saves
+from trackside.wire import CheckpointTotals, Histogram, TrainingEvent
 
 if TYPE_CHECKING:
     from trackside.wire import Clock
@@ -18,7 +18,7 @@ KIND = "checkpoint"
 _INT64 = 2**63
 
 
-class Saving:
+class CheckpointCounter:
     """The checkpoints of a session. What a phase and an event of the same step tell of is one.
 
     Attributes:
@@ -26,7 +26,7 @@ class Saving:
     """
 
     def __init__(self) -> None:
-        self.totals: Saves | None = None
+        self.totals: CheckpointTotals | None = None
         self._step: int | None = None
         self._phases = self._events = self._durations = 0
         self._began: int | None = None
@@ -50,7 +50,7 @@ class Saving:
         if self._durations < self._phases:
             self._observe(seconds)
 
-    def told(self, event: Happening) -> None:
+    def told(self, event: TrainingEvent) -> None:
         """The training says that there is one: with ``bytes`` and ``seconds`` if it likes."""
         self._enter(event.step)
         self._events += 1
@@ -63,14 +63,14 @@ class Saving:
         if more and self._began is None and isinstance(seconds, int | float) and 0 <= seconds < _INT64:
             self._observe(float(seconds))
 
-    def untold(self, step: int | None) -> Happening | None:
+    def untold(self, step: int | None) -> TrainingEvent | None:
         """Once the training is at another *step*: an event for the checkpoint of which it has told none."""
         if self._ended is None or step == self._step is not None:
             return None
         (time, seconds), self._ended = self._ended, None
         if self._events:
             return None
-        return Happening(KIND, time, self._step, as_json({"seconds": round(seconds, 3)}, "a checkpoint"))
+        return TrainingEvent(KIND, time, self._step, as_json({"seconds": round(seconds, 3)}, "a checkpoint"))
 
     def date(self, clock: Clock) -> None:
         """Say of the last one when it was, by the *clock* of the message that tells it."""
@@ -83,7 +83,7 @@ class Saving:
             self._phases = self._events = self._durations = 0
 
     def _count(self, time: int, *, more: bool) -> None:
-        self.totals = self.totals or Saves()
+        self.totals = self.totals or CheckpointTotals()
         self.totals.count += more
         self._at = time
 
@@ -94,7 +94,7 @@ class Saving:
             observe(self.totals.duration, seconds)
 
 
-def _fields(event: Happening) -> dict[str, Any]:
+def _fields(event: TrainingEvent) -> dict[str, Any]:
     try:
         found = json.loads(event.fields or "{}")
     except (ValueError, RecursionError):

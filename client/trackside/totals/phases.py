@@ -107,7 +107,7 @@ class Phase(ContextDecorator):
         self._tell(monotonic_ns(), self._leave if kind is None else self._fail)
 
 
-class Waits(Generic[T]):
+class TimedLoader(Generic[T]):
     """A loader whose waits are timed: how long the training thread stands still until it has the next batch.
 
     The first batch of each way through it is told apart: it waits for workers that are only starting. What an iterator
@@ -131,7 +131,7 @@ class Waits(Generic[T]):
             self._tell(now, _HAS_NONE)
         goes_on = self._begun and batches is self._loader
         self._begun = True
-        return _Waiting(self._tell, batches, None if goes_on else now - since)
+        return _TimedIterator(self._tell, batches, None if goes_on else now - since)
 
     def __bool__(self) -> bool:
         return bool(self._loader)
@@ -145,7 +145,7 @@ class Waits(Generic[T]):
         return getattr(self._loader, name)
 
 
-class _Waiting(Generic[T]):
+class _TimedIterator(Generic[T]):
     """One way through a loader. No generator: its frame would keep a batch alive that the training has let go of.
 
     Args:
@@ -177,7 +177,7 @@ class _Waiting(Generic[T]):
         return batch
 
 
-class Times:
+class PhaseTimes:
     """Seconds by phase, each without those nested in it. With the time outside any they sum to the time since *began*.
 
     What was found gives way to what the user says: a phase that is open already, and any in one of `PAUSES`, is not

@@ -10,7 +10,7 @@ import re
 from math import inf
 from pathlib import Path
 
-from trackside.wire import Room
+from trackside.wire import ResourceUsage
 
 SHM = "/dev/shm"  # noqa: S108  only looked at
 FILES = "/proc/self/fd"
@@ -27,7 +27,7 @@ _GPU = re.compile(
 _TEXT = 65536
 
 
-class Rooms:
+class ResourceMonitor:
     """Looks for one session, and knows what of it is news. Owned by the sender thread; nothing of it raises.
 
     Moments are nanoseconds of the monotonic clock.
@@ -55,7 +55,7 @@ class Rooms:
         self._used = (found.f_blocks - found.f_bfree) * found.f_frsize
         self._peak = max(self._peak, self._used)
 
-    def tell(self, now: int) -> Room | None:
+    def tell(self, now: int) -> ResourceUsage | None:
         """What is to be told at this moment; None while nothing is news, or there is nothing."""
         if now - self._told_at < TELL_SECONDS * 1e9 and not self._has_filled():
             return None
@@ -63,11 +63,11 @@ class Rooms:
         self._told_at, self._told_used, self._peak = now, self._used, self._used
         return room
 
-    def seen(self, now: int) -> Room | None:
+    def seen(self, now: int) -> ResourceUsage | None:
         """What there is to tell at this moment, be it news or not; it counts as not told."""
         files = {"open_fds": self._open_files(now), "max_fds": _most_files()}
-        room = Room(self._size, self._used, self._peak, **files) if self._size else Room(**files)
-        return room if room != Room() else None
+        room = ResourceUsage(self._size, self._used, self._peak, **files) if self._size else ResourceUsage(**files)
+        return room if room != ResourceUsage() else None
 
     def forget(self) -> None:
         """Whoever is told next knows nothing of it."""

@@ -8,18 +8,18 @@ from __future__ import annotations
 from math import fsum, isfinite
 from typing import TYPE_CHECKING, Any
 
-from trackside.totals.checkpoints import KIND, Saving
+from trackside.totals.checkpoints import KIND, CheckpointCounter
 from trackside.totals.flops import NONE
 from trackside.totals.histogram import empty, observe
-from trackside.totals.phases import Times
-from trackside.wire import Device, Histogram, Totals, Waits
+from trackside.totals.phases import PhaseTimes
+from trackside.wire import DataWaits, Device, Histogram, Totals
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from trackside.totals.flops import Flops
     from trackside.totals.phases import Mark
-    from trackside.wire import Clock, Happening
+    from trackside.wire import Clock, TrainingEvent
 
 KEYS = 1024
 """So many keys are remembered one by one, as many as a daemon shows of a run and a few more; the others still travel."""
@@ -45,7 +45,7 @@ class Deferred:
         self.step, self.keys, self.resolved = step, keys, False
 
 
-class Tally:
+class SessionTotals:
     """Sees every push of a session once, in order.
 
     Args:
@@ -66,10 +66,10 @@ class Tally:
         self.last: dict[str, float] = {}
         self.step: int | None = None
         self.pushed_at: int | None = None
-        self.times = Times(began)
+        self.times = PhaseTimes(began)
         self.refused: dict[str, str] = {}
         self._flops = flops
-        self._saving = Saving()
+        self._saving = CheckpointCounter()
         self._highest = 0
         self._began = self._paused = 0
         self._in_step: set[str] = set()
@@ -112,13 +112,13 @@ class Tally:
             device.phases[phase] = device.phases.get(phase, 0.0) + seconds
         device.memory |= done.memory
 
-    def hear(self, event: Happening) -> None:
+    def hear(self, event: TrainingEvent) -> None:
         """Follow what the training says has happened."""
         if event.kind == KIND:
             self._saving.told(event)
             self.totals.saves = self._saving.totals
 
-    def untold(self, *, ended: bool = False) -> Happening | None:
+    def untold(self, *, ended: bool = False) -> TrainingEvent | None:
         """An event for a checkpoint that the training has written and not told of, once it is at another step or has *ended*."""
         return self._saving.untold(None if ended else self.step)
 
@@ -143,7 +143,7 @@ class Tally:
 
     def _wait(self, seconds: float, *, first: bool) -> None:
         waits: Histogram
-        waits = self.totals.data_wait = self.totals.data_wait or empty(Waits)
+        waits = self.totals.data_wait = self.totals.data_wait or empty(DataWaits)
         if first:
             waits = self.totals.data_wait.first = self.totals.data_wait.first or empty(Histogram)
         observe(waits, seconds)

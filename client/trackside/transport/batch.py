@@ -11,7 +11,7 @@ ROW_KEYS = 4096
 """A push of more keys than this, or of longer ones, travels as several rows of one step: no batch outgrows a message."""
 
 
-class Columns:
+class BatchBuilder:
     """Rows on their way into the `Block`s of one batch."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trackside.wire import Clock
 
 
-class Leftover(Outbox):
+class OrphanedSession(Outbox):
     """A session of a process that is gone, with all that it had to say.
 
     Args:
@@ -57,7 +57,7 @@ class Leftover(Outbox):
 
 def leftovers(
     directories: Iterable[Path], machine: str | None, but: Container[bytes] = frozenset()
-) -> Iterator[Leftover]:
+) -> Iterator[OrphanedSession]:
     """The sessions in some directories whose processes are gone, each held until it is sent; the oldest first.
 
     Args:
@@ -105,7 +105,7 @@ def unread(endpoint: str) -> tuple[Path, ...]:
         return ()
 
 
-def _take(directory: Path, name: str, machine: str | None) -> Leftover | None:
+def _take(directory: Path, name: str, machine: str | None) -> OrphanedSession | None:
     """The leftover of this name, when it is of that machine and its process is gone.
 
     Raises:
@@ -119,7 +119,7 @@ def _take(directory: Path, name: str, machine: str | None) -> Leftover | None:
     lock = hold(directory / f"{name}.lock")
     spool = Spool(bytes.fromhex(name), directory)
     try:
-        found = Leftover(spool, reader.hello)
+        found = OrphanedSession(spool, reader.hello)
         if found.id.hex() != name:
             raise WireError("envelope", f"{first} is of another session")  # noqa: TRY301  let go of below
         found.adopt(lock)

@@ -17,7 +17,7 @@ from trackside.log import warn
 from trackside.stacks import stacks
 from trackside.transport import discovery
 from trackside.transport.connection import connect, new_context
-from trackside.transport.orphaned_spool import Leftover, leftovers, unread
+from trackside.transport.orphaned_spool import OrphanedSession, leftovers, unread
 from trackside.transport.paths import machine_id
 from trackside.transport.session import Session
 from trackside.transport.spool import where
@@ -70,7 +70,7 @@ class Sender:
         self._endpoint = endpoint
         self._spools, self._machine = tuple(spools), machine
         self._sweep_at = 0.0
-        self._sessions: list[Session | Leftover] = []
+        self._sessions: list[Session | OrphanedSession] = []
         self._arrivals: deque[Session] = deque()
         self._ends: dict[bytes, tuple[str, str, bool]] = {}
         self._turned = threading.Condition()  # of an RLock: a signal handler may push and finish in the midst
@@ -188,7 +188,7 @@ class Sender:
     def _sweep(self) -> None:
         """Take up what a process that is gone has left, one after the other."""
         moment = time.monotonic()
-        if moment < self._sweep_at or any(isinstance(session, Leftover) for session in self._sessions):
+        if moment < self._sweep_at or any(isinstance(session, OrphanedSession) for session in self._sessions):
             return
         spools, machine = self._spools, self._machine
         if not spools and self.connected:
@@ -228,7 +228,7 @@ class Sender:
     def _drain(self) -> None:
         clock = now()
         for session in self._sessions:
-            if session.ended or isinstance(session, Leftover):
+            if session.ended or isinstance(session, OrphanedSession):
                 session.settle(clock)
                 continue
             session.totals.overhead = time.thread_time()
@@ -285,7 +285,7 @@ class Sender:
             if session.done:
                 session.spool.close()
                 self._sessions.remove(session)
-                if isinstance(session, Leftover):
+                if isinstance(session, OrphanedSession):
                     if not session.retired:
                         self.sent.append(session.name)
                     self._wake()  # for the next
@@ -352,7 +352,7 @@ class Sender:
         else:
             self._obey(envelope.kind, session, envelope.number)
 
-    def _obey(self, command: str, session: Session | Leftover, number: int) -> None:
+    def _obey(self, command: str, session: Session | OrphanedSession, number: int) -> None:
         if command == "stacks?":
             self._send(encode(Envelope("stacks", session.id, number), Stacks(stacks())))
         elif command == "ping":
@@ -377,7 +377,7 @@ class Sender:
             f"{discovery.advice(discovery.named(self._endpoint, os.environ), self._failures)}",
         )
 
-    def _retire(self, session: Session | Leftover) -> None:
+    def _retire(self, session: Session | OrphanedSession) -> None:
         """Leave what a session has to say to its spool, and say so, or say what is lost."""
         session.retire(now())
         if session.unkept:

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from trackside.environment.process_info import about
 from trackside.totals.flops import NONE
 from trackside.totals.phases import Mark
-from trackside.totals.resources import Rooms
-from trackside.totals.session_totals import Tally
-from trackside.transport.batch import Columns, parts
+from trackside.totals.resources import ResourceMonitor
+from trackside.totals.session_totals import SessionTotals
+from trackside.transport.batch import BatchBuilder, parts
 from trackside.transport.outbox import Outbox, Pending
 from trackside.transport.spool import Spool
-from trackside.wire import Beat, Bye, Clock, Device, Envelope, Happening, Hello, Notice, Pushes, encode
+from trackside.wire import Bye, Clock, Device, Envelope, Heartbeat, Hello, Pushes, TrainingAlert, TrainingEvent, encode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from trackside.totals.session_totals import Deferred
     from trackside.wire import Identity, Totals
 
-Row = tuple[int, "int | Deferred | None", dict[str, float]] | tuple[int, "Mark | Device | Happening | Notice", None]
+Row = (
+    tuple[int, "int | Deferred | None", dict[str, float]]
+    | tuple[int, "Mark | Device | TrainingEvent | TrainingAlert", None]
+)
 """What `Run` hands over: monotonic nanoseconds, the step if the user gave one, numbers by key. Or, without numbers, what
 else the training says."""
 
@@ -79,10 +82,10 @@ class Session(Outbox):
         self.refused = self.overrun = self.heavy_in = self.heavy_out = 0
         self._config, self._tags, self._total_steps = config, tags, total_steps
         self._started = time.time_ns()
-        self._tally = Tally(time.monotonic_ns(), flops)
+        self._tally = SessionTotals(time.monotonic_ns(), flops)
         self.warnings = self._tally.refused
-        self._events: list[Happening] = []
-        self._alerts: list[Notice] = []
+        self._events: list[TrainingEvent] = []
+        self._alerts: list[TrainingAlert] = []
         self._number = 0
         self._refused_counted = self._overrun_counted = 0
         self._said = (0, 0)
@@ -90,7 +93,7 @@ class Session(Outbox):
         self._gpus_told = 0
         self._described = False
         self.layers = 0, 0
-        self._rooms = Rooms()
+        self._rooms = ResourceMonitor()
 
     @property
     def totals(self) -> Totals:  # type: ignore[override]  # the tally's, which makes it anew never
@@ -128,7 +131,7 @@ class Session(Outbox):
     def beat(self, clock: Clock) -> list[bytes]:
         """A sign of life, as frames; while the session is stuck it tells what the waiting messages would."""
         self._tally.reckon(clock)
-        beat = Beat(
+        beat = Heartbeat(
             clock, self._progress_age(clock), phase=self._tally.times.told, room=self._rooms.tell(clock.monotonic)
         )
         if self._tally.times.used:
@@ -147,7 +150,7 @@ class Session(Outbox):
         self.totals.dropped += refused - self._refused_counted
         self.totals.pushes += overrun - self._overrun_counted
         self._refused_counted, self._overrun_counted = refused, overrun
-        batch = Columns()
+        batch = BatchBuilder()
         for _ in range(len(self.rows)):
             try:
                 row = self.rows.popleft()
@@ -157,10 +160,10 @@ class Session(Outbox):
                 batch.add(*part)
                 if batch.full:
                     self._close(batch, clock)
-                    batch = Columns()
+                    batch = BatchBuilder()
             if len(self._events) + len(self._alerts) >= SAID:
                 self._close(batch, clock)
-                batch = Columns()
+                batch = BatchBuilder()
         if batch.rows or self._events or self._alerts or self._said != (self.totals.pushes, self.totals.dropped):
             self._close(batch, clock)
         self.settle(clock)
@@ -176,7 +179,7 @@ class Session(Outbox):
         self.drain(clock)
         self._tell_checkpoint(ended=True)
         if self._events:
-            self._close(Columns(), clock)
+            self._close(BatchBuilder(), clock)
         self._tally.reckon(clock)
         bye = Bye(clock, self.totals, status, cause, provisional)
         self._number += 1
@@ -222,11 +225,11 @@ class Session(Outbox):
             self._tally.mark(time, said)
         elif isinstance(said, Device):
             self._tally.work(said)
-        elif isinstance(said, Happening):
+        elif isinstance(said, TrainingEvent):
             said.step = self._tally.step
             self._tally.hear(said)
             self._events.append(said)
-        elif isinstance(said, Notice):
+        elif isinstance(said, TrainingAlert):
             said.step = self._tally.step
             self._alerts.append(said)
 
@@ -251,7 +254,7 @@ class Session(Outbox):
     def _progress_age(self, clock: Clock) -> int | None:
         return None if self._tally.pushed_at is None else max(0, clock.monotonic - self._tally.pushed_at)
 
-    def _close(self, batch: Columns, clock: Clock) -> None:
+    def _close(self, batch: BatchBuilder, clock: Clock) -> None:
         self._number += 1
         self._tally.reckon(clock)
         goes_now = self.greeted and not self.is_stuck(clock)  # else a beat is there before it

@@ -9,7 +9,7 @@ from trackside.wire import Envelope, Nack, encode
 from trackside_daemon.model.records import USER_ALERT, Event
 
 if TYPE_CHECKING:
-    from trackside.wire import Bye, Clock, Happening, Identity, Notice, Pushes
+    from trackside.wire import Bye, Clock, Identity, Pushes, TrainingAlert, TrainingEvent
     from trackside_daemon.model.records import Record
 
 
@@ -74,7 +74,7 @@ def told(session: Session, pushes: Pushes, shifted: int) -> list[Record]:
     """The events that came with a batch, and what it raised: whether that is an alert, the book decides."""
     where = session.run, session.attempt
 
-    def event(said: Happening | Notice, kind: str, fields: dict[str, Any]) -> Event:
+    def event(said: TrainingEvent | TrainingAlert, kind: str, fields: dict[str, Any]) -> Event:
         return Event(*where, (said.time + shifted) / 1e9, kind, session.rank, said.step, fields)
 
     events = [event(one, one.kind, _fields(one.fields)) for one in pushes.events]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from trackside.wire import Room
+    from trackside.wire import ResourceUsage
 
 
 class RankProcess(NamedTuple):
@@ -31,5 +31,5 @@ class RankProcess(NamedTuple):
     k8s_pod: str = ""
     k8s_namespace: str = ""
     k8s_container: str = ""
-    room: Room | None = None
+    room: ResourceUsage | None = None
     peak_flops: float | None = None

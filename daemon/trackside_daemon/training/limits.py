@@ -11,7 +11,7 @@ from trackside_daemon.model.metric import Sample
 from trackside_daemon.training.families import REJECTIONS, SERIES_REJECTED
 
 if TYPE_CHECKING:
-    from trackside.wire import About, Identity
+    from trackside.wire import Identity, ProcessInfo
 
 MOST = 2**31 - 1
 """Ranks and attempts beyond are taken for this one."""
@@ -68,7 +68,7 @@ def bounded(identity: Identity, label_bytes: int) -> Identity:
     return replace(identity, **texts, **numbers, boot=cut(identity.boot, 64), gpus=gpus)
 
 
-def pod(about: About | None, label_bytes: int) -> tuple[str, str, str]:
+def pod(about: ProcessInfo | None, label_bytes: int) -> tuple[str, str, str]:
     """Pod, namespace and container of who tells them, short enough for labels."""
     told = ("", "", "") if about is None else (about.k8s_pod, about.k8s_namespace, about.k8s_container)
     first, second, third = (cut(name, label_bytes) for name in told)

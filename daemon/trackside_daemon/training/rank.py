@@ -14,7 +14,7 @@ from trackside_daemon.training.totals import summed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from trackside.wire import Beat, Block, Clock, Device, Hello, Histogram, Saves, Totals
+    from trackside.wire import Block, CheckpointTotals, Clock, Device, Heartbeat, Hello, Histogram, Totals
     from trackside_daemon.model.finding import Stands
     from trackside_daemon.model.metric import Metric
 
@@ -90,7 +90,7 @@ class Rank:
         self._total_steps = hello.total_steps if hello.total_steps is not None else self._total_steps
         return self.tell(session, hello.totals, hello)
 
-    def tell(self, session: bytes, totals: Totals, newest: Hello | Beat) -> list[Sample]:
+    def tell(self, session: bytes, totals: Totals, newest: Hello | Heartbeat) -> list[Sample]:
         """The newest values, which the batches that bring them have not told yet."""
         if newest.step is None or newest.progress_age is None:
             return self.standing() + self.count(session, totals)
@@ -164,7 +164,7 @@ class Rank:
             *self._known((f.MODEL_FLOPS, device.flops)),
         ]
 
-    def _saves(self, saves: Saves | None) -> list[Sample]:
+    def _saves(self, saves: CheckpointTotals | None) -> list[Sample]:
         if saves is None:
             return []
         told = self._known((f.CHECKPOINTS, saves.count), (f.CHECKPOINT_BYTES, saves.bytes), (f.CHECKPOINT_AT, saves.at))

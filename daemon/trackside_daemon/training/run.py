@@ -21,7 +21,7 @@ from trackside_daemon.training.whole_norms import Wholes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from trackside.wire import Beat, Bye, Hello, Identity, Pushes, Room
+    from trackside.wire import Bye, Heartbeat, Hello, Identity, Pushes, ResourceUsage
     from trackside_daemon.model.finding import Stands
     from trackside_daemon.training.rank import End, Rank
     from trackside_daemon.training.verdict import Exit
@@ -78,7 +78,7 @@ class Session:
         self.waits_until: float | None = None
         self.elsewhere = False
         self.k8s = ("", "", "")
-        self.room: Room | None = None
+        self.room: ResourceUsage | None = None
         self.room_at = -inf
 
     def speak(self, samples: list[Sample]) -> Batch:
@@ -90,7 +90,7 @@ class Session:
         self.identity = replace(self.identity, gpus=identity.gpus)
         self.k8s = k8s
 
-    def look(self, said: Hello | Pushes | Beat) -> list[Sample]:
+    def look(self, said: Hello | Pushes | Heartbeat) -> list[Sample]:
         """What it says of its room, which may be older than what is known: a batch may come again behind a beat."""
         if said.room is None or said.clock.monotonic < self.room_at:
             return []

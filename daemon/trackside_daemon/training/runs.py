@@ -22,7 +22,7 @@ from trackside_daemon.training.verdict import is_open, verdict
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside.wire import Beat, Block, Bye, Hello, Identity, Pushes, Totals
+    from trackside.wire import Block, Bye, Heartbeat, Hello, Identity, Pushes, Totals
     from trackside_daemon.model.finding import Stands
     from trackside_daemon.model.metric import Sample
     from trackside_daemon.model.rank_process import RankProcess
@@ -122,7 +122,7 @@ class Runs:
         known, batches = self._hear(session, now)
         return [] if known is None else [*batches, known.speak(known.rank.count(session, totals))]
 
-    def beat(self, session: bytes, beat: Beat, now: Moment) -> list[Batch]:
+    def beat(self, session: bytes, beat: Heartbeat, now: Moment) -> list[Batch]:
         """A sign of life; one from a session that was thought lost brings it back.
 
         While its batches cannot be taken, it tells the newest values, so that the page stays true.

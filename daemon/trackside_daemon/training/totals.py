@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
-from trackside.wire import Device, Histogram, Memory, Saves, Totals, Waits
+from trackside.wire import CheckpointTotals, DataWaits, Device, Histogram, Memory, Totals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -41,10 +41,10 @@ def _by_key(several: Sequence[Mapping[str, N]]) -> dict[str, N]:
     return {key: sum(one.get(key, 0) for one in several) for key in keys}
 
 
-def _waits(several: Sequence[Waits]) -> Waits | None:
+def _waits(several: Sequence[DataWaits]) -> DataWaits | None:
     if (all_ := _of_histograms(several)) is None:
         return None
-    return Waits(all_.counts, all_.sum, _of_histograms([one.first for one in several]))
+    return DataWaits(all_.counts, all_.sum, _of_histograms([one.first for one in several]))
 
 
 def _device(several: Sequence[Device]) -> Device | None:
@@ -67,10 +67,10 @@ def _memory(several: Sequence[Mapping[str, Memory]]) -> dict[str, Memory]:
     return newest
 
 
-def _saves(several: Sequence[Saves]) -> Saves | None:
+def _saves(several: Sequence[CheckpointTotals]) -> CheckpointTotals | None:
     if not several:
         return None
-    return Saves(
+    return CheckpointTotals(
         count=sum(one.count for one in several),
         duration=_of_histograms([one.duration for one in several]),
         bytes=_newest([one.bytes for one in several]),

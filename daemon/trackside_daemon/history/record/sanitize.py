@@ -12,7 +12,7 @@ from trackside_daemon.history.record.redact import redact, redact_command, redac
 from trackside_daemon.model.records import Alert, AlertNote, Event, Record, RunState, SessionOpened, Silence
 
 if TYPE_CHECKING:
-    from trackside.wire import About, Hello
+    from trackside.wire import Hello, ProcessInfo
 
 
 def clean(record: Record) -> Record:
@@ -60,7 +60,7 @@ def _config(text: str) -> str:
         return as_text("not JSON")
 
 
-def _about(about: About) -> About:
+def _about(about: ProcessInfo) -> ProcessInfo:
     return msgspec.structs.replace(
         about, command=tuple(redact_command(about.command)), directory=redact_text(about.directory)
     )
