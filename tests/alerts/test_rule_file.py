@@ -113,8 +113,8 @@ def test_a_run_goes_beyond_the_labels_of_a_place() -> None:
 def test_words_tell_the_window_that_is_looked_at() -> None:
     (wide,) = named(made(Wanted(scrape=30.0))["thresholds"], "IoBottleneck")
     (narrow,) = named(made()["thresholds"], "IoBottleneck")
-    assert "of the last 2 min, and so for 5 min" in wide["annotations"]["description"]
-    assert "of the last minute, and so for 5 min" in narrow["annotations"]["description"]
+    assert "of the last 2 min, for 5 min already" in wide["annotations"]["description"]
+    assert "of the last minute, for 5 min already" in narrow["annotations"]["description"]
 
 
 def test_a_rule_of_the_daemon_names_its_alert() -> None:

@@ -245,7 +245,7 @@ def test_what_people_read_names_the_run_how_bad_what_to_do_and_how_to_silence(tm
         NONFINITE["@description"],
         f"What to do: {NONFINITE['@runbook_url']}",
     ]
-    assert slack["text"].splitlines()[-1].startswith("Quiet for a while: http")
+    assert slack["text"].splitlines()[-1].startswith("Silence this: http")
     assert slack["text"].endswith(SILENCE)
     assert (pager["event_action"], pager["payload"]["severity"]) == ("trigger", "critical")
     assert pager["payload"]["summary"] == f"[critical] {title}"

@@ -250,7 +250,7 @@ def test_a_run_that_begins_again(stage: Stage) -> None:
 def test_a_machine_of_files(stage: Stage) -> None:
     """Memory that is used up, and a disk: the real one, by a threshold that it is below. A twin stays as it is."""
     (alert,) = eventually(lambda: alerts(stage.short, "HostMemoryPressure"))
-    assert alert["summary"].startswith("the host has 1.62 % of its memory available")
+    assert alert["summary"].startswith("only 1.62 % of the host's memory is available")
     eventually(lambda: alerts(stage.short, "DiskFilling"), 2 * DEADLINE)
     assert trouble(stage.roomy) == []
 

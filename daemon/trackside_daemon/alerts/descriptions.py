@@ -1,6 +1,7 @@
-"""What each alert means, in the words of a Prometheus rule: the same for all that Alertmanager puts into one message.
+"""Fixed texts of every alert, for Prometheus rules and Alertmanager.
 
-The daemon's own words name ranks, steps and numbers, which a label must not. `trackside alerts show` has them.
+These texts are the same for every run, rank and GPU, because labels must not hold free text. The daemon's own summaries
+name ranks, steps and numbers; `trackside alerts show` prints them.
 """
 
 from __future__ import annotations
@@ -8,15 +9,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 PREFIX = "Trackside"
-"""Of the name of every alert outside the daemon, in Prometheus and Alertmanager, but of the Watchdog's."""
+"""Prefix of every alert name in Prometheus and Alertmanager, except that of the Watchdog."""
 
 
-class Said(NamedTuple):
-    """The words for an alert.
+class AlertText(NamedTuple):
+    """Fixed text of one alert.
 
     Attributes:
-        summary: What it is: one sentence, the same for every run, rank and GPU.
-        description: What it means and what to look at, for those that only the daemon finds; rules have their own.
+        summary: What is wrong, in one sentence.
+        description: Meaning and next steps, for alerts that only the daemon finds; rules have their own.
     """
 
     summary: str
@@ -24,124 +25,132 @@ class Said(NamedTuple):
 
 
 DETECTED = {
-    "NonFinite": Said(
+    "NonFinite": AlertText(
         "A value of the training is NaN or infinite.",
-        "A loss, a gradient norm or a loss of evaluation is no number any more; steps from here on are mostly lost. Stop the "
-        "run, and go on from the last checkpoint before it.",
+        "A loss, a gradient norm or an evaluation loss is not a finite number. Most of the work from this step on is lost. "
+        "Stop the run, and continue from the last checkpoint before that step.",
     ),
-    "LossSpike": Said(
+    "LossSpike": AlertText(
         "The loss has jumped.",
-        "It stays above what it was, and not for one batch only. If it does not come back within some hundred steps, go "
-        "back to a checkpoint before it and skip those batches.",
+        "It stays above its previous level for more than one batch. If it does not come back within a few hundred steps, go "
+        "back to a checkpoint before the jump and skip those batches.",
     ),
-    "LossHardBatch": Said("A single batch had a high loss.", "Nothing is to be done unless it comes often."),
-    "LossDiverging": Said(
+    "LossHardBatch": AlertText("A single batch had a high loss.", "You need to do nothing unless this happens often."),
+    "LossDiverging": AlertText(
         "The loss rises and does not come back.",
         "Stop the run, go back to the checkpoint before the rise, and try a lower learning rate or a longer warm-up.",
     ),
-    "LossPlateau": Said("The loss does not fall any more.", "It may be done; else look at the learning rate."),
-    "LossRestart": Said(
-        "The loss began anew.",
-        "The run was resumed from a checkpoint and has not caught up, or the checkpoint was not loaded at all.",
+    "LossPlateau": AlertText(
+        "The loss has stopped falling.", "The run may be done. If it is not, check the learning rate."
     ),
-    "GradientExplosion": Said(
+    "LossRestart": AlertText(
+        "The training went back, or its loss is back at its initial value.",
+        "The run was resumed from a checkpoint and has not caught up yet, or it did not load its checkpoint.",
+    ),
+    "GradientExplosion": AlertText(
         "The norm of the gradients has exploded.",
-        "It is many times what it was. Clipping makes single ones harmless; look at the loss and at the batch of that step.",
+        "It is many times its usual value. With clipping, a single large gradient does no harm. Check the loss and the batch "
+        "of that step.",
     ),
-    "GradientVanishing": Said(
+    "GradientVanishing": AlertText(
         "The norm of the gradients has vanished.",
-        "Hardly anything is learnt. Look for parameters that are frozen or detached, and for a saturated loss scale.",
+        "The model learns almost nothing. Check for frozen or detached parameters and for a loss scale that is too low.",
     ),
-    "LearningRateOutOfRange": Said(
+    "LearningRateOutOfRange": AlertText(
         "The learning rate is out of range.",
-        "It is zero, negative, or far beyond what it was. Look at the schedule: total steps, warm-up, and its unit.",
+        "It is zero, negative, not finite, too high, or far from its previous value. Check the schedule: its total steps, its "
+        "warm-up, and whether it counts steps or epochs.",
     ),
-    "SlowStep": Said(
+    "SlowStep": AlertText(
         "A step took much longer than usual.",
-        "It is no pause that comes regularly. Look at the time by phase, and at the disk and network of that minute.",
+        "No regular pause explains it. Check the time by phase, and the disk and network activity of that minute.",
     ),
-    "ThroughputRegression": Said(
+    "ThroughputRegression": AlertText(
         "Steps have become slower.",
-        "All of them, and for long. Look at clocks and temperatures of the GPUs, at the data loader's wait, and at other "
-        "processes on these machines.",
+        "All steps have been slower for a while. Check the clocks and temperatures of the GPUs, the time spent waiting for "
+        "data, and other processes on these machines.",
     ),
-    "TrainingStalled": Said(
+    "TrainingStalled": AlertText(
         "The training makes no steps.",
-        "It is silent for longer than its own pace and phases explain. trackside alerts show says which rank is "
-        "not where the others wait, and has the stacks.",
+        "It has been silent for longer than its pace and its phases explain. `trackside alerts show TrainingStalled` names "
+        "the rank that is not where the others wait, and prints the stacks.",
     ),
-    "RankSilent": Said(
-        "A rank is silent while others go on.",
-        "It pushes nothing. Look at its process: it may hang, or wait for a disk.",
+    "RankSilent": AlertText(
+        "A rank is silent while others continue.",
+        "It pushes nothing. Check its process: it may hang, or wait for a disk.",
     ),
-    "StragglerRank": Said(
+    "StragglerRank": AlertText(
         "One rank is slower than the others.",
-        "By its own time, without that in which it waits for others; all go at its pace. Look at its GPU's clocks and "
-        "temperature, and at the CPUs and the data loader of its machine.",
+        "Its own part of a step takes longer, not counting the time it waits for other ranks, and all ranks run at its pace. "
+        "Check the clocks and the temperature of its GPU, and the CPUs and the data loader of its machine.",
     ),
-    "DataLoaderBottleneck": Said(
+    "DataLoaderBottleneck": AlertText(
         "The training waits for data.",
-        "Look at the number of workers, at their CPU time, and at the disk or network that the data comes from.",
+        "Check the number of data loader workers, their CPU time, and the disk or network that the data comes from.",
     ),
-    "CheckpointOverdue": Said(
-        "The training has saved no checkpoint for long.",
-        "It used to save more often; a crash now costs all since the last one. Look at the disk, and for errors in its log.",
+    "CheckpointOverdue": AlertText(
+        "The training has saved no checkpoint for a long time.",
+        "It used to save more often. A crash now loses all work since the last checkpoint. Check the disk, and the output of "
+        "the training for errors.",
     ),
-    "TrainingProcessDied": Said(
+    "TrainingProcessDied": AlertText(
         "A training process has died.",
-        "It ended without finishing its run. The evidence has the signal or the exit status, and the last lines that it wrote.",
+        "It ended without finishing its run. The alert states the cause if it is known: an exception, a signal or an exit "
+        "status. The evidence lists the run's latest events. Check the output of the training for the error.",
     ),
-    "OomKilled": Said(
+    "OomKilled": AlertText(
         "The OOM killer killed a process.",
-        "The kernel had no memory left, in the host or within the limit of the cgroup. Look at what grew before.",
+        "The host, or the cgroup of the process, had no memory left. Check which memory grew before.",
     ),
-    "HostMemoryLeak": Said(
-        "The memory of a training process grows without end.",
-        "Look at what keeps references from step to step: losses that were not detached, lists of logs, caches.",
+    "HostMemoryLeak": AlertText(
+        "The memory of a training process keeps growing.",
+        "Check for references that are kept from step to step: losses that were not detached, lists of logs, caches.",
     ),
-    "GpuMemoryLeak": Said(
-        "The GPU memory of a training process grows without end.",
-        "Look for tensors that are kept with their graph; torch.cuda.memory_snapshot() says where they were allocated.",
+    "GpuMemoryLeak": AlertText(
+        "The GPU memory of a training process keeps growing.",
+        "Check for tensors that are kept with their graph. torch.cuda.memory_snapshot() shows where they were allocated.",
     ),
-    "MonitorBlind": Said(
-        "Trackside does not see everything.",
-        "What was pushed is lost, or a part of the daemon fails. Its log has the reason.",
+    "MonitorBlind": AlertText(
+        "Trackside misses data.",
+        "Pushed values are lost, or a part of the daemon fails, so other alerts may be missing. Check the daemon's log.",
     ),
-    "RunStarted": Said("A run has begun.", "Nothing is to be done."),
-    "RunRestarted": Said("A run was restarted.", "A new attempt begins. Nothing is to be done unless nobody meant to."),
-    "RunFinished": Said("A run has finished.", "How long it took, and its loss, are in the history."),
-    "UserAlert": Said(
+    "RunStarted": AlertText("A run has begun.", "You need to do nothing."),
+    "RunRestarted": AlertText(
+        "A run was restarted.", "A new attempt begins. You need to do nothing if the restart was intended."
+    ),
+    "RunFinished": AlertText("A run has finished.", "Its duration and its loss are in the history."),
+    "UserAlert": AlertText(
         "The training code raised an alert.",
-        "Its title and text are words for people, and are on no label: `trackside alerts show` and /api/v1/alerts have them.",
+        "Its title and text are not in any label. `trackside alerts show` and /api/v1/alerts have them.",
     ),
-    "TestAlert": Said("This is a test.", "Somebody ran trackside test-alert. Nothing is to be done."),
+    "TestAlert": AlertText("This is a test.", "Somebody ran `trackside test-alert`. You need to do nothing."),
 }
-"""What is found by looking at every sample, and so is seen by Prometheus as `trackside_alert_firing` only."""
+"""Alerts of detectors, which examine every sample. Prometheus sees them only as `trackside_alert_firing`."""
 
 RULED = {
-    "GpuLost": Said("A GPU does not answer."),
-    "GpuMissing": Said("GPUs of a machine are missing."),
-    "GpuXid": Said("A GPU had an Xid error."),
-    "GpuEccUncorrectable": Said("A GPU had memory errors that could not be corrected."),
-    "GpuRowRemap": Said("A GPU has to replace a row of its memory."),
-    "NvlinkDegraded": Said("NVLinks of a GPU are down or have errors."),
-    "GpuHot": Said("A GPU is too hot."),
-    "GpuThrottled": Said("A GPU is slowed down by its hardware."),
-    "GpuPowerCapped": Said("A GPU is at its power limit."),
-    "GpuMemoryPressure": Said("The memory of a GPU is nearly full."),
-    "GpuIdleButHeld": Said("A GPU does nothing, and its memory is held."),
-    "GpuUnderutilized": Said("A GPU under training is little used."),
-    "PcieDegraded": Said("A GPU under training has fewer PCIe lanes than it could."),
-    "InfinibandDegraded": Said("An InfiniBand port is down or went down."),
-    "HostMemoryPressure": Said("A host is short of memory."),
-    "IoBottleneck": Said("A host waits for its disks."),
-    "CpuSaturated": Said("There are too few CPUs for what runs."),
-    "ContainerMemoryPressure": Said("A container is near its memory limit."),
+    "GpuLost": AlertText("A GPU does not answer."),
+    "GpuMissing": AlertText("GPUs of a machine are missing."),
+    "GpuXid": AlertText("A GPU had an Xid error."),
+    "GpuEccUncorrectable": AlertText("A GPU had memory errors that could not be corrected."),
+    "GpuRowRemap": AlertText("A GPU has to replace a row of its memory."),
+    "NvlinkDegraded": AlertText("NVLinks of a GPU are down or have errors."),
+    "GpuHot": AlertText("A GPU is too hot."),
+    "GpuThrottled": AlertText("A GPU is slowed down by its hardware."),
+    "GpuPowerCapped": AlertText("A GPU is at its power limit."),
+    "GpuMemoryPressure": AlertText("The memory of a GPU is nearly full."),
+    "GpuIdleButHeld": AlertText("A GPU is idle while its memory is in use."),
+    "GpuUnderutilized": AlertText("A GPU under training is mostly idle."),
+    "PcieDegraded": AlertText("A GPU under training has fewer PCIe lanes than it could."),
+    "InfinibandDegraded": AlertText("An InfiniBand port is down or went down."),
+    "HostMemoryPressure": AlertText("A host is short of memory."),
+    "IoBottleneck": AlertText("A host waits for I/O."),
+    "CpuSaturated": AlertText("There are too few CPUs for the running processes."),
+    "ContainerMemoryPressure": AlertText("A container is near its memory limit."),
     "OomKilled": DETECTED["OomKilled"],
-    "DiskFilling": Said("A file system is nearly full."),
-    "FilesystemDead": Said("A file system does not answer."),
-    "ShmFull": Said("/dev/shm is nearly full."),  # noqa: S108  only named
-    "FdsExhausted": Said("A rank has nearly all of its file descriptors open."),
-    "DataLoaderDied": Said("Workers of a data loader died."),
+    "DiskFilling": AlertText("A file system is nearly full."),
+    "FilesystemDead": AlertText("A file system does not answer."),
+    "ShmFull": AlertText("/dev/shm is nearly full."),  # noqa: S108  only named
+    "FdsExhausted": AlertText("A rank has nearly all of its file descriptors open."),
+    "DataLoaderDied": AlertText("Workers of a data loader died."),
 }
-"""What is found by a rule over families, which Prometheus judges by itself."""
+"""Alerts of rules over metric families, which Prometheus can evaluate too."""

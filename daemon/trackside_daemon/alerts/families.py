@@ -14,22 +14,20 @@ if TYPE_CHECKING:
 FIRING = Metric(
     "trackside_alert_firing",
     "gauge",
-    "1 while the alert fires, 0 for 15 minutes after; of several ranks that have it, the first is named.",
+    "1 while the alert fires, 0 for 15 minutes after; if several ranks have it, the label has the first.",
     ("alert", "severity", "run", "rank", "key", "gpu", "uuid", "subject"),
 )
-BEGUN = Metric(
-    "trackside_alerts_total", "counter", "How often the alert has begun to fire.", ("alert", "severity", "run")
-)
+BEGUN = Metric("trackside_alerts_total", "counter", "Times that the alert began to fire.", ("alert", "severity", "run"))
 SILENCED = Metric(
     "trackside_alert_silenced",
     "gauge",
-    "1 while the alert fires and a silence has it: people are not told.",
+    "1 while the alert fires and a silence mutes it.",
     FIRING.labels,
 )
 EXCESS = Metric(
     "trackside_alerts_excess_total",
     "counter",
-    "Alerts that had no room, since 1,000 others fire that are no less severe.",
+    "Alerts that had no room because 1,000 others of at least their severity fire.",
 )
 
 _OWN = FIRING.labels[2:-1]

@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 FLUSH_SECONDS = 3.0
 """So long the end of the daemon waits for messages that are on their way."""
 
-TRIES = Metric(
-    "trackside_notifications_total", "counter", "Messages that a sink of alerts was asked to take.", ("sink",)
-)
+TRIES = Metric("trackside_notifications_total", "counter", "Messages that a sink of alerts tried to send.", ("sink",))
 FAILED = Metric(
     "trackside_notifications_failed_total",
     "counter",
-    "Of these, those that it did not take, or not within 60 s; they are tried again.",
+    "Messages that the sink could not send, or not within 60 s; it retries them.",
     ("sink",),
 )
 DROPPED = Metric(
     "trackside_notifications_dropped_total",
     "counter",
-    "What the sink will never tell: the alert was over before, or for an hour, there were too many, or it was refused for good.",
+    "Notifications that the sink gave up: the alert ended before, or an hour ago, the queue was full, or the receiver refused it.",
     ("sink",),
 )
-QUEUED = Metric("trackside_notifications_queue_length", "gauge", "Alerts that wait to be told by the sink.", ("sink",))
+QUEUED = Metric(
+    "trackside_notifications_queue_length", "gauge", "Alerts that wait for the sink to send them.", ("sink",)
+)
 LAST_SUCCESS = Metric(
     "trackside_notifications_last_success_timestamp_seconds",
     "gauge",
-    "When the sink took a message last, in Unix time.",
+    "Time of the last message that the sink sent, in Unix time.",
     ("sink",),
     unit="seconds",
 )

@@ -1,4 +1,4 @@
-"""Alerts that no daemon can tell of itself: that it is down, that a run has vanished with it, that it loses something."""
+"""Alerts about daemons and runs as a whole, which only Prometheus can raise: a daemon is down, a run has vanished."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from trackside_daemon.model.finding import Severity
 
 
-class Fleet(NamedTuple):
-    """One rule, as Prometheus has it."""
+class FleetRule(NamedTuple):
+    """One alerting rule of Prometheus; ``expr`` is PromQL, ``lasting`` its ``for``, empty for none."""
 
     alert: str
     severity: Severity
@@ -26,62 +26,63 @@ class Fleet(NamedTuple):
 
 
 ATTEMPTS = 3
-"""More attempts of a run in an hour are too many: one that is preempted now and then has fewer."""
+"""Most attempts of a run in an hour that are normal, as with occasional preemption."""
 
 STARTS = 3
-"""More starts of a daemon in an hour are no rollout."""
+"""Most starts of a daemon in an hour that are normal, as with a rollout."""
 
 HERE = "The daemon at {{ $labels.instance }}"
 
 
-def fleet(job: str, places: Sequence[str] = PLACE) -> list[Fleet]:
-    """All of them.
+def fleet(job: str, places: Sequence[str] = PLACE) -> list[FleetRule]:
+    """Return all fleet rules.
 
     Args:
-        job: The label of the scrape's targets.
-        places: The labels that a run goes beyond.
+        job: Value of the label ``job`` of the scrape's targets.
+        places: Labels that differ between the machines of one run.
     """
     chosen, place = f"job={json.dumps(job)}", ", ".join(places)
     return [*_gone(chosen), *_runs(place), *_failing(chosen), *_losing()]
 
 
-def _gone(chosen: str) -> list[Fleet]:
+def _gone(chosen: str) -> list[FleetRule]:
     many = f"""\
   count by (job) (up{{{chosen}}} == 0) / count by (job) (up{{{chosen}}}) >= 0.1
 and on (job)
   count by (job) (up{{{chosen}}} == 0) >= 3"""
     return [
-        Fleet(
+        FleetRule(
             "TracksideSidecarDown",
             "warning",
             f"up{{{chosen}}} == 0",
             "5m",
             "A trackside daemon cannot be scraped.",
             "{{ $labels.instance }} of job {{ $labels.job }} has not answered for 5 minutes: the node, the daemon or the "
-            "network is down. What it found last is held for 20 minutes, then it is no longer told.",
+            "network is down. The daemon's last alerts stay active for 20 minutes, then they end. Check the service and its log "
+            "on that node.",
         ),
-        Fleet(
+        FleetRule(
             "TracksideNoTargets",
             "warning",
             f"absent(up{{{chosen}}})",
             "15m",
             "Prometheus has no trackside daemon to scrape.",
-            "There is no target of job {{ $labels.job }}: look at the scrape configuration and its discovery.",
+            "There is no target of job {{ $labels.job }}. Check the scrape configuration and its discovery.",
         ),
-        Fleet(
+        FleetRule(
             "TracksideSidecarsDown",
             "critical",
             many,
             "5m",
             "Many trackside daemons cannot be scraped.",
-            "{{ $value | humanizePercentage }} of the daemons of job {{ $labels.job }} have not answered for 5 minutes: a rack, "
-            "a switch, a rollout or the scrape itself. On those machines nothing is watched.",
+            "{{ $value | humanizePercentage }} of the daemons of job {{ $labels.job }} have not answered for 5 minutes. Nothing "
+            "monitors those machines. Check for a failed rack, switch or rollout, and check the scrape itself.",
         ),
     ]
 
 
-def _runs(place: str) -> list[Fleet]:
-    """A machine that is back says itself what became of its runs, so that those are not looked for."""
+def _runs(place: str) -> list[FleetRule]:
+    # A daemon that is up again reports how its runs ended, so its own series are left out.
     vanished = f"""\
   max without ({place}, state) (
       last_over_time(trackside_training_state{{state=~"starting|running|stalled"}}[1h]) == 1
@@ -91,97 +92,97 @@ def _runs(place: str) -> list[Fleet]:
 unless on (run)
   trackside_training_state"""
     return [
-        Fleet(
+        FleetRule(
             "TracksideRunVanished",
             "critical",
             vanished,
             "10m",
-            "A run has vanished without an end.",
-            "Run {{ $labels.run }} was alive, no daemon has shown it for 10 minutes, and none has seen it end: its nodes are "
-            "lost, or the daemons on them. It is told for an hour.",
+            "A run has vanished.",
+            "Run {{ $labels.run }} was alive, no daemon has shown it for 10 minutes, and no daemon saw it end. Its nodes, or the "
+            "daemons on them, are gone. Check whether the nodes answer. This alert ends an hour after the run was last seen.",
         ),
-        Fleet(
+        FleetRule(
             "TracksideRunRestarting",
             "warning",
             f"{attempts(place, '1h')} > {ATTEMPTS}",
             "",
-            "A run is restarted again and again.",
-            "Run {{ $labels.run }} had {{ $value | humanize }} attempts in an hour: each dies of the same cause, which trackside "
-            "show {{ $labels.run }} has, and the steps since its last checkpoint are lost each time.",
+            "A run restarts again and again.",
+            "Run {{ $labels.run }} had {{ $value | humanize }} attempts in an hour, and each restart loses the steps since the "
+            "last checkpoint. `trackside show {{ $labels.run }}` shows how each attempt ended.",
         ),
     ]
 
 
-def _failing(chosen: str) -> list[Fleet]:
+def _failing(chosen: str) -> list[FleetRule]:
     return [
-        Fleet(
+        FleetRule(
             "TracksideSidecarRestarting",
             "warning",
             f"changes({BEGAN}{{{chosen}}}[1h]) > {STARTS}",
             "",
-            "A trackside daemon is started again and again.",
-            f"{HERE} was started {{{{ $value | humanize }}}} times in an hour: its log, its service (systemctl status trackside) "
-            "or kubectl describe says what ends it. What detectors learnt is lost each time in part.",
+            "A trackside daemon restarts again and again.",
+            f"{HERE} was started {{{{ $value | humanize }}}} times in an hour. Its log, its service (systemctl status trackside) or "
+            "kubectl describe shows what ends it. Each restart loses a part of what the detectors have learned.",
         ),
-        Fleet(
+        FleetRule(
             "TracksideConfigReloadFailed",
             "warning",
             "trackside_config_last_reload_successful == 0",
             "5m",
             "A trackside daemon could not reload its configuration.",
-            f"{HERE} goes on with the one before; its log says what is wrong, and so does trackside check-config FILE.",
+            f"{HERE} keeps its previous configuration. Its log and `trackside check-config FILE` show the error.",
         ),
-        Fleet(
+        FleetRule(
             "TracksideCollectorFailing",
             "warning",
             "  trackside_collector_success == 0\nand on (job, instance, collector)\n"
             "  trackside_collector_last_success_timestamp_seconds",
             "10m",
-            "A collector of a trackside daemon fails that did not before.",
-            f"{HERE} has no values of its collector {{{{ $labels.collector }}}}; trackside doctor on that machine says why.",
+            "A collector of a trackside daemon has begun to fail.",
+            f"{HERE} has no values from its collector {{{{ $labels.collector }}}}. `trackside doctor` on that machine shows why.",
         ),
-        Fleet(
+        FleetRule(
             "TracksideNvmlStuck",
             "warning",
             "trackside_nvml_worker_stuck == 1",
             "5m",
             "The NVIDIA driver does not answer a trackside daemon.",
-            f"{HERE} has no values of its GPUs: a call of the driver hangs. Look at dmesg for Xid errors.",
+            f"{HERE} has no values of its GPUs, because a call to the driver hangs. Check dmesg for Xid errors.",
         ),
     ]
 
 
-def _losing() -> list[Fleet]:
+def _losing() -> list[FleetRule]:
     counted = (
         (
             "TracksideSamplesLost",
             "trackside_pipeline_failures_total",
             "A part of a trackside daemon fails.",
-            f"{HERE} lost {{{{ $value | humanize }}}} batches in its {{{{ $labels.stage }}}}; its log has the reason.",
+            f"{HERE} lost {{{{ $value | humanize }}}} batches in its stage {{{{ $labels.stage }}}} in 15 minutes. Its log has the reason.",
         ),
         (
             "TracksidePushesMissing",
             "trackside_ingest_gaps_total",
             "Pushes did not reach a trackside daemon.",
-            f"{HERE} misses {{{{ $value | humanize }}}} batches for good: clients could not keep them for so long.",
+            f"{HERE} misses {{{{ $value | humanize }}}} batches of the last 15 minutes, and clients no longer have them. Check their spool.",
         ),
         (
             "TracksideSeriesRejected",
             "trackside_series_rejected_total",
-            "A trackside daemon leaves series out.",
-            f"{HERE} is over its limit of {{{{ $labels.reason }}}}: a training invents keys, or limits.* is too low.",
+            "A trackside daemon omits series.",
+            f"{HERE} has reached its limit of {{{{ $labels.reason }}}}. A training creates too many keys, or limits.* is too low.",
         ),
         (
             "TracksideAlertsDropped",
             "trackside_alerts_excess_total",
             "A trackside daemon has too many alerts.",
-            f"{HERE} did not keep {{{{ $value | humanize }}}} alerts in 15 minutes, since 1,000 others fire.",
+            f"{HERE} had no room for {{{{ $value | humanize }}}} alerts in 15 minutes, because 1,000 others fire.",
         ),
         (
             "TracksideNotificationsFailed",
             "trackside_notifications_failed_total",
-            "A trackside daemon cannot tell people.",
-            f"{HERE} failed to send by its sink {{{{ $labels.sink }}}}; /api/v1/status has its last error.",
+            "A trackside daemon cannot send notifications.",
+            f"{HERE} could not send through its sink {{{{ $labels.sink }}}}. /api/v1/status has the last error.",
         ),
         (
             "TracksideNotificationsDropped",
@@ -191,10 +192,10 @@ def _losing() -> list[Fleet]:
         ),
     )
     return [
-        Fleet(alert, "warning", f"increase({family}[15m]) > 0", "", summary, description)
+        FleetRule(alert, "warning", f"increase({family}[15m]) > 0", "", summary, description)
         for alert, family, summary, description in counted
     ]
 
 
-NAMES = frozenset({*(one.alert for one in fleet("")), "Watchdog"})
-"""What is told of daemons and runs as a whole."""
+NAMES = frozenset({*(rule.alert for rule in fleet("")), "Watchdog"})
+"""Names of all alerts of this module, and of the Watchdog."""

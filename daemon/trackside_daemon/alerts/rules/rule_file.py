@@ -189,7 +189,7 @@ def _fleet(wanted: Wanted, places: tuple[str, ...]) -> list[Group]:
         "labels": {"severity": "none"},
         "annotations": {
             "summary": "Alerts arrive.",
-            "description": "It always fires: route it to a service that tells you when it is missing.",
+            "description": "This alert always fires. Route it to a service that notifies you when it stops arriving.",
         },
     }
     return [*rules, _linked(watchdog, wanted.runbooks, "Watchdog")]

@@ -17,5 +17,5 @@ SUBJECTS = (gpu_errors, gpu, gpu_use, host, container, disk, infiniband, process
 
 
 def rules(thresholds: ThresholdsSection) -> list[Rule]:
-    """All of them, a cause before what it causes."""
+    """Return all built-in rules, an inhibiting rule before those that it inhibits."""
     return [rule for subject in SUBJECTS for rule in subject.rules(thresholds)]

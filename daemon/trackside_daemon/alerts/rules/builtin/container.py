@@ -1,10 +1,10 @@
-"""What a container, or any cgroup with a limit, is short of.
+"""Rules for containers, and for every cgroup with a limit.
 
 | alert | why this threshold |
 |---|---|
-| ContainerMemoryPressure | without cached files, which fill every container in the end and are dropped before anything is killed: critical; all of the limit and a tenth of the time lost by it: warning |
-| CpuSaturated | a quarter of its periods ended at its CPU limit, for five minutes |
-| OomKilled | the kernel killed something; when it was a rank or a worker, another alert names that, so info |
+| ContainerMemoryPressure | critical: near the limit without cached files, which fill every container in the end and which the kernel drops before it kills a process; warning: near the limit with caches, and a tenth of the time lost waiting for memory |
+| CpuSaturated | for five minutes, a quarter of the periods reached the CPU limit |
+| OomKilled | the kernel killed a process; if it was a rank or a worker, another alert reports that, so info |
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 CGROUP = ("cgroup",)
 MINUTE = 60.0
-LOOK = (
-    "Since {since}. trackside_cgroup_memory_anonymous_bytes and _shmem_bytes say what holds it: processes, or batches in "
-    "/dev/shm. Fewer data loader workers, or a higher limit."
+ADVICE = (
+    "Since {since}. trackside_cgroup_memory_anonymous_bytes and _shmem_bytes show what uses it: processes, or batches in "
+    "/dev/shm. Use fewer data loader workers, or raise the limit."
 )
 
 
 def rules(thresholds: ThresholdsSection) -> list[Rule]:
-    """In the order of the table."""
+    """Return the rules in the order of the table."""
     return [*_memory(thresholds), _cpu(thresholds), _killed()]
 
 
@@ -45,8 +45,8 @@ def _memory(thresholds: ThresholdsSection) -> list[Rule]:
             "ContainerMemoryPressure",
             "critical",
             Query("trackside_cgroup_memory_unreclaimable_bytes", over=limit, on=CGROUP, above=most),
-            "the cgroup {cgroup} holds {value:percent} of its memory limit, without caches; the OOM killer is near",
-            LOOK,
+            "the cgroup {cgroup} uses {value:percent} of its memory limit without caches, and the OOM killer is near",
+            ADVICE,
             lasting=30.0,
             keep_firing=MINUTE,
             variant="held",
@@ -55,8 +55,8 @@ def _memory(thresholds: ThresholdsSection) -> list[Rule]:
             "ContainerMemoryPressure",
             "warning",
             Query("trackside_cgroup_memory_limit_used_bytes", over=limit, on=CGROUP, above=most, only=(stalled,)),
-            "the cgroup {cgroup} is at {value:percent} of its memory limit, caches included, and waits for memory",
-            LOOK,
+            "the cgroup {cgroup} uses {value:percent} of its memory limit with caches, and something in it waits for memory",
+            ADVICE,
             lasting=30.0,
             keep_firing=MINUTE,
             variant="stalled",
@@ -76,7 +76,7 @@ def _cpu(thresholds: ThresholdsSection) -> Rule:
             on=CGROUP,
             above=thresholds.cpu_throttled_ratio,
         ),
-        "the cgroup {cgroup} was held at its CPU limit in {value:percent} of its periods, for 5 min",
+        "the cgroup {cgroup} reached its CPU limit in {value:percent} of its periods, for 5 min already",
         "Since {since}. Raise the limit (trackside_cgroup_cpu_limit_cores), or start fewer workers and threads.",
         lasting=300.0,
         keep_firing=MINUTE,
@@ -90,5 +90,5 @@ def _killed() -> Rule:
         "info",
         Query("trackside_cgroup_oom_kills_total", how="change", window=600.0, above=0.0),
         "the OOM killer killed {value:whole} processes of the cgroup {cgroup} in the last {window}",
-        "Since {since}. dmesg names them and what each held; raise the limit, or look at what grew before.",
+        "Since {since}. dmesg names them and the memory of each. Raise the limit, or check which memory grew before.",
     )

@@ -1,11 +1,11 @@
-"""What file systems are short of.
+"""Rules for file systems.
 
 | alert | why this threshold |
 |---|---|
-| DiskFilling | less than 5 % is free; or the line of the last hour ends at 0 within four hours and less than 40 % is free, so that one large file is no trend |
-| FilesystemDead | it does not answer, as a network mount whose server is gone; ten seconds are more than a slow one takes |
+| DiskFilling | less than 5 % is free; or the trend of the last hour reaches 0 within four hours. The trend needs less than 40 % free, so that one large file does not count as a trend |
+| FilesystemDead | no answer for ten seconds, as from a network mount whose server is gone; a slow one answers sooner |
 
-Read-only file systems are full by nature, and /dev/shm has an alert of its own.
+Read-only file systems are always full, and /dev/shm has a separate alert.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ NOT_SHM = (Matcher("mountpoint", "/dev/shm", "!="),)  # noqa: S108  only named
 WRITABLE = Query("trackside_host_filesystem_readonly", below=0.5)
 AVAILABLE = "trackside_host_filesystem_avail_bytes"
 SIZE = Query("trackside_host_filesystem_size_bytes")
-SOME = 0.4
-LOOK = (
-    "Since {since}. Checkpoints, caches of data sets and core files are what grows; a checkpoint that cannot be written ends "
+TREND_FREE_RATIO = 0.4
+ADVICE = (
+    "Since {since}. Check for old checkpoints, data set caches and core files. A checkpoint that cannot be written ends "
     "the run."
 )
 
 
 def rules(thresholds: ThresholdsSection) -> list[Rule]:
-    """In the order of the table."""
+    """Return the rules in the order of the table."""
     return [*_filling(thresholds), _dead()]
 
 
@@ -42,7 +42,7 @@ def _filling(thresholds: ThresholdsSection) -> list[Rule]:
             "warning",
             Query(AVAILABLE, NOT_SHM, over=SIZE, on=MOUNT, below=thresholds.disk_ratio, only=(WRITABLE,)),
             "{mountpoint} has {value:percent} of its space left",
-            LOOK,
+            ADVICE,
             lasting=60.0,
             keep_firing=60.0,
         ),
@@ -57,10 +57,10 @@ def _filling(thresholds: ThresholdsSection) -> list[Rule]:
                 ahead=thresholds.disk_full_in,
                 on=MOUNT,
                 below=0.0,
-                only=(WRITABLE, Query(AVAILABLE, over=SIZE, on=MOUNT, below=SOME)),
+                only=(WRITABLE, Query(AVAILABLE, over=SIZE, on=MOUNT, below=TREND_FREE_RATIO)),
             ),
-            "{mountpoint} is full within hours if it goes on filling as in the last hour",
-            LOOK,
+            "{mountpoint} will be full within hours at the rate of the last hour",
+            ADVICE,
             lasting=600.0,
             keep_firing=600.0,
             variant="trend",
@@ -74,6 +74,6 @@ def _dead() -> Rule:
         "critical",
         Query("trackside_host_filesystem_device_error", above=0.5),
         "the file system at {mountpoint} does not answer",
-        "Since {since}. Whatever reads or writes there hangs in state D: look at its server and at dmesg.",
+        "Since {since}. Processes that access it hang in state D. If it is a network mount, check its server. Check dmesg.",
         lasting=10.0,
     )

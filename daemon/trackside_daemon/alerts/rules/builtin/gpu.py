@@ -1,12 +1,12 @@
-"""What slows a GPU down.
+"""Rules for conditions that slow a GPU down.
 
 | alert | why this threshold |
 |---|---|
-| GpuHot | within 5 degrees of the temperature at which the GPU slows itself down, for a minute: by its own margin since Ada, by its own threshold before, else near the 87 to 90 that most boards have |
-| GpuThrottled | the hardware holds the clocks down for half of a minute: heat or power, never a setting |
-| GpuPowerCapped | most of ten minutes at the power limit is what a well-fed GPU does, so only info |
+| GpuHot | for a minute, within 5 degrees of the temperature at which the GPU slows itself down: by the margin that GPUs report since Ada, by the threshold that older ones report, otherwise near the 87 to 90 degrees of most boards |
+| GpuThrottled | the hardware reduces the clocks for half of a minute, because of heat or power, never a setting |
+| GpuPowerCapped | a busy GPU spends most of ten minutes at its power limit, so info |
 
-A hot GPU is throttled because it is hot, and one alert says so.
+A hot GPU is throttled because of the heat, so GpuHot inhibits GpuThrottled.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ MINUTE = 60.0
 CORE = (Matcher("sensor", "gpu"),)
 SLOWDOWN = (Matcher("threshold", "slowdown"),)
 COUNTED = (Matcher("reason", "hw_thermal|hw_power_brake", "=~"),)
-"""The reasons whose time drivers count; ``hw_slowdown``, which holds either, they only tell of now."""
+"""Reasons whose time drivers count. They report ``hw_slowdown``, which covers both, only as a current state."""
 ACTIVE = (Matcher("reason", "hw_slowdown|hw_thermal|hw_power_brake", "=~"),)
-COOL = (
-    "Since {since}. Look at the inlet air, the fans and the neighbours' temperatures; it will lower its clocks, "
-    "and with it every rank that waits for it."
+HOT_ADVICE = (
+    "Since {since}. Check the inlet air, the fans and the temperatures of the GPUs next to it. It will lower its clocks, "
+    "and every rank that waits for it slows down too."
 )
 
 
 def rules(thresholds: ThresholdsSection) -> list[Rule]:
-    """In the order of the table."""
+    """Return the rules in the order of the table."""
     return [*_hot(thresholds), *_throttled(thresholds), _capped(thresholds)]
 
 
@@ -57,14 +57,14 @@ def _hot(thresholds: ThresholdsSection) -> list[Rule]:
         above=thresholds.gpu_hot_celsius,
         unless=(Query("trackside_gpu_thermal_margin_celsius", SLOWDOWN), Query(threshold, SLOWDOWN)),
     )
-    said = (
+    variants = (
         ("margin", margin, "GPU {gpu} is {value} degrees below the temperature at which it slows down"),
-        ("threshold", before, "GPU {gpu} is {value} degrees from the temperature at which it slows down"),
-        ("fixed", fixed, "GPU {gpu} has {value} degrees Celsius"),
+        ("threshold", before, "GPU {gpu} is at {value} degrees relative to the temperature at which it slows down"),
+        ("fixed", fixed, "GPU {gpu} is at {value} degrees Celsius"),
     )
     return [
-        Rule("GpuHot", "warning", when, text, COOL, lasting=MINUTE, keep_firing=MINUTE, variant=variant)
-        for variant, when, text in said
+        Rule("GpuHot", "warning", when, text, HOT_ADVICE, lasting=MINUTE, keep_firing=MINUTE, variant=variant)
+        for variant, when, text in variants
     ]
 
 
@@ -79,9 +79,9 @@ def _throttled(thresholds: ThresholdsSection) -> list[Rule]:
             "GpuThrottled",
             "warning",
             when,
-            "the hardware keeps the clocks of GPU {gpu} down for {value:percent} of the last {window}",
-            "Since {since}. trackside_gpu_clock_limit_active says the reason: for hw_thermal look at the cooling, for "
-            "hw_power_brake at the machine's power supplies.",
+            "the hardware reduced the clocks of GPU {gpu} for {value:percent} of the last {window}",
+            "Since {since}. trackside_gpu_clock_limit_active shows the reason. For hw_thermal, check the cooling. For "
+            "hw_power_brake, check the power supplies of the machine.",
             keep_firing=MINUTE,
             variant=variant,
             because=("GpuHot",),
@@ -103,6 +103,6 @@ def _capped(thresholds: ThresholdsSection) -> Rule:
             above=thresholds.gpu_power_capped_ratio,
         ),
         "GPU {gpu} was at its power limit for {value:percent} of the last {window}",
-        "Since {since}. That is what a busy GPU does; where its limit was lowered, nvidia-smi -q -d POWER shows it.",
+        "Since {since}. That is normal for a busy GPU. nvidia-smi -q -d POWER shows whether somebody lowered the limit.",
         because=("GpuHot", "GpuThrottled"),
     )

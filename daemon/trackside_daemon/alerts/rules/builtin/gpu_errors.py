@@ -1,15 +1,15 @@
-"""What breaks in a GPU.
+"""Rules for errors of GPUs.
 
 | alert | why this threshold |
 |---|---|
-| GpuLost | one that is lost for 10 s does not come back by itself; less is a driver that was slow |
-| GpuMissing | fewer than should be there for five minutes, and none that was there is told as lost |
-| GpuXid | the errors after which NVIDIA's guide wants a reset, a drain or a replacement are critical; those of an application are its own; the others are worth a line |
-| GpuEccUncorrectable | data was wrong; one is too many, and where an Xid says so that is enough |
-| GpuRowRemap | a row is replaced at the next reset only; where that failed there are no spare rows |
-| NvlinkDegraded | links that train have recovered from nothing; corrected errors happen, a hundred in ten minutes do not |
+| GpuLost | a GPU that is lost for 10 s does not recover; shorter is a slow driver |
+| GpuMissing | for five minutes fewer GPUs than expected, and none of them is reported as lost |
+| GpuXid | errors that need a reset, a drain or a replacement by NVIDIA's guide are critical; errors of the application are warnings; all others are info |
+| GpuEccUncorrectable | data was wrong, so one error is enough; where an Xid error reports it, GpuXid fires instead |
+| GpuRowRemap | pending: the next reset replaces the row; failed: no spare rows are left |
+| NvlinkDegraded | healthy links never need recovery; corrected errors happen, but not a hundred in ten minutes |
 
-What has happened is told for as long as it is within the window, ten minutes.
+An alert about an event fires as long as the event is within the window of ten minutes.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ GPU = ("gpu", "uuid")
 LATELY = 600.0
 FATAL = "48|62|63|64|74|79|92|94|95|119|120|140"
 MEMORY = "48|63|64|92|94|95"
-"""Those that say of an error in memory what it was."""
+"""Xid errors that report an uncorrectable error of the memory in detail."""
 APPLICATION = "13|31|43"
 CORRECTED = "crc.*|replay|ecc"
 
 
 def rules(thresholds: ThresholdsSection) -> list[Rule]:
-    """In the order of the table."""
+    """Return the rules in the order of the table."""
     return [_lost(), _missing(), *_xids(), _ecc(), *_remapped(), *_nvlink(thresholds)]
 
 
@@ -41,9 +41,9 @@ def _lost() -> Rule:
         "GpuLost",
         "critical",
         Query("trackside_gpu_up", below=0.5),
-        "GPU {gpu} does not answer: it is lost, hangs or is gone",
-        "Since {since}. Look for Xid 79 and the GPU's bus address in dmesg; it mostly takes a reset or a reboot. "
-        "What trains on it hangs or has died.",
+        "GPU {gpu} does not answer: it fell off the bus, hangs or was removed",
+        "Since {since}. Check dmesg for Xid 79 and the bus address of the GPU. It usually needs a reset or a reboot. "
+        "The training on this GPU hangs or has died.",
         lasting=10.0,
     )
 
@@ -58,9 +58,9 @@ def _missing() -> Rule:
             above=0.5,
             unless=(Query("trackside_gpu_up", below=0.5),),
         ),
-        "{value:whole} of the machine's GPUs are not there",
-        "Since {since}. They were there before, or are on the PCI bus, or collector.gpu.expected counts them. Look at dmesg and "
-        "lspci -d 10de:, and reboot the machine; if fewer are right, set collector.gpu.expected.",
+        "{value:whole} of the machine's GPUs are missing",
+        "Since {since}. They were visible before, or are on the PCI bus, or collector.gpu.expected counts them. Check dmesg and "
+        "lspci -d 10de:, and reboot the machine. If the machine should have fewer GPUs, set collector.gpu.expected.",
         lasting=300.0,
     )
 
@@ -74,36 +74,36 @@ def _xids() -> list[Rule]:
     fatal, application, other = (
         Query("trackside_gpu_xid_errors_total", (kind,), "change", LATELY, fresh=True, above=0.0) for kind in kinds
     )
-    said = "GPU {gpu} had Xid {xid}, {value:whole} in the last {window}"
+    summary = "GPU {gpu} had Xid {xid}, {value:whole} in the last {window}"
     return [
         Rule(
             "GpuXid",
             "critical",
             fatal,
-            f"{said}: an error of the hardware",
-            "Since {since}. NVIDIA's table of Xid errors says whether it takes a reset or a new GPU; "
-            "let nothing new be trained on it until then, and look at dmesg and the ECC errors.",
+            f"{summary}: a hardware error",
+            "Since {since}. NVIDIA's table of Xid errors states whether the GPU needs a reset or a replacement. Start no new "
+            "training on it until then. Check dmesg and the ECC errors.",
         ),
         Rule(
             "GpuXid",
             "warning",
             application,
-            f"{said}: an error of the application",
-            "Since {since}. A kernel went beyond its memory or was stopped: look at the run's error and at what was "
-            "changed in its code; the GPU is well when others train on it without.",
+            f"{summary}: an application error",
+            "Since {since}. A kernel accessed memory out of bounds or was stopped. Check the error of the run and the latest "
+            "changes to its code. If other runs train on this GPU without the error, the GPU is healthy.",
         ),
         Rule(
             "GpuXid",
             "info",
             other,
-            said,
-            "Since {since}. NVIDIA's table of Xid errors and dmesg say what it means.",
+            summary,
+            "Since {since}. NVIDIA's table of Xid errors and dmesg explain it.",
         ),
     ]
 
 
 def _ecc() -> Rule:
-    told = Query(
+    reported_by_xid = Query(
         "trackside_gpu_xid_errors_total", (Matcher("xid", MEMORY, "=~"),), "change", LATELY, fresh=True, above=0.0
     )
     return Rule(
@@ -117,11 +117,11 @@ def _ecc() -> Rule:
             on=GPU,
             by=GPU,
             above=0.0,
-            unless=(told,),
+            unless=(reported_by_xid,),
         ),
         "GPU {gpu} had {value:whole} uncorrectable memory errors in the last {window}",
-        "Since {since}. What was computed from that memory is wrong. Restart the run from its last checkpoint, and reset "
-        "the GPU, so that the row is replaced.",
+        "Since {since}. Do not trust results that were computed from this memory. Restart the run from its last checkpoint, "
+        "and reset the GPU to replace the faulty row.",
     )
 
 
@@ -139,18 +139,18 @@ def _remapped() -> list[Rule]:
             "critical",
             Query("trackside_gpu_row_remap_failed", above=0.5),
             "GPU {gpu} could not replace a row of its memory",
-            "Since {since}. Its spare rows are used up where they are needed: have the GPU replaced.",
+            "Since {since}. No spare rows are left for it. Replace the GPU.",
         ),
     ]
 
 
 def _nvlink(thresholds: ThresholdsSection) -> list[Rule]:
     errors = "trackside_gpu_nvlink_errors_total"
-    look = (
-        "Since {since}. Collectives go at the pace of the slowest link: look at nvidia-smi nvlink --status and --errorcounters, "
-        "at the fabric manager's log, and for Xid 74."
+    advice = (
+        "Since {since}. Collectives run at the pace of the slowest link. Check nvidia-smi nvlink --status and --errorcounters, "
+        "the log of the fabric manager, and Xid 74."
     )
-    down = Query("trackside_gpu_nvlink_links_up", above=0.5)
+    some_up = Query("trackside_gpu_nvlink_links_up", above=0.5)
     return [
         Rule(
             "NvlinkDegraded",
@@ -160,10 +160,10 @@ def _nvlink(thresholds: ThresholdsSection) -> list[Rule]:
                 minus=Query("trackside_gpu_nvlink_links_up"),
                 on=GPU,
                 above=0.5,
-                only=(down,),
+                only=(some_up,),
             ),
             "GPU {gpu} has {value:whole} of its NVLinks down, while others are up",
-            look,
+            advice,
             lasting=60.0,
             variant="down",
         ),
@@ -172,7 +172,7 @@ def _nvlink(thresholds: ThresholdsSection) -> list[Rule]:
             "warning",
             Query(errors, (Matcher("error", "recovery"),), "change", LATELY, by=GPU, above=0.0),
             "NVLinks of GPU {gpu} had to recover {value:whole} times in the last {window}",
-            look,
+            advice,
             variant="recovered",
         ),
         Rule(
@@ -182,6 +182,6 @@ def _nvlink(thresholds: ThresholdsSection) -> list[Rule]:
                 errors, (Matcher("error", CORRECTED, "=~"),), "change", LATELY, by=GPU, above=thresholds.nvlink_errors
             ),
             "NVLinks of GPU {gpu} had {value:whole} errors in the last {window}",
-            look,
+            advice,
         ),
     ]

@@ -1,11 +1,11 @@
-"""How a GPU is used.
+"""Rules for the use of GPUs.
 
 | alert | why this threshold |
 |---|---|
-| GpuMemoryPressure | frameworks keep what they have once had, so a full GPU may be well: only info |
-| GpuIdleButHeld | no work for ten minutes and gigabytes held: a process that hangs, waits or was forgotten |
-| PcieDegraded | fewer lanes than there are, for five minutes, while its rank makes steps: an idle link gets slower, not narrower |
-| GpuUnderutilized | less than 30 % as a mean of five minutes, which is longer than most cycles, while its own rank makes steps |
+| GpuMemoryPressure | frameworks keep memory that they have allocated once, so a full GPU can be normal: info |
+| GpuIdleButHeld | no work for ten minutes while gigabytes are in use: a process that hangs, waits or was forgotten |
+| PcieDegraded | fewer lanes than possible for five minutes, while its rank makes steps: an idle link gets slower, not narrower |
+| GpuUnderutilized | a mean below 30 % over five minutes, which is longer than most cycles, while its rank makes steps |
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ if TYPE_CHECKING:
 
 GPU = ("gpu", "uuid")
 IDLE = 0.005
-"""Less than this is no work: the driver's utilisation is in whole percents."""
-
+"""Utilization below which a GPU counts as idle; the driver reports whole percents."""
 
 STEPS = Query("trackside_training_steps_total", how="rate", window=300.0, above=0.0)
 TRAINS = Query("trackside_gpu_rank_info", on=("run", "rank"), only=(STEPS,))
-"""GPUs whose rank makes steps."""
+"""Selects the GPUs whose rank makes steps."""
 
 
 def rules(thresholds: ThresholdsSection) -> list[Rule]:
-    """In the order of the table, but the cause before what it causes."""
+    """Return the rules, an inhibiting rule before those that it inhibits."""
     return [_memory(thresholds), _held(thresholds), _underutilized(thresholds), _narrow()]
 
 
@@ -45,8 +44,8 @@ def _memory(thresholds: ThresholdsSection) -> Rule:
             above=thresholds.gpu_memory_ratio,
         ),
         "GPU {gpu} has {value:percent} of its memory in use",
-        "Since {since}. The next larger batch or longer sequence may be out of memory; what the framework has allocated "
-        "but does not use does not count, look at torch.cuda.memory_summary().",
+        "Since {since}. A larger batch or a longer sequence may not fit. The framework may have reserved memory that it does "
+        "not use: torch.cuda.memory_summary() shows how much is really allocated.",
         lasting=120.0,
     )
 
@@ -64,8 +63,8 @@ def _held(thresholds: ThresholdsSection) -> Rule:
             below=IDLE,
             only=(Query("trackside_gpu_memory_used_bytes", above=thresholds.gpu_held_bytes),),
         ),
-        "GPU {gpu} had no work for 10 min and holds memory",
-        "Since {since}. trackside_gpu_process_memory_bytes and nvidia-smi name the processes: one that hangs, waits or was "
+        "GPU {gpu} had no work for 10 min while its memory is in use",
+        "Since {since}. trackside_gpu_process_memory_bytes and nvidia-smi name the processes: one may hang, wait or be "
         "forgotten.",
     )
 
@@ -83,8 +82,8 @@ def _underutilized(thresholds: ThresholdsSection) -> Rule:
             below=thresholds.gpu_underutilized_ratio,
             only=(TRAINS,),
         ),
-        "GPU {gpu} was at work for {value:percent} of the last {window}, while its rank made steps",
-        "Since {since}. Look at what the step waits for: trackside_training_data_wait_seconds, the phases, the CPUs; a larger "
+        "GPU {gpu} was busy for {value:percent} of the last {window}, while its rank made steps",
+        "Since {since}. Check what the step waits for: trackside_training_data_wait_seconds, the phases, the CPUs. A larger "
         "batch or more data loader workers may help.",
         keep_firing=60.0,
         because=("GpuIdleButHeld",),
@@ -104,8 +103,8 @@ def _narrow() -> Rule:
             only=(TRAINS,),
         ),
         "GPU {gpu} has {value:percent} of its PCIe lanes, while its rank makes steps",
-        "Since {since}. Its copies from the host and to other nodes are that much slower. Look at dmesg for AER errors and at "
-        "trackside_gpu_pcie_replays_total; reseat the GPU or its riser.",
+        "Since {since}. Copies from the host and to other nodes slow down in proportion. Check dmesg for AER errors, and "
+        "trackside_gpu_pcie_replays_total. Reseat the GPU or its riser.",
         lasting=300.0,
         keep_firing=60.0,
     )

@@ -1,10 +1,10 @@
-"""What the host is short of.
+"""Rules for the resources of the host.
 
 | alert | why this threshold |
 |---|---|
-| HostMemoryPressure | at 5 % the kernel drops caches that it needs and the OOM killer is near; or a tenth of the time all wait for memory |
-| IoBottleneck | a fifth of five minutes in which nothing got on for want of IO is time that steps wait |
-| CpuSaturated | half of five minutes something waited for a CPU: the data loader or the rank itself |
+| HostMemoryPressure | below 5 % the kernel drops caches that it needs, and the OOM killer is near; or all processes wait for memory a tenth of the time |
+| IoBottleneck | for five minutes, all processes wait for I/O a fifth of the time, so steps wait too |
+| CpuSaturated | for five minutes, something waits for a CPU half of the time: the data loader or the rank |
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ LONG = 300.0
 
 
 def rules(thresholds: ThresholdsSection) -> list[Rule]:
-    """In the order of the table."""
+    """Return the rules in the order of the table."""
     return [*_memory(thresholds), _io(thresholds), _cpu(thresholds)]
 
 
 def _memory(thresholds: ThresholdsSection) -> list[Rule]:
-    look = "Since {since}. trackside alerts show HostMemoryPressure and trackside_process_resident_memory_bytes say which processes hold it."
+    advice = (
+        "Since {since}. trackside alerts show HostMemoryPressure and trackside_process_resident_memory_bytes show which "
+        "training processes use it. Use fewer data loader workers or a smaller batch."
+    )
     return [
         Rule(
             "HostMemoryPressure",
@@ -37,8 +40,8 @@ def _memory(thresholds: ThresholdsSection) -> list[Rule]:
                 over=Query("trackside_host_memory_bytes"),
                 below=thresholds.host_memory_ratio,
             ),
-            "the host has {value:percent} of its memory available; the OOM killer is near",
-            look,
+            "only {value:percent} of the host's memory is available, and the OOM killer is near",
+            advice,
             lasting=30.0,
             keep_firing=MINUTE,
         ),
@@ -51,8 +54,8 @@ def _memory(thresholds: ThresholdsSection) -> list[Rule]:
                 window=MINUTE,
                 above=thresholds.host_memory_stalled_ratio,
             ),
-            "nothing got on for want of memory in {value:percent} of the last {window}",
-            look,
+            "all processes waited for memory in {value:percent} of the last {window}",
+            advice,
             keep_firing=MINUTE,
         ),
     ]
@@ -68,9 +71,9 @@ def _io(thresholds: ThresholdsSection) -> Rule:
             window=MINUTE,
             above=thresholds.io_stalled_ratio,
         ),
-        "nothing got on for want of IO in {value:percent} of the last {window}, and so for 5 min",
-        "Since {since}. Look at which disk is busy (trackside_host_disk_io_time_seconds_total), at checkpoints being written "
-        "and at where the data is read from.",
+        "all processes waited for I/O in {value:percent} of the last {window}, for 5 min already",
+        "Since {since}. Check which disk is busy (trackside_host_disk_io_time_seconds_total), whether checkpoints are being "
+        "written, and where the data is read from.",
         lasting=LONG,
         keep_firing=MINUTE,
     )
@@ -86,9 +89,9 @@ def _cpu(thresholds: ThresholdsSection) -> Rule:
             window=MINUTE,
             above=thresholds.cpu_waiting_ratio,
         ),
-        "something waited for a CPU in {value:percent} of the last {window}, and so for 5 min",
-        "Since {since}. Look at the number of data loader workers and of threads (OMP_NUM_THREADS) against the CPUs, and at "
-        "who else computes here.",
+        "a process waited for a CPU in {value:percent} of the last {window}, for 5 min already",
+        "Since {since}. Compare the number of data loader workers and threads (OMP_NUM_THREADS) with the number of CPUs, and "
+        "check for other processes that compute here.",
         lasting=LONG,
         keep_firing=MINUTE,
     )

@@ -1,10 +1,10 @@
-"""What breaks in the network of collectives.
+"""Rules for InfiniBand and RoCE ports.
 
 | alert | why this threshold |
 |---|---|
-| InfinibandDegraded | a port that was up within the hour and is not any more, for a minute; or its link went down in the last ten minutes, which should never be |
+| InfinibandDegraded | a port was up within the last hour and has been down for a minute; or its link went down in the last ten minutes, which should never happen |
 
-A port that was never up has no cable, and nothing is told of it.
+A port that was never up has no cable and raises no alert.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 PORT = ("device", "port")
 HOUR = 3600.0
 LATELY = 600.0
-LOOK = (
-    "Since {since}. Collectives that go through it fail or wait: look at ibstat, at dmesg, at the cable and the switch's port, "
-    "and at trackside_host_infiniband_symbol_error_total."
+ADVICE = (
+    "Since {since}. Collectives through this port fail or wait. Check ibstat, dmesg, the cable and the port of the switch, "
+    "and trackside_host_infiniband_symbol_error_total."
 )
 
 
 def rules(_thresholds: ThresholdsSection) -> list[Rule]:
-    """In the order of the table."""
+    """Return the rules in the order of the table."""
     return [
         Rule(
             "InfinibandDegraded",
             "warning",
             Query("trackside_host_infiniband_port_state", how="change", window=HOUR, by=PORT, below=-0.5),
             "port {port} of {device} is down, and was up within the last {window}",
-            LOOK,
+            ADVICE,
             lasting=60.0,
             variant="down",
         ),
@@ -43,7 +43,7 @@ def rules(_thresholds: ThresholdsSection) -> list[Rule]:
             "warning",
             Query("trackside_host_infiniband_link_downed_total", how="change", window=LATELY, by=PORT, above=0.0),
             "the link of port {port} of {device} went down {value:whole} times in the last {window}",
-            LOOK,
+            ADVICE,
             variant="flaps",
         ),
     ]

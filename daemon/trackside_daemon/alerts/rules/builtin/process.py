@@ -1,12 +1,12 @@
-"""What the processes of a training are short of, and what befalls them.
+"""Rules for the processes of a training.
 
 | alert | why this threshold |
 |---|---|
-| ShmFull | a data loader's worker that finds /dev/shm full dies of SIGBUS: told at nine tenths, by its peak |
-| FdsExhausted | at the limit the next file or socket fails: told at nine tenths |
-| DataLoaderDied | one is too many: the rank fails at its next batch |
+| ShmFull | a data loader worker that finds /dev/shm full dies of SIGBUS, so fire at nine tenths of the peak |
+| FdsExhausted | at the limit the next file or socket fails, so fire at nine tenths |
+| DataLoaderDied | one death is enough: the rank fails at its next batch |
 
-Ranks of a run share what they lack: the daemon makes one alert a run of them, which names the first and counts the others.
+The daemon merges the ranks of a run into one alert, which names the first rank and counts the others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RANK = ("run", "rank")
 
 
 def rules(thresholds: ThresholdsSection) -> list[Rule]:
-    """In the order of the table."""
+    """Return the rules in the order of the table."""
     return [
         Rule(
             "ShmFull",
@@ -36,8 +36,8 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
                 above=thresholds.shm_ratio,
             ),
             "/dev/shm was {value:percent} full, as rank {rank} of {run} sees it",  # noqa: S108  only named
-            "Since {since}. Workers that find it full die of SIGBUS: a larger one (docker run --shm-size, an emptyDir of medium "
-            "Memory), fewer workers or a smaller prefetch_factor.",
+            "Since {since}. Workers that find it full die of SIGBUS. Make it larger (docker run --shm-size, an emptyDir of medium "
+            "Memory), or use fewer workers or a smaller prefetch_factor.",
             keep_firing=60.0,
         ),
         Rule(
@@ -51,7 +51,7 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
                 above=thresholds.fds_ratio,
             ),
             "rank {rank} of {run} has {value:percent} of its file descriptors open",
-            "Since {since}. Raise ulimit -n; or files stay open: with many workers, try "
+            "Since {since}. Raise ulimit -n, and check whether the code leaves files open. With many workers, use "
             "torch.multiprocessing.set_sharing_strategy('file_system').",
             lasting=30.0,
         ),
@@ -67,6 +67,7 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
                 above=0.0,
             ),
             "data loader workers of rank {rank} of {run} died: {cause}, {value:whole} in the last {window}",
-            "Since {since}. After SIGBUS look at /dev/shm, after OOM at the memory limit, else at the worker's own error.",
+            "Since {since}. If the cause is SIGBUS, check /dev/shm. If it is OOM, check the memory limit. Otherwise check the "
+            "worker's error in the output of the training.",
         ),
     ]
