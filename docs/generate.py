@@ -26,7 +26,8 @@ from trackside_daemon.collectors.host.time import TimeCollector
 from trackside_daemon.collectors.host.vmstat import VmstatCollector
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.ranks import RanksCollector
-from trackside_daemon.config.loading import describe, variables
+from trackside_daemon.config.environment import variables
+from trackside_daemon.config.names import describe
 from trackside_daemon.detectors.straggler import RATIO
 from trackside_daemon.history.record import writer
 from trackside_daemon.ingest import sessions
@@ -34,6 +35,7 @@ from trackside_daemon.model.metric import Metric
 from trackside_daemon.pipeline import pipeline
 from trackside_daemon.sampling.sampler import Sampler
 from trackside_daemon.service import build_info, watchers
+from trackside_daemon.service.config import Config
 from trackside_daemon.training import families
 from trackside_daemon.web.api.openapi import document
 
@@ -263,9 +265,9 @@ def metrics_page() -> str:
 def configuration_page() -> str:
     """Return the text of docs/configuration.md."""
     rows = []
-    for variable, path in variables().items():
+    for variable, path in variables(Config).items():
         name = ".".join(path).replace("_", "-")
-        what = describe(name).replace("|", "\\|")
+        what = describe(Config, name).replace("|", "\\|")
         rows.append(f"| `{name}` | `{variable}` | {what} |\n")
     return CONFIGURATION + "".join(rows) + ALERTS + SINKS + STORAGE + CLIENT
 

@@ -10,6 +10,7 @@ from alerts.ticking import FAMILIES, Machine
 
 from trackside_daemon.alerts.rules.custom import RuleError, rules
 from trackside_daemon.config.loading import ConfigError, load
+from trackside_daemon.service.config import Config
 
 LIVES = ' and on (job, instance, pod, run, rank) (trackside_training_rank_state{state=~"starting|running|stalled"} > 0)'
 
@@ -28,7 +29,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 def read(place: Path, text: str) -> list[Rule]:
     path = place / "trackside.yml"
     path.write_text(f"alerts: {{rules: [{text}]}}\n", encoding="utf-8")
-    return rules(load(path).alerts.rules, FAMILIES)
+    return rules(load(Config, path).alerts.rules, FAMILIES)
 
 
 def lives(run: str, state: str = "running") -> dict[str, float]:
@@ -156,8 +157,11 @@ def test_conditions(tmp_path: Path, text: str, promql: str) -> None:
             "rule A: unit: no such key; there are alert, metric, labels, ",
         ),
         ("{alert: A, metric: trackside_host_load1, abov: 1}", "rule A: abov: no such key; did you mean above?"),
-        ("{alert: A, metric: reward/mean, above: 1}", "or key:reward/mean for a key that is pushed, got 'reward/mean'"),
-        ("{alert: A b, metric: trackside_host_load1, above: 1}", "rule A b: alert: a name has letters, digits and _, "),
+        ("{alert: A, metric: reward/mean, above: 1}", "or key:reward/mean for a pushed key, got 'reward/mean'"),
+        (
+            "{alert: A b, metric: trackside_host_load1, above: 1}",
+            "rule A b: alert: a name consists of letters, digits and _, ",
+        ),
         ("{alert: A, metric: trackside_host_load1, above: 1, rate: 1m, change: 1m}", "rate and change and above"),
         ("{alert: A, metric: trackside_host_laod1, above: 1}", "did you mean trackside_host_load1?"),
         ("{alert: A, metric: loss, above: 1}", "rule A: no family loss; a key that is pushed is written key:loss"),
@@ -179,7 +183,7 @@ def test_a_threshold_that_is_misspelt_is_named(tmp_path: Path) -> None:
     path = tmp_path / "trackside.yml"
     path.write_text("alerts: {thresholds: {shm-ration: 0.8}}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"did you mean alerts\.thresholds\.shm-ratio"):
-        load(path)
+        load(Config, path)
     path.write_text("alerts: {thresholds: {shm-ratio: 0.8, disk-full-in: 2h}}\n", encoding="utf-8")
-    thresholds = load(path).alerts.thresholds
+    thresholds = load(Config, path).alerts.thresholds
     assert (thresholds.shm_ratio, thresholds.disk_full_in) == (0.8, 7200.0)

@@ -33,7 +33,7 @@ NEEDS_PORT = (
     "--push.keys is for clients that come by TCP, and there is no such endpoint; add one, such as"
     " --push.endpoint=tcp://0.0.0.0:21791"
 )
-NO_PROCFS = "path.procfs: /no/such is no procfs: it is not there; say where the host's /proc is mounted"
+NO_PROCFS = "path.procfs: /no/such is no procfs: it does not exist; set it to where the host's /proc is mounted"
 NEEDS_GROUP = (
     "--push.group: there is no group nobody-has-this; make it with: groupadd --system nobody-has-this, or name another"
 )

@@ -11,20 +11,13 @@ import pytest
 from pydantic import SecretStr
 
 from trackside_daemon.alerts.settings import RuleSection, ThresholdsSection
-from trackside_daemon.config.loading import (
-    CLIENT_VARIABLES,
-    WEB_CONFIGURATION,
-    Config,
-    ConfigError,
-    check_roots,
-    describe,
-    load,
-    settings,
-    variables,
-    warn_of_unknown_variables,
-)
-from trackside_daemon.config.sections import PathSection
+from trackside_daemon.collectors.settings import PathSection
+from trackside_daemon.config.environment import CLIENT_VARIABLES, variables, warn_of_unknown_variables
+from trackside_daemon.config.loading import ConfigError, load
+from trackside_daemon.config.names import describe, setting_paths
 from trackside_daemon.model.setting_types import seconds, size_bytes
+from trackside_daemon.nvml.groups import GROUPS
+from trackside_daemon.service.config import Config, check_roots
 from trackside_daemon.web.http.config import WebConfig
 
 if TYPE_CHECKING:
@@ -54,13 +47,13 @@ def file(tmp_path: Path) -> Callable[[str], Path]:
 
 def refusal(*arguments: Any) -> str:
     with pytest.raises(ConfigError) as caught:
-        load(*arguments)
+        load(Config, *arguments)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def test_everything_has_a_default() -> None:
-    config = load()
+    config = load(Config)
     assert (config.sample.interval, config.run.linger) == (1.0, 60.0)
     assert config.web.listen_address == "127.0.0.1:21790"
     assert (config.web.public_read, config.web.enable_lifecycle, config.require_gpu) == (False, False, False)
@@ -78,7 +71,7 @@ def test_flags_count_before_variables_and_those_before_the_file(
     path = file("sample: {interval: 2s}\nrun: {linger: 20s}\nlog: {level: error, format: json}\n")
     monkeypatch.setenv("TRACKSIDE_RUN__LINGER", "30s")
     monkeypatch.setenv("TRACKSIDE_LOG__LEVEL", "warning")
-    config = load(path, {"log": {"level": "debug"}})
+    config = load(Config, path, {"log": {"level": "debug"}})
     assert config.sample.interval == 2.0, "from the file"
     assert config.run.linger == 30.0, "from the environment, over the file"
     assert config.log.level == "debug", "from the flags, over both"
@@ -87,9 +80,9 @@ def test_flags_count_before_variables_and_those_before_the_file(
 
 def test_a_setting_may_be_written_with_hyphens_or_underscores(file: Callable[[str], Path]) -> None:
     for text in ("web: {public-read: true, listen-address: ':1'}", "web: {public_read: true, listen_address: ':1'}"):
-        config = load(file(text))
+        config = load(Config, file(text))
         assert (config.web.public_read, config.web.listen_address) == (True, ":1")
-    assert load(file("require-gpu: true")).require_gpu
+    assert load(Config, file("require-gpu: true")).require_gpu
 
 
 def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,10 +164,10 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         **{f"alerts.thresholds.{name}": ("1", 1.0) for name in ThresholdsSection.model_fields},
         "alerts.thresholds.gpu_held_bytes": ("1GB", 10**9),
     }
-    assert {".".join(path) for path in settings()} == set(given)
-    for variable, path in variables().items():
+    assert {".".join(path) for path in setting_paths(Config)} == set(given)
+    for variable, path in variables(Config).items():
         monkeypatch.setenv(variable, given[".".join(path)][0])
-    config: Any = load()
+    config: Any = load(Config)
     for name, (_, expected) in given.items():
         value = config
         for part in name.split("."):
@@ -206,7 +199,7 @@ def test_what_is_no_duration_is_told_how_one_looks(written: str) -> None:
 
 @pytest.mark.parametrize(("text", "linger"), [("30", 30.0), ("1.5", 1.5), ("'90'", 90.0), ("0", 0.0), ("1m", 60.0)])
 def test_a_number_in_the_file_is_seconds(file: Callable[[str], Path], text: str, linger: float) -> None:
-    assert load(file(f"run: {{linger: {text}}}")).run.linger == linger
+    assert load(Config, file(f"run: {{linger: {text}}}")).run.linger == linger
 
 
 @pytest.mark.parametrize(
@@ -236,7 +229,7 @@ def test_what_is_no_size_is_told_how_one_looks(written: str) -> None:
     ("text", "size"), [("0", 0), ("'0'", 0), ("16777216", 16777216), ("'16777216'", 16777216), ("1GiB", 1024**3)]
 )
 def test_a_number_in_the_file_is_bytes(file: Callable[[str], Path], text: str, size: int) -> None:
-    assert load(file(f"storage: {{retention: {{size: {text}}}}}")).storage.retention.size == size
+    assert load(Config, file(f"storage: {{retention: {{size: {text}}}}}")).storage.retention.size == size
 
 
 @pytest.mark.parametrize(
@@ -246,18 +239,18 @@ def test_a_number_in_the_file_is_bytes(file: Callable[[str], Path], text: str, s
 def test_a_list_may_be_one_or_be_separated_by_commas(
     file: Callable[[str], Path], text: str, hosts: tuple[str, ...]
 ) -> None:
-    assert load(file(f"web: {{allowed-hosts: {text}}}")).web.allowed_hosts == hosts
+    assert load(Config, file(f"web: {{allowed-hosts: {text}}}")).web.allowed_hosts == hosts
 
 
 def test_the_keys_of_a_web_configuration_are_known() -> None:
-    assert set(WebConfig.model_fields) == WEB_CONFIGURATION
+    assert set(WebConfig.model_fields) == set(Config.misplaced)
 
 
 @pytest.mark.parametrize(
     "text", ["", "# nothing", "---", "sample:", "sample:\n  # interval: 2s\nweb: {listen-address:}"]
 )
 def test_what_is_left_empty_has_its_default(file: Callable[[str], Path], text: str) -> None:
-    assert load(file(text)) == load()
+    assert load(Config, file(text)) == load(Config)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +263,7 @@ def test_what_is_left_empty_has_its_default(file: Callable[[str], Path], text: s
         ("zzz: 1", "zzz: no such setting"),
         (
             "tls_server_config: {cert_file: a}",
-            "tls-server-config: no such setting; it stands in a web configuration, the file of --web.config.file",
+            "tls-server-config: no such setting; it belongs in a web configuration, the file of --web.config.file",
         ),
         ("1: 2", "1: no such setting"),
         ("sample: 5", "sample: is a section of settings, got 5"),
@@ -363,7 +356,7 @@ def test_what_is_wrong_in_a_flag_is_named_by_the_flag(monkeypatch: pytest.Monkey
 def test_the_home_directory_may_be_written_as_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ada")
     flags = {"path": {"rootfs": "~/host"}, "collector": {"filesystem": {"paths": "~,~/data"}}}
-    config = load(None, flags)
+    config = load(Config, None, flags)
     assert config.path.rootfs == "/home/ada/host"
     assert config.collector.filesystem.paths == ("/home/ada", "/home/ada/data")
 
@@ -377,13 +370,13 @@ def test_a_root_that_is_none_is_said_in_one_line(tmp_path: Path, name: str, what
     file.touch()
     empty.mkdir()
     (good / sign).mkdir(parents=True)
-    wrong = {file: "it is a file", tmp_path / "nowhere": "it is not there", empty: f"it has no {sign}"}
+    wrong = {file: "it is a file", tmp_path / "nowhere": "it does not exist", empty: f"it has no {sign}"}
     for root, lacks in wrong.items():
         if root == empty and not sign:
             continue
         with pytest.raises(ConfigError) as caught:
             check_roots(PathSection(**{name: str(root)}))
-        expected = f"path.{name}: {root} is no {what}: {lacks}; say where the host's {default} is mounted"
+        expected = f"path.{name}: {root} is no {what}: {lacks}; set it to where the host's {default} is mounted"
         assert str(caught.value) == expected
     check_roots(PathSection(**{name: str(good)}))
 
@@ -397,13 +390,13 @@ def test_a_machine_without_sysfs_is_no_slip(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_group_that_is_none_is_named_with_where_it_was_set_and_those_that_there_are(
     file: Callable[[str], Path], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    groups, all_ = ("power", "links"), ", all" if name == "extra" else ""
-    says = f"no group 'link'; there are power, links{all_}"
+    valid = [*GROUPS, "all"] if name == "extra" else [*GROUPS]
+    says = f"no group 'link'; there are {', '.join(valid)}"
     path = file(f"collector: {{gpu: {{{name}: [power, link]}}}}")
-    assert refusal(path, None, groups) == f"{path}: collector.gpu.{name}: {says}"
-    assert refusal(None, {"collector": {"gpu": {name: "link"}}}, groups) == f"--collector.gpu.{name}: {says}"
+    assert refusal(path) == f"{path}: collector.gpu.{name}: {says}"
+    assert refusal(None, {"collector": {"gpu": {name: "link"}}}) == f"--collector.gpu.{name}: {says}"
     monkeypatch.setenv(f"TRACKSIDE_COLLECTOR__GPU__{name.upper()}", "link")
-    assert refusal(None, None, groups) == f"TRACKSIDE_COLLECTOR__GPU__{name.upper()}: {says}"
+    assert refusal() == f"TRACKSIDE_COLLECTOR__GPU__{name.upper()}: {says}"
 
 
 @pytest.mark.parametrize(
@@ -421,7 +414,7 @@ def test_what_ails_a_gpu_that_is_not_simulated_is_refused(flags: dict[str, Any],
 
 
 def test_each_setting_that_is_a_list_has_an_example(file: Callable[[str], Path]) -> None:
-    lists = [".".join(path) for path in settings() if isinstance(reduce(getattr, path, load()), tuple)]
+    lists = [".".join(path) for path in setting_paths(Config) if isinstance(reduce(getattr, path, load(Config)), tuple)]
     assert "collector.gpu.extra" in lists
     for name in lists:
         assert "should be a list such as " in refusal(file(f"{name}: 7"))
@@ -450,11 +443,11 @@ def test_no_value_of_a_sink_of_alerts_is_ever_said(file: Callable[[str], Path], 
 
 
 def test_off_is_a_word(file: Callable[[str], Path]) -> None:
-    assert load(file("alerts: {sinks: {log: {severity: off}}}")).alerts.sinks.log.severity == "off"
+    assert load(Config, file("alerts: {sinks: {log: {severity: off}}}")).alerts.sinks.log.severity == "off"
     assert load(
-        file("alerts: {off: [LossPlateau], rules: [{alert: A, metric: key:a, above: 1, labels: {on: no}}]}")
+        Config, file("alerts: {off: [LossPlateau], rules: [{alert: A, metric: key:a, above: 1, labels: {on: no}}]}")
     ).alerts.off
-    assert load(file("alerts.off: [on]")).alerts.off == ("on",)
+    assert load(Config, file("alerts.off: [on]")).alerts.off == ("on",)
 
 
 @pytest.mark.parametrize(
@@ -462,13 +455,13 @@ def test_off_is_a_word(file: Callable[[str], Path]) -> None:
     [("true", True), ("True", True), ("on", True), ("yes", True), ("false", False), ("OFF", False), ("No", False)],
 )
 def test_a_switch_is_understood_in_all_the_words_of_yaml(file: Callable[[str], Path], text: str, meant: bool) -> None:
-    assert load(file(f"web: {{public-read: {text}}}")).web.public_read is meant
+    assert load(Config, file(f"web: {{public-read: {text}}}")).web.public_read is meant
 
 
 def test_all_extra_groups_may_be_asked_for_at_once_and_not_left_out_at_once() -> None:
-    assert load(None, {"collector": {"gpu": {"extra": "all"}}}, ("power",)).collector.gpu.extra == ("all",)
-    with pytest.raises(ConfigError, match=r"no group 'all'; there are power$"):
-        load(None, {"collector": {"gpu": {"skip": "all"}}}, ("power",))
+    assert load(Config, None, {"collector": {"gpu": {"extra": "all"}}}).collector.gpu.extra == ("all",)
+    with pytest.raises(ConfigError, match=r"no group 'all'; there are .*(?<!all)$"):
+        load(Config, None, {"collector": {"gpu": {"skip": "all"}}})
 
 
 @pytest.mark.parametrize(
@@ -484,8 +477,8 @@ def test_an_unknown_variable_is_one_warning_and_no_error(
     name: str, says: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(name, "x")
-    assert load() == Config()
-    warn_of_unknown_variables()
+    assert load(Config) == Config()
+    warn_of_unknown_variables(Config)
     (message,) = caplog.messages
     assert message.startswith(f"{name} is not a setting and is ignored")
     if says:
@@ -517,23 +510,23 @@ def test_what_the_client_owns_and_what_kubernetes_puts_there_is_no_warning(
     name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(name, "debug")
-    load()
-    warn_of_unknown_variables()
+    load(Config)
+    warn_of_unknown_variables(Config)
     assert caplog.messages == []
 
 
 def test_every_setting_has_a_description_and_shows_its_default() -> None:
-    for path in settings():
-        assert describe(".".join(path)).endswith((".", "]"))
-    assert describe("alerts.thresholds.shm-ratio").endswith("[default: 0.9]")
-    assert describe("alerts.thresholds.disk-full-in").endswith("[default: 14400s]")
-    assert describe("sample.interval").endswith("[default: 1s]")
-    assert describe("web.listen-address").endswith("[default: 127.0.0.1:21790]")
-    assert describe("storage.retention.size").endswith("[default: 10GiB]")
+    for path in setting_paths(Config):
+        assert describe(Config, ".".join(path)).endswith((".", "]"))
+    assert describe(Config, "alerts.thresholds.shm-ratio").endswith("[default: 0.9]")
+    assert describe(Config, "alerts.thresholds.disk-full-in").endswith("[default: 14400s]")
+    assert describe(Config, "sample.interval").endswith("[default: 1s]")
+    assert describe(Config, "web.listen-address").endswith("[default: 127.0.0.1:21790]")
+    assert describe(Config, "storage.retention.size").endswith("[default: 10GiB]")
 
 
 def test_nothing_can_be_changed_afterwards() -> None:
-    config: Any = load()
+    config: Any = load(Config)
     with pytest.raises(ValueError, match="frozen"):
         config.require_gpu = True
     with pytest.raises(ValueError, match="frozen"):

@@ -18,7 +18,8 @@ from documents import generator
 from processes import ROOT
 
 from trackside_daemon import __version__
-from trackside_daemon.config.loading import CLIENT_VARIABLES, variables
+from trackside_daemon.config.environment import CLIENT_VARIABLES, variables
+from trackside_daemon.service.config import Config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,7 +110,7 @@ def test_images_of_ours_are_of_this_version(one: dict[str, Any]) -> None:
 @pytest.mark.parametrize("one", WITH_PODS)
 def test_every_variable_is_one_that_somebody_reads(one: dict[str, Any]) -> None:
     names = {variable["name"] for container in containers(one) for variable in container.get("env", ())}
-    assert names <= {*variables(), *CLIENT_VARIABLES, *OTHERS}
+    assert names <= {*variables(Config), *CLIENT_VARIABLES, *OTHERS}
 
 
 def test_who_may_push_is_whom_the_daemon_lets_push() -> None:

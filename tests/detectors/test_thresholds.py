@@ -9,7 +9,6 @@ import pytest
 from detectors.losses import falling
 from detectors.running import Running
 
-from trackside_daemon.alerts.settings import ThresholdsSection
 from trackside_daemon.detectors import checkpoints, data_loader, outlier, straggler
 from trackside_daemon.detectors.gradient import Gradient
 from trackside_daemon.detectors.learning_rate import LearningRate
@@ -18,6 +17,7 @@ from trackside_daemon.detectors.loss_plateau import LossPlateau
 from trackside_daemon.detectors.loss_spike import LossSpike
 from trackside_daemon.detectors.memory_leak import MemoryLeak
 from trackside_daemon.detectors.replay import Replay, Row
+from trackside_daemon.detectors.settings import DetectorThresholds
 from trackside_daemon.detectors.slow_step import SlowStep
 from trackside_daemon.detectors.throughput import Throughput
 
@@ -43,7 +43,7 @@ STEPS = [0.1 + 0.001 * (step % 5) for step in range(200)]
 )
 def test_the_defaults_are_the_detectors_own(detector: type[Any], arguments: dict[str, str]) -> None:
     own = inspect.signature(detector).parameters
-    defaults = ThresholdsSection()
+    defaults = DetectorThresholds()
     assert {name: own[name].default for name in arguments} == {
         name: getattr(defaults, setting) for name, setting in arguments.items()
     }
@@ -55,7 +55,7 @@ def test_a_loss_s_law_is_as_it_was() -> None:
 
 
 def alerts(key: str, values: list[float], **thresholds: float) -> set[str]:
-    replay = Replay(thresholds=ThresholdsSection(**thresholds))
+    replay = Replay(thresholds=DetectorThresholds(**thresholds))
     rows = (Row(place, 0, 0, place, float(place), "", {key: value}) for place, value in enumerate(values))
     return {change.alert for row in rows for change in replay.evaluate(row)}
 
@@ -103,21 +103,21 @@ def test_a_threshold_has_an_effect_in_a_replay(
 
 
 def test_those_of_runs_have_an_effect() -> None:
-    for settings, found in ((ThresholdsSection(), True), (ThresholdsSection(straggler_ratio=3), False)):
+    for settings, found in ((DetectorThresholds(), True), (DetectorThresholds(straggler_ratio=3), False)):
         run = Running(4, thresholds=settings)
         for step in range(1, 1500):
             for rank in range(4):
                 run.push(step, rank, phases={"forward": step * (0.5 if rank else 1.0), "sync": step * 0.2})
             run.wait(1)
         assert bool(run.said("StragglerRank")) is found
-    for settings, found in ((ThresholdsSection(), True), (ThresholdsSection(data_wait_ratio=0.9), False)):
+    for settings, found in ((DetectorThresholds(), True), (DetectorThresholds(data_wait_ratio=0.9), False)):
         run = Running(thresholds=settings)
         for step in range(1, 400):
             run.push(step, wait=step * 0.5)
             run.wait(1)
         assert bool(run.said("DataLoaderBottleneck")) is found
-    milder = (ThresholdsSection(checkpoint_after=3000), ThresholdsSection(checkpoint_ratio=100))
-    for settings, found in ((ThresholdsSection(), True), *((one, False) for one in milder)):
+    milder = (DetectorThresholds(checkpoint_after=3000), DetectorThresholds(checkpoint_ratio=100))
+    for settings, found in ((DetectorThresholds(), True), *((one, False) for one in milder)):
         run = Running(thresholds=settings)
         for step in range(1, 1100):
             run.push(step)

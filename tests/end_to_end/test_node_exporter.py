@@ -16,13 +16,8 @@ from end_to_end.node_exporter import EVERYTHING, Family, NodeExporter, families
 from processes import ROOT, eventually
 
 from trackside_daemon.collectors.host.host import host_collectors
-from trackside_daemon.config.sections import (
-    CollectorsSection,
-    CpuSection,
-    FilesystemSection,
-    PathSection,
-    ThermalSection,
-)
+from trackside_daemon.collectors.host.settings import CpuSection, FilesystemSection, ThermalSection
+from trackside_daemon.collectors.settings import CollectorsSection, PathSection
 from trackside_daemon.model.state import State
 from trackside_daemon.sampling.sampler import DURATION, LAST_SUCCESS, SUCCESS, Sampler
 from trackside_daemon.web.exposition import render

@@ -18,6 +18,7 @@ from processes import DEADLINE, clean_environ, command, eventually
 
 from trackside_daemon.cli.commands import run_daemon
 from trackside_daemon.config.loading import load
+from trackside_daemon.service.config import Config
 from trackside_daemon.web.http.address import AddressError
 
 if TYPE_CHECKING:
@@ -75,12 +76,13 @@ time.sleep(60)  # until torchrun ends it
 FAILING = """
 from trackside_daemon.cli.commands import run, run_daemon
 from trackside_daemon.config.loading import load
+from trackside_daemon.service.config import Config
 def fails(*_):
     raise KeyError("odd")
 starts, run_daemon.Place.start = run_daemon.Place.start, fails
-ended = [run.run(["sh", "-c", "exit 5"], load(), [])]
+ended = [run.run(["sh", "-c", "exit 5"], load(Config), [])]
 run_daemon.Place.start, run.Launch.tell = starts, fails
-print([*ended, run.run(["sh", "-c", "exit 6"], load(), [])])
+print([*ended, run.run(["sh", "-c", "exit 6"], load(Config), [])])
 """
 
 
@@ -376,7 +378,7 @@ def test_a_default_port_that_is_taken_is_another(place: Path, monkeypatch: pytes
     monkeypatch.setenv("TRACKSIDE_PUSH__ENDPOINT", f"ipc://{place}/push.sock")
     monkeypatch.delenv("TRACKSIDE_WEB__LISTEN_ADDRESS", raising=False)
     listens = (["--web.listen-address=127.0.0.1:0"], " (127.0.0.1:21790 is taken by python (pid 7))")
-    assert run_daemon.Place(load())._address() == listens
+    assert run_daemon.Place(load(Config))._address() == listens
     monkeypatch.setenv("TRACKSIDE_WEB__LISTEN_ADDRESS", "127.0.0.1:9999")
     with pytest.raises(AddressError):
-        run_daemon.Place(load())._address()
+        run_daemon.Place(load(Config))._address()

@@ -13,7 +13,7 @@ import pytest
 from nvml.fake.library import Scenario
 from processes import eventually
 
-from trackside_daemon.config.sections import GpuSection
+from trackside_daemon.collectors.gpu.settings import GpuSection
 from trackside_daemon.nvml.families import FAMILIES
 from trackside_daemon.nvml.handle.counter_continuity import Continued
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlUnavailable

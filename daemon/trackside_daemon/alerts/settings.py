@@ -1,112 +1,64 @@
-"""The settings of alerts: the thresholds of those that are built in, and rules of the user's own."""
+"""The settings of alerts: thresholds of the built-in ones, custom rules and sinks."""
 
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from trackside_daemon.alerts.sinks.settings import SinksSection
-from trackside_daemon.config.sections import Section
-from trackside_daemon.model.setting_types import Pattern, Seconds, Texts, size_bytes
+from trackside_daemon.config.section import Section
+from trackside_daemon.detectors.settings import DetectorThresholds
+from trackside_daemon.model.setting_types import Pattern, Seconds, Texts, bound, share, size_bytes
 
 
-def _bound(what: str, *, least: float = 0.0, most: float = 1e18) -> Any:
-    return Field(ge=least, le=most, allow_inf_nan=False, description=what)
+class RuleThresholds(Section):
+    """Thresholds of the built-in rules."""
 
-
-def _share(what: str) -> Any:
-    return _bound(what, most=1.0)
-
-
-class ThresholdsSection(Section):
-    """Where what is built in begins to be wrong; what is longer, more or hotter than that is told."""
-
-    gpu_hot_margin_celsius: Annotated[float, _bound("GpuHot: degrees below the slowdown that are too few.")] = 5.0
+    gpu_hot_margin_celsius: Annotated[
+        float, bound("GpuHot: minimum distance from the slowdown temperature, in degrees.")
+    ] = 5.0
     gpu_hot_celsius: Annotated[
-        float, _bound("GpuHot: temperature that is too high, of GPUs that do not tell when they slow down.")
+        float, bound("GpuHot: maximum temperature of GPUs that do not report their slowdown temperature.")
     ] = 86.5
-    gpu_throttled_ratio: Annotated[float, _share("GpuThrottled: share of a minute with clocks kept down.")] = 0.5
-    gpu_power_capped_ratio: Annotated[float, _share("GpuPowerCapped: share of ten minutes at the power limit.")] = 0.9
-    nvlink_errors: Annotated[float, _bound("NvlinkDegraded: corrected errors in ten minutes.")] = 100.0
-    gpu_memory_ratio: Annotated[float, _share("GpuMemoryPressure: share of a GPU's memory in use.")] = 0.97
+    gpu_throttled_ratio: Annotated[float, share("GpuThrottled: share of a minute with reduced clocks.")] = 0.5
+    gpu_power_capped_ratio: Annotated[float, share("GpuPowerCapped: share of ten minutes at the power limit.")] = 0.9
+    nvlink_errors: Annotated[float, bound("NvlinkDegraded: corrected errors in ten minutes.")] = 100.0
+    gpu_memory_ratio: Annotated[float, share("GpuMemoryPressure: share of a GPU's memory in use.")] = 0.97
     gpu_underutilized_ratio: Annotated[
-        float, _share("GpuUnderutilized: utilisation of a GPU under training that is too low.")
+        float, share("GpuUnderutilized: minimum utilisation of a GPU during training.")
     ] = 0.3
     gpu_held_bytes: Annotated[
         int,
         BeforeValidator(size_bytes),
-        _bound("GpuIdleButHeld: memory that a GPU without work may hold, such as 5GB."),
+        bound("GpuIdleButHeld: memory in use on an idle GPU, such as 5GB."),
     ] = 5 * 10**9
-    host_memory_ratio: Annotated[float, _share("HostMemoryPressure: share of memory that should be available.")] = 0.05
-    host_memory_stalled_ratio: Annotated[
-        float, _share("HostMemoryPressure: share of time that may be lost by waiting for memory.")
-    ] = 0.1
+    host_memory_ratio: Annotated[float, share("HostMemoryPressure: minimum share of memory that is available.")] = 0.05
+    host_memory_stalled_ratio: Annotated[float, share("HostMemoryPressure: share of time lost waiting for memory.")] = (
+        0.1
+    )
     container_memory_ratio: Annotated[
-        float, _share("ContainerMemoryPressure: share of a container's limit in use, without cached files.")
+        float, share("ContainerMemoryPressure: share of a container's limit in use, without cached files.")
     ] = 0.95
-    disk_ratio: Annotated[float, _share("DiskFilling: share of a file system that should be free.")] = 0.05
+    disk_ratio: Annotated[float, share("DiskFilling: minimum share of a file system that is free.")] = 0.05
     disk_full_in: Annotated[
         Seconds,
-        Field(
-            ge=0, description="DiskFilling: a file system that is full within this time, as it filled in the last hour."
-        ),
+        Field(ge=0, description="DiskFilling: time until a file system is full, at the rate of the last hour."),
     ] = 4 * 3600.0
-    shm_ratio: Annotated[float, _share("ShmFull: share of /dev/shm in use.")] = 0.9
-    fds_ratio: Annotated[float, _share("FdsExhausted: share of the file descriptors in use.")] = 0.9
+    shm_ratio: Annotated[float, share("ShmFull: share of /dev/shm in use.")] = 0.9
+    fds_ratio: Annotated[float, share("FdsExhausted: share of the file descriptors in use.")] = 0.9
     io_stalled_ratio: Annotated[
-        float, _share("IoBottleneck: share of time in which nothing got on for want of IO.")
+        float, share("IoBottleneck: share of time in which no task progressed because all waited for IO.")
     ] = 0.2
-    cpu_waiting_ratio: Annotated[float, _share("CpuSaturated: share of time in which something waited for a CPU.")] = (
-        0.5
-    )
+    cpu_waiting_ratio: Annotated[float, share("CpuSaturated: share of time in which a task waited for a CPU.")] = 0.5
     cpu_throttled_ratio: Annotated[
-        float, _share("CpuSaturated: share of periods in which a container's CPU limit was reached.")
+        float, share("CpuSaturated: share of periods in which a container reached its CPU limit.")
     ] = 0.25
-    leak_ratio: Annotated[
-        float, _share("HostMemoryLeak, GpuMemoryLeak: growth that is looked at, as a share of what is held.")
-    ] = 0.03
-    loss_spike_scales: Annotated[
-        float, _bound("LossSpike, LossHardBatch: robust standard deviations by which a loss stands out.")
-    ] = 8.5
-    loss_spike_ratio: Annotated[
-        float,
-        _bound(
-            "LossSpike, LossHardBatch: part of its level by which a loss stands out; less where it has more scales."
-        ),
-    ] = 0.17
-    loss_diverging_ratio: Annotated[float, _bound("LossDiverging: rise above the lowest level, as a part of that.")] = (
-        0.15
-    )
-    loss_plateau_ratio: Annotated[float, _share("LossPlateau: gain that is none, as a part of the loss.")] = 0.002
-    gradient_explosion_ratio: Annotated[
-        float, _bound("GradientExplosion: times the usual norm that are too much.", least=1.0)
-    ] = 3.0
-    gradient_vanishing_ratio: Annotated[
-        float, _bound("GradientVanishing: how many times smaller than usual a norm is.", least=1.0)
-    ] = 10.0
-    learning_rate_most: Annotated[float, _bound("LearningRateOutOfRange: rate that is too high for anything.")] = 10.0
-    learning_rate_jump_ratio: Annotated[
-        float, _bound("LearningRateOutOfRange: times the rate before, at once.", least=1.0)
-    ] = 100.0
-    slow_step_ratio: Annotated[float, _bound("SlowStep: times the median of the steps before.", least=1.0)] = 1.5
-    slow_step_scales: Annotated[
-        float, _bound("SlowStep: robust standard deviations by which a step lies above the median.")
-    ] = 9.0
-    throughput_ratio: Annotated[float, _bound("ThroughputRegression: times what steps took before.", least=1.0)] = 1.08
-    straggler_ratio: Annotated[
-        float, _bound("StragglerRank: times what the median rank takes of its own for a step.", least=1.0)
-    ] = 1.1
-    data_wait_ratio: Annotated[
-        float, _share("DataLoaderBottleneck: share of the time that is spent waiting for data.")
-    ] = 0.3
-    checkpoint_ratio: Annotated[
-        float, _bound("CheckpointOverdue: times the usual time between two checkpoints.", least=1.0)
-    ] = 2.0
-    checkpoint_after: Annotated[
-        Seconds, Field(ge=1, description="CheckpointOverdue: time without a checkpoint that is never too long.")
-    ] = 600.0
+
+
+class ThresholdsSection(DetectorThresholds, RuleThresholds):
+    """Thresholds of all built-in alerts, of rules and of detectors."""
 
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -114,14 +66,14 @@ Window = Annotated[Seconds, Field(ge=1)]
 
 
 class OverSection(Section):
-    """What a rule's value is divided by."""
+    """The metric that divides a rule's value."""
 
     metric: str
     labels: dict[str, str] = Field(default_factory=dict)
 
 
 class RuleSection(Section):
-    """One rule of the user's own."""
+    """One custom rule."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -181,7 +133,7 @@ def _rule(values: object, at: int) -> object:
 
 
 def _wrong(error: ValidationError) -> str:
-    """The first thing that is wrong with a rule, and what to write instead."""
+    """Return the first error in a rule, and what to write instead."""
     problem = error.errors()[0]
     keys = [str(part).replace("_", "-") for part in problem["loc"] if part != "float"]
     key, kind, got = ".".join(keys), problem["type"], f"got {problem['input']!r:.80}"
@@ -191,48 +143,49 @@ def _wrong(error: ValidationError) -> str:
         near = difflib.get_close_matches(keys[-1], known, 1)
         return f"{key}: no such key; " + (f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}")
     if kind == "string_pattern_mismatch":
-        return f"{key}: {_NAMED[keys[-1]].format(problem['input'])}, {got}"
+        return f"{key}: {_PATTERNS[keys[-1]].format(problem['input'])}, {got}"
     text = problem["msg"].removeprefix("Value error, ")
     said = f"{key}: {text[0].lower()}{text[1:]}" if key else text
     return said if not key or kind in ("missing", "value_error") else f"{said}, {got}"
 
 
-_NAMED = {
-    "alert": "a name has letters, digits and _, and begins with no digit",
-    "metric": "a family of docs/metrics.md is expected, or key:{} for a key that is pushed",
+_PATTERNS = {
+    "alert": "a name consists of letters, digits and _, and does not begin with a digit",
+    "metric": "a family of docs/metrics.md is expected, or key:{} for a pushed key",
 }
-"""What a text should be that does not fit its pattern."""
+"""By key: what a text should be."""
 
 
 def _rules(values: object) -> object:
-    """Each by itself, so that what is wrong is said of the rule by its name."""
+    """Return the rules, checked one by one, so that an error names its rule."""
     if isinstance(values, (list, tuple)):
-        return [one if isinstance(one, RuleSection) else _rule(one, at) for at, one in enumerate(values)]
+        return [rule if isinstance(rule, RuleSection) else _rule(rule, at) for at, rule in enumerate(values)]
     return values
 
 
 class AlertsSection(Section):
-    """What is told when something goes wrong."""
+    """Detection of trouble, and notifications."""
 
-    enabled: Annotated[bool, Field(description="Whether trouble is looked for.")] = True
+    enabled: Annotated[bool, Field(description="Whether detectors and rules run.")] = True
     off: Annotated[
         Texts,
         Field(
-            description="Alerts that are not wanted, such as LossPlateau, or SlowStep@debug-* for runs that are called so."
+            description="Alerts to turn off, such as LossPlateau, or SlowStep@debug-* for runs with such a name.",
+            examples=["LossPlateau,SlowStep@debug-*"],
         ),
     ] = ()
     stall_after: Annotated[
         Seconds,
         Field(
             ge=1,
-            description="The least time without a step after which a run is stalled; beyond that its own pace decides.",
+            description="Minimum time without a step after which a run counts as stalled; the pace of the run may extend it.",
         ),
     ] = 60.0
     straggler_window: Annotated[
         Seconds,
         Field(
             ge=0.1,
-            description="The time in which the ranks of a run are compared once; a straggler is slow in 30 of the last 50.",
+            description="Length of one comparison of a run's ranks; a straggler is slow in 30 of the last 50.",
         ),
     ] = 10.0
     thresholds: ThresholdsSection = ThresholdsSection()
@@ -240,5 +193,8 @@ class AlertsSection(Section):
     rules: Annotated[
         tuple[RuleSection, ...],
         BeforeValidator(_rules),
-        Field(description="Rules of your own, in the YAML file: alert, metric, a condition, and what to say."),
+        Field(
+            description="Custom rules, in the YAML file: alert, metric, a condition and texts.",
+            examples=["[{alert: LossHigh, metric: 'key:loss', above: 5}]"],
+        ),
     ] = ()

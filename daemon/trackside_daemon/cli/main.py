@@ -27,22 +27,15 @@ from trackside_daemon.cli.commands import (
     top,
 )
 from trackside_daemon.cli.sources import credentials
-from trackside_daemon.config.loading import (
-    WEB_CREDENTIALS,
-    Config,
-    ConfigError,
-    check_roots,
-    describe,
-    load,
-    settings,
-    warn_of_unknown_variables,
-)
+from trackside_daemon.config.environment import WEB_CREDENTIALS, warn_of_unknown_variables
+from trackside_daemon.config.loading import ConfigError, load
+from trackside_daemon.config.names import describe, setting_paths
 from trackside_daemon.ingest.endpoint import EndpointError
 from trackside_daemon.ingest.server import PushSocket
 from trackside_daemon.linux.file_limit import raise_limit
 from trackside_daemon.linux.signals import hold
-from trackside_daemon.nvml.groups import GROUPS
 from trackside_daemon.service import logging
+from trackside_daemon.service.config import Config, check_roots
 from trackside_daemon.web.http.address import AddressError, listen
 
 if TYPE_CHECKING:
@@ -73,11 +66,11 @@ app = typer.Typer(
 
 def _option(name: str) -> Any:
     value = name.rpartition(".")[2].upper()
-    return typer.Option(f"--{name}", help=describe(name), metavar=value, show_default=False)
+    return typer.Option(f"--{name}", help=describe(Config, name), metavar=value, show_default=False)
 
 
 def _flag(name: str) -> Any:
-    return typer.Option(f"--{name}", help=describe(name), show_default=False)
+    return typer.Option(f"--{name}", help=describe(Config, name), show_default=False)
 
 
 def _switch(name: str) -> Any:
@@ -88,7 +81,7 @@ def _switch(name: str) -> Any:
 
 
 def _either(name: str) -> Any:
-    return typer.Option(f"--{name}/--no-{name}", help=describe(name), show_default=False)
+    return typer.Option(f"--{name}/--no-{name}", help=describe(Config, name), show_default=False)
 
 
 def _print_version(wanted: bool) -> None:
@@ -183,13 +176,13 @@ def daemon(
     flags = _nested(context.params)
 
     def reload() -> Config:
-        return load(config_file, flags, GROUPS)
+        return load(Config, config_file, flags)
 
     try:
         config = reload()
         check_roots(config.path)
         logging.set_up(config.log.level, config.log.format)
-        warn_of_unknown_variables()
+        warn_of_unknown_variables(Config)
         raise_limit()
         hold()
         with closing(PushSocket(config.push.endpoint, keys=config.push.keys, group=config.push.group)) as push_socket:
@@ -245,10 +238,10 @@ def demo(
     wanted = Wanted(steps, trouble, after, ranks, gpus)
     try:
         wanted.check()
-        config = load(flags=wanted.flags(), groups=GROUPS)
+        config = load(Config, flags=wanted.flags())
     except (WantedError, ConfigError) as error:
         _fail(str(error))
-    raise typer.Exit(run(config, wanted))
+    raise typer.Exit(run(config.web, config.push.endpoint, wanted))
 
 
 @app.command(
@@ -285,7 +278,7 @@ def run(
 
     given = {name: value for name, value in context.params.items() if name != "command" and value not in (None, ())}
     try:
-        config = load(config_file, _nested(given), GROUPS)
+        config = load(Config, config_file, _nested(given))
     except ConfigError as error:
         _fail(str(error))
     raise typer.Exit(run(command, config, _flags(given)))
@@ -304,7 +297,7 @@ def check_config(
     from trackside_daemon.web.http.config_file import ConfigFile
 
     try:
-        config = load(file, groups=GROUPS)
+        config = load(Config, file)
         watchers.rules(config.alerts)
         sinks(config.alerts.sinks, About("this machine"))
         check_roots(config.path)
@@ -315,7 +308,7 @@ def check_config(
         _fail(f"{file}: {error}")
     for line in watchers.misspelt(config.alerts):
         typer.echo(f"trackside: {file}: {line}", err=True)
-    for path in settings():
+    for path in setting_paths(Config):
         value: Any = config
         for part in path:
             value = getattr(value, part)

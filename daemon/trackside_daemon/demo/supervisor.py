@@ -26,9 +26,8 @@ from trackside_daemon.web.http.address import AddressError, listen
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.config.loading import Config
-    from trackside_daemon.config.sections import WebSection
     from trackside_daemon.demo.options import Wanted
+    from trackside_daemon.web.settings import WebSection
 
 TRAINING, SIMULATED = "trackside_daemon.demo.train", "trackside_daemon.demo.simulated"
 SETTINGS = {
@@ -49,17 +48,18 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatev
 class _Show(NamedTuple):
     """What is shown, where, and with what history."""
 
-    config: Config
+    endpoints: Sequence[str]
     address: str
     history: str
     wanted: Wanted
 
 
-def run(config: Config, wanted: Wanted) -> int:
+def run(web: WebSection, endpoints: Sequence[str], wanted: Wanted) -> int:
     """Run until the training ends or Ctrl-C.
 
     Args:
-        config: Only where the daemon will listen is read here.
+        web: Where the daemon will listen.
+        endpoints: Where it will accept pushes; empty for the default.
         wanted: What is to be shown.
 
     Returns:
@@ -67,7 +67,7 @@ def run(config: Config, wanted: Wanted) -> int:
     """
     stopped = stopped_by_signals()
     try:
-        listens, address = _free_address(config.web)
+        listens, address = _free_address(web)
     except AddressError as error:
         sys.stderr.write(f"trackside: {str(error).replace('--web.listen-address', 'TRACKSIDE_WEB__LISTEN_ADDRESS')}\n")
         return 2
@@ -83,7 +83,7 @@ def run(config: Config, wanted: Wanted) -> int:
             ChildProcess("trackside_daemon", "daemon", *flags, environ=OPEN, mute=True)
         )  # its link is said here
         try:
-            status = _run(_Show(config, address, history, wanted), children, stopped)
+            status = _run(_Show(endpoints, address, history, wanted), children, stopped)
         finally:
             stop_all(children)
     if stopped.is_set():
@@ -100,7 +100,7 @@ def _run(show: _Show, children: list[ChildProcess], stopped: Stop) -> int:
             daemon.stop()
             return 1
         return daemon.stop()
-    _say(introduction(address, _token(show.config), show.wanted))
+    _say(introduction(address, _token(show.endpoints), show.wanted))
     begun = time.monotonic()
     ranks = _start(show)
     children += ranks
@@ -135,7 +135,7 @@ def _start(show: _Show) -> list[ChildProcess]:
     flags = [*(["--steps", str(wanted.steps)] if wanted.steps else [])]
     flags += [f"--trouble={wanted.trouble}", f"--meet={show.history}/ranks"]
     count = wanted.processes
-    reach = _reach(show.config)
+    reach = _reach(show.endpoints)
     if wanted.ranks or count > 1:
         reach |= {"TRACKSIDE_RUN_ID": uuid4().hex, "WORLD_SIZE": str(count)}
     return [
@@ -154,7 +154,7 @@ def _place(rank: int, count: int) -> dict[str, str]:
 
 def _staged(show: _Show, ranks: Sequence[ChildProcess]) -> Staging:
     """The trouble, of the last rank; without one nothing ever begins."""
-    token = _token(show.config)
+    token = _token(show.endpoints)
 
     def ask(path: str) -> str | None:
         return _get(show.address, path, token)
@@ -192,8 +192,8 @@ def _is_ready(address: str, daemon: ChildProcess, stopped: Stop) -> bool:
     return False
 
 
-def _token(config: Config) -> str:
-    return token_path(config.push.endpoint, os.environ, os.getuid()).read_text().strip()
+def _token(endpoints: Sequence[str]) -> str:
+    return token_path(endpoints, os.environ, os.getuid()).read_text().strip()
 
 
 def _scrape(address: str) -> list[Numbers]:
@@ -205,9 +205,9 @@ def _scrape(address: str) -> list[Numbers]:
     return [ranks[rank] for rank in sorted(ranks)]
 
 
-def _reach(config: Config) -> dict[str, str]:
+def _reach(endpoints: Sequence[str]) -> dict[str, str]:
     """How the training finds the daemon that was started here, and no other; whatever else leads a client is off."""
-    endpoint = next(iter(config.push.endpoint), f"ipc://{push_path((), os.environ, os.getuid())}")
+    endpoint = next(iter(endpoints), f"ipc://{push_path((), os.environ, os.getuid())}")
     elsewhere = ("RUN_ID", "RUN_NAME", "TAGS", "DISABLED")
     off = {f"TRACKSIDE_{name}": "" for name in elsewhere} | dict.fromkeys(("RANK", "WORLD_SIZE"), "")
     return {**off, "TRACKSIDE_FLUSH_TIMEOUT": "2", "TRACKSIDE_ENDPOINT": endpoint}

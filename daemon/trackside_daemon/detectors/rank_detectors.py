@@ -7,7 +7,6 @@ from math import isfinite
 from operator import lt
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.alerts.settings import ThresholdsSection
 from trackside_daemon.detectors.base import Column, Context, Detection, Detector
 from trackside_daemon.detectors.gradient import Gradient
 from trackside_daemon.detectors.learning_rate import LearningRate
@@ -18,6 +17,7 @@ from trackside_daemon.detectors.loss_spike import LossSpike
 from trackside_daemon.detectors.memory_leak import MemoryLeak
 from trackside_daemon.detectors.nonfinite import NonFinite
 from trackside_daemon.detectors.roles import role
+from trackside_daemon.detectors.settings import DetectorThresholds
 from trackside_daemon.detectors.slow_step import SlowStep
 from trackside_daemon.detectors.throughput import Throughput
 from trackside_daemon.detectors.window import Window
@@ -26,7 +26,7 @@ from trackside_daemon.detectors.wording import HUGE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    Made = Callable[[ThresholdsSection, float], Detector]
+    Made = Callable[[DetectorThresholds, float], Detector]
 
 _ORDER = ("rate", "part", "gradient", "loss", "evaluation", "duration", "memory")
 """What others are judged by comes first."""
@@ -60,7 +60,7 @@ _DETECTORS: dict[str, tuple[Made, ...]] = {
 }
 """By role: what follows a key of it, made of the thresholds and of the seconds that a slow step loses at least."""
 
-DEFAULTS = ThresholdsSection()
+DEFAULTS = DetectorThresholds()
 
 ALERTS = tuple(
     dict.fromkeys(alert for every in _DETECTORS.values() for made in every for alert in made(DEFAULTS, 0.0).alerts)
@@ -95,7 +95,7 @@ class RankDetectors:
         lost: Seconds that a slow step loses at least.
     """
 
-    def __init__(self, thresholds: ThresholdsSection = DEFAULTS, *, lost: float = 0.0) -> None:
+    def __init__(self, thresholds: DetectorThresholds = DEFAULTS, *, lost: float = 0.0) -> None:
         self.context = Context()
         self._thresholds = thresholds
         self._lost = lost

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from trackside.wire import Block, Identity
-    from trackside_daemon.alerts.settings import ThresholdsSection
     from trackside_daemon.detectors.recalled_samples import Past
+    from trackside_daemon.detectors.settings import DetectorThresholds
     from trackside_daemon.model.finding import Severity
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.model.records import Alert
@@ -37,7 +37,9 @@ log = logging.getLogger("trackside")
 class _Rank:
     """One rank of one attempt."""
 
-    def __init__(self, identity: Identity, name: str, attempt: int, time: float, thresholds: ThresholdsSection) -> None:
+    def __init__(
+        self, identity: Identity, name: str, attempt: int, time: float, thresholds: DetectorThresholds
+    ) -> None:
         self._thresholds = thresholds
         self.run = identity.run
         self.attempt = attempt
@@ -151,7 +153,7 @@ class _Session:
 class Watch:
     """Every rank that pushes to this daemon; *thresholds* are where what is found begins to be wrong."""
 
-    def __init__(self, thresholds: ThresholdsSection = DEFAULTS) -> None:
+    def __init__(self, thresholds: DetectorThresholds = DEFAULTS) -> None:
         self._thresholds = thresholds
         self._again: list[Finding] = []
         self._ranks: dict[tuple[str, int], _Rank] = {}

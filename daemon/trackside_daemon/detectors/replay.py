@@ -14,9 +14,9 @@ from trackside_daemon.model.finding import SEVERITIES
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from trackside_daemon.alerts.settings import ThresholdsSection
     from trackside_daemon.detectors.base import Detection
     from trackside_daemon.detectors.firing import State
+    from trackside_daemon.detectors.settings import DetectorThresholds
     from trackside_daemon.model.finding import Severity
 
 
@@ -82,7 +82,7 @@ class Wanted(NamedTuple):
 class _Rank:
     """One rank of one attempt."""
 
-    def __init__(self, attempt: int, thresholds: ThresholdsSection, lost: float) -> None:
+    def __init__(self, attempt: int, thresholds: DetectorThresholds, lost: float) -> None:
         self.attempt = attempt
         self.detectors = RankDetectors(thresholds, lost=lost)
         self.firing = Firing()
@@ -103,7 +103,7 @@ class Replay:
     def __init__(
         self,
         wanted: Wanted = Wanted(),  # noqa: B008  it is frozen
-        thresholds: ThresholdsSection = DEFAULTS,
+        thresholds: DetectorThresholds = DEFAULTS,
         *,
         lost: float = 0.0,
     ) -> None:

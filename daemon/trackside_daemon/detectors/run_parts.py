@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from trackside_daemon.alerts.settings import ThresholdsSection
 from trackside_daemon.detectors.checkpoints import Checkpoints
 from trackside_daemon.detectors.data_loader import DataLoader
 from trackside_daemon.detectors.monitor_blind import RunBlind
+from trackside_daemon.detectors.settings import DetectorThresholds
 from trackside_daemon.detectors.stalled import RankSilent, Stalled
 from trackside_daemon.detectors.straggler import SECONDS, Straggler
 from trackside_daemon.detectors.wording import span
@@ -48,7 +48,7 @@ class Followed:
         run: Run,
         floor: float,
         straggler_window: float = SECONDS,
-        thresholds: ThresholdsSection = ThresholdsSection(),  # noqa: B008  it is frozen
+        thresholds: DetectorThresholds = DetectorThresholds(),  # noqa: B008  it is frozen
     ) -> None:
         self.run = run
         self.checkpoints = Checkpoints(run, thresholds.checkpoint_ratio, thresholds.checkpoint_after)

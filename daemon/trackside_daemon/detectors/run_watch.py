@@ -6,7 +6,6 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.settings import ThresholdsSection
 from trackside_daemon.detectors.best_loss import LossSeen
 from trackside_daemon.detectors.clock import Clock
 from trackside_daemon.detectors.deaths import ALERTS as DEATHS
@@ -16,6 +15,7 @@ from trackside_daemon.detectors.pace import recalled
 from trackside_daemon.detectors.run_parts import Followed, last_words
 from trackside_daemon.detectors.run_rank import Rank
 from trackside_daemon.detectors.run_view import Run
+from trackside_daemon.detectors.settings import DetectorThresholds
 from trackside_daemon.detectors.stalled import FLOOR, stood
 from trackside_daemon.detectors.straggler import SECONDS
 from trackside_daemon.detectors.user_alerts import UserAlerts
@@ -65,7 +65,7 @@ class RunWatch:
         *,
         stall_after: float = FLOOR,
         straggler_window: float = SECONDS,
-        thresholds: ThresholdsSection = ThresholdsSection(),  # noqa: B008  it is frozen
+        thresholds: DetectorThresholds = DetectorThresholds(),  # noqa: B008  it is frozen
     ) -> None:
         self._thresholds = thresholds
         self._floor = stall_after

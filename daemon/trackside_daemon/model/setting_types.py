@@ -1,20 +1,21 @@
-"""What a setting may hold beside numbers and texts: durations, sizes, lists."""
+"""Types of settings other than numbers and texts: durations, sizes, lists, bounded numbers."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
 LEAST_BYTES = 16 * 1024**2
+"""Minimum size of a history: its WAL alone needs 4 MiB."""
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def seconds(value: object) -> object:
-    """A duration, ``1s``, ``500ms``, ``1h30m`` or a number of seconds, in seconds."""
+    """Return the seconds of a duration: ``1s``, ``500ms``, ``1h30m`` or a number of seconds."""
     if not isinstance(value, str) or re.fullmatch(r"[\d.]+", value):
         return value
     parts = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", value)
@@ -24,7 +25,7 @@ def seconds(value: object) -> object:
 
 
 def size_bytes(value: object) -> object:
-    """A size, ``10GiB``, ``500MB`` or a number of bytes, in bytes."""
+    """Return the bytes of a size: ``10GiB``, ``500MB`` or a number of bytes."""
     if not isinstance(value, str) or value.isdecimal():
         return value
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT])(i?)B?", value.strip())
@@ -35,7 +36,7 @@ def size_bytes(value: object) -> object:
 
 
 def bound_bytes(value: int) -> int:
-    """A bound of the history: none, or enough for its WAL, which takes 4 MiB, and some samples."""
+    """Return a size limit of the history, which is 0 for none, or at least `LEAST_BYTES`."""
     if 0 < value < LEAST_BYTES:
         raise ValueError(f"{value} bytes are too few for a history; at least 16MiB, or 0 for no bound")
     return value
@@ -46,7 +47,7 @@ def _listed(value: object) -> object:
 
 
 def pattern(value: str) -> str:
-    """A regular expression."""
+    """Return a regular expression that compiles."""
     try:
         re.compile(value)
     except re.error as error:
@@ -55,7 +56,7 @@ def pattern(value: str) -> str:
 
 
 def absolute(value: str) -> str:
-    """A path from / on; ~ is the home directory."""
+    """Return an absolute path, with ~ expanded to the home directory."""
     try:
         path = str(Path(value).expanduser())
     except RuntimeError as error:
@@ -66,8 +67,18 @@ def absolute(value: str) -> str:
 
 
 def text(value: object) -> object:
-    """A text that YAML has read as a number."""
+    """Return a text that YAML has read as a number."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def bound(description: str, *, least: float = 0.0, most: float = 1e18) -> Any:
+    """Return the field of a finite number within bounds."""
+    return Field(ge=least, le=most, allow_inf_nan=False, description=description)
+
+
+def share(description: str) -> Any:
+    """Return the field of a ratio, 0 to 1."""
+    return bound(description, most=1.0)
 
 
 Seconds = Annotated[float, BeforeValidator(seconds), Field(allow_inf_nan=False, le=100 * 365 * 86400)]

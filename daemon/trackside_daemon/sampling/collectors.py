@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.collectors.base import Collector
     from trackside_daemon.collectors.gpu.gpu import GpuCollector
-    from trackside_daemon.config.loading import Config
+    from trackside_daemon.collectors.settings import CollectorsSection, PathSection
     from trackside_daemon.model.rank_process import RankProcess
 
 PROC = Path("/proc")
@@ -22,7 +22,8 @@ PROC = Path("/proc")
 
 
 def collectors(
-    config: Config,
+    on: CollectorsSection,
+    path: PathSection,
     directory: Path,
     members: Callable[[], Sequence[RankProcess]],
     *,
@@ -33,22 +34,22 @@ def collectors(
     """Those that are on.
 
     Args:
-        config: As loaded.
+        on: Which are on, and their settings.
+        path: Where the host's files are.
         directory: Where the history is; its file system is shown.
         members: The processes of this machine that train.
         process: Made already, as are *gpu* and *counts*: others ask them, too.
         gpu: The GPUs'.
         counts: That of what NVML did.
     """
-    on = config.collector
     ranks = RanksCollector(lambda: gpu.seen.gpus, members, others=on.ranks.others)
     built: list[tuple[bool, Collector]] = [
-        (on.cgroup.enabled, CgroupCollector(members, PROC, Path(config.path.sysfs))),
+        (on.cgroup.enabled, CgroupCollector(members, PROC, Path(path.sysfs))),
         (on.process.enabled, process),
         (on.gpu.enabled, gpu),
         (on.gpu.enabled, counts),
         (on.ranks.enabled, ranks),
     ]
-    own = (str(directory.absolute()),) if config.path.rootfs == "/" else ()
-    host = host_collectors(on, config.path, (*on.filesystem.paths, *own))
+    own = (str(directory.absolute()),) if path.rootfs == "/" else ()
+    host = host_collectors(on, path, (*on.filesystem.paths, *own))
     return [*host, *(collector for enabled, collector in built if enabled)]

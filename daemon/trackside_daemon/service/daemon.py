@@ -23,7 +23,7 @@ from trackside_daemon.collectors.gpu.gpu_event_log import Chronicle
 from trackside_daemon.collectors.gpu.nvml import NvmlCollector, is_part
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.ranks import PEAK_FLOPS
-from trackside_daemon.config.loading import ConfigError, needs_restart
+from trackside_daemon.config.loading import ConfigError
 from trackside_daemon.history.directory import UnreadableError, prepare, writable_directory
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import SAMPLES as STORED
@@ -44,6 +44,7 @@ from trackside_daemon.service import interpreter
 from trackside_daemon.service import logging as log
 from trackside_daemon.service.alerting import Alerting
 from trackside_daemon.service.build_info import about
+from trackside_daemon.service.config import needs_restart
 from trackside_daemon.service.hardware import hardware
 from trackside_daemon.service.systemd import Notifier
 from trackside_daemon.service.watchdog import Pulse
@@ -71,9 +72,9 @@ from trackside_daemon.web.http.server import WebServer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trackside_daemon.config.loading import Config
     from trackside_daemon.ingest.server import PushSocket
     from trackside_daemon.model.metric import Batch
+    from trackside_daemon.service.config import Config
 
 SOURCES = ("training", "alerts", "notifications", "ingest", "pipeline", "history", "sampler", "trackside")
 """Who else has series on the page."""
@@ -124,7 +125,13 @@ class Daemon:
         self._process = ProcessCollector(lambda: self._runs.members, PROC, sys, smaps=on.process.smaps)
         directory = prepare(Path(config.storage.path) if config.storage.path else None)
         self._collectors = collectors(
-            config, directory, lambda: self._runs.members, process=self._process, gpu=self._gpu, counts=self._counts
+            on,
+            config.path,
+            directory,
+            lambda: self._runs.members,
+            process=self._process,
+            gpu=self._gpu,
+            counts=self._counts,
         )
         self._history = self._open_history(directory)
         self._liveness = Liveness()

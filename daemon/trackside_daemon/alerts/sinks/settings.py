@@ -1,8 +1,8 @@
-"""The settings of all sinks: a new one is a line here and one in `known`."""
+"""The settings of all sinks: add a line here and one in `registry` for a new one."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -10,11 +10,13 @@ from trackside_daemon.alerts.sinks.alertmanager.settings import AlertmanagerSect
 from trackside_daemon.alerts.sinks.apprise.settings import AppriseSection
 from trackside_daemon.alerts.sinks.log.settings import LogSinkSection
 from trackside_daemon.alerts.sinks.webhook.settings import WebhookSection
-from trackside_daemon.config.sections import Section
+from trackside_daemon.config.section import Section
 
 
 class SinksSection(Section):
-    """How people are told of alerts."""
+    """Notifications of alerts."""
+
+    secret: ClassVar[bool] = True
 
     log: LogSinkSection = LogSinkSection()
     alertmanager: AlertmanagerSection = AlertmanagerSection()
@@ -23,6 +25,6 @@ class SinksSection(Section):
     runbook_url: Annotated[
         str,
         Field(
-            description="Where runbooks are, such as https://HOST/alerts.md; the alert's name in small letters is the anchor."
+            description="Page of runbooks, such as https://HOST/alerts.md; the anchor is the alert's name in lower case."
         ),
     ] = ""

@@ -1,4 +1,4 @@
-"""The settings that all sinks have: of which alerts they tell."""
+"""The settings that all sinks have: which alerts they send."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from trackside_daemon.config.sections import Section
+from trackside_daemon.config.section import Section
 from trackside_daemon.model.setting_types import Texts  # noqa: TC001  pydantic reads it
 
 
 def _off(value: object) -> object:
-    """YAML reads ``off`` as false."""
+    """Return ``off`` where YAML has read it as false."""
     return "off" if value is False else value
 
 
@@ -19,12 +19,16 @@ LeastSeverity = Annotated[Literal["info", "warning", "critical", "off"], BeforeV
 
 
 class SinkSection(Section):
-    """Of which alerts a sink tells."""
+    """Selection of the alerts that a sink sends."""
 
     severity: Annotated[
-        LeastSeverity, Field(description="Tell of alerts from this severity on: info, warning, critical; off for none.")
+        LeastSeverity,
+        Field(description="Minimum severity of the alerts to send: info, warning, critical; off for none."),
     ] = "warning"
-    also: Annotated[Texts, Field(description="Alerts that are told too though they are less severe.")] = (
+    also: Annotated[
+        Texts,
+        Field(description="Alerts to send although they are less severe.", examples=["RunStarted,RunFinished"]),
+    ] = (
         "RunStarted",
         "RunFinished",
         "RunRestarted",

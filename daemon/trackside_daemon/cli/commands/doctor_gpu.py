@@ -111,10 +111,10 @@ def _own() -> dict[str, Any]:
     from trackside_daemon.collectors.gpu.gpu import GpuCollector
     from trackside_daemon.collectors.gpu.nvml import NvmlCollector, is_part
     from trackside_daemon.config.loading import load
-    from trackside_daemon.nvml.groups import GROUPS
     from trackside_daemon.nvml.handle.handle import Nvml, order
+    from trackside_daemon.service.config import Config
 
-    config = load(groups=GROUPS)
+    config = load(Config)
     on = config.collector.gpu
     if not on.enabled:
         return {"nvml": None}

@@ -133,9 +133,10 @@ class _Heading(NamedTuple):
 
 def _section(config_file: Path | None) -> AlertsSection:
     from trackside_daemon.config.loading import ConfigError, load
+    from trackside_daemon.service.config import Config
 
     try:
-        section = load(config_file).alerts
+        section = load(Config, config_file).alerts
     except ConfigError as error:
         raise WrongError(str(error)) from None
     if section.rules:

@@ -88,11 +88,11 @@ def _groups(config_file: Path | None, wanted: Wanted) -> list[Group]:
     from trackside_daemon.alerts.rules.custom import RuleError
     from trackside_daemon.alerts.rules.rule_file import groups
     from trackside_daemon.config.loading import ConfigError, load
-    from trackside_daemon.nvml.groups import GROUPS
+    from trackside_daemon.service.config import Config
     from trackside_daemon.service.watchers import families
 
     try:
-        return groups(load(config_file, groups=GROUPS).alerts, families(), wanted)
+        return groups(load(Config, config_file).alerts, families(), wanted)
     except (ConfigError, RuleError) as error:
         raise WrongError(str(error)) from None
 

@@ -19,7 +19,7 @@ from trackside_daemon.model.text import shown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.config.loading import Config
+    from trackside_daemon.service.config import Config
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 """As shells have it."""

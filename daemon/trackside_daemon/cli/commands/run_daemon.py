@@ -13,18 +13,18 @@ from trackside_daemon.cli.daemon_lease import Users
 from trackside_daemon.cli.sources.daemon_lookup import note
 from trackside_daemon.cli.sources.errors import LockedError, SourceError, TokenError
 from trackside_daemon.cli.sources.source import ApiSource
-from trackside_daemon.config.sections import WebSection
 from trackside_daemon.history.directory import HistoryError, prepare
 from trackside_daemon.ingest.endpoint import EndpointError, push_path
 from trackside_daemon.linux.child_process import ChildProcess
 from trackside_daemon.web.http.address import AddressError, listen
+from trackside_daemon.web.settings import WebSection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import BinaryIO
 
     from trackside_daemon.cli.signal_forwarding import Signals
-    from trackside_daemon.config.loading import Config
+    from trackside_daemon.service.config import Config
 
 READY_SECONDS = 30.0
 STARTING_SECONDS = 10.0

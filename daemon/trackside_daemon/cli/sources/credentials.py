@@ -20,8 +20,8 @@ from pydantic import Field, SecretStr, ValidationError
 
 from trackside.transport.paths import open_regular
 from trackside_daemon.cli.sources.errors import LockedError
-from trackside_daemon.config.loading import WEB_CREDENTIALS
-from trackside_daemon.config.sections import Section
+from trackside_daemon.config.environment import WEB_CREDENTIALS
+from trackside_daemon.config.section import Section
 from trackside_daemon.config.yaml import YamlError, parse
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trackside_daemon.collectors.base import Collector
-    from trackside_daemon.config.sections import CollectorsSection, PathSection
+    from trackside_daemon.collectors.settings import CollectorsSection, PathSection
 
 
 def host_collectors(on: CollectorsSection, path: PathSection, paths: Sequence[str]) -> list[Collector]:

@@ -24,7 +24,7 @@ from trackside_daemon.nvml.reading import Order, Reading
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside_daemon.config.sections import GpuSection
+    from trackside_daemon.nvml.settings import NvmlSection
 
 FAILED, ABSENT = (1.0, 60.0), (5.0, 60.0)
 """Seconds until the next worker, after the first failure and at most."""
@@ -301,6 +301,6 @@ def _worker_command(order: Order) -> list[str]:
     return [sys.executable, *safe_path, "-m", "trackside_daemon.nvml.worker", msgspec.json.encode(order).decode()]
 
 
-def order(gpu: GpuSection) -> Order:
-    """What the worker is to do."""
+def order(gpu: NvmlSection) -> Order:
+    """Return the order of a worker by the settings."""
     return Order(gpu.extra, gpu.skip, gpu.simulate, gpu.profile, gpu.trouble)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
-from trackside_daemon.config.sections import Section
+from trackside_daemon.config.section import Section
 from trackside_daemon.config.yaml import YamlError, parse
 from trackside_daemon.model.setting_types import seconds
 

@@ -1,4 +1,4 @@
-"""The settings of the sink for Alertmanager."""
+"""The settings of the Alertmanager sink."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def _servers(urls: tuple[str, ...]) -> tuple[str, ...]:
         except ValueError:
             parts = urlsplit("")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise ValueError("each is to be http://HOST:PORT of an Alertmanager, or https://")
+            raise ValueError("each must be http://HOST:PORT of an Alertmanager, or https://")
         if parts.username is not None:
             raise ValueError("no user and password in an address; set username and password-file")
     return urls
 
 
 def _labels(labels: tuple[str, ...]) -> tuple[str, ...]:
-    for one in labels:
-        name, _, value = one.partition("=")
+    for label in labels:
+        name, _, value = label.partition("=")
         if not (name.isidentifier() and name.isascii()) or not value or name in ("alertname", "severity"):
-            raise ValueError("each is to be NAME=VALUE, such as cluster=a, and not alertname or severity")
+            raise ValueError("each must be NAME=VALUE, such as cluster=a; NAME cannot be alertname or severity")
     return labels
 
 
@@ -40,13 +40,16 @@ class AlertmanagerSection(SinkSection):
         Texts,
         AfterValidator(_servers),
         Field(
-            description="Alertmanagers that are told, as http://HOST:PORT: all peers of a cluster, no load balancer."
+            description="Alertmanagers, as http://HOST:PORT: all peers of a cluster, no load balancer.",
+            examples=["http://127.0.0.1:9093"],
         ),
     ] = ()
     labels: Annotated[
-        Texts, AfterValidator(_labels), Field(description="Further labels of alerts, such as cluster=a.")
+        Texts,
+        AfterValidator(_labels),
+        Field(description="Further labels of alerts, such as cluster=a.", examples=["cluster=a,team=ml"]),
     ] = ()
     username: Annotated[str, Field(description="User of Alertmanager's basic authentication.")] = ""
     password_file: Annotated[str, Field(description="File with that user's password.")] = ""
     bearer_file: Annotated[str, Field(description="File with a bearer token.")] = ""
-    ca_file: Annotated[str, Field(description="Certificates of the authorities that are trusted, in PEM.")] = ""
+    ca_file: Annotated[str, Field(description="Certificates of trusted authorities, in PEM.")] = ""

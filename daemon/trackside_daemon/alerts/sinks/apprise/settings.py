@@ -1,4 +1,4 @@
-"""The settings of apprise."""
+"""The settings of the apprise sink."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from trackside_daemon.alerts.sinks.sink_settings import SinkSection
 
 
 class AppriseSection(SinkSection):
-    """E-mail, Slack, Discord, ntfy, PagerDuty and the rest, by their apprise URLs."""
+    """E-mail, Slack, Discord, ntfy, PagerDuty and others, by their apprise URLs."""
 
     urls_file: Annotated[
         str,
         Field(
-            description="File with apprise URLs of e-mail, Slack, ntfy and others, one a line, # for remarks; needs trackside[apprise]."
+            description="File with apprise URLs of e-mail, Slack, ntfy and others, one per line, # begins a comment; needs trackside[apprise]."
         ),
     ] = ""

@@ -1,4 +1,4 @@
-"""The settings of the log as a sink."""
+"""The settings of the log sink."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Annotated
 from pydantic import Field
 
 from trackside_daemon.alerts.sinks.sink_settings import LeastSeverity  # noqa: TC001  pydantic reads it
-from trackside_daemon.config.sections import Section
+from trackside_daemon.config.section import Section
 
 
 class LogSinkSection(Section):
-    """The log."""
+    """The sink that logs alerts."""
 
     severity: Annotated[
-        LeastSeverity, Field(description="Log alerts from this severity on: info, warning, critical; off for none.")
+        LeastSeverity,
+        Field(description="Minimum severity of the alerts to log: info, warning, critical; off for none."),
     ] = "info"

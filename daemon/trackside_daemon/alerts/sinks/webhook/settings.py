@@ -1,4 +1,4 @@
-"""The settings of the webhook."""
+"""The settings of the webhook sink."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ class WebhookSection(SinkSection):
     """A receiver of the JSON that Alertmanager's webhooks send."""
 
     url: Annotated[
-        SecretStr, Field(description="Where messages are posted, in the JSON of Alertmanager's webhooks; never shown.")
+        SecretStr,
+        Field(description="URL to which messages are posted, in the JSON of Alertmanager's webhooks; never shown."),
     ] = SecretStr("")
     url_file: Annotated[str, Field(description="File with that URL.")] = ""
     bearer_file: Annotated[str, Field(description="File with a bearer token.")] = ""
-    headers_file: Annotated[str, Field(description="File with further headers, NAME: VALUE on each line.")] = ""
-    ca_file: Annotated[str, Field(description="Certificates of the authorities that are trusted, in PEM.")] = ""
+    headers_file: Annotated[str, Field(description="File with further headers, one NAME: VALUE per line.")] = ""
+    ca_file: Annotated[str, Field(description="Certificates of trusted authorities, in PEM.")] = ""

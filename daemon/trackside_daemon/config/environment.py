@@ -1,0 +1,52 @@
+"""The ``TRACKSIDE_*`` environment variables: those of settings, and those that others own."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import re
+from typing import TYPE_CHECKING
+
+from trackside_daemon.config.names import setting_paths
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+PREFIX = "TRACKSIDE_"
+CLIENT_VARIABLES = frozenset(
+    PREFIX + name
+    for name in ("RUN_ID", "RUN_NAME", "TAGS", "DISABLED", "ENDPOINT", "SPOOL", "FLUSH_TIMEOUT", "KEY_FILE", "LAUNCH")
+)
+"""Variables of the client; if they are set for a whole job, the daemon's environment has them too."""
+NVML_LOCK = PREFIX + "NVML_LOCK"
+"""Name of another lock of NVML, for a daemon that is given other GPUs of the same machine: see nvml/worker/lock.py."""
+WEB_CREDENTIALS = PREFIX + "WEB__CREDENTIALS_FILE"
+"""File with our commands' credentials: see cli/sources/credentials.py."""
+
+# Kubernetes sets these for a service that is called trackside.
+_KUBERNETES = re.compile(PREFIX + r"(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)$")
+
+log = logging.getLogger("trackside")
+
+
+def variables(model: type[BaseModel]) -> dict[str, tuple[str, ...]]:
+    """Return the path of every setting by its environment variable."""
+    return {variable(path): path for path in setting_paths(model)}
+
+
+def variable(path: tuple[str, ...]) -> str:
+    """Return the environment variable of a setting."""
+    return PREFIX + "__".join(path).upper()
+
+
+def warn_of_unknown_variables(model: type[BaseModel]) -> None:
+    """Log the ``TRACKSIDE_*`` variables that are neither a setting, nor the client's, nor set by Kubernetes."""
+    valid = [*variables(model), NVML_LOCK, WEB_CREDENTIALS, *CLIENT_VARIABLES]
+    unknown = []
+    for name in sorted(os.environ):
+        if name.startswith(PREFIX) and name not in valid and not _KUBERNETES.match(name):
+            near = difflib.get_close_matches(name, valid, 1)
+            unknown.append(f"{name} is not a setting and is ignored" + (f"; did you mean {near[0]}?" if near else ""))
+    if unknown:
+        log.warning("%s", ", and ".join(unknown))

@@ -1,0 +1,63 @@
+"""The thresholds of the detectors."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from trackside_daemon.config.section import Section
+from trackside_daemon.model.setting_types import Seconds, bound, share
+
+
+class DetectorThresholds(Section):
+    """Thresholds of the detectors; what exceeds them is a finding."""
+
+    leak_ratio: Annotated[
+        float, share("HostMemoryLeak, GpuMemoryLeak: minimum growth, as a share of the memory in use.")
+    ] = 0.03
+    loss_spike_scales: Annotated[
+        float, bound("LossSpike, LossHardBatch: deviation of a loss, in robust standard deviations.")
+    ] = 8.5
+    loss_spike_ratio: Annotated[
+        float,
+        bound(
+            "LossSpike, LossHardBatch: deviation of a loss, as a ratio of its level; less if it has more robust standard deviations."
+        ),
+    ] = 0.17
+    loss_diverging_ratio: Annotated[
+        float, bound("LossDiverging: rise above the lowest level, as a ratio of that level.")
+    ] = 0.15
+    loss_plateau_ratio: Annotated[
+        float, share("LossPlateau: improvement that does not count, as a ratio of the loss.")
+    ] = 0.002
+    gradient_explosion_ratio: Annotated[
+        float, bound("GradientExplosion: norm, as a multiple of the usual one.", least=1.0)
+    ] = 3.0
+    gradient_vanishing_ratio: Annotated[
+        float, bound("GradientVanishing: factor by which a norm is smaller than usual.", least=1.0)
+    ] = 10.0
+    learning_rate_most: Annotated[float, bound("LearningRateOutOfRange: maximum learning rate.")] = 10.0
+    learning_rate_jump_ratio: Annotated[
+        float, bound("LearningRateOutOfRange: sudden increase, as a multiple of the rate before.", least=1.0)
+    ] = 100.0
+    slow_step_ratio: Annotated[
+        float, bound("SlowStep: duration, as a multiple of the median of the steps before.", least=1.0)
+    ] = 1.5
+    slow_step_scales: Annotated[float, bound("SlowStep: duration above the median, in robust standard deviations.")] = (
+        9.0
+    )
+    throughput_ratio: Annotated[
+        float, bound("ThroughputRegression: duration of steps, as a multiple of that before.", least=1.0)
+    ] = 1.08
+    straggler_ratio: Annotated[
+        float, bound("StragglerRank: a rank's own time for a step, as a multiple of the median rank's.", least=1.0)
+    ] = 1.1
+    data_wait_ratio: Annotated[float, share("DataLoaderBottleneck: share of the time spent waiting for data.")] = 0.3
+    checkpoint_ratio: Annotated[
+        float,
+        bound("CheckpointOverdue: time since the last checkpoint, as a multiple of the usual interval.", least=1.0),
+    ] = 2.0
+    checkpoint_after: Annotated[
+        Seconds, Field(ge=1, description="CheckpointOverdue: time without a checkpoint that is always allowed.")
+    ] = 600.0

@@ -1,0 +1,47 @@
+"""The settings of the history."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trackside_daemon.config.section import Section
+from trackside_daemon.model.setting_types import Bytes, Seconds  # noqa: TC001  pydantic reads them
+
+
+class RetentionSection(Section):
+    """Bounds of the history; pinned runs are always kept."""
+
+    size: Annotated[
+        Bytes,
+        Field(
+            ge=0,
+            description="Maximum size of the history's file, such as 10GiB; the oldest samples and runs are deleted first. 0 for no limit.",
+        ),
+    ] = 10 * 1024**3
+    age: Annotated[
+        Seconds, Field(ge=0, description="How long a run is kept after its end, such as 90d; 0 keeps it forever.")
+    ] = 0.0
+
+
+class StorageSection(Section):
+    """The history of runs, on disk."""
+
+    path: Annotated[
+        str,
+        Field(
+            description="Directory of the history; by default /var/lib/trackside for a system daemon, else $XDG_STATE_HOME/trackside/MACHINE-ID."
+        ),
+    ] = ""
+    retention: RetentionSection = RetentionSection()
+    synchronous: Annotated[
+        Literal["normal", "full"],
+        Field(description="normal or full; with full each commit waits for the disk, and a power cut loses nothing."),
+    ] = "normal"
+    interval: Annotated[
+        Seconds, Field(ge=0.1, description="Time between two samples of GPUs and host that the history keeps.")
+    ] = 10.0
+    jsonl: Annotated[
+        str, Field(description="Directory to which everything is appended as JSON lines, in addition to the history.")
+    ] = ""

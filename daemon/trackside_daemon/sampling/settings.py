@@ -1,0 +1,16 @@
+"""The settings of sampling."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from trackside_daemon.config.section import Section
+from trackside_daemon.model.setting_types import Seconds  # noqa: TC001  pydantic reads it
+
+
+class SampleSection(Section):
+    """Sampling of GPUs and host."""
+
+    interval: Annotated[Seconds, Field(ge=0.1, le=300, description="Time between two samples of GPUs and host.")] = 1.0

@@ -1,0 +1,75 @@
+"""The daemon's configuration, composed of the settings that each package owns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from pydantic import Field
+
+from trackside_daemon.alerts.settings import AlertsSection
+from trackside_daemon.collectors.settings import CollectorsSection, PathSection
+from trackside_daemon.config.loading import ConfigError, Settings
+from trackside_daemon.history.settings import StorageSection
+from trackside_daemon.ingest.settings import PushSection
+from trackside_daemon.sampling.settings import SampleSection
+from trackside_daemon.service.settings import LogSection
+from trackside_daemon.training.settings import LimitsSection, RunSection
+from trackside_daemon.web.settings import WebSection
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_WEB_CONFIG_KEYS = ("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit")
+_ROOTS = {"procfs": ("procfs", "stat"), "sysfs": ("sysfs", "class"), "rootfs": ("directory", "")}
+"""By name: what each root is, and a file that proves it."""
+
+
+class Config(Settings):
+    """All settings of the daemon."""
+
+    misplaced: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        _WEB_CONFIG_KEYS, "it belongs in a web configuration, the file of --web.config.file"
+    )
+
+    sample: SampleSection = SampleSection()
+    path: PathSection = PathSection()
+    run: RunSection = RunSection()
+    web: WebSection = WebSection()
+    push: PushSection = PushSection()
+    storage: StorageSection = StorageSection()
+    log: LogSection = LogSection()
+    collector: CollectorsSection = CollectorsSection()
+    limits: LimitsSection = LimitsSection()
+    alerts: AlertsSection = AlertsSection()
+    require_gpu: Annotated[bool, Field(description="Do not start without a GPU.")] = False
+
+
+def needs_restart(old: Config, new: Config) -> list[str]:
+    """Return the names of the settings that differ and that a running daemon cannot change."""
+    whole = ("path", "web", "push", "collector", "limits")
+    changed = [name for name in whole if getattr(new, name) != getattr(old, name)]
+    single = {"storage": ("path", "jsonl", "synchronous"), "alerts": ("enabled", "stall_after", "thresholds", "rules")}
+    return changed + [
+        f"{section}.{name}"
+        for section, names in single.items()
+        for name in names
+        if getattr(getattr(new, section), name) != getattr(getattr(old, section), name)
+    ]
+
+
+def check_roots(path: PathSection) -> None:
+    """Check the host's directories that were set; defaults pass even if this machine lacks them.
+
+    Raises:
+        ConfigError: The first error, in one line.
+    """
+    for name, (kind, sign) in _ROOTS.items():
+        root = Path(getattr(path, name))
+        default = PathSection.model_fields[name].default
+        if str(root) == default or (root.is_dir() and (root / sign).exists()):
+            continue
+        reason = f"it has no {sign}" if root.is_dir() else "it is a file" if root.exists() else "it does not exist"
+        raise ConfigError(
+            f"path.{name}: {root} is no {kind}: {reason}; set it to where the host's {default} is mounted"
+        )

@@ -1,0 +1,25 @@
+"""The settings of runs and of what `/metrics` shows of them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from trackside_daemon.config.section import Section
+from trackside_daemon.model.setting_types import Seconds  # noqa: TC001  pydantic reads it
+
+
+class RunSection(Section):
+    """Ended runs."""
+
+    linger: Annotated[Seconds, Field(ge=0, description="How long an ended run's series stay on /metrics.")] = 60.0
+
+
+class LimitsSection(Section):
+    """Limits of what `/metrics` shows at once; what exceeds them is counted and left out."""
+
+    runs: Annotated[int, Field(ge=1, description="Live runs on /metrics at once.")] = 64
+    keys: Annotated[int, Field(ge=1, description="Keys on trackside_training_value, for each rank of a run.")] = 1000
+    series: Annotated[int, Field(ge=1, description="Series of such keys in total.")] = 10_000
+    label_bytes: Annotated[int, Field(ge=16, description="Length of a label's value in bytes of UTF-8.")] = 256
