@@ -19,7 +19,7 @@ class High:
 
     alerts: tuple[str, ...] = ("High",)
 
-    def take(self, column: Column, context: Context) -> Iterator[Detection]:
+    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         for place, value in enumerate(column.values):
             if value == 0:
                 yield Detection("High", "info", place, "it is low", over=True)
