@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackside_daemon.detectors.run_rank import SYNC_PHASES
-from trackside_daemon.detectors.straggler import OWN, OWN_BESIDE_SYNC
+from trackside_daemon.detectors.straggler import OWN, OWN_WITH_SYNC
 
 PHASES = "trackside_training_phase_seconds_total"
 
@@ -21,6 +21,6 @@ def _own(of: str) -> str:
     """As the recording rule has it: what a rank waits for others is a phase of its own, or else in backward."""
     always, beside, told = (
         f'rate({PHASES}{{{token}, phase=~"{"|".join(phases)}"}}[$__rate_interval])'
-        for token, phases in ((of, OWN), (of, OWN_BESIDE_SYNC), ("RUN", sorted(SYNC_PHASES)))
+        for token, phases in ((of, OWN), (of, OWN_WITH_SYNC), ("RUN", sorted(SYNC_PHASES)))
     )
     return f"sum by (job, run, rank) ({always} or {beside} and on (job, run) {told})"

@@ -150,7 +150,7 @@ SIZE = 64 * MIB
             ("SIGBUS", "killed by SIGBUS, most often because /dev/shm is full; the training saw at most 32 of 64 MiB"),
         ),
         (-7, False, None, ("SIGBUS", "killed by SIGBUS, most often because /dev/shm is full")),
-        (-9, True, None, ("OOM", "killed by the kernel for want of memory")),
+        (-9, True, None, ("OOM", "killed by the kernel because memory ran out")),
         (-9, False, Use(SIZE, SIZE), ("SIGKILL", "killed by SIGKILL")),
         (-40, False, None, ("signal 40", "killed by signal 40")),
         (1, False, None, ("exit", "exit status 1")),

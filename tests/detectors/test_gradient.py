@@ -105,7 +105,7 @@ def test_a_norm_that_is_nothing_from_the_start_is_told() -> None:
     (finding,) = feed(Gradient(), [0.0] * 100)
     assert finding.alert == "GradientVanishing"
     assert (
-        finding.text == "the gradient norm is 0 at step 19 and has been so low since step 0: hardly anything is learnt"
+        finding.text == "the gradient norm is 0 at step 19, and has been this low since step 0: the model hardly learns"
     )
 
 

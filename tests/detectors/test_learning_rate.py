@@ -38,7 +38,12 @@ def test_schedules_are_not_told(rates: list[float]) -> None:
 
 @pytest.mark.parametrize(
     ("rate", "words"),
-    [(-1e-3, "below zero"), (math.nan, "nan at step 200"), (math.inf, "inf at step 200"), (30.0, "above 10")],
+    [
+        (-1e-3, "a negative rate raises the loss"),
+        (math.nan, "nan at step 200"),
+        (math.inf, "inf at step 200"),
+        (30.0, "above 10"),
+    ],
 )
 def test_a_rate_out_of_range_is_told_once_and_when_it_is_right_again(rate: float, words: str) -> None:
     fed = feed(LearningRate(), [*([1e-3] * 200), *([rate] * 5), *([1e-3] * 10)])

@@ -53,7 +53,7 @@ def test_a_level_that_stays_is_accepted() -> None:
     values += [value * 1.5 for value in [values[-1]] * 1400]
     findings = found(LossDiverging(), column(values))
     assert findings[-1].over
-    assert "that is its level now" in findings[-1].text
+    assert "which is now its accepted level" in findings[-1].text
 
 
 def test_a_raised_learning_rate_is_named() -> None:

@@ -21,7 +21,7 @@ def test_a_model_made_anew_is_seen_by_its_loss() -> None:
     values = falling(400, start=8, end=0.5) + falling(400, start=8, end=0.5)
     findings = found(LossRestart(), column(values))
     assert alarms(findings, "LossRestart") == [401]
-    assert "since step 400 the loss is what it began with" in findings[0].text
+    assert "since step 400 the loss is back at its initial value" in findings[0].text
     assert "0.5" in findings[0].text
     assert ends(findings, "LossRestart") == [465]
 

@@ -69,7 +69,7 @@ def test_the_gradient_norm_tells_a_spike_from_a_hard_batch_at_once() -> None:
     context.gradients = {300: 4.1}
     moved = found(LossSpike(), values, context)
     assert alarms(moved, "LossSpike") == [300]
-    assert "the gradient norm agrees (4.1 times its own of late)" in moved[0].text
+    assert "the gradient norm agrees (4.1 times its recent level)" in moved[0].text
     context.gradients = {300: 1.1}
     unmoved = found(LossSpike(), values, context)
     assert alarms(unmoved, "LossHardBatch") == [300]
@@ -188,4 +188,4 @@ def test_numbers_that_nobody_reads_are_not_told() -> None:
     values = _with(falling(600), 300, 5000.0)
     text = found(LossSpike(), column(values), context)[0].text
     assert "more than 1,000 times the" in text
-    assert "the gradient norm agrees (more than 1,000 times its own of late)" in text
+    assert "the gradient norm agrees (more than 1,000 times its recent level)" in text

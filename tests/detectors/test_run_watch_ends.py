@@ -80,7 +80,7 @@ def test_a_death_is_over_when_a_run_of_the_same_name_begins() -> None:
     assert not run.said("TrainingProcessDied", over=True), "it began before"
     run.take(Batch("ingest", records=[replace(late, time=run.now)]))
     (over,) = run.said("TrainingProcessDied", over=True)
-    assert (over.labels, over.summary) == ((("rank", "0"), ("run", "net")), "run net was begun anew")
+    assert (over.labels, over.summary) == ((("rank", "0"), ("run", "net")), "run net was started again")
     run.take(
         Batch(
             "training",
@@ -93,10 +93,10 @@ def test_a_death_is_over_when_a_run_of_the_same_name_begins() -> None:
 @pytest.mark.parametrize(
     ("state", "cause", "alert", "words"),
     [
-        ("failed", "OOM killed", "OomKilled", "rank 0 of run net was killed by the kernel for want of memory"),
+        ("failed", "OOM killed", "OomKilled", "rank 0 of run net was killed by the kernel because memory ran out"),
         ("failed", "exit status 3", "TrainingProcessDied", "rank 0 of run net died: exit status 3"),
         ("failed", "ValueError", "TrainingProcessDied", "rank 0 of run net died: ValueError"),
-        ("lost", "unknown", "TrainingProcessDied", "nobody saw how it ended"),
+        ("lost", "unknown", "TrainingProcessDied", "how it ended is unknown"),
     ],
 )
 def test_each_cause_is_told(state: str, cause: str, alert: str, words: str) -> None:
@@ -198,7 +198,7 @@ def test_of_a_flood_of_them_one_a_minute_is_passed_on_and_the_others_are_counted
         run.wait(1)
     alarms = run.said("UserAlert")
     assert len(alarms) == 10
-    assert "59 more came before it within a minute" in alarms[1].description
+    assert "59 more alerts arrived within the minute before" in alarms[1].description
     assert len(alarms[1].description) < 5000
 
 

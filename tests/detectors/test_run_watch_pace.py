@@ -34,7 +34,7 @@ def test_a_rank_whose_own_time_is_longer_than_that_of_the_others_is_a_straggler(
     )
     (alarm,) = run.trouble
     assert (alarm.alert, alarm.severity, alarm.labels) == ("StragglerRank", "warning", (("rank", "1"), ("run", "net")))
-    assert "takes 0.04 s of its own for a step, 1.33 times the 0.03 s of the median rank" in alarm.summary
+    assert "needs 0.04 s per step, without waiting, 1.33 times the 0.03 s of the median rank" in alarm.summary
 
 
 def test_how_far_ranks_are_behind_is_on_the_page_until_the_run_ends() -> None:
@@ -122,7 +122,7 @@ def test_a_training_that_waits_for_its_data_is_told(how: str) -> None:
     (alarm,) = run.trouble
     assert (alarm.alert, alarm.severity, alarm.labels) == ("DataLoaderBottleneck", "warning", (("run", "net"),))
     assert alarm.summary.startswith("run net spends 40% of its time waiting for data: 0.02 s of the 0.05 s of a step")
-    assert alarm.description.startswith("More data loader workers")
+    assert alarm.description.startswith("Try more data loader workers")
     for second in range(60, 120):
         for rank in range(2):
             told = {"wait": 24.0} if how == "data()" else {"phases": {"data": 24.0, "forward": 0.6 * second}}
@@ -157,7 +157,7 @@ def test_a_checkpoint_that_does_not_come_is_overdue() -> None:
         run.wait(1)
     (alarm,) = run.trouble
     assert (alarm.alert, alarm.severity, alarm.labels) == ("CheckpointOverdue", "warning", (("run", "net"),))
-    assert alarm.summary == "run net has saved no checkpoint for 20 min 1 s, where it saved each 10 min before"
+    assert alarm.summary == "run net has saved no checkpoint for 20 min 1 s; before, it saved one every 10 min"
     run.tell("checkpoint", 0)
     run.wait(1)
     assert run.said("CheckpointOverdue", over=True)
@@ -195,7 +195,7 @@ def test_what_clients_lose_makes_the_monitor_blind() -> None:
     run = lose(1200)
     (alarm,) = run.trouble
     assert (alarm.alert, alarm.labels) == ("MonitorBlind", (("run", "net"),))
-    assert alarm.summary.startswith("1,200 messages of pushed values are lost: the client of run net had no room")
+    assert alarm.summary.startswith("1,200 messages of pushed values are lost: the spool of run net was full")
     for second in range(2, 400):
         run.push(second, 0, 1)
         run.wait(1)

@@ -30,7 +30,7 @@ def test_a_run_that_makes_no_step_is_first_a_warning_and_then_critical() -> None
     alarm = run.trouble[-1]
     assert (alarm.alert, alarm.labels, alarm.run) == ("TrainingStalled", (("run", "net"),), ID)
     assert alarm.summary == "run net has made no step for 1 min 1 s, since step 29"
-    assert "`trackside alerts show TrainingStalled --run net` has where its threads are" in alarm.description
+    assert "`trackside alerts show TrainingStalled --run net` shows where its threads are" in alarm.description
     assert alarm.description.startswith("Until then a step took 1 s on average, and no pause was longer than 1 s.")
     run.wait(3600)
     assert len(run.trouble) == 2, "said once"
@@ -42,7 +42,7 @@ def test_it_is_over_when_a_step_is_made() -> None:
     run.push(30)
     run.wait(1)
     (over,) = run.said("TrainingStalled", over=True)
-    assert over.summary == "run net is not stalled any more: step 30"
+    assert over.summary == "run net is no longer stalled: step 30"
 
 
 def test_slow_steps_have_a_longer_deadline() -> None:

@@ -142,7 +142,7 @@ def test_what_lasts_is_over_when_it_is_usual() -> None:
     values = [0.3 if index < 500 else 0.9 for index in range(2000)]
     fed = feed(SlowStep(), values)
     assert [(finding.at, finding.over) for finding in fed] == [(500, False), (1500, True)]
-    assert "usual now" in fed[1].text
+    assert "new normal" in fed[1].text
 
 
 @pytest.mark.parametrize("phase", ["eval", "checkpoint"])

@@ -36,7 +36,7 @@ def test_it_is_over_when_steps_are_as_fast_as_before() -> None:
 def test_a_level_that_stays_is_the_usual_in_the_end() -> None:
     fed = feed(Throughput(), levels((400, 8.0), (3000, 9.0), (200, 10.5)))
     assert [finding.over for finding in fed] == [False, True, False]
-    assert "usual now" in fed[1].text
+    assert "new normal" in fed[1].text
 
 
 @pytest.mark.parametrize("seed", range(5))

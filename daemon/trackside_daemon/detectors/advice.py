@@ -1,26 +1,26 @@
-"""What to look at next, for each alert."""
+"""Advice for each alert: what to check next."""
 
 from __future__ import annotations
 
 NEXT = {
-    "NonFinite": "Look at the batch of that step and at what the loss is made of (a logarithm or a division by zero, "
-    "an overflow of half precision), then go on from the last checkpoint before it.",
-    "LossSpike": "If it does not come back within some hundred steps, go back to a checkpoint before it and skip those "
-    "batches; look at the gradient norm, the learning rate, and the data of that step.",
-    "LossHardBatch": "Nothing is to be done unless it comes often; then look at the data of these steps.",
-    "LossDiverging": "Stop it and go back to the checkpoint before the loss began to rise; try a lower learning rate, a "
-    "longer warm-up, or stronger clipping.",
-    "LossPlateau": "If more was expected, look at the learning rate and at the loss of evaluation: it may be done.",
-    "LossRestart": "If nobody resumed it from a checkpoint, look at whether the checkpoint was loaded at all.",
-    "GradientExplosion": "Look at the loss and at the batch of that step; clipping makes single ones harmless, and a "
-    "lower learning rate rarer.",
-    "GradientVanishing": "Look at whether the loss still falls, whether parameters are frozen or detached, and whether the "
+    "NonFinite": "Check the batch of that step and the terms of the loss (a logarithm or a division by zero, an overflow in half "
+    "precision). Then resume from the last checkpoint before it.",
+    "LossSpike": "If the loss does not recover within a few hundred steps, resume from a checkpoint before the spike and skip "
+    "those batches. Check the gradient norm, the learning rate and the data of that step.",
+    "LossHardBatch": "No action is needed unless it happens often. Then check the data of these steps.",
+    "LossDiverging": "Stop the run and resume from the checkpoint before the loss began to rise. Try a lower learning rate, a "
+    "longer warm-up or stronger clipping.",
+    "LossPlateau": "If you expected more, check the learning rate and the evaluation loss. The training may be done.",
+    "LossRestart": "If you did not resume the run on purpose, check whether the checkpoint was loaded.",
+    "GradientExplosion": "Check the loss and the batch of that step. Clipping makes single explosions harmless; a lower learning "
+    "rate makes them rarer.",
+    "GradientVanishing": "Check whether the loss still falls, whether parameters are frozen or detached, and whether the loss "
     "scale of half precision is too low.",
-    "LearningRateOutOfRange": "Look at the schedule's configuration: total steps, warm-up, and the unit that it counts in.",
-    "SlowStep": "Look at the time by phase, the data loader's wait, and the disk and network of that minute.",
-    "ThroughputRegression": "Look at clocks and temperatures of the GPUs, at the data loader's wait, at other processes on "
-    "this machine, and at the slowest rank.",
-    "HostMemoryLeak": "Look at what keeps references from step to step: losses that were not detached, lists of logs, "
-    "caches of the data loader; with a limit, restart from a checkpoint before it is reached.",
+    "LearningRateOutOfRange": "Check the configuration of the schedule: total steps, warm-up, and the unit it counts in.",
+    "SlowStep": "Check the time by phase, the wait for the data loader, and the disk and network in that minute.",
+    "ThroughputRegression": "Check the clocks and temperatures of the GPUs, the wait for the data loader, other processes on this "
+    "machine, and the slowest rank.",
+    "HostMemoryLeak": "Check what keeps references from step to step: losses that were not detached, lists of logs, caches of the "
+    "data loader. If there is a limit, restart from a checkpoint before memory reaches it.",
 }
-"""By alert, whole sentences."""
+"""Sentences by alert name."""

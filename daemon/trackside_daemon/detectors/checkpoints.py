@@ -1,4 +1,4 @@
-"""A run that has not saved for long: what a crash would cost grows."""
+"""Detect a run that has not saved a checkpoint for too long."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert, Event
 
 INTERVALS = 16
-"""So many intervals are remembered."""
+"""Number of recent intervals between checkpoints that are kept."""
 
 ENOUGH = 2
-"""Intervals, of three checkpoints."""
+"""Intervals needed before a checkpoint can be overdue: three checkpoints."""
 
 SAME = 10.0
-"""Seconds in which what several ranks tell is one checkpoint."""
+"""Seconds within which the events of several ranks count as one checkpoint."""
 
 OVERDUE, LEAST = 2.0, 600.0
-"""It is overdue after so many times the median interval, and so many seconds at least."""
+"""A checkpoint is overdue after OVERDUE times the median interval, and LEAST seconds or more."""
 
 
 class Checkpoints:
-    """`CheckpointOverdue` of one run, by the events ``checkpoint`` that the training tells.
+    """`CheckpointOverdue` of one run, from the ``checkpoint`` events of the training.
 
     Args:
-        run: Whose they are.
-        overdue: Times the median interval.
-        least: Seconds without one that are never too long.
+        run: The run.
+        overdue: Factor over the median interval.
+        least: Seconds without a checkpoint that are never too long.
     """
 
     alert = "CheckpointOverdue"
@@ -46,15 +46,15 @@ class Checkpoints:
         self._intervals: deque[float] = deque(maxlen=INTERVALS)
         self._last: float | None = None
         self._step: int | None = None
-        self._said = False
-        self._adopted: Alert | None = None
+        self._firing = False
+        self._restored: Alert | None = None
 
     def restore(self, kept: Alert) -> None:
-        """One was overdue before this daemon, and is until it is made."""
-        self._adopted, self._said = kept, True
+        """Continue an alert of the previous daemon until the next checkpoint."""
+        self._restored, self._firing = kept, True
 
     def saved(self, event: Event, at: float) -> None:
-        """A checkpoint was made, as is heard at *at*, in watched seconds."""
+        """Record a checkpoint that was reported at *at*, in watched seconds."""
         if self._last is not None:
             if at - self._last < SAME:
                 return
@@ -62,14 +62,14 @@ class Checkpoints:
         self._last, self._step = at, event.step
 
     def evaluate(self, clock: Clock) -> Iterator[Finding]:
-        """What time has changed."""
-        if self._adopted is not None:
-            yield self._run.again(self._adopted, clock.now)
-            self._adopted = None
+        """Yield what changed since the last call."""
+        if self._restored is not None:
+            yield self._run.again(self._restored, clock.now)
+            self._restored = None
         if self._last is None or len(self._intervals) < ENOUGH:
             return
         passed = clock.at - self._last
-        if self._said:
+        if self._firing:
             if passed < SAME:
                 yield from self.end(clock)
             return
@@ -77,24 +77,24 @@ class Checkpoints:
             return
         usual = median(self._intervals)
         if passed > self._overdue * usual and not self._run.stalled:
-            self._said = True
+            self._firing = True
             yield self._finding(passed, usual, clock)
 
     def end(self, clock: Clock) -> Iterator[Finding]:
-        """One was made, or the run has ended."""
-        if self._said:
-            text = f"run {self._run.name} needs no checkpoint any more, or has made one"
+        """End the alert, after a checkpoint or with the run."""
+        if self._firing:
+            text = f"run {self._run.name} has saved a checkpoint, or has ended"
             yield self._run.alarm("CheckpointOverdue", "warning", clock.now, text, over=True)
-        self._said = False
+        self._firing = False
 
     def _finding(self, passed: float, usual: float, clock: Clock) -> Finding:
         run = self._run
         step = "" if self._step is None else f", at step {self._step:,}"
         summary = (
-            f"run {run.name} has saved no checkpoint for {span(passed)}{step}, where it saved each {span(usual)} before"
+            f"run {run.name} has saved no checkpoint for {span(passed)}{step}; before, it saved one every {span(usual)}"
         )
         text = (
-            "A crash would lose all since then. See whether the disk for checkpoints is full or slow, and what the "
-            "training's log says of saving."
+            "A crash would lose all work since then. Check whether the disk for checkpoints is full or slow, and what the "
+            "log of the training shows about saving."
         )
         return run.alarm("CheckpointOverdue", "warning", clock.now, summary, text)

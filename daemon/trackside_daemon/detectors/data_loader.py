@@ -1,4 +1,4 @@
-"""A training that waits for its data: the loader is slower than the GPU."""
+"""Detect a training that waits for its data because the data loader is slower than the GPU."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
 STEPS, LEAST_STEPS = 100, 5
 SECONDS, LEAST_SECONDS = 60.0, 10.0
-"""A window is of so many steps and the least of seconds, or of so many seconds and the least of steps."""
+"""A window has STEPS steps and LEAST_SECONDS or more, or SECONDS seconds and LEAST_STEPS or more."""
 
 SHARE, CALM = 0.3, 0.2
-"""Shares of the time."""
+"""Shares of the time spent waiting: an alert begins above the first and ends below the second."""
 
 WINDOWS = 2
-"""So many windows in a row, to begin and to end."""
+"""Consecutive windows needed to begin and to end an alert."""
 
 SLOW = (
-    "More data loader workers, a faster disk or data that is prepared beforehand would help; see the CPU time and "
-    "disk reads of its workers. Where its GPU is busy meanwhile, the wait costs nothing."
+    "Try more data loader workers, a faster disk or preprocessed data. Check the CPU time and disk reads of the workers. "
+    "If the GPU is busy meanwhile, the wait costs nothing."
 )
 STARTS = (
-    "Most of that is for the first batch of each epoch, while the data loader starts its workers: "
-    "persistent_workers=True keeps them, and longer epochs have fewer such starts."
+    "Most of it is the wait for the first batch of each epoch, while the data loader starts its workers. "
+    "persistent_workers=True keeps the workers, and longer epochs have fewer such starts."
 )
 
 
 class DataLoader:
-    """`DataLoaderBottleneck` of one run, by the mean over its ranks: from *share* of its time on."""
+    """`DataLoaderBottleneck` of one run: the mean share of time its ranks wait exceeds *share*."""
 
     alert = "DataLoaderBottleneck"
 
@@ -45,19 +45,19 @@ class DataLoader:
         self._began: float | None = None
         self._steps = self._waited = self._first = 0.0
         self._in_a_row = 0
-        self._said = False
-        self._adopted: Alert | None = None
+        self._firing = False
+        self._restored: Alert | None = None
 
     def restore(self, kept: Alert) -> None:
-        """It waited before this daemon, and does until two windows say otherwise."""
-        self._adopted, self._said = kept, True
+        """Continue an alert of the previous daemon until two windows end it."""
+        self._restored, self._firing = kept, True
 
     def evaluate(self, clock: Clock) -> Iterator[Finding]:
-        """Once a window."""
+        """Yield what changed, once per window."""
         run = self._run
-        if self._adopted is not None:
-            yield run.again(self._adopted, clock.now)
-            self._adopted = None
+        if self._restored is not None:
+            yield run.again(self._restored, clock.now)
+            self._restored = None
         if not run.waiting:
             return
         if self._began is None:
@@ -74,25 +74,25 @@ class DataLoader:
         yield from self._judge(share, seconds / steps, clock, starts=first > waited / 2)
 
     def end(self, clock: Clock) -> Iterator[Finding]:
-        """It waits little, or has ended."""
-        if self._said:
-            text = f"run {self._run.name} does not wait for its data any more"
+        """End the alert, because the run waits little or has ended."""
+        if self._firing:
+            text = f"run {self._run.name} no longer waits for its data"
             yield self._run.alarm("DataLoaderBottleneck", "warning", clock.now, text, over=True)
-        self._said, self._in_a_row = False, 0
+        self._firing, self._in_a_row = False, 0
 
     def _begin(self, clock: Clock) -> None:
         run = self._run
         self._began, self._steps, self._waited, self._first = clock.at, run.steps, run.waited, run.waited_first
 
     def _judge(self, share: float, step: float, clock: Clock, *, starts: bool) -> Iterator[Finding]:
-        changes = share < CALM / SHARE * self._share if self._said else share > self._share
+        changes = share < CALM / SHARE * self._share if self._firing else share > self._share
         self._in_a_row = self._in_a_row + 1 if changes else 0
         if self._in_a_row < WINDOWS:
             return
-        if self._said:
+        if self._firing:
             yield from self.end(clock)
             return
-        self._said, self._in_a_row = True, 0
+        self._firing, self._in_a_row = True, 0
         run = self._run
         summary = (
             f"run {run.name} spends {share:.0%} of its time waiting for data: {span(share * step)} of the {span(step)} "

@@ -1,4 +1,4 @@
-"""Ranks that died, each with its cause; the book makes one alert of those of a run."""
+"""Detect ranks that died, each with its cause. `ActiveAlerts` groups those of one run into one alert."""
 
 from __future__ import annotations
 
@@ -15,33 +15,34 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert, Event
 
 OLD = 900.0
-"""Seconds after which a death is no news, and its alert is over."""
+"""Age in seconds above which a death is not reported, and its alert ends."""
 
 WORKER = 60.0
-"""A data loader's worker that died so shortly before or after a rank is the likely cause."""
+"""Seconds around the death of a rank in which the death of a data loader worker is the likely cause."""
 
 WAIT = 1.5
-"""Seconds for which an exception waits, since a worker that caused it is seen with the next tick."""
+"""Seconds before a death by exception is reported: the next tick shows whether a worker caused it."""
 
 ALERTS = ("TrainingProcessDied", "OomKilled")
-"""All that can be found, by name."""
+"""Names of the alerts that this detector can raise."""
 
 OUT_OF_MEMORY = "OOM killed"
 RANKS = 8192
+"""Deaths, and deaths of workers, that are remembered."""
 
-Who = tuple[str, int, int]
-"""A run's id, its attempt and a rank."""
+RankKey = tuple[str, int, int]
+"""Run id, attempt and rank."""
 
 
 class Death(NamedTuple):
     """How a rank of a run ended.
 
     Attributes:
-        rank: None where only its run is known to have ended.
+        rank: None if only the end of its run was reported.
         state: ``failed`` or ``lost``.
-        cause: In a word.
-        seen: When it was told, in watched seconds.
-        step: The last that was pushed; None for unknown.
+        cause: One word or a few.
+        seen: When it was reported, in watched seconds.
+        step: The last pushed step; None if unknown.
     """
 
     run: str
@@ -55,16 +56,21 @@ class Death(NamedTuple):
 
     @property
     def alert(self) -> str:
-        """Under which name it is told."""
+        """The name of its alert."""
         return "OomKilled" if self.cause == OUT_OF_MEMORY else "TrainingProcessDied"
 
     def alarm(self, worker: str = "", over: tuple[float, str] | None = None) -> Finding:
-        """It, with what a data loader's *worker* died of; or that it is *over*, since when and why."""
+        """Return the finding of this death, or of its end.
+
+        Args:
+            worker: How a data loader worker died that is the likely cause, as a sentence.
+            over: Time and reason of the end; None while it fires.
+        """
         labels = (("run", self.name),) if self.rank is None else (("rank", str(self.rank)), ("run", self.name))
         if over is not None:
             return Finding(self.alert, "critical", labels, *over, over=True, run=self.run)
         who = f"run {self.name}" if self.rank is None else f"rank {self.rank} of run {self.name}"
-        text = f"{worker} {_look(self)}".strip()
+        text = f"{worker} {_advice(self)}".strip()
         at = "" if self.step is None else f", at step {count(self.step)},"
         summary = f"{who}{at} {_how(self)}"
         evidence = {"cause": self.cause or self.state}
@@ -72,106 +78,111 @@ class Death(NamedTuple):
 
 
 class Deaths:
-    """`TrainingProcessDied` and `OomKilled`, of all runs, by the events of their ends."""
+    """`TrainingProcessDied` and `OomKilled` of all runs, from the events of their ends."""
 
     def __init__(self) -> None:
-        self._told: dict[Who, Death] = {}
-        self._adopted: list[Alert] = []
-        self._waiting: dict[Who, Death] = {}
+        self._reported: dict[RankKey, Death] = {}
+        self._restored: list[Alert] = []
+        self._waiting: dict[RankKey, Death] = {}
         self._workers: dict[tuple[str, int], tuple[float, str]] = {}
 
     def restore(self, kept: Alert, clock: Clock) -> None:
-        """A death that fired before this daemon: nobody knows of which attempt it was, which is not this or a later one."""
+        """Continue an alert of the previous daemon. Its attempt is unknown, but earlier than any attempt from now on."""
         if kept.run:
             rank = int(kept.labels["rank"]) if "rank" in kept.labels else None
             cause = OUT_OF_MEMORY if kept.alert == "OomKilled" else str(kept.evidence.get("cause", ""))
             name = kept.labels.get("run", kept.run)
-            self._told[kept.run, -1, rank or 0] = Death(kept.run, name, rank, kept.started, "failed", cause, clock.at)
-            self._adopted.append(kept)
+            self._reported[kept.run, -1, rank or 0] = Death(
+                kept.run, name, rank, kept.started, "failed", cause, clock.at
+            )
+            self._restored.append(kept)
 
     def died(self, event: Event, name: str, clock: Clock, step: int | None = None) -> Iterator[Finding]:
-        """A rank has ended, at a *step* where that is known; whether by itself and not well."""
+        """Yield findings for a rank that ended, if it failed or was lost; *step* is its last one, None if unknown."""
         state, cause = str(event.fields.get("state", "")), str(event.fields.get("cause", ""))
         if state not in {"failed", "lost"} or (clock.now and clock.now - event.time > OLD):
             return
         rank = event.rank or 0
         who = event.run, event.attempt, rank
         death = Death(event.run, name, rank, event.time, state, cause, clock.at, step)
-        before = self._told.get(who)
+        before = self._reported.get(who)
         if before is not None and before.alert == death.alert:
             return
         if before is not None:
-            text = f"rank {rank} of run {name} died of something else than was thought: {cause or state}"
-            yield self._told.pop(who).alarm(over=(clock.now or event.time, text))
+            text = f"rank {rank} of run {name} died of another cause than reported before: {cause or state}"
+            yield self._reported.pop(who).alarm(over=(clock.now or event.time, text))
         worker = self._worker(death)
         if worker or state == "lost" or cause.startswith(("SIG", "exit", OUT_OF_MEMORY)):
-            yield self._tell(who, death, worker)
+            yield self._report(who, death, worker)
         else:
             self._waiting[who] = death
 
     def ended(self, run: str, attempt: int, name: str, *, state: str, time: float, clock: Clock) -> Iterator[Finding]:
-        """A run shows that it has ended, which may not have been told as an event: no daemon saw it."""
-        known = any(who[:2] == (run, attempt) for deaths in (self._told, self._waiting) for who in deaths)
+        """Yield a finding for a run that ended without an event, because no daemon observed it."""
+        known = any(who[:2] == (run, attempt) for deaths in (self._reported, self._waiting) for who in deaths)
         if state in {"failed", "lost"} and not known and (not clock.now or clock.now - time <= OLD):
-            yield self._tell((run, attempt, 0), Death(run, name, None, time, state, "", clock.at))
+            yield self._report((run, attempt, 0), Death(run, name, None, time, state, "", clock.at))
 
     def worker_died(self, event: Event) -> None:
-        """A data loader's worker of a rank has, which is often seen after the rank's own end."""
+        """Record the death of a data loader worker, which is often detected after that of its rank."""
         rank, pid, cause = event.rank or 0, event.fields.get("pid"), str(event.fields.get("cause", ""))
-        how = f"was {cause}" if cause.startswith("killed") else f"ended by itself: {cause}"
+        how = f"was {cause}" if cause.startswith("killed") else f"exited: {cause}"
         self._workers.pop((event.run, rank), None)
         self._workers[event.run, rank] = event.time, f"The likely cause: its data loader worker {pid} {how}."
         if len(self._workers) > RANKS:
             del self._workers[next(iter(self._workers))]
 
     def evaluate(self, clock: Clock) -> Iterator[Finding]:
-        """What has waited for long enough, and what is long ago."""
-        for kept in self._adopted:
-            death = self._told.get((kept.run, -1, int(kept.labels.get("rank", 0))))
+        """Yield deaths whose waiting time is over, and the ends of old alerts."""
+        for kept in self._restored:
+            death = self._reported.get((kept.run, -1, int(kept.labels.get("rank", 0))))
             if death is not None:
                 yield death.alarm()
-        self._adopted.clear()
+        self._restored.clear()
         for who, death in list(self._waiting.items()):
             worker = self._worker(death)
             if worker or clock.at - death.seen >= WAIT:
                 del self._waiting[who]
-                yield self._tell(who, death, worker)
-        while self._told:
-            who, death = next(iter(self._told.items()))
-            if clock.at - death.seen <= OLD and len(self._told) <= RANKS:
+                yield self._report(who, death, worker)
+        while self._reported:
+            who, death = next(iter(self._reported.items()))
+            if clock.at - death.seen <= OLD and len(self._reported) <= RANKS:
                 break
-            del self._told[who]
+            del self._reported[who]
             yield death.alarm(over=(clock.now, f"that was {OLD / 60:g} min ago"))
 
     def restarted(self, run: str, attempt: int, now: float) -> Iterator[Finding]:
-        """Another attempt of a run begins: what the one before died of is over."""
+        """End the alerts of earlier attempts of a run, because another attempt began."""
         yield from self._over(lambda who, _: who[0] == run and who[1] < attempt, now, "was restarted")
 
     def begun(self, run: str, name: str, now: float) -> Iterator[Finding]:
-        """A run begins: older deaths of others of its *name*, which have the same labels, are over, so that its own is news."""
+        """End the alerts of earlier runs of the same *name*.
+
+        They have the same labels, so the death of this run would not be a new alert.
+        """
         yield from self._over(
-            lambda who, death: death.name == name and who[0] != run and death.time <= now, now, "was begun anew"
+            lambda who, death: death.name == name and who[0] != run and death.time <= now, now, "was started again"
         )
 
-    def _over(self, which: Callable[[Who, Death], bool], now: float, why: str) -> Iterator[Finding]:
-        """Of what has waited it is told first."""
+    def _over(self, which: Callable[[RankKey, Death], bool], now: float, why: str) -> Iterator[Finding]:
+        """Yield the deaths that still wait, then the end of each death that *which* selects."""
         for who in [who for who, death in self._waiting.items() if which(who, death)]:
             worker = self._worker(self._waiting[who])
-            yield self._tell(who, self._waiting.pop(who), worker)
-        for who in [who for who, death in self._told.items() if which(who, death)]:
-            death = self._told.pop(who)
+            yield self._report(who, self._waiting.pop(who), worker)
+        for who in [who for who, death in self._reported.items() if which(who, death)]:
+            death = self._reported.pop(who)
             yield death.alarm(over=(now, f"run {death.name} {why}"))
 
     def revived(self, rank: Rank, now: float) -> Iterator[Finding]:
-        """A rank that was thought lost speaks again."""
+        """End the alert of a rank that was lost and pushes again."""
         who = rank.run.id, rank.run.attempt, rank.number
         self._waiting.pop(who, None)
-        death = self._told.pop(who, None) or self._told.pop((rank.run.id, -1, rank.number), None)
+        death = self._reported.pop(who, None) or self._reported.pop((rank.run.id, -1, rank.number), None)
         if death is not None:
             yield death.alarm(over=(now, f"rank {rank.number} of run {rank.run.name} is back"))
 
-    def _tell(self, who: Who, death: Death, worker: str = "") -> Finding:
-        self._told[who] = death
+    def _report(self, who: RankKey, death: Death, worker: str = "") -> Finding:
+        self._reported[who] = death
         return death.alarm(worker)
 
     def _worker(self, death: Death) -> str:
@@ -181,19 +192,19 @@ class Deaths:
 
 def _how(death: Death) -> str:
     if death.state == "lost":
-        return "is lost: its process is gone or silent, and nobody saw how it ended"
+        return "is lost: its process is gone or silent, and how it ended is unknown"
     if death.cause == OUT_OF_MEMORY:
-        return "was killed by the kernel for want of memory"
+        return "was killed by the kernel because memory ran out"
     if death.cause.startswith("SIG"):
         return f"was killed by {death.cause}"
-    return f"died: {death.cause}" if death.cause else "died, and said no reason"
+    return f"died: {death.cause}" if death.cause else "died without a stated reason"
 
 
-def _look(death: Death) -> str:
+def _advice(death: Death) -> str:
     if death.cause == OUT_OF_MEMORY:
-        return "See how its memory grew before, and what limit its cgroup has; fewer workers and smaller batches need less."
+        return "Check how its memory grew before and the limit of its cgroup. Fewer workers and smaller batches need less memory."
     if death.state == "lost":
-        return "See whether its machine answers, and the kernel's log there for the OOM killer."
+        return "Check whether its machine answers, and look for the OOM killer in the kernel log there."
     if death.cause.startswith("SIG"):
-        return "See the kernel's log (dmesg), the GPU's Xid errors, and who may have sent the signal."
-    return "The training's own output has the traceback."
+        return "Check the kernel log (dmesg), the Xid errors of the GPU, and who may have sent the signal."
+    return "The output of the training has the traceback."

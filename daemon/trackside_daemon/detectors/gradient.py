@@ -1,4 +1,4 @@
-"""Gradients that explode or vanish."""
+"""Detect gradients that explode or vanish."""
 
 from __future__ import annotations
 
@@ -17,53 +17,62 @@ if TYPE_CHECKING:
     from trackside_daemon.model.finding import Severity
 
 NEAR = 9
-"""Samples whose median is the usual of late; short, so that it follows a norm that falls or rises by itself."""
+"""Number of samples whose median is the recent level. Few, so that it follows a norm that drifts."""
 
 LONG = 128
-"""Samples from which it is known how far norms lie from that median, and how many there must be at least."""
+"""Samples that give the usual distance from that median: at most LONG, at least ENOUGH."""
 ENOUGH = 15
 
 BLOCK = 10
-"""Samples whose median stands for them in what is remembered for long."""
+"""The long memory: the medians of the last BLOCKS blocks of BLOCK samples."""
 BLOCKS = 50
 
 LEAST = 1e-30
-"""Norms below count as this: zero has no logarithm."""
+"""Smaller norms count as this value, because zero has no logarithm."""
 
 NOTHING = 1e-8
-"""A norm below is none, whatever it was before."""
+"""A smaller norm has vanished, whatever it was before."""
 
 VANISHED = 20
-"""Samples in a row."""
+"""Consecutive low samples that make an alert, and consecutive normal ones that end it."""
 
 USUAL = 1000
-"""Samples after which a low norm becomes what is usual."""
+"""Samples after which a low norm becomes the usual one."""
 
 CALM = 20
-"""Samples in a row after which an explosion is over."""
+"""Samples without a high norm after which an explosion is over."""
 
 APART = 5
-"""Samples: what comes so soon after another is the same explosion."""
+"""High norms that are fewer samples apart belong to one explosion."""
 
 CRITICAL = 100.0
-"""Times the usual norm from which a step without clipping cannot be survived."""
+"""Factor over the usual norm that a step without clipping does not survive."""
 
 AT_ONCE = 25.0
-"""Times the usual norm that are told at one sample; less, which clipping makes harmless, must come *OFTEN* in *AMONG*."""
+"""Factor over the usual norm that is reported at the first sample. Smaller ones, which clipping makes harmless, must come
+OFTEN times in AMONG samples.
+"""
 OFTEN = 2
 AMONG = 5
 
 TAIL = 2.0
-"""Times the distance that one norm in 20 has anyway."""
+"""Factor over the distance that one norm in 20 has anyway."""
 
 SPARSER = 4
-"""A distance of steps that changes by more than this factor: other samples are logged now, and nothing is known of them."""
+"""Factor by which the distance between logged steps may change. Beyond it the training logs other samples, and the detector
+starts again.
+"""
 
 
 class Gradient:
-    """A norm that is *times* the usual of late, or a *times*-th of that of long, and beyond *scales* robust deviations.
+    """Gradient norms, compared by their logarithm because norms differ by factors.
 
-    It is judged by its logarithm, since norms differ by factors. It also tells the context how the norm stands.
+    Also sets `Context.gradient`, which other detectors read.
+
+    Args:
+        times: Factor over the recent level that is an explosion.
+        scales: Robust standard deviations that a norm must lie from the level.
+        vanished: Factor below the long-term level that is vanishing.
     """
 
     alerts: tuple[str, ...] = (
@@ -86,14 +95,14 @@ class Gradient:
         self._high: deque[int] = deque(maxlen=OFTEN)
         self._exploded_at: int | None = None
         self._critical = False
-        self._last_told = -APART
+        self._last_reported = -APART
         self._low = 0
         self._low_since = 0
         self._risen = 0
         self._vanishing = False
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
-        """Norms of the gradients, in order."""
+        """Yield what the next gradient norms show."""
         for at, (step, norm) in enumerate(zip(column.steps, column.values, strict=True)):
             if isfinite(norm) and norm >= 0:
                 self._index += 1
@@ -115,13 +124,13 @@ class Gradient:
             if lasting or context.gradient >= AT_ONCE:
                 severity: Severity = "critical" if context.gradient >= CRITICAL else "warning"
                 worse = severity == "critical" and not self._critical
-                if self._index - self._last_told >= APART or worse:
+                if self._index - self._last_reported >= APART or worse:
                     yield Detection("GradientExplosion", severity, at, _exploded(step, size, context.gradient))
                 self._critical |= worse
-                self._last_told = self._exploded_at = self._index
+                self._last_reported = self._exploded_at = self._index
         elif self._exploded_at is not None and self._index - self._exploded_at >= CALM:
             self._exploded_at, self._critical = None, False
-            text = f"the gradient norm is {_norm(size)} at step {step:,}, as usual of late"
+            text = f"the gradient norm is {_norm(size)} at step {step:,}, back at its recent level"
             yield Detection("GradientExplosion", "warning", at, text, over=True)
 
     def _judge_low(self, at: int, step: int, size: float) -> Iterator[Detection]:
@@ -150,18 +159,21 @@ class Gradient:
             yield Detection("GradientVanishing", "warning", at, self._vanished_text(step, size, usual))
 
     def _vanished_text(self, step: int, size: float, usual: float) -> str:
-        text = f"the gradient norm is {_norm(size)} at step {step:,} and has been so low since step {self._low_since:,}"
+        text = (
+            f"the gradient norm is {_norm(size)} at step {step:,}, and has been this low since step {self._low_since:,}"
+        )
         if usual > log(NOTHING):
-            text += f", where {number(exp(usual))} was usual"
-        return f"{text}: hardly anything is learnt"
+            text += f", compared with {number(exp(usual))} before"
+        return f"{text}: the model hardly learns"
 
     def _beyond(self) -> float:
-        """How far above the usual a norm must lie: logarithms."""
+        """Return how far above the level a norm must lie, in natural logarithms."""
         ordered = self._off.ordered
         return max(self._scales * self._scale(), TAIL * ordered[19 * len(ordered) // 20])
 
     def _advance(self, step: int) -> None:
-        """Norms of every hundredth step differ from those of every step: where that changes twice in a row, all begins anew."""
+        """Start again where the distance between logged steps has changed for two samples in a row."""
+        # Norms of every hundredth step are distributed differently from those of every step.
         gap = step - self._step
         self._step = step
         if gap <= 0:
@@ -193,7 +205,7 @@ class Gradient:
 
 
 def _norm(size: float) -> str:
-    """The norm whose logarithm is *size*."""
+    """Return the norm whose natural logarithm is *size*, as text."""
     return number(exp(size)) if size > log(LEAST) else "0"
 
 

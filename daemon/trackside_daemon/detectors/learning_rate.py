@@ -1,4 +1,4 @@
-"""A learning rate that cannot be meant."""
+"""Detect a learning rate that is unlikely to be intended."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from trackside_daemon.detectors.base import Column, Context
 
 START = 10
-"""Samples of a schedule in which it may rise from next to nothing by any factor."""
+"""Samples at the start of a schedule in which the rate may rise by any factor."""
 
 ABOVE = 10.0
-"""Times the greatest before: a schedule that begins anew comes back to where it was, and not beyond."""
+"""Factor over the greatest rate before: a schedule that starts again returns to its old maximum, not beyond."""
 
 STEPS_AT_ZERO = 100
 SAMPLES_AT_ZERO = 3
-"""A warm-up's first and a decay's last rate are zero; for so long it is a mistake."""
+"""The first rate of a warm-up and the last of a decay are zero. For this long, zero is a mistake."""
 
 
 class LearningRate:
-    """A rate below zero, above *most*, not finite, *jump* times the one before at once, or zero for 100 steps.
+    """`LearningRateOutOfRange`: a rate below zero, above *most*, not finite, *jump* times the one before, or zero for 100 steps.
 
-    What is wrong is told when it begins and when it ends; a jump ends with the next rate that is no jump.
+    Yields a detection when a fault begins and when it ends. A jump ends with the next rate that is not a jump.
     """
 
     alerts: tuple[str, ...] = ("LearningRateOutOfRange",)
@@ -41,8 +41,8 @@ class LearningRate:
         self._zero_since = 0
         self._wrong = ""
 
-    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  it is judged in every phase
-        """Learning rates, in order."""
+    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  rates count in every phase
+        """Yield what the next learning rates show."""
         for at, (step, rate) in enumerate(zip(column.steps, column.values, strict=True)):
             if rate == self._last and rate and not self._wrong:
                 self._seen += 1
@@ -57,11 +57,11 @@ class LearningRate:
             self._remember(rate)
 
     def _judge(self, step: int, rate: float) -> tuple[str, str]:
-        """What kind of wrong it is, empty for none, and that in words."""
+        """Return the kind of fault, empty for none, and its description."""
         if not isfinite(rate):
             return "not finite", f"the learning rate is {rate} at step {step:,}"
         if rate < 0:
-            return "negative", f"the learning rate is {rate:.3g} at step {step:,}: below zero, steps go uphill"
+            return "negative", f"the learning rate is {rate:.3g} at step {step:,}: a negative rate raises the loss"
         if rate > self._most:
             return "great", f"the learning rate is {rate:.3g} at step {step:,}, above {self._most:.3g}"
         if rate == 0:
@@ -82,7 +82,7 @@ class LearningRate:
             return "", ""
         return (
             "zero",
-            f"the learning rate is zero since step {self._zero_since:,}: nothing was learnt up to step {step:,}",
+            f"the learning rate has been zero since step {self._zero_since:,}; nothing was learned up to step {step:,}",
         )
 
     def _remember(self, rate: float) -> None:

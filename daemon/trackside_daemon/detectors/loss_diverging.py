@@ -1,7 +1,7 @@
-"""A loss whose level rises and stays: at once, or bit by bit.
+"""Detect a loss whose level rises and stays, at once or gradually.
 
-The level is the median of the last 16 samples, and it is compared with the lowest that it has been: three quarters of
-the samples must lie above that by 15 %, so that a spike that decays, or single high ones, are not a level.
+The level is the median of the last 16 samples. It is compared with the lowest level so far: three quarters of the samples
+must lie 15 % above it, so that neither a decaying spike nor single high samples count.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
     from trackside_daemon.detectors.base import Column, Context
 
 LEVEL, LEAST = 16, 32
-"""Samples whose median is the level, and samples before the first comparison."""
+"""Samples whose median is the level; samples before the first comparison."""
 
 RISE, NOISE = 0.15, 5.0
-"""By how much of the lowest level, and by how many standard deviations of single samples, it must have risen."""
+"""Required rise: fraction of the lowest level, and standard deviations of single samples."""
 
 STAYS = 0.7
-"""Of the rise of the highest quarter, which the newer half must keep: after a spike it decays instead."""
+"""Fraction of the rise of the highest quarter that the newer half must keep. After a spike the newer half is lower."""
 
 CROSSING = 12.0
-"""Standard deviations for a loss that crosses nought, where parts of it mean nothing."""
+"""Standard deviations needed where the loss crosses zero: a fraction of it means nothing there."""
 
 CRITICAL = 0.5
-"""Of the lowest level: so much worse that what was learnt is being lost."""
+"""Rise, as a fraction of the lowest level, from which the model loses what it learned."""
 
 HOLD, ACCEPTED = 64, 1000
-"""Samples after a finding before the next, and those at a new level after which it is the level."""
+"""Samples between two findings; samples after which a new level becomes the accepted one."""
 
 _NORMAL = 1.4826 / 2**0.5
-"""Standard deviations of one sample in the median distance of two that follow each other."""
+"""Standard deviations of one sample per median distance of two successive samples."""
 
 
 class LossDiverging:
-    """A loss whose level rises by *ratio* of the lowest and stays."""
+    """`LossDiverging`: the level rises by *ratio* of the lowest level and stays."""
 
     alerts: tuple[str, ...] = ("LossDiverging",)
 
@@ -62,7 +62,7 @@ class LossDiverging:
         self._lowest_at = 0
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
-        """What is found in the samples that come next."""
+        """Yield what the next losses show."""
         for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
             if not -HUGE < value < HUGE:
                 continue
@@ -86,7 +86,7 @@ class LossDiverging:
         if self._firing and level - self._good < self._ratio / 2 * abs(self._good):
             yield self._end(at, f"loss is back at {number(level)} at step {count(step)}")
         elif self._firing and self._hold < HOLD - ACCEPTED:
-            yield self._end(at, f"loss stays at {number(level)}: that is its level now")
+            yield self._end(at, f"loss stays at {number(level)}, which is now its accepted level")
         elif self._hold < 0 and self._is_above(level, self._lowest):
             self._good = self._good if self._firing else self._lowest
             self._firing = True

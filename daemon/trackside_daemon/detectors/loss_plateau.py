@@ -1,8 +1,8 @@
-"""A loss that learns nothing any more.
+"""Detect a loss that no longer falls.
 
-It is looked at in blocks of medians over the last tenth of the run, 500 samples at least: the slope is the median of
-those of all pairs of blocks (Theil and Sen), which single blocks do not turn. It is information: at the end of
-a schedule it is as it should be, and it says nothing where the noise is too great to tell.
+The detector compares blocks of medians over the last tenth of the run, 500 samples or more. The slope is the median slope of
+all pairs of blocks (Theil-Sen), so single blocks do not change it. The severity is info: at the end of a schedule a plateau is
+normal. Where the noise is too large to decide, nothing is reported.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ if TYPE_CHECKING:
     from trackside_daemon.detectors.base import Column, Context
 
 BLOCK, BLOCKS = 25, 20
-"""Samples of the smallest block, and how many blocks are looked at: 500 samples."""
+"""Samples in the smallest block, and blocks that are compared: 500 samples."""
 
 PART = 0.1
-"""Of the run is what is looked at, once that is more."""
+"""Fraction of the run that is compared, once that is more than the smallest blocks hold."""
 
 GAIN, UNSURE, AGAIN = 0.002, 0.005, 0.005
-"""Parts of the loss: less is no gain; the gain's own error may be so great at most; more is one again."""
+"""Fractions of the loss: a smaller gain is a plateau; the largest error of a gain; a larger gain ends the plateau."""
 
 FALLING = 0.98
-"""Of the learning rate when the blocks began: below it a schedule ends, in which a loss may rest."""
+"""Fraction of the learning rate at the first block. Below it a schedule ends, and a plateau is normal."""
 
 _NORMAL = 1.4826
+"""Standard deviations per median distance, for a normal distribution."""
 
 
 class LossPlateau:
-    """A loss that gains less than *ratio* of itself any more."""
+    """`LossPlateau`: the loss gains less than *ratio* of itself."""
 
     alerts: tuple[str, ...] = ("LossPlateau",)
 
@@ -51,7 +52,7 @@ class LossPlateau:
         self._firing = False
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
-        """What is found in the samples that come next."""
+        """Yield what the next losses show."""
         for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
             if not -HUGE < value < HUGE:
                 continue
@@ -67,7 +68,7 @@ class LossPlateau:
                     yield from self._judge(at, step, context)
 
     def _judge(self, at: int, step: int, context: Context) -> Iterator[Detection]:
-        """A block is whole."""
+        """Add a complete block and compare the last ones."""
         self._blocks.append(sum(self._medians) / self._merged)
         self._rates.append(context.rate_at(step))
         self._medians.clear()
@@ -97,7 +98,7 @@ class LossPlateau:
 
 
 def _gain(blocks: list[float]) -> tuple[float, float]:
-    """What the loss fell by over *blocks*, and the standard error of that."""
+    """Return how much the loss fell over *blocks*, and the standard error of that."""
     many = len(blocks)
     slope = median((blocks[b] - blocks[a]) / (b - a) for a in range(many) for b in range(a + 1, many))
     rests = [block - slope * index for index, block in enumerate(blocks)]

@@ -1,4 +1,4 @@
-"""A loss that begins anew where the training went back."""
+"""Detect a loss that starts again, after a resume or with a new model."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ if TYPE_CHECKING:
     from trackside_daemon.detectors.base import Column, Context
 
 BEGINNING, BEFORE = 5, 9
-"""Samples whose mean is what the loss began with, and those of late that it is compared with."""
+"""Samples whose mean is the initial loss; recent samples that a new one is compared with."""
 
 LEAP, ANEW = 3.0, (0.7, 1.3)
-"""Times the greatest of late, and parts of what it began with: where the loss of a new model lies."""
+"""The loss of a new model lies above LEAP times the recent maximum, and within these fractions of the initial loss."""
 
 OVER = 64
-"""Samples after which a restart that has no step to catch up with is no news any more."""
+"""Samples after which a restart without a step to catch up with ends."""
 
 
 class LossRestart:
-    """A loss that begins anew where the training went back.
+    """`LossRestart`: the step falls, or two successive losses return to the initial loss because the model is new.
 
-    It has when the step falls, or when two losses in a row are at once what it was at the beginning: the model was made
-    anew. A single one is a spike, which is gone by then or seldom as high. A step that falls to where it began, while the
-    loss goes on, only counts within epochs.
+    A single such loss is a spike. A step that falls to the first step while the loss continues only counts within epochs, and
+    is not reported.
     """
 
     alerts: tuple[str, ...] = ("LossRestart",)
@@ -42,7 +41,7 @@ class LossRestart:
         self._left = 0
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  needs no other key
-        """What is found in the samples that come next."""
+        """Yield what the next losses show."""
         for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
             if not -HUGE < value < HUGE:
                 continue
@@ -59,9 +58,9 @@ class LossRestart:
                 last.clear()
             elif self._is_anew(value) and self._has_leapt(value):
                 self._until, self._left = None, OVER
-                since = f"since step {count(self._step)} the loss is what it began with"
+                since = f"since step {count(self._step)} the loss is back at its initial value"
                 text = f"{since}, {number(value)} at step {count(step)}, {number(last[-2])} before"
-                yield Detection("LossRestart", "info", at, f"{text}: the model seems made anew")
+                yield Detection("LossRestart", "info", at, f"{text}: the model seems to be new")
             elif self._until is not None or self._left:
                 yield from self._follow(at, step)
             self._step = step
@@ -76,14 +75,14 @@ class LossRestart:
         return ANEW[0] * began <= value <= ANEW[1] * began
 
     def _has_leapt(self, value: float) -> bool:
-        """Whether it and the sample before are both far above those before them."""
+        """Return whether *value* and the sample before are both far above those before them."""
         *before, last = self._last
         return bool(before) and self._is_anew(last) and min(last, value) > LEAP * max(before)
 
     def _follow(self, at: int, step: int) -> Iterator[Detection]:
         if self._until is not None and step >= self._until:
             self._until = None
-            yield Detection("LossRestart", "info", at, f"it has caught up with step {count(step)}", over=True)
+            yield Detection("LossRestart", "info", at, f"the training has caught up with step {count(step)}", over=True)
         elif self._left:
             self._left -= 1
             if not self._left:

@@ -24,34 +24,34 @@ if TYPE_CHECKING:
     from trackside_daemon.detectors.base import Column, Context
 
 MOVED = 2.0
-"""Times its own median: a gradient norm that has moved with the loss."""
+"""Factor over its own median from which a gradient norm moved together with the loss."""
 
 AGREES = 3.0
-"""Times its own median: a gradient norm that alone would be looked at."""
+"""Factor over its own median from which a gradient norm supports a jump of the loss."""
 
 HARD, HARD_UNMOVED = 0.6, 1.0
-"""Parts of the level by which a hard batch stands out at most, and where the gradients are seen not to move."""
+"""Largest jump of a hard batch, as a fraction of the level: without a gradient norm; with one that did not move."""
 
 USED_TO, USED, LATELY = 3, 2 / 3, 10_000
-"""So many jumps, at least of this part of the height, that came back by themselves among so many samples: one more is how
-these losses are. None of them has more samples up than the first number; one with as many up is told.
+"""USED_TO jumps of at least USED times the height that recovered among LATELY samples: one more is ordinary for this loss.
+Each of them has at most USED_TO high samples; one that stays up as long is reported.
 """
 
 PASSED = 16
-"""Jumps that came back that are remembered."""
+"""Recovered jumps that are remembered."""
 
 BEGINNING, LITTLE = 5, 0.01
-"""The first samples, whose median is what there was to learn, and the part of it that is next to nothing."""
+"""First samples, whose median is the initial loss; the fraction of it that is negligible."""
 
 BACK, GIVEN_UP = 5, 64
-"""Samples in a row at the level of before that end it, and samples above it after which it is no spike any more."""
+"""Consecutive samples at the old level that end a spike; samples above it after which it is no longer a spike."""
 
 ABOVE, ABOVE_NOISE = 0.5, 4.0
-"""Of a jump, and in deviations: what is still above the level of before, the lower of the two."""
+"""A sample is still high above this fraction of the jump, or this many deviations; the lower counts."""
 
 
 class LossSpike:
-    """A loss that jumps by *scales* robust deviations and by *ratio* of its level, and a batch that is hard."""
+    """`LossSpike`: the loss jumps by *scales* robust deviations and *ratio* of its level. `LossHardBatch`: a small single jump."""
 
     alerts: tuple[str, ...] = ("LossSpike", "LossHardBatch")
 
@@ -68,7 +68,7 @@ class LossSpike:
         self._little = 0.0
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
-        """What is found in the samples that come next."""
+        """Yield what the next losses show."""
         gradients, jumps = context.gradients, self._jumps
         for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
             if not -HUGE < value < HUGE:
@@ -97,7 +97,7 @@ class LossSpike:
         return Detection(self._alert, "info", at, text) if hard else Detection(self._alert, "warning", at, text)
 
     def _is_ordinary(self, height: float) -> bool:
-        """Whether such a jump is how these losses are, or next to nothing."""
+        """Return whether jumps of this height are ordinary for this loss, or negligible."""
         if height < self._little:
             return True
         since = self._index - LATELY
@@ -112,11 +112,11 @@ class LossSpike:
                 yield Detection("LossHardBatch", "info", at, "it is more than a single batch", over=True)
                 self._alert = "LossSpike"
                 text = _text(step, value, begun._replace(height=height), context)
-                yield Detection("LossSpike", "warning", at, f"{text}, and so since step {count(self._first)}")
+                yield Detection("LossSpike", "warning", at, f"{text}, and since step {count(self._first)}")
             elif jump and self._alert == "LossSpike":
                 yield Detection("LossSpike", "warning", at, _text(step, value, jump, context))
             elif self._seen > GIVEN_UP:
-                yield from self._end(at, f"loss stays at {number(value)}, above the {number(begun.before)} of before")
+                yield from self._end(at, f"loss stays at {number(value)}, above the {number(begun.before)} before")
         else:
             self._back += 1
             if self._back >= BACK:
@@ -132,12 +132,12 @@ class LossSpike:
 
 
 def _text(step: int, value: float, jump: Jump, context: Context) -> str:
-    """``loss 5.31 at step 31,219, 2.41 times the 2.2 of the steps before (41 times their noise above)``."""
+    """Return ``loss 5.31 at step 31,219, 2.41 times the 2.2 of the steps before (41 times their noise above)``."""
     text = f"loss {number(value)} at step {count(step)}, {times(value, jump.before, jump.noise)} of the steps before"
     if jump.noise:
         text += f" ({factor(jump.height / jump.noise)} their noise above)"
     moved = context.gradients.get(step)
     if moved is not None:
-        says = "agrees" if moved >= MOVED else "does not move"
-        text += f"; the gradient norm {says} ({factor(moved)} its own of late)"
+        verdict = "agrees" if moved >= MOVED else "does not move"
+        text += f"; the gradient norm {verdict} ({factor(moved)} its recent level)"
     return text + rate_raised(step, context)

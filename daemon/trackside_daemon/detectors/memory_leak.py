@@ -1,4 +1,4 @@
-"""Memory that grows without end."""
+"""Detect memory that grows without end."""
 
 from __future__ import annotations
 
@@ -16,44 +16,45 @@ if TYPE_CHECKING:
     from trackside_daemon.detectors.base import Column, Context
 
 BIN = 10
-"""Samples that make a bin, of which the least counts: caches and batches come on top."""
+"""Samples in the smallest bin. The minimum counts, because caches and batches come on top of it."""
 
 MERGED = 3
-"""Bins that make one of the next size."""
+"""Bins that make one bin of the next size."""
 
 BINS = 9
-"""Bins in a row that are looked at."""
+"""Consecutive bins that are compared."""
 
 SIZES = 7
-"""Bins of 10, 30, 90… 7,290 samples: a leak of a thousandth a minute shows in the longer ones."""
+"""Sizes of bins: 10, 30, 90 … 7,290 samples. A leak of a thousandth per minute shows in the longer ones."""
 
 RISING = 0.8
-"""Of all pairs of bins so many more rise than fall (Mann and Kendall's S over its greatest)."""
+"""Excess of rising over falling pairs of bins, as a fraction of all pairs (Mann-Kendall S over its maximum)."""
 
 GREW = 0.03
-"""Over all bins, at least."""
+"""Least growth over all bins, as a fraction of the memory in use."""
 
 STILL = 0.5
-"""The slope over the last bins is at least this part of that over all: what fills a cache slows down."""
+"""Least slope of the last bins, as a fraction of the overall slope. A cache that fills up slows down."""
 LAST = 5
+"""Number of last bins for that slope."""
 
 BEFORE = 100
-"""Bins before those that are looked at: memory that goes up and down comes back to where it was, a leak goes beyond."""
+"""Earlier bins that are remembered: memory that goes up and down returns to them, a leak goes beyond."""
 
 BEYOND = 0.75
-"""The part of the growth by which it does."""
+"""Fraction of the growth by which a leak must exceed the earlier bins."""
 
 SLOWED = 1 / 3
-"""Of the growth that was told: what grows by less is over. A part of what is held instead would end every steady leak, once
-enough has leaked, and keep a cache that hardly fills any more.
+"""Fraction of the reported growth below which the leak is over. A fraction of the memory in use instead would end every
+steady leak once enough has leaked, and keep the alert for a cache that is nearly full.
 """
 
 TWICE = 2
-"""Bins in a row at which it must be so, and at which it must not be any more for it to be over."""
+"""Consecutive bins that must show a leak to begin an alert, and no leak to end it."""
 
 
 class Bin(NamedTuple):
-    """The least of some samples, and where they began."""
+    """The minimum of some samples in bytes, with step and time of the first."""
 
     least: float
     step: int
@@ -61,13 +62,13 @@ class Bin(NamedTuple):
 
 
 class MemoryLeak:
-    """A floor of memory that rises by *grew* in nine bins, steadily, and no slower at the end.
+    """`HostMemoryLeak`: the minimum of memory rises by *grew* over nine bins, steadily, and hardly slower at the end.
 
-    Growth while the step stands still is no leak of the training: it loads its data or its model.
+    Growth while the step does not change is not a leak of the training: it loads its data or its model.
 
     Args:
-        limit: Bytes at which the process is killed; None when it is not known.
-        grew: The least growth over the bins that are looked at, as a part of what is held.
+        limit: Bytes at which the process is killed; None if unknown.
+        grew: Least growth over the compared bins, as a fraction of the memory in use.
     """
 
     alerts: tuple[str, ...] = ("HostMemoryLeak",)
@@ -79,12 +80,12 @@ class MemoryLeak:
         self._bins: list[deque[Bin]] = [deque(maxlen=BINS) for _ in range(SIZES)]
         self._before: list[deque[float]] = [deque(maxlen=BEFORE) for _ in range(SIZES)]
         self._hits = [0] * SIZES
-        self._told: int | None = None
+        self._reported_size: int | None = None
         self._grown = 0.0
         self._calm = 0
 
-    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  memory is held in every phase
-        """Bytes, in order."""
+    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  memory counts in every phase
+        """Yield what the next values show, in bytes."""
         first = self._open[0]
         for at, (step, time, held) in enumerate(zip(*column, strict=True)):
             if 0 < held < inf:
@@ -93,7 +94,7 @@ class MemoryLeak:
                     yield from self._close(at, 0)
 
     def _close(self, at: int, size: int) -> Iterator[Detection]:
-        """A bin of *size* is full: it is judged, and is part of one of the next size."""
+        """Judge a full bin of *size*, and add it to the next larger bin."""
         filled = self._open[size]
         last = filled[-1]
         least = Bin(min(part.least for part in filled), filled[0].step, filled[0].time)
@@ -113,28 +114,28 @@ class MemoryLeak:
         held = [each.least for each in bins]
         leaks = last.step > bins[0].step and _grows(held, self._grew) and self._beyond(held, size)
         self._hits[size] = self._hits[size] + 1 if leaks else 0
-        if self._told is None and self._hits[size] >= TWICE:
-            self._told, self._calm, self._grown = size, 0, held[-1] - held[0]
+        if self._reported_size is None and self._hits[size] >= TWICE:
+            self._reported_size, self._calm, self._grown = size, 0, held[-1] - held[0]
             yield Detection("HostMemoryLeak", "warning", at, self._text(bins, BIN * MERGED**size))
-        elif self._told == size:
+        elif self._reported_size == size:
             stands = held[-1] - held[0] < SLOWED * self._grown or _rises(held) <= 0
             self._calm = self._calm + 1 if stands else 0
             if self._calm >= TWICE:
-                how = "no more" if _rises(held) <= 0 else "less than a third as fast as it did"
-                text = f"memory grows {how}: {in_bytes(held[-1])} at step {last.step:,}"
+                how = "no longer grows" if _rises(held) <= 0 else "grows less than a third as fast as before"
+                text = f"memory {how}: {in_bytes(held[-1])} at step {last.step:,}"
                 self._forget()
                 yield Detection("HostMemoryLeak", "warning", at, text, over=True)
 
     def _forget(self) -> None:
-        """It is over: what has grown so far was told, and only what grows from here on, and beyond it, is news."""
-        self._told = None
+        """End the alert. Only growth from here on, beyond what was reported, makes another."""
+        self._reported_size = None
         self._hits = [0] * SIZES
         for bins, before in zip(self._bins, self._before, strict=True):
             before.extend(each.least for each in bins)
             bins.clear()
 
     def _beyond(self, held: list[float], size: int) -> bool:
-        """Whether it is the highest floor of late, and by most of its growth."""
+        """Return whether the last bin is the highest recent one, by most of the growth."""
         least = held[-1] - BEYOND * (held[-1] - held[0])
         return held[-1] == max(held) and all(before < least for before in self._before[size])
 
@@ -146,7 +147,7 @@ class MemoryLeak:
             rate = f"{in_bytes(grew / seconds * 3600)} an hour"
         else:
             rate = f"{in_bytes(grew / (BINS - 1) / samples * 1000)} in 1,000 samples"
-        text = f"memory grows steadily since step {first.step:,}, from {in_bytes(first.least)} to {in_bytes(last.least)}, {rate}"
+        text = f"memory has grown steadily since step {first.step:,}, from {in_bytes(first.least)} to {in_bytes(last.least)}, {rate}"
         if self._limit is not None and seconds > 0:
             text += (
                 f": {_duration((self._limit - last.least) / grew * seconds)} until its limit of {in_bytes(self._limit)}"
@@ -155,13 +156,13 @@ class MemoryLeak:
 
 
 def _rises(held: list[float]) -> float:
-    """How many more pairs rise than fall, over how many there are: 1 for steady growth, 0 for none."""
+    """Return the excess of rising over falling pairs, as a fraction of all pairs: 1 for steady growth, 0 for none."""
     signs = [(later > earlier) - (later < earlier) for earlier, later in combinations(held, 2)]
     return sum(signs) / len(signs)
 
 
 def _grows(held: list[float], grew: float) -> bool:
-    """Whether it rises, by enough, and at the end still does; slopes are Theil and Sen's."""
+    """Return whether the bins rise enough, and still rise at the end; slopes are Theil-Sen."""
     if held[-1] - held[0] < grew * held[0] or _rises(held) < RISING:
         return False
     slope = _slope(held, 0)
@@ -169,7 +170,7 @@ def _grows(held: list[float], grew: float) -> bool:
 
 
 def _slope(held: list[float], since: int) -> float:
-    """The median slope, per bin, of the pairs whose later one comes after *since*."""
+    """Return the median slope per bin of the pairs whose later bin comes after *since*."""
     slopes = sorted(
         (held[later] - held[earlier]) / (later - earlier)
         for later in range(since + 1, len(held))

@@ -1,4 +1,4 @@
-"""The monitor itself: what it could not take or keep, it cannot tell of."""
+"""Detect losses of the monitor itself: values it could not process or keep."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert
 
 QUIET = 300.0
-"""Seconds without a further loss after which it is over."""
+"""Seconds without a further loss after which the alert ends."""
 
 MANY = 10
-"""Messages: fewer are a gap of seconds, which is worth knowing and nothing to act on."""
+"""Lost messages from which the severity is warning. Fewer are a gap of seconds, reported as info."""
 
-_LOOK = {
-    "state": "What /metrics shows may be old.",
-    "history": "What was pushed may be missing from the history: see whether the disk of --storage.path is full.",
-    "jsonl": "Lines are missing from the files of --storage.jsonl: see whether its disk is full.",
+_ADVICE = {
+    "state": "/metrics may show old values.",
+    "history": "Pushed values may be missing from the history: check whether the disk of --storage.path is full.",
+    "jsonl": "Lines are missing from the files of --storage.jsonl: check whether its disk is full.",
 }
 
 
 class Growing:
-    """A count of losses that should not grow. Times are watched seconds.
+    """A counter of losses, which should not grow. Times are watched seconds.
 
     Attributes:
-        lost: By how much it has grown since it was well.
+        at: Time of the last growth; None while the counter is at rest.
+        lost: Growth since the counter was last at rest.
     """
 
     __slots__ = ("_count", "_since", "at", "lost")
@@ -45,7 +46,7 @@ class Growing:
         self.lost = 0.0
 
     def begins_to_grow(self, count: float, at: float) -> bool:
-        """The count is this now; whether it begins to grow."""
+        """Set the counter to *count* and return whether it begins to grow."""
         grows, began = count > self._count, self.at is None
         if grows:
             self._since = self._count if began else self._since
@@ -54,7 +55,7 @@ class Growing:
         return grows and began
 
     def ends(self, at: float) -> bool:
-        """Whether it has stopped to grow, long enough ago."""
+        """Return whether it stopped growing QUIET seconds ago, once."""
         over = self.at is not None and at - self.at > QUIET
         if over:
             self.at = None
@@ -62,31 +63,31 @@ class Growing:
 
 
 class PipelineBlind:
-    """`MonitorBlind` where stages of the pipeline fail."""
+    """`MonitorBlind` for stages of the pipeline that fail."""
 
     def __init__(self) -> None:
         self._stages: dict[str, Growing] = {}
 
     def evaluate(self, samples: Sequence[Sample], clock: Clock) -> Iterator[Finding]:
-        """What the pipeline tells of itself each tick."""
+        """Yield findings from the failure counters of the pipeline, once per tick."""
         for metric, labels, value in samples:
             if metric.name != "trackside_pipeline_failures_total" or not isinstance(value, (int, float)):
                 continue
             stage = self._stages.setdefault(labels[0], Growing(0.0))
             where = (("stage", labels[0]),)
             if stage.begins_to_grow(value, clock.at):
-                text = f"the daemon's {labels[0]} has failed on {count(stage.lost)} {'batch' if stage.lost == 1 else 'batches'} of what it is told"
-                look = f"{_LOOK.get(labels[0], 'Alerts may be missing.')} The daemon's log has the reason."
-                yield Finding("MonitorBlind", "warning", where, clock.now, text, look)
+                text = f"the daemon's {labels[0]} has failed on {count(stage.lost)} {'batch' if stage.lost == 1 else 'batches'}"
+                advice = f"{_ADVICE.get(labels[0], 'Alerts may be missing.')} The daemon's log has the reason."
+                yield Finding("MonitorBlind", "warning", where, clock.now, text, advice)
             elif stage.ends(clock.at):
                 text = f"the daemon's {labels[0]} has not failed for {QUIET / 60:g} min"
                 yield Finding("MonitorBlind", "warning", where, clock.now, text, over=True)
 
 
 class RunBlind:
-    """`MonitorBlind` where the clients of one run had to drop messages: no room was left while no daemon took them.
+    """`MonitorBlind` of one run whose clients dropped messages, because the spool was full while no daemon accepted them.
 
-    Values that are no numbers are none of these: the client names their keys in the training's own log.
+    Values that are not numbers do not count: the client names their keys in the log of the training.
     """
 
     alert = "MonitorBlind"
@@ -98,16 +99,16 @@ class RunBlind:
         self._severity: Severity | None = None
 
     def restore(self, kept: Alert) -> None:
-        """Something was lost before this daemon, of late."""
+        """Continue an alert of the previous daemon."""
         self._severity = "info" if kept.severity == "info" else "warning"
 
     def gap(self, messages: int, at: float) -> None:
-        """A client had to drop so many messages, as is heard *at* this time, in watched seconds."""
+        """Count *messages* that a client dropped, reported *at* this time in watched seconds."""
         self._lost += messages
         self._at = at
 
     def evaluate(self, clock: Clock) -> Iterator[Finding]:
-        """What time has changed."""
+        """Yield what changed since the last call."""
         if not self._lost and self._severity is None:
             return
         severity: Severity = "info" if self._lost < MANY else "warning"
@@ -118,9 +119,9 @@ class RunBlind:
             yield self._finding(severity, clock)
 
     def end(self, clock: Clock) -> Iterator[Finding]:
-        """Nothing more is lost, or the run has ended."""
+        """End the alert, because nothing more is lost or the run has ended."""
         if self._severity is not None:
-            text = f"nothing more that run {self._run.name} pushes is lost"
+            text = f"run {self._run.name} no longer loses pushed values"
             yield self._run.alarm("MonitorBlind", self._severity, clock.now, text, over=True)
         self._lost, self._severity = 0, None
 
@@ -129,8 +130,6 @@ class RunBlind:
         what = (
             "1 message of pushed values is" if self._lost == 1 else f"{count(self._lost)} messages of pushed values are"
         )
-        text = f"{what} lost: the client of run {run.name} had no room for more while no daemon took them"
-        look = (
-            "See whether this daemon was away or its disk full for long; a spool with more room would have kept them."
-        )
-        return run.alarm("MonitorBlind", severity, clock.now, text, look)
+        text = f"{what} lost: the spool of run {run.name} was full while no daemon accepted them"
+        advice = "Check whether the daemon was down, or its disk full, for long. A larger spool would have kept them."
+        return run.alarm("MonitorBlind", severity, clock.now, text, advice)

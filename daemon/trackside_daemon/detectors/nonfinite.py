@@ -1,4 +1,4 @@
-"""A value that is NaN or infinite."""
+"""Detect values that are NaN or infinite."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ if TYPE_CHECKING:
     from trackside_daemon.detectors.base import Column, Context
 
 CALM = 10
-"""Finite samples in a row after which it has passed."""
+"""Consecutive finite samples that end the alert."""
 
 SKIPPED, OF = 3, 20
-"""Steps of the last ones that mixed precision may not skip: one now and then only lowers the loss scale."""
+"""Skipped steps among the last OF that make an alert. With mixed precision a single one only lowers the loss scale."""
 
 FROM_THE_START = 40
-"""Norms before the first finite one that mixed precision may skip: its loss scale begins at 2**16 or 2**32, far above what
-the gradients bear, and each skipped step halves it.
+"""Norms before the first finite one that mixed precision may skip. The loss scale starts at 2**16 or 2**32, too large for the
+gradients, and each skipped step halves it.
 """
 
 
 class NonFinite:
-    """A value that is NaN or infinite.
+    """`NonFinite`: a value is NaN or infinite.
 
     Args:
-        skips: It is a gradient norm, of which single ones are so by design: with mixed precision, where the loss scale
-            was too great, the step is skipped and the scale lowered. These, and all at the very beginning until the scale
-            fits, are told, but as nothing to act on.
+        skips: Whether the key is a gradient norm. With mixed precision, single non-finite norms are normal: the step is skipped
+            and the loss scale lowered. Those, and all at the start until the scale fits, are reported as info.
     """
 
     alerts: tuple[str, ...] = ("NonFinite",)
@@ -45,7 +44,7 @@ class NonFinite:
         self._lately: deque[int] = deque([-OF] * (SKIPPED if skips else 1), maxlen=SKIPPED if skips else 1)
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  needs no other key
-        """What is found in the samples that come next: each that is not finite, anew."""
+        """Yield a detection for each non-finite sample, and one when the values are finite again."""
         if not self._firing and all(map(isfinite, column.values)):
             if column.values:
                 self._good = column.values[-1]
@@ -55,7 +54,7 @@ class NonFinite:
             self._seen += 1
             if not isfinite(value):
                 self._lately.append(self._seen)
-                yield self._found(at, step, value)
+                yield self._detection(at, step, value)
             elif self._firing:
                 self._calm += 1
                 if self._calm >= CALM:
@@ -64,7 +63,7 @@ class NonFinite:
                     yield Detection("NonFinite", "critical", at, text, over=True)
             self._good = value if isfinite(value) else self._good
 
-    def _found(self, at: int, step: int, value: float) -> Detection:
+    def _detection(self, at: int, step: int, value: float) -> Detection:
         if not self._firing:
             self._firing, self._first, self._count = True, step, 0
         self._calm = 0

@@ -1,9 +1,9 @@
-"""Whether a number stands out above those before it, as a person would say who sees the curve.
+"""Detect a number that stands out above those before it, as a person who sees the curve would.
 
-What it is compared with is the median of the last nine: short, so that it follows a curve that falls. How far numbers
-usually lie from it is read from the last 128 such distances: long, so that the measure is calm. Their median is taken
-off first, since on a falling curve all lie below. The more the number stands out relative to its level, the less it
-has to stand out of its noise: the law is that of the labels of the real logs of shared/data (tuned on its ``dev``).
+The level is the median of the last nine numbers: few, so that it follows a falling curve. The noise comes from the last
+128 distances to the level: many, so that it is stable. The median distance is subtracted first, because on a falling curve
+all numbers lie below the level. The larger the jump relative to the level, the fewer deviations from the noise it needs.
+The law was fitted to people's labels of real training logs.
 """
 
 from __future__ import annotations
@@ -16,61 +16,61 @@ from typing import NamedTuple
 from trackside_daemon.detectors.window import Window
 
 NEAR, USUAL, RECENT = 9, 128, 24
-"""Of how many numbers: the level; the noise; the noise of late."""
+"""Number of samples in: the level; the noise; the recent noise."""
 
 LEAST, SETTLED = 5, 8
-"""Numbers before there is a level, and distances from it before there is a noise: the 14th can be a jump."""
+"""Numbers needed for a level, and distances needed for a noise: the 14th number can be a jump."""
 
 EASE = 0.85
-"""Of the labels' thresholds: what is seen later from both sides is known less well from one."""
+"""Factor on the thresholds of the labels: people saw both sides of a jump, the detector sees one."""
 
 EASE_AGREED = 0.6
-"""The same when the gradient norm agrees: two signs need less each."""
+"""The same factor when the gradient norm agrees: two signs need less each."""
 
 LAW = ((10.0, 0.20), (15.0, 0.10), (25.0, 0.05))
-"""Robust standard deviations above the level, and the part of the level, of which one pair must be reached."""
+"""Pairs of robust standard deviations above the level and fraction of the level. A jump reaches one pair."""
 
 SCALES, SHARE = EASE * LAW[0][0], EASE * LAW[0][1]
-"""What that comes to for the first pair; with others all deviations, or all parts of the level, are in proportion."""
+"""The first pair after EASE. Other settings scale all deviations, or all fractions, in proportion."""
 
 CROSSING = 25.0
-"""Deviations for a number whose level crosses nought, where parts of it mean nothing."""
+"""Deviations needed where the level crosses zero: a fraction of it means nothing there."""
 
 GREAT = (0.75, 8.0, 2.0)
-"""Part of the level, deviations of the last 24 alone, and times the largest of these: a jump at first sight.
+"""A jump that is obvious: fraction of the level, deviations of the last 24 distances, factor over the largest of them.
 
-It is for what the 128 hide: noise that was greater a while ago.
+It catches what the 128 distances hide when the noise was larger a while ago.
 """
 
 VAST = 1.5
-"""Part of the level from which the noise for that is read from the changes between numbers.
+"""Fraction of the level from which the noise of an obvious jump comes from the changes between numbers.
 
-A level that fell at once leaves distances behind that are no noise, and a change hides only itself.
+A level that fell at once leaves distances that are not noise; a change affects only itself.
 """
 
 UNLIKE, LIKE = 1.5, 6
-"""Times the sixth largest of the last 128 distances: noise with two levels is no row of jumps."""
+"""Factor over the sixth largest of the last 128 distances: noise with two levels is not a series of jumps."""
 
 GROWN, SHORTLY = 2.5, 12
-"""Noise that has grown by so much in the last 12 distances counts as it is now, as after a learning rate's change."""
+"""Noise that grew by this factor in the last 12 distances replaces the older one, as after a change of the learning rate."""
 
 UNSURE = 4.0
-"""How much wider the noise is taken while it is known from n distances only: by this over n."""
+"""While only n distances are known, the noise is widened by UNSURE / n."""
 
 _NORMAL = 1.4826
-"""Standard deviations in a median distance, for a normal distribution."""
+"""Standard deviations per median distance, for a normal distribution."""
 
 _OF_CHANGES = _NORMAL / 2**0.5
-"""Standard deviations of one number in the median change from one number to the next."""
+"""Standard deviations of one number per median change between two numbers."""
 
 
 class Jump(NamedTuple):
     """A number that stands out.
 
     Attributes:
-        before: The level that it stands out of.
-        noise: A robust standard deviation of the numbers before.
-        height: Above the level.
+        before: The level before it.
+        noise: A robust standard deviation of the numbers before it.
+        height: The distance above the level.
     """
 
     before: float
@@ -79,11 +79,11 @@ class Jump(NamedTuple):
 
 
 class Jumps:
-    """Follows one series of finite numbers; about 1.5 µs a number.
+    """The jumps in one series of finite numbers; about 1.5 µs per number.
 
     Args:
-        scales: Robust standard deviations by which a number has to stand out.
-        ratio: The part of the level by which it has to.
+        scales: Robust standard deviations by which a number must stand out.
+        ratio: Fraction of the level by which it must stand out.
     """
 
     def __init__(self, *, scales: float = SCALES, ratio: float = SHARE) -> None:
@@ -98,7 +98,7 @@ class Jumps:
         self._last = 0.0
 
     def add(self, value: float, *, agreed: bool) -> Jump | None:
-        """Whether the next number is a jump; *agreed* when another sign says so too."""
+        """Add the next number and return its jump, if it is one; *agreed* when another sign supports it."""
         near, jump = self._near, None
         if len(near.ordered) >= LEAST:
             before = near.median()
@@ -113,7 +113,7 @@ class Jumps:
         return jump
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Forget all numbers."""
         self._near.clear()
         self._usual.clear()
         self._recent.clear()

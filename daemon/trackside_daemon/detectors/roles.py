@@ -1,4 +1,4 @@
-"""What a key is to the detectors, by its name: ``loss``, ``*/loss``, ``*_loss``, ``loss/*`` is a loss, and so on."""
+"""Assign roles to keys by their names: ``loss``, ``*/loss``, ``*_loss`` and ``loss/*`` are losses, and so on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 
 EVALUATION = re.compile(r"(^|[/_.])(eval|evaluation|val|valid|validation|dev|test)([/_.]|$)")
-"""A key of evaluation comes seldom and jumps: nothing is compared with its training's."""
+"""Keys of evaluation: pushed rarely, with jumps, so they are not compared with training values."""
 
 OPPOSED = re.compile(
     r"(?<![a-z0-9])("
@@ -14,14 +14,12 @@ OPPOSED = re.compile(
     r"critic|actor|policy|pg|(?<!loss_)value|vf|qf?\d*|td|(?<!cross[-_/.])entropy|kl"
     r")(?![a-z0-9])"
 )
-"""A loss of adversarial or of reinforcement learning: what it is measured against is learnt too, so that it rises and jumps in
-the best of runs. ``loss_value`` is what some call the only loss that they have.
+"""Losses of adversarial and reinforcement learning. Their target is learned too, so they rise and jump in healthy runs.
+``loss_value`` is excluded: some scripts name their only loss so.
 """
 
 PART = re.compile(r"(^|[/_.])(\d+|(layers?|blocks?|stage|expert|params?|parameters?|h)\d*)([/_.]|$)|_local_squared/")
-"""A gradient norm with a number or such a word in its name is of a part of the model, and not the model's; so are those of
-layers of which ranks have their own parts.
-"""
+"""Gradient norms of a part of the model: a number or such a word in the name, or a layer that is sharded over ranks."""
 
 ROLES = (
     ("part", re.compile(r"(grad|param)_norm_local_squared")),
@@ -31,18 +29,20 @@ ROLES = (
     ("duration", re.compile(r"step_duration_seconds")),
     ("memory", re.compile(r"process_resident_bytes")),
 )
-"""Each role and the keys that have it; what comes first counts."""
+"""Roles and the patterns of their keys. The first match counts."""
 
 
 @lru_cache(maxsize=4096)
 def role(key: str) -> str:
-    """``loss``, ``evaluation``, ``gradient``, ``part``, ``rate``, ``duration``, ``memory``; empty for none.
+    """Return the role of a key, empty for none.
 
-    ``part`` is what a rank tells of its own part: how large it is means nothing, but it should be finite.
-    ``evaluation`` are losses that are not compared with those before: of evaluation, and of what learns against another.
+    Returns:
+        ``loss``, ``gradient``, ``rate``, ``duration`` or ``memory``; ``part`` for the part of a norm that one rank computes,
+        which must be finite but has no usual size; ``evaluation`` for losses that are not compared with earlier ones: those
+        of evaluation, and those of adversarial and reinforcement learning.
     """
     name = key.lower()
-    found = next((role for role, pattern in ROLES if pattern.fullmatch(name)), "")
-    if found == "gradient" and PART.search(name):
+    match = next((role for role, pattern in ROLES if pattern.fullmatch(name)), "")
+    if match == "gradient" and PART.search(name):
         return ""
-    return "evaluation" if found == "loss" and (EVALUATION.search(name) or OPPOSED.search(name)) else found
+    return "evaluation" if match == "loss" and (EVALUATION.search(name) or OPPOSED.search(name)) else match

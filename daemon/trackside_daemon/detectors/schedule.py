@@ -1,8 +1,8 @@
-"""Learns at which steps a training pauses by itself: to evaluate, to save, to load the next part of its data.
+"""Learn at which steps a training pauses on purpose: to evaluate, to save, to load the next part of its data.
 
-In real logs 95 of 100 steps that are much slower than their neighbours are such pauses, so a pause that fits a schedule
-must not be told. But with some dozen earlier pauses nearly every step lies at equal distance from two of them; a schedule
-is therefore believed only where chance would hardly make the pauses fit so well.
+In real logs, 95 of 100 steps that are much slower than their neighbours are such pauses, so a pause that fits a schedule must
+not be reported. But with a dozen earlier pauses, nearly every step lies at equal distance from two of them. A schedule is
+therefore accepted only where random pauses would hardly fit as well.
 """
 
 from __future__ import annotations
@@ -14,58 +14,58 @@ KEPT = 64
 """Pauses that are remembered."""
 
 SHORTEST = 4
-"""Samples; what comes more often is no pause but how the steps are."""
+"""Shortest gap in samples. Anything more frequent is not a pause but the normal duration of some steps."""
 
 ALIKE = 3.0
-"""A pause that is longer by more than this factor than those of a schedule is not one of them."""
+"""Factor by which a pause may be longer than the others of its schedule."""
 
 OFF = 2.0
 """Samples by which a pause may come early or late."""
 
 CROWDED = 10
-"""One slow step in so many, over all that are remembered, and they are crowded."""
+"""Slow steps are crowded if there is one in so many steps, over all that are remembered."""
 
 NEGLIGIBLE = 1e-4
-"""A chance that needs no further proof, though there may be as many gaps as pauses."""
+"""Probability that needs no further proof, even with as many candidate gaps as pauses."""
 
 CHANCE = 0.03
-"""A schedule of steps is believed when pauses at random would make one that fits as well less often than this."""
+"""A schedule of steps is accepted if random pauses would fit as well with a smaller probability than this."""
 
 CHANCE_BY_TIME = 0.01
-"""The same of the clock, which seldom sets pauses: it takes more to believe."""
+"""The same for schedules by time, which are rarer and need more proof."""
 
 
 class Schedule:
-    """The pauses of late, and whether one more is the next of them; places are steps, or seconds.
+    """Recent pauses, and whether another one fits their schedule. Places are steps, or seconds.
 
     Args:
         start: The place of the first sample.
         chance: See `CHANCE`.
     """
 
-    __slots__ = ("_believed", "_pauses", "_start")
+    __slots__ = ("_accepted", "_pauses", "_start")
 
     def __init__(self, start: float, *, chance: float) -> None:
         self._start = start
-        self._believed = chance
+        self._accepted = chance
         self._pauses: deque[tuple[float, float]] = deque(maxlen=KEPT)
 
     def note(self, place: float, excess: float) -> None:
-        """A pause at *place* that took *excess* times as long as a step does, beyond that step."""
+        """Record a pause at *place* that took *excess* times as long as a step, in addition to that step."""
         self._pauses.append((place, excess))
 
     def forget_from(self, place: float) -> None:
-        """The training went back to *place*: what lies behind it comes again."""
+        """Forget the pauses from *place* on, because the training went back to it."""
         self._pauses = deque((pause for pause in self._pauses if pause[0] < place), maxlen=KEPT)
 
     def crowded(self, place: float, unit: float) -> bool:
-        """Whether slow steps are so many of late that they are how the steps are: nothing to tell, nothing to learn."""
+        """Return whether recent slow steps are so many that they are normal: nothing to report, nothing to learn."""
         return len(self._pauses) == KEPT and place - self._pauses[0][0] < KEPT * CROWDED * unit
 
     def expects(self, place: float, excess: float, unit: float) -> bool:
-        """Whether a pause at *place* is due; *unit* is the distance of two samples there.
+        """Return whether a pause at *place* is due; *unit* is the distance of two samples there.
 
-        Schedules count from the first step: a gap that divides the place itself needs no third pause to be believed.
+        Schedules count from the first step, so a gap that divides the place itself needs no third pause.
         """
         alike = [earlier for earlier, took in self._pauses if took * ALIKE >= excess]
         if not alike:
@@ -83,13 +83,13 @@ class Schedule:
                 chance *= min(1.0, (2 * abs(place - whole * gap) + unit) / gap)
             if earlier - gap > oldest:
                 chance *= _chance(alike, gap, earlier - gap, unit, density)
-            if chance < self._believed:
+            if chance < self._accepted:
                 return True
         return False
 
 
 def _chance(alike: list[float], gap: float, due: float, unit: float, density: float) -> float:
-    """The chance that pauses at random lie where one is due, and a gap before that, and so on."""
+    """Return the probability that random pauses lie where one is due, one gap before that, and so on."""
     chance = 1.0
     while chance > NEGLIGIBLE:
         at = bisect_left(alike, due)

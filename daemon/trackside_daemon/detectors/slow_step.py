@@ -1,4 +1,4 @@
-"""A step that takes much longer than those before it, but for pauses that come by a schedule."""
+"""Detect a step that takes much longer than those before it, except for scheduled pauses."""
 
 from __future__ import annotations
 
@@ -18,36 +18,34 @@ if TYPE_CHECKING:
     from trackside_daemon.detectors.base import Column, Context
 
 BEFORE = 50
-"""Samples of late that a step is compared with, and how many of them there must be at least."""
+"""Recent samples that a step is compared with: at most BEFORE, at least ENOUGH."""
 ENOUGH = 16
 
 LEARNT, LEARNT_PART = 1.4, 0.8
 LEARNT_SCALES = 3.0
-"""What is remembered as a pause is a little less than what is told, so that one at the edge is known."""
+"""Thresholds for remembering a pause: a little lower than those for reporting, so that a pause near the limit is known."""
 
 QUANTUM = 1e-3
-"""Times are often logged to the millisecond or to a per mille: equal ones still differ by so much."""
+"""Relative resolution of logged times: to the millisecond or to a per mille. Equal durations differ by this much."""
 
 APART = 3
-"""Samples: slow steps that follow each other so closely are one trouble, or one pause."""
+"""Slow steps that are at most so many samples apart are one problem, or one pause."""
 
 CALM = 20
-"""Samples without a slow one after which it is over."""
+"""Samples without a slow step that end the alert."""
 
 USUAL = 1000
-"""Samples after which slow steps are what is usual now."""
+"""Samples after which slow steps are the new normal."""
 
 USED_TO, LATELY = 3, 10_000
-"""So many that were told among so many samples, none of them shorter by more than `ALIKE`: one more is information only,
-since whoever was to know of them does.
-"""
+"""After USED_TO reported slow steps among LATELY samples, none shorter by more than `ALIKE`, another is only info."""
 
 WORTH = 1.0
-"""Seconds lost by one step that are worth a person's attention; less is information."""
+"""Seconds lost by one step from which it is a warning; less is info."""
 
 
 class Slow(NamedTuple):
-    """A slow step: how long it took and how long those before it, in seconds; *derived* from when steps were pushed."""
+    """A slow step: its duration and the usual one in seconds; *derived* if durations come from the times of pushes."""
 
     step: int
     time: float
@@ -57,13 +55,13 @@ class Slow(NamedTuple):
 
     @property
     def excess(self) -> float:
-        """What it took beyond the usual, in parts of that."""
+        """Duration beyond the usual one, as a fraction of that."""
         return self.seconds / self.usual - 1
 
     def text(self) -> str:
-        """For a human."""
+        """Return the description for the alert."""
         what = f"step {self.step:,} took {lasted(self.seconds)}"
-        if self.derived:  # whoever pushes a step at its end has spent that time in the next one
+        if self.derived:  # a script that pushes at the end of a step spent this time in the next step
             what = f"{lasted(self.seconds)} passed between the pushes of step {self.step:,} and the next"
         return (
             f"{what}, {factor(self.seconds / self.usual)} the {lasted(self.usual)} of the steps before: "
@@ -72,9 +70,9 @@ class Slow(NamedTuple):
 
 
 class SlowStep:
-    """A step, or a few, that take more than *ratio* times the median of late and lie *scales* robust deviations above it.
+    """`SlowStep`: steps that take more than *ratio* times the recent median.
 
-    They have to lose *lost* seconds, too.
+    They must also lie *scales* robust deviations above it and lose *lost* seconds or more.
     """
 
     alerts: tuple[str, ...] = ("SlowStep",)
@@ -94,12 +92,12 @@ class SlowStep:
         self._last_slow = -APART - 1
         self._pause = (-APART - 1, 0.0)
         self._usual: float | None = None
-        self._told_at = 0
-        self._told: deque[tuple[int, float]] = deque(maxlen=2 * USED_TO)
+        self._reported_at = 0
+        self._reported: deque[tuple[int, float]] = deque(maxlen=2 * USED_TO)
         self._calm = 0
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
-        """Seconds a step, in order."""
+        """Yield what the next durations show, in seconds per step."""
         if context.phase in PAUSES:
             return
         for at, (step, time, seconds) in enumerate(zip(*column, strict=True)):
@@ -127,14 +125,14 @@ class SlowStep:
         scales = (slow.seconds - slow.usual) / (self._window.spread() + QUANTUM * slow.usual)
         if scales <= self._learnt_scales:
             return
-        told = self._is_slow(slow.seconds, slow.usual) and scales > self._scales
-        if told and not self._crowded(slow) and not self._due(slow):
+        report = self._is_slow(slow.seconds, slow.usual) and scales > self._scales
+        if report and not self._crowded(slow) and not self._due(slow):
             if self._index - self._last_slow > APART:
                 worth = slow.seconds - slow.usual >= WORTH and not self._is_used_to(slow.excess)
                 yield Detection("SlowStep", "warning" if worth else "info", at, slow.text())
-                self._told.append((self._index, slow.excess))
+                self._reported.append((self._index, slow.excess))
                 if self._usual is None:
-                    self._usual, self._told_at = slow.usual, self._index
+                    self._usual, self._reported_at = slow.usual, self._index
             self._last_slow = self._index
         if self._by_step is not None:
             self._by_step.note(slow.step, slow.excess)
@@ -142,9 +140,9 @@ class SlowStep:
             self._by_time.note(slow.time, slow.excess)
 
     def _is_used_to(self, excess: float) -> bool:
-        """Whether as long ones have been told often enough."""
+        """Return whether slow steps of this length were reported often enough."""
         since = self._index - LATELY
-        return sum(at > since and ALIKE * was >= excess for at, was in self._told) >= USED_TO
+        return sum(at > since and ALIKE * was >= excess for at, was in self._reported) >= USED_TO
 
     def _is_slow(self, seconds: float, usual: float) -> bool:
         return seconds > self._ratio * usual and seconds - usual >= self._lost
@@ -153,7 +151,7 @@ class SlowStep:
         return self._by_step is not None and self._by_step.crowded(slow.step, self._unit)
 
     def _due(self, slow: Slow) -> bool:
-        """Whether it is a scheduled pause, or one of the steps right after it that are slow with it."""
+        """Return whether this is a scheduled pause, or one of the slow steps right after it."""
         paused_at, paused = self._pause
         if self._index - paused_at <= APART and slow.excess <= paused:
             return True
@@ -169,8 +167,8 @@ class SlowStep:
         self._calm = 0 if self._is_slow(seconds, usual) else self._calm + 1
         if self._calm >= CALM:
             text = f"steps take {self._window.median():.3g} s again at step {step:,}"
-        elif self._index - self._told_at >= USUAL:
-            text = f"steps have taken {self._window.median():.3g} s for {USUAL:,} samples: that is the usual now"
+        elif self._index - self._reported_at >= USUAL:
+            text = f"steps have taken {self._window.median():.3g} s for {USUAL:,} samples: this is the new normal"
         else:
             return
         self._usual = None

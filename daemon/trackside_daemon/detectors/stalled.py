@@ -1,4 +1,4 @@
-"""A run that makes no step any more, or a rank that others leave behind: by the pace that the run itself has had."""
+"""Detect a run that makes no more steps, or a rank that falls behind the others, by the pace of the run itself."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert
 
 FLOOR = 60.0
-"""Seconds of silence that are never a stall."""
+"""Seconds of silence that never count as a stall."""
 
 CONSEQUENCE = 60.0
-"""Seconds: what falls silent so soon before or after a rank's death does so because of it."""
+"""Seconds around the death of a rank in which silence of the run is its consequence."""
 
-STACKS = "`trackside alerts show {alert} --run {run}` has where its threads are"
+STACKS = "`trackside alerts show {alert} --run {run}` shows where its threads are"
 
 NAMED = 4
-"""So many ranks are named."""
+"""Ranks that an alert names."""
 
 
 class Stalled:
-    """`TrainingStalled` of one run, all of whose ranks are silent."""
+    """`TrainingStalled` of one run: all its ranks are silent."""
 
     alert = "TrainingStalled"
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._severity: Severity | None = None
-        self._adopted: Alert | None = None
+        self._restored: Alert | None = None
 
     def restore(self, kept: Alert) -> None:
-        """It was stalled before this daemon, and is until a rank goes on."""
-        self._adopted = kept
+        """Continue an alert of the previous daemon until a rank makes a step."""
+        self._restored = kept
         self._severity = "critical" if kept.severity == "critical" else "warning"
         self._run.stalled = self._run.adopted = True
 
     def evaluate(self, clock: Clock) -> Iterator[Finding]:
-        """What time has changed."""
+        """Yield what changed since the last call."""
         run = self._run
-        if self._adopted is not None and self._severity is not None:
+        if self._restored is not None and self._severity is not None:
             if run.stalled:
-                since = float(self._adopted.evidence.get("since", self._adopted.started))
+                since = float(self._restored.evidence.get("since", self._restored.started))
                 run.at = clock.at - max(0.0, clock.now - since)
-            self._adopted = None
+            self._restored = None
             yield self._finding(self._severity, clock)
         if not run.stalled:
             yield from self.end(clock)
@@ -65,13 +65,13 @@ class Stalled:
             yield self._finding(severity, clock)
 
     def end(self, clock: Clock) -> Iterator[Finding]:
-        """It goes on, or has ended."""
+        """End the alert, because the run continues or has ended."""
         run = self._run
         if self._severity is not None:
             went = "" if run.high is None else f": step {count(run.high)}"
-            text = f"run {run.name} is not stalled any more{went}"
+            text = f"run {run.name} is no longer stalled{went}"
             yield run.alarm("TrainingStalled", self._severity, clock.now, text, over=True)
-        self._severity, self._adopted, run.stalled, run.adopted = None, None, False, False
+        self._severity, self._restored, run.stalled, run.adopted = None, None, False, False
 
     def _judge(self, silence: float) -> Severity | None:
         run = self._run
@@ -81,7 +81,7 @@ class Stalled:
         return "critical" if silence > deadline else "warning" if silence > WARNING * deadline else None
 
     def _is_consequence(self) -> bool:
-        """A rank has died, which was told, and the others wait for it."""
+        """Return whether the others wait for a rank that died, which was reported."""
         died = self._run.died
         return died is not None and died > self._run.at - CONSEQUENCE
 
@@ -92,11 +92,11 @@ class Stalled:
         ranks = sorted((rank for rank in run.ranks.values() if not rank.ended), key=_behind)
         if run.high is None:
             summary = f"run {run.name} has not made its first step in {span(silence)}"
-            usual = "Before the first steps half an hour is allowed for data and compilation."
+            usual = "Before the first steps, half an hour is allowed for data and compilation."
         else:
             summary = f"run {run.name} has made no step for {span(silence)}, since step {count(run.high)}"
             usual = _usual(run, since)
-        look = f"{_stacks(self.alert, run)}; then see whether its GPU computes and its disk answers."
+        look = f"{_stacks(self.alert, run)}. Then check whether the GPU computes and the disk answers."
         evidence = {
             "since": since,
             "ranks": {str(rank.number): _last(rank) for rank in islice(ranks, 8)},
@@ -106,29 +106,32 @@ class Stalled:
 
 
 class RankSilent:
-    """`RankSilent` of one run: a rank pushes no more while others go on. Of several it is said of the first."""
+    """`RankSilent` of one run: a rank stopped pushing while others continue. Of several, the first is reported."""
 
     alert = "RankSilent"
 
     def __init__(self, run: Run, floor: float) -> None:
         self._run = run
         self._floor = floor / 2
-        self._said: Rank | None = None
-        self._adopted: int | None = None
+        self._reported: Rank | None = None
+        self._restored: int | None = None
 
     def restore(self, kept: Alert) -> None:
-        """A rank was silent before this daemon, and is until it pushes."""
-        self._adopted = int(kept.labels.get("rank", 0))
-        self._run.silent.add(self._adopted)
+        """Continue an alert of the previous daemon until the rank pushes."""
+        self._restored = int(kept.labels.get("rank", 0))
+        self._run.silent.add(self._restored)
 
     def evaluate(self, clock: Clock) -> Iterator[Finding]:
-        """What time has changed; costs what the silent ranks are, as those that are silent for longest come first."""
+        """Yield what changed since the last call.
+
+        The ranks that are silent for longest come first, so the cost grows only with the number of silent ranks.
+        """
         run = self._run
-        rank = None if self._adopted is None else run.ranks.get(self._adopted)
+        rank = None if self._restored is None else run.ranks.get(self._restored)
         if rank is not None and rank.stamp is not None:
-            self._said, self._adopted = rank, None
+            self._reported, self._restored = rank, None
             yield self._finding(rank, clock.at - rank.at, clock)
-        if self._said is not None and self._said.number not in run.silent:
+        if self._reported is not None and self._reported.number not in run.silent:
             yield from self.end(clock)
         if len(run.order) < 2 or run.stalled or clock.at - run.at > self._floor / 2:
             return  # all are silent
@@ -139,33 +142,33 @@ class RankSilent:
             if rank.pushes <= ENOUGH or silence <= allowed_rank(rank) or _is_ahead(rank, run):
                 continue
             run.silent.add(rank.number)
-            if self._said is None:
-                self._said = rank
+            if self._reported is None:
+                self._reported = rank
                 yield self._finding(rank, silence, clock)
 
     def end(self, clock: Clock) -> Iterator[Finding]:
-        """It pushes again, or has ended."""
-        if self._said is not None:
-            number = self._said.number
-            text = f"rank {number} of run {self._run.name} is not silent any more"
+        """End the alert, because the rank pushes again or the run has ended."""
+        if self._reported is not None:
+            number = self._reported.number
+            text = f"rank {number} of run {self._run.name} is no longer silent"
             yield self._run.alarm("RankSilent", "warning", clock.now, text, rank=number, over=True)
-        self._said = None
+        self._reported = None
 
     def _finding(self, rank: Rank, silence: float, clock: Clock) -> Finding:
         run = self._run
         others = sum(clock.at - other.at > silence / 2 for other in run.order.values()) - 1
         more = f", and so have {others} more ranks" if others > 1 else ", and so has one more" if others else ""
         summary = (
-            f"rank {rank.number} of run {run.name} has pushed nothing for {span(silence)} while others go on{more}: "
+            f"rank {rank.number} of run {run.name} has pushed nothing for {span(silence)} while others continue{more}: "
             f"its last step is {count(rank.step or 0)}, theirs {count(run.high or 0)}"
         )
-        text = f"Its longest pause of late was {span(rank.longest.seconds)}. {_stacks(self.alert, run)}."
+        text = f"Its longest recent pause was {span(rank.longest.seconds)}. {_stacks(self.alert, run)}."
         evidence = {"since": clock.now - silence, "ranks": {str(rank.number): _last(rank)}}
         return run.alarm("RankSilent", "warning", clock.now, summary, text, rank=rank.number, evidence=evidence)
 
 
 def stood(kept: Iterable[Alert], rank: int, _: float | None) -> bool:
-    """Whether a rank stood still by what fired before this daemon, whenever it has pushed."""
+    """Return whether a rank was stalled according to alerts of the previous daemon."""
     return any(
         one.alert == Stalled.alert or (one.alert == RankSilent.alert and one.labels.get("rank") == str(rank))
         for one in kept
@@ -173,7 +176,7 @@ def stood(kept: Iterable[Alert], rank: int, _: float | None) -> bool:
 
 
 def allowed(run: Run, pausing: set[int]) -> float:
-    """Seconds for which the run may be silent, now that these ranks of it are in a pause."""
+    """Return the seconds for which the run may be silent while these ranks are in a pause."""
     deadline = run.pace.deadline
     if not pausing:
         return deadline
@@ -182,7 +185,7 @@ def allowed(run: Run, pausing: set[int]) -> float:
 
 
 def allowed_rank(rank: Rank) -> float:
-    """Seconds for which a rank may be silent while others go on."""
+    """Return the seconds for which a rank may be silent while others continue."""
     longest = rank.longest.seconds
     if not rank.pauses:
         return OVER_LONGEST * longest
@@ -199,13 +202,13 @@ def _behind(rank: Rank) -> tuple[float, float, int]:
 
 
 def _last(rank: Rank) -> dict[str, object]:
-    """What is known of it, for the alert's evidence."""
-    known = {"step": rank.step, "phase": rank.phase}
-    return {name: value for name, value in known.items() if value not in (None, "")}
+    """Return the step and the phase of a rank, as evidence."""
+    last = {"step": rank.step, "phase": rank.phase}
+    return {name: value for name, value in last.items() if value not in (None, "")}
 
 
 def _usual(run: Run, since: float) -> str:
-    """How fast it was, until *since*, in Unix seconds."""
+    """Return a sentence on the pace of the run until *since*, in Unix seconds."""
     pause = f"no pause was longer than {span(run.pace.longest)}"
     if run.started and run.steps and since > run.started:
         return f"Until then a step took {span((since - run.started) / run.steps)} on average, and {pause}."
@@ -217,7 +220,10 @@ def _stacks(alert: str, run: Run) -> str:
 
 
 def _who(ranks: Sequence[Rank]) -> str:
-    """Which of the ranks, those behind first, to look at: in a collective all that wait in it are at the same step."""
+    """Return a sentence that names the ranks to check; *ranks* has those furthest behind first.
+
+    In a collective, all ranks that wait are at the same step.
+    """
     if not ranks:
         return ""
     first = ranks[0]
@@ -233,7 +239,7 @@ def _who(ranks: Sequence[Rank]) -> str:
 
 
 def _astray(ranks: Sequence[Rank]) -> str:
-    """Who is not where most are; of as many that which waits for others counts."""
+    """Return a clause on the ranks in another phase than most; on a tie, the phase that waits for others counts as most."""
     phases = Counter(rank.phase for rank in ranks if rank.phase)
     most = max(phases, key=lambda phase: (phases[phase], phase in SYNC_PHASES), default="")
     astray = [rank for rank in ranks if rank.phase and rank.phase != most]
@@ -249,7 +255,7 @@ def _astray(ranks: Sequence[Rank]) -> str:
 
 
 def _numbers(ranks: Sequence[Rank]) -> str:
-    """``1, 5 and 7``; of many the first."""
+    """Return ``1, 5 and 7``; of many, only the first."""
     numbers = [str(rank.number) for rank in ranks]
     if len(numbers) > NAMED:
         return f"{', '.join(numbers[:NAMED])} and {len(numbers) - NAMED} more"

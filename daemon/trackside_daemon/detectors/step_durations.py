@@ -1,4 +1,4 @@
-"""How long steps took, derived from when they were pushed: from a step's first push to the next's."""
+"""Derive step durations from the times of pushes: from the first push of a step to that of the next."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DURATION = "step_duration_seconds"
-"""The key of what is derived; what the training itself pushed under it counts instead."""
+"""Key of the derived durations. If the training pushes this key itself, those values count instead."""
 
 LOST = 0.05
-"""Seconds that a slow step loses at least: when a step was pushed is known as well as the host's scheduler lets it be."""
+"""Least loss of a slow step in seconds: the scheduler of the host limits how exact the time of a push is."""
 
 
 class StepDurations:
-    """Those of one rank. Pauses are part of a duration, but for those that `paused` was told of."""
+    """Step durations of one rank. Pauses count, except those passed to `paused`."""
 
     def __init__(self) -> None:
         self._step: int | None = None
@@ -25,13 +25,13 @@ class StepDurations:
         self._paused = 0.0
 
     def paused(self, seconds: float) -> None:
-        """So long was spent in evaluation and checkpoints during the steps that end next."""
+        """Subtract *seconds* of evaluation and checkpoints from the steps that end next."""
         self._paused += max(0.0, seconds)
 
     def add(self, steps: Sequence[int], times: Sequence[float]) -> Column:
-        """The steps that ended with these pushes, when, and how many seconds each took.
+        """Add pushes and return the steps that ended with them: step, Unix time of the end, and duration in seconds.
 
-        A push that is older than the one before tells nothing: values of a GPU come late. A step that falls begins anew.
+        A push that is older than the one before is ignored, because values of a GPU arrive late. A falling step starts again.
         """
         ended: list[int] = []
         when: list[float] = []
@@ -53,7 +53,7 @@ class StepDurations:
         return Column(ended, when, [span / count for span, count in zip(spans, counts, strict=True)])
 
     def _subtract_pauses(self, spans: list[float]) -> None:
-        """One pause is taken off the longest span, several off the longest ones, until they are as long as each other."""
+        """Subtract one pause from the longest span; several from the longest ones, until those are equally long."""
         longest = sorted(range(len(spans)), key=spans.__getitem__, reverse=True)
         paused, self._paused = self._paused, 0.0
         if spans[longest[0]] >= paused:

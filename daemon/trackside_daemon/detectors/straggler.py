@@ -1,4 +1,7 @@
-"""A rank that is slower than its peers by its own time: in total step time all ranks look equal, as they wait for it."""
+"""Detect a rank that is slower than the others by its own time.
+
+The step time is the same on all ranks, because they wait for the slowest.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +21,21 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert
 
 OWN = ("data", "forward")
-"""Phases of a rank's own, in which it waits for nobody."""
+"""Phases in which a rank waits for no other rank."""
 
-OWN_BESIDE_SYNC = ("backward", "optimizer")
-"""So are these where the waiting is a phase of its own; else it is in them, as DDP reduces gradients in backward()."""
+OWN_WITH_SYNC = ("backward", "optimizer")
+"""Further own phases if the run has a phase for waiting. Otherwise they include it: DDP reduces gradients in backward()."""
 
 STEPS, SECONDS = 20, 10.0
-"""A window is of so many steps and so long, at least."""
+"""Least steps and seconds of a window."""
 
 WINDOWS = 50
+"""Recent windows that are remembered per rank."""
 SHARE, CALM = 0.6, 0.3
-"""A rank is a straggler that was slow in this share of the last windows, until it is slow in no more than that."""
+"""A rank becomes a straggler when it is slow in SHARE of the windows, until it is slow in CALM of them or fewer."""
 
 SLOWER, SCORE = 1.1, 4.0
-"""It is slow that takes so many times what the median rank takes, and lies so many robust deviations above it."""
+"""A rank is slow in a window at SLOWER times the time of the median rank and SCORE robust deviations above it."""
 
 _SCALE, _NOISE = 1.4826, 0.02
 _MASK = (1 << WINDOWS) - 1
@@ -40,26 +44,27 @@ _MASK = (1 << WINDOWS) - 1
 RATIO = Metric(
     "trackside_training_straggler_ratio",
     "gauge",
-    "The rank's own time a step (phases in which it waits for nobody) over that of the median rank on this "
-    "machine, over 20 steps and 10 s or more; absent where the run has one rank here, or tells no phases.",
+    "Own time per step of the rank (phases in which it waits for no other rank) divided by that of the median rank on this "
+    "machine, over 20 steps and 10 s or more. Absent if the run has one rank on this machine, or pushes no phases.",
     ("run", "rank"),
     "ratio",
 )
 
 
 class Mark(NamedTuple):
-    """Where a rank was when a window began: its steps, and its own seconds."""
+    """Steps and own seconds of a rank at the start of a window."""
 
     steps: float
     seconds: float
 
 
 class Straggler:
-    """`StragglerRank` of one run: of several it is said of the slowest.
+    """`StragglerRank` of one run: of several stragglers, the slowest is reported.
 
     Args:
-        window: Seconds in which the ranks are compared once, at least.
-        slower: It is slow that takes so many times what the median rank takes.
+        run: The run.
+        window: Least seconds between two comparisons of the ranks.
+        slower: Factor over the time of the median rank from which a rank is slow.
     """
 
     alert = "StragglerRank"
@@ -68,21 +73,23 @@ class Straggler:
         self._run = run
         self._slower = slower
         self._window = window
-        self._adopted: Alert | None = None
+        self._restored: Alert | None = None
         self._ratios: dict[int, float] | None = None
         self._marks: dict[int, Mark] = {}
         self._slow: dict[int, int] = {}
-        self._began = run.at - crc32(run.id.encode()) % 1000 / 1000 * window  # not all runs at the same tick
+        self._began = (
+            run.at - crc32(run.id.encode()) % 1000 / 1000 * window
+        )  # spreads the comparisons of many runs over the ticks
         self._steps = 0.0
-        self._said: int | None = None
+        self._reported: int | None = None
 
     def restore(self, kept: Alert) -> None:
-        """A rank was slow in all windows before this daemon."""
-        self._adopted, self._said = kept, int(kept.labels.get("rank", 0))
-        self._slow[self._said] = _MASK
+        """Continue an alert of the previous daemon, as if the rank had been slow in all windows."""
+        self._restored, self._reported = kept, int(kept.labels.get("rank", 0))
+        self._slow[self._reported] = _MASK
 
     def shown(self) -> Iterator[Batch]:
-        """The ratios of the last window, once."""
+        """Yield the ratios of the last window, once."""
         if self._ratios is not None:
             samples = [Sample(RATIO, (self._run.name, str(rank)), ratio) for rank, ratio in self._ratios.items()]
             yield Batch(f"training:{self._run.id}.{self._run.attempt}:straggler", samples, complete=True)
@@ -91,9 +98,9 @@ class Straggler:
     def evaluate(self, clock: Clock) -> Iterator[Finding]:
         """Once a window, which is when each rank is looked at."""
         run = self._run
-        if self._adopted is not None:
-            yield run.again(self._adopted, clock.now)
-            self._adopted = None
+        if self._restored is not None:
+            yield run.again(self._restored, clock.now)
+            self._restored = None
         if len(run.ranks) < 2 or run.steps - self._steps < STEPS or clock.at - self._began < self._window:
             return
         self._began, self._steps = clock.at, run.steps
@@ -103,16 +110,16 @@ class Straggler:
 
     def end(self, clock: Clock) -> Iterator[Finding]:
         """It is as fast as the others, or has ended."""
-        if self._said is not None:
-            text = f"rank {self._said} of run {self._run.name} is as fast as the others again"
-            yield self._run.alarm("StragglerRank", "warning", clock.now, text, rank=self._said, over=True)
-        self._said = None
+        if self._reported is not None:
+            text = f"rank {self._reported} of run {self._run.name} is as fast as the others again"
+            yield self._run.alarm("StragglerRank", "warning", clock.now, text, rank=self._reported, over=True)
+        self._reported = None
         if self._run.state:
             self._ratios = {}
 
     def _times(self) -> dict[int, float]:
-        """Own seconds a step in the window, of each rank that made steps and tells its phases."""
-        phases = OWN + OWN_BESIDE_SYNC if self._run.syncs else OWN
+        """Return own seconds per step in the window, for each rank that made steps and pushes its phases."""
+        phases = OWN + OWN_WITH_SYNC if self._run.syncs else OWN
         times = {}
         for number, rank in self._run.ranks.items():
             if rank.ended or not rank.phases:
@@ -133,11 +140,11 @@ class Straggler:
         for number, time in times.items():
             self._slow[number] = (self._slow.get(number, 0) << 1 | (time > least > 0)) & _MASK
         slow = {number: time for number, time in times.items() if self._share(number) >= SHARE}
-        if self._said is not None and self._share(self._said) <= CALM:
+        if self._reported is not None and self._share(self._reported) <= CALM:
             yield from self.end(clock)
-        if self._said is None and slow:
-            self._said = max(slow, key=lambda number: slow[number])
-            yield self._finding(self._said, slow[self._said], usual, len(slow) - 1, clock)
+        if self._reported is None and slow:
+            self._reported = max(slow, key=lambda number: slow[number])
+            yield self._finding(self._reported, slow[self._reported], usual, len(slow) - 1, clock)
 
     def _share(self, number: int) -> float:
         return self._slow.get(number, 0).bit_count() / WINDOWS
@@ -145,11 +152,11 @@ class Straggler:
     def _finding(self, number: int, time: float, usual: float, others: int, clock: Clock) -> Finding:
         run = self._run
         more = f"; {others} more ranks are slow too" if others > 1 else "; one more rank is slow too" if others else ""
-        factor = f"{time / usual:.2f} times the {span(usual)}" if usual > 0 else "where others take no time"
-        summary = f"rank {number} of run {run.name} takes {span(time)} of its own for a step, {factor} of the median rank{more}"
+        factor = f"{time / usual:.2f} times the {span(usual)}" if usual > 0 else "while others take no time"
+        summary = f"rank {number} of run {run.name} needs {span(time)} per step, without waiting, {factor} of the median rank{more}"
         text = (
-            f"So it was in {self._share(number):.0%} of the last {WINDOWS} windows of {STEPS} steps or more, and all "
-            f"others wait for it. Look at its GPU's clocks, temperature and throttling, and at what else runs on its CPUs."
+            f"It was slow in {self._share(number):.0%} of the last {WINDOWS} windows of {STEPS} steps or more, and all other ranks "
+            f"wait for it. Check the clocks, temperature and throttling of its GPU, and what else runs on its CPUs."
         )
         evidence = {"value": time, "usual": usual}
         return run.alarm("StragglerRank", "warning", clock.now, summary, text, rank=number, evidence=evidence)
@@ -160,6 +167,6 @@ def _own(rank: Rank, phases: tuple[str, ...]) -> float:
 
 
 def _lower_median(values: Iterable[float]) -> float:
-    """Of two the lower one: with two ranks the slow one must not be half of what it is measured by."""
+    """Return the lower median: with two ranks, the slow one must not count as half of the reference."""
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2]

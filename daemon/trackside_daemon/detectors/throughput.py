@@ -1,4 +1,4 @@
-"""Steps that have become slower and stay so."""
+"""Detect steps that became slower and stay slower."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     from trackside_daemon.detectors.base import Column, Context
 
 BLOCK = 10
-"""Samples that are judged together, by their median: pauses and single slow steps vanish in it."""
+"""Samples whose median is judged: pauses and single slow steps do not change it."""
 
 BEFORE = 32
-"""Blocks of late that are the usual, and how many there must be at least."""
+"""Recent blocks that give the usual duration: at most BEFORE, at least ENOUGH."""
 ENOUGH = 6
 
 LASTING = 4
-"""Blocks in a row that must be slower."""
+"""Consecutive slower blocks that make an alert."""
 
 RETURNED = 2
-"""Blocks in a row after which it is over."""
+"""Consecutive normal blocks that end it."""
 
 USUAL = 100
-"""Blocks after which the slower steps are what is usual."""
+"""Blocks after which the slower steps are the new normal."""
 
 
 class Throughput:
-    """Steps whose level is *ratio* times what it was, by more than *scales* of how levels differ, for 40 samples.
+    """`ThroughputRegression`: for 40 samples, steps take *ratio* times as long as before.
 
-    Each of them has to lose *lost* seconds, too.
+    The increase must also exceed *scales* deviations of the levels, and *lost* seconds per step.
     """
 
     alerts: tuple[str, ...] = ("ThroughputRegression",)
@@ -53,7 +53,7 @@ class Throughput:
         self._back = 0
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
-        """Seconds a step, in order."""
+        """Yield what the next durations show, in seconds per step."""
         if context.phase in PAUSES:
             return
         block = self._block
@@ -99,7 +99,7 @@ class Throughput:
         if self._back >= RETURNED:
             text = f"steps take {lasted(level)} again at step {step:,}"
         elif self._blocks >= USUAL:
-            text = f"steps have taken {lasted(level)} for {USUAL * BLOCK:,} samples: that is the usual now"
+            text = f"steps have taken {lasted(level)} for {USUAL * BLOCK:,} samples: this is the new normal"
             self._window.clear()
         else:
             return

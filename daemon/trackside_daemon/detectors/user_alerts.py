@@ -1,4 +1,4 @@
-"""What the training code itself raises with ``run.alert``: passed on, but not in a flood."""
+"""Pass on the alerts that the training code raises with ``run.alert``, at most one a minute per run."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Event
 
 APART = 60.0
-"""Seconds between two of a run; what comes between is counted."""
+"""Seconds between two alerts of a run. Those in between are only counted."""
 
 OLD = 900.0
-"""Seconds after which what comes late is no news."""
+"""Age in seconds above which a late alert is not reported."""
 
 TITLE, TEXT = 200, 4000
-"""Characters that are kept."""
+"""Characters kept of title and text."""
 
 RUNS = 512
+"""Runs that are remembered."""
 
 
 class UserAlerts:
-    """`UserAlert`: title and text are words for people, and become no label."""
+    """`UserAlert`. Title and text are for people and never become labels."""
 
     def __init__(self) -> None:
         self._last: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
 
     def evaluate(self, event: Event, name: str, clock: Clock) -> Iterator[Finding]:
-        """What a rank of a run of this *name* raises."""
+        """Yield the finding for an alert event of the run called *name*, unless it comes too soon after another."""
         if clock.now and clock.now - event.time > OLD:
             return
         last = self._last.get(event.run)
@@ -49,13 +50,15 @@ class UserAlerts:
         yield self._finding(event, name, clock)
 
     def _finding(self, event: Event, name: str, clock: Clock) -> Finding:
-        severity: Severity = next((one for one in SEVERITIES if one == event.fields.get("severity")), "warning")
+        severity: Severity = next((level for level in SEVERITIES if level == event.fields.get("severity")), "warning")
         rank = str(event.rank or 0)
         left_out = self._left_out.pop(event.run, 0)
-        more = f"{left_out} more came before it within a minute, and are in the history only." if left_out else ""
+        more = (
+            f"{left_out} more alerts arrived within the minute before and are in the history only." if left_out else ""
+        )
         step = "" if event.step is None else f" at step {event.step}"
-        whose = f"Raised by rank {rank} of run {name}{step}."
-        text = "\n".join(filter(None, (_cut(str(event.fields.get("text", "")), TEXT), whose, more)))
+        source = f"Raised by rank {rank} of run {name}{step}."
+        text = "\n".join(filter(None, (_cut(str(event.fields.get("text", "")), TEXT), source, more)))
         labels = (("rank", rank), ("run", name))
         title = _cut(str(event.fields.get("title", "")), TITLE) or "an alert without a title"
         return Finding("UserAlert", severity, labels, event.time or clock.now, title, text, once=True, run=event.run)

@@ -1,4 +1,4 @@
-"""The last samples, in the order of their size too: what medians and quartiles of late are read from."""
+"""Keep the last samples sorted, for medians and quartiles."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections import deque
 
 
 class Window:
-    """The last *size* numbers; adding one costs O(log size) comparisons and a move of memory.
+    """The last *size* numbers. Adding one costs O(log size) comparisons and one move of memory.
 
     Attributes:
-        ordered: They, the smallest first.
+        arrived: The numbers in order of arrival.
+        ordered: The same numbers, the smallest first.
     """
 
     __slots__ = ("_size", "arrived", "ordered")
@@ -24,23 +25,23 @@ class Window:
         return len(self.ordered)
 
     def add(self, value: float) -> None:
-        """One more, and the oldest goes when there are too many; *value* is finite."""
+        """Add a finite number, and drop the oldest when there are more than *size*."""
         insort(self.ordered, value)
         self.arrived.append(value)
         if len(self.ordered) > self._size:
             del self.ordered[bisect_left(self.ordered, self.arrived.popleft())]
 
     def median(self) -> float:
-        """The middle one, or the mean of the two."""
+        """Return the median; the window must not be empty."""
         ordered, half = self.ordered, len(self.ordered) // 2
         return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
     def spread(self) -> float:
-        """A robust standard deviation: the distance of the quartiles over that of a normal distribution's."""
+        """Return a robust standard deviation: the distance of the quartiles, in units of the normal distribution's."""
         count = len(self.ordered)
         return (self.ordered[3 * count // 4] - self.ordered[count // 4]) / 1.349
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Forget all numbers."""
         self.arrived.clear()
         self.ordered.clear()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.alerts.rules.query import listed
 from trackside_daemon.detectors.run_rank import SYNC_PHASES
-from trackside_daemon.detectors.straggler import OWN, OWN_BESIDE_SYNC
+from trackside_daemon.detectors.straggler import OWN, OWN_WITH_SYNC
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +88,7 @@ def _phases(place: str) -> list[Recorded]:
 sum without ({place}, phase) (
     rate({family}{{phase=~"{"|".join(OWN)}"}}[{WINDOW}])
   or
-    rate({family}{{phase=~"{"|".join(OWN_BESIDE_SYNC)}"}}[{WINDOW}])
+    rate({family}{{phase=~"{"|".join(OWN_WITH_SYNC)}"}}[{WINDOW}])
   and on (job, run)
     {family}{{phase=~"{syncs}"}}
 )""",

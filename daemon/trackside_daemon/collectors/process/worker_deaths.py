@@ -133,7 +133,7 @@ def cause(dead: Dead, use: Use | None) -> Cause:
     if dead.code >= 0:
         return Cause("exit", f"exit status {dead.code}")
     if dead.oom:
-        return Cause("OOM", "killed by the kernel for want of memory")
+        return Cause("OOM", "killed by the kernel because memory ran out")
     name = signal_name(-dead.code)
     if -dead.code != signal.SIGBUS:
         return Cause(name, f"killed by {name}")
