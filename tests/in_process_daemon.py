@@ -54,7 +54,7 @@ class Whole:
         simulated = Simulated(self._machine, "h100", ())
         self._gpus = GpuCollector(cast("Nvml", simulated), patience=1.0)
 
-    def take(self, batch: Batch) -> None:
+    def accept(self, batch: Batch) -> None:
         """What the book says."""
         self.alerts += [one for one in batch.records if isinstance(one, Alert) and one.ended is None]
 

@@ -42,7 +42,7 @@ class Told:
         self.records: list[Alert] = []
 
     def take(self, *alarms: Finding, at: float = 0.0) -> Told:
-        return self._hear(self.book.take(alarms, NOW + at))
+        return self._hear(self.book.accept(alarms, NOW + at))
 
     def tick(self, at: float) -> Told:
         return self._hear(self.book.tick(NOW + at))
@@ -364,7 +364,7 @@ def test_what_waits_is_bounded_and_the_least_severe_goes(monkeypatch: pytest.Mon
 
 
 def test_in_a_flood_the_page_is_made_by_ticks_only(told: Told) -> None:
-    said = [told.book.take([alarm("LossPlateau", key=f"loss/{number}")], NOW) for number in range(500)]
+    said = [told.book.accept([alarm("LossPlateau", key=f"loss/{number}")], NOW) for number in range(500)]
     assert {(len(batches), len(batches[0].samples), batches[0].complete) for batches in said} == {(1, 3, False)}
     assert sum(value for value in told.tick(1).firing.values()) == 1
     assert len([one for metric, one in told.page if metric is FIRING]) == 500
@@ -390,7 +390,7 @@ def test_while_nothing_changes_nothing_is_said(told: Told) -> None:
     told.tick(0)
     assert told.book.tick(NOW + 1) == []
     told.take(alarm(), at=2)
-    assert told.book.take([alarm()], NOW + 3) == []
+    assert told.book.accept([alarm()], NOW + 3) == []
     told.tick(4)
     assert told.book.tick(NOW + 5) == []
 

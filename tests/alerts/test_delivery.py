@@ -77,13 +77,13 @@ def test_what_each_is_told_is_noted_when_it_fires_and_when_it_is_over(started: A
     friend = Friend()
     delivery = started(friend)
     nan = alert()
-    delivery.take(batch(nan))
+    delivery.accept(batch(nan))
     (note,) = eventually(lambda: notes)
     assert (note.alert, note.started, note.run, note.labels, note.notified) == (
         *(nan.alert, nan.started, nan.run, nan.labels),
         {"friend": told(nan)},
     )
-    delivery.take(batch(over(nan)))
+    delivery.accept(batch(over(nan)))
     delivery.stop()
     assert friend.heard == [[("NonFinite", True)], [("NonFinite", False)]], "the end waits for nothing"
     assert [note.notified for note in notes[1:]] == [{"friend": told(over(nan))}]
@@ -93,10 +93,10 @@ def test_a_slow_sink_delays_neither_another_nor_who_tells_it(started: Any) -> No
     slow, quick = Friend("slow"), Friend("quick")
     slow.go.clear()
     delivery = started(slow, quick)
-    delivery.take(batch(alert()))
+    delivery.accept(batch(alert()))
     eventually(lambda: slow.asked)
     eventually(lambda: quick.heard)
-    delivery.take(batch(alert("More", run="other")))
+    delivery.accept(batch(alert("More", run="other")))
     eventually(lambda: len(quick.heard) == 2)
     assert delivery.standings()["slow"]["queued"] == 2
     slow.go.set()
@@ -107,7 +107,7 @@ def test_what_is_not_taken_is_tried_again_and_said_once(started: Any, caplog: py
     caplog.set_level("INFO", "trackside")
     friend = Friend("friend", *(SendError("http://host answered 503 Service Unavailable") for _ in range(3)))
     delivery = started(friend)
-    delivery.take(batch(alert()))
+    delivery.accept(batch(alert()))
     eventually(lambda: friend.heard)
     eventually(lambda: delivery.standings()["friend"]["last_error"] == "")
     assert caplog.messages == [
@@ -122,9 +122,9 @@ def test_what_is_not_taken_is_tried_again_and_said_once(started: Any, caplog: py
 def test_what_is_refused_for_good_costs_only_itself(started: Any) -> None:
     friend = Friend("friend", SendError("http://host answered 400 Bad Request", "never"))
     delivery = started(friend)
-    delivery.take(batch(alert()))
+    delivery.accept(batch(alert()))
     eventually(lambda: delivery.standings()["friend"]["dropped"] == 1)
-    delivery.take(batch(alert("Next", run="other")))
+    delivery.accept(batch(alert("Next", run="other")))
     eventually(lambda: friend.heard == [[("Next", True)]])
 
 
@@ -134,9 +134,9 @@ def test_a_fault_of_a_sink_costs_one_message_and_is_named_by_its_kind_alone(
 ) -> None:
     friend = Friend("friend", fault)
     delivery = started(friend)
-    delivery.take(batch(alert()))
+    delivery.accept(batch(alert()))
     eventually(lambda: delivery.standings()["friend"]["dropped"])
-    delivery.take(batch(alert("Next")))
+    delivery.accept(batch(alert("Next")))
     eventually(lambda: friend.heard == [[("Next", True)]])
     kind = type(fault).__name__
     assert caplog.messages == [f"alerts.sinks: friend: the message cannot be sent, and is given up: {kind}"]
@@ -149,7 +149,7 @@ def test_a_sink_that_does_not_return_is_left_and_the_message_tried_again(
     friend = Friend()
     friend.go.clear()
     delivery = started(friend)
-    delivery.take(batch(alert()))
+    delivery.accept(batch(alert()))
     eventually(lambda: delivery.standings()["friend"]["sending_since"])
     eventually(lambda: "2 messages hang in it" in delivery.standings()["friend"]["last_error"])
     assert delivery.standings()["friend"]["failed"] >= 3
@@ -162,7 +162,7 @@ def test_what_a_sink_holds_is_sent_by_the_one_that_other_settings_put_in_its_pla
     stuck, better = Friend(), Friend()
     stuck.go.clear()
     delivery = started(stuck)
-    delivery.take(batch(alert()))
+    delivery.accept(batch(alert()))
     eventually(lambda: stuck.asked)
     delivery.change([better])
     eventually(lambda: better.heard == [[("NonFinite", True)]])
@@ -179,7 +179,7 @@ def test_after_a_restart_who_was_told_is_not_told_again_and_who_was_not_is(
     )
     eventually(lambda: len(other.heard) == 2)
     eventually(lambda: friend.heard == [[("New", True)]])
-    delivery.take(batch(over(alert())))
+    delivery.accept(batch(over(alert())))
     delivery.stop()
     assert friend.heard[-1] == other.heard[-1] == [("NonFinite", False)]
 
@@ -192,7 +192,7 @@ def test_the_end_waits_for_what_is_queued_but_not_for_a_sink_that_stands_still(
     friend, stuck, down = Friend(), Friend("stuck"), Friend("down", SendError("down"))
     stuck.go.clear()
     delivery = started(friend, stuck, down)
-    delivery.take(batch(alert()))
+    delivery.accept(batch(alert()))
     delivery.stop()
     assert (friend.heard, stuck.heard, down.asked) == ([[("NonFinite", True)]], [], 1)
     stuck.go.set()
@@ -201,14 +201,14 @@ def test_the_end_waits_for_what_is_queued_but_not_for_a_sink_that_stands_still(
 def test_other_settings_lose_nothing_that_waits_and_tell_nobody_twice(started: Any) -> None:
     friend, told = Friend("friend", *(SendError("down", "later") for _ in range(9))), Friend("told")
     delivery = started(friend, told)
-    delivery.take(batch(alert()))
+    delivery.accept(batch(alert()))
     eventually(lambda: friend.asked and told.heard)
     eventually(lambda: delivery.standings()["friend"]["failed"])
     better, again, new = Friend("friend"), Friend("told"), Friend("new")
     delivery.change([better, again, new])
     eventually(lambda: better.heard and new.heard)
     assert delivery.standings()["friend"]["failed"] == 1
-    delivery.take(batch(over(alert())))
+    delivery.accept(batch(over(alert())))
     delivery.stop()
     assert again.heard == [[("NonFinite", False)]]
     assert len(told.heard) == 1
@@ -218,7 +218,7 @@ def test_what_fires_is_told_by_a_sink_that_other_settings_have_tell_of_it_and_of
     hot, lost = alert("GpuHot", severity="warning"), alert("GpuLost", severity="critical", run="other")
     first = Friend(severity="critical")
     delivery = started(first)
-    delivery.take(batch(hot, lost))
+    delivery.accept(batch(hot, lost))
     eventually(lambda: first.heard == [[("GpuLost", True)]] and delivery.standings()["friend"]["sent"] == 1)
     wider = Friend(severity="warning")
     delivery.change([wider])
@@ -230,7 +230,7 @@ def test_what_fires_is_told_by_a_sink_that_other_settings_have_tell_of_it_and_of
 def test_what_waits_is_not_told_when_other_settings_do_not_want_it(started: Any) -> None:
     down = Friend("friend", *(SendError("down", "later") for _ in range(9)), severity="warning")
     delivery = started(down)
-    delivery.take(batch(alert("GpuHot", severity="warning"), alert(run="other")))
+    delivery.accept(batch(alert("GpuHot", severity="warning"), alert(run="other")))
     eventually(lambda: delivery.standings()["friend"]["failed"])
     narrower = Friend(severity="critical")
     delivery.change([narrower])
@@ -246,7 +246,7 @@ def test_what_hangs_is_bounded_over_reloads_too(started: Any) -> None:
     for one in stuck:
         one.go = go
     delivery = started(stuck[0])
-    delivery.take(batch(alert()))
+    delivery.accept(batch(alert()))
     eventually(lambda: stuck[0].asked)
     delivery.change([stuck[1]])
     eventually(lambda: stuck[1].asked)

@@ -260,7 +260,7 @@ def test_an_alert_is_looked_into_when_it_begins_and_when_it_gets_worse(scene: Sc
     begun = about(rank="0")
     worse = about(rank="0", severity="critical")
     for alert in (begun, begun, worse, worse, Alert(*begun_ended(worse))):
-        scene.evidence.take(Batch("alerts", records=[alert]))
+        scene.evidence.accept(Batch("alerts", records=[alert]))
     eventually(lambda: len(scene.told) >= 2)
     scene.evidence.stop()
     assert [(note.alert, note.started, note.run, note.labels) for note in scene.told] == [
@@ -284,9 +284,9 @@ def test_the_pipeline_never_waits_and_the_oldest_go_without(scene: Scene) -> Non
     scene.ranks([5])
     evidence = Evidence(scene.sources._replace(ask=ask), scene._tell, wall=lambda: NOW)
     evidence.start()
-    evidence.take(Batch("alerts", records=[about("TrainingStalled")]))
+    evidence.accept(Batch("alerts", records=[about("TrainingStalled")]))
     assert holds.wait(60)
-    evidence.take(Batch("alerts", records=[about(started=NOW + n, rank="0") for n in range(WAITING + 10)]))
+    evidence.accept(Batch("alerts", records=[about(started=NOW + n, rank="0") for n in range(WAITING + 10)]))
     go_on.set()
     eventually(lambda: len(scene.told) == WAITING + 1)
     evidence.stop()

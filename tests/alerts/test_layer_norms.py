@@ -13,17 +13,17 @@ def test_a_run_is_asked_once_in_a_while_for_what_begins_with_its_loss_or_gradien
     now, asked = [1000.0], []
     layers = Layers(lambda run, steps: asked.append((run, steps)), clock=lambda: now[0])
     spike = Alert("LossSpike", "warning", 1.0, "id-1", {"rank": "0"})
-    layers.take(Batch("alerts", records=[spike, replace(spike, alert="NonFinite")]))
-    layers.take(Batch("alerts", records=[replace(spike, alert="SlowStep", run="id-2"), replace(spike, run="")]))
-    layers.take(Batch("alerts", records=[replace(spike, ended=2.0, run="id-3")]))
+    layers.accept(Batch("alerts", records=[spike, replace(spike, alert="NonFinite")]))
+    layers.accept(Batch("alerts", records=[replace(spike, alert="SlowStep", run="id-2"), replace(spike, run="")]))
+    layers.accept(Batch("alerts", records=[replace(spike, ended=2.0, run="id-3")]))
     assert asked == [("id-1", STEPS)]
     now[0] += AGAIN_SECONDS - 1
-    layers.take(Batch("alerts", records=[spike]))
+    layers.accept(Batch("alerts", records=[spike]))
     now[0] += 1
-    layers.take(Batch("alerts", records=[spike]))
+    layers.accept(Batch("alerts", records=[spike]))
     assert asked == [("id-1", STEPS)] * 2
-    layers.take(Batch("alerts", records=[replace(spike, run=f"run {number}") for number in range(RUNS + 1)]))
+    layers.accept(Batch("alerts", records=[replace(spike, run=f"run {number}") for number in range(RUNS + 1)]))
     assert len(layers._asked) == RUNS
     again = Layers(lambda run, steps: asked.append((run, steps)), [spike], clock=lambda: now[0])
-    again.take(Batch("alerts", records=[spike]))
+    again.accept(Batch("alerts", records=[spike]))
     assert len(asked) == 2 + RUNS + 1

@@ -45,7 +45,7 @@ class Node:
                     sample(f"trackside_training_step{{run=r,rank={rank}}}", float(int(self.now))),
                 ]
             self.state.update(Batch("test", samples, complete=True))
-            told += [(one.alert, one.over, one.summary) for one in self.leaks.take(Batch("sampler"))]
+            told += [(one.alert, one.over, one.summary) for one in self.leaks.accept(Batch("sampler"))]
             self.now += EVERY
         return told
 
@@ -86,11 +86,11 @@ def test_it_is_over_when_the_ranks_are_gone() -> None:
 
 def test_a_leak_that_an_earlier_daemon_told_goes_on_and_is_not_told_anew() -> None:
     node = Node()
-    node.leaks.adopt(Alert("HostMemoryLeak", "warning", EPOCH, run="id", labels={"run": "r"}, summary="as it was"))
+    node.leaks.restore(Alert("HostMemoryLeak", "warning", EPOCH, run="id", labels={"run": "r"}, summary="as it was"))
     assert node.run(2, own_0=2 * GIB) == [("HostMemoryLeak", False, "as it was")]
 
 
 def test_a_leak_that_an_earlier_daemon_told_and_that_is_no_more_is_over() -> None:
     node = Node()
-    node.leaks.adopt(Alert("HostMemoryLeak", "warning", EPOCH, run="id", labels={"run": "r"}, summary="as it was"))
+    node.leaks.restore(Alert("HostMemoryLeak", "warning", EPOCH, run="id", labels={"run": "r"}, summary="as it was"))
     assert [over for _, over, _ in node.run(2, own_0=0.0)] == [False, True]

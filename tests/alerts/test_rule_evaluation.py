@@ -64,7 +64,7 @@ def test_only_the_ends_of_ticks_are_judged() -> None:
     machine = Machine([hot()])
     machine.tick({gpu(0): 70.0})
     machine.state.update(Batch("test", [], complete=True))
-    assert machine.watcher.take(Batch("gpu")) == []
+    assert machine.watcher.accept(Batch("gpu")) == []
 
 
 def test_each_series_has_an_alert_of_its_own_but_not_without_end() -> None:
@@ -123,8 +123,8 @@ def test_an_adopted_alert_neither_fires_again_nor_ends_before_its_window_is_full
         [Rule("Mean", "warning", when, "{value}"), Rule("Mean", "critical", when, "{value}", lasting=1e6)]
     )
     labels = {"gpu": "0", "uuid": "G0", "sensor": "gpu"}
-    machine.watcher.adopt(Alert("Mean", "warning", EPOCH, labels=labels, summary="as it was"))
-    machine.watcher.adopt(Alert("NoLonger", "warning", EPOCH))
+    machine.watcher.restore(Alert("Mean", "warning", EPOCH, labels=labels, summary="as it was"))
+    machine.watcher.restore(Alert("NoLonger", "warning", EPOCH))
     renewed = machine.run(50, lambda _: {gpu(0, sensor="gpu"): celsius})
     assert [(one.severity, one.over, one.summary) for one in renewed] == [("warning", False, "as it was")]
     assert [one.over for one in machine.run(30, lambda _: {gpu(0, sensor="gpu"): celsius})] == ends

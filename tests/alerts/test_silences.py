@@ -33,7 +33,7 @@ class Told:
 
     def take(self, *alarms: Finding, at: float = 0.0) -> list[Alert]:
         """The alerts that are told."""
-        batches = [*self.book.take(alarms, NOW + at), *self.book.tick(NOW + at)]
+        batches = [*self.book.accept(alarms, NOW + at), *self.book.tick(NOW + at)]
         for batch in batches:
             self.page = {(one.metric, one.labels): one.value for one in batch.samples}
         return [record for batch in batches for record in batch.records if isinstance(record, Alert)]

@@ -15,14 +15,14 @@ NOW = 1_700_000_000.0
 def test_each_is_said_once_and_is_an_alert_of_its_own() -> None:
     trial, book = Trial(), ActiveAlerts()
     first, second = trial.ask("warning", "", "", NOW), trial.ask("critical", "id", "net", NOW)
-    (batch,) = book.take(trial.take(Batch("test")), NOW)
+    (batch,) = book.accept(trial.accept(Batch("test")), NOW)
     told = [record for record in batch.records if isinstance(record, Alert)]
     assert [(one.alert, one.severity, one.run, one.labels) for one in sorted(told, key=lambda one: one.run)] == [
         ("TestAlert", "warning", "", {"test": first}),
         ("TestAlert", "critical", "id", {"run": "net", "test": second}),
     ]
     assert told[0].summary.startswith("this is a test: an alert of severity ")
-    assert trial.take(Batch("test")) == []
+    assert trial.accept(Batch("test")) == []
 
 
 def test_there_are_only_so_many_in_two_minutes() -> None:

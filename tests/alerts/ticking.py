@@ -44,7 +44,7 @@ class Machine:
 
     def judge(self) -> list[Finding]:
         """The end of a tick."""
-        found = self.watcher.take(Batch("sampler"))
+        found = self.watcher.accept(Batch("sampler"))
         self.alarms += found
         return found
 

@@ -43,7 +43,7 @@ class Running:
 
     def take(self, batch: Batch) -> list[Finding]:
         """Hand over a batch; what is said of it."""
-        said = self.watch.take(batch)
+        said = self.watch.accept(batch)
         self.alarms += said
         return said
 

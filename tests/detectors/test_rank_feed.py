@@ -45,7 +45,7 @@ def taken(*blocks: Block, session: bytes = b"s", **more: Any) -> BatchIngested:
 
 
 def told(watch: Watch, *records: Record) -> list[Finding]:
-    return watch.take(Batch("ingest", records=records))
+    return watch.accept(Batch("ingest", records=records))
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def past(losses: Sequence[float], *, run: str = "id", seconds: float = 1.0) -> P
 
 def test_a_spike_right_after_a_restart_is_found() -> None:
     watch, losses = Watch(), falling(512)
-    watch.recall(past(losses), [])
+    watch.restore_rank(past(losses), [])
     assert told(watch, opened()) == []
     (found,) = told(watch, taken(block(512, {"loss": [3 * losses[-1]]})))
     assert (found.alert, dict(found.labels)) == ("LossSpike", LABELS)
@@ -44,7 +44,7 @@ def test_a_spike_right_after_a_restart_is_found() -> None:
 def test_what_was_found_before_is_not_told_anew() -> None:
     watch, losses = Watch(), falling(512)
     losses[400:404] = [3 * loss for loss in losses[400:404]]
-    watch.recall(past([*losses[:500], *[nan] * 12]), [])
+    watch.restore_rank(past([*losses[:500], *[nan] * 12]), [])
     assert told(watch, opened()) == []
 
 
@@ -52,7 +52,7 @@ def test_what_fires_still_is_said_again_as_the_same_and_ends_when_it_is_over() -
     kept = Alert("NonFinite", "critical", 1.7e9 + 500, "id", LABELS, "NaN at step 500")
     gone = Alert("LossSpike", "warning", 1.7e9 + 100, "id", LABELS, "a spike")
     watch = Watch()
-    watch.recall(past([*falling(500), *[nan] * 12]), [gone, kept])
+    watch.restore_rank(past([*falling(500), *[nan] * 12]), [gone, kept])
     (again,) = told(watch, opened())
     assert (again.alert, again.time, again.summary, again.over) == ("NonFinite", kept.started, kept.summary, False)
     assert dict(again.labels) == LABELS
@@ -62,7 +62,7 @@ def test_what_fires_still_is_said_again_as_the_same_and_ends_when_it_is_over() -
 
 def test_another_attempt_begins_anew() -> None:
     watch = Watch()
-    watch.recall(past(falling(512)), [])
+    watch.restore_rank(past(falling(512)), [])
     assert told(watch, opened(attempt=1)) == []
     assert told(watch, taken(block(0, {"loss": [90.0] * 3}))) == []
 
@@ -76,7 +76,7 @@ def restarted(*kept: Alert, ranks: int = 1) -> Running:
     """A run that has connected again, and tells what its ranks pushed last."""
     watch = RunWatch()
     for alert in kept:
-        watch.adopt(alert)
+        watch.restore(alert)
     run = Running(ranks, watch=watch)
     for rank in range(ranks):
         run.push(30, rank)
@@ -111,7 +111,7 @@ def stands(watch: RunWatch, pushed: float | None, attempt: int = 0) -> list[bool
 
 def test_a_stall_of_before_is_known_before_its_ranks_speak() -> None:
     watch = RunWatch()
-    watch.adopt(stalled())
+    watch.restore(stalled())
     assert stands(watch, BEGAN - 400) == [True, True]
     assert watch.stalls("another", 0) is None
     run = Running(2, watch=watch)
@@ -127,7 +127,7 @@ def test_a_stall_of_before_is_known_before_its_ranks_speak() -> None:
 
 def test_a_silent_rank_of_before_is_known_before_it_speaks() -> None:
     watch = RunWatch()
-    watch.adopt(stalled("warning", "RankSilent", rank="1"))
+    watch.restore(stalled("warning", "RankSilent", rank="1"))
     assert stands(watch, BEGAN - 400) == [False, True]
     run = Running(2, watch=watch)
     assert stands(watch, BEGAN - 400) == [False, True]
@@ -142,7 +142,7 @@ def test_a_silent_rank_of_before_is_known_before_it_speaks() -> None:
 @pytest.mark.parametrize("alert", ["TrainingStalled", "RankSilent"])
 def test_a_push_before_the_first_look_ends_it(alert: str) -> None:
     watch = RunWatch()
-    watch.adopt(stalled("warning", alert, rank="0"))
+    watch.restore(stalled("warning", alert, rank="0"))
     run = Running(watch=watch)
     run.push(30)
     run.now += 0.1
@@ -154,7 +154,7 @@ def test_a_push_before_the_first_look_ends_it(alert: str) -> None:
 
 def test_another_attempt_of_the_run_is_not_stalled() -> None:
     watch = RunWatch()
-    watch.adopt(stalled())
+    watch.restore(stalled())
     assert stands(watch, None, 1) == [False, False]
     run = Running(attempt=1, watch=watch)
     assert stands(watch, None, 1) == [False, False]
@@ -166,8 +166,8 @@ def test_other_ranks_that_were_silent_before_are_so_again() -> None:
     watch = RunWatch()
     for rank in range(4):
         about = Identity(ID, "net", 0, rank, rank, 4, 4)
-        watch.recall(past([2.0] * 20, run=ID)._replace(identity=about), [])
-    watch.adopt(stalled("warning", "RankSilent", rank="2"))
+        watch.restore_rank(past([2.0] * 20, run=ID)._replace(identity=about), [])
+    watch.restore(stalled("warning", "RankSilent", rank="2"))
     run = Running(4, watch=watch)
     run.push(19, 1, 2, 3)
     for step in range(20, 60):
@@ -223,7 +223,7 @@ def test_a_death_goes_on_until_the_run_is_restarted() -> None:
 
 def test_the_pace_of_a_run_is_known_after_a_restart() -> None:
     watch = RunWatch()
-    watch.recall(past([2.0] * 200, run=ID, seconds=100.0), [])
+    watch.restore_rank(past([2.0] * 200, run=ID, seconds=100.0), [])
     run = Running(watch=watch)
     run.push(200)
     run.wait(298)

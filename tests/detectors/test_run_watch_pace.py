@@ -40,12 +40,12 @@ def test_a_rank_whose_own_time_is_longer_than_that_of_the_others_is_a_straggler(
 def test_how_far_ranks_are_behind_is_on_the_page_until_the_run_ends() -> None:
     run = Running(4)
     train(run, 40, lambda rank, steps: {"forward": steps * (0.045 if rank == 1 else 0.03)}, 4)
-    (batch,) = run.watch.shown()
+    (batch,) = run.watch.changed_batches()
     ratios = {sample.labels: sample.value for sample in batch.samples}
     assert ratios == {("net", str(rank)): pytest.approx(1.5 if rank == 1 else 1.0) for rank in range(4)}
-    assert run.watch.shown() == [], "once a window"
+    assert run.watch.changed_batches() == [], "once a window"
     run.marks("finished")
-    (batch,) = run.watch.shown()
+    (batch,) = run.watch.changed_batches()
     assert (batch.samples, batch.complete) == ([], True)
 
 

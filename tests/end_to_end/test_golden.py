@@ -144,7 +144,7 @@ def machine() -> State:
     watch, book = Watch(), ActiveAlerts(silences=Silences([silence]))
     for batch in (*_about_itself(), *_sampled(), *_pushed()):
         state.update(batch)
-        for said in book.take(watch.take(batch), NOW.wall):
+        for said in book.accept(watch.accept(batch), NOW.wall):
             state.update(said)
     return state
 

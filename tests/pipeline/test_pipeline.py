@@ -240,7 +240,7 @@ def test_a_history_that_stumbles_goes_on_and_is_counted(state: Watched, place: P
 class Nags:
     """Says one thing wrong with each batch, and fails on what is called worse."""
 
-    def take(self, batch: Batch) -> list[Finding]:
+    def accept(self, batch: Batch) -> list[Finding]:
         if batch.source == "worse":
             raise RuntimeError("broken")
         over = batch.source == "good"

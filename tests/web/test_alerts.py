@@ -142,7 +142,7 @@ def test_a_test_alert_is_raised_at_once(site: Any) -> None:
     status, said = ask(site, "POST", "alerts/test", json={"severity": "critical", "run": "not-there"})
     assert (status, said["alert"], said["run"]) == (200, "TestAlert", "")
     assert site.pushed == [Batch("test")]
-    (alarm,) = site.trial.take(Batch("test"))
+    (alarm,) = site.trial.accept(Batch("test"))
     assert (alarm.severity, alarm.once, dict(alarm.labels)) == (
         *("critical", True),
         {"run": "not-there", "test": said["test"]},

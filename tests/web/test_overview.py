@@ -193,7 +193,7 @@ def test_what_fires_is_told_the_worst_first_with_the_ids_of_the_history(site: Si
         Alert("LossSpike", "warning", WALL + 5, "id-1", {"run": "train", "rank": "3", "key": "loss"}, "it jumped"),
         alert("GpuHot", "critical", 1, silenced=True, gpu="0", uuid="GPU-1"),
     ]
-    site.firing.take(Batch("alerts", records=fires))
+    site.firing.accept(Batch("alerts", records=fires))
     assert {one["id"] for one in overview(site)["alerts"]} == {None}
     site.keep(*fires)
     said = overview(site)
@@ -219,9 +219,9 @@ def test_what_fires_is_told_the_worst_first_with_the_ids_of_the_history(site: Si
 
 def test_what_does_not_fire_any_more_is_not_told(site: Site) -> None:
     one = alert("HostDisk", "warning", mountpoint="/data")
-    site.firing.take(Batch("alerts", records=[one]))
+    site.firing.accept(Batch("alerts", records=[one]))
     over = Alert(one.alert, "critical", one.started, labels=one.labels, ended=WALL + 9)
-    site.firing.take(Batch("alerts", records=[over]))
+    site.firing.accept(Batch("alerts", records=[over]))
     assert overview(site)["alerts"] == []
 
 
@@ -230,7 +230,7 @@ def test_a_history_that_cannot_be_read_takes_only_its_own_away(
 ) -> None:
     house.hello(who := Speaker("id-1"), total_steps=10)
     house.push(who, {"loss": 2.5}, 5)
-    site.firing.take(Batch("alerts", records=[alert("HostDisk", "warning")]))
+    site.firing.accept(Batch("alerts", records=[alert("HostDisk", "warning")]))
     site.followed.note(house.now.monotonic)
 
     def damaged(*_: object) -> None:

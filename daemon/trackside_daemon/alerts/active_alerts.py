@@ -82,7 +82,7 @@ class ActiveAlerts:
             self._causes.note(alarm, now)
         self._changed = True
 
-    def take(self, alarms: Sequence[Finding], now: float) -> list[Batch]:
+    def accept(self, alarms: Sequence[Finding], now: float) -> list[Batch]:
         """What is wrong, or is no longer, as of *now* in Unix seconds.
 
         What came together is judged together: a cause explains what was found a moment before it, too.

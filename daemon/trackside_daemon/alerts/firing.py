@@ -26,7 +26,7 @@ class Firing:
         self._lock = threading.Lock()
         self._known = {_key(one): one for one in fired}
 
-    def take(self, batch: Batch) -> None:
+    def accept(self, batch: Batch) -> None:
         """What has begun, got worse, was silenced or has ended."""
         with self._lock:
             for one in batch.records:

@@ -43,7 +43,7 @@ class Layers:
         self._clock = clock
         self._asked: OrderedDict[str, float] = OrderedDict((one.run, clock()) for one in fired if one.alert in ALERTS)
 
-    def take(self, batch: Batch) -> None:
+    def accept(self, batch: Batch) -> None:
         """Ask the runs of which something has begun."""
         for one in batch.records:
             if isinstance(one, Alert) and one.alert in ALERTS and one.run and one.ended is None:

@@ -112,12 +112,12 @@ class Leaks:
         self._unconfirmed: dict[tuple[str, str], float] = {}
         self._context = Context()
 
-    def adopt(self, alert: Alert) -> None:
+    def restore(self, alert: Alert) -> None:
         """An alert fired when the daemon before this one ended: it goes on until enough is known of its run."""
         if alert.alert in LOOK:
             self._adopted.append(alert)
 
-    def take(self, batch: Batch) -> list[Finding]:
+    def accept(self, batch: Batch) -> list[Finding]:
         """The alarms of a tick, when the batch is its last and the next sample is due."""
         now = self._clock()
         if batch.source != TICK or now < self._next:

@@ -1,4 +1,4 @@
-"""What looks for trouble in a daemon: the list that a new watcher is added to."""
+"""Protocols of the pipeline's stages for findings and alerts, and the list of finding sources over pushed values."""
 
 from __future__ import annotations
 
@@ -17,57 +17,65 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert
 
 
-class Watcher(Protocol):
-    """Looks at every batch, in the pipeline's thread, and says what is wrong."""
+class FindingSource(Protocol):
+    """Stage that receives every batch, in the pipeline's thread, and returns findings."""
 
-    def take(self, batch: Batch) -> Sequence[Finding]:
-        """What follows from a batch."""
-
-
-@runtime_checkable
-class Recalls(Protocol):
-    """A watcher that learns, and goes on where a daemon before this one was."""
-
-    def recall(self, past: Past, fired: Sequence[Alert]) -> None:
-        """What a rank pushed, of those that train still, and all that fired then."""
+    def accept(self, batch: Batch) -> Sequence[Finding]:
+        """Return the findings that follow from a batch."""
 
 
 @runtime_checkable
-class Shows(Protocol):
-    """A watcher that measures something, too."""
+class RestorableSource(Protocol):
+    """Finding source that learns from samples, and continues where an earlier daemon ended."""
 
-    def shown(self) -> Sequence[Batch]:
-        """What of it has changed since it was asked last."""
+    def restore_rank(self, past: Past, fired: Sequence[Alert]) -> None:
+        """Restore the state of one rank that still trains.
+
+        Args:
+            past: Samples that the rank pushed.
+            fired: All alerts that fired when the earlier daemon ended.
+        """
+
+
+@runtime_checkable
+class MeasuringSource(Protocol):
+    """Finding source that also exports samples."""
+
+    def changed_batches(self) -> Sequence[Batch]:
+        """Return the samples that have changed since the last call."""
 
 
 @runtime_checkable
 class Stalls(Protocol):
-    """A watcher that finds who stands still."""
+    """Finding source that detects stalled ranks."""
 
     def stalls(self, run: str, attempt: int) -> Stands | None:
-        """Tells who of an attempt of a run, by its id, does; None while nobody does. Asked by any thread."""
+        """Return a test for stalled ranks of an attempt, None while no rank is stalled; may be called by any thread."""
 
 
-class Told(Protocol):
-    """Is told of alerts that began, got worse or ended, in the pipeline's thread: it keeps that for a thread of its own."""
+class AlertListener(Protocol):
+    """Stage that receives alerts that began, got worse, were silenced or ended, in the pipeline's thread.
 
-    def take(self, batch: Batch) -> None:
-        """The `record.Alert`s of a batch that the book made."""
+    It must not block: it queues its work for a thread of its own.
+    """
+
+    def accept(self, batch: Batch) -> None:
+        """Handle the `records.Alert`s of a batch of the active alerts."""
 
 
-def watchers(
+def sources(
     section: AlertsSection, fired: Sequence[Alert] = (), attempt: Callable[[str], int] = lambda _: 0
-) -> list[Watcher]:
-    """All of them, made anew.
+) -> list[FindingSource]:
+    """Return the finding sources over pushed values.
 
     Args:
         section: The settings.
-        fired: What fired when the daemon before this one ended.
-        attempt: Tells the last attempt of a run, by its id, that this one had seen.
+        fired: Alerts that fired when the earlier daemon ended.
+        attempt: Returns the last attempt of a run, by its id, that the earlier daemon saw.
     """
     runs = RunWatch(
         stall_after=section.stall_after, straggler_window=section.straggler_window, thresholds=section.thresholds
     )
     for alert in fired:
-        runs.adopt(alert, attempt(alert.run))
+        runs.restore(alert, attempt(alert.run))
     return [Watch(section.thresholds), runs]

@@ -67,7 +67,7 @@ class Trial:
             self._asked.append(asked)
             return asked.test
 
-    def take(self, _: Batch) -> list[Finding]:
+    def accept(self, _: Batch) -> list[Finding]:
         """What was asked for since the last batch."""
         if not self._asked:
             return []

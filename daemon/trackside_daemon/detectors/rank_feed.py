@@ -160,7 +160,7 @@ class Watch:
         self._sessions: dict[bytes, _Session] = {}
         self._full = False
 
-    def take(self, batch: Batch) -> list[Finding]:
+    def accept(self, batch: Batch) -> list[Finding]:
         """What is found in the messages of a batch."""
         alarms, self._again = self._again, []
         for record in batch.records:
@@ -174,7 +174,7 @@ class Watch:
                 alarms += self._ended(record)
         return alarms
 
-    def recall(self, past: Past, fired: Iterable[Alert]) -> None:
+    def restore_rank(self, past: Past, fired: Iterable[Alert]) -> None:
         """Go on where a daemon before this one was with a rank: what it pushed last is learnt from, and nothing told anew.
 
         Args:

@@ -84,7 +84,7 @@ class RunWatch:
         self._pipeline = PipelineBlind()
         self._gone: list[Batch] = []
 
-    def take(self, batch: Batch) -> list[Finding]:
+    def accept(self, batch: Batch) -> list[Finding]:
         """What a batch tells of the runs, and what time has changed by it."""
         alarms: list[Finding] = []
         for record in batch.records:
@@ -97,14 +97,14 @@ class RunWatch:
             alarms += self._look()
         return alarms
 
-    def adopt(self, alert: Alert, attempt: int = 0) -> None:
+    def restore(self, alert: Alert, attempt: int = 0) -> None:
         """An alert of a run fired when the daemon before this one ended: it goes on until this attempt shows otherwise."""
         if alert.alert in DEATHS:
             self._deaths.restore(alert, self._clock)
         elif alert.run and alert.alert in FOLLOWED:
             self._adopted.setdefault((alert.run, attempt), []).append(alert)
 
-    def recall(self, past: Past, _: Sequence[Alert]) -> None:
+    def restore_rank(self, past: Past, _: Sequence[Alert]) -> None:
         """The pace of a run is that of the first of its ranks that is recalled; each rank has its own longest gap."""
         place = past.identity.run, past.identity.attempt
         if place not in self._paces and len(past.pushes) > 1 and len(self._paces) < RUNS:
@@ -113,7 +113,7 @@ class RunWatch:
             longest = max((after - before for (before, _), (after, _) in pairwise(past.pushes)), default=0.0)
             self._gaps[place, past.identity.rank] = len(past.pushes), longest
 
-    def shown(self) -> list[Batch]:
+    def changed_batches(self) -> list[Batch]:
         """How far ranks are behind the others of their runs, where that was measured anew."""
         gone, self._gone = self._gone, []
         return gone + [batch for followed in self._runs.values() for batch in followed.straggler.shown()]

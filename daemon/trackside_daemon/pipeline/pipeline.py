@@ -9,14 +9,14 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.registry import Shows
+from trackside_daemon.alerts.registry import MeasuringSource
 from trackside_daemon.model.metric import Batch, Metric, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trackside_daemon.alerts.active_alerts import ActiveAlerts
-    from trackside_daemon.alerts.registry import Told, Watcher
+    from trackside_daemon.alerts.registry import AlertListener, FindingSource
     from trackside_daemon.history.recorder import Recorder
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.state import State
@@ -49,16 +49,16 @@ class Pipeline:
         self,
         state: State,
         history: Recorder,
-        watchers: Sequence[Watcher] = (),
+        watchers: Sequence[FindingSource] = (),
         book: ActiveAlerts | None = None,
         *,
-        told: Sequence[Told] = (),
+        told: Sequence[AlertListener] = (),
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._state = state
         self._history = history
         self._watchers = tuple(watchers)
-        self._shows = tuple(one for one in watchers if isinstance(one, Shows))
+        self._shows = tuple(one for one in watchers if isinstance(one, MeasuringSource))
         self._book = book
         self._told = tuple(told)
         self._wall = wall
@@ -115,12 +115,12 @@ class Pipeline:
                 self._stage("detectors", partial(self._look, watcher), batch)
             self._stage("alerts", self._alert, batch)
 
-    def _look(self, watcher: Watcher, batch: Batch) -> None:
-        self._alarms.extend(watcher.take(batch))
+    def _look(self, watcher: FindingSource, batch: Batch) -> None:
+        self._alarms.extend(watcher.accept(batch))
 
     def _show(self, _: Batch) -> None:
         for watcher in self._shows:
-            for batch in watcher.shown():
+            for batch in watcher.changed_batches():
                 self._state.update(batch)
 
     def _alert(self, batch: Batch) -> None:
@@ -129,7 +129,7 @@ class Pipeline:
         if self._book is None or not (alarms or abs(now - self._booked) >= BOOK_SECONDS):
             return
         self._alarms = []
-        said = self._book.take(alarms, now) if alarms else []
+        said = self._book.accept(alarms, now) if alarms else []
         if abs(now - self._booked) >= BOOK_SECONDS:
             self._booked = now
             self._stage("detectors", self._show, batch)
@@ -138,7 +138,7 @@ class Pipeline:
             self._stage("state", self._state.update, words)
             self._stage("history", self._history.take, words)
             for one in self._told:
-                self._stage("told", one.take, words)
+                self._stage("told", one.accept, words)
 
     def _stage(self, name: str, stage: Callable[[Batch], None], batch: Batch) -> None:
         try:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trackside_daemon.alerts.evidence.sources import Ask
-    from trackside_daemon.alerts.registry import Watcher
+    from trackside_daemon.alerts.registry import FindingSource
     from trackside_daemon.alerts.settings import AlertsSection
     from trackside_daemon.alerts.sinks.sink import About, Sink
     from trackside_daemon.collectors.process.process import Process
@@ -91,7 +91,7 @@ class Alerting:
         self.book = ActiveAlerts(_off(section), self.silences)
         self.book.restore(fired, now)
         self.trial = Trial()
-        self.watchers: list[Watcher] = [
+        self.watchers: list[FindingSource] = [
             *all_watchers(state, section, fired, attempt=partial(_last_attempt, history)),
             self.trial,
         ]

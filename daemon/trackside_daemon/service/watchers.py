@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trackside_daemon.alerts.descriptions import DETECTED, RULED
 from trackside_daemon.alerts.disabled import unknown
 from trackside_daemon.alerts.process_leaks import Leaks
-from trackside_daemon.alerts.registry import Recalls, watchers
+from trackside_daemon.alerts.registry import RestorableSource, sources
 from trackside_daemon.alerts.replay_history import pasts
 from trackside_daemon.alerts.rules import builtin, custom
 from trackside_daemon.alerts.rules.evaluation import Rules
@@ -22,7 +22,7 @@ from trackside_daemon.sampling.sampler import Sampler
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from trackside_daemon.alerts.registry import Watcher
+    from trackside_daemon.alerts.registry import FindingSource
     from trackside_daemon.alerts.rules.rule import Rule
     from trackside_daemon.alerts.settings import AlertsSection
     from trackside_daemon.history.read.series import Readable
@@ -55,12 +55,12 @@ RECALL_SECONDS = 2.0
 """What a start may take longer for what detectors have to learn: some 20 ms a rank."""
 
 
-def recall(watchers: Iterable[Watcher], history: Readable, fired: Sequence[Alert]) -> None:
+def recall(watchers: Iterable[FindingSource], history: Readable, fired: Sequence[Alert]) -> None:
     """Let those that learn go on from what the *history* has of the runs that have not ended; before anything is pushed."""
-    learning = [one for one in watchers if isinstance(one, Recalls)]
+    learning = [one for one in watchers if isinstance(one, RestorableSource)]
     for past in pasts(history, RECALL_SECONDS) if learning else ():
         for one in learning:
-            one.recall(past, fired)
+            one.restore_rank(past, fired)
 
 
 def all_watchers(
@@ -71,7 +71,7 @@ def all_watchers(
     wall: Callable[[], float] = time.time,
     *,
     attempt: Callable[[str], int] = lambda _: 0,
-) -> list[Watcher]:
+) -> list[FindingSource]:
     """Those of one daemon; none where alerts are not wanted.
 
     Args:
@@ -90,7 +90,7 @@ def all_watchers(
     judges = Rules(state, rules(section), clock, wall)
     leaks = Leaks(state, section.thresholds.leak_ratio, clock, wall)
     for alert in fired:
-        judges.adopt(alert)
-        leaks.adopt(alert)
-    parts = watchers(section, fired, attempt)
+        judges.restore(alert)
+        leaks.restore(alert)
+    parts = sources(section, fired, attempt)
     return [*parts, judges, leaks]

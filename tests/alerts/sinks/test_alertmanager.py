@@ -68,7 +68,7 @@ def test_it_fires_with_all_labels_is_noted_and_is_resolved(
     notes: list[AlertNote] = []
     delivery = deliver(alertmanager.url, notes=notes, labels="cluster=a")
     nan = alert(started=time.time() - 10.25)
-    delivery.take(batch(nan))
+    delivery.accept(batch(nan))
     fired = receiver.wait()[0].json
     (one,) = fired["alerts"]
     assert (fired["status"], one["labels"]) == (
@@ -94,7 +94,7 @@ def test_it_fires_with_all_labels_is_noted_and_is_resolved(
     assert [(note.alert, note.notified) for note in eventually(lambda: notes)] == [
         ("NonFinite", {"alertmanager": told(nan)})
     ]
-    delivery.take(batch(replace(nan, ended=time.time())))
+    delivery.accept(batch(replace(nan, ended=time.time())))
     resolved = receiver.wait(2)[1].json
     assert (resolved["status"], resolved["alerts"][0]["startsAt"]) == ("resolved", one["startsAt"])
 
@@ -104,7 +104,7 @@ def test_after_a_restart_it_is_the_same_alert_and_nobody_is_told_again(
 ) -> None:
     nan = alert(started=time.time() - 10.25)
     first = deliver(alertmanager.url)
-    first.take(batch(nan))
+    first.accept(batch(nan))
     receiver.wait()
     (before,) = active(alertmanager)
     first.stop()
@@ -112,7 +112,7 @@ def test_after_a_restart_it_is_the_same_alert_and_nobody_is_told_again(
     eventually(lambda: active(alertmanager)[0]["updatedAt"] > before["updatedAt"])
     (after,) = active(alertmanager)
     assert (after["startsAt"], after["labels"]) == (before["startsAt"], before["labels"])
-    again.take(batch(alert("Later", run="other", started=time.time() - 1)))
+    again.accept(batch(alert("Later", run="other", started=time.time() - 1)))
     assert [one.json["groupLabels"]["run"] for one in receiver.wait(2)] == ["name-id", "name-other"]
 
 
@@ -123,7 +123,7 @@ def test_a_peer_that_is_down_keeps_no_other_from_being_told_and_is_told_later(
     port, url = down.port, down.url
     down.stop()
     delivery = deliver(url, alertmanager.url)
-    delivery.take(batch(alert(started=time.time())))
+    delivery.accept(batch(alert(started=time.time())))
     receiver.wait()
     name = f"alertmanager:127.0.0.1:{port}"
     eventually(lambda: delivery.standings()[name]["failed"])
@@ -143,11 +143,11 @@ def test_a_password_goes_to_the_server_and_nowhere_else(
     secret.write_text("hush\n")
     receiver.answers = [401, 200]
     delivery = deliver(receiver.url, username="ada", password_file=str(secret))
-    delivery.take(batch(alert()))
+    delivery.accept(batch(alert()))
     eventually(lambda: delivery.standings()["alertmanager"]["failed"])
     said = f"{delivery.standings()} {delivery.samples()} {caplog.text}"
     assert "answered 401 Unauthorized; check the token, or user and password" in said
-    delivery.take(batch(over(alert())))
+    delivery.accept(batch(over(alert())))
     assert "hush" not in said
     assert "YWRhOmh1c2g" not in said
 

@@ -47,7 +47,7 @@ LAST_SUCCESS = Metric(
 
 
 class Delivery:
-    """See `trackside_daemon.alerts.registry.Told`.
+    """See `trackside_daemon.alerts.registry.AlertListener`.
 
     Args:
         sinks: Ways to tell people.
@@ -70,8 +70,8 @@ class Delivery:
                 for courier in self._couriers:
                     courier.restore(alert)
 
-    def take(self, batch: Batch) -> None:
-        """See `Told`."""
+    def accept(self, batch: Batch) -> None:
+        """See `AlertListener`."""
         alerts = [record for record in batch.records if isinstance(record, Alert)]
         if not alerts:
             return

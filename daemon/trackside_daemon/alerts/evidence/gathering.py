@@ -97,7 +97,7 @@ class Evidence:
         if self._thread.is_alive():
             self._thread.join()
 
-    def take(self, batch: Batch) -> None:
+    def accept(self, batch: Batch) -> None:
         """Look into those of the alerts that have begun or got worse."""
         news = [one for record in batch.records if isinstance(record, Alert) and (one := self._news(record))]
         if not news:

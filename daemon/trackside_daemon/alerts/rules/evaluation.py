@@ -80,7 +80,7 @@ class Rules:
         self._names = frozenset(name for one in self._watched for name in one.vector.names()) | {RUN_INFO.name}
         self._firing: dict[tuple[str, Named], int] = {}
 
-    def take(self, batch: Batch) -> list[Finding]:
+    def accept(self, batch: Batch) -> list[Finding]:
         """The alarms of a tick, when the batch is its last."""
         return self.judge(self._clock()) if batch.source == TICK else []
 
@@ -93,7 +93,7 @@ class Rules:
             alarms += self._judge(one, now, families)
         return alarms
 
-    def adopt(self, alert: Alert) -> None:
+    def restore(self, alert: Alert) -> None:
         """An alert fired when the daemon before this one ended: it goes on, or is over when its rule knows enough."""
         for one in self._watched:
             if (one.rule.alert, one.rule.severity) == (alert.alert, alert.severity):
