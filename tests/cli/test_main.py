@@ -156,7 +156,7 @@ def test_a_wrong_file_is_one_line(place: Path) -> None:
 def test_a_port_in_use_is_one_line_and_no_socket_is_left_for_clients_to_wait_at(place: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         says = refusal(place, f"--web.listen-address=127.0.0.1:{other.getsockname()[1]}")
-    assert f"is taken by {Path('/proc/self/comm').read_text().strip()} (pid {os.getpid()}); stop it, or use" in says
+    assert f"is in use by {Path('/proc/self/comm').read_text().strip()} (pid {os.getpid()}); stop it, or use" in says
     assert not (place / "push.sock").exists()
 
 

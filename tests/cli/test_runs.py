@@ -25,15 +25,15 @@ from trackside_daemon.history.files.export import export
 from trackside_daemon.model.records import Alert, Event
 from trackside_daemon.model.state import State
 from trackside_daemon.nvml.handle.handle import Nvml
-from trackside_daemon.web.api.alerts import AlertPages
-from trackside_daemon.web.api.gpu import GpuPages
-from trackside_daemon.web.api.history import HistoryPages
-from trackside_daemon.web.api.history_access import Kept
+from trackside_daemon.web.api.alerts import AlertsApi
+from trackside_daemon.web.api.gpu import GpuApi
+from trackside_daemon.web.api.history import HistoryApi
+from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.overview.overview import Overview
-from trackside_daemon.web.api.overview.pages import OverviewPages
-from trackside_daemon.web.api.overview.rates import Followed
-from trackside_daemon.web.api.processes import ProcessPages
-from trackside_daemon.web.app import Pages
+from trackside_daemon.web.api.overview.pages import OverviewApi
+from trackside_daemon.web.api.overview.rates import RateTracker
+from trackside_daemon.web.api.processes import ProcessesApi
+from trackside_daemon.web.app import WebApp
 from trackside_daemon.web.http.address import listen
 from trackside_daemon.web.http.auth_token import Token
 from trackside_daemon.web.http.config_file import ConfigFile
@@ -88,7 +88,7 @@ class Place:
         )
         return Answer(ended)
 
-    def written(self, form: str, run: str) -> bytes:
+    def format_address(self, form: str, run: str) -> bytes:
         """An export, read from the file."""
         database = Database(self.history)
         try:
@@ -141,20 +141,20 @@ class Site:
     """
 
     def __init__(self, one: History, token: Token, *, breaks: bool) -> None:
-        state, kept = State(), Kept(one.database, one.writer)
-        overview = Overview(state, Followed(state), Firing(), one.database)
-        pages = Pages(
+        state, kept = State(), HistoryAccess(one.database, one.writer)
+        overview = Overview(state, RateTracker(state), Firing(), one.database)
+        pages = WebApp(
             state,
             sources=(),
             ready=lambda: True,
             status=lambda: {"version": "0", "storage_path": str(one.directory)},
-            history=HistoryPages(state, kept, lambda *_: (frozenset(), []), lambda *_: frozenset()),
-            alerts=AlertPages(kept, Silences(), Trial(), lambda _: None),
-            gpu=GpuPages(Nvml(), lambda: None),
-            processes=ProcessPages(tuple),
-            overview=OverviewPages(state, kept, overview),
+            history=HistoryApi(state, kept, lambda *_: (frozenset(), []), lambda *_: frozenset()),
+            alerts=AlertsApi(kept, Silences(), Trial(), lambda _: None),
+            gpu=GpuApi(Nvml(), lambda: None),
+            processes=ProcessesApi(tuple),
+            overview=OverviewApi(state, kept, overview),
         )
-        self._app = pages.app(token=token, hosts=(), public_read=False)
+        self._app = pages.build(token=token, hosts=(), public_read=False)
         self._breaks = breaks
         self.asked: list[str] = []
 
@@ -301,7 +301,7 @@ def test_an_export_is_what_the_history_writes_on_standard_output_or_into_a_file(
     answer = asked.run("export", "gpt-small", "--format", form)
     asked.run("export", "gpt-small", "--format", form, "--output", str(asked.directory / "out"))
     assert (answer.status, answer.said) == (0, "")
-    assert (asked.directory / "out").read_bytes() == answer.bytes == asked.written(form, "aaaa1111")
+    assert (asked.directory / "out").read_bytes() == answer.bytes == asked.format_address(form, "aaaa1111")
 
 
 def test_a_reader_that_has_enough_ends_an_export_silently(here: Place) -> None:
@@ -335,7 +335,7 @@ def test_on_a_terminal_an_export_into_a_file_shows_how_far_it_is(here: Place) ->
         assert process.wait(DEADLINE) == 0
     assert "45/45" in os.read(ours, 100_000).decode()
     os.close(ours)
-    assert out.read_bytes() == here.written("csv", "aaaa1111")
+    assert out.read_bytes() == here.format_address("csv", "aaaa1111")
 
 
 def test_files_are_imported_and_what_was_guessed_is_said(asked: Place) -> None:
@@ -361,7 +361,7 @@ def test_what_was_exported_is_imported_elsewhere_and_stays_equal(here: Place, tm
         == f"imported: {tmp_path}/run.jsonl as run aaaa1111, 45 samples\n"
     )
     for form in ("csv", "json", "jsonl"):
-        assert other.written(form, "aaaa1111") == here.written(form, "aaaa1111")
+        assert other.format_address(form, "aaaa1111") == here.format_address(form, "aaaa1111")
 
 
 def test_a_file_that_is_nested_without_end_is_one_line(asked: Place) -> None:
@@ -472,7 +472,7 @@ def test_a_daemon_elsewhere_is_asked_with_the_link_that_it_prints(here: Place) -
         here.socket.with_suffix(".address").unlink()
         assert "gpt-small" in here.run("runs", f"--url={address}/#token={token}", where=False).out
         refused = here.run("runs", f"--url={address}", where=False).refusal()
-        assert refused.startswith(f"{address}: the API needs 'Authorization: Bearer TOKEN' with the token in ")
+        assert refused.startswith(f"{address}: the API requires 'Authorization: Bearer TOKEN' with the token in ")
         assert refused.endswith("; --url also takes the link that the daemon prints, with #token=…")
     says = here.run("runs", "--url=http://127.0.0.1:1", where=False).refusal(1)
     assert says == "http://127.0.0.1:1: the daemon cannot be asked: connection refused"

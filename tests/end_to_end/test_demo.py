@@ -224,7 +224,7 @@ def test_a_port_that_another_daemon_has_is_one_line(daemon: Daemon, start_demo: 
     address = daemon.url.removeprefix("http://")
     status, printed, complaints = start_demo("--steps", "5", address=address).end()
     assert (status, printed) == (2, "")
-    assert re.fullmatch(rf"trackside: web\.listen-address: {re.escape(address)} is taken by [^\n]+\n", complaints)
+    assert re.fullmatch(rf"trackside: web\.listen-address: {re.escape(address)} is in use by [^\n]+\n", complaints)
     assert f"(pid {daemon.process.pid})" in complaints
     assert "TRACKSIDE_WEB__LISTEN_ADDRESS=127.0.0.1:" in complaints
 

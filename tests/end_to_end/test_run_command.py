@@ -372,12 +372,12 @@ def test_a_daemon_that_tells_this_user_nothing_is_not_waited_for(place: Path, mo
 
 def test_a_default_port_that_is_taken_is_another(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def taken(address: str) -> Any:
-        raise AddressError(f"web.listen-address: {address} is taken by python (pid 7); stop it, or use another port")
+        raise AddressError(f"web.listen-address: {address} is in use by python (pid 7); stop it, or use another port")
 
     monkeypatch.setattr(run_daemon, "listen", taken)
     monkeypatch.setenv("TRACKSIDE_PUSH__ENDPOINT", f"ipc://{place}/push.sock")
     monkeypatch.delenv("TRACKSIDE_WEB__LISTEN_ADDRESS", raising=False)
-    listens = (["--web.listen-address=127.0.0.1:0"], " (127.0.0.1:21790 is taken by python (pid 7))")
+    listens = (["--web.listen-address=127.0.0.1:0"], " (127.0.0.1:21790 is in use by python (pid 7))")
     assert run_daemon.Place(load(Config))._address() == listens
     monkeypatch.setenv("TRACKSIDE_WEB__LISTEN_ADDRESS", "127.0.0.1:9999")
     with pytest.raises(AddressError):

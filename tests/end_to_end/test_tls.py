@@ -226,7 +226,7 @@ def test_users_rotate_while_prometheus_scrapes(secured: Secured, start_prometheu
 
 def test_a_file_that_breaks_while_running_opens_nothing_and_is_logged_once(secured: Secured) -> None:
     def told() -> list[str]:
-        return [line for line in secured.daemon.log if "the web configuration stays as it was" in line]
+        return [line for line in secured.daemon.log if "the previous web configuration stays active" in line]
 
     for number, text in enumerate(("", "basic_auth_users: {", "tls_server_config: {}"), 1):
         secured.file.write_text(text)

@@ -298,6 +298,6 @@ def test_the_address_is_written_for_this_user_alone_and_where_it_cannot_be_the_d
     (place / "other").write_text("mine")
     address.symlink_to(place / "other")
     second = start_daemon(*QUIET)
-    assert any(f"{address}: " in line and "commands find this daemon with --url only" in line for line in second.log)
+    assert any(f"{address}: " in line and "commands find this daemon only with --url" in line for line in second.log)
     assert second.stop() == 0
     assert (place / "other").read_text() == "mine"

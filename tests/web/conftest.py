@@ -17,15 +17,15 @@ from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.nvml.handle.handle import Nvml
-from trackside_daemon.web.api.alerts import AlertPages
-from trackside_daemon.web.api.gpu import GpuPages
-from trackside_daemon.web.api.history import HistoryPages
-from trackside_daemon.web.api.history_access import Kept
+from trackside_daemon.web.api.alerts import AlertsApi
+from trackside_daemon.web.api.gpu import GpuApi
+from trackside_daemon.web.api.history import HistoryApi
+from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.overview.overview import Overview
-from trackside_daemon.web.api.overview.pages import OverviewPages
-from trackside_daemon.web.api.overview.rates import Followed
-from trackside_daemon.web.api.processes import ProcessPages
-from trackside_daemon.web.app import Pages
+from trackside_daemon.web.api.overview.pages import OverviewApi
+from trackside_daemon.web.api.overview.rates import RateTracker
+from trackside_daemon.web.api.processes import ProcessesApi
+from trackside_daemon.web.app import WebApp
 from trackside_daemon.web.http.auth_token import Token
 
 if TYPE_CHECKING:
@@ -93,9 +93,9 @@ class Site:
         self.trial = Trial()
         self.pushed: list[Batch] = []
         self.history.start()
-        self.followed = Followed(state)
+        self.rates = RateTracker(state)
         self.firing = Firing()
-        self.overview = Overview(state, self.followed, self.firing, self.history.database)
+        self.overview = Overview(state, self.rates, self.firing, self.history.database)
 
     def ask(self, kind: str, run: str) -> tuple[frozenset[int], list[Any]]:
         """What the ranks of a run are said to have answered."""
@@ -121,21 +121,21 @@ class Site:
         return self.wrong
 
     def client(self, *, lifecycle: bool = False, public_read: bool = False, hosts: tuple[str, ...] = ()) -> Client:
-        kept = Kept(self.history.database, self.history.writer)
-        self.pages = OverviewPages(self.state, kept, self.overview)
-        pages = Pages(
+        kept = HistoryAccess(self.history.database, self.history.writer)
+        self.pages = OverviewApi(self.state, kept, self.overview)
+        pages = WebApp(
             self.state,
             sources=["cpu", "memory", "training"],
             ready=lambda: self.ready,
             status=lambda: {"version": "1"},
-            history=HistoryPages(self.state, kept, self.ask, self.ask_layers),
-            alerts=AlertPages(kept, self.silences, self.trial, self.pushed.extend),
-            gpu=GpuPages(self.nvml, self._forget),
-            processes=ProcessPages(lambda: self.processes),
+            history=HistoryApi(self.state, kept, self.ask, self.ask_layers),
+            alerts=AlertsApi(kept, self.silences, self.trial, self.pushed.extend),
+            gpu=GpuApi(self.nvml, self._forget),
+            processes=ProcessesApi(lambda: self.processes),
             overview=self.pages,
             reload=self._reload if lifecycle else None,
         )
-        return Client(pages.app(token=self.token, hosts=hosts, public_read=public_read))
+        return Client(pages.build(token=self.token, hosts=hosts, public_read=public_read))
 
     @property
     def key(self) -> dict[str, str]:

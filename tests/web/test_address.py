@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from certificate_authorities import Authority, hashed
 
-from trackside_daemon.web.http.address import AddressError, listen, unsafe, written
+from trackside_daemon.web.http.address import AddressError, format_address, listen, security_warnings
 from trackside_daemon.web.http.config_file import ConfigFile
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def refusal(address: str) -> str:
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:0", "localhost:0", ":0", "0.0.0.0:0", "[::]:0"])
 def test_an_address_is_listened_at_and_written_so_that_it_can_be_asked(address: str) -> None:
     with listen(address) as listener:
-        host, _, port = written(listener).rpartition(":")
+        host, _, port = format_address(listener).rpartition(":")
         assert ":" not in host or host[0] + host[-1] == "[]"
         socket.create_connection((host.strip("[]"), int(port))).close()
 
@@ -66,7 +66,7 @@ def test_a_port_that_is_taken_is_answered_with_who_has_it_and_with_a_free_one(ta
     host, _, port = taken.rpartition(":")
     comm = Path("/proc/self/comm").read_text().strip()
     found = re.fullmatch(
-        rf"web\.listen-address: {re.escape(taken)} is taken by {re.escape(comm)} \(pid {os.getpid()}\); stop it, or use"
+        rf"web\.listen-address: {re.escape(taken)} is in use by {re.escape(comm)} \(pid {os.getpid()}\); stop it, or use"
         rf" another port: --web\.listen-address={re.escape(host)}:(\d+)",
         refusal(taken),
     )
@@ -93,7 +93,7 @@ def test_a_port_of_all_addresses_collides_with_one_of_them() -> None:
 
 def test_a_port_may_be_used_again_at_once() -> None:
     with listen("127.0.0.1:0") as listener:
-        address = written(listener)
+        address = format_address(listener)
         with socket.create_connection(listener.getsockname()):
             listener.accept()[0].close()
     listen(address).close()
@@ -103,7 +103,7 @@ USERS = f"basic_auth_users: {{ada: '{hashed('x')}'}}\n"
 TLS = "tls_server_config: {cert_file: server.pem, key_file: server.key"
 CLIENTS = "client_ca_file: ca.pem, client_auth_type: "
 OPEN = "/metrics is open to all of them; users or client certificates in --web.config.file close it"
-PLAIN = "passwords go there in plain text; tls_server_config in --web.config.file encrypts them"
+PLAIN = "passwords travel in plain text; tls_server_config in --web.config.file encrypts them"
 
 
 @pytest.mark.parametrize(
@@ -134,12 +134,12 @@ def test_what_other_machines_reach_is_warned_of_unless_it_is_closed_and_encrypte
     (tmp_path / "web.yml").write_text(text)
     reached = f"{address} can be reached from other machines, and {says}"
     expected = [reached] if says and "1]" not in address and "127" not in address else []
-    assert list(unsafe(address, ConfigFile(str(tmp_path / "web.yml")))) == expected
+    assert list(security_warnings(address, ConfigFile(str(tmp_path / "web.yml")))) == expected
 
 
 def test_without_a_web_configuration_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [line.partition(" and ")[2] for line in unsafe("0.0.0.0:1", ConfigFile(""))][:1] == [OPEN]
+    assert [line.partition(" and ")[2] for line in security_warnings("0.0.0.0:1", ConfigFile(""))][:1] == [OPEN]
     monkeypatch.setattr(os, "getuid", lambda: 0)
-    assert list(unsafe("127.0.0.1:1", ConfigFile(""))) == [
-        "running as root, which nothing here needs; a user of its own is safer"
+    assert list(security_warnings("127.0.0.1:1", ConfigFile(""))) == [
+        "running as root, which trackside does not need; a dedicated user is safer"
     ]

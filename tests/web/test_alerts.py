@@ -64,8 +64,8 @@ def test_a_list_may_be_without_evidence(site: Any, api: Callable[[str], Any]) ->
     ("query", "why"),
     [
         ("severity=bad", "severity: 'bad' is not one of info, warning, critical"),
-        ("firing=1", "firing: true or false, not '1'"),
-        ("evidence=no", "evidence: true or false, not 'no'"),
+        ("firing=1", "firing: must be true or false, not '1'"),
+        ("evidence=no", "evidence: must be true or false, not 'no'"),
         (f"alert={'*a' * 200}", "alert: longer than 256 characters"),
     ],
 )
@@ -75,7 +75,7 @@ def test_a_question_about_alerts_without_sense_is_refused(site: Any, query: str,
 
 def test_an_alert_that_is_not_there_and_an_id_that_is_none_are_refused_in_words(site: Any) -> None:
     assert refused(site, "GET", "alerts/7") == (
-        *(404, "alert 7: there is none; /api/v1/alerts lists them with their ids"),
+        *(404, "alert 7: no such alert; /api/v1/alerts lists alerts with their ids"),
     )
     assert refused(site, "GET", "alerts/x") == (400, "alert 'x': an alert's id is a number, from /api/v1/alerts")
     assert refused(site, "GET", f"alerts/{'9' * 40}")[0] == 400
@@ -105,14 +105,14 @@ def test_a_silence_can_be_ended_once_and_the_history_has_that(site: Any, api: Ca
     assert api("silences") == {"silences": []}
     assert site.history.silences(time.time()) == []
     assert refused(site, "DELETE", f"silences/{id_}") == (
-        *(404, f"silence '{id_}': none of this id lasts; trackside silence --list has them"),
+        *(404, f"silence '{id_}': no active silence has this id; see trackside silence --list"),
     )
 
 
 def test_a_silence_that_cannot_be_kept_lasts_and_says_why(site: Any, api: Callable[[str], Any]) -> None:
     site.history.stop()
     _, said = ask(site, "POST", "silences", json={"labels": {"run": "net"}})
-    assert (said["kept"], said["why"]) == (False, "the daemon stops, and the change was not made")
+    assert (said["kept"], said["why"]) == (False, "the daemon is stopping; the change was not made")
     assert len(api("silences")["silences"]) == 1
 
 
@@ -133,7 +133,7 @@ def test_a_silence_that_cannot_be_kept_lasts_and_says_why(site: Any, api: Callab
 def test_a_silence_without_sense_is_refused(site: Any, body: bytes, why: str) -> None:
     status, message = refused(site, "POST", "silences", content=body)
     assert status == 400
-    assert message.startswith('the body is {"labels": {"alert": PATTERN, "run": PATTERN, …}, "for": SECONDS')
+    assert message.startswith('the body must be {"labels": {"alert": PATTERN, "run": PATTERN, …}, "for": SECONDS')
     assert why in message
     assert site.silences.active(time.time()) == []
 
@@ -153,7 +153,7 @@ def test_a_test_alert_without_sense_or_too_often_is_refused(site: Any) -> None:
     status, message = refused(site, "POST", "alerts/test", json={"severity": "bad"})
     assert (status, message) == (
         400,
-        'the body is {"severity": "warning", "run": "NAME"} (Invalid enum value \'bad\' - at `$.severity`)',
+        'the body must be {"severity": "warning", "run": "NAME"} (Invalid enum value \'bad\' - at `$.severity`)',
     )
     answers = [ask(site, "POST", "alerts/test")[0] for _ in range(11)]
     assert answers == [200] * 10 + [409]

@@ -13,9 +13,9 @@ from certificate_authorities import hashed
 from web.conftest import Client
 
 from trackside_daemon.web.http import passwords as module
-from trackside_daemon.web.http.auth_config import Access
+from trackside_daemon.web.http.auth_config import WebConfigMiddleware
 from trackside_daemon.web.http.config_file import ConfigFile
-from trackside_daemon.web.http.passwords import Passwords, basic
+from trackside_daemon.web.http.passwords import Passwords, parse_basic
 from trackside_daemon.web.http.rate_limit import TokenBucket
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def gate(site: Any, tmp_path: Path) -> Callable[..., Client]:
 
     def make(text: str, **options: Any) -> Client:
         (tmp_path / "web.yml").write_text(text)
-        return Client(Access(site.client(**options)._transport.app, ConfigFile(str(tmp_path / "web.yml"))))
+        return Client(WebConfigMiddleware(site.client(**options)._transport.app, ConfigFile(str(tmp_path / "web.yml"))))
 
     return make
 
@@ -177,7 +177,7 @@ def test_one_password_is_checked_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
 
     async def ask() -> list[bool]:
         return await asyncio.gather(
-            *(passwords.right({"ada": hashed("x")}, name, b"y") for name in ("ada", "b", "c", "ada"))
+            *(passwords.verify({"ada": hashed("x")}, name, b"y") for name in ("ada", "b", "c", "ada"))
         )
 
     assert asyncio.run(ask()) == [False] * 4
@@ -189,27 +189,27 @@ def test_one_password_is_checked_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
 def test_any_password_may_be_tried(password: str) -> None:
     stored = bcrypt.hashpw(password.encode()[:72], bcrypt.gensalt(4)).decode()
     passwords = Passwords()
-    assert asyncio.run(passwords.right({"ada": stored}, "ada", password.encode()))
-    assert not asyncio.run(passwords.right({"ada": stored}, "ada", b"x" + password.encode()))
-    assert not asyncio.run(passwords.right({"ada": stored}, "eve", password.encode()))
+    assert asyncio.run(passwords.verify({"ada": stored}, "ada", password.encode()))
+    assert not asyncio.run(passwords.verify({"ada": stored}, "ada", b"x" + password.encode()))
+    assert not asyncio.run(passwords.verify({"ada": stored}, "eve", password.encode()))
     passwords.close()
 
 
 def test_the_hash_of_nobody_costs_what_that_of_somebody_does() -> None:
-    assert module._nobody({"a": "$2b$12$x", "b": "$2y$09$x"}).startswith("$2b$12$")
+    assert module._dummy_hash({"a": "$2b$12$x", "b": "$2y$09$x"}).startswith("$2b$12$")
 
 
 def test_nothing_that_is_kept_has_the_password() -> None:
     passwords = Passwords()
-    assert asyncio.run(passwords.right({"ada": hashed("lovelace")}, "ada", b"lovelace"))
+    assert asyncio.run(passwords.verify({"ada": hashed("lovelace")}, "ada", b"lovelace"))
     assert b"lovelace" not in repr(vars(passwords)).encode()
-    assert list(passwords._right) == ["ada"]
+    assert list(passwords._cache) == ["ada"]
     passwords.close()
 
 
 def test_a_name_with_a_colon_in_its_password_is_parted_at_the_first() -> None:
     header = "Basic " + base64.b64encode(b"ada:a:b").decode()
-    assert basic(header) == ("ada", b"a:b")
+    assert parse_basic(header) == ("ada", b"a:b")
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -239,10 +239,10 @@ def test_what_comes_too_fast_is_answered_429_before_any_password_is_checked(
 def test_tokens_come_back_one_each_interval_and_not_more_than_the_burst() -> None:
     now = 0.0
     bucket = TokenBucket(2.0, 3, lambda: now)
-    assert [bucket.take() for _ in range(4)] == [True, True, True, False]
+    assert [bucket.try_acquire() for _ in range(4)] == [True, True, True, False]
     now = 2.0
-    assert [bucket.take() for _ in range(2)] == [True, False]
+    assert [bucket.try_acquire() for _ in range(2)] == [True, False]
     now = 3.9
-    assert not bucket.take()
+    assert not bucket.try_acquire()
     now = 1000.0
-    assert [bucket.take() for _ in range(4)] == [True, True, True, False]
+    assert [bucket.try_acquire() for _ in range(4)] == [True, True, True, False]

@@ -30,7 +30,7 @@ def test_a_foreign_name_gets_nothing_of_the_dashboard(client: Any, path: str) ->
     assert response.json() == {
         "error": {
             "reason": "host",
-            "message": "no page here for the host 'rebound.example'; to allow it, set web.allowed-hosts",
+            "message": "the host 'rebound.example' is not served; to allow it, set web.allowed-hosts",
         }
     }
 
@@ -88,7 +88,7 @@ def test_without_the_token_the_api_is_closed(site: Any, path: str, authorization
     assert response.json() == {
         "error": {
             "reason": "token",
-            "message": f"the API needs 'Authorization: Bearer TOKEN' with the token in {site.token.path}",
+            "message": f"the API requires 'Authorization: Bearer TOKEN' with the token in {site.token.path}",
         }
     }
 

@@ -60,7 +60,7 @@ def test_each_certificate_is_read_anew_and_one_that_only_was_touched_is_not(
     assert after is not before
     assert after is not None
     assert before is not None
-    assert after.clients != before.clients, "the authority is another one, too"
+    assert after.client_policy != before.client_policy, "the authority is another one, too"
 
 
 def test_a_certificate_that_waits_for_its_key_is_not_used_and_then_both_are(
@@ -73,7 +73,7 @@ def test_a_certificate_that_waits_for_its_key_is_not_used_and_then_both_are(
     assert file.current() is before
     key.replace(tmp_path / "server.key")
     assert file.current() is not before
-    assert "the key is not that of the certificate" in caplog.text
+    assert "the key does not match the certificate" in caplog.text
 
 
 BROKEN = {
@@ -99,7 +99,7 @@ def test_what_is_wrong_or_would_open_is_logged_once_and_the_last_good_one_stays(
     assert [file.current() for _ in range(3)] == [before] * 3
     assert [one.levelno for one in caplog.records] == [logging.ERROR]
     message = caplog.records[0].getMessage()
-    assert message.startswith(f"the web configuration stays as it was: {tmp_path}/web.yml: ")
+    assert message.startswith(f"the previous web configuration stays active: {tmp_path}/web.yml: ")
     (tmp_path / "web.yml").write_text(good + users(ada="1").replace("basic_auth_users:\n  ada", "  bob"))
     assert list(file.current().config.basic_auth_users) == ["ada", "bob"]
 
@@ -115,6 +115,6 @@ def test_tls_begins_with_a_restart(tmp_path: Path, authority: Authority, caplog:
     file = write(tmp_path / "web.yml", OPEN)
     (tmp_path / "web.yml").write_text(f"{TLS}}}\n" + users(ada="1"))
     assert file.current().config.basic_auth_users == {}
-    assert "tls_server_config: TLS begins with a restart" in caplog.text
+    assert "tls_server_config: switching TLS on or off needs a restart" in caplog.text
     (tmp_path / "web.yml").write_text(users(ada="1"))
     assert list(file.current().config.basic_auth_users) == ["ada"]

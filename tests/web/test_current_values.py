@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def runs(house: House) -> list[dict[str, Any]]:
+def live_runs(house: House) -> list[dict[str, Any]]:
     """As JSON would carry it, which knows no NaN."""
-    said = api.runs(house.state, house.now.monotonic)
+    said = api.live_runs(house.state, house.now.monotonic)
     found: list[dict[str, Any]] = json.loads(json.dumps(said, allow_nan=False))["runs"]
     return found
 
@@ -43,7 +43,7 @@ def test_a_run_says_who_it_is_and_how_each_rank_does(house: House) -> None:
     who = Speaker("id-7", host="box", git_commit="abc", framework="torch 2", job_id="9", world=2, local_world=2)
     house.hello(who, total_steps=10)
     house.push(who, {"loss": 2.5}, step=5)
-    assert runs(house) == [
+    assert live_runs(house) == [
         {
             "id": "id-7",
             "name": "train",
@@ -74,13 +74,13 @@ def test_a_loss_that_json_cannot_hold_is_a_text(house: House, loss: float, writt
     who = Speaker()
     house.hello(who)
     house.push(who, {"loss": loss})
-    assert runs(house)[0]["ranks"][0]["loss"] == written
+    assert live_runs(house)[0]["ranks"][0]["loss"] == written
 
 
 def test_ranks_are_in_order_of_their_numbers(house: House) -> None:
     for rank in (10, 2, 0, 1):
         house.hello(Speaker(rank=rank, world=16, local_world=16))
-    assert [rank["rank"] for rank in runs(house)[0]["ranks"]] == [0, 1, 2, 10]
+    assert [rank["rank"] for rank in live_runs(house)[0]["ranks"]] == [0, 1, 2, 10]
 
 
 def test_the_newest_run_comes_first(house: House) -> None:
@@ -90,7 +90,7 @@ def test_the_newest_run_comes_first(house: House) -> None:
         hello.started += round(house.after * 1e9)
         house.take(house.runs.hello(who.id, hello, house.now))
         house.after += 10.0
-    assert [run["name"] for run in runs(house)] == ["third", "second", "first"]
+    assert [run["name"] for run in live_runs(house)] == ["third", "second", "first"]
 
 
 def test_of_a_run_that_ended_only_the_end_is_left_after_it_lingered_without_any_scrape(house: House) -> None:
@@ -98,21 +98,21 @@ def test_of_a_run_that_ended_only_the_end_is_left_after_it_lingered_without_any_
     house.hello(who)
     house.push(who, {"loss": 2.5})
     house.bye(who)
-    assert runs(house)[0]["ranks"][0]["loss"] == 2.5
+    assert live_runs(house)[0]["ranks"][0]["loss"] == 2.5
     house.after = 61.0
-    (run,) = runs(house)
+    (run,) = live_runs(house)
     assert run["state"] == "finished"
     assert run["ranks"] == [{"rank": 0, "state": None, "ended": WALL}]
     house.after = 901.0
-    assert runs(house) == []
+    assert live_runs(house) == []
 
 
 def test_families_are_told_by_label_or_as_one_number() -> None:
     state = State()
     samples = [Sample(MESSAGES, ("hello",), 2), Sample(MESSAGES, ("batch",), nan), Sample(DUPLICATES, (), 3)]
     state.update(Batch("ingest", samples))
-    assert api.values(state, 0.0, MESSAGES, DUPLICATES) == {
+    assert api.family_values(state, 0.0, MESSAGES, DUPLICATES) == {
         "trackside_ingest_messages_total": {"hello": 2.0, "batch": "nan"},
         "trackside_ingest_duplicates_total": 3.0,
     }
-    assert api.values(State(), 0.0, DUPLICATES) == {"trackside_ingest_duplicates_total": None}
+    assert api.family_values(State(), 0.0, DUPLICATES) == {"trackside_ingest_duplicates_total": None}

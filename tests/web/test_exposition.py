@@ -19,7 +19,7 @@ from prometheus_client.utils import floatToGoString
 from trackside.wire import DURATION_BUCKETS
 from trackside_daemon.model.metric import Batch, Distribution, Metric, Sample
 from trackside_daemon.model.state import State
-from trackside_daemon.web.exposition import number, own_families, render
+from trackside_daemon.web.exposition import format_number, process_registry, render
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -146,7 +146,7 @@ def test_the_text_parser_reads_every_series_back(batch: Batch) -> None:
 @given(any_float)
 @example(1e6)
 def test_a_number_is_written_as_go_writes_it(value: float) -> None:
-    assert number(value) == as_go_writes_it(value)
+    assert format_number(value) == as_go_writes_it(value)
 
 
 @given(st.lists(any_float, min_size=1))
@@ -199,7 +199,7 @@ def test_a_series_that_was_rendered_once_is_rendered_anew_after_it_was_forgotten
 def test_the_daemons_own_families_come_last_and_are_read_by_the_parsers(as_openmetrics: bool) -> None:
     state = State()
     state.update(Batch("s", [Sample(PLAIN, (), 1.0)]))
-    text = render(state.snapshot(0.0), openmetrics=as_openmetrics, own=own_families()).decode()
+    text = render(state.snapshot(0.0), openmetrics=as_openmetrics, process_metrics=process_registry()).decode()
     families = list(parse_openmetrics(text) if as_openmetrics else parse_text(text))
     names = [family.name for family in families]
     assert names[0] == "trackside_up"

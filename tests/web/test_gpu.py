@@ -41,11 +41,11 @@ def test_each_pause_and_what_ends_it_is_logged(site: Any, caplog: pytest.LogCapt
     with caplog.at_level(logging.INFO, "trackside"):
         for path, body in (("pause", b'{"for": 600}'), ("pause", b""), ("resume", b""), ("resume", b"")):
             ask(site, path, content=body)
-    first, *rest = [record.getMessage() for record in caplog.records if "GPUs" in record.getMessage()]
-    assert re.fullmatch(r"the GPUs are left alone as asked, until \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", first)
+    first, *rest = [record.getMessage() for record in caplog.records if "GPU readings" in record.getMessage()]
+    assert re.fullmatch(r"GPU readings paused on request, until \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", first)
     assert rest == [
-        "the GPUs are left alone as asked, until trackside resume-gpu",
-        "the GPUs are read again, as asked",
+        "GPU readings paused on request, until trackside resume-gpu",
+        "GPU readings resumed on request",
     ]
 
 
@@ -74,7 +74,7 @@ def test_a_body_that_is_none_is_refused_with_what_it_is_and_pauses_nothing(site:
     answer = ask(site, "pause", content=body)
     assert answer.status_code == 400
     told = answer.json()["error"]["message"]
-    assert told.startswith('the body is {"for": SECONDS}, 31622400 at most, or {"for": null} for no end (' + why)
+    assert told.startswith('the body must be {"for": SECONDS}, 31622400 at most, or {"for": null} for no end (' + why)
     assert site.nvml.paused_until is None
 
 

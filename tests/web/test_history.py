@@ -29,7 +29,7 @@ from trackside_daemon.model.records import Alert, BatchIngested, Event, MachineS
 from trackside_daemon.web.api import history as pages
 from trackside_daemon.web.api import history_access as writing
 from trackside_daemon.web.api.openapi import ENDPOINTS, document
-from trackside_daemon.web.api.series import drawn
+from trackside_daemon.web.api.series import read_charts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -306,7 +306,7 @@ def test_the_processes_of_a_run_say_where_they_are_and_who_is_silent(site: Site,
     assert api(f"runs/{who.identity.run}/ping") == {"ranks": [{"rank": 0, "seconds": 0.25}], "silent": []}
     site.speaking = frozenset(), []
     status, message = refused(site, f"runs/{who.identity.name}/stacks")
-    assert (status, message) == (404, "run 'train' has no process that speaks to this daemon now")
+    assert (status, message) == (404, "run 'train' has no process connected to this daemon now")
 
 
 def test_the_ranks_of_a_run_are_told_to_tell_its_layers(site: Site) -> None:
@@ -318,7 +318,7 @@ def test_the_ranks_of_a_run_are_told_to_tell_its_layers(site: Site) -> None:
     assert site.asked == (who.identity.run, "7")
     assert refused(site, f"{path}?steps=10001", "POST")[0] == 400
     site.speaking = frozenset(), []
-    assert refused(site, path, "POST") == (404, "run 'train' has no process that speaks to this daemon now")
+    assert refused(site, path, "POST") == (404, "run 'train' has no process connected to this daemon now")
     assert site.asked == (who.identity.run, "100")
 
 
@@ -352,29 +352,29 @@ def test_events_and_alerts_are_told_of_all_or_of_one_run(site: Site, api: Callab
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("series", "run: say which"),
+        ("series", "run: name at least one run"),
         ("series?run=id-1&points=-1", "points: '-1'"),
         ("series?run=id-1&points=99999999999", "points:"),
         ("series?run=id-1&points=٣", "points:"),
-        ("series?run=id-1&by=epoch", "by: step or time"),
+        ("series?run=id-1&by=epoch", "by: must be step or time"),
         ("series?run=id-1&from=nan", "from: 'nan'"),
         ("series?run=id-1&to=x", "to: 'x'"),
         ("runs/id-1/series?key=loss&by=time&from=1e300", "from: '1e300' is not a number from -9e+12 to 9e+12"),
         ("series?run=id-1&from=-1e19", "from: '-1e19'"),
         ("series?run=id-1&to=inf", "to: 'inf'"),
         ("runs?since=1e300", "since: '1e300'"),
-        ("series?run=id-1&rank=99999999999999999999", "rank and attempt are numbers"),
-        ("series?run=id-1&attempt=99999999999999999999", "rank and attempt are numbers"),
-        ("series?run=id-1&rank=٣", "rank and attempt are numbers"),
-        ("series?run=id-1&rank=x", "rank and attempt are numbers"),
-        ("series?run=id-1&attempt=x", "rank and attempt are numbers"),
-        ("runs/id-1/series", "key: say which one"),
-        ("runs/id-1/series?key=a&key=b", "key: say which one"),
+        ("series?run=id-1&rank=99999999999999999999", "rank and attempt must be numbers"),
+        ("series?run=id-1&attempt=99999999999999999999", "rank and attempt must be numbers"),
+        ("series?run=id-1&rank=٣", "rank and attempt must be numbers"),
+        ("series?run=id-1&rank=x", "rank and attempt must be numbers"),
+        ("series?run=id-1&attempt=x", "rank and attempt must be numbers"),
+        ("runs/id-1/series", "key: name exactly one key"),
+        ("runs/id-1/series?key=a&key=b", "key: name exactly one key"),
         ("runs?limit=x", "limit: 'x'"),
         ("runs?since=yesterday", "since: 'yesterday'"),
-        ("runs/id-1/export?format=xml", "format: csv, json, jsonl"),
-        ("runs/id-1/export?rank=x", "rank and attempt are numbers"),
-        ("runs/id-1/export?by=epoch", "by: step or time"),
+        ("runs/id-1/export?format=xml", "format: must be csv, json, jsonl"),
+        ("runs/id-1/export?rank=x", "rank and attempt must be numbers"),
+        ("runs/id-1/export?by=epoch", "by: must be step or time"),
         ("runs/id-1/export?from=x", "from: 'x'"),
     ],
 )
@@ -433,12 +433,12 @@ def test_changes_that_wait_for_the_writer_keep_nobody_from_reading(site: Site) -
 
 def test_a_change_that_takes_long_is_answered(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     kept(site, {"loss": [1.0]})
-    monkeypatch.setattr(writing, "CHANGE_SECONDS", 0.05)
+    monkeypatch.setattr(writing, "CHANGE_TIMEOUT", 0.05)
     over = threading.Event()
     site.history.writer.call(lambda _: over.wait(10))
     assert refused(site, "runs/id-1/pin", "POST", json={"pinned": True}) == (
         503,
-        "the history is busy; the change may still be made, so look before you ask again",
+        "the history is busy; the change may still happen, so check before you retry",
     )
     over.set()
 
@@ -447,7 +447,7 @@ def test_a_change_that_the_daemons_end_overtakes_is_answered(site: Site) -> None
     kept(site, {"loss": [1.0]})
     site.history.stop()
     status, message = refused(site, "runs/id-1/pin", "POST", json={"pinned": True})
-    assert (status, message) == (503, "the daemon stops, and the change was not made")
+    assert (status, message) == (503, "the daemon is stopping; the change was not made")
 
 
 @pytest.mark.parametrize(("most", "each"), [(6, 3), (1, 2), (100, 8)])
@@ -455,7 +455,7 @@ def test_an_answer_has_at_most_so_many_buckets_and_a_series_two_at_least(
     site: Site, api: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, most: int, each: int
 ) -> None:
     kept(site, {"loss": [float(step) for step in range(8)], "lr": [1.0] * 8})
-    monkeypatch.setattr(pages, "MOST_BUCKETS", most)
+    monkeypatch.setattr(pages, "MAX_BUCKETS", most)
     found = api("series?run=id-1")["series"]
     assert [len(one["points"]) for one in found] == [each, each]
     assert (found[0]["points"][-1][-1], found[0]["samples"]) == (7.0, 8)
@@ -470,12 +470,12 @@ def test_each_chart_is_of_one_moment_though_its_series_is_packed_meanwhile(site:
         found = reader.series(connection, "id-1")
     site.keep(ended(who))
     eventually(lambda: site.history.writer.call(lambda store: not store.due).result(60))
-    charts = drawn(site.history.database, found, Window(), 100)
+    charts = read_charts(site.history.database, found, Window(), 100)
     assert [(len(one["points"]), one["samples"]) for one in charts] == [(4, 4), (4, 4)]
 
 
 def test_half_a_surrogate_pair_is_answered_as_a_question_mark() -> None:
-    assert writing.as_json({"config": {"\ud800": ["\udfff", nan]}}).body == b'{"config":{"?":["?",null]}}'
+    assert writing.json_response({"config": {"\ud800": ["\udfff", nan]}}).body == b'{"config":{"?":["?",null]}}'
 
 
 @pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
@@ -537,11 +537,11 @@ def test_a_part_in_which_a_key_has_nothing_is_imported_without_it(site: Site, ap
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ("key=loss&key=nope", "key 'nope': run 'id-1' has none of that name"),
-        ("key=nope&rank=0", "key 'nope': run 'id-1' has none of that name of rank 0"),
-        ("key=loss&rank=7", "run 'id-1' has nothing of rank 7"),
-        ("rank=7&attempt=3", "run 'id-1' has nothing of rank 7, attempt 3"),
-        ("key=trackside_cpu_cpus", "key 'trackside_cpu_cpus': run 'id-1' has none of that name"),
+        ("key=loss&key=nope", "key 'nope': run 'id-1' has no such key"),
+        ("key=nope&rank=0", "key 'nope': run 'id-1' has no such key for rank 0"),
+        ("key=loss&rank=7", "run 'id-1' has no samples of rank 7"),
+        ("rank=7&attempt=3", "run 'id-1' has no samples of rank 7, attempt 3"),
+        ("key=trackside_cpu_cpus", "key 'trackside_cpu_cpus': run 'id-1' has no such key"),
     ],
 )
 def test_a_part_that_is_not_there_is_said(site: Site, asked: str, says: str) -> None:
@@ -612,10 +612,10 @@ def test_a_file_that_there_is_no_room_for_is_refused_in_a_line(
 ) -> None:
     content = b"step,x\n" + b"0,1\n" * 1000
     with monkeypatch.context() as patched:
-        patched.setattr(pages, "IMPORT_BYTES", 1000)
+        patched.setattr(pages, "MAX_IMPORT_BYTES", 1000)
         assert refused(site, "import", "POST", content=content) == (
             507,
-            f"{place}: there is room for a file of 0 MB; make more, or import it in parts",
+            f"{place}: has room for a file of 0 MB; free disk space, or import the file in parts",
         )
 
     def full(**_: object) -> None:
@@ -625,7 +625,7 @@ def test_a_file_that_there_is_no_room_for_is_refused_in_a_line(
     status, message = refused(site, "import", "POST", content=content)
     assert (status, message) == (
         507,
-        f"{place}: the file cannot be kept there while it is read: no space left on device",
+        f"{place}: the file cannot be stored there during the import: no space left on device",
     )
 
 

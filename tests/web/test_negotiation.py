@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trackside_daemon.web.http.negotiation import OPENMETRICS, TEXT, accepts_gzip, choose
+from trackside_daemon.web.http.negotiation import OPENMETRICS, TEXT, accepts_gzip, negotiate_format
 
 UNDERSCORES, UTF_8 = "underscores", "allow-utf-8"
 
@@ -68,7 +68,7 @@ OM = "application/openmetrics-text"
     ],
 )
 def test_an_accept_header_is_answered_with(accept: str, kind: str, escaping: str) -> None:
-    chosen = choose(accept)
+    chosen = negotiate_format(accept)
     assert chosen.content_type == f"{kind}; escaping={escaping}"
     assert chosen.openmetrics is (kind == OPENMETRICS)
 
@@ -77,18 +77,18 @@ def test_an_accept_header_is_answered_with(accept: str, kind: str, escaping: str
     "accept", [";", ",", ";;;", ",;,", '"', '";', "q=1", "=", "text/plain;q", "text/plain; q*=utf-8''1", "é"]
 )
 def test_garbage_gets_the_text(accept: str) -> None:
-    assert choose(accept).openmetrics is False
+    assert negotiate_format(accept).openmetrics is False
 
 
 @given(st.text(alphabet=st.sampled_from(',;="*/ qv.01')) | st.text())
 def test_no_header_is_too_odd(header: str) -> None:
-    assert choose(header).content_type.startswith((TEXT, OPENMETRICS))
+    assert negotiate_format(header).content_type.startswith((TEXT, OPENMETRICS))
     assert accepts_gzip(header) in {True, False}
 
 
 def test_a_long_header_takes_no_long_time() -> None:
     for sign in (",", ";", '"', "a", "=", '",'):
-        choose(sign * 60_000)
+        negotiate_format(sign * 60_000)
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_gzip_is_used_where_it_is_taken(accept_encoding: str, gzip: bool) -> Non
 def test_the_page_is_in_the_format_that_its_content_type_says(client: Any, accept: str) -> None:
     response = client.get("/metrics", headers={"Accept": accept})
     assert response.status_code == 200
-    assert response.headers["Content-Type"] == choose(accept).content_type
-    assert response.text.endswith("# EOF\n") is choose(accept).openmetrics
+    assert response.headers["Content-Type"] == negotiate_format(accept).content_type
+    assert response.text.endswith("# EOF\n") is negotiate_format(accept).openmetrics
     assert response.headers["Vary"] == "Accept, Accept-Encoding"
 
 

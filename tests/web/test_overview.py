@@ -15,9 +15,9 @@ from trackside_daemon.collectors.host.network import FIELDS
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.records import Alert, BatchIngested, SessionOpened
 from trackside_daemon.web.api.overview import overview as module
-from trackside_daemon.web.api.overview.alerts import Numbers
-from trackside_daemon.web.api.overview.counter_rates import Counters
-from trackside_daemon.web.api.overview.loss_curve import SHOWN, Curve
+from trackside_daemon.web.api.overview.alerts import AlertIds
+from trackside_daemon.web.api.overview.counter_rates import CounterGroup
+from trackside_daemon.web.api.overview.loss_curve import MAX_POINTS, LossCurve
 
 if TYPE_CHECKING:
     from conftest import Site  # type: ignore[attr-defined]
@@ -57,7 +57,7 @@ def train(site: Site, house: House, who: Speaker, seconds: int, **totals: int) -
         step = round(house.after)
         grown = {name: getattr(who.totals, name) or 0 for name in totals}
         house.push(who, {"loss": 100 - step / 10}, step, **{name: grown[name] + totals[name] for name in totals})
-        site.followed.note(house.now.monotonic)
+        site.rates.record(house.now.monotonic)
 
 
 def test_a_run_has_its_numbers_rates_and_the_course_of_its_loss(site: Site, house: House) -> None:
@@ -90,7 +90,7 @@ def test_what_nobody_has_measured_is_absent(site: Site, house: House) -> None:
     train(site, house, other, 2, tokens=500)
     house.after += 1.0
     house.hello(Speaker("id-1"))
-    site.followed.note(house.now.monotonic)
+    site.rates.record(house.now.monotonic)
     said = overview(site)
     assert said["host"].keys() == {"name", "cpus", "disks"}
     assert said["gpus"] == said["alerts"] == []
@@ -108,7 +108,7 @@ def test_amounts_of_all_ranks_are_summed_and_the_loss_is_the_lowest_ranks(site: 
         house.after += 1.0
         for who in ranks:
             house.push(who, {"loss": float(who.identity.rank)}, step + who.identity.rank, tokens=step * 100)
-        site.followed.note(house.now.monotonic)
+        site.rates.record(house.now.monotonic)
     (run,) = overview(site)["runs"]
     assert (run["tokens_per_second"], run["loss"], run["step"]) == (200.0, 0.0, 12)
     assert set(run["sparkline"]) == {0.0}
@@ -118,7 +118,7 @@ def test_a_loss_of_another_name_counts_where_there_is_no_loss(site: Site, house:
     who = Speaker("id-1")
     house.hello(who)
     house.push(who, {"train/loss": nan}, 1)
-    site.followed.note(house.now.monotonic)
+    site.rates.record(house.now.monotonic)
     (run,) = overview(site)["runs"]
     assert (run["loss"], run["sparkline"]) == ("nan", ["nan"])
 
@@ -129,7 +129,7 @@ def test_a_run_that_stands_still_makes_no_tokens_a_second(site: Site, house: Hou
     train(site, house, who, 5, tokens=500)
     assert overview(site)["runs"][0]["tokens_per_second"] == 500.0
     house.after += 60.0
-    site.followed.note(house.now.monotonic)
+    site.rates.record(house.now.monotonic)
     assert overview(site)["runs"][0]["tokens_per_second"] == 0.0
 
 
@@ -143,9 +143,9 @@ def test_what_a_run_did_before_this_daemon_comes_from_the_history(site: Site, ho
     site.keep(SessionOpened(who.id, who.hello(), "train", 0, WALL), *blocks)
     house.hello(who)
     house.push(who, {"loss": 0.5}, 300, steps=300)
-    site.followed.note(house.now.monotonic)
+    site.rates.record(house.now.monotonic)
     (run,) = overview(site)["runs"]
-    assert 29 <= len(run["sparkline"]) <= SHOWN
+    assert 29 <= len(run["sparkline"]) <= MAX_POINTS
     assert run["sparkline"][0] == 1000.0 - 9
     assert run["sparkline"][-1] == 0.5
     assert run["sparkline"] == sorted(run["sparkline"], reverse=True)
@@ -172,7 +172,7 @@ def test_the_machine_says_how_busy_it_is_and_what_its_network_carries(site: Site
         site.state.update(Batch("cpu", [Sample(SECONDS, (mode,), value) for mode, value in cpu.items()]))
         traffic = [Sample(RECEIVED, (one,), 1000.0 * second) for one in ("eth0", "eth1", "lo")]
         site.state.update(Batch("network", [*traffic, Sample(SENT, ("eth0",), 70.0 * second)]))
-        site.followed.note(house.now.monotonic)
+        site.rates.record(house.now.monotonic)
     host = overview(site)["host"]
     assert host["cpu_ratio"] == 0.25
     assert (host["receive_bytes_per_second"], host["transmit_bytes_per_second"]) == (2000.0, 70.0)
@@ -231,13 +231,13 @@ def test_a_history_that_cannot_be_read_takes_only_its_own_away(
     house.hello(who := Speaker("id-1"), total_steps=10)
     house.push(who, {"loss": 2.5}, 5)
     site.firing.accept(Batch("alerts", records=[alert("HostDisk", "warning")]))
-    site.followed.note(house.now.monotonic)
+    site.rates.record(house.now.monotonic)
 
     def damaged(*_: object) -> None:
         raise ValueError("a damaged log row")
 
     monkeypatch.setattr(module, "course", damaged)
-    monkeypatch.setattr(Numbers, "look", damaged)
+    monkeypatch.setattr(AlertIds, "read", damaged)
     for _ in range(2):
         said = overview(site)
         assert (said["runs"][0]["loss"], said["alerts"][0]["alert"]) == (2.5, "HostDisk")
@@ -246,29 +246,29 @@ def test_a_history_that_cannot_be_read_takes_only_its_own_away(
 
 def test_a_curve_of_any_length_is_short_and_even_and_ends_with_the_newest() -> None:
     for steps in (1, 59, 60, 61, 121, 10_000):
-        curve = Curve(late=False)
+        curve = LossCurve(late=False)
         for step in range(steps):
             curve.add(step, float(step))
-            assert len(curve.shown()) <= SHOWN
-        shown = [float(one) for one in curve.shown()]
+            assert len(curve.sparkline()) <= MAX_POINTS
+        shown = [float(one) for one in curve.sparkline()]
         assert (shown[0], shown[-1]) == (0.0, steps - 1)
         gaps = [after - before for before, after in pairwise(shown)][:-1]
         assert not gaps or max(gaps) <= 2 * min(gaps)
 
 
 def test_a_curve_takes_no_step_twice_and_none_that_is_older() -> None:
-    curve = Curve(late=True)
+    curve = LossCurve(late=True)
     curve.add(5, 1.0)
     curve.add(5, 2.0)
     curve.add(4, 3.0)
-    assert curve.missing
-    curve.fill([(1, 9.0), (5, 8.0)])
-    assert curve.shown() == [9.0, 1.0]
-    assert not curve.missing
+    assert curve.needs_history
+    curve.add_history([(1, 9.0), (5, 8.0)])
+    assert curve.sparkline() == [9.0, 1.0]
+    assert not curve.needs_history
 
 
 def test_counters_that_fall_begin_anew() -> None:
-    counters = Counters()
+    counters = CounterGroup()
     for time, value in ((0.0, 5.0), (1.0, 7.0), (2.0, 1.0)):
         counters.add(time, (value,))
     assert counters.growth() == (0.0, ())
@@ -277,12 +277,12 @@ def test_counters_that_fall_begin_anew() -> None:
 
 
 def test_counters_that_grow_seldom_are_reckoned_from_one_growth_to_the_next() -> None:
-    counters = Counters()
+    counters = CounterGroup()
     for number in range(4):
         counters.add(60.0 * number, (1000.0 * number,))
     assert counters.growth() == (60.0, (1000.0,))
-    assert not counters.rest(now=4 * 60.0)
-    assert counters.rest(now=7 * 60.0)
+    assert not counters.is_idle(now=4 * 60.0)
+    assert counters.is_idle(now=7 * 60.0)
 
 
 def test_it_is_json_of_one_line(site: Site, house: House) -> None:

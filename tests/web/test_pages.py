@@ -13,10 +13,10 @@ from wire_messages import Speaker
 
 from trackside_daemon.collectors.host.memory import MemoryCollector
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.web.api.gpu import GpuPages
-from trackside_daemon.web.api.history import HistoryPages
-from trackside_daemon.web.app import Pages
-from trackside_daemon.web.dashboard import HEADERS, File
+from trackside_daemon.web.api.gpu import GpuApi
+from trackside_daemon.web.api.history import HistoryApi
+from trackside_daemon.web.app import WebApp
+from trackside_daemon.web.dashboard import HEADERS, StaticFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,10 +78,10 @@ def test_the_sources_that_a_scrape_did_not_choose_are_not_on_it(shown: Any) -> N
     ("query", "message"),
     [
         ("collect[]=cpu&exclude[]=memory", "collect[] and exclude[] cannot be combined"),
-        ("collect[]=tea", "no collector 'tea'; there are cpu, memory, trackside, training"),
-        ("collect[]=cpu&collect[]=tea", "no collector 'tea'; there are cpu, memory, trackside, training"),
-        ("exclude[]=tea", "no collector 'tea'; there are cpu, memory, trackside, training"),
-        ("collect[]=", "no collector ''; there are cpu, memory, trackside, training"),
+        ("collect[]=tea", "no collector 'tea'; use one of cpu, memory, trackside, training"),
+        ("collect[]=cpu&collect[]=tea", "no collector 'tea'; use one of cpu, memory, trackside, training"),
+        ("exclude[]=tea", "no collector 'tea'; use one of cpu, memory, trackside, training"),
+        ("collect[]=", "no collector ''; use one of cpu, memory, trackside, training"),
     ],
 )
 def test_a_choice_that_makes_no_sense_is_explained(client: Any, query: str, message: str) -> None:
@@ -104,7 +104,7 @@ def test_an_unknown_path_of_the_api_is_a_404_too(site: Any) -> None:
 
 
 def test_the_same_name_on_other_pages_takes_no_endpoint_away(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for pages, name in ((Pages, "runs"), (GpuPages, "runs"), (HistoryPages, "status"), (GpuPages, "status")):
+    for pages, name in ((WebApp, "runs"), (GpuApi, "runs"), (HistoryApi, "status"), (GpuApi, "status")):
         monkeypatch.setattr(pages, name, pages, raising=False)
     client = site.client()
     assert client.get("/api/v1/runs", headers=site.key).json() == {"runs": []}
@@ -201,5 +201,5 @@ def test_a_file_of_equal_size_and_time_is_another(tmp_path: Path) -> None:
     for text in ("let a;", "let b;"):
         path.write_text(text)
         os.utime(path, (0, 0))
-        tags.add(File(path).answer(asked).headers["ETag"])
+        tags.add(StaticFile(path).respond(asked).headers["ETag"])
     assert len(tags) == 2

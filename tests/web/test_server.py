@@ -14,7 +14,7 @@ from processes import eventually
 from starlette.responses import PlainTextResponse
 
 from trackside_daemon.web.http import server as module
-from trackside_daemon.web.http.address import listen, written
+from trackside_daemon.web.http.address import format_address, listen
 from trackside_daemon.web.http.config_file import ConfigFile
 from trackside_daemon.web.http.server import WebServer
 
@@ -33,7 +33,7 @@ class Service:
     def __init__(self) -> None:
         listener = listen("127.0.0.1:0")
         self.address = listener.getsockname()
-        self.url = f"http://{written(listener)}"
+        self.url = f"http://{format_address(listener)}"
         self.entered, self.go_on = threading.Event(), threading.Event()
         self.server = WebServer(self._answer, listener, ConfigFile(""))
         self.server.start()
@@ -66,7 +66,7 @@ def service() -> Iterator[Service]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A silent connection is closed after a twentieth of a second."""
-    monkeypatch.setattr(module, "SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(module, "REQUEST_TIMEOUT", 0.05)
 
 
 def read(connection: socket.socket) -> bytes:

@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse
 
 from trackside_daemon.web.http import connection_limit
 from trackside_daemon.web.http import server as module
-from trackside_daemon.web.http.address import listen, written
+from trackside_daemon.web.http.address import format_address, listen
 from trackside_daemon.web.http.config_file import ConfigFile
 from trackside_daemon.web.http.server import WebServer
 
@@ -36,7 +36,7 @@ class Service:
         file.write_text(f"basic_auth_users: {{ada: '{hashed('lovelace')}'}}")
         listener = listen("127.0.0.1:0")
         self.address = listener.getsockname()
-        self.url = f"http://{written(listener)}/metrics"
+        self.url = f"http://{format_address(listener)}/metrics"
         self.server = WebServer(PlainTextResponse("here"), listener, ConfigFile(str(file)))
         self.server.start()
 
@@ -75,7 +75,7 @@ def test_who_is_refused_is_hung_up_on(service: Service) -> None:
 def test_half_a_request_after_a_whole_one_is_waited_for_only_so_long(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(module, "REQUEST_TIMEOUT", 0.2)
     password = b"Authorization: Basic YWRhOmxvdmVsYWNl\r\n"
     with service.connect(b"GET /metrics HTTP/1.1\r\nHost: here\r\n" + password + b"\r\n") as connection:
         assert connection.recv(4096).startswith(b"HTTP/1.1 200")
@@ -87,8 +87,8 @@ def test_half_a_request_after_a_whole_one_is_waited_for_only_so_long(
 def test_more_silent_connections_than_there_is_room_for_keep_nobody_out(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_limit, "OPEN", 40)
-    monkeypatch.setattr(connection_limit, "NEW", 10)
+    monkeypatch.setattr(connection_limit, "MAX_CONNECTIONS", 40)
+    monkeypatch.setattr(connection_limit, "MAX_IDLE_CONNECTIONS", 10)
     with ExitStack() as ends:
         silent = [ends.enter_context(service.connect()) for _ in range(60)]
         assert service.scraped()
@@ -105,7 +105,7 @@ def test_without_a_descriptor_left_it_is_said_once_and_the_next_one_is_served(
     real, left = socket.socket._accept, [3]  # type: ignore[attr-defined]
 
     def accept(self: Any) -> Any:
-        if isinstance(self, connection_limit.Door) and self._spare is not None and left[0]:
+        if isinstance(self, connection_limit.LimitedListener) and self._spare is not None and left[0]:
             left[0] -= 1
             raise OSError(24, "Too many open files")
         return real(self)
@@ -117,7 +117,7 @@ def test_without_a_descriptor_left_it_is_said_once_and_the_next_one_is_served(
         eventually(lambda: not left[0])
         assert service.scraped()
     assert [one.getMessage() for one in caplog.records].count(
-        "no file descriptor is left, so connections are closed unanswered; raise LimitNOFILE, ulimit -n"
+        "out of file descriptors; connections are closed unanswered; raise LimitNOFILE or ulimit -n"
     ) == 1
 
 

@@ -15,7 +15,7 @@ from wire_messages import WALL, Speaker, pushed
 from trackside_daemon.model.records import BatchIngested, SessionOpened
 from trackside_daemon.web.api.overview import pages as pages_module
 from trackside_daemon.web.api.overview import stream as module
-from trackside_daemon.web.api.overview.stream import COMMENT, Frame, FullError, Listener, Stream, event
+from trackside_daemon.web.api.overview.stream import COMMENT, Frame, FullError, Listener, Stream, format_event
 from trackside_daemon.web.http.server import ABORT
 
 if TYPE_CHECKING:
@@ -36,7 +36,9 @@ class Maker:
     def __call__(self, wanted: Collection[str]) -> Frame:
         self.made += 1
         self.wanted.append(set(wanted))
-        return Frame(event("overview", b"%d" % self.made), {run: event("run", run.encode()) for run in wanted})
+        return Frame(
+            format_event("overview", b"%d" % self.made), {run: format_event("run", run.encode()) for run in wanted}
+        )
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def test_all_are_told_the_same_bytes_that_were_made_once(quick: None) -> None:
     stream = Stream(maker)
 
     async def listen() -> None:
-        listeners = [stream.join() for _ in range(50)]
+        listeners = [stream.subscribe() for _ in range(50)]
         for _ in range(5):
             frames = [await asyncio.wait_for(one.next(), DEADLINE) for one in listeners]
             first = frames[0]
@@ -65,7 +67,7 @@ def test_all_are_told_the_same_bytes_that_were_made_once(quick: None) -> None:
             assert all(frame is not None and frame[0] is first[0] for frame in frames)
         assert maker.made == 5
         for one in listeners:
-            stream.leave(one)
+            stream.unsubscribe(one)
 
     asyncio.run(listen())
 
@@ -76,19 +78,19 @@ def test_nothing_is_made_while_nobody_listens(quick: None) -> None:
 
     async def listen() -> None:
         assert maker.made == 0
-        listener = stream.join()
+        listener = stream.subscribe()
         await told(listener)
-        going = stream._going
+        going = stream._producer
         assert going is not None
-        stream.leave(listener)
+        stream.unsubscribe(listener)
         await asyncio.wait([going])
         assert going.cancelled()
-        assert stream._going is None
-        again = stream.join()
+        assert stream._producer is None
+        again = stream.subscribe()
         made = maker.made
         while maker.made == made:
             await told(again)
-        stream.leave(again)
+        stream.unsubscribe(again)
 
     asyncio.run(listen())
 
@@ -101,12 +103,12 @@ def test_who_comes_between_two_is_told_the_last_at_once_and_none_is_made_for_him
     stream = Stream(maker)
 
     async def listen() -> None:
-        first = await told(one := stream.join())
-        stream.leave(one)
+        first = await told(one := stream.subscribe())
+        stream.unsubscribe(one)
         for _ in range(20):
-            another = stream.join()
+            another = stream.subscribe()
             assert await told(another) == first
-            stream.leave(another)
+            stream.unsubscribe(another)
         assert maker.made == 1
 
     asyncio.run(listen())
@@ -117,7 +119,7 @@ def test_who_is_slow_gets_the_newest_and_nothing_waits_for_him(quick: None) -> N
     stream = Stream(maker)
 
     async def listen() -> None:
-        slow, fast = stream.join(), stream.join()
+        slow, fast = stream.subscribe(), stream.subscribe()
         for _ in range(10):
             newest = await told(fast)
         assert await told(slow) == newest
@@ -131,9 +133,13 @@ def test_who_listens_to_a_run_is_told_of_it_besides_and_others_are_not(quick: No
     stream = Stream(maker)
 
     async def listen() -> None:
-        one, two, none = stream.join("a"), stream.join("b"), stream.join()
-        assert [(await told(who))[1:] for who in (one, two, none)] == [[event("run", b"a")], [event("run", b"b")], []]
-        stream.leave(two)
+        one, two, none = stream.subscribe("a"), stream.subscribe("b"), stream.subscribe()
+        assert [(await told(who))[1:] for who in (one, two, none)] == [
+            [format_event("run", b"a")],
+            [format_event("run", b"b")],
+            [],
+        ]
+        stream.unsubscribe(two)
         made = maker.made
         while maker.made <= made + 1:
             await told(one)
@@ -143,26 +149,26 @@ def test_who_listens_to_a_run_is_told_of_it_besides_and_others_are_not(quick: No
 
 
 def test_more_than_may_listen_do_not(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LISTENERS", 2)
+    monkeypatch.setattr(module, "MAX_LISTENERS", 2)
     stream = Stream(Maker())
 
     async def listen() -> None:
-        first = stream.join()
-        stream.join()
+        first = stream.subscribe()
+        stream.subscribe()
         with pytest.raises(FullError):
-            stream.join()
-        stream.leave(first)
-        await told(stream.join())
+            stream.subscribe()
+        stream.unsubscribe(first)
+        await told(stream.subscribe())
 
     asyncio.run(listen())
 
 
 def test_a_comment_comes_now_and_then(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CALM_SECONDS", 3 * module.PERIOD)
+    monkeypatch.setattr(module, "KEEPALIVE_SECONDS", 3 * module.PERIOD)
     stream = Stream(Maker())
 
     async def listen() -> None:
-        listener = stream.join()
+        listener = stream.subscribe()
         comments = 0
         while comments < 3:
             (one,) = await asyncio.wait_for(listener.next(), DEADLINE) or []
@@ -182,7 +188,7 @@ def test_what_cannot_be_made_is_logged_once_and_ends_no_stream(quick: None, capl
         return maker(wanted)
 
     async def listen() -> None:
-        listener = Stream(make).join()
+        listener = Stream(make).subscribe()
         await told(listener)
         failing.set()
         made = maker.made
@@ -193,20 +199,20 @@ def test_what_cannot_be_made_is_logged_once_and_ends_no_stream(quick: None, capl
             pass
 
     asyncio.run(listen())
-    assert len([one for one in caplog.messages if one.startswith("the overview cannot be made")]) == 1
+    assert len([one for one in caplog.messages if one.startswith("the overview cannot be produced")]) == 1
 
 
 def test_at_the_end_all_are_told_so_and_nobody_may_begin(quick: None) -> None:
     stream = Stream(Maker())
 
     async def listen() -> None:
-        listener = stream.join()
+        listener = stream.subscribe()
         await told(listener)
         await asyncio.to_thread(stream.stop)
         while await asyncio.wait_for(listener.next(), DEADLINE) is not None:
             pass
         with pytest.raises(FullError):
-            stream.join()
+            stream.subscribe()
 
     asyncio.run(listen())
 
@@ -261,8 +267,8 @@ def test_a_client_that_goes_is_forgotten(site: Site) -> None:
         assert body["body"].startswith(b"event: overview\ndata: {")
         asked.left.set()
         await asked.end()
-        assert site.pages._told._listeners == set()
-        assert site.pages._told._going is None
+        assert site.pages._stream._listeners == set()
+        assert site.pages._stream._producer is None
 
     asyncio.run(listen())
 
@@ -280,7 +286,7 @@ class Stuck(Asked):
 def test_a_client_that_takes_nothing_is_cut_off_in_the_end(
     site: Site, monkeypatch: pytest.MonkeyPatch, patience: float, stops: bool
 ) -> None:
-    monkeypatch.setattr(pages_module, "PATIENCE_SECONDS", patience)
+    monkeypatch.setattr(pages_module, "SEND_TIMEOUT", patience)
 
     async def listen() -> None:
         cut = asyncio.Event()
@@ -292,7 +298,7 @@ def test_a_client_that_takes_nothing_is_cut_off_in_the_end(
         await asyncio.wait_for(cut.wait(), DEADLINE)
         asked.left.set()
         await asked.end()
-        assert site.pages._told._listeners == set()
+        assert site.pages._stream._listeners == set()
 
     asyncio.run(listen())
 
@@ -332,17 +338,17 @@ def test_who_may_not_ask_does_not_listen(site: Site) -> None:
         assert site.client().get(f"/api/v1/{path}", headers={**site.key, "Host": "evil.example"}).status_code == 421
         assert site.client().get(f"/api/v1/{path}?token={site.token.value}").status_code == 401
         assert site.client().ask("POST", f"/api/v1/{path}", headers=site.key).status_code == 405
-    assert site.overview.makings == 0
+    assert site.overview.build_count == 0
 
 
 def test_a_head_of_the_stream_ends(site: Site) -> None:
     head = site.client().ask("HEAD", "/api/v1/stream", headers=site.key)
     assert (head.status_code, head.headers["Content-Type"]) == (200, "text/event-stream")
-    assert site.overview.makings == 0
+    assert site.overview.build_count == 0
 
 
 def test_one_too_many_is_told_what_to_do(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LISTENERS", 0)
+    monkeypatch.setattr(module, "MAX_LISTENERS", 0)
     answer = site.client().get("/api/v1/stream", headers=site.key)
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
     assert answer.json()["error"]["reason"] == "busy"

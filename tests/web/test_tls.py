@@ -18,7 +18,7 @@ from trustme import CA
 
 from trackside_daemon.web.http import server as module
 from trackside_daemon.web.http import tls
-from trackside_daemon.web.http.address import listen, written
+from trackside_daemon.web.http.address import format_address, listen
 from trackside_daemon.web.http.config import TlsSection
 from trackside_daemon.web.http.config_file import ConfigFile
 from trackside_daemon.web.http.server import WebServer
@@ -44,7 +44,7 @@ class Service:
         self.file.write_text(text)
         listener = listen("127.0.0.1:0")
         self.address = listener.getsockname()
-        self.url = f"https://{written(listener)}"
+        self.url = f"https://{format_address(listener)}"
         self.server = WebServer(_answer, listener, ConfigFile(str(self.file)))
         self.server.start()
 
@@ -136,18 +136,18 @@ def test_versions_and_ciphers_are_those_that_are_set(
         assert not is_let_in(service, context)
 
 
-def test_each_cipher_of_go_is_one_of_openssl() -> None:
+def test_each_cipher_of_go_is_one_of_openssl_name() -> None:
     annotation: Any = TlsSection.model_fields["cipher_suites"].annotation
     names = [one for one in annotation.__args__[0].__args__ if "_WITH_" in one]
     assert len(names) == 10
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for name in names:
-        context.set_ciphers(tls._openssl(name))
-        assert tls._openssl(name) in {one["name"] for one in context.get_ciphers()}
+        context.set_ciphers(tls._openssl_name(name))
+        assert tls._openssl_name(name) in {one["name"] for one in context.get_ciphers()}
 
 
 @pytest.mark.parametrize("curve", ["X25519", "CurveP256", "CurveP384", "CurveP521"])
-def test_each_curve_of_go_is_one_of_openssl(curve: str) -> None:
+def test_each_curve_of_go_is_one_of_openssl_name(curve: str) -> None:
     ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ecdh_curve(tls._CURVES[curve])
 
 
@@ -220,7 +220,7 @@ def test_silent_connections_delay_nobody_and_are_closed(
     assert service.get(authority.trust()).status_code == 200, "while all of them are open"
     for one in silent:
         one.close()
-    monkeypatch.setattr(module, "SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(module, "REQUEST_TIMEOUT", 0.05)
     other = serve()
     for data in (b"", b"\x16\x03\x01\x02\x00\x01", b"\x16\x03\x01"):
         with other.silent(data) as one:

@@ -11,7 +11,7 @@ import pytest
 from certificate_authorities import Authority
 from processes import ROOT, clean_environ, command
 
-from trackside_daemon.web.http.config import MOST_COST, WebConfig, WebConfigError, read
+from trackside_daemon.web.http.config import MAX_BCRYPT_COST, WebConfig, WebConfigError, read_config
 from trackside_daemon.web.http.config_file import ConfigFile
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ HASH = "$2b$10$" + "a" * 53
 
 def refusal(text: str) -> str:
     with pytest.raises(WebConfigError) as caught:
-        read(text.encode(), FILE)
+        read_config(text.encode(), FILE)
     assert "\n" not in str(caught.value)
     return str(caught.value).removeprefix(f"{FILE}: ")
 
@@ -33,13 +33,13 @@ def refusal(text: str) -> str:
     "text", ["", "# nothing\n", "{}", "tls_server_config:\nbasic_auth_users:\n", "tls_server_config: {}"]
 )
 def test_an_empty_file_is_valid_and_keeps_nobody_out(text: str) -> None:
-    config = read(text.encode(), FILE)
+    config = read_config(text.encode(), FILE)
     assert config == WebConfig()
     assert (config.authenticates, config.protections) == (False, frozenset())
 
 
 def test_all_that_exporter_toolkit_knows_is_taken() -> None:
-    config = read(
+    config = read_config(
         f"""
 tls_server_config:
   cert_file: server.crt
@@ -74,7 +74,7 @@ rate_limit: {{interval: 500ms, burst: 20}}
     ("text", "says"),
     [
         ("tls_server_config: {cert_file: c", "not YAML: line 1, column 33: "),
-        ("- a", "a mapping of sections is expected, not a list"),
+        ("- a", "expected a mapping of sections, not a list"),
         (
             "basic_auth_users: {a: x}\nbasic_auth_users: {b: y}",
             "not YAML: line 2, column 1: basic_auth_users is there twice",
@@ -82,7 +82,7 @@ rate_limit: {{interval: 500ms, burst: 20}}
         (f"basic_auth_users: {{a: {HASH}, a: {HASH}}}", "not YAML: line 1, column 85: a is there twice"),
         ("basic_auth_user: {}", "basic_auth_user: no such key; did you mean basic_auth_users?"),
         ("basic_auth_user:", "basic_auth_user: no such key; did you mean basic_auth_users?"),
-        ("tls_server_config: 7", "tls_server_config: is a mapping of further keys"),
+        ("tls_server_config: 7", "tls_server_config: must be a mapping"),
         (f"{TLS}, client_auth: x}}", "tls_server_config.client_auth: no such key; did you mean client_auth_type?"),
         (f"{TLS}, client_auth_type: Verify}}", "tls_server_config.client_auth_type: input should be 'NoClientCert', "),
         (f"{TLS}, client_auth_type: }}", "tls_server_config.client_auth_type: input should be 'NoClientCert', "),
@@ -109,26 +109,29 @@ rate_limit: {{interval: 500ms, burst: 20}}
         ),
         ("tls_server_config: {cert_file: c}", "tls_server_config: key_file is missing"),
         ("tls_server_config: {min_version: TLS13}", "tls_server_config: cert_file is missing"),
-        (f"{TLS}, cert: PEM}}", "tls_server_config: cert and cert_file are both there; leave one out"),
+        (f"{TLS}, cert: PEM}}", "tls_server_config: cert and cert_file are both set; remove one"),
         (
             f"{TLS}, min_version: TLS9}}",
             "tls_server_config.min_version: input should be 'TLS10', 'TLS11', 'TLS12' or 'TLS13'",
         ),
-        (f"{TLS}, max_version: TLS11}}", "tls_server_config: max_version is TLS11, but nothing below TLS12 is spoken"),
+        (
+            f"{TLS}, max_version: TLS11}}",
+            "tls_server_config: max_version is TLS11, but the server supports only TLS12 and TLS13",
+        ),
         (f"{TLS}, min_version: TLS13, max_version: TLS12}}", "tls_server_config: max_version is below min_version"),
         (
             f"{TLS}, cipher_suites: [RC4]}}",
             "tls_server_config.cipher_suites: input should be 'TLS_AES_128_GCM_SHA256', ",
         ),
-        (f"{TLS}, cipher_suites: RC4}}", "tls_server_config.cipher_suites: should be a list"),
+        (f"{TLS}, cipher_suites: RC4}}", "tls_server_config.cipher_suites: must be a list"),
         (
             f"{TLS}, max_version: TLS12, cipher_suites: [TLS_AES_128_GCM_SHA256]}}",
-            "tls_server_config: cipher_suites has none of TLS12, which max_version wants",
+            "tls_server_config: cipher_suites has no suite for TLS12, which max_version requires",
         ),
         (f"{TLS}, curve_preferences: [CurveP192]}}", "tls_server_config.curve_preferences: input should be 'X25519', "),
         (
             "http_server_config: {headers: {Server: x}}",
-            "http_server_config.headers: 'Server' cannot be set; Content-Security-Policy, ",
+            "http_server_config.headers: 'Server' cannot be set; use one of Content-Security-Policy, ",
         ),
         (
             "http_server_config: {headers: {X-Frame-Options: allow}}",
@@ -136,20 +139,23 @@ rate_limit: {{interval: 500ms, burst: 20}}
         ),
         (
             'http_server_config: {headers: {X-XSS-Protection: "a\\r\\nSet-Cookie: b"}}',
-            "http_server_config.headers: X-XSS-Protection: 'a\\r\\nSet-Cookie: b' is not one line of ASCII",
+            "http_server_config.headers: X-XSS-Protection: 'a\\r\\nSet-Cookie: b' is not a single line of ASCII",
         ),
         (
             "rate_limit: {interval: 1s}",
-            "rate_limit: burst is missing: so many requests are answered at once, at least 1",
+            "rate_limit: burst is missing; it is the number of requests answered at once, at least 1",
         ),
         ("rate_limit: {interval: 5, burst: 1}", "rate_limit.interval: 5 is not a duration such as 1s or 500ms"),
         ("rate_limit: {interval: -1s, burst: 1}", "rate_limit.interval: '-1s' is not a duration such as 1s"),
-        ("basic_auth_users: [a]", "basic_auth_users: is a mapping of further keys"),
-        (f"basic_auth_users: {{7: {HASH}}}", "basic_auth_users: 7 is no text; put it in quotes"),
-        (f'basic_auth_users: {{"a:b": {HASH}}}', "basic_auth_users: a user's name has no colon, which ends it in HTTP"),
+        ("basic_auth_users: [a]", "basic_auth_users: must be a mapping"),
+        (f"basic_auth_users: {{7: {HASH}}}", "basic_auth_users: 7 is not text; put it in quotes"),
+        (
+            f'basic_auth_users: {{"a:b": {HASH}}}',
+            "basic_auth_users: a user name must not contain a colon, which ends the name in HTTP",
+        ),
         (
             f"basic_auth_users: {{a: $2b$16${'a' * 53}}}",
-            f"basic_auth_users.a: bcrypt's cost is 16; 10 to 12 is usual, {MOST_COST} the most",
+            f"basic_auth_users.a: the bcrypt cost is 16; 10 to 12 is usual, {MAX_BCRYPT_COST} is the maximum",
         ),
     ],
 )
@@ -197,7 +203,7 @@ def web_file(tmp_path: Path) -> Callable[[str], Path]:
         ("cert_file: ., key_file: server.key", r": tls_server_config\.cert_file: \S+: not a regular file; "),
         (
             "cert_file: server.pem, key_file: other.key",
-            r": tls_server_config\.cert_file server\.pem and key_file other\.key: the key is not that ",
+            r": tls_server_config\.cert_file server\.pem and key_file other\.key: the key does not match ",
         ),
         (
             "cert_file: web.yml, key_file: server.key",
@@ -206,11 +212,11 @@ def web_file(tmp_path: Path) -> Callable[[str], Path]:
         ("cert: x, key: y", r": tls_server_config\.cert and key: not a certificate and its key in PEM: "),
         (
             "cert_file: server.pem, key_file: locked.key",
-            r": tls_server_config\.key_file: the key is encrypted; decrypt it, ",
+            r": tls_server_config\.key_file: the key is encrypted; decrypt it with",
         ),
         (
             "cert_file: server.pem, key_file: server.key, client_auth_type: RequireAndVerifyClientCert, client_ca_file: server.key",
-            r": tls_server_config\.client_ca_file server\.key: no certificate in PEM is in it",
+            r": tls_server_config\.client_ca_file server\.key: contains no certificate in PEM",
         ),
     ],
 )

@@ -54,17 +54,17 @@ from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.rank import End
 from trackside_daemon.training.runs import Runs
 from trackside_daemon.training.verdict import UNKNOWN
-from trackside_daemon.web.api.alerts import AlertPages
-from trackside_daemon.web.api.current_values import values
-from trackside_daemon.web.api.gpu import GpuPages
-from trackside_daemon.web.api.history import HistoryPages
-from trackside_daemon.web.api.history_access import Kept
+from trackside_daemon.web.api.alerts import AlertsApi
+from trackside_daemon.web.api.current_values import family_values
+from trackside_daemon.web.api.gpu import GpuApi
+from trackside_daemon.web.api.history import HistoryApi
+from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.overview.overview import Overview
-from trackside_daemon.web.api.overview.pages import OverviewPages
-from trackside_daemon.web.api.overview.rates import Followed
-from trackside_daemon.web.api.processes import ProcessPages
-from trackside_daemon.web.app import Pages
-from trackside_daemon.web.http.address import unsafe, write_down, written
+from trackside_daemon.web.api.overview.pages import OverviewApi
+from trackside_daemon.web.api.overview.rates import RateTracker
+from trackside_daemon.web.api.processes import ProcessesApi
+from trackside_daemon.web.app import WebApp
+from trackside_daemon.web.http.address import format_address, security_warnings, write_url_file
 from trackside_daemon.web.http.auth_token import Token
 from trackside_daemon.web.http.config_file import ConfigFile
 from trackside_daemon.web.http.server import WebServer
@@ -110,12 +110,12 @@ class Daemon:
         self._notifier = Notifier()
         self._config, self._load = config, reload
         self._push_socket = push_socket
-        self._web_config, self._address = ConfigFile(config.web.config.file), written(listener)
+        self._web_config, self._address = ConfigFile(config.web.config.file), format_address(listener)
         self._url = f"{self._web_config.scheme}://{self._address}"
         self._started = self._reloaded_at = time.time()
         self._reloaded, self._failed, self._serving, self._ready = True, False, False, False
         self._state = State()
-        self._followed = Followed(self._state)
+        self._rates = RateTracker(self._state)
         self._nvml = Nvml(order(config.collector.gpu))
         self._gpu = GpuCollector(self._nvml, patience(config.sample.interval), Chronicle())
         on, sys = config.collector, Path(config.path.sysfs)
@@ -171,7 +171,7 @@ class Daemon:
         self._web = WebServer(self._pages(), listener, self._web_config)
         self._pulse = Pulse(
             self._notifier,
-            {"sampler": self._sampler.behind, "web": self._web.behind},
+            {"sampler": self._sampler.behind, "web": self._web.loop_delay},
             {"pipeline": self._pipeline.behind, "ingest": self._ingest.behind},
             disk=self._history.writer.behind,
             status=self._line,
@@ -245,7 +245,7 @@ class Daemon:
     def _tick(self, batches: Sequence[Batch]) -> None:
         """What was sampled goes into the pipeline, and with it how the sinks of alerts are; what came before is followed."""
         self._pipeline.tick([*batches, self._alerting.batch()])
-        self._followed.note(time.monotonic())
+        self._rates.record(time.monotonic())
 
     def _sample_every(self, seconds: float) -> None:
         """From the next tick on. The worker's pace follows, and the wait for it, a quarter of that at most."""
@@ -280,23 +280,23 @@ class Daemon:
 
     def _pages(self) -> Any:
         web = self._config.web
-        kept = Kept(self._history.database, self._history.writer)
-        overview = Overview(self._state, self._followed, self._alerting.firing, self._history.database)
-        self._overview = OverviewPages(self._state, kept, overview)
-        pages = Pages(
+        kept = HistoryAccess(self._history.database, self._history.writer)
+        overview = Overview(self._state, self._rates, self._alerting.firing, self._history.database)
+        self._overview = OverviewApi(self._state, kept, overview)
+        pages = WebApp(
             self._state,
             sources=[*(one.name for one in self._collectors), *SOURCES],
             ready=self._is_ready,
             status=self._status,
-            history=HistoryPages(self._state, kept, self._ingest.ask, self._ingest.ask_layers),
-            alerts=AlertPages(kept, self._alerting.silences, self._alerting.trial, self._pipeline.push),
-            gpu=GpuPages(self._nvml, self._gpu.forget),
-            processes=ProcessPages(lambda: self._process.seen),
+            history=HistoryApi(self._state, kept, self._ingest.ask, self._ingest.ask_layers),
+            alerts=AlertsApi(kept, self._alerting.silences, self._alerting.trial, self._pipeline.push),
+            gpu=GpuApi(self._nvml, self._gpu.forget),
+            processes=ProcessesApi(lambda: self._process.seen),
             overview=self._overview,
             reload=self.reload if web.enable_lifecycle else None,
         )
         hosts = (*web.allowed_hosts, self._address, web.listen_address)
-        return pages.app(token=self._token, hosts=hosts, public_read=web.public_read)
+        return pages.build(token=self._token, hosts=hosts, public_read=web.public_read)
 
     def _is_ready(self) -> bool:
         """Whether each collector has run once, with or without success."""
@@ -314,12 +314,12 @@ class Daemon:
         self._forgetting.start()
         self._sampler.start()
         self._web.start()
-        write_down(self._url, self._address_file)
+        write_url_file(self._url, self._address_file)
         self._serving = True
         endpoints = ", ".join(self._push_socket.endpoints)
         logger.info("trackside %s serves %s and takes pushes at %s", __version__, self._url, endpoints)
         logger.info("the history is %s", self._history.database.path)
-        for line in unsafe(self._address, self._web_config):
+        for line in security_warnings(self._address, self._web_config):
             logger.warning("%s", line)
 
     def _begin_after_others(self) -> None:
@@ -389,7 +389,7 @@ class Daemon:
             **(self._counts.status() if self._config.collector.gpu.enabled else {"gpus": [], "nvml": None}),
             "collectors": self._sampler.standings(),
             "notifications": self._alerting.standings(),
-            "metrics": values(self._state, time.monotonic(), *families),
+            "metrics": family_values(self._state, time.monotonic(), *families),
         }
 
     def _thread_failed(self, problem: Any) -> None:

@@ -1,4 +1,4 @@
-"""The pages: what each path answers."""
+"""The HTTP application and the handler of each path."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from starlette.routing import Match, Route
 from trackside_daemon import __version__
 from trackside_daemon.web import dashboard
 from trackside_daemon.web.api.openapi import ENDPOINTS, document
-from trackside_daemon.web.exposition import own_families, render
-from trackside_daemon.web.http.auth_token import Guard, Token, error
-from trackside_daemon.web.http.negotiation import accepts_gzip, choose
+from trackside_daemon.web.exposition import process_registry, render
+from trackside_daemon.web.http.auth_token import Token, TokenMiddleware, error_response
+from trackside_daemon.web.http.negotiation import accepts_gzip, negotiate_format
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from trackside_daemon.model.state import State
-    from trackside_daemon.web.api.alerts import AlertPages
-    from trackside_daemon.web.api.gpu import GpuPages
-    from trackside_daemon.web.api.history import HistoryPages
+    from trackside_daemon.web.api.alerts import AlertsApi
+    from trackside_daemon.web.api.gpu import GpuApi
+    from trackside_daemon.web.api.history import HistoryApi
     from trackside_daemon.web.api.openapi import Endpoint
-    from trackside_daemon.web.api.overview.pages import OverviewPages
-    from trackside_daemon.web.api.processes import ProcessPages
+    from trackside_daemon.web.api.overview.pages import OverviewApi
+    from trackside_daemon.web.api.processes import ProcessesApi
 
 _REASONS = {
     400: "bad_request",
@@ -43,24 +43,24 @@ _REASONS = {
     503: "stuck",
     507: "full",
 }
-OWN = "trackside"
-"""What `collect[]` calls the families of the daemon itself, those of its process among them."""
+OWN_SOURCE = "trackside"
+"""The name in `collect[]` for the daemon's own families, including those of its process."""
 
 
-class Pages:
-    """Answers requests from the state.
+class WebApp:
+    """The HTTP application: metrics, health, API routes and the dashboard.
 
     Args:
-        state: What is shown.
-        sources: The names that ``collect[]`` and ``exclude[]`` may have.
-        ready: Whether the first samples are there.
-        status: What ``/api/v1/status`` says beside what is in the state.
-        reload: Reads the configuration again, and returns what is wrong with it, or nothing; None when not allowed.
-        history: What the API tells of runs.
-        alerts: What it tells of alerts.
-        gpu: What it does with the GPUs.
-        processes: What it tells of processes.
-        overview: What it tells of all that is now.
+        state: The newest value of every series.
+        sources: The names permitted in ``collect[]`` and ``exclude[]``.
+        ready: Returns True once the first samples are present.
+        status: Returns the content of ``/api/v1/status``.
+        reload: Reloads the configuration and returns the problem, or an empty text; None when not permitted.
+        history: Endpoints of runs.
+        alerts: Endpoints of alerts and silences.
+        gpu: Endpoints that pause and resume GPU readings.
+        processes: Endpoint of the training processes.
+        overview: Endpoints of the overview and its stream.
     """
 
     def __init__(
@@ -70,19 +70,19 @@ class Pages:
         sources: Collection[str],
         ready: Callable[[], bool],
         status: Callable[[], dict[str, Any]],
-        history: HistoryPages,
-        alerts: AlertPages,
-        gpu: GpuPages,
-        processes: ProcessPages,
-        overview: OverviewPages,
+        history: HistoryApi,
+        alerts: AlertsApi,
+        gpu: GpuApi,
+        processes: ProcessesApi,
+        overview: OverviewApi,
         reload: Callable[[], str] | None = None,
     ) -> None:
         self._state = state
-        self._sources = frozenset(sources) | {OWN}
+        self._sources = frozenset(sources) | {OWN_SOURCE}
         self._ready = ready
         self._status = status
         self._reload = reload
-        self._pages = {
+        self._apis = {
             "daemon": self,
             "history": history,
             "alerts": alerts,
@@ -90,28 +90,35 @@ class Pages:
             "processes": processes,
             "overview": overview,
         }
-        self._own = own_families()
+        self._process_registry = process_registry()
 
-    def app(self, *, token: Token, hosts: Collection[str], public_read: bool) -> Starlette:
-        """The application, guarded."""
+    def build(self, *, token: Token, hosts: Collection[str], public_read: bool) -> Starlette:
+        """Return the application behind the token check; see `TokenMiddleware` for the arguments."""
         routes = [
             Route("/metrics", self.metrics),
             Route("/-/healthy", self.healthy),
             Route("/-/ready", self.ready),
             Route("/-/reload", self.reload, methods=["POST", "PUT"]),
-            *(_ApiRoute(f"/api/v1{one.path}", self._answer(one), methods=[one.method]) for one in ENDPOINTS),
+            *(
+                _ApiRoute(f"/api/v1{endpoint.path}", self._handler(endpoint), methods=[endpoint.method])
+                for endpoint in ENDPOINTS
+            ),
             *dashboard.routes(),
         ]
-        guard = Middleware(Guard, token=token, hosts=hosts, public_read=public_read)
+        guard = Middleware(TokenMiddleware, token=token, hosts=hosts, public_read=public_read)
         return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _http_error})
 
     async def metrics(self, request: Request) -> Response:
-        """``/metrics``, in the format that is asked for."""
-        wanted = self._wanted(request.query_params.getlist("collect[]"), request.query_params.getlist("exclude[]"))
-        chosen = choose(request.headers.get("accept", ""))
-        snapshot = self._state.snapshot(time.monotonic(), None if wanted is None else lambda one: _part(one) in wanted)
-        own = self._own if wanted is None or OWN in wanted else None
-        body = render(snapshot, openmetrics=chosen.openmetrics, own=own)
+        """Answer ``/metrics`` in the negotiated format."""
+        sources = self._selected_sources(
+            request.query_params.getlist("collect[]"), request.query_params.getlist("exclude[]")
+        )
+        chosen = negotiate_format(request.headers.get("accept", ""))
+        snapshot = self._state.snapshot(
+            time.monotonic(), None if sources is None else lambda source: _collector_name(source) in sources
+        )
+        own = self._process_registry if sources is None or OWN_SOURCE in sources else None
+        body = render(snapshot, openmetrics=chosen.openmetrics, process_metrics=own)
         headers = {"Content-Type": chosen.content_type, "Vary": "Accept, Accept-Encoding"}
         if accepts_gzip(request.headers.get("accept-encoding", "")):
             compressor = zlib.compressobj(1, zlib.DEFLATED, 31)
@@ -120,61 +127,61 @@ class Pages:
         return Response(body, headers=headers)
 
     async def healthy(self, _request: Request) -> Response:
-        """``/-/healthy``: the process serves."""
+        """Answer ``/-/healthy``: 200 while the process serves requests."""
         return PlainTextResponse("trackside is healthy.\n")
 
     async def ready(self, _request: Request) -> Response:
-        """``/-/ready``: the first samples are there."""
+        """Answer ``/-/ready``: 200 once the first samples are present, else 503."""
         if self._ready():
             return PlainTextResponse("trackside is ready.\n")
         return PlainTextResponse("trackside is waiting for its first samples.\n", 503)
 
     async def reload(self, _request: Request) -> Response:
-        """``/-/reload``, as SIGHUP, when web.enable-lifecycle allows it."""
+        """Reload the configuration, as SIGHUP does, when web.enable-lifecycle permits it."""
         if self._reload is None:
-            return error(
+            return error_response(
                 403, "lifecycle", "reloading over HTTP is off; start with --web.enable-lifecycle, or use SIGHUP"
             )
-        wrong = self._reload()
-        return error(500, "config", wrong) if wrong else PlainTextResponse("reloaded\n")
+        problem = self._reload()
+        return error_response(500, "config", problem) if problem else PlainTextResponse("reloaded\n")
 
     async def status(self, _request: Request) -> Response:
-        """``/api/v1/status``."""
+        """Answer ``/api/v1/status``."""
         return JSONResponse(self._status())
 
     async def openapi(self, _request: Request) -> Response:
-        """``/api/v1/openapi.json``."""
+        """Answer ``/api/v1/openapi.json``."""
         return JSONResponse(document(__version__))
 
-    def _answer(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
-        """The method that answers an endpoint of the API."""
-        answer: Callable[[Request], Awaitable[Response]] = getattr(self._pages[endpoint.pages], endpoint.handler)
-        return answer
+    def _handler(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+        """Return the method that answers an endpoint of the API."""
+        handler: Callable[[Request], Awaitable[Response]] = getattr(self._apis[endpoint.group], endpoint.handler)
+        return handler
 
-    def _wanted(self, collect: list[str], exclude: list[str]) -> frozenset[str] | None:
-        """The sources that a scrape asks for; None for all."""
+    def _selected_sources(self, collect: list[str], exclude: list[str]) -> frozenset[str] | None:
+        """Return the sources that a scrape selects; None for all."""
         if collect and exclude:
             raise HTTPException(400, "collect[] and exclude[] cannot be combined")
         unknown = [name for name in (*collect, *exclude) if name not in self._sources]
         if unknown:
-            raise HTTPException(400, f"no collector {unknown[0]!r}; there are {', '.join(sorted(self._sources))}")
+            raise HTTPException(400, f"no collector {unknown[0]!r}; use one of {', '.join(sorted(self._sources))}")
         if not collect and not exclude:
             return None
         return frozenset(collect) or self._sources - set(exclude)
 
 
 class _ApiRoute(Route):
-    """Looks at the path as it was sent: an id with a slash, which is encoded there, is no longer path."""
+    """A route that matches the percent-encoded path, so that an encoded slash in an id does not split the path."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         raw = scope.get("raw_path") or quote(scope["path"]).encode()
-        match, found = super().matches({**scope, "path": raw.partition(b"?")[0].decode("ascii", "replace")})
+        match, child_scope = super().matches({**scope, "path": raw.partition(b"?")[0].decode("ascii", "replace")})
         if match is not Match.NONE:
-            found["path_params"] = {name: unquote(text) for name, text in found["path_params"].items()}
-        return match, found
+            child_scope["path_params"] = {name: unquote(text) for name, text in child_scope["path_params"].items()}
+        return match, child_scope
 
 
-def _part(source: str) -> str:
+def _collector_name(source: str) -> str:
     return source.partition(":")[0]
 
 
@@ -182,4 +189,4 @@ async def _http_error(_request: Request, problem: Exception) -> Response:
     if not isinstance(problem, HTTPException):
         raise problem
     reason = _REASONS.get(problem.status_code, "error")
-    return error(problem.status_code, reason, problem.detail, dict(problem.headers or {}))
+    return error_response(problem.status_code, reason, problem.detail, dict(problem.headers or {}))

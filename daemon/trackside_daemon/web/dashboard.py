@@ -1,4 +1,4 @@
-"""The dashboard: files that a browser runs, and the one page that all its addresses are."""
+"""The dashboard's routes: its static files, and one HTML page for all its addresses."""
 
 from __future__ import annotations
 
@@ -28,53 +28,53 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-"""Nothing inline and nobody else; a browser asks whether a file is still what it has, so that an upgrade is seen at once."""
+"""No inline code and no other origin. The browser revalidates each file, so that an upgrade takes effect at once."""
 
-SMALLEST = 500
-"""Bytes from which on a file is compressed."""
+MIN_GZIP_BYTES = 500
+"""Smaller files are not compressed."""
 
 
-class File:
-    """A file as it was when the daemon began, so that what it serves is of one version also while it is upgraded.
+class StaticFile:
+    """A static file, read at start so that an upgrade of the package cannot mix two versions.
 
     Args:
-        path: Where it lies.
+        path: The file.
     """
 
     def __init__(self, path: Path) -> None:
         self._plain = path.read_bytes()
-        self._packed = gzip.compress(self._plain, mtime=0) if len(self._plain) >= SMALLEST else b""
+        self._compressed = gzip.compress(self._plain, mtime=0) if len(self._plain) >= MIN_GZIP_BYTES else b""
         self._type = guess_type(path.name)[0] or "text/plain"
         self._hash = f'"{sha256(self._plain).hexdigest()[:16]}"'
 
-    def answer(self, request: Request) -> Response:
-        """The file, compressed for who takes that; or that it is what the browser has."""
+    def respond(self, request: Request) -> Response:
+        """Return the file, compressed if the browser accepts that, or 304 if the browser's copy is current."""
         headers = {**HEADERS, "ETag": f"W/{self._hash}", "Vary": "Accept-Encoding"}
         if self._hash in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
-        packed = self._packed and accepts_gzip(request.headers.get("accept-encoding", ""))
-        if packed:
+        compressed = self._compressed and accepts_gzip(request.headers.get("accept-encoding", ""))
+        if compressed:
             headers["Content-Encoding"] = "gzip"
-        return Response(self._packed if packed else self._plain, headers=headers, media_type=self._type)
+        return Response(self._compressed if compressed else self._plain, headers=headers, media_type=self._type)
 
 
 @cache
-def _files() -> dict[str, File]:
-    return {path.relative_to(STATIC).as_posix(): File(path) for path in STATIC.rglob("*") if path.is_file()}
+def _files() -> dict[str, StaticFile]:
+    return {path.relative_to(STATIC).as_posix(): StaticFile(path) for path in STATIC.rglob("*") if path.is_file()}
 
 
 async def _page(request: Request) -> Response:
-    return _files()[PAGE].answer(request)
+    return _files()[PAGE].respond(request)
 
 
 async def _file(request: Request) -> Response:
     file = _files().get(request.path_params["path"])
     if file is None:
         raise HTTPException(404)
-    return file.answer(request)
+    return file.respond(request)
 
 
 def routes() -> list[BaseRoute]:
-    """What answers the dashboard's addresses and files."""
+    """Return the routes of the dashboard's pages and static files."""
     _files()
     return [*(Route(address, _page) for address in ADDRESSES), Route("/static/{path:path}", _file)]

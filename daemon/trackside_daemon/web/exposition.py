@@ -1,7 +1,7 @@
-"""State as Prometheus text 0.0.4 and OpenMetrics 1.0.
+"""Rendering of the state as Prometheus text 0.0.4 and OpenMetrics 1.0.
 
-What of a series never changes, ``name{labels} ``, is rendered once and kept with the series, so that a scrape costs
-little more than writing the numbers. Names are plain ASCII, so every escaping scheme gives the same bytes.
+The constant part of a series, ``name{labels} ``, is rendered once and stored with the series, so that a scrape mostly
+formats numbers. Names are plain ASCII, so every escaping scheme gives the same bytes.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ if TYPE_CHECKING:
 _encode = msgspec.json.Encoder().encode
 
 
-def render(snapshot: list[Rows], *, openmetrics: bool, own: CollectorRegistry | None = None) -> bytes:
-    """A page.
+def render(snapshot: list[Rows], *, openmetrics: bool, process_metrics: CollectorRegistry | None = None) -> bytes:
+    """Return the metrics page.
 
     Args:
-        snapshot: The families and their values.
+        snapshot: The families, their series and the values.
         openmetrics: OpenMetrics 1.0 instead of text 0.0.4.
-        own: Families that prometheus_client supplies; they come last.
+        process_metrics: A prometheus_client registry whose families come last.
     """
     parts: list[str] = []
-    for metric, series, values in snapshot:
+    for metric, all_series, values in snapshot:
         parts.append(_header(metric, openmetrics=openmetrics))
         if metric.kind == "histogram":
-            for one, value in zip(series, values, strict=True):
-                parts += _histogram(metric, one, cast("Distribution", value))
+            for series, value in zip(all_series, values, strict=True):
+                parts += _histogram(metric, series, cast("Distribution", value))
             continue
-        starts = [one.text or _line_start(metric, one) for one in series]
-        texts = _numbers(cast("list[float]", values))
+        starts = [series.text or _line_start(metric, series) for series in all_series]
+        texts = _format_numbers(cast("list[float]", values))
         parts += [f"{start}{text}\n" for start, text in zip(starts, texts, strict=True)]
     page = "".join(parts).encode()
-    if own is not None:
-        page += _own(own, openmetrics=openmetrics)
+    if process_metrics is not None:
+        page += _render_registry(process_metrics, openmetrics=openmetrics)
     return page + b"# EOF\n" if openmetrics else page
 
 
-def own_families() -> CollectorRegistry:
-    """The daemon's own ``process_*`` and ``python_*`` families (/proc/self, the interpreter)."""
+def process_registry() -> CollectorRegistry:
+    """Return a registry of the daemon's ``process_*`` and ``python_*`` families (/proc/self, the interpreter)."""
     registry = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
     return registry
 
 
-def number(value: float) -> str:
-    """A value as Go writes it: an exponent from 1e6 on, ``+Inf``, ``-Inf``, ``NaN``."""
+def format_number(value: float) -> str:
+    """Return a value as Go writes it: with an exponent from 1e6 on, and ``+Inf``, ``-Inf``, ``NaN``."""
     if isnan(value):
         return "NaN"
     if value in {inf, -inf}:
@@ -69,16 +69,22 @@ def number(value: float) -> str:
     return text
 
 
-def _numbers(values: list[float]) -> list[str]:
-    """`number` of each; msgspec writes the same digits six times faster, but other exponents and no NaN."""
+def _format_numbers(values: list[float]) -> list[str]:
+    """Return `format_number` of each value.
+
+    msgspec writes the same digits six times faster, but uses other exponents and has no NaN.
+    """
     text = _encode(values)[1:-1].decode()
     texts = text.split(",")
     if max(values) < 1e6 and not any(sign in text for sign in ("e", "0.0000", "null")):
         return texts
-    return [plain if 1e-4 <= abs(value) < 1e6 else number(value) for plain, value in zip(texts, values, strict=True)]
+    return [
+        fast_text if 1e-4 <= abs(value) < 1e6 else format_number(value)
+        for fast_text, value in zip(texts, values, strict=True)
+    ]
 
 
-def _own(registry: CollectorRegistry, *, openmetrics: bool) -> bytes:
+def _render_registry(registry: CollectorRegistry, *, openmetrics: bool) -> bytes:
     if openmetrics:
         page: bytes = openmetrics_exposition.generate_latest(registry)  # type: ignore[no-untyped-call]
         return page.removesuffix(b"# EOF\n")
@@ -103,13 +109,13 @@ def _line_start(metric: Metric, series: Series) -> str:
 
 def _histogram(metric: Metric, series: Series, value: Distribution) -> list[str]:
     if series.text is None:
-        bounds = [*map(number, metric.buckets), "+Inf"]
+        bounds = [*map(format_number, metric.buckets), "+Inf"]
         buckets = [f"{metric.name}_bucket{_labels(metric, series, ('le', bound))} " for bound in bounds]
-        ends = [f"{metric.name}_{end}{_labels(metric, series)} " for end in ("count", "sum")]
-        series.text = (*buckets, *ends)
+        suffixes = [f"{metric.name}_{suffix}{_labels(metric, series)} " for suffix in ("count", "sum")]
+        series.text = (*buckets, *suffixes)
     cumulative = [float(count) for count in accumulate(value.counts)]
     values = (*cumulative, cumulative[-1], float(value.sum))
-    return [f"{start}{number(one)}\n" for start, one in zip(series.text, values, strict=True)]
+    return [f"{start}{format_number(number)}\n" for start, number in zip(series.text, values, strict=True)]
 
 
 def _labels(metric: Metric, series: Series, *more: tuple[str, str]) -> str:

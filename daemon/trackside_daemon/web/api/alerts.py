@@ -1,4 +1,4 @@
-"""The pages of `/api/v1` that are about alerts: those that fire or have fired, silences, and a test of the way to people."""
+"""Endpoints of alerts, silences and test alerts."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import msgspec
 from starlette.exceptions import HTTPException
 
-from trackside_daemon.alerts import silences as kept_quiet
-from trackside_daemon.alerts import test_alert as trial
+from trackside_daemon.alerts import silences as silence_store
+from trackside_daemon.alerts import test_alert
 from trackside_daemon.alerts.silences import LONGEST, Silences, fits, with_ends
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.reader import AlertFilter, UnknownRunError
 from trackside_daemon.model.finding import SEVERITIES, Severity
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Silence
-from trackside_daemon.web.api.history_access import as_json, listed
-from trackside_daemon.web.api.query_params import flag, whole
+from trackside_daemon.web.api.history_access import json_response, read_listing
+from trackside_daemon.web.api.query_params import parse_flag, parse_integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,128 +31,141 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from trackside_daemon.alerts.test_alert import Trial
-    from trackside_daemon.web.api.history_access import Kept
+    from trackside_daemon.web.api.history_access import HistoryAccess
 
-DEFAULT_SECONDS = 7200.0
-LONGEST_NAME = 256
+DEFAULT_SILENCE_SECONDS = 7200.0
+MAX_NAME_LENGTH = 256
 
 T = TypeVar("T")
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 log = logging.getLogger("trackside")
 
 
-class AlertPages:
-    """Answers about alerts.
+class AlertsApi:
+    """Answers requests about alerts and silences.
 
     Args:
-        kept: The history.
-        silences: Those that last.
+        history: The history.
+        silences: The active silences.
         trial: Raises test alerts.
-        push: Queues a batch for the pipeline, so that the trial is asked at once.
+        push: Queues a batch for the pipeline, so that it evaluates a test alert at once.
     """
 
-    def __init__(self, kept: Kept, silences: Silences, trial: Trial, push: Callable[[Sequence[Batch]], None]) -> None:
-        self._kept = kept
+    def __init__(
+        self,
+        history: HistoryAccess,
+        silences: Silences,
+        trial: Trial,
+        push: Callable[[Sequence[Batch]], None],
+    ) -> None:
+        self._history = history
         self._silences = silences
         self._trial = trial
         self._push = push
 
     async def alerts(self, request: Request) -> Response:
-        """The alerts that fire or have fired, oldest first."""
-        wanted = _wanted(request.query_params)
+        """List alerts that fire or have fired, oldest first."""
+        selection = _alert_filter(request.query_params)
 
         def read(connection: Any, run: str, limit: int) -> list[dict[str, Any]]:
-            return reader.alerts(connection, wanted._replace(run=run, limit=limit))
+            return reader.alerts(connection, selection._replace(run=run, limit=limit))
 
-        return as_json({"alerts": with_ends(await listed(self._kept, request, read), self._lasting())})
+        alerts = await read_listing(self._history, request, read)
+        return json_response({"alerts": with_ends(alerts, self._active_silences())})
 
     async def alert(self, request: Request) -> Response:
-        """One of them."""
+        """Return one alert with its evidence."""
         text = request.path_params["number"]
         try:
-            number = whole(text)
+            number = parse_integer(text)
         except ValueError:
             raise HTTPException(400, f"alert {text[:60]!r}: an alert's id is a number, from /api/v1/alerts") from None
-        found = await self._kept.read(lambda connection: reader.alert(connection, number))
-        if found is None:
-            raise HTTPException(404, f"alert {number}: there is none; /api/v1/alerts lists them with their ids")
-        return as_json(*with_ends([found], self._lasting()))
+        alert = await self._history.read(lambda connection: reader.alert(connection, number))
+        if alert is None:
+            raise HTTPException(404, f"alert {number}: no such alert; /api/v1/alerts lists alerts with their ids")
+        return json_response(*with_ends([alert], self._active_silences()))
 
     async def test_alert(self, request: Request) -> Response:
-        """Raise one that says it is a test; it takes the way of all others."""
-        asked = _read(await request.body(), _Test, '{"severity": "warning", "run": "NAME"}')
-        run, name = await self._kept.read(lambda connection: _run(connection, asked.run))
+        """Raise a test alert, which takes the same path as every other alert."""
+        wanted = _decode_body(await request.body(), _TestRequest, '{"severity": "warning", "run": "NAME"}')
+        run, name = await self._history.read(lambda connection: _resolve_run(connection, wanted.run))
         now = time.time()
         try:
-            test = self._trial.ask(asked.severity, run, name, now)
-        except trial.TooManyError as error:
+            test = self._trial.ask(wanted.severity, run, name, now)
+        except test_alert.TooManyError as error:
             raise HTTPException(409, str(error)) from None
         self._push([Batch("test")])
-        return as_json(
-            {"alert": trial.TEST_ALERT, "test": test, "run": run, "severity": asked.severity, "started": now}
+        return json_response(
+            {"alert": test_alert.TEST_ALERT, "test": test, "run": run, "severity": wanted.severity, "started": now}
         )
 
     async def silences(self, _request: Request) -> Response:
-        """Those that last, the first to end first."""
-        return as_json({"silences": [asdict(one) for one in self._lasting()]})
+        """List the active silences by their end, the earliest first."""
+        return json_response({"silences": [asdict(silence) for silence in self._active_silences()]})
 
     async def silence(self, request: Request) -> Response:
-        """A new one; what fires now and fits is in the answer."""
-        wanted = '{"labels": {"alert": PATTERN, "run": PATTERN, …}, "for": SECONDS, "comment": TEXT}'
-        asked = _read(await request.body(), _Asked, f"{wanted}, for {LONGEST:.0f} s at most")
+        """Add a silence, and return it with the firing alerts that match it."""
+        shape = '{"labels": {"alert": PATTERN, "run": PATTERN, …}, "for": SECONDS, "comment": TEXT}'
+        wanted = _decode_body(await request.body(), _SilenceRequest, f"{shape}, for {LONGEST:.0f} s at most")
         now = time.time()
-        silence = Silence(secrets.token_hex(4), asked.labels, now, now + asked.seconds, asked.comment)
+        silence = Silence(secrets.token_hex(4), wanted.labels, now, now + wanted.seconds, wanted.comment)
         try:
             self._silences.add(silence)
-        except kept_quiet.TooManyError as error:
+        except silence_store.TooManyError as error:
             raise HTTPException(409, str(error)) from None
         end = f"{datetime.fromtimestamp(silence.until, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-        log.info("silence %s until %s: %s", silence.id, end, asked.labels or "all alerts")
-        why = await self._keep(silence)
-        firing = await self._kept.read(lambda connection: reader.firing(connection, now))
-        silent = [
-            {"alert": one.alert, "severity": one.severity, "labels": one.labels, "summary": one.summary}
-            for one in firing
-            if fits(silence, one.alert, one.labels)
+        log.info("silence %s until %s: %s", silence.id, end, wanted.labels or "all alerts")
+        problem = await self._save(silence)
+        firing = await self._history.read(lambda connection: reader.firing(connection, now))
+        matching = [
+            {"alert": alert.alert, "severity": alert.severity, "labels": alert.labels, "summary": alert.summary}
+            for alert in firing
+            if fits(silence, alert.alert, alert.labels)
         ]
-        return as_json({"silence": asdict(silence), "firing": silent, "kept": not why, "why": why})
+        return json_response({"silence": asdict(silence), "firing": matching, "kept": not problem, "why": problem})
 
     async def unsilence(self, request: Request) -> Response:
-        """End one before its time."""
+        """End a silence early."""
         id_ = request.path_params["silence"]
         ended = self._silences.end(id_, time.time())
         if ended is None:
-            raise HTTPException(404, f"silence {id_[:60]!r}: none of this id lasts; trackside silence --list has them")
-        log.info("silence %s is ended", ended.id)
-        why = await self._keep(ended)
-        return as_json({"silence": asdict(ended), "kept": not why, "why": why})
+            raise HTTPException(
+                404, f"silence {id_[:60]!r}: no active silence has this id; see trackside silence --list"
+            )
+        log.info("silence %s ended early", ended.id)
+        problem = await self._save(ended)
+        return json_response({"silence": asdict(ended), "kept": not problem, "why": problem})
 
-    async def _keep(self, silence: Silence) -> str:
-        """Have the history keep it; why it has not yet, in which case only a restart forgets it."""
-        self._kept.writer.put([silence])
+    async def _save(self, silence: Silence) -> str:
+        """Write a silence to the history; return the problem if that failed, else an empty text.
+
+        An unwritten silence applies until the daemon restarts.
+        """
+        self._history.writer.put([silence])
         try:
-            await self._kept.change(lambda _: None)
+            await self._history.change(lambda _: None)
         except HTTPException as error:
             return str(error.detail)
         return ""
 
-    def _lasting(self) -> list[Silence]:
+    def _active_silences(self) -> list[Silence]:
         return self._silences.active(time.time())
 
 
-def _wanted(asked: QueryParams) -> AlertFilter:
-    """Which alerts are asked for, but for their run and how many."""
-    severity, alert = asked.get("severity", ""), asked.get("alert", "")
+def _alert_filter(params: QueryParams) -> AlertFilter:
+    """Return the filter of a request, without its run and limit."""
+    severity, alert = params.get("severity", ""), params.get("alert", "")
     if severity not in ("", *SEVERITIES):
         raise HTTPException(400, f"severity: {severity[:60]!r} is not one of {', '.join(SEVERITIES)}")
-    if len(alert) > LONGEST_NAME:
-        raise HTTPException(400, f"alert: longer than {LONGEST_NAME} characters")
-    firing = time.time() if flag(asked, "firing", default=False) else None
-    return AlertFilter(severity=severity, alert=alert, firing=firing, evidence=flag(asked, "evidence", default=True))
+    if len(alert) > MAX_NAME_LENGTH:
+        raise HTTPException(400, f"alert: longer than {MAX_NAME_LENGTH} characters")
+    firing = time.time() if parse_flag(params, "firing", default=False) else None
+    evidence = parse_flag(params, "evidence", default=True)
+    return AlertFilter(severity=severity, alert=alert, firing=firing, evidence=evidence)
 
 
-def _run(connection: Any, text: str) -> tuple[str, str]:
-    """The id and the name of a run; of one that nobody knows only what it is called."""
+def _resolve_run(connection: Any, text: str) -> tuple[str, str]:
+    """Return a run's id and name; for an unknown run an empty id and the text itself."""
     if not text:
         return "", ""
     try:
@@ -162,25 +175,27 @@ def _run(connection: Any, text: str) -> tuple[str, str]:
     return uid, str(reader.run(connection, uid)["name"])
 
 
-class _Asked(msgspec.Struct, forbid_unknown_fields=True):
-    """A silence that is asked for; without labels it has all alerts."""
+class _SilenceRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request for a silence; empty labels match all alerts."""
 
     labels: Annotated[
         dict[Annotated[str, msgspec.Meta(pattern="^[a-zA-Z_][a-zA-Z0-9_]{0,63}$")], Text], msgspec.Meta(max_length=16)
     ]
-    seconds: Annotated[float, msgspec.Meta(gt=0, le=LONGEST)] = msgspec.field(default=DEFAULT_SECONDS, name="for")
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=LONGEST)] = msgspec.field(
+        default=DEFAULT_SILENCE_SECONDS, name="for"
+    )
     comment: Annotated[str, msgspec.Meta(max_length=1000)] = ""
 
 
-class _Test(msgspec.Struct, forbid_unknown_fields=True):
-    """A test that is asked for."""
+class _TestRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request for a test alert."""
 
     severity: Severity = "warning"
     run: Annotated[str, msgspec.Meta(max_length=256)] = ""
 
 
-def _read(body: bytes, kind: type[T], wanted: str) -> T:
+def _decode_body(body: bytes, kind: type[T], shape: str) -> T:
     try:
         return msgspec.json.decode(body.strip() or b"{}", type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise HTTPException(400, f"the body is {wanted} ({str(error)[:200]})") from None
+        raise HTTPException(400, f"the body must be {shape} ({str(error)[:200]})") from None

@@ -1,4 +1,4 @@
-"""All ranks of a key as one band: between the lowest and the highest, and in its middle the median rank."""
+"""Bands over the ranks of a key: the range from the lowest to the highest value, and the median rank."""
 
 from __future__ import annotations
 
@@ -11,23 +11,28 @@ from typing import TYPE_CHECKING, Any
 from trackside_daemon.model.metric import json_number
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from trackside_daemon.history.read.series import By
 
 _Points = list[list[Any]]
-"""``[step, time, min, max, last]`` each, as `series.drawn` has them."""
+"""Points ``[step, time, min, max, last]``, as `series.read_charts` returns them."""
 
 
-def bands(charts: Sequence[dict[str, Any]], by: By) -> list[dict[str, Any]]:
-    """A band of each key and attempt, its points ``[step, time, min, max, median]``; *charts* as `series.drawn` has them.
+def rank_bands(charts: Sequence[dict[str, Any]], by: By) -> list[dict[str, Any]]:
+    """Return one band per run, key and attempt, with points ``[step, time, min, max, median]``.
 
-    Where samples are not finite there is ``nonfinite`` as well: of each point how many, of all ranks together. The buckets
-    are those of the rank that has most. A bucket of another rank belongs to the first that does not end before it.
+    A band with NaN or infinite samples also has ``nonfinite``: their number in each point, over all ranks. The buckets
+    are those of the rank with the most buckets. A bucket of another rank counts in the first bucket that does not end
+    before it.
+
+    Args:
+        charts: Charts of single ranks from `series.read_charts`.
+        by: The axis of the buckets, step or time.
     """
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for one in charts:
-        groups.setdefault((one["run"], one["attempt"], one["key"]), []).append(one)
+    for chart in charts:
+        groups.setdefault((chart["run"], chart["attempt"], chart["key"]), []).append(chart)
     return [
         {
             "run": run,
@@ -41,28 +46,33 @@ def bands(charts: Sequence[dict[str, Any]], by: By) -> list[dict[str, Any]]:
 
 
 def _band(ranks: Sequence[dict[str, Any]], axis: int) -> dict[str, Any]:
-    longest: _Points = max((one["points"] for one in ranks), key=len)
+    longest: _Points = max((chart["points"] for chart in ranks), key=len)
     ends = [point[axis] for point in longest]
     lows: list[list[float]] = [[] for _ in ends]
     highs: list[list[float]] = [[] for _ in ends]
     lasts: list[dict[int, float]] = [{} for _ in ends]
-    odd = [0] * len(ends)
-    for number, one in enumerate(ranks):
-        points: _Points = one["points"]
-        for point, count in zip(points, one.get("nonfinite") or repeat(0), strict=False):
-            place = min(bisect_left(ends, point[axis]), len(ends) - 1)
-            lows[place].append(float(point[2]))
-            highs[place].append(float(point[3]))
-            lasts[place][number] = float(point[4])
-            odd[place] += count
-    found = [
-        [*point[:2], *map(json_number, (_of(min, low), _of(max, high), _of(median, list(last.values()))))]
+    nonfinite = [0] * len(ends)
+    for number, chart in enumerate(ranks):
+        points: _Points = chart["points"]
+        for point, count in zip(points, chart.get("nonfinite") or repeat(0), strict=False):
+            bucket = min(bisect_left(ends, point[axis]), len(ends) - 1)
+            lows[bucket].append(float(point[2]))
+            highs[bucket].append(float(point[3]))
+            lasts[bucket][number] = float(point[4])
+            nonfinite[bucket] += count
+    band = [
+        [
+            *point[:2],
+            _ignoring_nan(min, low),
+            _ignoring_nan(max, high),
+            _ignoring_nan(median, list(last.values())),
+        ]
         for point, low, high, last in zip(longest, lows, highs, lasts, strict=True)
     ]
-    return {"points": found, **({"nonfinite": odd} if any(odd) else {})}
+    return {"points": band, **({"nonfinite": nonfinite} if any(nonfinite) else {})}
 
 
-def _of(choose: Any, values: Sequence[float]) -> float:
-    """Of those that are not NaN; NaN when all are."""
-    known = [one for one in values if not isnan(one)]
-    return float(choose(known)) if known else float("nan")
+def _ignoring_nan(aggregate: Callable[[list[float]], float], values: Sequence[float]) -> float | str:
+    """Return the aggregate of the values that are not NaN as JSON can hold it; NaN when all are."""
+    numbers = [value for value in values if not isnan(value)]
+    return json_number(float(aggregate(numbers)) if numbers else float("nan"))

@@ -1,4 +1,4 @@
-"""What `/api/v1` answers, read from the state."""
+"""JSON content of API responses that comes from the state."""
 
 from __future__ import annotations
 
@@ -24,19 +24,26 @@ _RANK_GAUGES = {
 }
 
 
-def runs(state: State, now: float) -> dict[str, Any]:
-    """``/runs``: the runs on the page, the newest first, with the numbers of each rank; *now* as in `State.snapshot`."""
+def live_runs(state: State, now: float) -> dict[str, Any]:
+    """Return the content of ``/runs``: the live runs, newest first, each with the values of its ranks.
+
+    Args:
+        state: The newest value of every series.
+        now: Seconds of the monotonic clock.
+    """
     infos, run_states, rank_states, *numbers = state.values(
         now, f.RUN_INFO, f.STATE, f.RANK_STATE, *_RANK_GAUGES.values()
     )
     states, ranks = _active(run_states), _active(rank_states)
     gauges = dict(zip(_RANK_GAUGES, numbers, strict=True))
-    found: list[dict[str, Any]] = []
+    live: list[dict[str, Any]] = []
     for labels in infos:
         info = dict(zip(f.RUN_INFO.labels, labels, strict=True))
         name = info.pop("run")
-        own = {labels for of in (ranks, gauges["started"], gauges["ended"]) for labels in of if labels[0] == name}
-        found.append(
+        of_run = {
+            labels for series in (ranks, gauges["started"], gauges["ended"]) for labels in series if labels[0] == name
+        }
+        live.append(
             {
                 "id": info.pop("run_id"),
                 "name": name,
@@ -44,32 +51,34 @@ def runs(state: State, now: float) -> dict[str, Any]:
                 "attempt": int(info.pop("attempt")),
                 "world_size": int(info.pop("world_size")),
                 **info,
-                "ranks": [_rank(labels, ranks, gauges) for labels in sorted(own, key=lambda labels: int(labels[1]))],
+                "ranks": [
+                    _rank_json(labels, ranks, gauges) for labels in sorted(of_run, key=lambda labels: int(labels[1]))
+                ],
             }
         )
-    found.sort(key=lambda run: max((rank.get("started") or 0.0 for rank in run["ranks"]), default=0.0), reverse=True)
-    return {"runs": found}
+    live.sort(key=lambda run: max((rank.get("started") or 0.0 for rank in run["ranks"]), default=0.0), reverse=True)
+    return {"runs": live}
 
 
-def values(state: State, now: float, *metrics: Metric) -> dict[str, Any]:
-    """Families of one label as objects: ``{family: {label value: value}}``; of none as numbers."""
+def family_values(state: State, now: float, *metrics: Metric) -> dict[str, Any]:
+    """Return each family as ``{family: {label value: value}}``, or as a number if it has no labels."""
     return {
-        metric.name: {labels[0]: json_number(cast("float", value)) for labels, value in found.items()}
+        metric.name: {labels[0]: json_number(cast("float", value)) for labels, value in series.items()}
         if metric.labels
-        else next((json_number(cast("float", value)) for value in found.values()), None)
-        for metric, found in zip(metrics, state.values(now, *metrics), strict=True)
+        else next((json_number(cast("float", value)) for value in series.values()), None)
+        for metric, series in zip(metrics, state.values(now, *metrics), strict=True)
     }
 
 
-def _rank(
+def _rank_json(
     labels: tuple[str, ...],
     ranks: Mapping[tuple[str, ...], str],
     gauges: Mapping[str, Mapping[tuple[str, ...], object]],
 ) -> dict[str, Any]:
-    known = {name: json_number(cast("float", values[labels])) for name, values in gauges.items() if labels in values}
-    return {"rank": int(labels[1]), "state": ranks.get(labels), **known}
+    present = {name: json_number(cast("float", values[labels])) for name, values in gauges.items() if labels in values}
+    return {"rank": int(labels[1]), "state": ranks.get(labels), **present}
 
 
-def _active(found: Mapping[tuple[str, ...], object]) -> dict[tuple[str, ...], str]:
-    """Of series with a last label ``state``, the state whose value is 1."""
-    return {labels[:-1]: labels[-1] for labels, value in found.items() if value == 1.0}
+def _active(series: Mapping[tuple[str, ...], object]) -> dict[tuple[str, ...], str]:
+    """Return the state whose value is 1, by the labels in front of the last label ``state``."""
+    return {labels[:-1]: labels[-1] for labels, value in series.items() if value == 1.0}

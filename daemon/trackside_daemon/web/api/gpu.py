@@ -1,4 +1,4 @@
-"""The pages of `/api/v1` that let go of the GPUs, and take them again."""
+"""Endpoints that pause and resume the reading of GPUs."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("trackside")
 
-LONGEST = 366 * 86400.0
-"""Seconds; who wants more wants no end."""
+MAX_PAUSE_SECONDS = 366 * 86400.0
+"""Seconds of the longest timed pause; a pause without an end is possible too."""
 
 
-class GpuPages:
-    """Pauses the reading of GPUs.
+class GpuApi:
+    """Pauses and resumes the reading of GPUs.
 
     Args:
-        nvml: What reads them.
-        forget: Told that other GPUs may be there after this.
+        nvml: The NVML reader.
+        forget: Called after a pause, since the set of GPUs may change during it.
     """
 
     def __init__(self, nvml: Nvml, forget: Callable[[], None]) -> None:
@@ -42,46 +42,46 @@ class GpuPages:
         self._forget = forget
 
     async def pause_gpu(self, request: Request) -> Response:
-        """Close the driver's device files; answers when they are, or who holds on."""
-        seconds = _seconds(await request.body())
+        """Close the driver's device files; answer once they are closed, with the processes that still hold them."""
+        seconds = _pause_seconds(await request.body())
         released = await run_in_threadpool(self._nvml.pause, seconds)
-        log.info("the GPUs are left alone as asked, %s", _end(self._nvml.paused_until))
+        log.info("GPU readings paused on request, %s", _pause_end_text(self._nvml.paused_until))
         self._forget()
-        holding = await run_in_threadpool(holders)
+        processes = await run_in_threadpool(holders)
         return JSONResponse(
             {
                 "released": released,
                 "paused_until": until(self._nvml),
-                "holders": [{"pid": one.pid, "name": one.name} for one in holding],
+                "holders": [{"pid": process.pid, "name": process.name} for process in processes],
             }
         )
 
     async def resume_gpu(self, _request: Request) -> Response:
         """Read the GPUs again."""
-        was = self._nvml.paused_until is not None
+        was_paused = self._nvml.paused_until is not None
         await run_in_threadpool(self._nvml.resume)
-        if was:
-            log.info("the GPUs are read again, as asked")
-        return JSONResponse({"resumed": was})
+        if was_paused:
+            log.info("GPU readings resumed on request")
+        return JSONResponse({"resumed": was_paused})
 
 
-def _end(paused_until: float | None) -> str:
-    """In words, in UTC as the log's own times."""
+def _pause_end_text(paused_until: float | None) -> str:
+    """Return the end of a pause in words, in UTC like the log's timestamps."""
     if paused_until is None or isinf(paused_until):
         return "until trackside resume-gpu" if paused_until else "for a moment"
     return f"until {datetime.fromtimestamp(paused_until, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
 
 
 class _Pause(msgspec.Struct, forbid_unknown_fields=True):
-    """What is asked for; None for no end."""
+    """The body of a pause request; None for no end."""
 
-    seconds: Annotated[float, msgspec.Meta(gt=0, le=LONGEST)] | None = msgspec.field(default=None, name="for")
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=MAX_PAUSE_SECONDS)] | None = msgspec.field(default=None, name="for")
 
 
-def _seconds(body: bytes) -> float | None:
-    """How long, of ``{"for": 600}``; None for no end, which an empty body is too."""
+def _pause_seconds(body: bytes) -> float | None:
+    """Return the seconds of ``{"for": 600}``; None for no end, also for an empty body."""
     try:
         return msgspec.json.decode(body.strip() or b"{}", type=_Pause).seconds
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        wanted = f'{{"for": SECONDS}}, {LONGEST:.0f} at most, or {{"for": null}} for no end'
-        raise HTTPException(400, f"the body is {wanted} ({str(error)[:200]})") from None
+        shape = f'{{"for": SECONDS}}, {MAX_PAUSE_SECONDS:.0f} at most, or {{"for": null}} for no end'
+        raise HTTPException(400, f"the body must be {shape} ({str(error)[:200]})") from None

@@ -1,4 +1,4 @@
-"""The history as the pages ask it: reads in threads of their own, changes by its writer, errors as answers."""
+"""Access to the history for API endpoints: reads in threads, changes through the writer, errors as HTTP responses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.reader import UnknownRunError
-from trackside_daemon.web.api.query_params import bounded
+from trackside_daemon.web.api.query_params import parse_bounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,87 +25,90 @@ if TYPE_CHECKING:
     from trackside_daemon.history.record.store import Store
     from trackside_daemon.history.record.writer import Writer
 
-CHANGE_SECONDS = 15.0
-"""Whoever changes something waits for the writer so long."""
+CHANGE_TIMEOUT = 15.0
+"""Seconds that a change waits for the writer."""
 
 _encode = msgspec.json.Encoder().encode
 
 
-class Kept:
-    """What the history has.
+class HistoryAccess:
+    """Reads and changes the history, and translates errors to HTTP errors.
 
     Args:
-        database: Is read.
-        writer: Makes the changes.
+        database: For reads.
+        writer: For changes.
     """
 
     def __init__(self, database: Database, writer: Writer) -> None:
         self.database = database
         self.writer = writer
 
-    async def read(self, look: Callable[[Any], Any]) -> Any:
-        """What *look* finds in one moment's view of the history."""
+    async def read(self, query: Callable[[Any], Any]) -> Any:
+        """Run a query in one read transaction, in a thread, and return its result."""
 
-        def read() -> Any:
+        def run_query() -> Any:
             with self.database.reading() as connection:
-                return look(connection)
+                return query(connection)
 
-        return await self.in_thread(read)
+        return await self.run_in_thread(run_query)
 
-    async def in_thread(self, read: Callable[[], Any]) -> Any:
-        """What *read* finds in the history."""
+    async def run_in_thread(self, read: Callable[[], Any]) -> Any:
+        """Run a function that reads the history in a thread, and return its result."""
         try:
             return await run_in_threadpool(read)
         except UnknownRunError as error:
             raise HTTPException(404, str(error)) from None
-        except (ValueError, sqlite3.Error) as error:  # a block that is damaged, or the file
+        except (ValueError, sqlite3.Error) as error:  # a damaged block or file
             raise HTTPException(500, f"{self.database.path}: {error}") from error
 
     async def change(self, change: Callable[[Store], Any]) -> Any:
-        """Have the writer change something, and wait until it is done, or for `CHANGE_SECONDS`."""
-        self.refuse_when_stuck()
+        """Have the writer make a change, and return its result; wait at most `CHANGE_TIMEOUT`."""
+        self.check_writable()
         future = asyncio.wrap_future(self.writer.call(change))
-        await asyncio.wait([future], timeout=CHANGE_SECONDS)
+        await asyncio.wait([future], timeout=CHANGE_TIMEOUT)
         if not future.done():
             future.cancel()
-            raise HTTPException(503, "the history is busy; the change may still be made, so look before you ask again")
+            raise HTTPException(503, "the history is busy; the change may still happen, so check before you retry")
         try:
             return future.result()
         except asyncio.CancelledError:
-            raise HTTPException(503, "the daemon stops, and the change was not made") from None
+            raise HTTPException(503, "the daemon is stopping; the change was not made") from None
         except ValueError as error:
             raise HTTPException(409, str(error)) from None
         except sqlite3.Error as error:
             raise HTTPException(503, f"the history cannot be written: {error}") from None
 
-    def refuse_when_stuck(self) -> None:
-        """Answer so while nothing can be written."""
+    def check_writable(self) -> None:
+        """Raise HTTP 503 while the history cannot be written."""
         if self.writer.stuck:
-            raise HTTPException(503, "the history cannot be written at the moment; the log says why")
+            raise HTTPException(503, "the history cannot be written at the moment; see the daemon's log")
 
 
-async def listed(
-    kept: Kept, request: Request, read: Callable[[Any, str, int], list[dict[str, Any]]]
+async def read_listing(
+    history: HistoryAccess, request: Request, read: Callable[[Any, str, int], list[dict[str, Any]]]
 ) -> list[dict[str, Any]]:
-    """The newest ``limit`` of something, of the ``run`` that is asked for or of all."""
-    asked = request.query_params
-    limit = bounded(asked, "limit", 1000, 100_000)
+    """Return the newest ``limit`` entries, of the requested ``run`` or of all runs.
 
-    def look(connection: Any) -> list[dict[str, Any]]:
-        return read(connection, reader.resolve(connection, asked["run"]) if asked.get("run") else "", limit)
+    *read* receives the connection, the run's id (empty for all) and the limit.
+    """
+    params = request.query_params
+    limit = parse_bounded(params, "limit", 1000, 100_000)
 
-    found: list[dict[str, Any]] = await kept.read(look)
-    return found
+    def query(connection: Any) -> list[dict[str, Any]]:
+        return read(connection, reader.resolve(connection, params["run"]) if params.get("run") else "", limit)
 
-
-def as_json(content: Any) -> Response:
-    """An answer."""
-    return Response(encoded(content), media_type="application/json")
+    entries: list[dict[str, Any]] = await history.read(query)
+    return entries
 
 
-def encoded(content: Any) -> bytes:
-    """JSON in one line."""
+def json_response(content: Any) -> Response:
+    """Return a JSON response."""
+    return Response(encode_json(content), media_type="application/json")
+
+
+def encode_json(content: Any) -> bytes:
+    """Return content as JSON in one line."""
     try:
         return _encode(content)
-    except UnicodeEncodeError:  # half a surrogate pair, which an escape in a configuration can write
+    except UnicodeEncodeError:  # half a surrogate pair, which an escape in a run's configuration can produce
         return _encode(json.loads(json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")))

@@ -1,4 +1,4 @@
-"""The API's routes, each once: what answers them is built from this table, and so is the OpenAPI document."""
+"""The table of API endpoints, from which both the routes and the OpenAPI document are built."""
 
 from __future__ import annotations
 
@@ -8,38 +8,42 @@ from typing import Any, Literal, NamedTuple
 _PARAMETERS = {
     "id": (
         "string",
-        "A run's id, the beginning of one, or a name, of which the newest run counts; percent-encoded, a slash too.",
+        "A run's id, its name (the newest run counts), or a unique beginning of its id; percent-encoded, also slashes.",
     ),
     "number": ("integer", "An alert's id."),
     "silence": ("string", "A silence's id."),
-    "run": ("string", "A run, as id; on /series it may be repeated."),
-    "name": ("string", "A part of the name, or the beginning of the id."),
-    "tag": ("string", "One of the run's tags."),
+    "run": ("string", "A run's id, its name or a unique beginning of its id. May be repeated on /series."),
+    "name": ("string", "A part of the run's name, or the beginning of its id."),
+    "tag": ("string", "A tag of the run."),
     "state": ("string", "starting, running, stalled, finished, stopped, failed or lost."),
-    "since": ("number", "Began at this Unix time or later."),
-    "until": ("number", "Began at this Unix time or before."),
-    "launch": ("string", "What $TRACKSIDE_LAUNCH was: of the command that a trackside run has started."),
+    "since": ("number", "Only runs that began at this Unix time or later."),
+    "until": ("number", "Only runs that began at this Unix time or earlier."),
+    "launch": ("string", "Only runs with this $TRACKSIDE_LAUNCH, which `trackside run` sets for its command."),
     "severity": ("string", "info, warning or critical."),
-    "alert": ("string", "An alert's name, in which * stands for anything and ? for one character."),
-    "firing": ("boolean", "true: only those of this machine that fire now."),
-    "evidence": ("boolean", "false: without their evidence, which may be long."),
-    "limit": ("integer", "At most so many, the newest."),
-    "steps": ("integer", "For so many steps."),
+    "alert": ("string", "An alert's name. * matches any text and ? one character."),
+    "firing": ("boolean", "true returns only alerts of this machine that fire now."),
+    "evidence": ("boolean", "false omits the evidence, which may be long."),
+    "limit": ("integer", "Maximum number of entries. The newest are returned."),
+    "steps": ("integer", "Number of steps."),
     "key": (
         "string",
-        "A pushed key, or a GPU or host series as /metrics writes it, or its family; may be repeated on /series and /export.",
+        "A pushed key, or a GPU or host series or family by its name on /metrics. May be repeated on /series and /export.",
     ),
-    "rank": ("string", "A rank, may be repeated, or all; without it the lowest."),
+    "rank": ("string", "A rank, or all. May be repeated. Without it, the lowest rank."),
     "ranks": (
         "string",
-        "band: of each key and attempt one band of its ranks, points of it [step, time, min, max, median of their last].",
+        "band: one band over the ranks of each key and attempt, points [step, time, min, max, median of their last].",
     ),
-    "attempt": ("integer", "An attempt; without it all, in their order."),
-    "by": ("string", "What from and to are in: step or time (Unix seconds)."),
-    "from": ("number", "From this step or time on."),
-    "to": ("number", "Up to this step or time."),
-    "points": ("integer", "At most so many buckets a series [2000], up to 20000; 0 for every sample."),
+    "attempt": ("integer", "An attempt. Without it, all attempts in order."),
+    "by": ("string", "Unit of from and to: step (the default), or time in Unix seconds."),
+    "from": ("number", "First step or time."),
+    "to": ("number", "Last step or time."),
+    "points": ("integer", "Maximum number of buckets per series [2000], up to 20000. 0 returns every sample."),
     "format": ("string", "csv, json or jsonl."),
+}
+_IMPORT_PARAMETERS = {
+    "id": ("string", "The run's id, which replaces the one in the file."),
+    "name": ("string", "The run's name, which replaces the one in the file."),
 }
 _REPEATED = {
     *(("/series", name) for name in ("run", "key", "rank")),
@@ -47,22 +51,22 @@ _REPEATED = {
 }
 _SERIES = ("key", "rank", "attempt", "by", "from", "to", "points")
 _BUCKETS = (
-    "Points are [step, time, min, max, last], step and time of the bucket's last sample; with points=0 every sample as "
-    "[step, time, value]. Where some samples of the buckets are NaN or infinite there is nonfinite, too: of each point how "
-    "many, in the same order. An answer has at most 200000 buckets, and each series fewer than were asked for where there are "
-    "many. NaN and infinities are the texts nan, inf and -inf. unit says how many samples the coarsest cell "
-    "has; with more than 1, the window's edges are rounded outwards to whole cells."
+    "Points are [step, time, min, max, last], with step and time of the bucket's last sample. With points=0 they are every "
+    "sample as [step, time, value]. If a bucket contains NaN or infinite samples, nonfinite has their number for each "
+    "point, in the same order. A response has at most 200000 buckets, so with many series each has fewer than requested. "
+    "NaN and infinities are the texts nan, inf and -inf. unit is the number of samples in the coarsest cell. If it is "
+    "above 1, the edges of the window are rounded outwards to whole cells."
 )
 
 
 class Endpoint(NamedTuple):
-    """One route.
+    """An API endpoint.
 
     Attributes:
         handler: The name of the method that answers.
-        body: What a request has in its body; empty for nothing.
-        pages: Whose method it is: of the pages of the history, of alerts, of the GPUs, of the processes, of the overview, or of
-            the daemon itself.
+        body: An example or description of the request's body; empty for none.
+        group: The object whose method it is: `HistoryApi`, `AlertsApi`, `GpuApi`, `ProcessesApi`, `OverviewApi`, or
+            `WebApp` for ``daemon``.
     """
 
     method: str
@@ -72,7 +76,7 @@ class Endpoint(NamedTuple):
     parameters: tuple[str, ...] = ()
     description: str = ""
     body: str = ""
-    pages: Literal["history", "alerts", "gpu", "processes", "overview", "daemon"] = "history"
+    group: Literal["history", "alerts", "gpu", "processes", "overview", "daemon"] = "history"
 
 
 ENDPOINTS = (
@@ -80,123 +84,131 @@ ENDPOINTS = (
         "GET",
         "/overview",
         "overview",
-        "What is now: the machine, its GPUs, the runs that live or linger, the alerts that fire.",
-        description="What was not measured is absent. run is a run's id, name its name. Of a run, step is the highest of its "
-        "ranks, loss, progress_ratio, remaining_seconds and step_seconds are the lowest rank's; tokens and samples a "
-        "second are of all ranks, over 10 s or the last steps; sparkline is the loss of the attempt so far, in at most 60 "
-        "values. alerts of a run counts those without a silence. alerts are the 200 worst, those with a silence the last; "
-        "id is null until the history has it.",
-        pages="overview",
+        "Return the current overview: the host, its GPUs, the live and lingering runs, and the firing alerts.",
+        description="Unmeasured values are absent. run is a run's id and name its name. A run's step is the highest of its "
+        "ranks. Its loss, progress_ratio, remaining_seconds and step_seconds are those of the lowest rank. Its tokens and "
+        "samples per second are summed over all ranks and measured over 10 s or the last steps. sparkline is the loss of "
+        "the attempt so far, in at most 60 values. A run's alerts counts its alerts without a silence. The top-level "
+        "alerts are the 200 worst, silenced ones last. An alert's id is null until the history has written it.",
+        group="overview",
     ),
     Endpoint(
         "GET",
         "/stream",
         "stream",
-        "The overview once a second, as server-sent events.",
+        "Stream the overview once a second as server-sent events.",
         ("run",),
-        "Each event overview has the answer of /overview. With run there are events run as well, with the run's id, state, "
-        "highest step, the time of the event, and values: of each key by rank the newest [step, time, value]; at most 4096 "
-        "series. Who is slow misses events, and gets the newest. 100 may listen; more are answered 503. A browser's "
-        "EventSource cannot send the token: a page asks by fetch with 'Authorization: Bearer TOKEN' and reads the body as "
-        "it comes, so that no URL, cookie or log has the token.",
-        pages="overview",
+        "Each event named overview has the response of /overview. With run, events named run follow, with the run's id, "
+        "state, highest step, the time of the event, and values: for each key and rank the newest [step, time, value], at "
+        "most 4096 series. A slow client misses events and receives the newest. At most 100 clients can listen; further "
+        "ones get status 503. A browser's EventSource cannot send the token, so a page uses fetch with 'Authorization: "
+        "Bearer TOKEN' and reads the body as it arrives. No URL, cookie or log then contains the token.",
+        group="overview",
     ),
     Endpoint(
         "GET",
         "/runs",
         "runs",
-        "The runs, the newest first.",
+        "List the runs, newest first.",
         ("name", "tag", "state", "since", "until", "limit", "launch"),
-        "Runs that are on /metrics have the numbers of their ranks too.",
+        "Runs that are on /metrics also have the values of their ranks.",
     ),
-    Endpoint("GET", "/runs/{id}/series", "one_series", "One key of a run.", _SERIES, _BUCKETS),
+    Endpoint("GET", "/runs/{id}/series", "one_series", "Return one key of a run.", _SERIES, _BUCKETS),
     Endpoint(
         "GET",
         "/runs/{id}/export",
         "export",
-        "Samples of a run, as a file.",
+        "Download samples of a run as a file.",
         ("format", "key", "rank", "attempt", "by", "from", "to"),
-        "Every sample of the run, or of the keys, ranks, attempt and window that are named; key and rank may be repeated, "
-        "and without rank it is all ranks. X-Trackside-Samples says how many samples the file has, to HEAD too. Events "
-        "and alerts, which JSON and JSON lines have, are told whole.",
+        "The file has every sample of the run, or of the selected keys, ranks, attempt and window. key and rank may be "
+        "repeated; without rank, the file has all ranks. The header X-Trackside-Samples is the number of samples, also "
+        "for HEAD. JSON and JSON lines also contain all events and alerts, which the selection does not limit.",
     ),
     Endpoint(
-        "POST", "/runs/{id}/pin", "pin", "Keep a run whatever the bounds are, or no longer.", body='{"pinned": true}'
+        "POST",
+        "/runs/{id}/pin",
+        "pin",
+        "Pin a run, so that the history limits do not delete it, or unpin it.",
+        body='{"pinned": true}',
     ),
     Endpoint(
         "POST",
         "/runs/{id}/layers",
         "layers",
-        "Have a run that watches its model tell the gradient norm of each layer for some steps.",
+        "Make a run that watches its model report the gradient norm of each layer for some steps.",
         ("steps",),
-        "100 steps without steps, 10000 at most. ranks are those that were told; one that watches no model does nothing.",
+        "The default is 100 steps and the maximum 10000. ranks are the ranks that received the request; one that watches "
+        "no model ignores it.",
     ),
     Endpoint(
         "GET",
         "/runs/{id}/stacks",
         "stacks",
-        "Where each thread of a run's processes is now.",
-        description="Asked of the processes themselves; silent are the ranks that have not answered in 3 s.",
+        "Return the current stack of each thread of a run's processes.",
+        description="The processes themselves answer. silent lists the ranks that did not answer within 3 s.",
     ),
     Endpoint(
         "GET",
         "/runs/{id}/ping",
         "ping",
-        "How long a run's processes take to answer.",
-        description="Silent are the ranks that have not answered in 3 s.",
+        "Measure how long a run's processes take to answer.",
+        description="silent lists the ranks that did not answer within 3 s.",
     ),
     Endpoint(
         "GET",
         "/runs/{id}",
         "run",
-        "All that is known of a run but its samples.",
-        description="Of an attempt, phases are by rank the seconds spent in each phase, and lost those that nothing was trained "
-        "in, by cause: data, checkpoint, eval, restart, stall; absent where none was told. Of the run, lost is the share of its "
-        "time by cause, goodput what is left, and mfu the model's FLOPs over what the GPUs could have done in its attempts.",
+        "Return everything about a run except its samples.",
+        description="An attempt's phases are the seconds in each phase, by rank. Its lost are the seconds without training, "
+        "by cause: data, checkpoint, eval, restart, stall. Both are absent if the run did not report them. The run's lost "
+        "is the share of its time by cause and goodput the remaining share. mfu is the model's FLOPs divided by what the "
+        "GPUs could have done during its attempts.",
     ),
     Endpoint("DELETE", "/runs/{id}", "delete", "Delete a run that has ended."),
-    Endpoint("GET", "/series", "series", "Series of one or more runs.", ("run", *_SERIES, "ranks"), _BUCKETS),
-    Endpoint("GET", "/events", "events", "What happened, oldest first.", ("run", "limit")),
+    Endpoint("GET", "/series", "series", "Return series of one or more runs.", ("run", *_SERIES, "ranks"), _BUCKETS),
+    Endpoint("GET", "/events", "events", "List events, oldest first.", ("run", "limit")),
     Endpoint(
         "GET",
         "/alerts",
         "alerts",
-        "Alerts that fire or have fired, oldest first.",
+        "List alerts that fire or have fired, oldest first.",
         ("run", "severity", "alert", "firing", "evidence", "limit"),
-        "silenced_until is when the silence ends that has an alert which fires, or null; notified are the sinks by which "
-        "people were told.",
-        pages="alerts",
+        "silenced_until is the end of the silence that matches a firing alert, or null. notified lists the receivers that "
+        "got a notification.",
+        group="alerts",
     ),
-    Endpoint("GET", "/alerts/{number}", "alert", "One alert, with its evidence.", pages="alerts"),
+    Endpoint("GET", "/alerts/{number}", "alert", "Return one alert with its evidence.", group="alerts"),
     Endpoint(
         "POST",
         "/alerts/test",
         "test_alert",
-        "Raise TestAlert, to see whether a notification arrives.",
-        description="severity is info, warning or critical; run a run's name, which no run need have. The answer has its "
-        "label test, by which /alerts has it a moment later; notified says there where it arrived.",
+        "Raise TestAlert, to check that notifications arrive.",
+        description="severity is info, warning or critical. run is a run's name, and such a run need not exist. The "
+        "response has the alert's label test, under which /alerts lists it a moment later. There, notified lists the "
+        "receivers that got the notification.",
         body='{"severity": "warning", "run": ""}',
-        pages="alerts",
+        group="alerts",
     ),
-    Endpoint("GET", "/silences", "silences", "Silences that last, the first to end first.", pages="alerts"),
+    Endpoint("GET", "/silences", "silences", "List the active silences by their end, earliest first.", group="alerts"),
     Endpoint(
         "POST",
         "/silences",
         "silence",
-        "People are not told of some alerts for a while; all else goes on.",
-        description="labels are patterns with * and ?, all of which must fit: alert is the alert's name, run the run's, and "
-        "others the alert's labels; with none, all alerts are silent. for is in seconds, 7200 without it, 2592000 at most. "
-        "firing is what fires and fits now. Answers when the history has it; kept is false when it cannot, and why says "
-        "the reason: the silence lasts all the same, but not beyond a restart.",
+        "Mute notifications of some alerts for a while.",
+        description="labels are patterns with * and ?, all of which must match: alert is the alert's name, run the run's, "
+        "and others are the alert's labels. Empty labels match all alerts. for is in seconds, 7200 by default and 2592000 "
+        "at most. firing in the response lists the firing alerts that match. The response waits until the history has "
+        "written the silence. If that fails, kept is false and why gives the reason; the silence then applies only until "
+        "the daemon restarts.",
         body='{"labels": {"alert": "LossSpike", "run": "debug-*"}, "for": 7200, "comment": ""}',
-        pages="alerts",
+        group="alerts",
     ),
-    Endpoint("DELETE", "/silences/{silence}", "unsilence", "End a silence before its time.", pages="alerts"),
+    Endpoint("DELETE", "/silences/{silence}", "unsilence", "End a silence early.", group="alerts"),
     Endpoint(
         "POST",
         "/import",
         "import_",
-        "Bring runs in from a file.",
+        "Import a run from a file.",
         ("name", "id"),
         body="The file: CSV, JSON or JSON lines.",
     ),
@@ -204,45 +216,47 @@ ENDPOINTS = (
         "POST",
         "/gpu/pause",
         "pause_gpu",
-        "Let go of the GPUs, so that they can be reset or taken away.",
-        description="for is in seconds, or null for no end. Answers when the device files are closed, within seven "
-        "seconds; released is false when the daemon's own worker hangs in the driver, and holders are the processes that "
-        "have the files open, as far as the daemon may look. A second pause counts instead of the first.",
+        "Pause GPU readings and release the GPUs, so that they can be reset or removed.",
+        description="for is in seconds, or null for no end. The response waits until the device files are closed, at most "
+        "seven seconds. released is false when the daemon's own worker hangs in the driver. holders lists the processes "
+        "that have the device files open, as far as the daemon has permission to see them. A second pause replaces the "
+        "first.",
         body='{"for": 600}',
-        pages="gpu",
+        group="gpu",
     ),
     Endpoint(
         "POST",
         "/gpu/resume",
         "resume_gpu",
-        "Read the GPUs again.",
+        "Resume GPU readings.",
         description="resumed is false when they were not paused.",
-        pages="gpu",
+        group="gpu",
     ),
     Endpoint(
         "GET",
         "/processes",
         "processes",
-        "The processes of the trainings on this machine, as of the last tick.",
-        description="Each rank, then those below it, each before its own. role is rank, dataloader or other; state a letter "
-        "as in /proc/PID/stat; started is in Unix seconds. Empty where --no-collector.process is given.",
-        pages="processes",
+        "List the training processes on this machine, as of the last tick.",
+        description="Each rank is followed by its descendants, parents first. role is rank, dataloader or other. state is "
+        "the letter from /proc/PID/stat. started is in Unix seconds. The list is empty with --no-collector.process.",
+        group="processes",
     ),
     Endpoint(
         "GET",
         "/status",
         "status",
-        "How the daemon does.",
-        description="measured are a GPU's families without trackside_gpu_; refused says what it does not answer, and why; ailments what is wrong with it.",
-        pages="daemon",
+        "Return the daemon's status.",
+        description="For each GPU, measured lists its families without the prefix trackside_gpu_, refused lists the "
+        "unavailable ones with the reason, and ailments lists the GPU's problems.",
+        group="daemon",
     ),
-    Endpoint("GET", "/openapi.json", "openapi", "This document.", pages="daemon"),
+    Endpoint("GET", "/openapi.json", "openapi", "Return this document.", group="daemon"),
 )
-"""An id may be any text: what has a meaning in a path is percent-encoded in it, a slash as %2F."""
+"""All endpoints. In a path, special characters of an id are percent-encoded, a slash as %2F."""
 
 
 def document(version: str) -> dict[str, Any]:
-    """The OpenAPI 3.1 document."""
+    """Return the OpenAPI 3.1 document."""
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in ENDPOINTS:
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
@@ -297,7 +311,8 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _parameter(name: str, endpoint: Endpoint) -> dict[str, Any]:
-    kind, description = _PARAMETERS[name]
+    descriptions = {**_PARAMETERS, **_IMPORT_PARAMETERS} if endpoint.path == "/import" else _PARAMETERS
+    kind, description = descriptions[name]
     inside = f"{{{name}}}" in endpoint.path
     schema: dict[str, Any] = {"type": kind}
     if (endpoint.path, name) in _REPEATED:

@@ -1,4 +1,4 @@
-"""The page of `/api/v1` that shows the training's processes."""
+"""Endpoint of the training processes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from trackside_daemon.collectors.process.process import Process
 
 
-class ProcessPages:
-    """Shows the processes as they were seen last.
+class ProcessesApi:
+    """Lists the training processes.
 
     Args:
-        seen: Each rank, then those below it.
+        newest: Returns the processes of the last tick, each rank followed by its child processes.
     """
 
-    def __init__(self, seen: Callable[[], Sequence[Process]]) -> None:
-        self._seen = seen
+    def __init__(self, newest: Callable[[], Sequence[Process]]) -> None:
+        self._newest = newest
 
     async def processes(self, _request: Request) -> Response:
-        """``/api/v1/processes``."""
-        return JSONResponse({"processes": [one._asdict() for one in self._seen()]})
+        """Answer ``/api/v1/processes``."""
+        return JSONResponse({"processes": [process._asdict() for process in self._newest()]})

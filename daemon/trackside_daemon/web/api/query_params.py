@@ -1,4 +1,4 @@
-"""The parameters of a question, read and bounded; what is wrong with one is answered 400."""
+"""Parsing of query parameters; an invalid one raises an HTTP 400."""
 
 from __future__ import annotations
 
@@ -12,56 +12,56 @@ from trackside_daemon.history.read.series import Window
 if TYPE_CHECKING:
     from starlette.datastructures import QueryParams
 
-_FAR = 9e12
-"""Seconds whose microseconds fit into a column."""
+_MAX_SECONDS = 9e12
+"""Seconds whose microseconds fit into a 64-bit column."""
 
 
-def window(asked: QueryParams) -> Window:
-    """What part of a series is asked for."""
-    by = asked.get("by", "step")
+def parse_window(params: QueryParams) -> Window:
+    """Return the window that ``by``, ``from`` and ``to`` select."""
+    by = params.get("by", "step")
     if by not in ("step", "time"):
-        raise HTTPException(400, f"by: step or time, not {by!r}")
-    most = _FAR if by == "time" else 2.0**63
-    low, high = number(asked, "from", most), number(asked, "to", most)
+        raise HTTPException(400, f"by: must be step or time, not {by!r}")
+    limit = _MAX_SECONDS if by == "time" else 2.0**63
+    low, high = parse_number(params, "from", limit), parse_number(params, "to", limit)
     return Window("time" if by == "time" else "step", -inf if low is None else low, inf if high is None else high)
 
 
-def number(asked: QueryParams, name: str, most: float = _FAR) -> float | None:
-    """A parameter that is a number, of at most *most*; None when it is not given."""
-    text = asked.get(name, "")
+def parse_number(params: QueryParams, name: str, limit: float = _MAX_SECONDS) -> float | None:
+    """Return a number from -*limit* to *limit*; None when the parameter is absent."""
+    text = params.get(name, "")
     try:
         number = float(text) if text else None
     except ValueError:
         number = float("nan")
-    if number is not None and not abs(number) <= most:
-        raise HTTPException(400, f"{name}: {text[:60]!r} is not a number from -{most:g} to {most:g}")
+    if number is not None and not abs(number) <= limit:
+        raise HTTPException(400, f"{name}: {text[:60]!r} is not a number from -{limit:g} to {limit:g}")
     return number
 
 
-def whole(text: str) -> int:
-    """A whole number that a column can hold.
+def parse_integer(text: str) -> int:
+    """Return a whole number that fits into a 64-bit column.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is not such a number.
     """
     if not (text.isascii() and text.isdecimal()) or len(text) > 18:
         raise ValueError(text)
     return int(text)
 
 
-def flag(asked: QueryParams, name: str, *, default: bool) -> bool:
-    """A parameter that is true or false; *default* when it is not given."""
-    text = asked.get(name, "")
+def parse_flag(params: QueryParams, name: str, *, default: bool) -> bool:
+    """Return a parameter that is true or false; *default* when it is absent."""
+    text = params.get(name, "")
     if text not in ("", "true", "false"):
-        raise HTTPException(400, f"{name}: true or false, not {text[:60]!r}")
+        raise HTTPException(400, f"{name}: must be true or false, not {text[:60]!r}")
     return text == "true" if text else default
 
 
-def bounded(asked: QueryParams, name: str, default: int, most: int) -> int:
-    """A parameter that is a whole number from 0 to *most*; *default* when it is not given."""
-    text = asked.get(name, "")
+def parse_bounded(params: QueryParams, name: str, default: int, limit: int) -> int:
+    """Return a whole number from 0 to *limit*; *default* when the parameter is absent."""
+    text = params.get(name, "")
     if not text:
         return default
-    if not (text.isascii() and text.isdecimal()) or len(text) > 9 or int(text) > most:
-        raise HTTPException(400, f"{name}: {text[:60]!r} is not a number from 0 to {most}")
+    if not (text.isascii() and text.isdecimal()) or len(text) > 9 or int(text) > limit:
+        raise HTTPException(400, f"{name}: {text[:60]!r} is not a number from 0 to {limit}")
     return int(text)

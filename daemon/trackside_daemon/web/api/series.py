@@ -1,4 +1,4 @@
-"""What is answered of series: charts, and every sample as it is read."""
+"""Series in API responses: charts in buckets, and streams of every sample."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trackside_daemon.history.files.export import Part, lacking
 from trackside_daemon.history.read import charts, reader, series
 from trackside_daemon.history.read.series import Series, Tail, Window
 from trackside_daemon.model.metric import json_number
-from trackside_daemon.web.api.query_params import whole, window
+from trackside_daemon.web.api.query_params import parse_integer, parse_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,122 +22,143 @@ if TYPE_CHECKING:
     from trackside_daemon.history.database import Database
     from trackside_daemon.history.read.reader import Found
 
-MOST_SERIES = 1000
-MOST_BUCKETS = 200_000
-"""One question answers at most so many series, and buckets of all of them together."""
+MAX_SERIES = 1000
+"""Series in one response."""
+
+MAX_BUCKETS = 200_000
+"""Buckets in one response, over all its series."""
 
 _encode = msgspec.json.Encoder().encode
 
 
-def find(connection: Any, names: list[str], asked: QueryParams) -> list[Found]:
-    """The series that a question means."""
-    keys = asked.getlist("key") or None
-    wanted, attempt = _ranks(asked)
-    if wanted is None and asked.get("ranks") == "band":
-        wanted = []
-    found = [
-        one
+def find_series(connection: Any, names: list[str], params: QueryParams) -> list[Found]:
+    """Return the series that a request selects.
+
+    Args:
+        connection: The history.
+        names: Ids or names of the runs.
+        params: The request's ``key``, ``rank``, ``ranks`` and ``attempt``.
+
+    Raises:
+        HTTPException: Status 400 when there are more than `MAX_SERIES`.
+    """
+    keys = params.getlist("key") or None
+    ranks, attempt = _ranks(params)
+    if ranks is None and params.get("ranks") == "band":
+        ranks = []
+    selected = [
+        series
         for uid in dict.fromkeys(reader.resolve(connection, name) for name in names)
-        for one in reader.series(connection, uid, keys, wanted, attempt)
+        for series in reader.series(connection, uid, keys, ranks, attempt)
     ]
-    if len(found) > MOST_SERIES:
-        raise HTTPException(400, f"{len(found)} series are more than {MOST_SERIES}; name keys, ranks or an attempt")
-    return found
+    if len(selected) > MAX_SERIES:
+        raise HTTPException(
+            400, f"{len(selected)} series exceed the limit of {MAX_SERIES}; name keys, ranks or an attempt"
+        )
+    return selected
 
 
-def part(database: Database, uid: str, asked: QueryParams) -> Part:
-    """What of a run an export means: without ``rank`` all ranks, since nothing is to be missing from a file."""
-    ranks, attempt = _ranks(asked)
-    meant = Part(tuple(dict.fromkeys(asked.getlist("key"))), frozenset(ranks or ()), attempt, window(asked))
+def export_selection(database: Database, uid: str, params: QueryParams) -> Part:
+    """Return the part of a run that an export selects; without ``rank`` all ranks, so that a file is complete.
+
+    Raises:
+        HTTPException: Status 404 when the run has no such rank, attempt or key.
+    """
+    ranks, attempt = _ranks(params)
+    selection = Part(tuple(dict.fromkeys(params.getlist("key"))), frozenset(ranks or ()), attempt, parse_window(params))
     of = ", ".join([*(f"rank {rank}" for rank in ranks or ()), *([] if attempt is None else [f"attempt {attempt}"])])
-    missing = lacking(database, uid, meant) if meant.keys or of else []
+    missing = lacking(database, uid, selection) if selection.keys or of else []
     if missing is None:
-        raise HTTPException(404, f"run {uid!r} has nothing" + (of and f" of {of}"))
+        raise HTTPException(404, f"run {uid!r} has no samples" + (of and f" of {of}"))
     for key in missing:
-        raise HTTPException(404, f"key {key!r}: run {uid!r} has none of that name" + (of and f" of {of}"))
-    return meant
+        raise HTTPException(404, f"key {key!r}: run {uid!r} has no such key" + (of and f" for {of}"))
+    return selection
 
 
-def _ranks(asked: QueryParams) -> tuple[list[int] | None, int | None]:
-    """The ranks that a question names, empty for all, None when it names none; and the attempt."""
-    ranks = asked.getlist("rank")
+def _ranks(params: QueryParams) -> tuple[list[int] | None, int | None]:
+    """Return the requested ranks and attempt; ranks are empty for all, None when not given."""
+    ranks = params.getlist("rank")
     try:
-        named = None if not ranks else [] if ranks == ["all"] else [whole(rank) for rank in ranks]
-        return named, whole(asked["attempt"]) if "attempt" in asked else None
+        selected = None if not ranks else [] if ranks == ["all"] else [parse_integer(rank) for rank in ranks]
+        return selected, parse_integer(params["attempt"]) if "attempt" in params else None
     except ValueError:
-        raise HTTPException(400, "rank and attempt are numbers; rank=all for every rank") from None
+        raise HTTPException(400, "rank and attempt must be numbers; use rank=all for every rank") from None
 
 
-def drawn(database: Database, found: list[Found], window: Window, points: int) -> list[dict[str, Any]]:
-    """Each in a view of its own, since the WAL cannot shrink meanwhile."""
-    made = []
-    for each in found:
+def read_charts(database: Database, selected: list[Found], window: Window, points: int) -> list[dict[str, Any]]:
+    """Return one chart per series, each with at most *points* buckets ``[step, time, min, max, last]``."""
+    result = []
+    for selected_series in selected:
+        # One read transaction per series: the WAL cannot shrink while a transaction is open.
         with database.reading() as connection:
-            one = _again(connection, each)
-            chart = charts.chart(connection, one.series, one.tail, _of_run(connection, one, window), points)
-        made.append(
+            current = _refresh(connection, selected_series)
+            chart = charts.chart(
+                connection, current.series, current.tail, _run_window(connection, current, window), points
+            )
+        result.append(
             {
-                **_named(one),
+                **_identity(current),
                 "samples": chart.samples,
                 "unit": chart.unit,
                 "trimmed": chart.trimmed,
-                "points": [_point(point) for point in chart.points],
+                "points": [_point_json(point) for point in chart.points],
                 **({"nonfinite": chart.nonfinite} if chart.nonfinite else {}),
             }
         )
-    return made
+    return result
 
 
-def behind(charts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Charts of several attempts as one, ``points`` and perhaps ``nonfinite``; *charts* as `drawn` has them."""
-    odd = [count for one in charts for count in one.get("nonfinite", [0] * len(one["points"]))]
-    points = [point for one in charts for point in one["points"]]
-    return {"points": points, **({"nonfinite": odd} if any(odd) else {})}
+def concatenate(charts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the charts of several attempts as one, with ``points`` and, where present, ``nonfinite``."""
+    nonfinite = [count for chart in charts for count in chart.get("nonfinite", [0] * len(chart["points"]))]
+    points = [point for chart in charts for point in chart["points"]]
+    return {"points": points, **({"nonfinite": nonfinite} if any(nonfinite) else {})}
 
 
-def _again(connection: Any, one: Found) -> Found:
-    """The series as it is now, if some of its tail was packed since it was found."""
-    packed = connection.execute("SELECT id, packed FROM series WHERE stream = ? AND key = ?", one.series[:2]).fetchone()
-    if (packed or (0, 0)) == (one.series.id, one.series.packed):
-        return one
-    tail = Tail(connection, one.series.stream)
-    now = series.find(connection, one.series.stream, tail, [one.series.key])
-    return one._replace(series=now[0] if now else Series(*one.series[:2]), tail=tail)
+def _refresh(connection: Any, selected: Found) -> Found:
+    """Return the series as it is now; part of its tail may have been packed since it was selected."""
+    old = selected.series
+    packed = connection.execute("SELECT id, packed FROM series WHERE stream = ? AND key = ?", old[:2]).fetchone()
+    if (packed or (0, 0)) == (old.id, old.packed):
+        return selected
+    tail = Tail(connection, old.stream)
+    current = series.find(connection, old.stream, tail, [old.key])
+    return selected._replace(series=current[0] if current else Series(*old[:2]), tail=tail)
 
 
-def _of_run(connection: Any, one: Found, window: Window) -> Window:
-    """A window of the machine's series: those have no steps, and go on before and after the run."""
-    if one.rank is not None:
+def _run_window(connection: Any, selected: Found, window: Window) -> Window:
+    """Limit a window on host and GPU series to the run's time: they have no steps and exist outside the run."""
+    if selected.rank is not None:
         return window
-    began, ended = reader.span(connection, reader.resolve(connection, one.run))
+    began, ended = reader.span(connection, reader.resolve(connection, selected.run))
     low, high = (window.low, window.high) if window.by == "time" else (-inf, inf)
     return Window("time", max(low, began), min(high, inf if ended is None else ended))
 
 
-def stream(database: Database, found: list[Found], window: Window) -> Iterator[bytes]:
-    """``{"series": […]}`` with every sample, piece by piece."""
+def stream_series(database: Database, selected: list[Found], window: Window) -> Iterator[bytes]:
+    """Yield ``{"series": […]}`` with every sample, in pieces."""
     yield b'{"series":['
-    for number, one in enumerate(found):
-        yield (b"," if number else b"") + _encode(_named(one))[:-1] + b',"points":['
-        yield from _pieces(database, [one], window)
+    for number, one_series in enumerate(selected):
+        yield (b"," if number else b"") + _encode(_identity(one_series))[:-1] + b',"points":['
+        yield from _sample_blocks(database, [one_series], window)
         yield b"]}"
     yield b"]}"
 
 
-def stream_points(database: Database, found: list[Found], window: Window) -> Iterator[bytes]:
-    """``{"key": …, "points": […]}`` with every sample of several attempts, piece by piece."""
-    yield b'{"key":' + _encode(found[0].series.key) + b',"points":['
-    yield from _pieces(database, found, window)
+def stream_points(database: Database, selected: list[Found], window: Window) -> Iterator[bytes]:
+    """Yield ``{"key": …, "points": […]}`` with every sample of several attempts, in pieces."""
+    yield b'{"key":' + _encode(selected[0].series.key) + b',"points":['
+    yield from _sample_blocks(database, selected, window)
     yield b"]}"
 
 
-def _pieces(database: Database, found: list[Found], window: Window) -> Iterator[bytes]:
-    """Every sample in the window as ``[step, time, value]``, a block at a time."""
+def _sample_blocks(database: Database, selected: list[Found], window: Window) -> Iterator[bytes]:
+    """Yield every sample in the window as ``[step, time, value]``, one block of samples at a time."""
     first = True
-    for one in found:
+    for one_series in selected:
         with database.reading() as connection:
-            wanted = _of_run(connection, one, window)
-        for steps, times, values in series.samples(database, one.series, window=wanted):
+            limited = _run_window(connection, one_series, window)
+        for steps, times, values in series.samples(database, one_series.series, window=limited):
             rows = [
                 (step, time / 1e6, json_number(value)) for step, time, value in zip(steps, times, values, strict=True)
             ]
@@ -145,10 +166,10 @@ def _pieces(database: Database, found: list[Found], window: Window) -> Iterator[
             first = False
 
 
-def _named(one: Found) -> dict[str, Any]:
-    return {"run": one.run, "attempt": one.attempt, "rank": one.rank, "key": one.series.key}
+def _identity(selected: Found) -> dict[str, Any]:
+    return {"run": selected.run, "attempt": selected.attempt, "rank": selected.rank, "key": selected.series.key}
 
 
-def _point(point: list[float]) -> list[float | str]:
+def _point_json(point: list[float]) -> list[float | str]:
     step, moment, *values = point
     return [step, moment, *map(json_number, values)]

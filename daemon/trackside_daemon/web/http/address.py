@@ -1,4 +1,4 @@
-"""The port that HTTP is served on: bound before anything heavy is imported, and explained when it is taken."""
+"""The HTTP listening socket, bound before heavy imports, with a clear error when the port is in use."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ log = logging.getLogger("trackside")
 
 
 class AddressError(Exception):
-    """The address cannot be listened on; the message says why and what to do."""
+    """An unusable listen address; the message gives the reason and the remedy."""
 
 
 def listen(address: str) -> socket.socket:
-    """Bind ``HOST:PORT``.
+    """Bind ``HOST:PORT`` and return the listening socket.
 
     Raises:
-        AddressError: It is no address, or is taken: by whom, and which port near it is free.
+        AddressError: The text is not an address, or the port is in use. The message then names the process that
+            listens there and a free port nearby.
     """
     host, colon, port = address.rpartition(":")
     host = host.strip("[]")
@@ -40,7 +41,8 @@ def listen(address: str) -> socket.socket:
     except (OSError, UnicodeError) as error:
         raise AddressError(f"web.listen-address: {address}: {error}; give HOST:PORT of this machine") from error
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else the second answer of a connection waits 40 ms
+    # Without TCP_NODELAY the second response of a connection waits 40 ms.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         listener.bind(target)
         listener.listen(128)
@@ -50,8 +52,8 @@ def listen(address: str) -> socket.socket:
     return listener
 
 
-def written(listener: socket.socket) -> str:
-    """Where it listens, as ``HOST:PORT``."""
+def format_address(listener: socket.socket) -> str:
+    """Return the socket's address as ``HOST:PORT``, an IPv6 host in brackets."""
     host, port, *_ = listener.getsockname()
     return f"[{host}]:{port}" if listener.family == socket.AF_INET6 else f"{host}:{port}"
 
@@ -60,10 +62,10 @@ def _explain(address: str, family: int, target: tuple[Any, ...], error: OSError)
     if error.errno != errno.EADDRINUSE:
         return f"web.listen-address: {address}: {(error.strerror or str(error)).lower()}; choose another"
     host, port, *rest = target
-    near = range(port + 2, min(port + 100, 65536))
-    free = next((one for one in near if _is_free(family, (host, one, *rest))), 0)
+    nearby = range(port + 2, min(port + 100, 65536))
+    free = next((candidate for candidate in nearby if _is_free(family, (host, candidate, *rest))), 0)
     return (
-        f"web.listen-address: {address} is taken by {_holder(port)}; stop it, or use another port:"
+        f"web.listen-address: {address} is in use by {_listening_process(port)}; stop it, or use another port:"
         f" --web.listen-address={address.rpartition(':')[0]}:{free}"
     )
 
@@ -77,8 +79,11 @@ def _is_free(family: int, target: tuple[Any, ...]) -> bool:
         return True
 
 
-def _holder(port: int) -> str:
-    """Who listens on a port: /proc/net/tcp has the socket's inode, /proc/PID/fd whose it is."""
+def _listening_process(port: int) -> str:
+    """Return the name and pid of the process that listens on a port.
+
+    /proc/net/tcp maps the port to a socket inode, and /proc/PID/fd maps the inode to a process.
+    """
     inodes = set()
     for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
         for line in table.read_text().splitlines()[1:] if table.exists() else ():
@@ -94,20 +99,20 @@ def _holder(port: int) -> str:
     return "a process of another user"
 
 
-def unsafe(address: str, web_config: ConfigFile) -> Iterator[str]:
-    """What is unsafe about serving ``HOST:PORT``, a line each."""
+def security_warnings(address: str, web_config: ConfigFile) -> Iterator[str]:
+    """Yield one line for each security risk of serving ``HOST:PORT``."""
     if not ip_address(address.rpartition(":")[0].strip("[]")).is_loopback:
-        reached = f"{address} can be reached from other machines, and"
+        reachable = f"{address} can be reached from other machines, and"
         if not web_config.authenticates:
-            yield f"{reached} /metrics is open to all of them; users or client certificates in --web.config.file close it"
+            yield f"{reachable} /metrics is open to all of them; users or client certificates in --web.config.file close it"
         elif web_config.scheme == "http":
-            yield f"{reached} passwords go there in plain text; tls_server_config in --web.config.file encrypts them"
+            yield f"{reachable} passwords travel in plain text; tls_server_config in --web.config.file encrypts them"
     if os.getuid() == 0:
-        yield "running as root, which nothing here needs; a user of its own is safer"
+        yield "running as root, which trackside does not need; a dedicated user is safer"
 
 
-def write_down(url: str, path: Path) -> None:
-    """Have our commands find a daemon, by a file beside the token's."""
+def write_url_file(url: str, path: Path) -> None:
+    """Write the daemon's URL to a file next to the token's, where trackside commands find it."""
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(path, flags, 0o600), "w") as file:
@@ -115,4 +120,4 @@ def write_down(url: str, path: Path) -> None:
             file.write(f"{url}\n")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        log.warning("%s: %s; commands find this daemon with --url only", path, reason)
+        log.warning("%s: %s; commands find this daemon only with --url", path, reason)

@@ -1,4 +1,4 @@
-"""Who may ask by the web configuration: what stands before all pages."""
+"""The middleware that applies the web configuration to every request: rate limit, headers, basic authentication."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, MutableHeaders
 
-from trackside_daemon.web.http.auth_token import CREDENTIALS, error
-from trackside_daemon.web.http.passwords import BusyError, Passwords, basic
+from trackside_daemon.web.http.auth_token import CREDENTIALS, error_response
+from trackside_daemon.web.http.passwords import PasswordQueueFullError, Passwords, parse_basic
 from trackside_daemon.web.http.rate_limit import TokenBucket
 
 if TYPE_CHECKING:
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from trackside_daemon.web.http.config_file import ConfigFile, InForce
+    from trackside_daemon.web.http.config_file import ActiveConfig, ConfigFile
 
-IN_FORCE = "trackside.web-config"
-"""Where the server leaves what it has let a connection in by."""
+ACTIVE_CONFIG = "trackside.web-config"
+"""ASGI scope key: the `ActiveConfig` under which the server accepted the connection."""
 
 REFUSED = "trackside.refused"
-"""Where the server finds that a request was, which ends its connection."""
+"""ASGI scope key: true when the request was refused, after which the server closes the connection."""
 
 _CLOSE = {"Connection": "close"}
 
 
-class Access:
-    """Bounds the rate, sets headers, and wants a password where there are users, on every path.
+class WebConfigMiddleware:
+    """Middleware that limits the rate, sets the configured headers and requires a password when users are configured.
 
-    Who is refused has his connection closed, so that he takes no place of those who may ask.
+    It covers every path. The connection of a refused request is closed, so that it leaves room for permitted clients.
 
     Args:
-        app: What is behind it.
+        app: The application to protect.
         file: The web configuration.
     """
 
@@ -45,47 +45,49 @@ class Access:
         self._bucket = TokenBucket(limit.interval, limit.burst) if limit.interval else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or pass the request on."""
+        """Refuse the request, or pass it on to the application."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        now: InForce = scope.get(IN_FORCE) or self._file.current()
-        send = _with_headers(send, now.config.http_server_config.headers)
-        refusal = await self._refuse(scope, now)
+        active: ActiveConfig = scope.get(ACTIVE_CONFIG) or self._file.current()
+        send = _with_headers(send, active.config.http_server_config.headers)
+        refusal = await self._refuse(scope, active)
         scope[REFUSED] = refusal is not None
-        scope[CREDENTIALS] = now.config.authenticates
+        scope[CREDENTIALS] = active.config.authenticates
         await (refusal or self._app)(scope, receive, send)
 
     def close(self) -> None:
-        """Check no more passwords."""
+        """Stop the password checks."""
         self._passwords.close()
 
-    async def _refuse(self, scope: Scope, now: InForce) -> Response | None:
-        users = now.config.basic_auth_users
-        given = basic(Headers(scope=scope).get("authorization", "")) if users else None
-        if given is not None and self._passwords.remembers(users, *given):
-            return None  # before the rate, which strangers use up
-        if self._bucket is not None and not self._bucket.take():
-            return error(429, "rate_limit", "more requests than rate_limit of the web configuration allows", _CLOSE)
+    async def _refuse(self, scope: Scope, active: ActiveConfig) -> Response | None:
+        users = active.config.basic_auth_users
+        given = parse_basic(Headers(scope=scope).get("authorization", "")) if users else None
+        # Checked before the rate limit, which strangers can use up.
+        if given is not None and self._passwords.is_cached(users, *given):
+            return None
+        if self._bucket is not None and not self._bucket.try_acquire():
+            return error_response(429, "rate_limit", "the request exceeds rate_limit of the web configuration", _CLOSE)
         if not users:
             return None
         try:
-            if given is not None and await self._passwords.right(users, *given):
+            if given is not None and await self._passwords.verify(users, *given):
                 return None
-        except BusyError:
-            return error(429, "passwords", "too many passwords wait to be checked; ask again", _CLOSE)
+        except PasswordQueueFullError:
+            return error_response(429, "passwords", "too many passwords are waiting to be checked; try again", _CLOSE)
         challenge = {"WWW-Authenticate": 'Basic realm="trackside", charset="UTF-8"', **_CLOSE}
-        return error(401, "credentials", "a user and a password of the web configuration are needed", challenge)
+        message = "a user name and password from the web configuration are required"
+        return error_response(401, "credentials", message, challenge)
 
 
 def _with_headers(send: Send, headers: Mapping[str, str]) -> Send:
-    """Has every answer carry them, in the place of a page's own."""
+    """Return a `send` that sets the headers on every response and replaces those of the same name."""
     if not headers:
         return send
 
-    async def sending(message: Message) -> None:
+    async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             MutableHeaders(scope=message).update(headers)
         await send(message)
 
-    return sending
+    return send_with_headers

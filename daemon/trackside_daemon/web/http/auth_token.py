@@ -1,4 +1,4 @@
-"""Who may ask: the Host header and the token, before any page is reached."""
+"""The API token, and the middleware that checks the Host header and the token before any endpoint runs."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 READING = frozenset(("GET", "HEAD"))
 LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
 CREDENTIALS = "trackside.credentials"
-"""Where `Access` leaves whether a request came with credentials of the web configuration."""
+"""ASGI scope key: true when the web configuration authenticated the request."""
 
 
-def error(status: int, reason: str, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    """An answer as every error of this server looks."""
+def error_response(status: int, reason: str, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    """Return an error response in the server's JSON error format."""
     return JSONResponse({"error": {"reason": reason, "message": message}}, status, headers)
 
 
 class Token:
-    """The secret that opens the API, made anew at each start and readable by this user alone.
+    """The secret that opens the API, new at each start and readable only by this user.
 
     Args:
-        path: The file that our commands read it from.
+        path: The file from which trackside commands read it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,28 +41,29 @@ class Token:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(self.value + "\n")
 
-    def opens(self, authorization: str) -> bool:
-        """Whether an Authorization header holds it, as ``Bearer TOKEN``."""
+    def matches(self, authorization: str) -> bool:
+        """Return True when an Authorization header contains the token, as ``Bearer TOKEN``."""
         scheme, _, given = authorization.partition(" ")
         return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self.value.encode())
 
     def remove(self) -> None:
-        """Take the file away."""
+        """Delete the file."""
         self.path.unlink(missing_ok=True)
 
 
-class Guard:
-    """Lets through what may pass.
+class TokenMiddleware:
+    """Middleware that checks the Host header and the token.
 
-    Reading ``/metrics`` and ``/-/…`` always may; the rest only under one of our own names, and the API with the token.
-    Credentials of the web configuration stand for both: a browser sends them to the name alone that it has them for. It
-    sends them also when another site has it ask, so with them nothing is changed at such a site's wish.
+    Reading ``/metrics`` and ``/-/…`` is always permitted. All other paths require one of the daemon's host names, and
+    the API also requires the token. Credentials of the web configuration replace both checks, because a browser sends
+    them only to the host name for which it stores them. A browser also sends them when another site triggers the
+    request, so requests from other sites must not change anything.
 
     Args:
-        app: What is guarded.
-        token: Opens ``/api``.
-        hosts: Names that the Host header may have, beside this machine's own; ports after them do not matter.
-        public_read: The API may be read without the token.
+        app: The application to protect.
+        token: The token that opens ``/api``.
+        hosts: Names that the Host header may contain in addition to localhost; ports are ignored.
+        public_read: True when reading the API needs no token.
     """
 
     def __init__(self, app: ASGIApp, *, token: Token, hosts: Collection[str], public_read: bool) -> None:
@@ -72,7 +73,7 @@ class Guard:
         self._public_read = public_read
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or pass the request on."""
+        """Refuse the request, or pass it on to the application."""
         refusal = self._refuse(scope) if scope["type"] == "http" else None
         await (refusal or self._app)(scope, receive, send)
 
@@ -82,21 +83,22 @@ class Guard:
             return None
         headers = Headers(scope=scope)
         if scope.get(CREDENTIALS):
-            foreign = scope["method"] not in READING and not _is_own_wish(scope, headers)
-            return error(403, "cross_site", "another site's page may change nothing here") if foreign else None
+            foreign = scope["method"] not in READING and not _is_same_site(scope, headers)
+            message = "a page of another site must not change anything here"
+            return error_response(403, "cross_site", message) if foreign else None
         host = _name(headers.get("host", ""))
         if host not in self._hosts:
-            return error(421, "host", f"no page here for the host {host!r}; to allow it, set web.allowed-hosts")
+            return error_response(421, "host", f"the host {host!r} is not served; to allow it, set web.allowed-hosts")
         if not path.startswith("/api/") or (self._public_read and scope["method"] in READING):
             return None
-        if self._token.opens(headers.get("authorization", "")):
+        if self._token.matches(headers.get("authorization", "")):
             return None
-        message = f"the API needs 'Authorization: Bearer TOKEN' with the token in {self._token.path}"
-        return error(401, "token", message, {"WWW-Authenticate": "Bearer"})
+        message = f"the API requires 'Authorization: Bearer TOKEN' with the token in {self._token.path}"
+        return error_response(401, "token", message, {"WWW-Authenticate": "Bearer"})
 
 
-def _is_own_wish(scope: Scope, headers: Headers) -> bool:
-    """Whether a page of ours asks, or no page of a browser."""
+def _is_same_site(scope: Scope, headers: Headers) -> bool:
+    """Return True when the request comes from the dashboard or from no web page."""
     site = headers.get("sec-fetch-site")
     if site is not None:
         return site in ("same-origin", "none")
@@ -105,7 +107,7 @@ def _is_own_wish(scope: Scope, headers: Headers) -> bool:
 
 
 def _name(host: str) -> str:
-    """A host without its port, in lower case."""
+    """Return a host without its port, in lower case."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return (host.partition(":")[0] if host.count(":") == 1 else host).lower()

@@ -1,4 +1,4 @@
-"""What the web configuration may say: the format of Prometheus' exporter-toolkit, as models."""
+"""Models of the web configuration, in the format of Prometheus' exporter-toolkit."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from trackside_daemon.model.setting_types import seconds
 if TYPE_CHECKING:
     from pathlib import Path
 
-MOST_COST = 15
-"""Of bcrypt: with this one a wrong password takes seconds already."""
+MAX_BCRYPT_COST = 15
+"""Highest bcrypt cost; at this cost a password check takes seconds."""
 
 _HEADERS: dict[str, tuple[str, ...]] = {
     "Content-Security-Policy": (),
@@ -25,46 +25,46 @@ _HEADERS: dict[str, tuple[str, ...]] = {
     "X-Frame-Options": ("deny", "sameorigin"),
     "X-XSS-Protection": (),
 }
-"""Those that may be set, and their values where not all will do."""
+"""Headers that may be set, with their permitted values; an empty tuple permits any value."""
 
-_UNSAID = frozenset({"basic_auth_users", "cert", "key", "client_ca"})
-"""Whose values are never said."""
+_SECRET_KEYS = frozenset({"basic_auth_users", "cert", "key", "client_ca"})
+"""Keys whose values must not appear in error messages."""
 
 
 class WebConfigError(Exception):
-    """The web configuration cannot be used; the message names the file, the key, and what to write instead."""
+    """An unusable web configuration; the message names the file, the key and the remedy."""
 
 
-def _duration(value: object) -> object:
-    """A duration with its unit: in Go, whose format this is, a bare number would be nanoseconds."""
+def _parse_duration(value: object) -> object:
+    """Return a duration in seconds; require a unit, since a bare number means nanoseconds in Go's format."""
     if not isinstance(value, str) and value != 0:
         raise ValueError(f"{value!r} is not a duration such as 1s or 500ms")
     return seconds(value)
 
 
-def _bcrypt(value: str) -> str:
-    found = re.fullmatch(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}", value, re.ASCII)
-    if found is None:
-        raise ValueError("no bcrypt hash; make one with: htpasswd -nBC 10 USER")
-    if not 4 <= int(found[1]) <= MOST_COST:
-        raise ValueError(f"bcrypt's cost is {found[1]}; 10 to 12 is usual, {MOST_COST} the most")
+def _check_bcrypt(value: str) -> str:
+    match = re.fullmatch(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}", value, re.ASCII)
+    if match is None:
+        raise ValueError("not a bcrypt hash; create one with: htpasswd -nBC 10 USER")
+    if not 4 <= int(match[1]) <= MAX_BCRYPT_COST:
+        raise ValueError(f"the bcrypt cost is {match[1]}; 10 to 12 is usual, {MAX_BCRYPT_COST} is the maximum")
     return value
 
 
-def _headers(value: dict[str, str]) -> dict[str, str]:
+def _check_headers(value: dict[str, str]) -> dict[str, str]:
     for name, text in value.items():
         if name not in _HEADERS:
-            raise ValueError(f"{name!r} cannot be set; {', '.join(_HEADERS)} can")
+            raise ValueError(f"{name!r} cannot be set; use one of {', '.join(_HEADERS)}")
         if (allowed := _HEADERS[name]) and text not in allowed:
             raise ValueError(f"{name}: {text!r} is not {' or '.join(allowed)}")
         if not (text and text.isascii() and text.isprintable() and text == text.strip()):
-            raise ValueError(f"{name}: {text!r} is not one line of ASCII")
+            raise ValueError(f"{name}: {text!r} is not a single line of ASCII")
     return value
 
 
-def _users(value: dict[str, str]) -> dict[str, str]:
+def _check_users(value: dict[str, str]) -> dict[str, str]:
     if any(":" in name for name in value):
-        raise ValueError("a user's name has no colon, which ends it in HTTP")
+        raise ValueError("a user name must not contain a colon, which ends the name in HTTP")
     return value
 
 
@@ -95,11 +95,11 @@ CipherSuite = Literal[
     "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
     "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
 ]
-"""As Go calls those that it holds to be safe."""
+"""The cipher suites that Go considers secure, by their Go names."""
 
 
 class TlsSection(Section):
-    """``tls_server_config``."""
+    """The section ``tls_server_config``."""
 
     cert: str = ""
     cert_file: str = ""
@@ -117,7 +117,7 @@ class TlsSection(Section):
 
     @property
     def verifies(self) -> bool:
-        """Whether a client's certificate is looked at."""
+        """Return True when client certificates are verified."""
         return self.client_auth_type in _VERIFYING
 
     @model_validator(mode="after")
@@ -131,7 +131,7 @@ class TlsSection(Section):
         for name in ("cert", "key", "client_ca"):
             text, file = getattr(self, name), getattr(self, f"{name}_file")
             if text and file:
-                raise ValueError(f"{name} and {name}_file are both there; leave one out")
+                raise ValueError(f"{name} and {name}_file are both set; remove one")
             if not text and not file and name != "client_ca":
                 raise ValueError(f"{name}_file is missing")
 
@@ -146,7 +146,7 @@ class TlsSection(Section):
 
     def _check_versions(self) -> None:
         if self.max_version in {"TLS10", "TLS11"}:
-            raise ValueError(f"max_version is {self.max_version}, but nothing below TLS12 is spoken")
+            raise ValueError(f"max_version is {self.max_version}, but the server supports only TLS12 and TLS13")
         if (self.min_version, self.max_version) == ("TLS13", "TLS12"):
             raise ValueError("max_version is below min_version")
         if (
@@ -154,68 +154,68 @@ class TlsSection(Section):
             and self.max_version == "TLS12"
             and not any("_WITH_" in one for one in self.cipher_suites)
         ):
-            raise ValueError("cipher_suites has none of TLS12, which max_version wants")
+            raise ValueError("cipher_suites has no suite for TLS12, which max_version requires")
 
 
 class HttpSection(Section):
-    """``http_server_config``."""
+    """The section ``http_server_config``."""
 
     http2: bool = True
-    headers: Annotated[dict[str, str], AfterValidator(_headers)] = Field(default_factory=dict)
+    headers: Annotated[dict[str, str], AfterValidator(_check_headers)] = Field(default_factory=dict)
 
 
 class RateLimitSection(Section):
-    """``rate_limit``."""
+    """The section ``rate_limit``; the interval is in seconds."""
 
-    interval: Annotated[float, BeforeValidator(_duration), Field(ge=0, allow_inf_nan=False)] = 0.0
+    interval: Annotated[float, BeforeValidator(_parse_duration), Field(ge=0, allow_inf_nan=False)] = 0.0
     burst: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")
     def _check(self) -> RateLimitSection:
         if self.interval and not self.burst:
-            raise ValueError("burst is missing: so many requests are answered at once, at least 1")
+            raise ValueError("burst is missing; it is the number of requests answered at once, at least 1")
         return self
 
 
 class WebConfig(Section):
-    """All of the file."""
+    """The whole file."""
 
     tls_server_config: TlsSection | None = None
     http_server_config: HttpSection = HttpSection()
-    basic_auth_users: Annotated[dict[str, Annotated[str, AfterValidator(_bcrypt)]], AfterValidator(_users)] = Field(
-        default_factory=dict
-    )
+    basic_auth_users: Annotated[
+        dict[str, Annotated[str, AfterValidator(_check_bcrypt)]], AfterValidator(_check_users)
+    ] = Field(default_factory=dict)
     rate_limit: RateLimitSection = RateLimitSection()
 
     @property
     def authenticates(self) -> bool:
-        """Whether nobody is answered without credentials."""
+        """Return True when every request needs a client certificate or a password."""
         tls = self.tls_server_config
         verified = tls is not None and tls.client_auth_type == "RequireAndVerifyClientCert"
         return verified or bool(self.basic_auth_users)
 
     @property
     def protections(self) -> frozenset[str]:
-        """By which keys strangers are kept out."""
+        """Return the keys that restrict access."""
         tls = self.tls_server_config
-        found = {
+        active = {
             "tls_server_config": tls is not None,
             "client_auth_type": tls is not None and tls.client_auth_type.startswith("Require"),
             "client_allowed_sans": tls is not None and bool(tls.client_allowed_sans),
             "basic_auth_users": bool(self.basic_auth_users),
         }
-        return frozenset(name for name, there in found.items() if there)
+        return frozenset(name for name, is_active in active.items() if is_active)
 
 
-def read(text: bytes, file: Path) -> WebConfig:
-    """What a file says.
+def read_config(text: bytes, file: Path) -> WebConfig:
+    """Parse and check the content of a web configuration file.
 
     Args:
-        text: Its content; nothing is valid, and keeps nobody out.
-        file: Its path, for errors.
+        text: The content; empty content is valid and restricts nothing.
+        file: The path, for error messages.
 
     Raises:
-        WebConfigError: In one line, the first thing that is wrong.
+        WebConfigError: The first problem, in one line.
     """
     try:
         values = parse(text)
@@ -224,7 +224,7 @@ def read(text: bytes, file: Path) -> WebConfig:
     if values is None:
         return WebConfig()
     if not isinstance(values, dict):
-        raise WebConfigError(f"{file}: a mapping of sections is expected, not a {type(values).__name__}")
+        raise WebConfigError(f"{file}: expected a mapping of sections, not a {type(values).__name__}")
     empty = {name for name, value in values.items() if name in WebConfig.model_fields and value in (None, {})}
     try:
         return WebConfig.model_validate({name: value for name, value in values.items() if name not in empty})
@@ -242,17 +242,17 @@ def _explain(error: ValidationError) -> str:
     if problem["type"] == "value_error":
         return f"{key}: {problem['msg'].removeprefix('Value error, ')}"
     if problem["type"] in {"model_type", "dict_type"}:
-        return f"{key}: is a mapping of further keys"
+        return f"{key}: must be a mapping"
     if problem["type"] == "tuple_type":
-        return f"{key}: should be a list"
+        return f"{key}: must be a list"
     if "[key]" in problem["loc"]:
-        return f"{key}: {problem['input']!r} is no text; put it in quotes"
-    got = "" if _UNSAID & set(path) else f", got {problem['input']!r:.80}"
+        return f"{key}: {problem['input']!r} is not text; put it in quotes"
+    got = "" if _SECRET_KEYS & set(path) else f", got {problem['input']!r:.80}"
     return f"{key}: {problem['msg'][0].lower()}{problem['msg'][1:]}{got}"
 
 
 def _keys(path: list[str]) -> list[str]:
-    """The keys of a section."""
+    """Return the keys of a section; an empty list when there is no such section."""
     sections: dict[str, type[BaseModel]] = {
         "": WebConfig,
         "tls_server_config": TlsSection,

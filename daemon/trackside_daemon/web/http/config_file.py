@@ -1,4 +1,4 @@
-"""The web configuration in force: read anew whenever its file, or one that it names, changes."""
+"""The active web configuration, reloaded when its file or a file that it names changes."""
 
 from __future__ import annotations
 
@@ -10,125 +10,130 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trackside.transport.paths import open_regular
-from trackside_daemon.web.http.config import WebConfig, WebConfigError, read
-from trackside_daemon.web.http.tls import Context, Pems, context
+from trackside_daemon.web.http.config import WebConfig, WebConfigError, read_config
+from trackside_daemon.web.http.tls import PemFiles, TlsContext, make_context
 
-MOST_BYTES = 1024 * 1024
-"""Of a file; more than any has that is one."""
+MAX_BYTES = 1024 * 1024
+"""Size limit of each file; real ones are far smaller."""
 
 log = logging.getLogger("trackside")
 
 
-class InForce(NamedTuple):
-    """What holds at a moment.
+class ActiveConfig(NamedTuple):
+    """A configuration that was read without errors.
 
     Attributes:
-        config: What the file says.
-        tls: Made from it; None where plain HTTP is spoken.
-        sources: All that was read.
+        config: The parsed file.
+        tls: The TLS context made from it; None for plain HTTP.
+        sources: The content of every file that was read.
     """
 
     config: WebConfig
-    tls: Context | None
+    tls: TlsContext | None
     sources: tuple[bytes, ...]
 
 
 class ConfigFile:
-    """One web configuration, of which the last good reading is in force.
+    """A web configuration file; the last valid version stays active.
 
     Args:
-        file: Its path; other paths are relative to it. Empty for no configuration, which keeps nobody out.
+        file: The path, to which paths in the file are relative. Empty for no configuration, which restricts nothing.
 
     Raises:
-        WebConfigError: It cannot be used.
+        WebConfigError: The configuration is invalid.
     """
 
     def __init__(self, file: str) -> None:
         self._file = Path(file) if file else None
-        self._named: tuple[Path, ...] = ()
-        self._said = ""
+        self._referenced_files: tuple[Path, ...] = ()
+        self._last_error = ""
         self._stamps: tuple[Any, ...] = ()
-        self._exposed = False
-        self._in_force = self._read()
+        self._key_exposed = False
+        self._active = self._read()
 
-    def current(self) -> InForce:
-        """What holds now. Costs a look at each file; what is wrong with a new one is logged once."""
-        stamps = self._look()
+    def current(self) -> ActiveConfig:
+        """Return the active configuration, reloaded if a file has changed.
+
+        Each call costs one stat per file. An invalid new version is logged once.
+        """
+        stamps = self._current_stamps()
         if stamps != self._stamps:
             self._stamps = stamps
-            self._renew()
-        return self._in_force
+            self._reload()
+        return self._active
 
     @property
     def scheme(self) -> str:
-        """``https`` or ``http``, which does not change."""
-        return "http" if self._in_force.tls is None else "https"
+        """Return ``https`` or ``http``; it does not change while the daemon runs."""
+        return "http" if self._active.tls is None else "https"
 
     @property
     def authenticates(self) -> bool:
-        """Whether nobody is answered without credentials."""
-        return self._in_force.config.authenticates
+        """Return True when every request needs a client certificate or a password."""
+        return self._active.config.authenticates
 
-    def _renew(self) -> None:
+    def _reload(self) -> None:
         try:
             new = self._read()
-            if new.sources == self._in_force.sources:
-                self._said = ""
+            if new.sources == self._active.sources:
+                self._last_error = ""
                 return
-            _refuse_opening(self._in_force.config, new.config, self._file)
+            _refuse_weakening(self._active.config, new.config, self._file)
         except WebConfigError as error:
-            self._say(str(error))
+            self._log_once(str(error))
             return
-        except Exception as error:  # noqa: BLE001  whoever asks meanwhile has no part in it
-            self._say(f"{self._file}: it cannot be read: {type(error).__name__}")
+        except Exception as error:  # noqa: BLE001  the current request must not fail for it
+            self._log_once(f"{self._file}: cannot be read: {type(error).__name__}")
             return
-        if new.config.rate_limit != self._in_force.config.rate_limit:
-            log.warning("%s: changes of rate_limit need a restart", self._file)
-        self._said, self._in_force = "", new
-        log.info("%s: read anew", self._file)
+        if new.config.rate_limit != self._active.config.rate_limit:
+            log.warning("%s: a change of rate_limit needs a restart", self._file)
+        self._last_error = ""
+        self._active = new
+        log.info("%s: reloaded", self._file)
 
-    def _say(self, wrong: str) -> None:
-        if wrong != self._said:
-            log.error("the web configuration stays as it was: %s", wrong)
-        self._said = wrong
+    def _log_once(self, problem: str) -> None:
+        if problem != self._last_error:
+            log.error("the previous web configuration stays active: %s", problem)
+        self._last_error = problem
 
-    def _look(self) -> tuple[Any, ...]:
-        """By what a change of the files is seen; a file that is replaced has another inode."""
-        return tuple(map(_stamp, (self._file, *self._named))) if self._file is not None else ()
+    def _current_stamps(self) -> tuple[Any, ...]:
+        """Return a stamp of each file; a replaced file has another inode."""
+        return tuple(map(_stamp, (self._file, *self._referenced_files))) if self._file is not None else ()
 
-    def _read(self) -> InForce:
+    def _read(self) -> ActiveConfig:
         if self._file is None:
-            return InForce(WebConfig(), None, ())
-        seen = _stamp(self._file)  # before it is read: what is put in its place meanwhile is seen later
-        text = _content(self._file, "--web.config.file")
-        config = read(text, self._file)
+            return ActiveConfig(WebConfig(), None, ())
+        stamp = _stamp(self._file)  # before the content, so that a file replaced meanwhile is read again
+        text = _read_file(self._file, "--web.config.file")
+        config = read_config(text, self._file)
         section = config.tls_server_config
         if section is None:
-            self._named, self._stamps = (), (seen,)
-            return InForce(config, None, (text,))
-        place = self._file.parent
-        files = {name: getattr(section, f"{name}_file") for name in Pems._fields}
-        self._named = tuple(place / file for file in files.values() if file)
-        self._stamps = (seen, *map(_stamp, self._named))
-        self._warn_of_key(place / section.key_file if section.key_file else None)
-        pems = Pems(
+            self._referenced_files = ()
+            self._stamps = (stamp,)
+            return ActiveConfig(config, None, (text,))
+        directory = self._file.parent
+        files = {name: getattr(section, f"{name}_file") for name in PemFiles._fields}
+        self._referenced_files = tuple(directory / file for file in files.values() if file)
+        self._stamps = (stamp, *map(_stamp, self._referenced_files))
+        self._warn_of_exposed_key(directory / section.key_file if section.key_file else None)
+        pems = PemFiles(
             *(
-                _content(place / file, f"{self._file}: tls_server_config.{name}_file")
+                _read_file(directory / file, f"{self._file}: tls_server_config.{name}_file")
                 if file
                 else str(getattr(section, name)).encode()
                 for name, file in files.items()
             )
         )
         try:
-            return InForce(config, context(section, pems), (text, *pems))
+            return ActiveConfig(config, make_context(section, pems), (text, *pems))
         except ValueError as error:
             raise WebConfigError(f"{self._file}: tls_server_config.{error}") from None
 
-    def _warn_of_key(self, file: Path | None) -> None:
+    def _warn_of_exposed_key(self, file: Path | None) -> None:
         exposed = file is not None and _is_exposed(file)
-        if exposed and not self._exposed:
-            log.warning("%s: tls_server_config.key_file: all users can read it; to end that: chmod o= %s", file, file)
-        self._exposed = exposed
+        if exposed and not self._key_exposed:
+            log.warning("%s: tls_server_config.key_file: all users can read it; to fix that: chmod o= %s", file, file)
+        self._key_exposed = exposed
 
 
 def _is_exposed(file: Path) -> bool:
@@ -137,60 +142,60 @@ def _is_exposed(file: Path) -> bool:
     return False
 
 
-def _refuse_opening(old: WebConfig, new: WebConfig, file: Path | None) -> None:
-    """What keeps strangers out does not vanish while running: a file that is being written is empty for a moment.
+def _refuse_weakening(old: WebConfig, new: WebConfig, file: Path | None) -> None:
+    """Check that a reload removes no access restriction; a file that is being written is empty for a moment.
 
     Raises:
-        WebConfigError: It would.
+        WebConfigError: The new version removes a restriction, or starts or stops TLS.
     """
     lost = sorted(old.protections - new.protections)
     if lost:
         raise WebConfigError(
-            f"{file}: {', '.join(lost)}: no longer there, which opens what was closed; restart for that"
+            f"{file}: {', '.join(lost)}: removed, which would open what was restricted; restart the daemon to apply that"
         )
     if (old.tls_server_config is None) != (new.tls_server_config is None):
-        raise WebConfigError(f"{file}: tls_server_config: TLS begins with a restart")
+        raise WebConfigError(f"{file}: tls_server_config: switching TLS on or off needs a restart")
 
 
 def _stamp(file: Path) -> tuple[int, ...]:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError as error:
         return (error.errno or 0,)
-    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def _content(file: Path, setting: str) -> bytes:
-    """What a file holds.
+def _read_file(file: Path, setting: str) -> bytes:
+    """Return the content of a file.
 
     Raises:
-        WebConfigError: It cannot be read.
+        WebConfigError: The file cannot be read or is too large.
     """
     try:
         with open_regular(file, links=True) as stream:
-            content = stream.read(MOST_BYTES + 1)
+            content = stream.read(MAX_BYTES + 1)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise WebConfigError(f"{setting}: {file}: {reason}; name a file that the daemon may read") from None
+        raise WebConfigError(f"{setting}: {file}: {reason}; name a file that the daemon can read") from None
     except ValueError:
-        raise WebConfigError(f"{setting}: {str(file)!r} is no path") from None
-    if len(content) > MOST_BYTES:
-        raise WebConfigError(f"{setting}: {file}: it is over {MOST_BYTES // 1024**2} MiB; name another file")
+        raise WebConfigError(f"{setting}: {str(file)!r} is not a path") from None
+    if len(content) > MAX_BYTES:
+        raise WebConfigError(f"{setting}: {file}: larger than {MAX_BYTES // 1024**2} MiB; name another file")
     return content
 
 
-class Listening(ssl.SSLContext):
-    """What a listener is given: each handshake has the context that is then in force.
+class ReloadingContext(ssl.SSLContext):
+    """The listener's TLS context, which uses the active configuration for each handshake.
 
     Attributes:
-        file: Where that comes from.
+        file: The web configuration.
     """
 
     file: ConfigFile
 
     def wrap_bio(self, *given: Any, **named: Any) -> ssl.SSLObject:
-        """See `ssl.SSLContext`."""
-        now = self.file.current().tls
-        if now is None:
-            raise ssl.SSLError("there is no TLS")
-        return now.wrap_bio(*given, **named)
+        """Return the server side of a TLS connection; see `ssl.SSLContext.wrap_bio`."""
+        context = self.file.current().tls
+        if context is None:
+            raise ssl.SSLError("TLS is not configured")
+        return context.wrap_bio(*given, **named)

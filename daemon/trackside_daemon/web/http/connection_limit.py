@@ -1,4 +1,4 @@
-"""The listener: it takes in a bounded number of connections."""
+"""A listening socket that limits the number of open connections."""
 
 from __future__ import annotations
 
@@ -10,73 +10,78 @@ from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
-OPEN = 512
-"""Connections at a time, also those that have not ended their TLS handshake; what comes on top is closed."""
+MAX_CONNECTIONS = 512
+"""Open connections, including those still in their TLS handshake; further connections are closed at once."""
 
-NEW = 128
-"""Of these, that have not asked anything yet; for one on top the oldest makes way, so that silent ones bar nobody."""
+MAX_IDLE_CONNECTIONS = 128
+"""Open connections without a request so far. One more closes the oldest, so that idle clients lock nobody out."""
 
 log = logging.getLogger("trackside")
 
 
-class Door(socket.socket):
-    """A listener for asyncio, which takes what comes and has no bound of its own before a handshake's end.
+class LimitedListener(socket.socket):
+    """A listening socket for asyncio with a limit on open connections.
+
+    asyncio accepts every connection and has no limit before the end of the TLS handshake.
 
     Args:
-        listener: One that is bound and listens; it is left to who gives it.
+        listener: A bound, listening socket. It is duplicated, and the caller still closes the original.
     """
 
     def __init__(self, listener: socket.socket) -> None:
         super().__init__(listener.family, listener.type, listener.proto, fileno=os.dup(listener.fileno()))
         self._open: WeakSet[socket.socket] = WeakSet()
-        self._new: dict[int, socket.socket] = {}
+        self._idle: dict[int, socket.socket] = {}
         self._spare: int | None = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self._said = False
+        self._logged = False
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """See `socket.socket`.
+        """Accept a connection; see `socket.socket.accept`.
 
         Raises:
-            ConnectionAbortedError: Who came was turned away.
+            ConnectionAbortedError: The connection was rejected.
         """
         try:
-            made, address = super().accept()
+            connection, address = super().accept()
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE) or self._spare is None:
                 raise
-            self._turn_away()
+            self._reject_one()
             raise ConnectionAbortedError from None
-        if len(self._open) >= OPEN:
-            self._open = WeakSet(one for one in self._open if one.fileno() >= 0)
-        if len(self._open) >= OPEN:
-            made.close()
+        if len(self._open) >= MAX_CONNECTIONS:
+            self._open = WeakSet(entry for entry in self._open if entry.fileno() >= 0)
+        if len(self._open) >= MAX_CONNECTIONS:
+            connection.close()
             raise ConnectionAbortedError
-        self._open.add(made)
-        self._await(made)
-        return made, address
+        self._open.add(connection)
+        self._add_idle(connection)
+        return connection, address
 
-    def asked(self, descriptor: int) -> None:
-        """A connection is no longer new."""
-        self._new.pop(descriptor, None)
+    def mark_active(self, descriptor: int) -> None:
+        """Record that a connection has sent a request, so that it no longer counts as idle."""
+        self._idle.pop(descriptor, None)
 
     def close(self) -> None:
-        """See `socket.socket`."""
+        """Close the socket; see `socket.socket.close`."""
         super().close()
         if self._spare is not None:
             os.close(self._spare)
             self._spare = None
 
-    def _await(self, made: socket.socket) -> None:
-        self._new.pop(made.fileno(), None)
-        if len(self._new) >= NEW:
-            self._new = {number: one for number, one in self._new.items() if one.fileno() >= 0}
-        if len(self._new) >= NEW:
-            with suppress(OSError):  # it has hung up
-                self._new.pop(next(iter(self._new))).shutdown(socket.SHUT_RDWR)
-        self._new[made.fileno()] = made
+    def _add_idle(self, connection: socket.socket) -> None:
+        self._idle.pop(connection.fileno(), None)
+        if len(self._idle) >= MAX_IDLE_CONNECTIONS:
+            self._idle = {number: entry for number, entry in self._idle.items() if entry.fileno() >= 0}
+        if len(self._idle) >= MAX_IDLE_CONNECTIONS:
+            with suppress(OSError):  # the peer has already disconnected
+                self._idle.pop(next(iter(self._idle))).shutdown(socket.SHUT_RDWR)
+        self._idle[connection.fileno()] = connection
 
-    def _turn_away(self) -> None:
-        """Take one in by a descriptor kept for that, and close it: else it would wait, and the loop turn, for ever."""
+    def _reject_one(self) -> None:
+        """Accept a waiting connection with the spare descriptor and close it.
+
+        A connection that stays in the backlog makes the event loop spin.
+        """
         if self._spare is not None:
             os.close(self._spare)
             self._spare = None
@@ -84,6 +89,6 @@ class Door(socket.socket):
             super().accept()[0].close()
         with suppress(OSError):
             self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        if not self._said:
-            self._said = True
-            log.error("no file descriptor is left, so connections are closed unanswered; raise LimitNOFILE, ulimit -n")
+        if not self._logged:
+            self._logged = True
+            log.error("out of file descriptors; connections are closed unanswered; raise LimitNOFILE or ulimit -n")

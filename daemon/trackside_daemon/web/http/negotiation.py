@@ -1,4 +1,4 @@
-"""Which format a scraper wants: the Accept header, with q values and quoted parameters, of 2.x and 3.x servers."""
+"""Content negotiation: the Accept and Accept-Encoding headers of Prometheus 2.x and 3.x, with q values and quotes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Format(NamedTuple):
-    """A format that can be served."""
+    """A format of the metrics page, and its Content-Type."""
 
     openmetrics: bool
     content_type: str
@@ -17,10 +17,10 @@ TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
-def choose(accept: str) -> Format:
-    """The format for an Accept header: the one with the highest q, OpenMetrics before text; text when none fits.
+def negotiate_format(accept: str) -> Format:
+    """Return the format for an Accept header: the highest q wins, then OpenMetrics; text when none matches.
 
-    Every name is plain ASCII, so ``allow-utf-8`` is answered as asked and any other escaping as ``underscores``.
+    Every name is plain ASCII, so ``allow-utf-8`` is confirmed as requested and any other escaping becomes ``underscores``.
     """
     best: tuple[float, bool] = (0.0, False)
     for entry in _split(accept, ","):
@@ -37,7 +37,7 @@ def choose(accept: str) -> Format:
 
 
 def accepts_gzip(accept_encoding: str) -> bool:
-    """Whether an Accept-Encoding header takes gzip."""
+    """Return True when an Accept-Encoding header permits gzip."""
     entries = map(_parse, _split(accept_encoding, ","))
     qualities = {kind: _quality(parameters.get("q", "1")) for kind, parameters in entries}
     return qualities.get("gzip", qualities.get("*", 0.0)) > 0
@@ -48,13 +48,13 @@ def _escaping(accept: str) -> str:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """The parts of a header, which are separated where no quotes are open."""
+    """Split a header at each separator that is not inside quotes."""
     parts = re.findall(rf'(?:[^"{separator}]|"[^"]*"?)+', text)
     return [part.strip() for part in parts if part.strip()]
 
 
 def _parse(entry: str) -> tuple[str, dict[str, str]]:
-    """``kind; name=value`` in lower case, the values without their quotes."""
+    """Return the kind and the parameters of ``kind; name=value``, in lower case, values without quotes."""
     kind, *parameters = _split(entry.lower(), ";") or [""]
     pairs = (parameter.partition("=") for parameter in parameters)
     return kind, {name.strip(): value.strip().strip('"') for name, _, value in pairs}

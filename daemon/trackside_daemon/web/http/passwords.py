@@ -1,4 +1,4 @@
-"""Passwords of basic authentication, checked by bcrypt."""
+"""Password checks of basic authentication with bcrypt."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PASSWORD_BYTES = 72
-"""What bcrypt looks at."""
+"""Bytes of a password that bcrypt uses."""
 
-MOST_WAITING = 8
-"""Passwords that wait for their check or are in it; with guesses without end nobody else's would come to its turn."""
-
-
-class BusyError(Exception):
-    """So many wait that one more is not checked."""
+MAX_WAITING = 8
+"""Passwords waiting for a check or being checked; the limit keeps endless guesses from starving other users."""
 
 
-def basic(authorization: str) -> tuple[str, bytes] | None:
-    """The user and the password of an Authorization header; None where it has none."""
+class PasswordQueueFullError(Exception):
+    """The limit of waiting passwords is reached."""
+
+
+def parse_basic(authorization: str) -> tuple[str, bytes] | None:
+    """Return the user and the password of an Authorization header; None when it has none."""
     scheme, _, given = authorization.partition(" ")
     if scheme.lower() != "basic":
         return None
@@ -39,73 +39,74 @@ def basic(authorization: str) -> tuple[str, bytes] | None:
 
 
 class Passwords:
-    """Says whether a password is right, one at a time and in a thread of its own: bcrypt takes its time on purpose.
+    """Checks passwords one at a time in a thread, since bcrypt is slow on purpose.
 
-    What was right is remembered, by a digest whose key is in this process alone; each user has one place there, so
-    guesses push nothing out. With another hash for a user the digest is another.
+    Correct passwords are cached as a keyed digest; the key exists only in this process. Each user has one cache entry,
+    so guesses evict nothing. A new hash for a user changes the digest and so invalidates the entry.
     """
 
     def __init__(self) -> None:
         self._key = os.urandom(32)
-        self._right: dict[str, bytes] = {}
+        self._cache: dict[str, bytes] = {}
         self._thread = ThreadPoolExecutor(1, "trackside-bcrypt")
         self._waiting = 0
 
-    def remembers(self, users: Mapping[str, str], user: str, password: bytes) -> bool:
-        """Whether it was right before and is so still, which costs no check."""
-        known = users.get(user)
-        return known is not None and self._knows(user, self._digest(known, user, password))
+    def is_cached(self, users: Mapping[str, str], user: str, password: bytes) -> bool:
+        """Return True when the password passed before and the user's hash is unchanged; runs no bcrypt."""
+        hashed = users.get(user)
+        return hashed is not None and self._matches_cache(user, self._digest(hashed, user, password))
 
-    async def right(self, users: Mapping[str, str], user: str, password: bytes) -> bool:
-        """Whether it is; a user that there is none of takes the same way.
+    async def verify(self, users: Mapping[str, str], user: str, password: bytes) -> bool:
+        """Return True when the password is correct; an unknown user takes the same time.
 
         Args:
-            users: Their hashes.
+            users: Bcrypt hashes by user name.
             user: A name, known or not.
-            password: As it was given.
+            password: The password from the request.
 
         Raises:
-            BusyError: Too many wait.
+            PasswordQueueFullError: Too many passwords wait for a check.
         """
-        known = users.get(user)
-        hashed = known or _nobody(users)
+        known_hash = users.get(user)
+        hashed = known_hash or _dummy_hash(users)
         digest = self._digest(hashed, user, password)
-        if known and self._knows(user, digest):
+        if known_hash and self._matches_cache(user, digest):
             return True
-        if self._waiting >= MOST_WAITING:
-            raise BusyError
+        if self._waiting >= MAX_WAITING:
+            raise PasswordQueueFullError
         self._waiting += 1
-        checking = asyncio.get_running_loop().run_in_executor(self._thread, _check, password, hashed)
-        checking.add_done_callback(self._checked)
-        passed = await checking
-        if not known or not passed:
+        check = asyncio.get_running_loop().run_in_executor(self._thread, _check, password, hashed)
+        check.add_done_callback(self._finish_check)
+        passed = await check
+        if not known_hash or not passed:
             return False
-        self._right = {name: one for name, one in self._right.items() if name in users} | {user: digest}
+        self._cache = {name: entry for name, entry in self._cache.items() if name in users} | {user: digest}
         return True
 
     def close(self) -> None:
-        """Check no more."""
+        """Stop the checks."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _knows(self, user: str, digest: bytes) -> bool:
-        return hmac.compare_digest(self._right.get(user, b""), digest)
+    def _matches_cache(self, user: str, digest: bytes) -> bool:
+        return hmac.compare_digest(self._cache.get(user, b""), digest)
 
-    def _checked(self, _: object) -> None:
+    def _finish_check(self, _: object) -> None:
+        self._waiting -= 1
         self._waiting -= 1
 
     def _digest(self, hashed: str, user: str, password: bytes) -> bytes:
         parts = (hashed.encode(), user.encode(), password)
-        return hmac.digest(self._key, b"".join(len(one).to_bytes(4, "big") + one for one in parts), "sha256")
+        return hmac.digest(self._key, b"".join(len(part).to_bytes(4, "big") + part for part in parts), "sha256")
 
 
-def _nobody(users: Mapping[str, str]) -> str:
-    """A hash of no password, which takes as long as the slowest of the users'."""
-    cost = max((one.split("$")[2] for one in users.values()), default="10")
+def _dummy_hash(users: Mapping[str, str]) -> str:
+    """Return a hash that no password matches and that takes as long as the slowest of the users' hashes."""
+    cost = max((hashed.split("$")[2] for hashed in users.values()), default="10")
     return f"$2b${cost}${'.' * 53}"
 
 
 def _check(password: bytes, hashed: str) -> bool:
     try:
         return bcrypt.checkpw(password[:PASSWORD_BYTES], hashed.encode())
-    except ValueError:  # a NUL, for some versions
+    except ValueError:  # some versions of bcrypt reject a NUL byte
         return False

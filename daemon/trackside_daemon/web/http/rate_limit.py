@@ -1,4 +1,4 @@
-"""A bound on how many requests are answered."""
+"""A rate limit for requests."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 class TokenBucket:
-    """Holds *burst* tokens at most, and gets one each *interval*.
+    """A token bucket: *burst* tokens at most, and one more each *interval*.
 
     Args:
         interval: Seconds.
         burst: How many requests may come at once.
-        clock: Seconds, from anywhere.
+        clock: Returns seconds from any starting point.
     """
 
     def __init__(self, interval: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -25,8 +25,8 @@ class TokenBucket:
         self._tokens = float(burst)
         self._filled = clock()
 
-    def take(self) -> bool:
-        """Take a token; whether there was one."""
+    def try_acquire(self) -> bool:
+        """Remove a token and return True; return False when the bucket is empty."""
         now = self._clock()
         self._tokens = min(float(self._burst), self._tokens + (now - self._filled) / self._interval)
         self._filled = now

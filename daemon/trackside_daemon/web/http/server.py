@@ -1,4 +1,4 @@
-"""The thread that serves HTTP."""
+"""The HTTP server, which runs uvicorn in its own thread."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from trackside_daemon.web.http.auth_config import IN_FORCE, REFUSED, Access
-from trackside_daemon.web.http.config_file import Listening
-from trackside_daemon.web.http.connection_limit import Door
-from trackside_daemon.web.http.tls import admits
+from trackside_daemon.web.http.auth_config import ACTIVE_CONFIG, REFUSED, WebConfigMiddleware
+from trackside_daemon.web.http.config_file import ReloadingContext
+from trackside_daemon.web.http.connection_limit import LimitedListener
+from trackside_daemon.web.http.tls import client_is_allowed
 
 if TYPE_CHECKING:
     import socket
@@ -26,39 +26,39 @@ if TYPE_CHECKING:
 
     from trackside_daemon.web.http.config_file import ConfigFile
 
-CONNECTIONS = 256
-"""What comes on top is answered 503."""
+MAX_CONCURRENCY = 256
+"""Connections or requests that uvicorn serves at once; further requests get status 503."""
 
-SILENT_SECONDS = 10.0
-"""A connection that has not asked anything for so long is closed, so that idle ones do not keep scrapes out.
+REQUEST_TIMEOUT = 10.0
+"""Seconds until a connection without a complete request is closed, so that idle ones do not lock out scrapes.
 
-One that does not end its TLS handshake in that time is closed, too, or any request's head that it has begun.
+The limit also applies to an unfinished TLS handshake and to an unfinished request head.
 """
 
 ABORT = "trackside.abort"
-"""Where the server leaves what closes a request's connection at once, with all that was not sent on it."""
+"""ASGI scope key: a function that closes the request's connection at once and drops unsent data."""
 
-LEAVE_SECONDS = 1.0
-"""Who was refused is hung up on after so long, though he does not close his end of TLS."""
+REFUSED_LINGER_SECONDS = 1.0
+"""Seconds until a refused client's connection is aborted if the client does not close its side of TLS."""
 
 BACKLOG = 128
 TLS_BUFFER = 32 * 1024
-"""Bytes that asyncio sets aside for each connection; 256 KiB, its own choice, would be spent on silent ones, too."""
+"""Bytes of asyncio's receive buffer per TLS connection; the default of 256 KiB is wasted on idle connections."""
 
 
 class WebServer:
-    """Serves an application in a thread of its own.
+    """Serves an application in a thread.
 
     Args:
-        app: What to serve.
-        listener: From `address.listen`.
-        web_config: By which TLS is spoken, and with whom.
+        app: The application.
+        listener: The socket from `address.listen`.
+        web_config: The web configuration, which decides on TLS and client certificates.
     """
 
     def __init__(self, app: ASGIApp, listener: socket.socket, web_config: ConfigFile) -> None:
-        self._access = Access(app, web_config)
+        self._middleware = WebConfigMiddleware(app, web_config)
         config = _Config(
-            self._access,
+            self._middleware,
             web_config,
             interface="asgi3",
             loop="asyncio",
@@ -70,7 +70,7 @@ class WebServer:
             server_header=False,
             date_header=False,
             proxy_headers=False,
-            limit_concurrency=CONNECTIONS,
+            limit_concurrency=MAX_CONCURRENCY,
             backlog=BACKLOG,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=1,
@@ -80,27 +80,30 @@ class WebServer:
         self._thread = threading.Thread(target=self._serve, name="trackside-web", daemon=True)
 
     def start(self) -> None:
-        """Begin to answer, and return when it does."""
+        """Start the thread and return once it serves requests."""
         self._thread.start()
-        while self._thread.is_alive() and not self._server.begun.wait(0.1):
+        while self._thread.is_alive() and not self._server.serving.wait(0.1):
             pass
 
     def stop(self) -> None:
-        """Answer what is under way, then end."""
-        self._server.leave()
+        """Finish the running requests, then stop."""
+        self._server.request_stop()
         self._thread.join()
-        self._access.close()
+        self._middleware.close()
 
-    def behind(self) -> float:
-        """Seconds that its loop has owed a turn, of which each call asks for one."""
-        return self._server.behind()
+    def loop_delay(self) -> float:
+        """Return the seconds that a callback has waited for the event loop; 0 when none is pending.
+
+        Each call sends a callback to the loop unless one is pending.
+        """
+        return self._server.loop_delay()
 
     def _serve(self) -> None:
         asyncio.run(self._server.serve(sockets=[self._listener]))
 
 
 class _Config(uvicorn.Config):
-    """Uvicorn's, and the web configuration."""
+    """Uvicorn's configuration, extended by the web configuration."""
 
     def __init__(self, app: ASGIApp, web_config: ConfigFile, **settings: Any) -> None:
         super().__init__(app, **settings)
@@ -108,57 +111,57 @@ class _Config(uvicorn.Config):
 
 
 class _Connection(H11Protocol):
-    """Uvicorn's, but one that opens and then says nothing does not stay, nor does one that TLS no longer admits."""
+    """Uvicorn's connection, closed when no request arrives in time or when TLS no longer permits the client."""
 
     config: _Config
 
-    def __init__(self, door: Door, *given: Any) -> None:
+    def __init__(self, listener: LimitedListener, *given: Any) -> None:
         super().__init__(*given)
-        self._door = door
+        self._listener = listener
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._want_request()
+        self._update_deadline()
         peer: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         if peer is not None:
-            self.app = _Admitted(self.app, self.config.web_config, peer, transport)
-        self.app = _Abortable(self.app, transport)
+            self.app = _ClientCertificateCheck(self.app, self.config.web_config, peer, transport)
+        self.app = _AbortHandle(self.app, transport)
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`. Uvicorn's own clock stops here, though what came may be no whole request."""
+        """Handle received bytes; see `asyncio.Protocol`."""
         super().data_received(data)
-        self._want_request()
+        self._update_deadline()  # uvicorn stops its keep-alive timer here, although the request may be incomplete
 
     def on_response_complete(self) -> None:
-        """See `H11Protocol`."""
+        """Finish a response; see `H11Protocol`."""
         super().on_response_complete()
         if self.transport.is_closing():
-            self.connections.discard(self)  # it may linger, and takes no other's place meanwhile
+            self.connections.discard(self)  # it may linger, and must not count towards the limit meanwhile
             if self.scope.get(REFUSED):
-                self.loop.call_later(LEAVE_SECONDS, self.transport.abort)
+                self.loop.call_later(REFUSED_LINGER_SECONDS, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
+        """Release the connection; see `asyncio.Protocol`."""
         super().connection_lost(exc)
-        self._end_deadline()
+        self._cancel_deadline()
 
-    def _want_request(self) -> None:
-        """Have a request within the time, counted from the first byte that is of none."""
+    def _update_deadline(self) -> None:
+        """Start the request timeout at the first byte outside a request; cancel it while a request runs."""
         if self.cycle is not None and not self.cycle.response_complete:
-            self._end_deadline()
-            self._door.asked(self.transport.get_extra_info("socket").fileno())
+            self._cancel_deadline()
+            self._listener.mark_active(self.transport.get_extra_info("socket").fileno())
         elif self._deadline is None:
-            self._deadline = self.loop.call_later(SILENT_SECONDS, self.transport.close)
+            self._deadline = self.loop.call_later(REQUEST_TIMEOUT, self.transport.close)
 
-    def _end_deadline(self) -> None:
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
 
-class _Abortable:
-    """Tells each request how to close its connection: one that does not read what is sent ends in no other way."""
+class _AbortHandle:
+    """Middleware that gives each request a way to abort its connection, for clients that do not read the response."""
 
     def __init__(self, app: Any, transport: asyncio.Transport) -> None:
         self._app = app
@@ -169,10 +172,10 @@ class _Abortable:
         await self._app(scope, receive, send)
 
 
-class _Admitted:
-    """Passes requests on while their connection is one that would be let in now; else it ends without an answer.
+class _ClientCertificateCheck:
+    """Middleware that aborts a connection whose client certificate is no longer permitted.
 
-    As after a restart, a client that may come asks again by a new connection.
+    As after a restart, a permitted client reconnects.
     """
 
     def __init__(self, app: Any, web_config: ConfigFile, peer: ssl.SSLObject, transport: asyncio.Transport) -> None:
@@ -182,9 +185,9 @@ class _Admitted:
         self._transport = transport
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        now = self._web_config.current()
-        if now.tls is not None and admits(self._peer, now.tls):
-            scope[IN_FORCE] = now
+        active = self._web_config.current()
+        if active.tls is not None and client_is_allowed(self._peer, active.tls):
+            scope[ACTIVE_CONFIG] = active
             await self._app(scope, receive, send)
             return
         self._transport.abort()
@@ -193,59 +196,59 @@ class _Admitted:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn without its ten wake-ups a second: nothing here needs a clock."""
+    """Uvicorn's server without its ten wake-ups a second, which nothing here needs."""
 
     config: _Config
 
     def __init__(self, config: _Config) -> None:
         super().__init__(config)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._leaving = threading.Event()
-        self._left: asyncio.Event | None = None
-        self._asked = 0.0
-        self.begun = threading.Event()
+        self._stopping = threading.Event()
+        self._stopped: asyncio.Event | None = None
+        self._probe_sent = 0.0
+        self.serving = threading.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen. Each connection shakes hands for itself, so that a silent one delays no other."""
+        """Listen. Each connection does its own TLS handshake, so that a slow client delays no other."""
         await self.lifespan.startup()
         loop = asyncio.get_running_loop()
         tls: dict[str, Any] = {}
         if self.config.web_config.scheme == "https":
-            context = Listening(ssl.PROTOCOL_TLS_SERVER)
+            context = ReloadingContext(ssl.PROTOCOL_TLS_SERVER)
             context.file = self.config.web_config
-            tls = {"ssl": context, "ssl_handshake_timeout": SILENT_SECONDS}
+            tls = {"ssl": context, "ssl_handshake_timeout": REQUEST_TIMEOUT}
             SSLProtocol.max_size = TLS_BUFFER  # type: ignore[attr-defined]
         self.servers = []
-        for door in map(Door, sockets or ()):
-            make = partial(_Connection, door, self.config, self.server_state, self.lifespan.state)
-            self.servers.append(await loop.create_server(make, sock=door, backlog=BACKLOG, **tls))
+        for listener in map(LimitedListener, sockets or ()):
+            make = partial(_Connection, listener, self.config, self.server_state, self.lifespan.state)
+            self.servers.append(await loop.create_server(make, sock=listener, backlog=BACKLOG, **tls))
         self.started = True
 
     async def main_loop(self) -> None:
-        """Wait to be told to leave."""
-        self._left = asyncio.Event()
+        """Wait for `request_stop`."""
+        self._stopped = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self.begun.set()
-        if not self._leaving.is_set():
-            await self._left.wait()
+        self.serving.set()
+        if not self._stopping.is_set():
+            await self._stopped.wait()
 
-    def behind(self) -> float:
-        """Seconds since a turn was asked for that has not come; asks for one when none is. For one thread to call."""
-        if asked := self._asked:
-            return time.monotonic() - asked
+    def loop_delay(self) -> float:
+        """See `WebServer.loop_delay`; only one thread may call it."""
+        if sent := self._probe_sent:
+            return time.monotonic() - sent
         if self._loop is None:
             return 0.0
-        self._asked = time.monotonic()
-        with suppress(RuntimeError):  # its loop is closed
-            self._loop.call_soon_threadsafe(self._answer)
+        self._probe_sent = time.monotonic()
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._clear_probe)
         return 0.0
 
-    def _answer(self) -> None:
-        self._asked = 0.0
+    def _clear_probe(self) -> None:
+        self._probe_sent = 0.0
 
-    def leave(self) -> None:
-        """End `main_loop`; from any thread."""
-        self._leaving.set()
-        if self._loop is not None and self._left is not None:
-            with suppress(RuntimeError):  # its loop is closed: it has left already
-                self._loop.call_soon_threadsafe(self._left.set)
+    def request_stop(self) -> None:
+        """End `main_loop`; callable from any thread."""
+        self._stopping.set()
+        if self._loop is not None and self._stopped is not None:
+            with suppress(RuntimeError):  # the loop is closed, so the server has stopped already
+                self._loop.call_soon_threadsafe(self._stopped.set)

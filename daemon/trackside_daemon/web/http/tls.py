@@ -1,4 +1,4 @@
-"""TLS: contexts made from ``tls_server_config``, and whom one lets in."""
+"""TLS contexts made from ``tls_server_config``, and the check of client certificates."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _CURVES = {"X25519": "X25519", "CurveP256": "prime256v1", "CurveP384": "secp384r
 _NAMES = frozenset({"DNS", "email", "URI", "IP Address"})
 
 
-class Pems(NamedTuple):
-    """What a context is made from beside its settings."""
+class PemFiles(NamedTuple):
+    """The PEM content of a context: certificate, key and client authority, each empty when not configured."""
 
     cert: bytes
     key: bytes
     client_ca: bytes
 
 
-class _Peer(ssl.SSLObject):
-    """The server's end of a connection; asyncio says nothing of a handshake that fails."""
+class _LoggingSSLObject(ssl.SSLObject):
+    """The server's end of a TLS connection; it logs failed handshakes, which asyncio does not."""
 
     def do_handshake(self) -> None:
-        """See `ssl.SSLObject`."""
+        """Do the handshake; see `ssl.SSLObject`."""
         try:
             super().do_handshake()
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -45,93 +45,91 @@ class _Peer(ssl.SSLObject):
             raise
 
 
-class Context(ssl.SSLContext):
-    """One that knows whom it lets in.
+class TlsContext(ssl.SSLContext):
+    """A server's TLS context with its policy for client certificates.
 
     Attributes:
-        clients: What decides on that; of two contexts with the same, each lets in whom the other does.
-        sans: Names of which a client's certificate has one; empty for any.
+        client_policy: The settings that decide on clients; two contexts with equal policies accept the same clients.
+        allowed_sans: Subject alternative names, one of which a client certificate must have; empty for any.
     """
 
-    sslobject_class = _Peer
-    clients: tuple[Any, ...]
-    sans: frozenset[str]
+    sslobject_class = _LoggingSSLObject
+    client_policy: tuple[Any, ...]
+    allowed_sans: frozenset[str]
 
 
-def context(section: TlsSection, pems: Pems) -> Context:
-    """A server's context.
+def make_context(section: TlsSection, pems: PemFiles) -> TlsContext:
+    """Return a server's TLS context.
 
     Raises:
-        ValueError: A certificate or a key cannot be used; the text names the key of the section.
+        ValueError: A certificate or key is unusable; the message names the key of the section.
     """
-    made = Context(ssl.PROTOCOL_TLS_SERVER)
-    made.clients = (section.client_auth_type, pems.client_ca, section.client_allowed_sans)
-    made.sans = frozenset(map(_canonical, section.client_allowed_sans))
-    made.minimum_version = _MINIMUM.get(section.min_version, ssl.TLSVersion.TLSv1_2)
-    made.maximum_version = _MAXIMUM.get(section.max_version, ssl.TLSVersion.TLSv1_3)
-    made.options |= ssl.OP_NO_RENEGOTIATION
-    made.set_alpn_protocols(["http/1.1"])
-    _choose_ciphers(made, section)
-    _load_pair(made, section, pems)
+    context = TlsContext(ssl.PROTOCOL_TLS_SERVER)
+    context.client_policy = (section.client_auth_type, pems.client_ca, section.client_allowed_sans)
+    context.allowed_sans = frozenset(map(_canonical, section.client_allowed_sans))
+    context.minimum_version = _MINIMUM.get(section.min_version, ssl.TLSVersion.TLSv1_2)
+    context.maximum_version = _MAXIMUM.get(section.max_version, ssl.TLSVersion.TLSv1_3)
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols(["http/1.1"])
+    _choose_ciphers(context, section)
+    _load_pair(context, section, pems)
     if section.verifies:
         given = section.client_auth_type == "VerifyClientCertIfGiven"
-        made.verify_mode = ssl.CERT_OPTIONAL if given else ssl.CERT_REQUIRED
+        context.verify_mode = ssl.CERT_OPTIONAL if given else ssl.CERT_REQUIRED
         try:
-            made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an authority need not be a root, as in Go
-            made.load_verify_locations(cadata=pems.client_ca.decode("ascii", "ignore"))
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as in Go, an authority need not be a root
+            context.load_verify_locations(cadata=pems.client_ca.decode("ascii", "ignore"))
         except ssl.SSLError:
-            raise ValueError(f"{_named(section, 'client_ca')}: no certificate in PEM is in it") from None
-    return made
+            raise ValueError(f"{_setting_name(section, 'client_ca')}: contains no certificate in PEM") from None
+    return context
 
 
-def _choose_ciphers(made: Context, section: TlsSection) -> None:
-    """Those of TLS 1.3 are always on, as in Go."""
+def _choose_ciphers(context: TlsContext, section: TlsSection) -> None:
+    """Set ciphers and curves; as in Go, the ciphers of TLS 1.3 are always enabled."""
     if not section.prefer_server_cipher_suites:
-        made.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
-    older = [_openssl(one) for one in section.cipher_suites if "_WITH_" in one]
+        context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
+    older = [_openssl_name(suite) for suite in section.cipher_suites if "_WITH_" in suite]
     try:
         if older:
-            made.set_ciphers(":".join(older))
+            context.set_ciphers(":".join(older))
         elif section.cipher_suites:
-            made.minimum_version = ssl.TLSVersion.TLSv1_3
-        if section.curve_preferences:  # Python can name one only, so those that come after it are left out
-            made.set_ecdh_curve(_CURVES[section.curve_preferences[0]])
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+        if section.curve_preferences:  # Python accepts only one curve, so the later ones are ignored
+            context.set_ecdh_curve(_CURVES[section.curve_preferences[0]])
     except (ssl.SSLError, ValueError) as error:
-        raise ValueError(f"cipher_suites, curve_preferences: OpenSSL here knows none of them: {error}") from None
+        raise ValueError(f"cipher_suites, curve_preferences: this OpenSSL supports none of them: {error}") from None
 
 
-def _openssl(suite: str) -> str:
-    """OpenSSL's name of what Go calls ``TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256``."""
+def _openssl_name(suite: str) -> str:
+    """Return OpenSSL's name of a suite that Go calls, say, ``TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256``."""
     exchange, _, cipher = suite.removeprefix("TLS_").partition("_WITH_")
     cipher = cipher.removesuffix("_SHA256") if "POLY1305" in cipher else cipher
     return f"{exchange}_{cipher}".replace("AES_", "AES").replace("_CBC", "").replace("_", "-")
 
 
-def _load_pair(made: Context, section: TlsSection, pems: Pems) -> None:
-    names = f"{_named(section, 'cert')} and {_named(section, 'key')}"
+def _load_pair(context: TlsContext, section: TlsSection, pems: PemFiles) -> None:
+    names = f"{_setting_name(section, 'cert')} and {_setting_name(section, 'key')}"
     try:
         with _in_memory(pems.cert) as cert, _in_memory(pems.key) as key:
-            made.load_cert_chain(cert, key, password=_refuse)
+            context.load_cert_chain(cert, key, password=_reject_encrypted_key)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise ValueError(f"{names}: the key is not that of the certificate") from None
-        raise ValueError(
-            f"{names}: not a certificate and its key in PEM: {error.reason or 'nothing is in it'}"
-        ) from None
+            raise ValueError(f"{names}: the key does not match the certificate") from None
+        raise ValueError(f"{names}: not a certificate and its key in PEM: {error.reason or 'it is empty'}") from None
 
 
-def _named(section: TlsSection, name: str) -> str:
+def _setting_name(section: TlsSection, name: str) -> str:
     file = getattr(section, f"{name}_file")
     return f"{name}_file {file}" if file else name
 
 
-def _refuse() -> bytes:
-    raise ValueError("key_file: the key is encrypted; decrypt it, with: openssl pkey -in FILE")
+def _reject_encrypted_key() -> bytes:
+    raise ValueError("key_file: the key is encrypted; decrypt it with: openssl pkey -in FILE")
 
 
 @contextmanager
 def _in_memory(content: bytes) -> Iterator[str]:
-    """A path to what is not on disk: `ssl` takes paths only, and what was read and checked is what is to be loaded."""
+    """Yield a path to content in memory: `ssl` loads only paths, and must load exactly the bytes that were checked."""
     descriptor = os.memfd_create("trackside-pem", os.MFD_CLOEXEC)
     try:
         with open(descriptor, "wb", closefd=False) as file:
@@ -141,31 +139,33 @@ def _in_memory(content: bytes) -> Iterator[str]:
         os.close(descriptor)
 
 
-def admits(peer: ssl.SSLObject, now: Context) -> bool:
-    """Whether who came by a handshake may ask now: his certificate is of those that are let in, and still valid.
+def client_is_allowed(peer: ssl.SSLObject, active: TlsContext) -> bool:
+    """Return True when the client's certificate is permitted by the active configuration and has not expired.
 
-    A connection and a resumed session outlive both, so this is asked at each request.
+    Connections and resumed sessions outlive both conditions, so every request is checked.
 
     Args:
-        peer: Of the connection, which another context may have verified.
-        now: The context in force.
+        peer: The connection's TLS object, possibly verified by an earlier context.
+        active: The context of the active configuration.
     """
-    if now.verify_mode is ssl.CERT_NONE:
+    if active.verify_mode is ssl.CERT_NONE:
         return True
-    made = peer.context
-    if not isinstance(made, Context) or made.clients != now.clients:
+    context = peer.context
+    if not isinstance(context, TlsContext) or context.client_policy != active.client_policy:
         return False
     certificate = peer.getpeercert()
     if not certificate:
-        return now.verify_mode is ssl.CERT_OPTIONAL
+        return active.verify_mode is ssl.CERT_OPTIONAL
     if ssl.cert_time_to_seconds(str(certificate["notAfter"])) < time.time():
         return False
+    if not active.allowed_sans:
+        return True
     names: Any = certificate.get("subjectAltName", ())
-    return not now.sans or any(kind in _NAMES and _canonical(name) in now.sans for kind, name in names)
+    return any(kind in _NAMES and _canonical(name) in active.allowed_sans for kind, name in names)
 
 
 def _canonical(name: str) -> str:
-    """An address of IPv6 has several forms."""
+    """Return a name in a form that compares equal for every spelling of an IPv6 address."""
     try:
         return str(ip_address(name))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The alerts that fire, as the overview has them."""
+"""Firing alerts in the overview."""
 
 from __future__ import annotations
 
@@ -15,62 +15,66 @@ if TYPE_CHECKING:
 
     from trackside_daemon.model.records import Alert
 
-MOST = 200
-"""So many of the worst are told; all are counted."""
+MAX_ALERTS = 200
+"""Alerts listed in the overview; the counts per run include all."""
 
 _Key = tuple[str, str, tuple[tuple[str, str], ...], float]
 
 
-class Numbers:
-    """The ids that the history has given to alerts; each is looked for until it is there, and then known."""
+class AlertIds:
+    """A cache of the ids that the history assigned to firing alerts."""
 
     def __init__(self) -> None:
-        self._known: dict[_Key, int] = {}
+        self._ids: dict[_Key, int] = {}
 
-    def unknown(self, alerts: Iterable[Alert]) -> list[Alert]:
-        """Those that have none yet; what does not fire any more is forgotten."""
-        keys = {_key(one): one for one in alerts}
-        self._known = {key: id_ for key, id_ in self._known.items() if key in keys}
-        return [one for key, one in keys.items() if key not in self._known]
+    def without_id(self, alerts: Iterable[Alert]) -> list[Alert]:
+        """Return the alerts whose id is not cached, and drop cached ids of all other alerts."""
+        keys = {_key(alert): alert for alert in alerts}
+        self._ids = {key: id_ for key, id_ in self._ids.items() if key in keys}
+        return [alert for key, alert in keys.items() if key not in self._ids]
 
-    def look(self, connection: sqlite3.Connection, alerts: Iterable[Alert]) -> None:
-        """See whether the history has them."""
-        for one in alerts:
-            if (id_ := number(connection, one)) is not None:
-                self._known[_key(one)] = id_
+    def read(self, connection: sqlite3.Connection, alerts: Iterable[Alert]) -> None:
+        """Read the ids of alerts from the history; an unwritten alert has none yet."""
+        for alert in alerts:
+            if (id_ := number(connection, alert)) is not None:
+                self._ids[_key(alert)] = id_
 
-    def of(self, alert: Alert) -> int | None:
-        """An alert's id; None while it is not written."""
-        return self._known.get(_key(alert))
+    def get(self, alert: Alert) -> int | None:
+        """Return an alert's id; None until the history has written it."""
+        return self._ids.get(_key(alert))
 
 
 def worst(alerts: Sequence[Alert]) -> list[Alert]:
-    """The worst first, of those the last to begin, what is silenced after all others; not more than `MOST`."""
-    rank = {severity: place for place, severity in enumerate(SEVERITIES)}
-    return sorted(alerts, key=lambda one: (one.silenced, -rank.get(one.severity, 0), -one.started))[:MOST]  # type: ignore[call-overload]
+    """Return at most `MAX_ALERTS`: silenced ones last, else the most severe first, then the most recent."""
+    severity_rank: dict[str, int] = {severity: rank for rank, severity in enumerate(SEVERITIES)}
+
+    def order(alert: Alert) -> tuple[bool, int, float]:
+        return alert.silenced, -severity_rank.get(alert.severity, 0), -alert.started
+
+    return sorted(alerts, key=order)[:MAX_ALERTS]
 
 
-def counted(alerts: Iterable[Alert]) -> dict[str, Counter[str]]:
-    """How many of each severity people are told of, by the run's id."""
+def count_by_run(alerts: Iterable[Alert]) -> dict[str, Counter[str]]:
+    """Count the alerts without a silence by severity, for each run id."""
     runs: dict[str, Counter[str]] = {}
-    for one in alerts:
-        if not one.silenced:
-            runs.setdefault(one.run, Counter())[one.severity] += 1
+    for alert in alerts:
+        if not alert.silenced:
+            runs.setdefault(alert.run, Counter())[alert.severity] += 1
     return runs
 
 
-def told(alert: Alert, id_: int | None) -> dict[str, Any]:
-    """One of them; labels that it does not have are left out."""
-    about = dict(zip(FIRING.labels, labels(alert.alert, alert.severity, alert.labels), strict=True))
-    own: dict[str, Any] = {name: about[name] for name in ("rank", "key", "gpu", "subject") if about[name]}
-    if own.get("rank", "").isdecimal():
-        own["rank"] = int(own["rank"])
+def alert_json(alert: Alert, id_: int | None) -> dict[str, Any]:
+    """Return an alert as JSON content; absent labels are omitted."""
+    values = dict(zip(FIRING.labels, labels(alert.alert, alert.severity, alert.labels), strict=True))
+    subject: dict[str, Any] = {name: values[name] for name in ("rank", "key", "gpu", "subject") if values[name]}
+    if subject.get("rank", "").isdecimal():
+        subject["rank"] = int(subject["rank"])
     return {
         "id": id_,
         "alert": alert.alert,
         "severity": alert.severity,
-        **({"run": alert.run, "name": about["run"]} if alert.run else {}),
-        **own,
+        **({"run": alert.run, "name": values["run"]} if alert.run else {}),
+        **subject,
         "summary": alert.summary,
         "started": alert.started,
         "silenced": alert.silenced,

@@ -1,4 +1,4 @@
-"""How much there is a second: counters of the page, followed over some seconds."""
+"""Growth of counters over the last seconds, from which rates follow."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections import deque
 from typing import NamedTuple
 
 SPAN = 10.0
-"""Seconds over which a rate is reckoned; longer where it does not grow within them."""
+"""Seconds over which a rate is measured; longer when the counters grow less often."""
 
 Values = tuple["float | None", ...]
 
 
 class _Point(NamedTuple):
-    """Counters, all at the same moment; None for one that is not there."""
+    """Values of the counters at one time in seconds; None for an absent counter."""
 
     time: float
     values: Values
 
 
-class Counters:
-    """Some counters that grow together. One that falls has begun anew, and with it all."""
+class CounterGroup:
+    """Counters that grow together; when one falls, all are assumed to have restarted."""
 
     def __init__(self) -> None:
         self._points: deque[_Point] = deque()
 
     def add(self, time: float, values: Values) -> None:
-        """What they are at a moment in seconds; the same moment again is no news."""
+        """Add the values at a time in seconds; a repeated time is ignored."""
         if self._points and _fell(self._points[-1], time, values):
             self._points.clear()
         if self._points and self._points[-1].time == time:
@@ -35,22 +35,22 @@ class Counters:
             self._points.popleft()
 
     def growth(self) -> tuple[float, Values]:
-        """Seconds, and by how much each has grown in them; no seconds and nothing when only one moment is known."""
+        """Return the seconds and each counter's growth over them; ``(0.0, ())`` with fewer than two points."""
         if len(self._points) < 2:
             return 0.0, ()
         first, last = self._points[0], self._points[-1]
-        grown = (
+        growth = (
             None if new is None or old is None else new - old
             for old, new in zip(first.values, last.values, strict=True)
         )
-        return last.time - first.time, tuple(grown)
+        return last.time - first.time, tuple(growth)
 
-    def rest(self, now: float) -> bool:
-        """Whether they have not grown for three times as long as they usually take, and not for `SPAN`."""
+    def is_idle(self, now: float) -> bool:
+        """Return True when the counters have not grown for `SPAN` and for three times their usual interval."""
         if not self._points:
             return False
-        usual = (self._points[-1].time - self._points[0].time) / max(1, len(self._points) - 1)
-        return now - self._points[-1].time > max(SPAN, 3 * usual)
+        interval = (self._points[-1].time - self._points[0].time) / max(1, len(self._points) - 1)
+        return now - self._points[-1].time > max(SPAN, 3 * interval)
 
 
 def _fell(last: _Point, time: float, values: Values) -> bool:

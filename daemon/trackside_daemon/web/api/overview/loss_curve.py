@@ -1,32 +1,32 @@
-"""The course of a run's loss in few points: all of its steps, evenly, however many they are."""
+"""A run's loss curve, reduced to a bounded number of points that cover all of its steps evenly."""
 
 from __future__ import annotations
 
 from trackside_daemon.model.metric import json_number
 
-SHOWN = 60
-"""Points of a sparkline; twice as many are kept at most."""
+MAX_POINTS = 60
+"""Points of a sparkline; up to twice as many are kept in memory."""
 
 Points = list[tuple[int, float]]
-"""Steps that rise, and the loss at each."""
+"""Ascending steps, and the loss at each."""
 
 
-class Curve:
-    """Followed from the state once a second; of what was before and between, the history tells.
+class LossCurve:
+    """A loss curve built from one value a second; the history supplies what came before and between.
 
     Args:
-        late: There was more of it before it was followed.
+        late: True when the run made steps before this daemon saw it.
     """
 
     def __init__(self, *, late: bool) -> None:
         self._late = late
-        self._filled = False
+        self._history_added = False
         self._points: Points = []
         self._newest: tuple[int, float] | None = None
         self._stride = 1
 
     def add(self, step: int, loss: float) -> None:
-        """The newest loss; an older step is no news."""
+        """Add the newest loss; an older or repeated step is ignored."""
         if self._newest is not None and step <= self._newest[0]:
             return
         self._newest = step, loss
@@ -35,33 +35,33 @@ class Curve:
             self._thin()
 
     @property
-    def missing(self) -> bool:
-        """Whether the history has more of it than is known here, as of a run that is young or was before this daemon."""
-        return not self._filled and (self._late or len(self._points) < SHOWN // 2)
+    def needs_history(self) -> bool:
+        """Return True when the history has points that this curve lacks: for young runs and those of an earlier daemon."""
+        return not self._history_added and (self._late or len(self._points) < MAX_POINTS // 2)
 
-    def fill(self, kept: Points) -> None:
-        """What the history has of it."""
-        self._points = sorted({**dict(kept), **dict(self._points)}.items())
+    def add_history(self, stored: Points) -> None:
+        """Merge the points that the history has."""
+        self._points = sorted({**dict(stored), **dict(self._points)}.items())
         if self._points and (self._newest is None or self._newest[0] < self._points[-1][0]):
             self._newest = self._points[-1]
-        self._filled = True
+        self._history_added = True
         self._thin()
 
-    def shown(self) -> list[float | str]:
-        """At most `SHOWN` of its losses, the newest the last."""
-        every = -(-len(self._points) // (SHOWN - 1)) or 1
+    def sparkline(self) -> list[float | str]:
+        """Return at most `MAX_POINTS` losses, oldest first, always including the newest."""
+        every = -(-len(self._points) // (MAX_POINTS - 1)) or 1
         points = self._points[::every]
         if self._newest is not None and points[-1:] != [self._newest]:
             points.append(self._newest)
         return [json_number(loss) for _, loss in points]
 
     def _thin(self) -> None:
-        """Half of them go when there are too many: those that are nearest to the one before."""
-        while len(self._points) > 2 * SHOWN:
+        """Double the distance between points when there are too many; drop those closest to their predecessor."""
+        while len(self._points) > 2 * MAX_POINTS:
             span = self._points[-1][0] - self._points[0][0]
-            self._stride = max(self._stride + 1, span // SHOWN)
+            self._stride = max(self._stride + 1, span // MAX_POINTS)
             kept = self._points[:1]
-            for one in self._points[1:]:
-                if one[0] >= kept[-1][0] + self._stride:
-                    kept.append(one)
+            for point in self._points[1:]:
+                if point[0] >= kept[-1][0] + self._stride:
+                    kept.append(point)
             self._points = kept

@@ -1,4 +1,4 @@
-"""The machine and its GPUs, as the overview has them: the values of ``/metrics``, what was not measured left out."""
+"""The host and its GPUs in the overview: values of ``/metrics``; unmeasured ones are omitted."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trackside_daemon.model.state import State
-    from trackside_daemon.web.api.overview.rates import Found, Host
+    from trackside_daemon.web.api.overview.rates import HostRates, SeriesValues
 
-_NUMBERS = {
+_GPU_FAMILIES = {
     "utilization_ratio": (),
     "sm_active_ratio": (),
     "memory_used_bytes": (),
@@ -27,34 +27,34 @@ _NUMBERS = {
     "power_limit_watts": ("enforced",),
     "temperature_celsius": ("gpu",),
 }
-"""Families of a GPU, and the labels behind ``gpu`` and ``uuid`` of the series that counts."""
+"""GPU families, and the labels after ``gpu`` and ``uuid`` that select the series."""
 
 
-def host(state: State, now: float, name: str, rates: Host) -> dict[str, Any]:
-    """The machine; *now* as in `State.snapshot`."""
+def host_json(state: State, now: float, name: str, rates: HostRates) -> dict[str, Any]:
+    """Return the host's values; *now* is in seconds of the monotonic clock."""
     memory, available = FIELDS["MemTotal"], FIELDS["MemAvailable"]
-    *numbers, sizes, rooms = state.values(now, CPUS, memory, available, SWAP_USED, SIZE, AVAIL)
-    cpus, total, left, swap = (next(iter(one.values()), None) for one in numbers)
+    *numbers, sizes, free_bytes = state.values(now, CPUS, memory, available, SWAP_USED, SIZE, AVAIL)
+    cpus, total_bytes, available_bytes, swap_bytes = (next(iter(series.values()), None) for series in numbers)
     return {
         "name": name,
-        **present(
+        **without_none(
             cpus=cpus,
             cpu_ratio=rates.cpu_ratio,
-            memory_bytes=total,
-            memory_available_bytes=left,
-            swap_used_bytes=swap,
+            memory_bytes=total_bytes,
+            memory_available_bytes=available_bytes,
+            swap_used_bytes=swap_bytes,
         ),
         "disks": [
-            {"mountpoint": labels[0], **present(size_bytes=size, avail_bytes=rooms.get(labels))}
+            {"mountpoint": labels[0], **without_none(size_bytes=size, avail_bytes=free_bytes.get(labels))}
             for labels, size in sizes.items()
         ],
-        **present(receive_bytes_per_second=rates.receive, transmit_bytes_per_second=rates.transmit),
+        **without_none(receive_bytes_per_second=rates.receive, transmit_bytes_per_second=rates.transmit),
     }
 
 
-def gpus(state: State, now: float, ids: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The GPUs by their numbers; *ids* are those of the runs, by name."""
-    metrics = [FAMILIES[family].metric for family in _NUMBERS]
+def gpus_json(state: State, now: float, run_ids: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the values of each GPU in numeric order; *run_ids* are by run name."""
+    metrics = [FAMILIES[family].metric for family in _GPU_FAMILIES]
     up, limits = FAMILIES["up"].metric, FAMILIES["clock_limit_active"].metric
     infos, ups, limited, ranks, *numbers = state.values(now, INFO, up, limits, RANK_INFO, *metrics)
     names = {labels[:2]: labels[INFO.labels.index("name")] for labels in infos}
@@ -64,22 +64,31 @@ def gpus(state: State, now: float, ids: Mapping[str, str]) -> list[dict[str, Any
             "uuid": uuid,
             **({"name": name} if (name := names.get((gpu, uuid))) else {}),
             "up": ups.get((gpu, uuid)) == 1.0,
-            **present(
-                **{key: found.get((gpu, uuid, *_NUMBERS[key])) for key, found in zip(_NUMBERS, numbers, strict=True)}
+            **without_none(
+                **{
+                    key: series.get((gpu, uuid, *_GPU_FAMILIES[key]))
+                    for key, series in zip(_GPU_FAMILIES, numbers, strict=True)
+                }
             ),
-            "limited": _of((gpu, uuid), limited),
+            "limited": _limit_reasons((gpu, uuid), limited),
             "ranks": [
-                {"run": ids.get(run, run), "name": run, "rank": int(rank)}
-                for *on, run, rank in ranks
-                if on == [gpu, uuid]
+                {"run": run_ids.get(run, run), "name": run, "rank": int(rank)}
+                for *device, run, rank in ranks
+                if device == [gpu, uuid]
             ],
         }
-        for gpu, uuid in sorted({*names, *ups}, key=lambda one: (not one[0].isdecimal(), one[0].zfill(8), one[1]))
+        for gpu, uuid in sorted({*names, *ups}, key=_gpu_order)
     ]
 
 
-def _of(gpu: tuple[str, str], limited: Found) -> list[str]:
-    """Why its clocks are kept down; that it has nothing to do is no reason that anybody looks for."""
+def _gpu_order(gpu: tuple[str, ...]) -> tuple[bool, str, str]:
+    """Return a sort key that orders numbered GPUs by their number, in front of all others."""
+    number, uuid = gpu
+    return not number.isdecimal(), number.zfill(8), uuid
+
+
+def _limit_reasons(gpu: tuple[str, str], limited: SeriesValues) -> list[str]:
+    """Return the reasons that limit a GPU's clocks, except that it is idle."""
     return [
         labels[-1]
         for labels, value in limited.items()
@@ -87,6 +96,6 @@ def _of(gpu: tuple[str, str], limited: Found) -> list[str]:
     ]
 
 
-def present(**values: object) -> dict[str, float | str]:
-    """Those that are not None, as JSON can hold them."""
+def without_none(**values: object) -> dict[str, float | str]:
+    """Return the values that are not None, as JSON can hold them."""
     return {name: json_number(cast("float", value)) for name, value in values.items() if value is not None}

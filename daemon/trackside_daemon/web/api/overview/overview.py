@@ -1,4 +1,4 @@
-"""The overview as a whole: made of the newest values, of what fires, and of the little that the history alone knows."""
+"""The overview document, made from the newest values, the firing alerts and a few values from the history."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from trackside_daemon.history.read.course import course
 from trackside_daemon.history.read.live_values import total_steps
 from trackside_daemon.history.read.series import LOSSES
 from trackside_daemon.web.api.overview import alerts, machine, runs
-from trackside_daemon.web.api.overview.alerts import Numbers
-from trackside_daemon.web.api.overview.loss_curve import SHOWN
-from trackside_daemon.web.api.overview.runs import Known, Now
+from trackside_daemon.web.api.overview.alerts import AlertIds
+from trackside_daemon.web.api.overview.loss_curve import MAX_POINTS
+from trackside_daemon.web.api.overview.runs import Moment, RunExtras
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,80 +25,85 @@ if TYPE_CHECKING:
     from trackside_daemon.history.database import Database
     from trackside_daemon.model.records import Alert
     from trackside_daemon.model.state import State
-    from trackside_daemon.web.api.overview.rates import Attempt, Followed
-    from trackside_daemon.web.api.overview.runs import Shown
+    from trackside_daemon.web.api.overview.rates import Attempt, RateTracker
+    from trackside_daemon.web.api.overview.runs import VisibleRun
 
 log = logging.getLogger("trackside")
 
 
 class Overview:
-    """Makes it, in any thread. While the history cannot be read, the rest is told all the same.
+    """Builds the overview, in any thread. When the history cannot be read, its values are missing.
 
     Args:
-        state: The newest of every series.
-        followed: Rates and courses.
-        firing: What fires.
+        state: The newest value of every series.
+        rates: Rates and loss curves.
+        firing: The firing alerts.
         database: The history.
 
     Attributes:
-        makings: How often it was made.
+        build_count: Number of calls of `build`.
     """
 
-    def __init__(self, state: State, followed: Followed, firing: Firing, database: Database) -> None:
-        self.makings = 0
-        self._state, self._followed, self._firing, self._database = state, followed, firing, database
-        self._name = socket.gethostname()
+    def __init__(self, state: State, rates: RateTracker, firing: Firing, database: Database) -> None:
+        self.build_count = 0
+        self._state = state
+        self._rates = rates
+        self._firing = firing
+        self._database = database
+        self._host = socket.gethostname()
         self._lock = threading.Lock()
-        self._numbers = Numbers()
-        self._totals: dict[Attempt, int] = {}
+        self._alert_ids = AlertIds()
+        self._total_steps: dict[Attempt, int] = {}
         self._unreadable = False
 
-    def make(self) -> dict[str, Any]:
-        """As it is now."""
-        now = Now(time.monotonic(), time.time())
+    def build(self) -> dict[str, Any]:
+        """Return the overview as of now, as JSON content."""
+        now = Moment(time.monotonic(), time.time())
         with self._lock:
-            self.makings += 1
-            firing = alerts.worst(every := self._firing.now())
-            shown = runs.shown(self._state, now)
-            self._followed.meet((one.attempt for one in shown), now.monotonic)
-            self._totals = {one.attempt: total for one in shown if (total := self._totals.get(one.attempt))}
-            self._recall(shown, firing)
-            counts, ids = alerts.counted(every), {one.name: one.attempt[0] for one in shown}
+            self.build_count += 1
+            all_firing = self._firing.now()
+            firing = alerts.worst(all_firing)
+            visible = runs.visible_runs(self._state, now)
+            self._rates.register((run.attempt for run in visible), now.monotonic)
+            self._total_steps = {run.attempt: total for run in visible if (total := self._total_steps.get(run.attempt))}
+            self._read_history(visible, firing)
+            counts = alerts.count_by_run(all_firing)
+            run_ids = {run.name: run.attempt[0] for run in visible}
             return {
                 "time": now.wall,
                 "version": __version__,
-                "host": machine.host(self._state, now.monotonic, self._name, self._followed.host()),
-                "gpus": machine.gpus(self._state, now.monotonic, ids),
-                "runs": [self._row(now, one, counts.get(one.attempt[0], {})) for one in shown],
-                "alerts": [alerts.told(one, self._numbers.of(one)) for one in firing],
+                "host": machine.host_json(self._state, now.monotonic, self._host, self._rates.host_rates()),
+                "gpus": machine.gpus_json(self._state, now.monotonic, run_ids),
+                "runs": [self._run_json(now, run, counts.get(run.attempt[0], {})) for run in visible],
+                "alerts": [alerts.alert_json(alert, self._alert_ids.get(alert)) for alert in firing],
             }
 
-    def _row(self, now: Now, run: Shown, counts: Mapping[str, int]) -> dict[str, Any]:
-        known = Known(self._totals.get(run.attempt), counts)
-        return runs.row(self._state, now, run, self._followed, known)
+    def _run_json(self, now: Moment, run: VisibleRun, counts: Mapping[str, int]) -> dict[str, Any]:
+        extras = RunExtras(self._total_steps.get(run.attempt), counts)
+        return runs.run_json(self._state, now, run, self._rates, extras)
 
-    def _recall(self, shown: list[Shown], firing: list[Alert]) -> None:
-        """Read what only the history knows, once: ids of alerts, total steps, and what runs did before this daemon."""
+    def _read_history(self, visible: list[VisibleRun], firing: list[Alert]) -> None:
+        """Read missing values from the history: alert ids, total steps, and losses from before this daemon."""
         progress = runs.GAUGES.index(runs.PROGRESS)
-        endless = [one.attempt for one in shown if one.ranks[progress] and one.attempt not in self._totals]
-        begun = [one for one in shown if self._followed.missing(one.attempt)]
-        unknown = self._numbers.unknown(firing)
-        if not (endless or begun or unknown):
+        without_total = [run.attempt for run in visible if run.ranks[progress] and run.attempt not in self._total_steps]
+        without_curve = [run for run in visible if self._rates.needs_history(run.attempt)]
+        without_id = self._alert_ids.without_id(firing)
+        if not (without_total or without_curve or without_id):
             return
         try:
             with self._database.reading() as connection:
-                self._numbers.look(connection, unknown)
-                for attempt in endless:
+                self._alert_ids.read(connection, without_id)
+                for attempt in without_total:
                     if (total := total_steps(connection, *attempt)) is not None:
-                        self._totals[attempt] = total
-                for run in begun:
-                    self._fill(connection, run)
+                        self._total_steps[attempt] = total
+                for run in without_curve:
+                    self._read_loss_curve(connection, run)
             self._unreadable = False
         except (sqlite3.Error, ValueError) as error:
             if not self._unreadable:
                 log.warning("%s cannot be read: %s", self._database.path, error)
             self._unreadable = True
 
-    def _fill(self, connection: sqlite3.Connection, run: Shown) -> None:
+    def _read_loss_curve(self, connection: sqlite3.Connection, run: VisibleRun) -> None:
         rank = min(run.ranks[runs.GAUGES.index(runs.LOSS)] or run.ranks[0], default=0)
-        self._followed.fill(run.attempt, course(connection, (*run.attempt, rank), LOSSES, SHOWN))
+        self._rates.add_history(run.attempt, course(connection, (*run.attempt, rank), LOSSES, MAX_POINTS))

@@ -1,4 +1,4 @@
-"""The pages of `/api/v1` that show what is now: once, and as a stream."""
+"""Endpoints of the overview: one document, or a stream of server-sent events."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from trackside_daemon.history.read.live_values import state as state_of
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.model.metric import json_number
 from trackside_daemon.training import families as f
-from trackside_daemon.web.api.history_access import as_json, encoded
-from trackside_daemon.web.api.overview.rates import attempt_of
-from trackside_daemon.web.api.overview.stream import LISTENERS, Frame, FullError, Stream, event
-from trackside_daemon.web.http.auth_token import error
+from trackside_daemon.web.api.history_access import encode_json, json_response
+from trackside_daemon.web.api.overview.rates import attempt_from_info
+from trackside_daemon.web.api.overview.stream import MAX_LISTENERS, Frame, FullError, Stream, format_event
+from trackside_daemon.web.http.auth_token import error_response
 from trackside_daemon.web.http.server import ABORT
 
 if TYPE_CHECKING:
@@ -30,85 +30,84 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from trackside_daemon.model.state import State
-    from trackside_daemon.web.api.history_access import Kept
+    from trackside_daemon.web.api.history_access import HistoryAccess
     from trackside_daemon.web.api.overview.overview import Overview
     from trackside_daemon.web.api.overview.stream import Listener
 
-SERIES = 4096
-"""So many series of a run are told in an event, of each key the lowest ranks."""
+MAX_SERIES = 4096
+"""Series of a run in one event; beyond that, the lowest ranks of each key."""
 
-PATIENCE_SECONDS = 30.0
-"""A listener that has taken nothing for so long is gone."""
+SEND_TIMEOUT = 30.0
+"""Seconds after which a listener that reads nothing is disconnected."""
 
-END_SECONDS = 0.5
-"""So long the end of a stream is waited for when the daemon stops."""
+END_TIMEOUT = 0.5
+"""Seconds that the end of a stream is awaited when the daemon stops."""
 
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 log = logging.getLogger("trackside")
 
 
-class OverviewPages:
-    """Answers what is now.
+class OverviewApi:
+    """Answers requests for the overview and its stream.
 
     Args:
-        state: The newest of every series.
-        kept: The history.
-        overview: Makes it.
+        state: The newest value of every series.
+        history: The history.
+        overview: Builds the overview.
     """
 
-    def __init__(self, state: State, kept: Kept, overview: Overview) -> None:
+    def __init__(self, state: State, history: HistoryAccess, overview: Overview) -> None:
         self._state = state
-        self._kept = kept
+        self._history = history
         self._overview = overview
         self._newest: dict[str, Newest] = {}
-        self._told = Stream(self._frame)
+        self._stream = Stream(self._make_frame)
 
     def stop(self) -> None:
-        """End the streams, from any thread."""
-        self._told.stop()
+        """End the streams; callable from any thread."""
+        self._stream.stop()
 
     async def overview(self, _request: Request) -> Response:
-        """``/api/v1/overview``."""
-        return as_json(await self._kept.in_thread(self._overview.make))
+        """Answer ``/api/v1/overview``."""
+        return json_response(await self._history.run_in_thread(self._overview.build))
 
     async def stream(self, request: Request) -> Response:
-        """``/api/v1/stream``."""
+        """Answer ``/api/v1/stream``."""
         run = request.query_params.get("run", "")
         if run:
-            run = await self._kept.read(lambda connection: self._resolve(connection, run))
-        return Response(headers=HEADERS) if request.method == "HEAD" else _Events(self._told, run)
+            run = await self._history.read(lambda connection: self._resolve(connection, run))
+        return Response(headers=HEADERS) if request.method == "HEAD" else _EventStreamResponse(self._stream, run)
 
     def _resolve(self, connection: Any, text: str) -> str:
-        """A run's id; also of one that the history is about to write."""
+        """Return a run's id, also for a run that the history has not written yet."""
         try:
             return reader.resolve(connection, text)
         except UnknownRunError:
-            for labels, id_, _ in self._on_page():
-                if text in (labels[0], id_):
+            for name, id_, _ in self._live_runs():
+                if text in (name, id_):
                     return id_
             raise
 
-    def _on_page(self) -> list[tuple[tuple[str, ...], str, str | None]]:
-        """The runs on ``/metrics``: the labels of their info, their ids and states."""
+    def _live_runs(self) -> list[tuple[str, str, str | None]]:
+        """Return name, id and state of the runs on ``/metrics``."""
         infos, states = self._state.values(time.monotonic(), f.RUN_INFO, f.STATE)
         active = {name: state for (name, state), value in states.items() if value == 1.0}
-        return [(labels, attempt_of(labels)[0], active.get(labels[0])) for labels in infos]
+        return [(labels[0], attempt_from_info(labels)[0], active.get(labels[0])) for labels in infos]
 
-    def _frame(self, wanted: Collection[str]) -> Frame:
-        """What all are told."""
-        overview = event("overview", encoded(self._overview.make()))
-        self._newest = {run: self._newest.get(run) or Newest(run) for run in wanted}
-        told = {}
+    def _make_frame(self, run_ids: Collection[str]) -> Frame:
+        overview = format_event("overview", encode_json(self._overview.build()))
+        self._newest = {run: self._newest.get(run) or Newest(run) for run in run_ids}
+        events = {}
         for run, newest in self._newest.items():
-            with suppress(sqlite3.Error, ValueError, UnknownRunError):  # the log has it by the overview
-                told[run] = event("run", encoded(self._run(newest)))
-        return Frame(overview, told)
+            with suppress(sqlite3.Error, ValueError, UnknownRunError):  # the overview has logged it
+                events[run] = format_event("run", encode_json(self._run_json(newest)))
+        return Frame(overview, events)
 
-    def _run(self, newest: Newest) -> dict[str, Any]:
-        """A run that somebody listens to; one that is not written yet has no values."""
-        state = next((state for _, id_, state in self._on_page() if id_ == newest.uid), None)
-        with self._kept.database.reading() as connection:
+    def _run_json(self, newest: Newest) -> dict[str, Any]:
+        """Return the newest values of a run; a run that the history has not written yet has none."""
+        state = next((state for _, id_, state in self._live_runs() if id_ == newest.uid), None)
+        with self._history.database.reading() as connection:
             newest.refresh(connection)
             if state is None:
                 state = state_of(connection, newest.uid)
@@ -118,17 +117,17 @@ class OverviewPages:
             "step": newest.step(),
             "time": time.time(),
             "values": {
-                key: {rank: [one.step, one.time, json_number(one.value)] for rank, one in sorted(ranks.items())}
-                for key, ranks in _cut(newest.values).items()
+                key: {rank: [value.step, value.time, json_number(value.value)] for rank, value in sorted(ranks.items())}
+                for key, ranks in _limit_series(newest.values).items()
             },
         }
 
 
-class _Events(Response):
-    """What one listener is told until he, the daemon or his patience ends.
+class _EventStreamResponse(Response):
+    """Sends events to one client until it disconnects, stops reading, or the daemon stops.
 
     Args:
-        stream: What he listens to.
+        stream: The source of the events.
         run: The id of a run; empty for none.
     """
 
@@ -139,52 +138,54 @@ class _Events(Response):
         self._run = run
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Tell."""
+        """Send the response."""
         try:
-            listener = self._stream.join(self._run)
+            listener = self._stream.subscribe(self._run)
         except FullError:
-            many = f"{LISTENERS} listen to the stream already; close a page of them, or ask /api/v1/overview"
-            await error(503, "busy", many, {"Retry-After": "5"})(scope, receive, send)
+            message = (
+                f"the stream already has {MAX_LISTENERS} listeners; close one of their pages, or use /api/v1/overview"
+            )
+            await error_response(503, "busy", message, {"Retry-After": "5"})(scope, receive, send)
             return
-        gone = asyncio.ensure_future(_gone(receive))
-        telling = asyncio.ensure_future(self._tell(listener, send))
-        over = asyncio.ensure_future(listener.over.wait())
+        disconnected = asyncio.ensure_future(_wait_for_disconnect(receive))
+        sending = asyncio.ensure_future(self._send_events(listener, send))
+        ended = asyncio.ensure_future(listener.ended.wait())
         try:
-            await asyncio.wait((gone, telling, over), return_when=asyncio.FIRST_COMPLETED)
-            if over.done():
-                await asyncio.wait((gone, telling), timeout=END_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if not gone.done() and not (telling.done() and telling.result()):
-                scope.get(ABORT, gone.cancel)()
-                await asyncio.wait((gone,))
+            await asyncio.wait((disconnected, sending, ended), return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                await asyncio.wait((disconnected, sending), timeout=END_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+            if not disconnected.done() and not (sending.done() and sending.result()):
+                scope.get(ABORT, disconnected.cancel)()
+                await asyncio.wait((disconnected,))
         finally:
-            self._stream.leave(listener)
-            for task in (gone, telling, over):
+            self._stream.unsubscribe(listener)
+            for task in (disconnected, sending, ended):
                 task.cancel()
-            await asyncio.gather(gone, telling, over, return_exceptions=True)
+            await asyncio.gather(disconnected, sending, ended, return_exceptions=True)
 
-    async def _tell(self, listener: Listener, send: Send) -> bool:
-        """Whether all was taken, to the end."""
+    async def _send_events(self, listener: Listener, send: Send) -> bool:
+        """Send events to the end of the stream and return True; return False when the client stops reading."""
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        while (pieces := await listener.next()) is not None:
-            for one in pieces:
-                message = {"type": "http.response.body", "body": one, "more_body": True}
+        while (events := await listener.next()) is not None:
+            for data in events:
+                message = {"type": "http.response.body", "body": data, "more_body": True}
                 try:
-                    await asyncio.wait_for(send(message), PATIENCE_SECONDS)
+                    await asyncio.wait_for(send(message), SEND_TIMEOUT)
                 except asyncio.TimeoutError:
                     return False
         await send({"type": "http.response.body", "body": b""})
         return True
 
 
-async def _gone(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-def _cut(values: dict[str, dict[int, Any]]) -> dict[str, dict[int, Any]]:
-    """At most `SERIES` of them, of each key as many ranks as of the others."""
-    if sum(map(len, values.values())) <= SERIES:
+def _limit_series(values: dict[str, dict[int, Any]]) -> dict[str, dict[int, Any]]:
+    """Return at most `MAX_SERIES` series, with the same number of ranks for each key, the lowest ones."""
+    if sum(map(len, values.values())) <= MAX_SERIES:
         return values
-    each = max(1, SERIES // len(values))
-    kept = list(values.items())[:SERIES]
-    return {key: dict(sorted(ranks.items())[:each]) for key, ranks in kept}
+    per_key = max(1, MAX_SERIES // len(values))
+    keys = list(values.items())[:MAX_SERIES]
+    return {key: dict(sorted(ranks.items())[:per_key]) for key, ranks in keys}

@@ -1,4 +1,4 @@
-"""What is followed from tick to tick, whether somebody looks or not: the first answer has rates and sparklines already."""
+"""Rates and loss curves, recorded at every tick so that the first response already has them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from trackside_daemon.collectors.host.network import FIELDS
 from trackside_daemon.history.read.series import LOSSES
 from trackside_daemon.model.metric import Distribution
 from trackside_daemon.training import families as f
-from trackside_daemon.web.api.overview.counter_rates import Counters
-from trackside_daemon.web.api.overview.loss_curve import Curve
+from trackside_daemon.web.api.overview.counter_rates import CounterGroup
+from trackside_daemon.web.api.overview.loss_curve import LossCurve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from trackside_daemon.model.state import State
     from trackside_daemon.web.api.overview.loss_curve import Points
 
-APART_SECONDS = 0.9
-"""Ticks that come faster are not all noted."""
+MIN_INTERVAL = 0.9
+"""Seconds between records; faster ticks are skipped."""
 
 FEW_STEPS = 100
-"""A run that has made more when it is seen first was there before this daemon: the history has its loss until then."""
+"""A run first seen with more steps began before this daemon, so the history has its earlier loss."""
 
 LOOPBACK = ("lo",)
-"""Bytes that pass it leave no machine."""
+"""Labels of the interface whose traffic stays on the host."""
 
 IDLE = frozenset(("idle", "iowait"))
 _NETWORK = [metric for column, metric in FIELDS if column in {0, 8}]
@@ -35,21 +35,24 @@ _AMOUNTS = (f.TOKENS, f.SAMPLES)
 _LOSS = (f.KNOWN["loss"], f.STEP)
 
 Labels = tuple[str, ...]
-Found = dict[Labels, "float | Distribution"]
+SeriesValues = dict[Labels, "float | Distribution"]
 Attempt = tuple[str, int]
 """A run's id, and the number of an attempt."""
 
 
-class Host(NamedTuple):
-    """Rates of the machine; None where they cannot be told."""
+class HostRates(NamedTuple):
+    """The host's CPU utilization (0 to 1) and network bytes per second; None while unknown."""
 
     cpu_ratio: float | None = None
     receive: float | None = None
     transmit: float | None = None
 
 
-class Pace(NamedTuple):
-    """A run's amounts a second, all ranks together, and the seconds of a step of its lowest; None where they cannot be told."""
+class RunRates(NamedTuple):
+    """A run's tokens and samples per second over all ranks, and the seconds per step of its lowest rank.
+
+    Each is None while unknown.
+    """
 
     tokens: float | None = None
     samples: float | None = None
@@ -58,129 +61,134 @@ class Pace(NamedTuple):
 
 class _Run:
     def __init__(self, *, late: bool) -> None:
-        self.counters = Counters()
-        self.curve = Curve(late=late)
+        self.counters = CounterGroup()
+        self.curve = LossCurve(late=late)
 
 
-class Followed:
-    """Notes the state once a second, in the sampler's thread; is asked by any.
+class RateTracker:
+    """Records counters and losses of the state once a second; any thread may read the rates.
 
     Args:
-        state: The newest of every series.
+        state: The newest value of every series.
     """
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._lock = threading.Lock()
-        self._noted = 0.0
-        self._cpu, self._traffic = Counters(), Counters()
+        self._recorded = 0.0
+        self._cpu, self._traffic = CounterGroup(), CounterGroup()
         self._runs: dict[Attempt, _Run] = {}
 
-    def note(self, now: float) -> None:
-        """A tick, at *now* of the monotonic clock."""
-        if now - self._noted < APART_SECONDS:
+    def record(self, now: float) -> None:
+        """Record a tick, at *now* of the monotonic clock; runs in the sampler's thread."""
+        if now - self._recorded < MIN_INTERVAL:
             return
-        self._noted = now
+        self._recorded = now
         cpu, *network = self._state.values(now, SECONDS, *_NETWORK)
         with self._lock:
             if cpu:
                 busy = sum(cast("float", value) for (mode,), value in cpu.items() if mode not in IDLE)
                 self._cpu.add(now, (busy, _sum(cpu)))
             if all(network):
-                self._traffic.add(now, tuple(_sum({one: of[one] for one in of if one != LOOPBACK}) for of in network))
-            self._note_runs(now)
+                self._traffic.add(now, tuple(map(_sum_without_loopback, network)))
+            self._record_runs(now)
 
-    def meet(self, attempts: Iterable[Attempt], now: float) -> None:
-        """Who shows runs may be faster than the next tick: those that are new are noted at once."""
+    def register(self, attempts: Iterable[Attempt], now: float) -> None:
+        """Record new runs at once, since a client may show a run before the next tick."""
         with self._lock:
-            if any(one not in self._runs for one in attempts):
-                self._note_runs(now)
+            if any(attempt not in self._runs for attempt in attempts):
+                self._record_runs(now)
 
-    def host(self) -> Host:
-        """The machine of late."""
+    def host_rates(self) -> HostRates:
+        """Return the host's rates."""
         with self._lock:
             _, cpu = self._cpu.growth()
             seconds, traffic = self._traffic.growth()
         ratio = cpu[0] / cpu[1] if cpu and cpu[0] is not None and cpu[1] else None
-        rates = [None if one is None else one / seconds for one in traffic] or [None, None]
-        return Host(ratio, *rates)
+        rates = [None if growth is None else growth / seconds for growth in traffic] or [None, None]
+        return HostRates(ratio, *rates)
 
-    def pace(self, attempt: Attempt, now: float) -> Pace:
-        """A run of late; *now* in Unix seconds. One that makes no steps any more has no tokens a second."""
+    def run_rates(self, attempt: Attempt, now: float) -> RunRates:
+        """Return a run's rates at *now* in Unix seconds; a run without new steps has 0 tokens and samples a second."""
         with self._lock:
             run = self._runs.get(attempt)
-            seconds, grown = run.counters.growth() if run is not None else (0.0, ())
-            rests = run is not None and run.counters.rest(now)
-        if not grown:
-            return Pace()
-        *amounts, spent, steps = grown
-        tokens, samples = (None if one is None else 0.0 if rests else one / seconds for one in amounts)
-        return Pace(tokens, samples, spent / steps if spent is not None and steps else None)
+            seconds, growth = run.counters.growth() if run is not None else (0.0, ())
+            idle = run is not None and run.counters.is_idle(now)
+        if not growth:
+            return RunRates()
+        *amounts, step_seconds, steps = growth
+        tokens, samples = (None if amount is None else 0.0 if idle else amount / seconds for amount in amounts)
+        return RunRates(tokens, samples, step_seconds / steps if step_seconds is not None and steps else None)
 
-    def curve(self, attempt: Attempt) -> list[float | str]:
-        """The course of a run's loss."""
+    def sparkline(self, attempt: Attempt) -> list[float | str]:
+        """Return a run's loss curve; see `LossCurve.sparkline`."""
         with self._lock:
             run = self._runs.get(attempt)
-            return [] if run is None else run.curve.shown()
+            return [] if run is None else run.curve.sparkline()
 
-    def missing(self, attempt: Attempt) -> bool:
-        """Whether the history has what is not known of its curve."""
+    def needs_history(self, attempt: Attempt) -> bool:
+        """Return True when a run's loss curve lacks points that the history has."""
         with self._lock:
             run = self._runs.get(attempt)
-            return run is not None and run.curve.missing
+            return run is not None and run.curve.needs_history
 
-    def fill(self, attempt: Attempt, kept: Points) -> None:
-        """What the history has of a curve."""
+    def add_history(self, attempt: Attempt, stored: Points) -> None:
+        """Add the points that the history has to a run's loss curve."""
         with self._lock:
             if (run := self._runs.get(attempt)) is not None:
-                run.curve.fill(kept)
+                run.curve.add_history(stored)
 
-    def _note_runs(self, now: float) -> None:
-        infos, *found = self._state.values(now, f.RUN_INFO, f.LAST_STEP, *_AMOUNTS, f.STEP_DURATION, f.STEPS, *_LOSS)
+    def _record_runs(self, now: float) -> None:
+        infos, *values = self._state.values(now, f.RUN_INFO, f.LAST_STEP, *_AMOUNTS, f.STEP_DURATION, f.STEPS, *_LOSS)
+        last_steps, steps = values[0], values[4]
         ranks: dict[str, list[Labels]] = {}
-        for labels in found[0]:
+        for labels in last_steps:
             ranks.setdefault(labels[0], []).append(labels)
-        known: dict[Attempt, _Run] = {}
+        runs: dict[Attempt, _Run] = {}
         for labels in infos:
-            attempt, own = attempt_of(labels), ranks.get(labels[0], [])
-            run = known[attempt] = self._runs.get(attempt) or _Run(late=any(_above(found[4], one) for one in own))
-            if own:
-                self._note_run(now, run, sorted(own, key=_rank), found)
-        self._runs = known
+            attempt, of_run = attempt_from_info(labels), ranks.get(labels[0], [])
+            run = runs[attempt] = self._runs.get(attempt) or _Run(late=any(_has_steps(steps, rank) for rank in of_run))
+            if of_run:
+                self._record_run(now, run, sorted(of_run, key=_rank), values)
+        self._runs = runs
 
-    def _note_run(self, now: float, run: _Run, ranks: list[Labels], found: list[Found]) -> None:
-        last, tokens, samples, durations, _, losses, steps = found
-        amounts = [_sum({one: of[one] for one in ranks if one in of}) for of in (tokens, samples)]
+    def _record_run(self, now: float, run: _Run, ranks: list[Labels], values: list[SeriesValues]) -> None:
+        last_steps, tokens, samples, durations, _, losses, steps = values
+        amounts = [_sum({rank: series[rank] for rank in ranks if rank in series}) for series in (tokens, samples)]
         duration = durations.get(ranks[0])
         spent = (duration.sum, float(sum(duration.counts))) if isinstance(duration, Distribution) else (None, None)
-        run.counters.add(max(cast("float", last[one]) for one in ranks), (*amounts, *spent))
-        of_loss = next((one for one in ranks if one in losses), ranks[0])
-        loss = losses.get(of_loss)
+        run.counters.add(max(cast("float", last_steps[rank]) for rank in ranks), (*amounts, *spent))
+        loss_rank = next((rank for rank in ranks if rank in losses), ranks[0])
+        loss = losses.get(loss_rank)
         if loss is None:
-            loss = other_loss(self._state, now, of_loss)
-        if loss is not None and of_loss in steps:
-            run.curve.add(int(cast("float", steps[of_loss])), cast("float", loss))
+            loss = alternative_loss(self._state, now, loss_rank)
+        if loss is not None and loss_rank in steps:
+            run.curve.add(int(cast("float", steps[loss_rank])), cast("float", loss))
 
 
-def attempt_of(labels: Labels) -> Attempt:
-    """Of the labels of a run's info."""
+def attempt_from_info(labels: Labels) -> Attempt:
+    """Return the attempt that the labels of a run's info series identify."""
     return labels[1], int(labels[2])
 
 
-def other_loss(state: State, now: float, rank: Labels) -> float | None:
-    """A rank's loss by another name than the family's; None without one."""
-    found = state.some(now, [(f.VALUE, (*rank, key)) for key in LOSSES[1:]])
-    return next((cast("float", one) for one in found if one is not None), None)
+def alternative_loss(state: State, now: float, rank: Labels) -> float | None:
+    """Return a rank's loss under a key other than ``loss``; None without one."""
+    values = state.some(now, [(f.VALUE, (*rank, key)) for key in LOSSES[1:]])
+    return next((cast("float", value) for value in values if value is not None), None)
 
 
-def _sum(found: Found) -> float | None:
-    """All together; None when there is none."""
-    return sum(cast("float", value) for value in found.values()) if found else None
+def _sum(series: SeriesValues) -> float | None:
+    """Return the sum of all values; None without any."""
+    return sum(cast("float", value) for value in series.values()) if series else None
+
+
+def _sum_without_loopback(series: SeriesValues) -> float | None:
+    return _sum({labels: value for labels, value in series.items() if labels != LOOPBACK})
 
 
 def _rank(labels: Labels) -> int:
     return int(labels[1])
 
 
-def _above(steps: Found, labels: Labels) -> bool:
+def _has_steps(steps: SeriesValues, labels: Labels) -> bool:
     return cast("float", steps.get(labels, 0.0)) > FEW_STEPS

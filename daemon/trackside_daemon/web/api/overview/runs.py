@@ -1,4 +1,4 @@
-"""The runs, as the overview has them: those on ``/metrics`` that live, or whose ranks are on it still."""
+"""Runs in the overview: live ones, and ended ones whose ranks are still on ``/metrics``."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from trackside_daemon.model.records import ENDED
 from trackside_daemon.training import families as f
-from trackside_daemon.web.api.overview.machine import present
-from trackside_daemon.web.api.overview.rates import Attempt, attempt_of, other_loss
+from trackside_daemon.web.api.overview.machine import without_none
+from trackside_daemon.web.api.overview.rates import Attempt, alternative_loss, attempt_from_info
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trackside_daemon.model.state import State
-    from trackside_daemon.web.api.overview.rates import Followed, Found
+    from trackside_daemon.web.api.overview.rates import RateTracker, SeriesValues
 
 LOSS, PROGRESS = f.KNOWN["loss"], f.PROGRESS
 GAUGES = (f.STARTED, f.STEP, PROGRESS, f.REMAINING, f.LAST_STEP, LOSS)
-"""What is told of ranks."""
+"""Gauges of a rank that the overview reads."""
 
 
-class Now(NamedTuple):
-    """One moment: of the monotonic clock, and in Unix seconds."""
+class Moment(NamedTuple):
+    """A time, as seconds of the monotonic clock and as Unix seconds."""
 
     monotonic: float
     wall: float
 
 
-class Shown(NamedTuple):
-    """A run on the page.
+class VisibleRun(NamedTuple):
+    """A run that is on ``/metrics``.
 
     Attributes:
-        ranks: Of each of `GAUGES` the values by rank.
+        ranks: For each of `GAUGES`, its value by rank.
     """
 
     name: str
@@ -41,66 +41,69 @@ class Shown(NamedTuple):
     ranks: list[dict[int, float]]
 
 
-class Known(NamedTuple):
-    """What of a run is not on the page: its total steps, and how many alerts fire of each severity."""
+class RunExtras(NamedTuple):
+    """Values of a run that are not on ``/metrics``: its total steps, and its firing alerts by severity."""
 
     total_steps: int | None
     alerts: Mapping[str, int]
 
 
-def shown(state: State, now: Now) -> list[Shown]:
-    """Those that live or linger, the newest first."""
-    infos, states, *found = state.values(now.monotonic, f.RUN_INFO, f.STATE, *GAUGES)
-    active = {run: one for (run, one), value in states.items() if value == 1.0}
-    gauges = list(map(_by_run, found))
-    every = [
-        Shown(
-            *(labels[0], attempt_of(labels), int(labels[f.RUN_INFO.labels.index("world_size")])),
-            *(active.get(labels[0]), [one.get(labels[0], {}) for one in gauges]),
+def visible_runs(state: State, now: Moment) -> list[VisibleRun]:
+    """Return the runs on ``/metrics`` that are live or still have rank series, newest first."""
+    infos, states, *values = state.values(now.monotonic, f.RUN_INFO, f.STATE, *GAUGES)
+    active = {run: run_state for (run, run_state), value in states.items() if value == 1.0}
+    gauges = [_by_run(series) for series in values]
+    runs = [
+        VisibleRun(
+            name=labels[0],
+            attempt=attempt_from_info(labels),
+            world=int(labels[f.RUN_INFO.labels.index("world_size")]),
+            state=active.get(labels[0]),
+            ranks=[gauge.get(labels[0], {}) for gauge in gauges],
         )
         for labels in infos
     ]
-    lasting = [one for one in every if one.ranks[0] or one.state not in ENDED]
-    return sorted(lasting, key=lambda one: min(one.ranks[0].values(), default=0.0), reverse=True)
+    visible = [run for run in runs if run.ranks[0] or run.state not in ENDED]
+    return sorted(visible, key=lambda run: min(run.ranks[0].values(), default=0.0), reverse=True)
 
 
-def row(state: State, now: Now, run: Shown, followed: Followed, known: Known) -> dict[str, Any]:
-    """One of them."""
-    started, steps, progress, remaining, last, losses = run.ranks
-    loss = _lowest(losses)
+def run_json(state: State, now: Moment, run: VisibleRun, tracker: RateTracker, extras: RunExtras) -> dict[str, Any]:
+    """Return a run's values as JSON content."""
+    started, steps, progress, remaining, last_steps, losses = run.ranks
+    loss = _of_lowest_rank(losses)
     if loss is None and steps:
-        loss = other_loss(state, now.monotonic, (run.name, str(min(steps))))
-    pace = followed.pace(run.attempt, now.wall)
+        loss = alternative_loss(state, now.monotonic, (run.name, str(min(steps))))
+    rates = tracker.run_rates(run.attempt, now.wall)
     return {
         "id": run.attempt[0],
         "name": run.name,
         "state": run.state,
         "attempt": run.attempt[1],
         "world_size": run.world,
-        **present(
+        **without_none(
             started=min(started.values(), default=None),
             step=int(max(steps.values())) if steps else None,
-            total_steps=known.total_steps,
-            progress_ratio=_lowest(progress),
-            remaining_seconds=_lowest(remaining),
+            total_steps=extras.total_steps,
+            progress_ratio=_of_lowest_rank(progress),
+            remaining_seconds=_of_lowest_rank(remaining),
             loss=loss,
-            tokens_per_second=pace.tokens,
-            samples_per_second=pace.samples,
-            step_seconds=pace.step_seconds,
-            last_step_time=max(last.values(), default=None),
+            tokens_per_second=rates.tokens,
+            samples_per_second=rates.samples,
+            step_seconds=rates.step_seconds,
+            last_step_time=max(last_steps.values(), default=None),
         ),
-        "alerts": {severity: known.alerts.get(severity, 0) for severity in ("critical", "warning", "info")},
-        "sparkline": followed.curve(run.attempt),
+        "alerts": {severity: extras.alerts.get(severity, 0) for severity in ("critical", "warning", "info")},
+        "sparkline": tracker.sparkline(run.attempt),
     }
 
 
-def _lowest(ranks: Mapping[int, float]) -> float | None:
+def _of_lowest_rank(ranks: Mapping[int, float]) -> float | None:
     return ranks[min(ranks)] if ranks else None
 
 
-def _by_run(found: Found) -> dict[str, dict[int, float]]:
-    """Values of ranks: by the run's name, then by rank."""
+def _by_run(series: SeriesValues) -> dict[str, dict[int, float]]:
+    """Return a gauge's values by run name, then by rank."""
     runs: dict[str, dict[int, float]] = {}
-    for (run, rank), value in found.items():
+    for (run, rank), value in series.items():
         runs.setdefault(run, {})[int(rank)] = cast("float", value)
     return runs

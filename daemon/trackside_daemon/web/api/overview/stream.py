@@ -1,4 +1,4 @@
-"""What is made once a second for all who listen, and not at all while nobody does."""
+"""A stream of frames, one a second, produced once for all listeners and only while there are any."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from starlette.concurrency import run_in_threadpool
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-LISTENERS = 100
-"""What comes on top is answered 503."""
+MAX_LISTENERS = 100
+"""Listeners at once; further ones get status 503."""
 
 PERIOD = 1.0
-CALM_SECONDS = 15.0
-"""So often there is a comment, for proxies that close what is silent."""
+KEEPALIVE_SECONDS = 15.0
+"""Interval of comments that keep proxies from closing a silent connection."""
 
 COMMENT = b": trackside\n\n"
 
@@ -25,132 +25,135 @@ log = logging.getLogger("trackside")
 
 
 class Frame(NamedTuple):
-    """What all are told, and besides who listens to a run, by its id."""
+    """The events of one second: the overview for all listeners, and one event per run by its id."""
 
     overview: bytes
     runs: Mapping[str, bytes]
 
 
 class Listener:
-    """Whoever listens. Of frames that he does not take the newest replaces the one before.
+    """One client of the stream. A newer frame replaces one that the client has not read yet.
 
     Args:
-        run: The id of the run that he listens to; empty for none.
+        run: The id of the run that the client listens to; empty for none.
 
     Attributes:
-        over: Set when there are no more.
+        ended: Set when no more frames follow.
     """
 
     def __init__(self, run: str) -> None:
         self.run = run
         self._frame: Frame | None = None
-        self.over = asyncio.Event()
-        self._news = asyncio.Event()
+        self.ended = asyncio.Event()
+        self._available = asyncio.Event()
 
     def put(self, frame: Frame) -> None:
-        """The newest."""
+        """Offer a new frame."""
         self._frame = frame
-        self._news.set()
+        self._available.set()
 
     def end(self) -> None:
-        """There are no more."""
-        self.over.set()
-        self._news.set()
+        """End the stream for this client."""
+        self.ended.set()
+        self._available.set()
 
     async def next(self) -> list[bytes] | None:
-        """What of the newest frame that was not taken is for him, waited for; None at the end."""
-        await self._news.wait()
+        """Wait for an unread frame and return its events for this client; None at the end of the stream."""
+        await self._available.wait()
         frame, self._frame = self._frame, None
-        if self.over.is_set() or frame is None:
+        if self.ended.is_set() or frame is None:
             return None
-        self._news.clear()
-        return [one for one in (frame.overview, frame.runs.get(self.run, b"")) if one]
+        self._available.clear()
+        return [data for data in (frame.overview, frame.runs.get(self.run, b"")) if data]
 
 
 class FullError(Exception):
-    """As many listen as may."""
+    """The limit of listeners is reached, or the daemon is stopping."""
 
 
 class Stream:
-    """Tells all who listen; all but `stop` is for the loop that serves.
+    """Produces frames and offers them to all listeners. All methods but `stop` run in the server's event loop.
 
     Args:
-        make: Makes a frame, with what is to be told of some runs, in a thread.
+        make: Makes a frame, in a thread; receives the ids of the runs that clients listen to.
     """
 
     def __init__(self, make: Callable[[Collection[str]], Frame]) -> None:
         self._make = make
         self._listeners: set[Listener] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._going: asyncio.Task[None] | None = None
+        self._producer: asyncio.Task[None] | None = None
         self._last: Frame | None = None
-        self._due = self._calm = 0.0
-        self._stopped = self._failed = False
+        self._next_frame = 0.0
+        self._next_keepalive = 0.0
+        self._stopped = False
+        self._failed = False
 
-    def join(self, run: str = "") -> Listener:
-        """Listen from now on; what was made within the last second is told at once.
+    def subscribe(self, run: str = "") -> Listener:
+        """Add a listener; it receives a frame of the last second at once.
 
         Raises:
-            FullError: Too many do, or the daemon ends.
+            FullError: There are `MAX_LISTENERS`, or the daemon is stopping.
         """
-        if self._stopped or len(self._listeners) >= LISTENERS:
+        if self._stopped or len(self._listeners) >= MAX_LISTENERS:
             raise FullError
         self._loop = asyncio.get_running_loop()
         listener = Listener(run)
         self._listeners.add(listener)
-        if self._last is not None and self._loop.time() < self._due:
+        if self._last is not None and self._loop.time() < self._next_frame:
             listener.put(self._last)
-        if self._going is None or self._going.done():
-            self._going = asyncio.ensure_future(self._go(self._loop))
+        if self._producer is None or self._producer.done():
+            self._producer = asyncio.ensure_future(self._produce(self._loop))
         return listener
 
-    def leave(self, listener: Listener) -> None:
-        """Listen no more; after the last nothing is made."""
+    def unsubscribe(self, listener: Listener) -> None:
+        """Remove a listener; without listeners no frames are made."""
         self._listeners.discard(listener)
-        if not self._listeners and self._going is not None:
-            self._going.cancel()
-            self._going = None
+        if not self._listeners and self._producer is not None:
+            self._producer.cancel()
+            self._producer = None
 
     def stop(self) -> None:
-        """End all, from any thread."""
+        """End the stream for all listeners; callable from any thread."""
         self._stopped = True
         if self._loop is not None:
-            with suppress(RuntimeError):  # its loop is closed: nobody listens
+            with suppress(RuntimeError):  # the loop is closed, so there are no listeners
                 self._loop.call_soon_threadsafe(self._end)
 
     def _end(self) -> None:
-        if self._going is not None:
-            self._going.cancel()
-        for one in self._listeners:
-            one.end()
+        if self._producer is not None:
+            self._producer.cancel()
+        for listener in self._listeners:
+            listener.end()
 
-    async def _go(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _produce(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
-            await asyncio.sleep(self._due - loop.time())
+            await asyncio.sleep(self._next_frame - loop.time())
             begun = loop.time()
-            self._due = self._due + PERIOD if begun < self._due + PERIOD / 2 else begun + PERIOD
-            wanted = {one.run for one in self._listeners} - {""}
-            frame = await self._made(wanted)
-            if loop.time() >= self._calm:
-                self._calm = loop.time() + CALM_SECONDS
+            on_time = begun < self._next_frame + PERIOD / 2
+            self._next_frame = self._next_frame + PERIOD if on_time else begun + PERIOD
+            runs = {listener.run for listener in self._listeners} - {""}
+            frame = await self._make_frame(runs)
+            if loop.time() >= self._next_keepalive:
+                self._next_keepalive = loop.time() + KEEPALIVE_SECONDS
                 frame = frame._replace(overview=frame.overview + COMMENT)
             self._last = frame
-            for one in self._listeners:
-                one.put(frame)
+            for listener in self._listeners:
+                listener.put(frame)
 
-    async def _made(self, wanted: Collection[str]) -> Frame:
-        """A frame; an empty one when that fails, so that those who listen stay."""
+    async def _make_frame(self, runs: Collection[str]) -> Frame:
+        """Return a frame; an empty one when that fails, so that listeners stay connected."""
         try:
-            frame = await run_in_threadpool(self._make, wanted)
+            frame = await run_in_threadpool(self._make, runs)
         except Exception:
             if not self._failed:
-                log.exception("the overview cannot be made; further failures are not logged")
+                log.exception("the overview cannot be produced; further failures are not logged")
             self._failed = True
             return Frame(b"", {})
         self._failed = False
         return frame
 
 
-def event(name: str, data: bytes) -> bytes:
-    """A server-sent event; *data* is one line."""
+def format_event(name: str, data: bytes) -> bytes:
+    """Return a server-sent event; *data* is one line."""
     return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
