@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.history.database import Database
-from trackside_daemon.history.files.export import FORMS, export
-from trackside_daemon.history.files.importing import Imported, Reading, write
+from trackside_daemon.history.files.export import FORMATS, export
+from trackside_daemon.history.files.importing import ImportResult, RunFile, import_run
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import Writer
 from trackside_daemon.model.records import BatchIngested, RunState, SessionOpened
@@ -44,22 +44,22 @@ class History:
         self.writer.put(list(records))
         self.writer.call(lambda _: None).result(60)
 
-    def packed(self) -> None:
+    def wait_until_packed(self) -> None:
         """Wait until all is in blocks: a run's last step and loss in a list are told from them."""
         while self.writer.call(lambda store: bool(store.due)).result(60):
             pass
 
-    def take(self, data: bytes, file: str = "run.csv", **options: Any) -> Imported:
+    def import_file(self, data: bytes, file: str = "run.csv", **options: Any) -> ImportResult:
         """Import a file of these bytes."""
-        return write(self.writer, Reading(io.BytesIO(data), file, **options))
+        return import_run(self.writer, RunFile(io.BytesIO(data), file, **options))
 
-    def written(self, run: str, form: str) -> bytes:
+    def export(self, run: str, form: str) -> bytes:
         """An export."""
         return b"".join(export(self.database, run, form))  # type: ignore[arg-type]
 
     def exports(self, run: str) -> dict[str, bytes]:
         """All three of them."""
-        return {form: self.written(run, form) for form in FORMS}
+        return {form: self.export(run, form) for form in FORMATS}
 
     def close(self) -> None:
         """Stop and close."""
@@ -100,7 +100,7 @@ def opened(run: str, *, name: str = "", attempt: int = 0, rank: int = 0, world: 
     return SessionOpened(session(run, attempt, rank), said, name or run, attempt, started)
 
 
-def taken(run: str, pushes: Sequence[Pushed], *, number: int = 1, attempt: int = 0, rank: int = 0) -> BatchIngested:
+def ingested(run: str, pushes: Sequence[Pushed], *, number: int = 1, attempt: int = 0, rank: int = 0) -> BatchIngested:
     """Pushes of a rank, each a block of its own."""
     blocks = [
         Block(list(values), pack("q", [step]), pack("q", [time * 1000]), pack("d", values.values()))

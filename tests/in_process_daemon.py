@@ -49,7 +49,7 @@ class Whole:
         state, wall = State(), lambda: moment(self.after).wall
         watchers = all_watchers(state, section or AlertsSection(), [], lambda: moment(self.after).monotonic, wall)
         self.pipeline = Pipeline(state, self._history, watchers, ActiveAlerts(), told=[self], wall=wall)
-        self._sessions = Sessions(Runs(Limits(), 3600.0), self._history.known)
+        self._sessions = Sessions(Runs(Limits(), 3600.0), self._history.session)
         self._machine = Machine([])
         simulated = Simulated(self._machine, "h100", ())
         self._gpus = GpuCollector(cast("Nvml", simulated), patience=1.0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import pytest
 from alerts.test_simulated import Simulated
 from alerts.ticking import Machine
-from histories import BEGIN, column, history, opened, taken
+from histories import BEGIN, column, history, ingested, opened
 from processes import eventually
 
 from trackside.wire import Stacks
@@ -18,7 +18,7 @@ from trackside_daemon.alerts.evidence.sources import Sources
 from trackside_daemon.alerts.evidence.stacks import FRAMES
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.collectors.process.process import Process
-from trackside_daemon.history.record.sanitize import as_text
+from trackside_daemon.history.record.sanitize import to_json
 from trackside_daemon.model.metric import Batch, Distribution, Metric, Sample
 from trackside_daemon.model.records import Alert, Event
 from trackside_daemon.model.state import State
@@ -55,7 +55,7 @@ class Scene:
         self.seen: list[Process] = []
         self.told: list[Any] = []
         self.sources = Sources(
-            self.state, kept.database, self._ask, lambda: self.seen, lambda: kept.writer.written(30), lambda _: None
+            self.state, kept.database, self._ask, lambda: self.seen, lambda: kept.writer.flush(30), lambda _: None
         )
         self.evidence = Evidence(self.sources, self._tell, wall=lambda: NOW)
 
@@ -111,8 +111,8 @@ def test_the_last_values_of_the_rank_and_of_its_key(scene: Scene) -> None:
 @pytest.mark.parametrize("steps", [10, 300, 9000])
 def test_the_samples_up_to_the_alert_and_none_that_came_later(scene: Scene, steps: int) -> None:
     scene.kept.put([opened("net-1", name="net"), column("net-1", ["loss"], steps)])
-    scene.kept.packed()
-    scene.kept.put([taken("net-1", [(steps, round((BEGIN + steps) * 1e6), {"loss": 99.0})], number=2)])
+    scene.kept.wait_until_packed()
+    scene.kept.put([ingested("net-1", [(steps, round((BEGIN + steps) * 1e6), {"loss": 99.0})], number=2)])
     found = scene.gather(about(key="loss", rank="0"), BEGIN + steps)["samples"]
     assert (found["key"], found["rank"]) == ("loss", 0)
     assert found["points"][-1] == [steps, BEGIN + steps, 99.0]
@@ -124,7 +124,7 @@ def test_the_samples_up_to_the_alert_and_none_that_came_later(scene: Scene, step
 
 def test_durations_that_are_not_kept_come_from_the_times_of_the_steps(scene: Scene) -> None:
     pushes = [(step, round((BEGIN + step * 2) * 1e6), {"loss": 1.0}) for step in range(5)]
-    scene.kept.put([opened("net-1", name="net"), taken("net-1", pushes)])
+    scene.kept.put([opened("net-1", name="net"), ingested("net-1", pushes)])
     found = scene.gather(about("SlowStep", key="step_duration_seconds", rank="0"))["samples"]
     assert [(step, value) for step, _, value in found["points"]] == [(step, 2.0) for step in range(4)]
 
@@ -164,8 +164,8 @@ def test_stacks_are_bounded_and_have_no_secrets(scene: Scene) -> None:
     }
     found = scene.gather(about("TrainingStalled"))
     assert len(found["stacks"][0]["threads"][0]["frames"]) == FRAMES
-    assert "hunter2" not in as_text(found)
-    assert len(as_text(found).encode()) < MOST_BYTES
+    assert "hunter2" not in to_json(found)
+    assert len(to_json(found).encode()) < MOST_BYTES
     assert any("more threads of rank 0 are left out" in line for line in found["missing"])
 
 

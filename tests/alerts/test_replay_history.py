@@ -40,7 +40,7 @@ def test_the_last_steps_of_ranks_that_train_still(tmp_path: Path) -> None:
     history.put([RunState("over", 0, "finished", "", BEGIN + 10)])
     train(history, "live", 1, 10)
     train(history, "live", 0, 9500)
-    history.packed()
+    history.wait_until_packed()
     train(history, "fresh", 0, 600)
     found = [*pasts(history.database, 60)]
     assert [(one.identity.run, one.identity.name, one.identity.rank, one.identity.world) for one in found] == [

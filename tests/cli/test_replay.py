@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from histories import BEGIN, finished, history, opened, taken
+from histories import BEGIN, finished, history, ingested, opened
 from processes import DEADLINE, ROOT, clean_environ, command
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def stored(tmp_path: Path) -> Path:
     directory = tmp_path / "history"
     with history(directory) as one:
         one.put([opened("aaaa1111", name="gpt-small", rank=rank, world=2) for rank in (0, 1)])
-        one.put([taken("aaaa1111", pushes), taken("aaaa1111", pushes[:100], rank=1), finished("aaaa1111")])
+        one.put([ingested("aaaa1111", pushes), ingested("aaaa1111", pushes[:100], rank=1), finished("aaaa1111")])
     return directory
 
 
@@ -238,7 +238,7 @@ def test_of_several_runs_of_a_name_it_is_said_which_is_replayed(tmp_path: Path) 
     with history(tmp_path / "history") as one:
         for uid in ("aaaa1111", "bbbb2222"):
             one.put([opened(uid, name="train")])
-            one.put([taken(uid, [(1, 0, {"loss": 1.0})])])
+            one.put([ingested(uid, [(1, 0, {"loss": 1.0})])])
     answer = replay("train", f"--storage.path={tmp_path / 'history'}")
     assert "trackside: run train: the newest of 2, " in answer.stderr
     assert "the newest" not in replay("aaaa", f"--storage.path={tmp_path / 'history'}").stderr

@@ -124,7 +124,7 @@ def here(tmp_path: Path) -> Place:
     place = Place(tmp_path)
     with history(place.history) as one:
         fill(one)
-        one.packed()
+        one.wait_until_packed()
     return place
 
 

@@ -113,7 +113,7 @@ class Bench:
         with self.database.transaction():
             for record in records:
                 self.store.apply(record)
-            self.store.settle()
+            self.store.write_progress()
 
     def open(self, session: bytes, **more: Any) -> None:
         """A session says hello."""
@@ -153,7 +153,7 @@ class Bench:
                 return False
             self.packing = Packing(self.connection, due)
         if not self.packing.step():
-            self.store.packed(self.packing.stream)
+            self.store.mark_packed(self.packing.stream)
             self.packing = None
             return False
         return True
@@ -176,7 +176,7 @@ class Bench:
                 break
         self.connection.execute("ROLLBACK")
         self.packing = None
-        self.store.forget()
+        self.store.reset()
 
     def read(self, stream: int, key: str) -> list[Sample]:
         """All samples of a series, as they are streamed."""
@@ -193,7 +193,7 @@ class Bench:
     def chart(self, stream: int, key: str, *arguments: Any) -> Chart:
         """A chart of a series."""
         with self.database.reading() as connection:
-            tail = series.Tail(connection, stream)
+            tail = series.LogTail(connection, stream)
             (found,) = series.find(connection, stream, tail, [key])
             return charts.chart(connection, found, tail, *arguments)
 
@@ -201,7 +201,7 @@ class Bench:
 def read(database: Database, stream: int, key: str) -> list[Sample]:
     """All samples of a series, as they are streamed."""
     rows: list[Sample] = []
-    for columns in series.samples(database, series.Series(stream, key)):
+    for columns in series.samples(database, series.StoredSeries(stream, key)):
         rows += zip(*columns, strict=True)
     return rows
 

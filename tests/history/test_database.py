@@ -123,7 +123,7 @@ def _use(database: Database) -> None:  # noqa: C901
     def draw() -> None:
         for stream in (1, 2, 3):
             with database.reading() as connection:
-                tail = series.Tail(connection, stream)
+                tail = series.LogTail(connection, stream)
                 for one in series.find(connection, stream, tail):
                     for points in (2, 20, 4000):
                         attempt(lambda one=one, points=points: charts.chart(connection, one, tail, points=points))  # type: ignore[misc]  # noqa: B023
@@ -226,7 +226,7 @@ def test_a_file_that_was_deleted_or_replaced_is_known_to_be_gone(place: Path) ->
     (place / FILE).unlink()
     assert first.is_gone()
     first.set_aside()
-    first.begin()
+    first.open_new()
     assert not first.is_gone()
     first.close()
 
@@ -307,7 +307,7 @@ def test_a_reader_of_a_file_that_is_set_aside_reads_on_and_the_next_reads_the_ne
     with database.reading() as connection:
         before = connection.execute("SELECT count(*) FROM run").fetchone()
         database.set_aside()
-        database.begin()
+        database.open_new()
         assert connection.execute("SELECT count(*) FROM stream").fetchone()[0] == 4
         assert before == (1,)
     with database.reading() as connection:

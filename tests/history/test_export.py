@@ -9,11 +9,11 @@ from math import inf, isnan, nan
 from typing import TYPE_CHECKING
 
 import pytest
-from histories import BEGIN, column, finished, history, opened, taken
+from histories import BEGIN, column, finished, history, ingested, opened
 from history.builders import Bench, block, session_id
 
 from trackside_daemon.history import rows
-from trackside_daemon.history.files.export import FORMS, Form, Part, count, export
+from trackside_daemon.history.files.export import FORMATS, Format, Selection, count, export
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.model.records import Alert, Event
@@ -28,8 +28,8 @@ T = round(BEGIN * 1e6)
 
 def csv_of(directory: Path, pushes: list[Pushed]) -> list[str]:
     with history(directory) as one:
-        one.put([opened("a"), taken("a", pushes)])
-        return one.written("a", "csv").decode().splitlines()
+        one.put([opened("a"), ingested("a", pushes)])
+        return one.export("a", "csv").decode().splitlines()
 
 
 def test_values_that_were_pushed_together_share_a_line_and_what_was_not_pushed_is_blank(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_ranks_and_attempts_follow_each_other_under_one_header(tmp_path: Path) -
     with history(tmp_path) as one:
         for attempt, rank in ((0, 0), (0, 1), (1, 0)):
             one.put([opened("a", attempt=attempt, rank=rank), column("a", ["x"], 2, attempt=attempt, rank=rank)])
-        lines = one.written("a", "csv").decode().splitlines()
+        lines = one.export("a", "csv").decode().splitlines()
     assert [line.split(",")[:3] for line in lines] == [
         ["attempt", "rank", "step"],
         *(["0", "0", "0"], ["0", "0", "1"], ["0", "1", "0"], ["0", "1", "1"], ["1", "0", "0"], ["1", "0", "1"]),
@@ -82,7 +82,7 @@ def test_what_a_spreadsheet_takes_for_a_formula_stays_as_it_is_and_odd_keys_are_
     keys = ["=cmd()", "+1", "-x", "@y", 'a"b', "c,d", "line\nbreak", "lone\rreturn", "Ü ключ 鍵"]
     with history(tmp_path) as one:
         one.put([opened("a"), column("a", keys, 1)])
-        text = one.written("a", "csv").decode()
+        text = one.export("a", "csv").decode()
     rows = list(csv.reader(text.splitlines(keepends=True)))
     assert rows[0] == ["attempt", "rank", "step", "time", *keys]
     assert len(rows) == 2
@@ -90,10 +90,12 @@ def test_what_a_spreadsheet_takes_for_a_formula_stays_as_it_is_and_odd_keys_are_
 
 def test_json_lines_tell_of_the_run_first_then_its_pushes_then_what_happened(tmp_path: Path) -> None:
     with history(tmp_path) as one:
-        one.put([opened("a", name="näme", config={"lr": 0.1}, tags=("t",)), taken("a", [(0, T, {"x": nan, "y": 1.0})])])
+        one.put(
+            [opened("a", name="näme", config={"lr": 0.1}, tags=("t",)), ingested("a", [(0, T, {"x": nan, "y": 1.0})])]
+        )
         one.put([Event("a", 0, BEGIN + 1, "checkpoint", 0, 5, {"bytes": 7}), finished("a", cause="done")])
         one.put([Alert("Spike", "warning", BEGIN + 2, "a", {"key": "x"}, "s", "d", BEGIN + 3)])
-        lines = [json.loads(line) for line in one.written("a", "jsonl").splitlines()]
+        lines = [json.loads(line) for line in one.export("a", "jsonl").splitlines()]
     run, samples, event, alert = lines
     assert (run["kind"], run["id"], run["name"], run["state"], run["cause"]) == ("run", "a", "näme", "finished", "done")
     assert run["attempt_list"][0]["config"] == {"lr": 0.1}
@@ -118,8 +120,8 @@ def test_json_lines_tell_of_the_run_first_then_its_pushes_then_what_happened(tmp
 
 def test_json_is_one_document(tmp_path: Path) -> None:
     with history(tmp_path) as one:
-        one.put([opened("a"), taken("a", [(0, T, {"x": 1.0, "y": -inf}), (1, T + 1, {"x": 2.0})])])
-        found = json.loads(one.written("a", "json"))
+        one.put([opened("a"), ingested("a", [(0, T, {"x": 1.0, "y": -inf}), (1, T + 1, {"x": 2.0})])])
+        found = json.loads(one.export("a", "json"))
         assert set(found) == {"run", "series", "events", "alerts"}
     assert found["series"] == [
         {"attempt": 0, "rank": 0, "key": "x", "points": [[0, BEGIN, 1.0], [1, BEGIN + 1e-6, 2.0]]},
@@ -131,15 +133,19 @@ def test_a_run_without_samples_is_written_too(tmp_path: Path) -> None:
     with history(tmp_path) as one:
         one.put([opened("a")])
         assert count(one.database, "a") == 0
-        assert one.written("a", "csv") == b"attempt,rank,step,time\n"
-        assert json.loads(one.written("a", "json"))["series"] == []
-        assert len(one.written("a", "jsonl").splitlines()) == 1
+        assert one.export("a", "csv") == b"attempt,rank,step,time\n"
+        assert json.loads(one.export("a", "json"))["series"] == []
+        assert len(one.export("a", "jsonl").splitlines()) == 1
 
 
 def test_packed_or_not_an_export_is_the_same_and_as_long_as_the_count_says(tmp_path: Path) -> None:
     with history(tmp_path) as one:
         one.put(
-            [opened("a"), column("a", ["x", "y"], 5000), taken("a", [(5000, T + 6_000_000_000, {"y": 1.0})], number=2)]
+            [
+                opened("a"),
+                column("a", ["x", "y"], 5000),
+                ingested("a", [(5000, T + 6_000_000_000, {"y": 1.0})], number=2),
+            ]
         )
         before = one.exports("a")
         one.put([finished("a")])
@@ -179,30 +185,30 @@ def test_a_long_run_takes_no_more_memory_than_some_blocks(tmp_path: Path) -> Non
 
 def test_a_nan_in_a_configuration_is_a_text_in_the_export(tmp_path: Path) -> None:
     with history(tmp_path) as one:
-        one.put([opened("a", config={"clip": nan, "more": [inf, {"x": 1}]}), taken("a", [(0, T, {"x": 1.0})])])
-        found = json.loads(one.written("a", "json"), parse_constant=pytest.fail)
+        one.put([opened("a", config={"clip": nan, "more": [inf, {"x": 1}]}), ingested("a", [(0, T, {"x": 1.0})])])
+        found = json.loads(one.export("a", "json"), parse_constant=pytest.fail)
     assert found["run"]["attempt_list"][0]["config"] == {"clip": "nan", "more": ["inf", {"x": 1}]}
     assert not isnan(found["series"][0]["points"][0][2])
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_the_log_is_not_read_anew_for_each_series(form: Form, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_log_is_not_read_anew_for_each_series(form: Format, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.open(session_id(1))
     for number in range(10):
         bench.send(session_id(1), block([f"k{key}" for key in range(40)], [number], [0.5] * 40))
     read: list[int] = []
-    add = rows.Rows.add
+    add = rows.LogRows.add
 
-    def counted(self: rows.Rows, number: int, data: bytes, shift: int) -> int:
+    def counted(self: rows.LogRows, number: int, data: bytes, shift: int) -> int:
         read.append(number)
         return add(self, number, data, shift)
 
-    monkeypatch.setattr(rows.Rows, "add", counted)
+    monkeypatch.setattr(rows.LogRows, "add", counted)
     assert b"k39" in b"".join(export(bench.database, "run", form))
     assert len(read) == 2 * 10, "to find its series, and to read them"
 
 
-def part_of(one: History, part: Part) -> list[tuple[str, str, str, str]]:
+def part_of(one: History, part: Selection) -> list[tuple[str, str, str, str]]:
     """Attempt, rank, step and key of each value in the CSV of a part, which is as long as the count says."""
     text = b"".join(export(one.database, "a", "csv", part)).decode()
     found = [
@@ -224,12 +230,12 @@ def test_a_part_is_keys_ranks_an_attempt_and_a_window(tmp_path: Path, *, packed:
             )
         if packed:
             one.put([finished("a"), finished("a", attempt=1)])
-            one.packed()
-        edge = Part(("y",), frozenset({1}), None, Window("step", 4095, 4097))
+            one.wait_until_packed()
+        edge = Selection(("y",), frozenset({1}), None, Window("step", 4095, 4097))
         assert part_of(one, edge) == [("0", "1", str(step), "y") for step in (4095, 4096, 4097)]
-        assert len(part_of(one, Part(attempt=1))) == 18_000
-        assert len(part_of(one, Part(window=Window("step", 8191)))) == 3 * 2 * 809
-        assert part_of(one, Part(window=Window("step", 9000))) == []
+        assert len(part_of(one, Selection(attempt=1))) == 18_000
+        assert len(part_of(one, Selection(window=Window("step", 8191)))) == 3 * 2 * 809
+        assert part_of(one, Selection(window=Window("step", 9000))) == []
         whole = json.loads(b"".join(export(one.database, "a", "json", edge)))
         times = [time for _, time, _ in whole["series"][0]["points"]]
         timed = edge._replace(window=Window("time", times[1], times[2]))

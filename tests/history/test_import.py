@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from histories import BEGIN, column, finished, history, opened, taken
+from histories import BEGIN, column, finished, history, ingested, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from processes import ROOT
 
-from trackside_daemon.history.files.export import FORMS
-from trackside_daemon.history.files.importing import ImportingError, Reading, write
-from trackside_daemon.history.files.items import FormError
+from trackside_daemon.history.files.export import FORMATS
+from trackside_daemon.history.files.importing import ImportingError, RunFile, import_run
+from trackside_daemon.history.files.items import FormatError
 from trackside_daemon.history.files.jsonl import JsonLines
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.record.commands import delete, pin
@@ -69,7 +69,7 @@ def runs(draw: st.DrawFn) -> list[Record]:
         records.append(
             opened("a", name="the run", attempt=attempt, rank=rank, world=4, config=config, tags=tags, started=started)
         )
-        records.append(taken("a", pushed, attempt=attempt, rank=rank))
+        records.append(ingested("a", pushed, attempt=attempt, rank=rank))
     for attempt in sorted({attempt for attempt, _, _ in found}):
         if draw(st.booleans()):
             after = draw(st.floats(0, 1e6))
@@ -89,24 +89,24 @@ def test_what_an_export_writes_comes_back_equal_in_all_three_forms(records: list
         first.put(records)
         first.writer.call(lambda store: pin(store, "a", pinned=pinned)).result(60)
         exports = first.exports("a")
-        for form in FORMS:
+        for form in FORMATS:
             with history(Path(place, form)) as other:
-                imported = other.take(exports[form], f"a.{form}")
+                imported = other.import_file(exports[form], f"a.{form}")
                 assert imported.run == "a" or form == "csv"
-                assert other.written(imported.run, form) == exports[form]
+                assert other.export(imported.run, form) == exports[form]
                 if form != "csv":
                     assert other.exports("a") == exports
 
 
 def table(one: History, run: str) -> list[list[str]]:
-    return list(csv.reader(io.StringIO(one.written(run, "csv").decode())))
+    return list(csv.reader(io.StringIO(one.export(run, "csv").decode())))
 
 
 def taken_in(
     place: Path, data: str | bytes, file: str = "run.csv", **options: Any
 ) -> tuple[list[list[str]], list[str]]:
     with history(place) as one:
-        imported = one.take(data.encode() if isinstance(data, str) else data, file, **options)
+        imported = one.import_file(data.encode() if isinstance(data, str) else data, file, **options)
         return table(one, imported.run), imported.notes
 
 
@@ -174,7 +174,7 @@ def test_lines_without_a_time_are_a_second_apart_and_it_is_said(tmp_path: Path) 
 
 def test_a_run_of_another_tool_is_named_by_its_file_and_begins_and_ends_with_its_samples(tmp_path: Path) -> None:
     with history(tmp_path) as one:
-        run = one.take(b"step,time,x\n0,50,1\n1,40,2\n2,70,3\n", "some/run one.csv").run
+        run = one.import_file(b"step,time,x\n0,50,1\n1,40,2\n2,70,3\n", "some/run one.csv").run
         found = told(one, run)
     assert re.fullmatch("[0-9a-f]{12}", run)
     assert (found["name"], found["started"], found["ended"]) == ("run one", 40.0, 70.0)
@@ -183,14 +183,14 @@ def test_a_run_of_another_tool_is_named_by_its_file_and_begins_and_ends_with_its
 
 def test_an_id_and_a_name_may_be_given(tmp_path: Path) -> None:
     with history(tmp_path) as one:
-        assert one.take(b"step,x\n0,1\n", id="new", name="shown").run == "new"
+        assert one.import_file(b"step,x\n0,1\n", id="new", name="shown").run == "new"
         assert told(one, "new")["name"] == "shown"
 
 
 def test_what_storage_jsonl_has_written_comes_back(tmp_path: Path) -> None:
     records: list[Record] = [
         opened("a"),
-        taken("a", [(0, 10**15, {"x": nan, "y": 0.1}), (1, 10**15 + 1, {"x": 1.0})]),
+        ingested("a", [(0, 10**15, {"x": nan, "y": 0.1}), (1, 10**15 + 1, {"x": 1.0})]),
         column("a", ["z"], 700, number=2),
     ]
     lines = JsonLines(tmp_path / "lines")
@@ -198,8 +198,8 @@ def test_what_storage_jsonl_has_written_comes_back(tmp_path: Path) -> None:
     lines.close()
     with history(tmp_path / "first") as first, history(tmp_path / "second") as second:
         first.put(records)
-        imported = second.take((tmp_path / "lines" / "a" / "samples.jsonl").read_bytes(), "a.jsonl")
-        assert second.written(imported.run, "csv") == first.written("a", "csv")
+        imported = second.import_file((tmp_path / "lines" / "a" / "samples.jsonl").read_bytes(), "a.jsonl")
+        assert second.export(imported.run, "csv") == first.export("a", "csv")
 
 
 def test_a_run_that_is_there_is_refused_with_the_way_out_and_stays_as_it_was(tmp_path: Path) -> None:
@@ -208,9 +208,9 @@ def test_a_run_that_is_there_is_refused_with_the_way_out_and_stays_as_it_was(tmp
         before = one.exports("a")
         for _ in range(2):
             with pytest.raises(ImportingError, match=r"^a.jsonl: run 'a' \(a\) is in the history already; .*--id NEW$"):
-                one.take(before["jsonl"], "a.jsonl")
+                one.import_file(before["jsonl"], "a.jsonl")
         assert one.exports("a") == before
-        assert one.take(before["jsonl"], "a.jsonl", id="b").samples == 3
+        assert one.import_file(before["jsonl"], "a.jsonl", id="b").samples == 3
 
 
 @pytest.mark.parametrize(("ends", "ended"), [('"ended":7.5', 7.5), ('"cause":""', 3.0)])
@@ -220,7 +220,7 @@ def test_an_alert_that_had_not_ended_ends_with_its_attempt_or_the_last_sample(
     alerts = '{"kind":"alert","alert":"NonFinite","severity":"critical","started":%s}\n'
     samples = '{"attempt":0,"rank":0,"step":1,"time":3.0,"x":1}\n'
     with history(tmp_path) as one:
-        one.take((HEAD % (ends, alerts % 2.0 + alerts % 9.0 + samples)).encode(), "a.jsonl")
+        one.import_file((HEAD % (ends, alerts % 2.0 + alerts % 9.0 + samples)).encode(), "a.jsonl")
         with one.database.reading() as connection:
             assert [alert["ended"] for alert in reader.alerts(connection, reader.AlertFilter("a"))] == [ended, 9.0]
             assert reader.firing(connection, 10.0) == []
@@ -228,10 +228,10 @@ def test_an_alert_that_had_not_ended_ends_with_its_attempt_or_the_last_sample(
 
 def test_a_run_that_was_deleted_can_be_imported_again(tmp_path: Path) -> None:
     with history(tmp_path) as one:
-        one.take(b"step,x\n0,1\n1,2\n", "a.csv", id="a", begin=5.0)
+        one.import_file(b"step,x\n0,1\n1,2\n", "a.csv", id="a", begin=5.0)
         before = one.exports("a")
         assert one.writer.call(lambda store: delete(store, "a")).result(60)
-        one.take(b"step,x\n0,1\n1,2\n", "a.csv", id="a", begin=5.0)
+        one.import_file(b"step,x\n0,1\n1,2\n", "a.csv", id="a", begin=5.0)
         assert one.exports("a") == before
 
 
@@ -292,8 +292,8 @@ def test_a_file_that_cannot_be_read_is_said_in_a_line_and_leaves_nothing(
     for name, huge in HUGE.items():
         text = text.replace(name, huge) if isinstance(text, str) else text
     with history(tmp_path) as one:
-        with pytest.raises(FormError) as caught:
-            one.take(text.encode() if isinstance(text, str) else text, file)
+        with pytest.raises(FormatError) as caught:
+            one.import_file(text.encode() if isinstance(text, str) else text, file)
         assert str(caught.value).startswith(says)
         assert "\n" not in str(caught.value)
         with one.database.reading() as connection:
@@ -303,7 +303,7 @@ def test_a_file_that_cannot_be_read_is_said_in_a_line_and_leaves_nothing(
 def test_half_a_surrogate_pair_in_what_is_told_of_a_run_becomes_a_question_mark(tmp_path: Path) -> None:
     head = HEAD % ('"cause":"\\ud800","config":{"\\udfff":1}', '{"step":0,"values":{"x":1}}')
     with history(tmp_path) as one:
-        one.take(head.replace('"id":"a"', '"id":"\\ud800"').encode(), "a.jsonl")
+        one.import_file(head.replace('"id":"a"', '"id":"\\ud800"').encode(), "a.jsonl")
         (attempt,) = told(one, "?")["attempt_list"]
     assert (attempt["cause"], attempt["config"]) == ("?", {"?": 1})
 
@@ -311,11 +311,11 @@ def test_half_a_surrogate_pair_in_what_is_told_of_a_run_becomes_a_question_mark(
 def test_a_bad_line_far_down_takes_away_what_was_written_before_it(tmp_path: Path) -> None:
     rows = "".join(f"{step},{step}\n" for step in range(200_000))
     with history(tmp_path) as one:
-        with pytest.raises(FormError, match="line 200002"):
-            one.take(f"step,x\n{rows}oh,no\n".encode())
+        with pytest.raises(FormatError, match="line 200002"):
+            one.import_file(f"step,x\n{rows}oh,no\n".encode())
         with one.database.reading() as connection:
             assert reader.runs(connection) == []
-        assert one.take(b"step,x\n0,1\n").samples == 1
+        assert one.import_file(b"step,x\n0,1\n").samples == 1
 
 
 def test_a_torn_last_line_is_left_out_and_said(tmp_path: Path) -> None:
@@ -332,9 +332,9 @@ def test_what_is_no_number_in_another_tools_lines_is_left_out_and_said(tmp_path:
 def test_a_json_document_may_be_laid_out_in_any_way(tmp_path: Path) -> None:
     with history(tmp_path / "1") as first, history(tmp_path / "2") as second:
         first.put([opened("a"), column("a", ["x", "y"], 3000), finished("a")])
-        document = json.loads(first.written("a", "json"))
+        document = json.loads(first.export("a", "json"))
         turned = {name: document[name] for name in ("run", "alerts", "series", "events")}
-        second.take(json.dumps(turned, indent=3).encode(), "a.json")
+        second.import_file(json.dumps(turned, indent=3).encode(), "a.json")
         assert second.exports("a") == first.exports("a")
 
 
@@ -342,7 +342,7 @@ def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
     with history(tmp_path) as one:
         one.writer.call(lambda store: store.connection.execute("DROP TABLE event")).result(60)
         with pytest.raises(ImportingError, match=r"^a.jsonl: the history cannot be written: no such table"):
-            one.take(b'{"step":0,"x":1}\n{"kind":"event","event":"e","attempt":0,"time":1}\n', "a.jsonl")
+            one.import_file(b'{"step":0,"x":1}\n{"kind":"event","event":"e","attempt":0,"time":1}\n', "a.jsonl")
 
 
 def test_real_training_logs_come_back_as_they_are(tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ def test_real_training_logs_come_back_as_they_are(tmp_path: Path) -> None:
             path for folder in DATA.iterdir() if folder.is_dir() for path in sorted(folder.glob("*.csv"))[:2]
         ):
             with file.open("rb") as stream:
-                imported = write(one.writer, Reading(stream, str(file), begin=BEGIN))
+                imported = import_run(one.writer, RunFile(stream, str(file), begin=BEGIN))
             header, *rows = table(one, imported.run)
             keys, *raw = csv.reader(io.StringIO(file.read_text()))
             kept = [row for row in raw if any(row[2:])]
@@ -364,7 +364,7 @@ def test_real_training_logs_come_back_as_they_are(tmp_path: Path) -> None:
 
 def test_infinities_and_nan_are_data(tmp_path: Path) -> None:
     with history(tmp_path) as one:
-        run = one.take(b"step,x\n0,NaN\n1,Infinity\n2,-inf\n").run
+        run = one.import_file(b"step,x\n0,NaN\n1,Infinity\n2,-inf\n").run
         assert [row[4] for row in table(one, run)[1:]] == [repr(nan), repr(inf), repr(-inf)]
 
 
@@ -382,21 +382,21 @@ def test_nobody_sees_a_run_before_it_is_whole_and_what_was_cut_off_goes(tmp_path
             return future
 
         one.writer.call = call  # type: ignore[method-assign]
-        taken = one.take(data, "run.csv")
+        taken = one.import_file(data, "run.csv")
         assert len(seen) > 2
         assert set(seen[:-1]) == {0}
         assert seen[-1] == 1
         original(lambda store: store.connection.execute("UPDATE run SET deleted = 2")).result(60)  # as a kill leaves it
     with history(tmp_path) as again:
-        assert again.take(data, "run.csv").run == taken.run
+        assert again.import_file(data, "run.csv").run == taken.run
         with again.database.reading() as connection:
             assert len(reader.runs(connection)) == 1
 
 
 def test_files_of_one_name_are_runs_of_their_own_and_the_same_file_is_one(tmp_path: Path) -> None:
     with history(tmp_path) as one:
-        first = one.take(b"step,loss\n1,2.0\n", "a/progress.csv")
-        second = one.take(b"step,loss\n1,3.0\n", "b/progress.csv")
+        first = one.import_file(b"step,loss\n1,2.0\n", "a/progress.csv")
+        second = one.import_file(b"step,loss\n1,3.0\n", "b/progress.csv")
         assert first.run != second.run
         with pytest.raises(ImportingError, match="in the history already"):
-            one.take(b"step,loss\n1,2.0\n", "c/progress.csv")
+            one.import_file(b"step,loss\n1,2.0\n", "c/progress.csv")

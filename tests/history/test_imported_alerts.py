@@ -24,7 +24,7 @@ def test_an_alert_of_an_imported_run_is_none_of_this_machine_unless_it_began_her
         for at, ends in ((now - 900, ""), (now - 600, f',"ended":{now - 500}'), (9e10, ""))
     )
     with history(tmp_path) as one:
-        one.take((HEAD + alerts + SAMPLE).encode(), "a.jsonl")
+        one.import_file((HEAD + alerts + SAMPLE).encode(), "a.jsonl")
         here = Alert("NonFinite", "critical", time.time(), "a", {})
         one.put([here])
         with one.database.reading() as connection:

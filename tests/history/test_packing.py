@@ -229,13 +229,13 @@ def test_a_large_log_is_read_and_dropped_in_slices_and_packed_in_batches(
     for number in range(200, 210):
         bench.send(session_id(1), block(["a"], range(50 * number, 50 * number + 5000), [0.5] * 5000))
     read = [0]
-    add = rows.Rows.add
+    add = rows.LogRows.add
 
-    def counted(self: rows.Rows, number: int, data: bytes, shift: int) -> int:
+    def counted(self: rows.LogRows, number: int, data: bytes, shift: int) -> int:
         read.append(number)
         return add(self, number, data, shift)
 
-    monkeypatch.setattr(rows.Rows, "add", counted)
+    monkeypatch.setattr(rows.LogRows, "add", counted)
     count = "SELECT count(*) FROM log"
     blocks = "SELECT count(*) FROM block"
     left = [bench.connection.execute(count).fetchone()[0]]

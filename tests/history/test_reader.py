@@ -13,8 +13,8 @@ from history.builders import SECOND, WALL, block, session_id
 
 from trackside.wire import ProcessInfo
 from trackside_daemon.history.files.export import count
-from trackside_daemon.history.read import attempts, reader
-from trackside_daemon.history.read.reader import Filter, UnknownRunError
+from trackside_daemon.history.read import attempts, reader, sessions
+from trackside_daemon.history.read.reader import RunFilter, UnknownRunError
 
 if TYPE_CHECKING:
     import sqlite3
@@ -40,24 +40,24 @@ def three(bench: Bench) -> Bench:
 @pytest.mark.parametrize(
     ("wanted", "found"),
     [
-        (Filter(), ["b", "aa2", "aa1"]),
-        (Filter(limit=2), ["b", "aa2"]),
-        (Filter(name="mni"), ["aa2", "aa1"]),
-        (Filter(name="aa"), ["aa2", "aa1"]),
-        (Filter(name="%"), ["b"]),
-        (Filter(name="_"), ["b"]),
-        (Filter(name="'"), []),
-        (Filter(tag="x"), ["aa2"]),
-        (Filter(tag="bi"), []),
-        (Filter(launch="l1"), ["aa2"]),
-        (Filter(launch="l"), []),
-        (Filter(state="finished"), ["aa1"]),
-        (Filter(since=WALL + 10.0), ["b", "aa2"]),
-        (Filter(until=WALL + 10.0), ["aa2", "aa1"]),
-        (Filter(name="mnist", until=WALL + 1.0, limit=1), ["aa1"]),
+        (RunFilter(), ["b", "aa2", "aa1"]),
+        (RunFilter(limit=2), ["b", "aa2"]),
+        (RunFilter(name="mni"), ["aa2", "aa1"]),
+        (RunFilter(name="aa"), ["aa2", "aa1"]),
+        (RunFilter(name="%"), ["b"]),
+        (RunFilter(name="_"), ["b"]),
+        (RunFilter(name="'"), []),
+        (RunFilter(tag="x"), ["aa2"]),
+        (RunFilter(tag="bi"), []),
+        (RunFilter(launch="l1"), ["aa2"]),
+        (RunFilter(launch="l"), []),
+        (RunFilter(state="finished"), ["aa1"]),
+        (RunFilter(since=WALL + 10.0), ["b", "aa2"]),
+        (RunFilter(until=WALL + 10.0), ["aa2", "aa1"]),
+        (RunFilter(name="mnist", until=WALL + 1.0, limit=1), ["aa1"]),
     ],
 )
-def test_runs_are_found_by_what_they_are(wanted: Filter, found: list[str], three: Bench) -> None:
+def test_runs_are_found_by_what_they_are(wanted: RunFilter, found: list[str], three: Bench) -> None:
     with three.database.reading() as connection:
         assert [one["id"] for one in reader.runs(connection, wanted)] == found
 
@@ -128,7 +128,7 @@ def test_the_last_attempt_and_its_processes_are_told(three: Bench) -> None:
         assert attempts.last_attempt(connection, "b") == (0, None)
         assert attempts.last_attempt(connection, "zzz") is None
         assert sorted(one.run for _, one in attempts.unended(connection)) == ["aa2", "b", "b"]
-        assert reader.session(connection, b"?" * 16) is None
+        assert sessions.stored_session(connection, b"?" * 16) is None
         with pytest.raises(UnknownRunError):
             reader.run(connection, "zzz")
 

@@ -9,8 +9,9 @@ from histories import BEGIN, column, finished, opened, session
 
 from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.history.read import reader, series
+from trackside_daemon.history.read.sessions import StoredSession
 from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.recorder import Known, Recorder
+from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.model.metric import Batch, Distribution, Metric, Sample
 from trackside_daemon.model.records import Event, Record, RunState
 
@@ -51,9 +52,9 @@ def recorder(start: Callable[..., Recorder]) -> Recorder:
     return start()
 
 
-def take(recorder: Recorder, *records: Record) -> None:
+def write(recorder: Recorder, *records: Record) -> None:
     """Have them written."""
-    recorder.take(Batch("ingest", records=records))
+    recorder.accept(Batch("ingest", records=records))
     settle(recorder)
 
 
@@ -65,11 +66,11 @@ def settle(recorder: Recorder) -> None:
 def tick(recorder: Recorder, after: float) -> None:
     """GPU and CPU are sampled."""
     heat, work = Sample(HEAT, ("0",), 50 + after), Sample(WORK, (), after)
-    recorder.take(
+    recorder.accept(
         Batch("gpu", [heat, Sample(SPREAD, (), Distribution((1, 0), 0.5))], complete=True, time=BEGIN + after)
     )
-    recorder.take(Batch("cpu", [work], complete=True, time=BEGIN + after + 0.001))
-    recorder.take(Batch("sampler", [Sample(HEAT, ("9",), 0.0)], complete=True, time=BEGIN + after))
+    recorder.accept(Batch("cpu", [work], complete=True, time=BEGIN + after + 0.001))
+    recorder.accept(Batch("sampler", [Sample(HEAT, ("9",), 0.0)], complete=True, time=BEGIN + after))
 
 
 def machine(recorder: Recorder, run: str = "a") -> dict[str, list[float]]:
@@ -92,15 +93,15 @@ def state(recorder: Recorder, run: str) -> tuple[str, str, float | None]:
 
 
 def test_a_receipt_is_acknowledged_after_its_commit_and_not_before(start: Callable[..., Recorder]) -> None:
-    committed: list[tuple[int, Known | None]] = []
+    committed: list[tuple[int, StoredSession | None]] = []
 
     def acknowledge(number: int) -> None:
-        committed.append((number, history.known(session("a"))))
+        committed.append((number, history.session(session("a"))))
 
     history: Recorder = start(acknowledge=acknowledge)
-    history.take(Batch("ingest", records=[opened("a")]))
+    history.accept(Batch("ingest", records=[opened("a")]))
     for number in (1, 2, 3):
-        history.take(Batch("ingest", records=[column("a", ["loss"], 4, number=number)], receipt=number))
+        history.accept(Batch("ingest", records=[column("a", ["loss"], 4, number=number)], receipt=number))
     settle(history)
     assert [number for number, _ in committed] == [1, 2, 3]
     for number, known in committed:
@@ -110,30 +111,30 @@ def test_a_receipt_is_acknowledged_after_its_commit_and_not_before(start: Callab
 
 def test_what_is_taken_without_being_acknowledged_is_not_known(place: Path) -> None:
     recorder = Recorder(place, Bounds(0))  # never started
-    recorder.take(Batch("ingest", records=[opened("a"), column("a", ["loss"], 4)], receipt=1))
-    assert recorder.known(session("a")) is None
+    recorder.accept(Batch("ingest", records=[opened("a"), column("a", ["loss"], 4)], receipt=1))
+    assert recorder.session(session("a")) is None
     recorder.close()
 
 
 def test_of_a_session_it_knows_the_number_the_attempt_and_whether_it_is_over(recorder: Recorder) -> None:
-    take(recorder, opened("a", attempt=2), column("a", ["loss"], 4, number=7, attempt=2))
-    assert recorder.known(session("a", 2)) == Known(7, 2)
-    assert recorder.known(session("b")) is None
-    take(recorder, Event("a", 2, BEGIN, "rank_ended", 1, fields={"state": "finished"}))
-    assert recorder.known(session("a", 2)) == Known(7, 2), "that was another rank"
-    take(recorder, Event("a", 2, BEGIN, "rank_ended", 0, fields={"state": "lost"}))
-    assert recorder.known(session("a", 2)) == Known(7, 2), "who was thought lost may come back"
-    take(recorder, Event("a", 2, BEGIN, "rank_ended", 0, fields={"state": "failed"}))
-    assert recorder.known(session("a", 2)) == Known(7, 2, over=True)
+    write(recorder, opened("a", attempt=2), column("a", ["loss"], 4, number=7, attempt=2))
+    assert recorder.session(session("a", 2)) == StoredSession(7, 2)
+    assert recorder.session(session("b")) is None
+    write(recorder, Event("a", 2, BEGIN, "rank_ended", 1, fields={"state": "finished"}))
+    assert recorder.session(session("a", 2)) == StoredSession(7, 2), "that was another rank"
+    write(recorder, Event("a", 2, BEGIN, "rank_ended", 0, fields={"state": "lost"}))
+    assert recorder.session(session("a", 2)) == StoredSession(7, 2), "who was thought lost may come back"
+    write(recorder, Event("a", 2, BEGIN, "rank_ended", 0, fields={"state": "failed"}))
+    assert recorder.session(session("a", 2)) == StoredSession(7, 2, ended=True)
 
 
 def test_it_knows_the_last_attempt_of_a_run_and_whether_it_has_ended(recorder: Recorder) -> None:
     assert recorder.last_attempt("a") is None
-    take(recorder, opened("a"))
+    write(recorder, opened("a"))
     assert recorder.last_attempt("a") == (0, None)
-    take(recorder, finished("a"), opened("a", attempt=1))
+    write(recorder, finished("a"), opened("a", attempt=1))
     assert recorder.last_attempt("a") == (1, None)
-    take(recorder, finished("a", attempt=1))
+    write(recorder, finished("a", attempt=1))
     assert recorder.last_attempt("a") == (1, BEGIN + 1060.0)
 
 
@@ -146,8 +147,8 @@ def test_runs_of_an_earlier_daemon_whose_process_is_gone_are_lost_when_they_last
 ) -> None:
     first = start()
     for run in ("gone", "lives", "ended"):
-        take(first, opened(run), column(run, ["loss"], 11))
-    take(first, opened("silent"), finished("ended"))
+        write(first, opened(run), column(run, ["loss"], 11))
+    write(first, opened("silent"), finished("ended"))
     second = start()
     second.abandon(lambda process: process.run != "lives")
     assert state(second, "gone") == ("lost", "", BEGIN + 10)
@@ -157,7 +158,7 @@ def test_runs_of_an_earlier_daemon_whose_process_is_gone_are_lost_when_they_last
 
 
 def test_a_run_of_which_one_process_lives_is_not_lost(start: Callable[..., Recorder]) -> None:
-    take(start(), opened("a", rank=0, world=2), opened("a", rank=1, world=2))
+    write(start(), opened("a", rank=0, world=2), opened("a", rank=1, world=2))
     second = start()
     alive = iter([True, False])
     second.abandon(lambda _: next(alive))
@@ -165,20 +166,20 @@ def test_a_run_of_which_one_process_lives_is_not_lost(start: Callable[..., Recor
 
 
 def test_a_run_that_has_come_back_is_not_lost(start: Callable[..., Recorder]) -> None:
-    take(start(), opened("a"))
+    write(start(), opened("a"))
     second = start()
-    take(second, opened("a"))
+    write(second, opened("a"))
     second.abandon(everybody)
     assert state(second, "a")[0] == "starting"
 
 
 def test_a_run_that_comes_back_after_it_was_given_up_lives_again(start: Callable[..., Recorder]) -> None:
-    take(start(), opened("a"))
+    write(start(), opened("a"))
     second = start()
     second.abandon(everybody)
     number, ended = second.last_attempt("a") or (None, None)
     assert (number, ended is not None) == (0, True), "its time is known once that is written"
-    take(second, opened("a"), RunState("a", 0, "running"))
+    write(second, opened("a"), RunState("a", 0, "running"))
     assert state(second, "a") == ("running", "", None)
     assert second.last_attempt("a") == (0, None)
     second.abandon(everybody)
@@ -187,7 +188,7 @@ def test_a_run_that_comes_back_after_it_was_given_up_lives_again(start: Callable
 
 def test_a_run_that_was_given_up_has_ended_before_that_is_written(start: Callable[..., Recorder], place: Path) -> None:
     first = start()
-    take(first, opened("a"))
+    write(first, opened("a"))
     first.stop()
     first.close()
     second = Recorder(place, Bounds(0))  # never started, as on a disk that is full
@@ -201,10 +202,10 @@ def test_a_run_that_was_given_up_has_ended_before_that_is_written(start: Callabl
 def test_gpu_and_host_are_kept_once_an_interval_while_a_run_lives(start: Callable[..., Recorder]) -> None:
     recorder = start(interval=10.0)
     tick(recorder, 0.0)
-    take(recorder, opened("a"))
+    write(recorder, opened("a"))
     for second in range(1, 36):
         tick(recorder, float(second))
-    take(recorder, finished("a"))
+    write(recorder, finished("a"))
     for second in range(36, 60):
         tick(recorder, float(second))
     assert machine(recorder) == {
@@ -215,34 +216,34 @@ def test_gpu_and_host_are_kept_once_an_interval_while_a_run_lives(start: Callabl
 
 def test_what_is_sampled_more_seldom_than_it_could_be_kept_is_kept_each_time(start: Callable[..., Recorder]) -> None:
     recorder = start(interval=1.0)
-    take(recorder, opened("a"))
+    write(recorder, opened("a"))
     for second in (0.0, 60.0, 120.0):
         tick(recorder, second)
     assert [len(values) for values in machine(recorder).values()] == [3, 3]
 
 
 def test_of_several_runs_the_last_that_lives_keeps_gpu_and_host_going(recorder: Recorder) -> None:
-    take(recorder, opened("a"), opened("b"), finished("a"))
+    write(recorder, opened("a"), opened("b"), finished("a"))
     tick(recorder, 0.0)
-    take(recorder, finished("b"))
+    write(recorder, finished("b"))
     tick(recorder, 20.0)
-    take(recorder, RunState("b", 0, "running"))
+    write(recorder, RunState("b", 0, "running"))
     tick(recorder, 40.0)
     assert machine(recorder, "b")["trackside_host_cpu_seconds_total"] == [0.0, 40.0]
 
 
 def test_labels_are_written_as_on_the_page(recorder: Recorder) -> None:
-    take(recorder, opened("a"))
-    recorder.take(Batch("gpu", [Sample(HEAT, ('a "b"\\\n',), 1.0)], time=BEGIN))
+    write(recorder, opened("a"))
+    recorder.accept(Batch("gpu", [Sample(HEAT, ('a "b"\\\n',), 1.0)], time=BEGIN))
     assert list(machine(recorder)) == ['trackside_gpu_temperature_celsius{gpu="a \\"b\\"\\\\\\n"}']
 
 
 def test_of_a_file_that_cannot_be_read_nobody_can_tell_and_it_ends_nothing(
     recorder: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    take(recorder, opened("a"))
+    write(recorder, opened("a"))
     recorder.writer.call(lambda store: store.connection.execute("DROP TABLE stream")).result(PATIENCE)
     with pytest.raises(UnreadableError):
-        recorder.known(session("a"))
+        recorder.session(session("a"))
     recorder.abandon(everybody)
     assert "no such table" in caplog.text

@@ -24,7 +24,7 @@ def test_blocks_are_cut_after_each_so_manieth_push_and_nothing_else_changes(
         for number, rows_ in enumerate(sizes)
     ]
     whole = [part for one in blocks for part in pushes_of(one)]
-    found = list(rows.aligned(blocks, pushes, size))
+    found = list(rows.split(blocks, pushes, size))
     assert [part for group in found for one in group for part in pushes_of(one)] == whole
     counts = [sum(len(one.steps) // 8 for one in group) for group in found]
     assert all(counts)

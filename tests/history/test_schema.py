@@ -20,7 +20,7 @@ from history.builders import MORE, Bench, block, check_tables, read, session_id
 from trackside_daemon.history import schema, time_accounting
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.database import FILE, Database
-from trackside_daemon.history.read import reader
+from trackside_daemon.history.read import sessions
 from trackside_daemon.history.read.series import EVERYTHING
 from trackside_daemon.model.records import Account, AccountUpdated, BatchIngested
 
@@ -84,7 +84,7 @@ def test_a_file_from_before_accounts_and_what_is_not_finite_is_read_and_goes_on(
     bench.pack()
     bench.check()
     assert sum(bench.chart(1, "a", EVERYTHING, 10).nonfinite) == 11
-    (one,) = time_accounting.spent(bench.connection, 1)
+    (one,) = time_accounting.rank_times(bench.connection, 1)
     assert one.lost == {"data": 5.0, "stall": 2.0}
     bench.close()
 
@@ -145,7 +145,7 @@ from history.builders import MORE
 from trackside_daemon.history.record import store, writer as module
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.model.records import Standing, BatchIngested
+from trackside_daemon.model.records import RunState, BatchIngested
 
 place, seed, steps = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 sessions = [int(one) for one in sys.argv[4].split(",")]
@@ -178,7 +178,7 @@ while True:
             writer.put([BatchIngested(session_id(one), number, [block(keys, steps, rows)], SHIFT)], (one, number))
             numbers[one] = number
     if dice.random() < 0.05:
-        writer.put([Standing("other", 0, "finished", "", 1e9 + numbers[0])])
+        writer.put([RunState("other", 0, "finished", "", 1e9 + numbers[0])])
 """
 
 
@@ -222,7 +222,7 @@ def look(place: Path, steps: int, acknowledged: list[int]) -> list[int]:
     found = []
     for one in range(4):
         with database.reading() as connection:
-            known = reader.session(connection, session_id(one))
+            known = sessions.stored_session(connection, session_id(one))
         committed = 0 if known is None else known.committed
         found.append(max(committed, acknowledged[one]))
         if known is None:

@@ -14,7 +14,7 @@ from history.builders import WALL, Bench, Range, bits, block, brute_extremes, sa
 from trackside_daemon.history import codec, rows
 from trackside_daemon.history.read import charts, series
 from trackside_daemon.history.read.charts import Chart
-from trackside_daemon.history.read.series import Series, Window
+from trackside_daemon.history.read.series import StoredSeries, Window
 from trackside_daemon.history.record import packing, store
 from trackside_daemon.history.record.trimming import Bounds, Trimming
 
@@ -262,7 +262,7 @@ def test_cells_stand_for_trimmed_samples_and_it_is_said(kind: str, bench: Bench,
 def test_a_series_that_nobody_knows_is_empty(bench: Bench) -> None:
     bench.open(ONE)
     with bench.database.reading() as connection:
-        assert charts.chart(connection, Series(1, "x"), series.Tail(connection, 1)) == Chart([], 1, 0)
+        assert charts.chart(connection, StoredSeries(1, "x"), series.LogTail(connection, 1)) == Chart([], 1, 0)
     assert bench.read(1, "x") == []
 
 
@@ -298,21 +298,21 @@ def test_a_tail_that_is_shared_is_read_on_and_not_anew(bench: Bench, monkeypatch
     bench.open(ONE)
     keys = [f"k{number}" for number in range(5)]
     read: list[int] = []
-    add = rows.Rows.add
+    add = rows.LogRows.add
 
-    def counted(self: rows.Rows, number: int, data: bytes, shift: int) -> int:
+    def counted(self: rows.LogRows, number: int, data: bytes, shift: int) -> int:
         read.append(number)
         return add(self, number, data, shift)
 
-    tail = series.Tail(None, 1)
+    tail = series.LogTail(None, 1)
     for round_ in range(6):
         for number in range(10):
             bench.send(ONE, block(keys, [10 * round_ + number], [float(round_)] * 5))
         read.clear()
         with monkeypatch.context() as patched:
-            patched.setattr(rows.Rows, "add", counted)
+            patched.setattr(rows.LogRows, "add", counted)
             for key in keys:
-                found = series.samples(bench.database, Series(1, key), tail)
+                found = series.samples(bench.database, StoredSeries(1, key), tail)
                 assert [step for columns in found for step in columns[0]] == list(range(10 * round_ + 10))
         assert read == list(range(10 * round_ + 1, 10 * round_ + 11))
         if round_ in {1, 3, 4}:
@@ -325,7 +325,7 @@ def test_what_is_packed_while_it_is_read_comes_once(bench: Bench) -> None:
         bench.send(ONE, block(["a", "b"], range(500 * number, 500 * number + 500), [float(number)] * 1000))
         if number == 9:
             bench.pack(1)
-    stream = series.samples(bench.database, Series(1, "a"))
+    stream = series.samples(bench.database, StoredSeries(1, "a"))
     rows = []
     for number, columns in enumerate(stream):
         rows += list(columns[0])

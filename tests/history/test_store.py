@@ -11,7 +11,7 @@ import pytest
 from history.builders import SHIFT, WALL, bits, block, check_tables, opened, session_id
 
 from trackside.wire import ProcessInfo
-from trackside_daemon.history.read import reader
+from trackside_daemon.history.read import reader, sessions
 from trackside_daemon.history.record.redact import REDACTED
 from trackside_daemon.history.record.sanitize import clean
 from trackside_daemon.model.records import Alert, AlertNote, BatchIngested, Event, MachineSample, Notified, RunState
@@ -56,9 +56,9 @@ def test_a_message_of_a_transaction_that_failed_comes_again_once(bench: Bench) -
     for _ in range(2):
         bench.connection.execute("BEGIN")
         bench.store.apply(taken(2, 2.0))
-        bench.store.settle()
+        bench.store.write_progress()
         bench.connection.execute("ROLLBACK")
-        bench.store.forget()
+        bench.store.reset()
     bench.apply(taken(2, 2.0), taken(3, 3.0))
     assert [row[2] for row in bench.read(1, "loss")] == [1.0, 2.0, 3.0]
 
@@ -95,7 +95,7 @@ def test_a_skip_moves_the_number_and_brings_no_steps(bench: Bench) -> None:
     bench.apply(taken(9, 1.0))
     assert bench.read(1, "loss") == []
     with bench.database.reading() as connection:
-        assert reader.session(connection, ONE) == reader.Known(9, 0)
+        assert sessions.stored_session(connection, ONE) == sessions.StoredSession(9, 0)
 
 
 def test_what_nobody_knows_is_ignored(bench: Bench) -> None:
@@ -167,7 +167,7 @@ def test_a_deleted_run_takes_nothing_more_and_its_id_may_come_again(bench: Bench
     bench.send(ONE, block(["loss"], [1], [1.0]))
     with bench.database.transaction() as connection:
         connection.execute("UPDATE run SET deleted = 1")
-    bench.store.forget()
+    bench.store.reset()
     bench.apply(taken(2, 2.0), Event("run", 0, 1.0, "x"), RunState("run", 0, "finished", "", 5.0))
     assert rows(bench, "SELECT count(*) FROM log") == [(1,)]
     assert rows(bench, "SELECT count(*) FROM event") == [(0,)]

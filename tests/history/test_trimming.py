@@ -35,7 +35,7 @@ class Keeper:
                 deleted = self.trimming.deleted
                 more = self.trimming.step(now)
                 if self.trimming.deleted != deleted:
-                    self.bench.store.forget()
+                    self.bench.store.reset()
             if not more or (until is not None and until()):
                 return
 
@@ -180,7 +180,7 @@ def test_nothing_of_a_deleted_run_is_left_in_any_table(four: Bench) -> None:
     four.send(session_id(4), block(["b"], [1], [1.0]))
     keeper = Keeper(four)
     four.connection.execute("UPDATE run SET deleted = 1 WHERE uid = 'live'")
-    four.store.forget()
+    four.store.reset()
     keeper.trim()
     tables = [row[0] for row in four.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     for table in tables:

@@ -39,7 +39,11 @@ class House:
         self.renounced = threading.Event()
         self.database = Database(place)
         self.writer = Writer(
-            self.database, ROOM, acknowledge=self.acknowledged.append, renounce=lambda _: self.renounced.set(), **more
+            self.database,
+            ROOM,
+            acknowledge=self.acknowledged.append,
+            request_resend=lambda _: self.renounced.set(),
+            **more,
         )
 
     def put(self, number: int, *values: float, session: bytes = ONE) -> None:
@@ -370,7 +374,7 @@ def test_what_a_stranger_sends_is_never_acknowledged_and_it_is_asked_to_greet(pl
     acknowledged: list[int] = []
     renounced: list[bytes | None] = []
     database = Database(place)
-    writer = Writer(database, ROOM, acknowledge=acknowledged.append, renounce=renounced.append)
+    writer = Writer(database, ROOM, acknowledge=acknowledged.append, request_resend=renounced.append)
     writer.put([opened(ONE)])
     writer.put([BatchIngested(ONE, 1, [block(["a"], [1], [1.0])], SHIFT)], 1)
     stranger = BatchIngested(session_id(2), 7, [block(["a"], [1], [1.0])], SHIFT)

@@ -19,7 +19,7 @@ from trackside_daemon.training.verdict import Exit
 if TYPE_CHECKING:
     from wire_messages import Speaker
 
-    from trackside_daemon.history.recorder import Known
+    from trackside_daemon.history.read.sessions import StoredSession
     from trackside_daemon.ingest.session import Receipt
     from trackside_daemon.model.metric import Metric
 
@@ -46,7 +46,7 @@ class Desk:
     """
 
     def __init__(self, **limits: int) -> None:
-        self.kept: dict[bytes, Known] = {}
+        self.kept: dict[bytes, StoredSession] = {}
         self.past: dict[str, tuple[int, float | None]] = {}
         self.house = House(
             60.0, self.past.get, lambda *_: None, lambda *_: EarlierAttempts(), lambda *_: None, **limits

@@ -11,8 +11,9 @@ from processes import eventually
 from wire_messages import Client, Speaker, clock
 
 from trackside.wire import MESSAGE_BYTES, Heartbeat, Totals
+from trackside_daemon.history.read.sessions import StoredSession
 from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.recorder import Known, Recorder
+from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.ingest import server as module
 from trackside_daemon.ingest.server import PushSocket, Server
 from trackside_daemon.ingest.sessions import REJECTED, Sessions
@@ -55,9 +56,9 @@ class Ingest:
             place,
             Bounds(0),
             acknowledge=lambda receipt: self.server.acknowledge(receipt),  # noqa: PLW0108  made below
-            renounce=lambda session: self.server.renounce(session),  # noqa: PLW0108  the same
+            request_resend=lambda session: self.server.renounce(session),  # noqa: PLW0108  the same
         )
-        self.sessions = Sessions(Runs(Limits(), 60.0, past=self.history.last_attempt), self.history.known)
+        self.sessions = Sessions(Runs(Limits(), 60.0, past=self.history.last_attempt), self.history.session)
         self.pipeline = Pipeline(self.state, self.history)
         self.server = Server(
             bound, self.sessions, self.pipeline.push, self.pipeline.has_room, lambda: self.history.writer.stuck
@@ -200,7 +201,7 @@ def test_after_the_file_was_damaged_all_that_was_not_acknowledged_comes_again(
     for number in (2, 3):
         client.say(*who.batch(number))
     assert [client.hear(), client.hear()] == [("ack", 2), ("ack", 3)]
-    assert ingest.history.known(who.id) == Known(3, 0)
+    assert ingest.history.session(who.id) == StoredSession(3, 0)
     assert [one.name for one in place.glob("history.db.damaged-*")], "the old file is kept"
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from wire_messages import WALL, Speaker, clock
 
 from trackside.wire import MESSAGE_BYTES, REASONS, Bye, Envelope, Heartbeat, Pushes, Totals, encode
-from trackside_daemon.history.recorder import Known
+from trackside_daemon.history.read.sessions import StoredSession
 from trackside_daemon.ingest import sessions as module
 from trackside_daemon.ingest.sessions import DUPLICATES, GAPS, KINDS, MESSAGES, REJECTED
 from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened
@@ -442,7 +442,7 @@ def test_a_gap_is_an_event_of_its_rank(desk: Any) -> None:
 
 def test_a_session_that_an_earlier_daemon_knew_goes_on_where_that_had_committed(desk: Any) -> None:
     who = Speaker()
-    desk.kept[who.id] = Known(41, 3)
+    desk.kept[who.id] = StoredSession(41, 3)
     desk.past["id-1"] = (3, None)
     assert desk.greet(who, acked=39) == [answer("welcome", 41)]
     assert desk.say(*who.batch(40)) == [answer("ack", 41)], "it is in the history already"
@@ -458,7 +458,7 @@ def test_a_session_that_an_earlier_daemon_knew_goes_on_where_that_had_committed(
 def test_a_session_that_was_forgotten_meanwhile_is_asked_of_the_history(desk: Any, who: Speaker) -> None:
     desk.say(*who.batch(1))
     desk.commit()
-    desk.kept[who.id] = Known(1, 0)
+    desk.kept[who.id] = StoredSession(1, 0)
     desk.sessions.forget()
     assert desk.greet(who) == [answer("welcome", 1)]
 
@@ -488,7 +488,7 @@ def test_a_session_of_an_attempt_before_the_one_that_runs_stays_in_its_own(desk:
     late = Speaker()
     desk.past["id-1"] = (0, 99.0)
     desk.greet(Speaker())
-    desk.kept[late.id] = Known(5, 0)
+    desk.kept[late.id] = StoredSession(5, 0)
     assert desk.greet(late) == [answer("welcome", 5)]
     desk.say(*late.batch(6, {"loss": 9.0}))
     assert desk.commit() == [answer("ack", 6)]
@@ -499,7 +499,7 @@ def test_a_session_of_an_attempt_before_the_one_that_runs_stays_in_its_own(desk:
 
 def test_a_session_whose_bye_was_committed_and_never_acknowledged_does_not_begin_its_run_again(desk: Any) -> None:
     who = Speaker()
-    desk.kept[who.id] = Known(9, 0, over=True)
+    desk.kept[who.id] = StoredSession(9, 0, ended=True)
     desk.past["id-1"] = (0, 99.0)
     assert desk.greet(who, acked=8) == [answer("welcome", 9)]
     assert desk.house.records == []
@@ -508,7 +508,7 @@ def test_a_session_whose_bye_was_committed_and_never_acknowledged_does_not_begin
 
 def test_a_session_that_speaks_on_after_its_rank_had_ended_is_shown_again(desk: Any) -> None:
     who = Speaker()
-    desk.kept[who.id] = Known(9, 0, over=True)
+    desk.kept[who.id] = StoredSession(9, 0, ended=True)
     desk.greet(who)
     assert desk.say(*who.frames("beat", Heartbeat(clock()))) == [answer("hello?")]
     assert desk.greet(who) == [answer("welcome", 9)]
@@ -623,7 +623,7 @@ def test_a_session_over_the_limit_that_an_earlier_daemon_knew_stays_in_its_attem
     desk: Any = Desk(runs=1)
     desk.greet(Speaker("a"))
     who = Speaker("b", name="late")
-    desk.kept[who.id] = Known(3, 2)
+    desk.kept[who.id] = StoredSession(3, 2)
     desk.past["b"] = (2, None)
     for _ in range(2):
         assert desk.greet(who) == [answer("welcome", 3)]

@@ -191,12 +191,12 @@ def test_a_daemon_that_is_restarted_goes_on_where_the_one_before_was(records: Pa
     with history(records) as file:
         file.put([*opened, *first.records])
         with file.database.reading() as connection:
-            known = time_accounting.before(connection, "id-1", 1)
+            known = time_accounting.earlier_attempts(connection, "id-1", 1)
         assert (known.ended, known.lost) == (WALL + 100, {0: {}})
         file.put([AccountUpdated("id-1", 0, 0, Account(restart=3.0, stall=4.0, caught=True))])
         with file.database.reading() as connection:
-            known = time_accounting.before(connection, "id-1", 1)
-            now = time_accounting.before(connection, "id-1", 0)
+            known = time_accounting.earlier_attempts(connection, "id-1", 1)
+            now = time_accounting.earlier_attempts(connection, "id-1", 0)
     assert known.lost == {0: {"restart": 3.0, "stall": 4.0}}
     assert now == EarlierAttempts(kept={0: Account(restart=3.0, stall=4.0, caught=True)})
     house, who = House(before=lambda *_: known._replace(step=9)), Speaker()
@@ -220,13 +220,13 @@ def test_an_attempt_whose_end_nobody_saw_has_ended_with_its_last_word(records: P
             body = who.pushes({"loss": 1.0}, step=step, after=10.0 * number, phases={"data": 2.0})
             file.put([BatchIngested(who.id, number, body.blocks, shift(body.clock, 0.0), body.totals.phases)])
         with file.database.reading() as connection:
-            known = time_accounting.before(connection, "id-1", 1)
+            known = time_accounting.earlier_attempts(connection, "id-1", 1)
         assert known == EarlierAttempts({0: {"data": 2.0}}, 7, WALL + 30.0)
         file.put([RunState("id-1", 0, "lost", "", WALL + 40.0)])
-        file.packed()
+        file.wait_until_packed()
         with file.database.reading() as connection:
-            assert time_accounting.before(connection, "id-1", 1) == known._replace(ended=WALL + 40.0)
-            assert time_accounting.before(connection, "id-1", 0) == EarlierAttempts(kept={0: Account()})
+            assert time_accounting.earlier_attempts(connection, "id-1", 1) == known._replace(ended=WALL + 40.0)
+            assert time_accounting.earlier_attempts(connection, "id-1", 0) == EarlierAttempts(kept={0: Account()})
 
 
 def test_work_and_peak_are_kept_for_what_is_asked_later() -> None:
@@ -252,7 +252,7 @@ def test_numbers_that_make_no_sense_leave_what_is_kept_readable(records: Path) -
     with history(records) as file:
         file.put([SessionOpened(who.id, who.hello(0.0), "train", 0, WALL), *house.records])
         with file.database.reading() as connection:
-            assert time_accounting.before(connection, "id-1", 0) == EarlierAttempts(
+            assert time_accounting.earlier_attempts(connection, "id-1", 0) == EarlierAttempts(
                 kept={0: Account(stall=10.0, caught=True)}
             )
             assert "mfu" not in reader.run(connection, "id-1")
@@ -265,17 +265,17 @@ def test_goodput_and_mfu_are_of_all_ranks_and_attempts() -> None:
     ]
     work = Account(flops=3e15, peak=1e14)
     every = [
-        time_accounting.Spent(0, 0, {"data": 5.0, "other": 1.0}, work),
-        time_accounting.Spent(0, 1, {"data": 15.0}, work),
-        time_accounting.Spent(1, 0, {"save": 1.0}, Account(restart=20.0)),
-        time_accounting.Spent(1, 1, {"save": 1.0}, Account(restart=20.0)),
+        time_accounting.RankTime(0, 0, {"data": 5.0, "other": 1.0}, work),
+        time_accounting.RankTime(0, 1, {"data": 15.0}, work),
+        time_accounting.RankTime(1, 0, {"save": 1.0}, Account(restart=20.0)),
+        time_accounting.RankTime(1, 1, {"save": 1.0}, Account(restart=20.0)),
     ]
-    found = time_accounting.summed_up(every, attempts, now=100.0)
+    found = time_accounting.efficiency(every, attempts, now=100.0)
     assert found["lost"] == pytest.approx({"data": 0.1, "checkpoint": 0.01, "restart": 0.2})
     assert found["goodput"] == pytest.approx(0.69)
     assert found["mfu"] == pytest.approx(2 * 3e15 / (2 * 60 * 1e14))
-    assert time_accounting.summed_up([], attempts, now=100.0) == {}
-    assert time_accounting.summed_up([time_accounting.Spent(0, 0, {}, Account())], attempts, now=100.0) == {}
+    assert time_accounting.efficiency([], attempts, now=100.0) == {}
+    assert time_accounting.efficiency([time_accounting.RankTime(0, 0, {}, Account())], attempts, now=100.0) == {}
 
 
 def test_the_history_tells_them_by_attempt_and_of_the_run(records: Path) -> None:

@@ -78,8 +78,8 @@ def test_the_norm_is_kept_and_shown_as_if_every_rank_had_pushed_it(tmp_path: Pat
     added = [one for batch in batches for one in batch.records if isinstance(one, BatchIngested) and not one.number]
     assert [one.session for one in added] == [one.id for one in who]
     for batch in batches:
-        history.take(batch)
-    assert history.writer.written(60)
+        history.accept(batch)
+    assert history.writer.flush(60)
     with history.database.reading() as connection:
         (rows,) = connection.execute("SELECT count(*) FROM log").fetchone()
         committed = connection.execute("SELECT committed FROM session").fetchall()

@@ -18,7 +18,7 @@ from wire_messages import WALL, Speaker, pushed
 
 from trackside.wire import Stacks
 from trackside_daemon.history.files.export import count
-from trackside_daemon.history.files.importing import Imported, Reading
+from trackside_daemon.history.files.importing import ImportResult, RunFile
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.record import commands
@@ -596,9 +596,9 @@ def test_a_file_is_kept_beside_the_history_without_a_name_while_it_is_read(
         where.append(more)
         return TemporaryFile(**more)
 
-    def look(_: object, reading: Reading) -> Imported:
+    def look(_: object, reading: RunFile) -> ImportResult:
         names.append({path.name for path in place.iterdir()})
-        return Imported(reading.run, len(list(reading)), [])
+        return ImportResult(reading.run, len(list(reading)), [])
 
     monkeypatch.setattr(pages, "TemporaryFile", make)
     monkeypatch.setattr(pages, "write", look)

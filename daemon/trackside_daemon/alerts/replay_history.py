@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trackside_daemon.detectors.base import Column
 from trackside_daemon.detectors.recalled_samples import Past
 from trackside_daemon.detectors.roles import role
-from trackside_daemon.history.read.latest_samples import latest, living
+from trackside_daemon.history.read.latest_samples import last_samples, live_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ def pasts(history: Readable, seconds: float, clock: Callable[[], float] = time.m
     until = clock() + seconds
     try:
         with history.reading() as connection:
-            ranks = living(connection, RANKS)
+            ranks = live_streams(connection, RANKS)
             count = max(STEPS, min(MOST_STEPS, ALL_STEPS // max(1, len(ranks))))
             for number, (stream, identity) in enumerate(ranks):
                 if clock() > until:
@@ -48,7 +48,7 @@ def pasts(history: Readable, seconds: float, clock: Callable[[], float] = time.m
                         "the detectors of %d ranks begin to learn anew: reading more took too long", len(ranks) - number
                     )
                     return
-                yield _past(identity, latest(connection, stream, role, count))
+                yield _past(identity, last_samples(connection, stream, role, count))
     except (sqlite3.Error, ValueError) as error:
         log.warning("detectors begin to learn anew, as the history cannot be read: %s", error)
 

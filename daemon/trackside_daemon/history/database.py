@@ -31,7 +31,7 @@ PAGE_BYTES = 4096
 log = logging.getLogger("trackside")
 
 
-class Damaged(Exception):  # noqa: N818  it is what the file is
+class DamagedError(Exception):
     """The file is no database any more, or a part of it makes no sense."""
 
 
@@ -119,7 +119,7 @@ class Database:
             self.close()
             return _set_aside(self.path)
 
-    def begin(self) -> None:
+    def open_new(self) -> None:
         """Begin a new file.
 
         Raises:
@@ -140,8 +140,8 @@ class Database:
     def _begin(self) -> sqlite3.Connection:
         try:
             return self._prepared()
-        except (Damaged, OSError, sqlite3.DatabaseError) as error:
-            if not isinstance(error, Damaged) and not is_damage(error):
+        except (DamagedError, OSError, sqlite3.DatabaseError) as error:
+            if not isinstance(error, DamagedError) and not is_damage(error):
                 raise HistoryError(
                     f"{self.path}: {getattr(error, 'strerror', None) or error}; free it, or name another directory with "
                     "--storage.path"
@@ -158,7 +158,7 @@ class Database:
             _create(self.path)
         wal = self.path.with_name(self.path.name + "-wal")
         if not new and not self.path.stat().st_size and wal.exists() and wal.stat().st_size:
-            raise Damaged("cut to nothing, with a WAL beside it")
+            raise DamagedError("cut to nothing, with a WAL beside it")
         connection = self._connect()
         try:
             found = 0 if new else schema.check(connection, self.path, self._migrations)
@@ -258,14 +258,14 @@ def _look_through(connection: sqlite3.Connection) -> None:
     """Look for damage, for `CHECK_SECONDS` at most.
 
     Raises:
-        Damaged: It is.
+        DamagedError: It is.
     """
     until = time.monotonic() + CHECK_SECONDS
     connection.set_progress_handler(lambda: time.monotonic() > until, 10_000)
     try:
         found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
-            raise Damaged(" ".join(str(found).split()))
+            raise DamagedError(" ".join(str(found).split()))
     except sqlite3.OperationalError as error:
         if "interrupted" not in str(error):
             raise

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sqlite3
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside_daemon.history import time_accounting
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.directory import UnreadableError, lock_history, network_file_system
 from trackside_daemon.history.files.jsonl import JsonLines
 from trackside_daemon.history.read import attempts, reader
+from trackside_daemon.history.read.sessions import stored_session
 from trackside_daemon.history.record.writer import Writer
 from trackside_daemon.model.records import ENDED, MachineSample, RunState, SessionOpened
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside.wire import Identity
+    from trackside_daemon.history.read.sessions import StoredSession
     from trackside_daemon.history.record.trimming import Bounds
     from trackside_daemon.model.metric import Batch, Sample
     from trackside_daemon.model.records import Alert, EarlierAttempts, Silence
@@ -32,20 +33,6 @@ LATEST = 10_000
 
 T = TypeVar("T")
 log = logging.getLogger("trackside")
-
-
-class Known(NamedTuple):
-    """What is kept of a client session.
-
-    Attributes:
-        committed: Its last message that is written.
-        attempt: The attempt of its run that it belongs to.
-        over: Its rank of that attempt has ended, by its own word.
-    """
-
-    committed: int
-    attempt: int
-    over: bool = False
 
 
 class Recorder:
@@ -58,7 +45,7 @@ class Recorder:
         interval: Seconds between two samples that are kept of GPUs and host, while a run lives.
         machine: The sources that tell of GPUs and host.
         acknowledge: Told of each receipt once its batch is committed.
-        renounce: Told of a session whose unacknowledged messages have to come again, or None for all.
+        request_resend: Told of a session whose unacknowledged messages have to come again, or None for all.
         hardware: Tells what this machine has.
         jsonl: Where everything is appended as JSON lines too; None for nowhere.
 
@@ -80,7 +67,7 @@ class Recorder:
         interval: float = 10.0,
         machine: Collection[str] = (),
         acknowledge: Callable[[Any], None] = lambda _: None,
-        renounce: Callable[[bytes | None], None] = lambda _: None,
+        request_resend: Callable[[bytes | None], None] = lambda _: None,
         hardware: Callable[[], Mapping[str, Any]] = dict,
         jsonl: Path | None = None,
     ) -> None:
@@ -103,7 +90,7 @@ class Recorder:
             self.database,
             bounds,
             acknowledge=acknowledge,
-            renounce=renounce,
+            request_resend=request_resend,
             hardware=hardware,
             jsonl=None if jsonl is None else JsonLines(jsonl),
         )
@@ -128,7 +115,7 @@ class Recorder:
         self.database.close()
         self._lock.close()
 
-    def take(self, batch: Batch) -> None:
+    def accept(self, batch: Batch) -> None:
         """Keep what a batch says, later and in its own thread."""
         if batch.records or batch.receipt is not None:
             with self._attempts:
@@ -138,13 +125,13 @@ class Recorder:
         elif batch.source in self._machine:
             self._sample(batch)
 
-    def known(self, session: bytes) -> Known | None:
+    def session(self, session: bytes) -> StoredSession | None:
         """What is kept of a client session.
 
         Raises:
             UnreadableError: Nobody can tell at the moment.
         """
-        return self._look(lambda connection: _known(connection, session))
+        return self._look(lambda connection: stored_session(connection, session))
 
     def last_attempt(self, run: str) -> tuple[int, float | None] | None:
         """The number of a run's last attempt, and when it ended, None while it lives; also of what is not written yet.
@@ -158,13 +145,13 @@ class Recorder:
             return None
         return found[0], 0.0 if found[1] is None and (run, found[0]) in self._abandoned else found[1]
 
-    def before(self, run: str, attempt: int) -> EarlierAttempts:
+    def earlier_attempts(self, run: str, attempt: int) -> EarlierAttempts:
         """What is known of a run before an attempt.
 
         Raises:
             UnreadableError: Nobody can tell at the moment.
         """
-        return self._look(lambda connection: time_accounting.before(connection, run, attempt))
+        return self._look(lambda connection: time_accounting.earlier_attempts(connection, run, attempt))
 
     def firing(self, now: float) -> list[Alert]:
         """The alerts that fire as of *now*, in Unix seconds, by a daemon before this one; none if nobody can tell."""
@@ -281,19 +268,6 @@ class Recorder:
         }
         if values:
             self.writer.put([MachineSample(batch.time, values)])
-
-
-def _known(connection: sqlite3.Connection, session: bytes) -> Known | None:
-    found = reader.session(connection, session)
-    if found is None:
-        return None
-    ended = connection.execute(
-        "SELECT event.fields FROM session JOIN stream ON stream.id = session.stream JOIN event ON event.run = stream.run "
-        "AND event.attempt = stream.attempt AND event.rank = stream.rank WHERE session.id = ? "
-        "AND event.kind = 'rank_ended' ORDER BY event.id DESC LIMIT 1",
-        (session,),
-    ).fetchone()
-    return Known(*found, over=ended is not None and json.loads(ended[0]).get("state") != "lost")
 
 
 def _written(sample: Sample) -> str:

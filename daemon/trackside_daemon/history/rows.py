@@ -20,7 +20,7 @@ _decode = msgspec.msgpack.Decoder(list[Block]).decode
 _INTEGER, _NUMBER = struct.Struct("<q"), struct.Struct("<d")
 
 
-class Part(NamedTuple):
+class PushGroup(NamedTuple):
     """Consecutive pushes with the same keys.
 
     Attributes:
@@ -40,7 +40,7 @@ class Part(NamedTuple):
         return self.values[number :: len(self.keys)]
 
 
-class Rows:
+class LogRows:
     """Consecutive rows of a stream's log, and where each key is in them.
 
     Parts with the same keys share an index, so that it is no longer than they are even when there are many of both.
@@ -50,7 +50,7 @@ class Rows:
     """
 
     def __init__(self) -> None:
-        self.parts: list[tuple[int, Part]] = []
+        self.parts: list[tuple[int, PushGroup]] = []
         self._alike: dict[tuple[str, ...], list[int]] = {}
         self._columns: dict[str, list[tuple[list[int], int]]] = {}
 
@@ -91,7 +91,7 @@ def encode(blocks: Sequence[Block]) -> bytes:
     return _encode(blocks)
 
 
-def decode(data: bytes, shift: int) -> list[Part]:
+def decode(data: bytes, shift: int) -> list[PushGroup]:
     """What a row holds.
 
     Raises:
@@ -103,7 +103,7 @@ def decode(data: bytes, shift: int) -> list[Part]:
         raise ValueError(f"a damaged log row: {error}") from error
 
 
-def newest(data: bytes, key: str) -> tuple[int, float] | None:
+def last_push(data: bytes, key: str) -> tuple[int, float] | None:
     """Step and value of a row's last push with a key, without reading the rest; None when none has it.
 
     Raises:
@@ -119,12 +119,14 @@ def newest(data: bytes, key: str) -> tuple[int, float] | None:
     return None
 
 
-def _part(block: Block, shift: int) -> Part:
+def _part(block: Block, shift: int) -> PushGroup:
     steps, stamps, values = block.columns()
-    return Part(block.keys, steps, array("q", map(floordiv, map(add, stamps, repeat(shift)), repeat(1000))), values)
+    return PushGroup(
+        block.keys, steps, array("q", map(floordiv, map(add, stamps, repeat(shift)), repeat(1000))), values
+    )
 
 
-def aligned(blocks: Sequence[Block], pushes: int, size: int) -> Iterator[list[Block]]:
+def split(blocks: Sequence[Block], pushes: int, size: int) -> Iterator[list[Block]]:
     """*blocks* cut after each *size*-th push of their stream, which has had *pushes* before them."""
     group: list[Block] = []
     for block in blocks:

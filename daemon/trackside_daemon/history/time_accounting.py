@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _encode = msgspec.json.Encoder().encode
 
 
-class Spent(NamedTuple):
+class RankTime(NamedTuple):
     """The time of one rank of one attempt: seconds by phase, and what only the daemon knows."""
 
     attempt: int
@@ -34,7 +34,7 @@ class Spent(NamedTuple):
         return {**lost_in(self.phases), **{cause: seconds for cause, seconds in own.items() if seconds}}
 
 
-def keep(connection: sqlite3.Connection, run: int | None, record: AccountUpdated) -> None:
+def write_account(connection: sqlite3.Connection, run: int | None, record: AccountUpdated) -> None:
     """Put a rank's account in the place of the one before; nothing of a run that is not there."""
     connection.execute(
         "UPDATE stream SET account = ? WHERE run = ? AND attempt = ? AND rank = ?",
@@ -42,21 +42,21 @@ def keep(connection: sqlite3.Connection, run: int | None, record: AccountUpdated
     )
 
 
-def spent(connection: sqlite3.Connection, run: int) -> list[Spent]:
+def rank_times(connection: sqlite3.Connection, run: int) -> list[RankTime]:
     """Attempt by attempt and rank by rank, over all sessions of each."""
-    found: dict[tuple[int, int], Spent] = {}
+    found: dict[tuple[int, int], RankTime] = {}
     for attempt, rank, account, text in connection.execute(
         "SELECT attempt, rank, account, phases FROM stream LEFT JOIN session ON session.stream = stream.id "
         "WHERE run = ? ORDER BY attempt, rank",
         (run,),
     ):
-        one = found.setdefault((attempt, rank), Spent(attempt, rank, {}, _account(account)))
+        one = found.setdefault((attempt, rank), RankTime(attempt, rank, {}, _account(account)))
         for phase, seconds in json.loads(text or "{}").items():
             one.phases[phase] = one.phases.get(phase, 0.0) + seconds
     return list(found.values())
 
 
-def before(connection: sqlite3.Connection, uid: str, attempt: int) -> EarlierAttempts:
+def earlier_attempts(connection: sqlite3.Connection, uid: str, attempt: int) -> EarlierAttempts:
     """What is known of a run before an attempt, and of that one what was kept.
 
     An attempt whose end nobody saw, as when the machine went down, has ended when something was last heard of it.
@@ -64,7 +64,7 @@ def before(connection: sqlite3.Connection, uid: str, attempt: int) -> EarlierAtt
     row = connection.execute("SELECT id FROM run WHERE uid = ? AND NOT deleted", (uid,)).fetchone()
     if row is None:
         return EarlierAttempts()
-    every = spent(connection, row[0])
+    every = rank_times(connection, row[0])
     kept = {one.rank: one.account for one in every if one.attempt == attempt}
     earlier = [one for one in every if one.attempt < attempt]
     if not earlier:
@@ -77,7 +77,7 @@ def before(connection: sqlite3.Connection, uid: str, attempt: int) -> EarlierAtt
     )
 
 
-def summed_up(every: Iterable[Spent], attempts: Iterable[Mapping[str, Any]], now: float) -> dict[str, Any]:
+def efficiency(every: Iterable[RankTime], attempts: Iterable[Mapping[str, Any]], now: float) -> dict[str, Any]:
     """``goodput``, ``lost`` by cause as shares of the time, and ``mfu``, as far as they are known.
 
     Args:
@@ -95,7 +95,7 @@ def summed_up(every: Iterable[Spent], attempts: Iterable[Mapping[str, Any]], now
         return {}
     ranks = {one.rank for one in told}
     seconds = _lost(told)
-    shares = {cause: min(1.0, spent / (over - begun) / len(ranks)) for cause, spent in seconds.items()}
+    shares = {cause: min(1.0, rank_times / (over - begun) / len(ranks)) for cause, rank_times in seconds.items()}
     measured = any(one.phases or one.account != Account() for one in told)
     found: dict[str, Any] = {"goodput": max(0.0, 1.0 - sum(shares.values())), "lost": shares} if measured else {}
     work = [one for one in told if one.account.flops is not None and one.account.peak]
@@ -105,7 +105,7 @@ def summed_up(every: Iterable[Spent], attempts: Iterable[Mapping[str, Any]], now
     return found
 
 
-def _lost(every: Iterable[Spent], rank: int | None = None) -> dict[str, float]:
+def _lost(every: Iterable[RankTime], rank: int | None = None) -> dict[str, float]:
     """Seconds by cause, of one rank or of all together."""
     found: dict[str, float] = {}
     for one in every:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from trackside.wire import Bye, Hello, Identity, Pushes
-    from trackside_daemon.history.recorder import Known
+    from trackside_daemon.history.read.sessions import StoredSession
     from trackside_daemon.ingest.client_commands import Question
     from trackside_daemon.training.moment import Moment
     from trackside_daemon.training.run import Process
@@ -82,7 +82,7 @@ class Sessions:
     def __init__(
         self,
         runs: Runs,
-        recall: Callable[[bytes], Known | None] = lambda _: None,
+        recall: Callable[[bytes], StoredSession | None] = lambda _: None,
         boot: str = "",
         meet: Callable[[bytes, Identity, Moment], int | None] = lambda *_: None,
         rejected: Callable[[], Mapping[str, int]] = dict,
@@ -257,7 +257,7 @@ class Sessions:
         session.peer, session.heard_at = peer, now.monotonic
         welcome = [peer, *encode(Envelope("welcome", id_, session.committed))]
         if known is not None:
-            session.over = known.over and id_ not in self._resumed and not hello.late
+            session.over = known.ended and id_ not in self._resumed and not hello.late
             session.attempt = known.attempt
         if session.over:  # it has not heard that its bye was committed, and ends when it does
             return [welcome], []
@@ -269,7 +269,7 @@ class Sessions:
         session.opened = 0  # nothing more can wait to be written: it is asked again when there is room
         return [welcome], batches
 
-    def _open(self, session: Session, hello: Hello, now: Moment, known: Known | None) -> list[Batch]:
+    def _open(self, session: Session, hello: Hello, now: Moment, known: StoredSession | None) -> list[Batch]:
         """What the history is told of a session; also of those that are over a limit of the page.
 
         Told once: while the disk is full, clients greet every other second, and what the history is told waits.

@@ -109,7 +109,7 @@ class Pipeline:
     def accept(self, batch: Batch) -> None:
         """Take one batch the whole way. Each stage fails alone, and is counted."""
         self._stage("state", self._state.update, batch)
-        self._stage("history", self._history.take, batch)
+        self._stage("history", self._history.accept, batch)
         if self._book is not None:
             for watcher in self._watchers:
                 self._stage("detectors", partial(self._look, watcher), batch)
@@ -136,7 +136,7 @@ class Pipeline:
             said = [*said, *self._book.tick(now)]
         for words in said:
             self._stage("state", self._state.update, words)
-            self._stage("history", self._history.take, words)
+            self._stage("history", self._history.accept, words)
             for one in self._told:
                 self._stage("told", one.accept, words)
 

@@ -100,7 +100,7 @@ class Alerting:
         self._about = about
         self._delivery = Delivery(sinks(section.sinks, about), lambda note: history.writer.put([note]))
         self._delivery.restore([*map(self._as_it_ended, ended), *fired])
-        sources = Sources(state, history.database, ask, processes, lambda: history.writer.written(WRITTEN_SECONDS))
+        sources = Sources(state, history.database, ask, processes, lambda: history.writer.flush(WRITTEN_SECONDS))
         self._evidence = Evidence(sources, lambda batch: push([batch]))
         self.firing = Firing(fired)
         self.told = (self._evidence, self._delivery, self.firing, Layers(command, fired))

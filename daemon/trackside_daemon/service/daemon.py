@@ -139,7 +139,7 @@ class Daemon:
         self._runs: Runs = Runs(
             *(limits, config.run.linger, self._liveness, self._history.last_attempt),
             stalls=lambda run, attempt: self._alerting.stalls(run, attempt),  # noqa: PLW0108  made later
-            before=self._history.before,
+            before=self._history.earlier_attempts,
             peak=lambda run, rank: self._state.some(time.monotonic(), [(PEAK_FLOPS, (run, str(rank)))])[0],
         )
         try:
@@ -151,7 +151,7 @@ class Daemon:
         self._spools = Spools(push_socket.endpoints)
         watch = Watch(PROC, sys)
         self._sessions = Sessions(
-            *(self._runs, self._history.known, boot_id(Path("/proc")), watch.meet),
+            *(self._runs, self._history.session, boot_id(Path("/proc")), watch.meet),
             lambda: {**push_socket.rejected(), **self._spools.rejected()},
         )
         self._ingest = Server(
@@ -173,7 +173,7 @@ class Daemon:
             self._notifier,
             {"sampler": self._sampler.behind, "web": self._web.loop_delay},
             {"pipeline": self._pipeline.behind, "ingest": self._ingest.behind},
-            disk=self._history.writer.behind,
+            disk=self._history.writer.busy_seconds,
             status=self._line,
         )
 
@@ -226,7 +226,7 @@ class Daemon:
                 logger.warning("changes of %s need a restart", ", ".join(fixed))
             log.set_up(new.log.level, new.log.format)
             self._runs.linger = new.run.linger
-            self._history.writer.bound(Bounds(new.storage.retention.size, new.storage.retention.age))
+            self._history.writer.set_bounds(Bounds(new.storage.retention.size, new.storage.retention.age))
             self._history.interval = new.storage.interval
             self._alerting.change(new.alerts, ways)
             self._sample_every(new.sample.interval)
@@ -261,7 +261,7 @@ class Daemon:
             interval=storage.interval,
             machine=[one.name for one in self._collectors if one is not self._counts],  # whose calls are many
             acknowledge=lambda receipt: self._ingest.acknowledge(receipt),  # noqa: PLW0108  made later
-            renounce=lambda session: self._ingest.renounce(session),  # noqa: PLW0108  the same
+            request_resend=lambda session: self._ingest.renounce(session),  # noqa: PLW0108  the same
             hardware=partial(hardware, self._state),
             jsonl=writable_directory(Path(storage.jsonl), "--storage.jsonl") if storage.jsonl else None,
         )

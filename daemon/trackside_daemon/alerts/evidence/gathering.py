@@ -15,7 +15,7 @@ from trackside_daemon.alerts.evidence.ranks import ranks, samples
 from trackside_daemon.alerts.evidence.required import Part, wanted
 from trackside_daemon.alerts.evidence.sources import Case
 from trackside_daemon.alerts.evidence.stacks import stacks
-from trackside_daemon.history.record.sanitize import as_text, clean
+from trackside_daemon.history.record.sanitize import clean, to_json
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert, AlertNote
 
@@ -166,7 +166,7 @@ def _bounded(found: dict[str, Any], case: Case) -> dict[str, Any]:
     alert = case.alert
     kept = clean(AlertNote(alert.alert, alert.started, evidence=found))
     evidence = dict(kept.evidence) if isinstance(kept, AlertNote) else {}
-    sizes = {name: len(as_text(value).encode()) for name, value in evidence.items()}
+    sizes = {name: len(to_json(value).encode()) for name, value in evidence.items()}
     while sum(sizes.values()) > MOST_BYTES - 2048:
         largest = max(sizes, key=lambda name: sizes[name])
         case.missing.append(f"{largest}: {sizes.pop(largest) / 1024:.0f} KiB are too many")

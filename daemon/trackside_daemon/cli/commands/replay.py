@@ -208,10 +208,10 @@ def _of_run(source: Source, name: str) -> _Pushed:
 
 def _say_which(source: Source, found: Mapping[str, Any], name: str) -> None:
     """Which run it is, of several."""
-    from trackside_daemon.history.read.reader import Filter
+    from trackside_daemon.history.read.reader import RunFilter
 
     if found["id"] != name == found["name"]:
-        others = sum(one["name"] == name for one in source.runs(Filter(name)))
+        others = sum(one["name"] == name for one in source.runs(RunFilter(name)))
         if others > 1:
             say(f"run {shown(name)}: the newest of {others}, {found['id']}, begun {moment(found['started'])}")
 

@@ -13,7 +13,7 @@ import msgspec
 from trackside_daemon.detectors.replay import Row
 from trackside_daemon.detectors.step_durations import DURATION, StepDurations
 from trackside_daemon.history.files.items import LINE_BYTES
-from trackside_daemon.history.files.json_forms import NONSENSE, number
+from trackside_daemon.history.files.json_format import PARSE_ERRORS, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -98,7 +98,7 @@ def read(found: Iterable[bytes], rows: Rows, bad: Callable[[int, str], None]) ->
     for index, line in enumerate(found):
         try:
             row = rows.row(line, index)
-        except NONSENSE as error:
+        except PARSE_ERRORS as error:
             bad(index + 1, _expected(error))
             continue
         if row is not None:

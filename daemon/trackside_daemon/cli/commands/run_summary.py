@@ -15,7 +15,7 @@ from trackside_daemon.cli.commands.table import took
 from trackside_daemon.cli.sources.errors import SourceError
 from trackside_daemon.cli.sources.source import FileSource, Source
 from trackside_daemon.history import directory
-from trackside_daemon.history.read.reader import Filter, UnknownRunError
+from trackside_daemon.history.read.reader import RunFilter, UnknownRunError
 from trackside_daemon.model.text import duration, number
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Launch:
             signals.next(LOOK_SECONDS)
 
     def _runs(self, source: Source) -> list[dict[str, Any]]:
-        return source.runs(Filter(launch=self._name))
+        return source.runs(RunFilter(launch=self._name))
 
     def _left(self) -> bool:
         """Whether a process of it has left something on disk."""

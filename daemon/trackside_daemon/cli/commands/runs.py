@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from trackside_daemon.cli.sources.source import Source
-    from trackside_daemon.history.files.export import Form
+    from trackside_daemon.history.files.export import Format
 
 FORMS = ("csv", "json", "jsonl")
 
@@ -90,12 +90,12 @@ def runs(
 ) -> None:
     """List the runs in the history, the newest first."""
     with told():
-        from trackside_daemon.history.read.reader import Filter
+        from trackside_daemon.history.read.reader import RunFilter
         from trackside_daemon.training.families import STATES
 
         if state and state not in STATES:
             raise WrongError(f"--state {shown(state)}: a run is {', '.join(STATES)}")
-        wanted = Filter(name, tag, state, _moment("--since", since), _moment("--until", until, end=True), limit)
+        wanted = RunFilter(name, tag, state, _moment("--since", since), _moment("--until", until, end=True), limit)
         source = find_history(storage_path, url)
         found = source.runs(wanted)
         if not source.live and any(run["ended"] is None for run in found):
@@ -187,7 +187,7 @@ def export(
         found = source.run(run)
         if found.get("trimmed"):
             typer.echo("trackside: older samples of this run were trimmed, and only what is left is written", err=True)
-        save(source.export(found["id"], cast("Form", form)), form, output)
+        save(source.export(found["id"], cast("Format", form)), form, output)
 
 
 @app.command("import", epilog="\b\nExample: trackside import old/loss.csv --name baseline")
@@ -302,11 +302,11 @@ def _import(source: Source, file: Path, name: str, id_: str) -> int:
     """One file; its exit status."""
     from trackside_daemon.cli.sources.errors import SourceError
     from trackside_daemon.history.files.importing import ImportingError
-    from trackside_daemon.history.files.items import FormError
+    from trackside_daemon.history.files.items import FormatError
 
     try:
         taken = source.take(file, name, id_)
-    except (FormError, ImportingError) as error:
+    except (FormatError, ImportingError) as error:
         say(str(error))
         return 2
     except (ArithmeticError, RecursionError, ValueError) as error:

@@ -22,8 +22,7 @@ from trackside_daemon.cli.sources.errors import LockedError, SourceError, TokenE
 from trackside_daemon.history import directory as place
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.files import export as exports
-from trackside_daemon.history.files.importing import Imported, Reading
-from trackside_daemon.history.files.importing import write as write_import
+from trackside_daemon.history.files.importing import ImportResult, RunFile, import_run
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.offline import Offline
 from trackside_daemon.history.record import commands
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
     from http.client import HTTPResponse
     from pathlib import Path
 
-    from trackside_daemon.history.files.export import Form
-    from trackside_daemon.history.read.reader import Filter
+    from trackside_daemon.history.files.export import Format
+    from trackside_daemon.history.read.reader import RunFilter
     from trackside_daemon.history.record.store import Store
     from trackside_daemon.linux.file_lock import FileLock
 
@@ -64,7 +63,7 @@ class Source(Protocol):
 
     live: bool
 
-    def runs(self, wanted: Filter) -> list[dict[str, Any]]:
+    def runs(self, wanted: RunFilter) -> list[dict[str, Any]]:
         """The runs, the newest first."""
         ...
 
@@ -84,7 +83,7 @@ class Source(Protocol):
         """One alert by its id."""
         ...
 
-    def export(self, uid: str, form: Form) -> Export:
+    def export(self, uid: str, form: Format) -> Export:
         """A run with its samples."""
         ...
 
@@ -96,7 +95,7 @@ class Source(Protocol):
         """Take a run away."""
         ...
 
-    def take(self, file: Path, name: str, uid: str) -> Imported:
+    def take(self, file: Path, name: str, uid: str) -> ImportResult:
         """Import a file."""
         ...
 
@@ -115,7 +114,7 @@ class FileSource:
         self._warn = warn
         self._opened: Offline | None = None
 
-    def runs(self, wanted: Filter) -> list[dict[str, Any]]:
+    def runs(self, wanted: RunFilter) -> list[dict[str, Any]]:
         """See `Source`."""
         with self._file().reading() as connection:
             return reader.runs(connection, wanted)
@@ -145,7 +144,7 @@ class FileSource:
                 raise SourceError(f"alert {number}: there is none with this id")
             return with_ends([found], reader.silences(connection, time.time()))[0]
 
-    def export(self, uid: str, form: Form) -> Export:
+    def export(self, uid: str, form: Format) -> Export:
         """See `Source`."""
         return Export(exports.count(self._file(), uid), exports.export(self._file(), uid, form))
 
@@ -157,13 +156,13 @@ class FileSource:
         """See `Source`."""
         self._change(lambda store: commands.delete(store, uid))
 
-    def take(self, file: Path, name: str, uid: str) -> Imported:
+    def take(self, file: Path, name: str, uid: str) -> ImportResult:
         """See `Source`."""
         with file.open("rb") as stream:
             begin = os.fstat(stream.fileno()).st_mtime if file.is_file() else time.time()
-            reading = Reading(stream, str(file), id=uid, name=name, begin=begin)
+            reading = RunFile(stream, str(file), id=uid, name=name, begin=begin)
             with self._writing() as writer:
-                return write_import(writer, reading)
+                return import_run(writer, reading)
 
     def _file(self) -> Offline:
         if self._opened is None:
@@ -256,7 +255,7 @@ class ApiSource:
         """Has the daemon ``pause`` or ``resume`` the GPUs; what it answers."""
         return self._post(f"gpu/{what}", said)
 
-    def runs(self, wanted: Filter) -> list[dict[str, Any]]:
+    def runs(self, wanted: RunFilter) -> list[dict[str, Any]]:
         """See `Source`."""
         asked = {name: value for name, value in wanted._asdict().items() if value not in ("", None, 0)}
         return self._list("runs", asked)
@@ -293,7 +292,7 @@ class ApiSource:
         """See `Source`."""
         return self._whole(self._json(f"alerts/{number}"), "id")
 
-    def export(self, uid: str, form: Form) -> Export:
+    def export(self, uid: str, form: Format) -> Export:
         """See `Source`."""
         answer = self._ask(f"runs/{quote(uid, safe='')}/export?format={form}")
         samples = answer.headers.get("X-Trackside-Samples", "")
@@ -307,7 +306,7 @@ class ApiSource:
         """See `Source`."""
         self._json(f"runs/{quote(uid, safe='')}", "DELETE")
 
-    def take(self, file: Path, name: str, uid: str) -> Imported:
+    def take(self, file: Path, name: str, uid: str) -> ImportResult:
         """See `Source`."""
         asked = urlencode({key: value for key, value in (("name", name), ("id", uid)) if value})
         headers = {"X-File-Name": quote(str(file)), "Content-Type": "application/octet-stream"}
@@ -318,7 +317,7 @@ class ApiSource:
                 headers["Content-Length"] = str(os.fstat(stream.fileno()).st_size)
             answer = self._json(f"import?{asked}", "POST", stream, headers, IMPORT_SECONDS)
             self._whole(answer, "run", "samples")
-        return Imported(str(answer["run"]), int(answer["samples"]), [str(note) for note in answer.get("notes", ())])
+        return ImportResult(str(answer["run"]), int(answer["samples"]), [str(note) for note in answer.get("notes", ())])
 
     def _list(self, name: str, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
         answer = self._whole(self._json(f"{name}?{urlencode(asked)}"), name)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from trackside_daemon.history.files.merging import merge
 from trackside_daemon.history.read import reader, series
-from trackside_daemon.history.read.series import EVERYTHING, Readable, Series, Tail, Window, cut, find
+from trackside_daemon.history.read.series import EVERYTHING, LogTail, Readable, StoredSeries, Window, cut, find
 from trackside_daemon.history.record.packing import decode_axis
 from trackside_daemon.history.schema import BLOCK_BITS
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from trackside_daemon.history.files.merging import Chunk
 
-Form = Literal["csv", "json", "jsonl"]
-FORMS: tuple[Form, ...] = get_args(Form)
+Format = Literal["csv", "json", "jsonl"]
+FORMATS: tuple[Format, ...] = get_args(Format)
 COLUMNS = ("attempt", "rank", "step", "time")
 """The first columns of our CSV; a key each are those behind them."""
 
@@ -37,7 +37,7 @@ DERIVED = frozenset({"step", "loss", "trimmed"})
 CHUNK_BYTES = 64 * 1024
 
 
-class Part(NamedTuple):
+class Selection(NamedTuple):
     """What of a run's samples is meant.
 
     Attributes:
@@ -52,7 +52,7 @@ class Part(NamedTuple):
     window: Window = EVERYTHING
 
 
-ALL = Part()
+ALL = Selection()
 
 
 class _Rank(NamedTuple):
@@ -60,16 +60,16 @@ class _Rank(NamedTuple):
 
     attempt: int
     rank: int
-    series: list[Series]
+    series: list[StoredSeries]
 
 
-def export(database: Readable, uid: str, form: Form, part: Part = ALL) -> Iterator[bytes]:
+def export(database: Readable, uid: str, form: Format, part: Selection = ALL) -> Iterator[bytes]:
     """The run, in pieces of any length.
 
     Args:
         database: Read in short transactions while the pieces are asked for.
         uid: The run's id.
-        form: One of `FORMS`.
+        form: One of `FORMATS`.
         part: What of its samples; CSV has a column for each key of it, also where the window has none.
 
     Raises:
@@ -78,7 +78,7 @@ def export(database: Readable, uid: str, form: Form, part: Part = ALL) -> Iterat
     """
     with database.reading() as connection:
         run = {name: value for name, value in reader.head(connection, uid).items() if name not in DERIVED}
-    write: dict[Form, Callable[[Readable, dict[str, Any], Part], Iterator[str]]] = {
+    write: dict[Format, Callable[[Readable, dict[str, Any], Selection], Iterator[str]]] = {
         "csv": _csv,
         "json": _json,
         "jsonl": _jsonl,
@@ -86,14 +86,14 @@ def export(database: Readable, uid: str, form: Form, part: Part = ALL) -> Iterat
     return _gathered(write[form](database, run, part))
 
 
-def count(database: Readable, uid: str, part: Part = ALL) -> int:
+def count(database: Readable, uid: str, part: Selection = ALL) -> int:
     """How many samples an export of the run has; of one that is written meanwhile, about."""
     total = 0
     with database.reading() as connection:
         streams = _streams(connection, uid, part)
     for stream, _, _ in streams:
         with database.reading() as connection:
-            tail = Tail(connection, stream)
+            tail = LogTail(connection, stream)
             inside: dict[int, int] = {}
             for one in find(connection, stream, tail, part.keys or None):
                 total += _packed(connection, one, part.window, inside) if one.id else 0
@@ -101,19 +101,19 @@ def count(database: Readable, uid: str, part: Part = ALL) -> int:
     return total
 
 
-def lacking(database: Readable, uid: str, part: Part) -> list[str] | None:
+def missing_keys(database: Readable, uid: str, part: Selection) -> list[str] | None:
     """The keys of a part that nothing of the run has; None when the part has no rank at all."""
     with database.reading() as connection:
         streams = _streams(connection, uid, part)
     left = dict.fromkeys(part.keys)
     for stream, _, _ in streams if left else ():
         with database.reading() as connection:
-            for one in find(connection, stream, Tail(connection, stream), list(left)):
+            for one in find(connection, stream, LogTail(connection, stream), list(left)):
                 del left[one.key]
     return list(left) if streams else None
 
 
-def _packed(connection: sqlite3.Connection, one: Series, window: Window, inside: dict[int, int]) -> int:
+def _packed(connection: sqlite3.Connection, one: StoredSeries, window: Window, inside: dict[int, int]) -> int:
     """How many samples of a series are in blocks; *inside* remembers it of each axis at an edge of the window."""
     ids = (one.id << BLOCK_BITS, one.id + 1 << BLOCK_BITS)
     left = "SELECT coalesce(sum(count), 0) FROM block WHERE id >= ? AND id < ? AND data NOT NULL"
@@ -147,7 +147,7 @@ def _gathered(texts: Iterable[str]) -> Iterator[bytes]:
         yield "".join(waiting).encode()
 
 
-def _csv(database: Readable, run: dict[str, Any], part: Part) -> Iterator[str]:
+def _csv(database: Readable, run: dict[str, Any], part: Selection) -> Iterator[str]:
     ranks = list(_ranks(database, run["id"], part))
     keys = list(dict.fromkeys(one.key for rank in ranks for one in rank.series))
     header = io.StringIO()
@@ -166,7 +166,7 @@ def _csv(database: Readable, run: dict[str, Any], part: Part) -> Iterator[str]:
             yield f"{begin}{step},{_seconds(time)},{','.join(cells)}\n"
 
 
-def _jsonl(database: Readable, run: dict[str, Any], part: Part) -> Iterator[str]:
+def _jsonl(database: Readable, run: dict[str, Any], part: Selection) -> Iterator[str]:
     yield f"{_dumps({'kind': 'run', **run})}\n"
     for attempt, rank, found in _ranks(database, run["id"], part):
         begin = f'{{"kind":"samples","attempt":{attempt},"rank":{rank},"step":'
@@ -180,7 +180,7 @@ def _jsonl(database: Readable, run: dict[str, Any], part: Part) -> Iterator[str]
         yield f"{_dumps({'kind': 'alert', **alert})}\n"
 
 
-def _json(database: Readable, run: dict[str, Any], part: Part) -> Iterator[str]:
+def _json(database: Readable, run: dict[str, Any], part: Selection) -> Iterator[str]:
     yield f'{{"run": {_dumps(run)},\n"series": ['
     between = "\n"
     for attempt, rank, found in _ranks(database, run["id"], part):
@@ -204,13 +204,13 @@ def _points(chunks: Iterable[Chunk]) -> Iterator[str]:
         between = ","
 
 
-def _all_samples(database: Readable, found: Sequence[Series], window: Window) -> list[Iterator[Chunk]]:
+def _all_samples(database: Readable, found: Sequence[StoredSeries], window: Window) -> list[Iterator[Chunk]]:
     """The samples of each of a rank's series that are in a window."""
-    tail = Tail(None, found[0].stream) if found else None
+    tail = LogTail(None, found[0].stream) if found else None
     return [series.samples(database, one, tail, window) for one in found]
 
 
-def _streams(connection: sqlite3.Connection, uid: str, part: Part) -> list[tuple[int, int, int]]:
+def _streams(connection: sqlite3.Connection, uid: str, part: Selection) -> list[tuple[int, int, int]]:
     found = connection.execute(
         "SELECT stream.id, stream.attempt, stream.rank FROM stream JOIN run ON run.id = stream.run "
         "WHERE run.uid = ? AND NOT run.deleted ORDER BY stream.attempt, stream.rank",
@@ -223,12 +223,12 @@ def _streams(connection: sqlite3.Connection, uid: str, part: Part) -> list[tuple
     ]
 
 
-def _ranks(database: Readable, uid: str, part: Part) -> Iterator[_Rank]:
+def _ranks(database: Readable, uid: str, part: Selection) -> Iterator[_Rank]:
     with database.reading() as connection:
         streams = _streams(connection, uid, part)
     for stream, attempt, rank in streams:
         with database.reading() as connection:
-            tail = Tail(connection, stream)
+            tail = LogTail(connection, stream)
             axes: dict[int, tuple[int, int]] = {}
             begun = [
                 (_first(connection, one, tail, axes), one) for one in find(connection, stream, tail, part.keys or None)
@@ -239,7 +239,7 @@ def _ranks(database: Readable, uid: str, part: Part) -> Iterator[_Rank]:
 
 
 def _first(
-    connection: sqlite3.Connection, one: Series, tail: Tail, axes: dict[int, tuple[int, int]]
+    connection: sqlite3.Connection, one: StoredSeries, tail: LogTail, axes: dict[int, tuple[int, int]]
 ) -> tuple[int, int] | None:
     """Time and step of the first sample that is left of a series; what *axes* begin with is remembered there."""
     found = connection.execute(

@@ -25,8 +25,8 @@ import msgspec
 
 from trackside.packing import pack, writable
 from trackside.wire import Block, Clock, Hello, Identity, Totals
-from trackside_daemon.history.files.forms import parse
-from trackside_daemon.history.files.items import FAR_SECONDS, INT64, Alerted, FormError, Happened, Head, Push
+from trackside_daemon.history.files.formats import parse
+from trackside_daemon.history.files.items import FAR_SECONDS, INT64, AlertItem, EventItem, FormatError, Push, RunHeader
 from trackside_daemon.model.records import Alert, BatchIngested, Event, Record, RunState, SessionOpened
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class _Told(NamedTuple):
     about: Mapping[str, Any] | None
 
 
-class Reading:
+class RunFile:
     """A file as records, in the order in which they are to be written.
 
     Args:
@@ -157,7 +157,7 @@ class Reading:
         notes: Sentences about what was guessed or left out; complete at the end.
 
     Raises:
-        FormError: The file begins with what cannot be read.
+        FormatError: The file begins with what cannot be read.
     """
 
     def __init__(self, stream: BinaryIO, file: str, *, id: str = "", name: str = "", begin: float = 0.0) -> None:  # noqa: A002  the option's name
@@ -169,10 +169,10 @@ class Reading:
         self._items = parse(stream, file, begin, self.notes)
         first: Item | None = next(self._items, None)
         if first is None:
-            raise FormError(f"{file}: nothing to import: there are no samples in it")
+            raise FormatError(f"{file}: nothing to import: there are no samples in it")
         self._told: dict[int, _Told] = {}
         self._head = _Run("", "", [])
-        if isinstance(first, Head):
+        if isinstance(first, RunHeader):
             self._head = self._convert(first.run, _Run, first.line)
             self._told = self._attempts(first.line)
         else:
@@ -188,7 +188,7 @@ class Reading:
         """The records.
 
         Raises:
-            FormError: At the first line that cannot be read.
+            FormatError: At the first line that cannot be read.
         """
         for told in self._told.values():
             yield self._opened(told.attempt.attempt, told.attempt.rank, told.attempt.started)
@@ -208,14 +208,14 @@ class Reading:
     def _records(self, item: Item) -> Iterator[Record]:
         if isinstance(item, Push):
             yield from self._pushed(item)
-        elif isinstance(item, Happened):
+        elif isinstance(item, EventItem):
             event = self._convert(item.fields, _Event, item.line)
             yield Event(self.run, **msgspec.structs.asdict(event))
-        elif isinstance(item, Alerted):
+        elif isinstance(item, AlertItem):
             alert = self._convert(item.fields, _Alert, item.line)
             yield Alert(run=self.run, **msgspec.structs.asdict(alert))
         else:
-            raise FormError(f"{self.file}: line {item.line}: a second run begins; one run a file is expected")
+            raise FormatError(f"{self.file}: line {item.line}: a second run begins; one run a file is expected")
 
     def _pushed(self, push: Push) -> Iterator[Record]:
         seconds = push.time / 1e6
@@ -252,7 +252,7 @@ class Reading:
         for one in self._head.attempt_list:
             attempt = self._convert(one, _Attempt, line)
             if not abs(attempt.started) < FAR_SECONDS:
-                raise FormError(
+                raise FormatError(
                     f"{self.file}: line {line}: attempt {attempt.attempt} begins at {attempt.started}, which is no Unix "
                     "time"
                 )
@@ -268,7 +268,7 @@ class Reading:
             return msgspec.convert(value, kind)
         except (msgspec.ValidationError, RecursionError) as error:
             why = "it is nested too deep" if isinstance(error, RecursionError) else error
-            raise FormError(f"{self.file}: line {line}: what it tells of its run: {why}") from error
+            raise FormatError(f"{self.file}: line {line}: what it tells of its run: {why}") from error
 
 
 def _mark(stream: BinaryIO, file: str) -> str:
@@ -281,7 +281,7 @@ def _mark(stream: BinaryIO, file: str) -> str:
     return hashlib.sha256(b"%b\0%d\0%b" % (name, here, begin)).hexdigest()[:12]
 
 
-class Imported(NamedTuple):
+class ImportResult(NamedTuple):
     """What was taken."""
 
     run: str
@@ -289,7 +289,7 @@ class Imported(NamedTuple):
     notes: list[str]
 
 
-def write(writer: Writer, reading: Reading) -> Imported:
+def import_run(writer: Writer, reading: RunFile) -> ImportResult:
     """Take a run in, as nothing or as a whole; what is live goes on meanwhile.
 
     Args:
@@ -297,7 +297,7 @@ def write(writer: Writer, reading: Reading) -> Imported:
         reading: The file, not iterated over yet.
 
     Raises:
-        FormError: The file has a line that cannot be read.
+        FormatError: The file has a line that cannot be read.
         ImportingError: The run is there already, or cannot be written.
     """
     begun = False
@@ -316,7 +316,7 @@ def write(writer: Writer, reading: Reading) -> Imported:
                 f"{reading.file}: the history cannot be written: {error or 'it takes too long'}"
             ) from error
         raise
-    return Imported(reading.run, reading.samples, reading.notes)
+    return ImportResult(reading.run, reading.samples, reading.notes)
 
 
 def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
@@ -334,7 +334,7 @@ def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
         yield batch
 
 
-def _begin(reading: Reading, batch: list[Record], store: Store) -> None:
+def _begin(reading: RunFile, batch: list[Record], store: Store) -> None:
     uid = reading.run
     connection = store.connection
     if connection.execute("SELECT 1 FROM run WHERE uid = ? AND deleted != 1", (uid,)).fetchone():
@@ -351,7 +351,7 @@ def _begin(reading: Reading, batch: list[Record], store: Store) -> None:
     connection.execute("UPDATE run SET deleted = 2, imported = ? WHERE uid = ? AND NOT deleted", (time.time(), uid))
 
 
-def _show(reading: Reading, store: Store) -> None:
+def _show(reading: RunFile, store: Store) -> None:
     """The run is whole: nobody has seen it before, and nothing of it fires."""
     _end_alerts(reading, store)
     store.connection.execute(
@@ -359,7 +359,7 @@ def _show(reading: Reading, store: Store) -> None:
     )
 
 
-def _end_alerts(reading: Reading, store: Store) -> None:
+def _end_alerts(reading: RunFile, store: Store) -> None:
     """An alert that fired when the run was exported ends with the attempt that it is of, or else with the last sample."""
     store.connection.execute(
         "UPDATE alert SET ended = max(started, coalesce((SELECT attempt.ended FROM attempt WHERE attempt.run = alert.run "

@@ -23,11 +23,11 @@ LINE_BYTES = 16 * 1024 * 1024
 """A longer line, or value in a document, is none: it would fill the memory."""
 
 
-class FormError(Exception):
+class FormatError(Exception):
     """A file cannot be read; the message has the file, the line, and what is expected there."""
 
 
-class Head(NamedTuple):
+class RunHeader(NamedTuple):
     """What a file tells of its run, as `reader.run` does; *line* is where."""
 
     run: Mapping[str, Any]
@@ -45,21 +45,21 @@ class Push(NamedTuple):
     values: Sequence[float]
 
 
-class Happened(NamedTuple):
+class EventItem(NamedTuple):
     """An event, as `reader.events` has it; *line* is where."""
 
     fields: Mapping[str, Any]
     line: int = 0
 
 
-class Alerted(NamedTuple):
+class AlertItem(NamedTuple):
     """An alert, as `reader.alerts` has it; *line* is where."""
 
     fields: Mapping[str, Any]
     line: int = 0
 
 
-Item: TypeAlias = "Head | Push | Happened | Alerted"
+Item: TypeAlias = "RunHeader | Push | EventItem | AlertItem"
 
 
 class Clock:
@@ -99,7 +99,7 @@ def microseconds(seconds: float) -> int:
     return whole * 1_000_000 + round((seconds - whole) * 1e6)
 
 
-def placed(attempt: int, rank: int, step: int) -> tuple[int, int, int]:
+def checked_position(attempt: int, rank: int, step: int) -> tuple[int, int, int]:
     """The same, when the history can hold them.
 
     Raises:
@@ -113,7 +113,7 @@ def placed(attempt: int, rank: int, step: int) -> tuple[int, int, int]:
     return attempt, rank, step
 
 
-def texts(keys: Iterable[str]) -> None:
+def check_keys(keys: Iterable[str]) -> None:
     """Nothing, when the history can hold these keys.
 
     Raises:
@@ -126,6 +126,6 @@ def texts(keys: Iterable[str]) -> None:
             raise ValueError(f"a key that is text is expected, not {key[:60]!r}") from None
 
 
-def too_long(file: str, line: int) -> FormError:
+def line_too_long(file: str, line: int) -> FormatError:
     """What is said of a line of more than `LINE_BYTES`."""
-    return FormError(f"{file}: line {line}: longer than {LINE_BYTES >> 20} MiB, which no line of a run is")
+    return FormatError(f"{file}: line {line}: longer than {LINE_BYTES >> 20} MiB, which no line of a run is")

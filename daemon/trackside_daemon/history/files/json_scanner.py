@@ -45,7 +45,7 @@ class Scanner:
             if end < len(self._text) or not self._more():
                 return self._text[end : end + 1]
 
-    def take(self, character: str) -> None:
+    def expect(self, character: str) -> None:
         """Go past a character that has to come.
 
         Raises:
@@ -78,23 +78,23 @@ class Scanner:
 
     def members(self) -> Iterator[str]:
         """The names in an object; each one's value is to be read before the next is asked for."""
-        self.take("{")
+        self.expect("{")
         while self.peek() != "}":
             name = self.value()
-            self.take(":")
+            self.expect(":")
             yield str(name)
             if self.peek() != "}":
-                self.take(",")
-        self.take("}")
+                self.expect(",")
+        self.expect("}")
 
     def elements(self) -> Iterator[None]:
         """A turn for each value in an array, in which it is to be read."""
-        self.take("[")
+        self.expect("[")
         while self.peek() != "]":
             yield
             if self.peek() != "]":
-                self.take(",")
-        self.take("]")
+                self.expect(",")
+        self.expect("]")
 
     def _more(self) -> bool:
         """Read on: at least as much as is there already, so that a long value is not tried again and again."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trackside.wire import Identity
-from trackside_daemon.history.read.series import Tail
+from trackside_daemon.history.read.series import LogTail
 
 if TYPE_CHECKING:
     import sqlite3
@@ -56,7 +56,7 @@ def last_time(connection: sqlite3.Connection, uid: str, attempt: int) -> float:
         "(SELECT max(id) FROM block WHERE id >= series.id << 24 AND id < series.id + 1 << 24) WHERE series.stream = ?"
     )
     times = [connection.execute(packed, stream).fetchone()[0] for stream in streams]
-    times += [Tail(connection, stream).last_time() for (stream,) in streams]
+    times += [LogTail(connection, stream).last_time() for (stream,) in streams]
     return max((time / 1e6 for time in times if time is not None), default=float(found[1]))
 
 
@@ -67,5 +67,5 @@ def highest(connection: sqlite3.Connection, run: int, attempt: int) -> int | Non
     """
     (packed,) = connection.execute("SELECT step FROM run WHERE id = ?", (run,)).fetchone()
     streams = connection.execute("SELECT id FROM stream WHERE run = ? AND attempt = ?", (run, attempt)).fetchall()
-    steps = [packed, *(Tail(connection, stream).highest() for (stream,) in streams)]
+    steps = [packed, *(LogTail(connection, stream).highest() for (stream,) in streams)]
     return max((step for step in steps if step is not None), default=None)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.history import codec
 from trackside_daemon.history.codec import BLOCK, CELL
-from trackside_daemon.history.read.series import EVERYTHING, Series, Tail, Window, cut, decode
+from trackside_daemon.history.read.series import EVERYTHING, LogTail, StoredSeries, Window, cut, decode
 from trackside_daemon.history.record.packing import decode_axis
 from trackside_daemon.history.schema import BLOCK_BITS
 
@@ -81,7 +81,11 @@ class _Columns(NamedTuple):
 
 
 def chart(
-    connection: sqlite3.Connection, series: Series, tail: Tail, window: Window = EVERYTHING, points: int = POINTS
+    connection: sqlite3.Connection,
+    series: StoredSeries,
+    tail: LogTail,
+    window: Window = EVERYTHING,
+    points: int = POINTS,
 ) -> Chart:
     """At most *points* buckets of what is in the window.
 
@@ -119,7 +123,7 @@ def _told(found: list[list[float]], unit: int, samples: int, trimmed: bool = Fal
     return Chart(found, unit, samples, trimmed, odd if any(odd) else ())
 
 
-def _overlap(connection: sqlite3.Connection, series: Series, window: Window) -> tuple[int, int, int, int]:
+def _overlap(connection: sqlite3.Connection, series: StoredSeries, window: Window) -> tuple[int, int, int, int]:
     """The first and last id of the blocks in a window, about how many samples of them are in it, and how many they are."""
     base = series.id << BLOCK_BITS
     query = "SELECT min(id), max(id), sum(count), count(*) FROM block WHERE id >= ? AND id < ?"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trackside.wire import Identity
 from trackside_daemon.history.codec import BLOCK
-from trackside_daemon.history.read.series import Tail, decode, find
+from trackside_daemon.history.read.series import LogTail, decode, find
 from trackside_daemon.history.schema import BLOCK_BITS
 
 if TYPE_CHECKING:
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable
 
-    from trackside_daemon.history.read.series import Series
+    from trackside_daemon.history.read.series import StoredSeries
 
 Samples = tuple["array[int]", "array[int]", "array[float]"]
 """Steps, times in microseconds of Unix time, and values."""
 
 
-def living(connection: sqlite3.Connection, limit: int) -> list[tuple[int, Identity]]:
+def live_streams(connection: sqlite3.Connection, limit: int) -> list[tuple[int, Identity]]:
     """The streams of attempts that have not ended, and whose each is: the newest runs first, of each the lowest ranks."""
     found = connection.execute(
         "SELECT stream.id, run.uid, run.name, attempt.number, stream.rank, attempt.about FROM attempt "
@@ -35,7 +35,7 @@ def living(connection: sqlite3.Connection, limit: int) -> list[tuple[int, Identi
     ]
 
 
-def latest(
+def last_samples(
     connection: sqlite3.Connection, stream: int, wanted: Callable[[str], object], count: int
 ) -> dict[str, Samples]:
     """The last *count* samples of each series of a stream whose key is *wanted*.
@@ -43,11 +43,11 @@ def latest(
     Raises:
         ValueError: A block is damaged.
     """
-    tail = Tail(connection, stream)
+    tail = LogTail(connection, stream)
     return {one.key: _last(connection, one, tail, count) for one in find(connection, stream, tail) if wanted(one.key)}
 
 
-def _last(connection: sqlite3.Connection, series: Series, tail: Tail, count: int) -> Samples:
+def _last(connection: sqlite3.Connection, series: StoredSeries, tail: LogTail, count: int) -> Samples:
     """From its end backwards, block by block."""
     steps, times, values = tail.read(series)
     number = -(-series.end // BLOCK) - 1

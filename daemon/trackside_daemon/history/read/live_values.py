@@ -43,7 +43,7 @@ class Sample(NamedTuple):
     value: float | None
 
 
-class Newest:
+class LatestValues:
     """Of one run, its last attempt.
 
     Args:

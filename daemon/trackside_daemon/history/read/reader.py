@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from trackside_daemon.history.read.series import Series, Tail, find
+from trackside_daemon.history.read.series import LogTail, StoredSeries, find
 from trackside_daemon.history.read.summary import loss, metrics
 from trackside_daemon.history.schema import HOST
-from trackside_daemon.history.time_accounting import spent, summed_up
+from trackside_daemon.history.time_accounting import efficiency, rank_times
 from trackside_daemon.model.records import Alert, Notified, Silence
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class UnknownRunError(LookupError):
     """No run is called so, or several are; the message says what there is."""
 
 
-class Filter(NamedTuple):
+class RunFilter(NamedTuple):
     """Which runs: all that are given hold.
 
     Attributes:
@@ -86,17 +86,17 @@ class AlertFilter(NamedTuple):
     evidence: bool = True
 
 
-class Found(NamedTuple):
+class RunSeries(NamedTuple):
     """A series, and whose it is; *rank* and *attempt* are None for the machine's."""
 
     run: str
     attempt: int | None
     rank: int | None
-    series: Series
-    tail: Tail
+    series: StoredSeries
+    tail: LogTail
 
 
-def runs(connection: sqlite3.Connection, wanted: Filter = Filter()) -> list[dict[str, Any]]:  # noqa: B008  it is frozen
+def runs(connection: sqlite3.Connection, wanted: RunFilter = RunFilter()) -> list[dict[str, Any]]:  # noqa: B008  it is frozen
     """The runs, the newest first."""
     conditions = ["NOT deleted"]
     values: list[Any] = []
@@ -147,7 +147,7 @@ def run(connection: sqlite3.Connection, uid: str) -> dict[str, Any]:
     id_, about = _about(connection, uid)
     told = list(metrics(connection, id_))
     step = max((one["last_step"] for one in told if one["last_step"] is not None), default=None)
-    time_ = summed_up(spent(connection, id_), about["attempt_list"], time.time())
+    time_ = efficiency(rank_times(connection, id_), about["attempt_list"], time.time())
     return {**about, **time_, "step": step, "loss": loss(told), "metrics": told}
 
 
@@ -170,7 +170,7 @@ def _about(connection: sqlite3.Connection, uid: str) -> tuple[int, dict[str, Any
         "SELECT number, state, cause, started, ended, config, about FROM attempt WHERE run = ? ORDER BY number", (id_,)
     )
     names = ("attempt", "state", "cause", "started", "ended")
-    every = spent(connection, id_)
+    every = rank_times(connection, id_)
     return id_, {
         **_listed(listed),
         "trimmed": bool(trimmed),
@@ -274,7 +274,7 @@ def series(
     keys: Collection[str] | None = None,
     ranks: Collection[int] | None = None,
     attempt: int | None = None,
-) -> list[Found]:
+) -> list[RunSeries]:
     """The series of a run, attempt by attempt and rank by rank.
 
     Args:
@@ -298,8 +298,8 @@ def series(
     found = []
     own = None if keys is None else [key for key in keys if not key.startswith(MACHINE)]
     for stream, number, rank in streams:
-        tail = Tail(connection, stream)
-        found += [Found(uid, number, rank, one, tail) for one in find(connection, stream, tail, own)]
+        tail = LogTail(connection, stream)
+        found += [RunSeries(uid, number, rank, one, tail) for one in find(connection, stream, tail, own)]
     return found + _machine(connection, uid, [key for key in keys or () if key.startswith(MACHINE)])
 
 
@@ -309,34 +309,13 @@ def span(connection: sqlite3.Connection, uid: str) -> tuple[float, float | None]
     return float(started), ended
 
 
-class Known(NamedTuple):
-    """What the history knows of a session.
-
-    Attributes:
-        committed: Its last message that is written.
-        attempt: The attempt of its run that it belongs to.
-    """
-
-    committed: int
-    attempt: int
-
-
-def session(connection: sqlite3.Connection, id_: bytes) -> Known | None:
-    """What is known of a session."""
-    found = connection.execute(
-        "SELECT session.committed, stream.attempt FROM session JOIN stream ON stream.id = session.stream WHERE session.id = ?",
-        (id_,),
-    ).fetchone()
-    return None if found is None else Known(*found)
-
-
-def _machine(connection: sqlite3.Connection, uid: str, keys: Sequence[str]) -> list[Found]:
+def _machine(connection: sqlite3.Connection, uid: str, keys: Sequence[str]) -> list[RunSeries]:
     if not keys:
         return []
-    tail = Tail(connection, HOST)
+    tail = LogTail(connection, HOST)
     wanted = set(keys)
     every = find(connection, HOST, tail)
-    return [Found(uid, None, None, one, tail) for one in every if {one.key, one.key.partition("{")[0]} & wanted]
+    return [RunSeries(uid, None, None, one, tail) for one in every if {one.key, one.key.partition("{")[0]} & wanted]
 
 
 def _listed(row: Sequence[Any]) -> dict[str, Any]:

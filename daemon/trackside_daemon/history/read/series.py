@@ -30,7 +30,7 @@ class Readable(Protocol):
         ...
 
 
-class Series(NamedTuple):
+class StoredSeries(NamedTuple):
     """One series.
 
     Attributes:
@@ -69,7 +69,7 @@ class Window(NamedTuple):
 EVERYTHING = Window()
 
 
-class Tail:
+class LogTail:
     """What of a stream is in the log still.
 
     Args:
@@ -79,7 +79,7 @@ class Tail:
 
     def __init__(self, connection: sqlite3.Connection | None, stream: int) -> None:
         self._stream = stream
-        self._rows = rows.Rows()
+        self._rows = rows.LogRows()
         self._before = self._last = 0
         if connection is not None:
             self.refresh(connection)
@@ -90,7 +90,7 @@ class Tail:
         found = connection.execute("SELECT min(id) FROM log WHERE id >= ? AND id < ?", (base, end)).fetchone()[0]
         before = self._last if found is None else found - base - 1
         if 2 * (before - self._before) > self._last - self._before:  # most of it is packed
-            self._rows = rows.Rows()
+            self._rows = rows.LogRows()
             self._before = self._last = before
         new = connection.execute(
             "SELECT id, shift, data FROM log WHERE id > ? AND id < ? ORDER BY id", (base + self._last, end)
@@ -103,7 +103,7 @@ class Tail:
         """The keys in it."""
         return self._rows.keys()
 
-    def read(self, series: Series) -> tuple[array[int], array[int], array[float]]:
+    def read(self, series: StoredSeries) -> tuple[array[int], array[int], array[float]]:
         """Steps, times in microseconds and values of a series."""
         steps, times, values = array("q"), array("q"), array("d")
         for number, column in self._rows.places(series.key, series.packed):
@@ -122,20 +122,22 @@ class Tail:
         return max((step for _, part in self._rows.parts for step in part.steps), default=None)
 
 
-def find(connection: sqlite3.Connection, stream: int, tail: Tail, keys: Sequence[str] | None = None) -> list[Series]:
+def find(
+    connection: sqlite3.Connection, stream: int, tail: LogTail, keys: Sequence[str] | None = None
+) -> list[StoredSeries]:
     """The series of a stream, in the order in which they began; only those of *keys* when given."""
     found = connection.execute(
         "SELECT stream, key, id, packed, end FROM series WHERE stream = ? ORDER BY id", (stream,)
     )
-    known = {row[1]: Series(*row) for row in found}
+    known = {row[1]: StoredSeries(*row) for row in found}
     for key in tail.keys():  # noqa: SIM118  not a dict
-        known.setdefault(key, Series(stream, key))
+        known.setdefault(key, StoredSeries(stream, key))
     wanted = known.keys() if keys is None else set(keys)
     return [series for key, series in known.items() if key in wanted]
 
 
 def samples(
-    database: Readable, series: Series, tail: Tail | None = None, window: Window = EVERYTHING
+    database: Readable, series: StoredSeries, tail: LogTail | None = None, window: Window = EVERYTHING
 ) -> Iterator[tuple[array[int], array[int], array[float]]]:
     """Every sample that is left of a series in a window, block by block: steps, times in microseconds, values.
 
@@ -152,7 +154,7 @@ def samples(
         ValueError: A block is damaged.
     """
     place = 0
-    tail = tail or Tail(None, series.stream)
+    tail = tail or LogTail(None, series.stream)
     while True:
         with database.reading() as connection:
             series = _again(connection, series)
@@ -172,7 +174,7 @@ def samples(
 
 
 def last(
-    connection: sqlite3.Connection, series: Series, tail: Tail, count: int
+    connection: sqlite3.Connection, series: StoredSeries, tail: LogTail, count: int
 ) -> tuple[array[int], array[int], array[float]]:
     """The newest samples of a series, at most so many: steps, times in microseconds, values; of one block at most.
 
@@ -189,15 +191,15 @@ def last(
     return steps[-count:], times[-count:], values[-count:]
 
 
-def _again(connection: sqlite3.Connection, series: Series) -> Series:
+def _again(connection: sqlite3.Connection, series: StoredSeries) -> StoredSeries:
     found = connection.execute(
         "SELECT stream, key, id, packed, end FROM series WHERE stream = ? AND key = ?", (series.stream, series.key)
     ).fetchone()
-    return Series(series.stream, series.key) if found is None else Series(*found)
+    return StoredSeries(series.stream, series.key) if found is None else StoredSeries(*found)
 
 
 def _block(
-    connection: sqlite3.Connection, series: Series, place: int, window: Window = EVERYTHING
+    connection: sqlite3.Connection, series: StoredSeries, place: int, window: Window = EVERYTHING
 ) -> tuple[int, tuple[array[int], array[int], array[float]]]:
     """The rest of the block that *place* is in, or nothing when it is gone or outside; and the place behind it."""
     number = place // BLOCK

@@ -6,7 +6,7 @@ from math import nan
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.history import codec
-from trackside_daemon.history.read.series import LOSSES, Series, Tail, find
+from trackside_daemon.history.read.series import LOSSES, LogTail, StoredSeries, find
 from trackside_daemon.history.schema import BLOCK_BITS
 from trackside_daemon.model.metric import json_number
 
@@ -21,12 +21,12 @@ def metrics(connection: sqlite3.Connection, run_id: int) -> Iterator[dict[str, A
         "SELECT id, attempt, rank FROM stream WHERE run = ? ORDER BY attempt, rank", (run_id,)
     ).fetchall()
     for stream, attempt, rank in streams:
-        tail = Tail(connection, stream)
+        tail = LogTail(connection, stream)
         for one in find(connection, stream, tail):
             yield {"key": one.key, "attempt": attempt, "rank": rank, **_summary(connection, one, tail)}
 
 
-def _summary(connection: sqlite3.Connection, one: Series, tail: Tail) -> dict[str, Any]:
+def _summary(connection: sqlite3.Connection, one: StoredSeries, tail: LogTail) -> dict[str, Any]:
     packed = connection.execute(
         "SELECT series.count, finite, sum, series.min, series.max, block.step, block.time, block.last FROM series "
         "LEFT JOIN block ON block.id = (SELECT max(id) FROM block WHERE id >= ? AND id < ?) WHERE series.id = ?",
@@ -56,7 +56,7 @@ def _summary(connection: sqlite3.Connection, one: Series, tail: Tail) -> dict[st
     }
 
 
-def _first(connection: sqlite3.Connection, one: Series) -> tuple[int, int] | None:
+def _first(connection: sqlite3.Connection, one: StoredSeries) -> tuple[int, int] | None:
     """The least step and time, in microseconds, of what is packed and not trimmed; None when nothing is."""
     found = connection.execute(
         "SELECT step_min, time_min FROM block WHERE id >= ? AND id < ? ORDER BY id LIMIT 1",
@@ -72,7 +72,7 @@ def loss(told: Sequence[dict[str, Any]]) -> float | str | None:
     return losses[0]["last"] if losses else None
 
 
-def sum_up(connection: sqlite3.Connection, stream: int) -> None:
+def update_run(connection: sqlite3.Connection, stream: int) -> None:
     """A run's step is the highest of any rank, its loss the lowest rank's of the last attempt."""
     last = (
         "SELECT block.step_max, block.last FROM series JOIN block ON block.id = "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.history.record.sanitize import as_text
+from trackside_daemon.history.record.sanitize import to_json
 from trackside_daemon.history.schema import HOST
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ SILENCES_KEPT = 30 * 86400.0
 """Seconds after its end for which a silence is kept."""
 
 
-def keep_alert(connection: sqlite3.Connection, run: int, record: Alert) -> None:
+def write_alert(connection: sqlite3.Connection, run: int, record: Alert) -> None:
     """An alert, anew or as it is now; *run* is its run's row."""
     connection.execute(
         "INSERT INTO alert (run, alert, severity, labels, started, ended, summary, description, evidence) "
@@ -26,24 +26,24 @@ def keep_alert(connection: sqlite3.Connection, run: int, record: Alert) -> None:
         "description = excluded.description, evidence = json_patch(evidence, excluded.evidence)",
         (
             *(run, record.alert, record.severity, _labels(record.labels), record.started, record.ended),
-            *(record.summary, record.description, as_text(dict(record.evidence))),
+            *(record.summary, record.description, to_json(dict(record.evidence))),
         ),
     )
 
 
-def keep_note(connection: sqlite3.Connection, run: int, record: AlertNote) -> None:
+def write_note(connection: sqlite3.Connection, run: int, record: AlertNote) -> None:
     """What is learnt of an alert that is kept; of one that is not, nothing."""
     connection.execute(
         "UPDATE alert SET evidence = json_patch(evidence, ?), notified = json_patch(notified, ?) "
         "WHERE run = ? AND alert = ? AND labels = ? AND started = ?",
         (
-            *(as_text(dict(record.evidence)), as_text(dict(record.notified))),
+            *(to_json(dict(record.evidence)), to_json(dict(record.notified))),
             *(run, record.alert, _labels(record.labels), record.started),
         ),
     )
 
 
-def number(connection: sqlite3.Connection, record: Alert) -> int | None:
+def alert_id(connection: sqlite3.Connection, record: Alert) -> int | None:
     """The id of an alert; None when it is not kept."""
     run = "(SELECT id FROM run WHERE uid = ? AND NOT deleted)" if record.run else str(HOST)
     found = connection.execute(
@@ -53,7 +53,7 @@ def number(connection: sqlite3.Connection, record: Alert) -> int | None:
     return None if found is None else int(found[0])
 
 
-def keep_silence(connection: sqlite3.Connection, record: Silence) -> None:
+def write_silence(connection: sqlite3.Connection, record: Silence) -> None:
     """A silence, anew or as it is now; those that ended long ago go."""
     connection.execute("DELETE FROM silence WHERE until < ?", (record.started - SILENCES_KEPT,))
     connection.execute(
@@ -63,4 +63,4 @@ def keep_silence(connection: sqlite3.Connection, record: Silence) -> None:
 
 
 def _labels(labels: Mapping[str, str]) -> str:
-    return as_text(dict(sorted(labels.items())))
+    return to_json(dict(sorted(labels.items())))

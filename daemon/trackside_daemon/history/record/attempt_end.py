@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 
-def together(connection: sqlite3.Connection, run: int, attempt: int) -> tuple[str, str, float] | None:
+def combined_end(connection: sqlite3.Connection, run: int, attempt: int) -> tuple[str, str, float] | None:
     """State, cause and time of an attempt's end, by the last word of each of its ranks; None while one has said none."""
     said = connection.execute(
         "SELECT rank, fields, time FROM event WHERE run = ? AND attempt = ? AND kind = 'rank_ended' ORDER BY id",

@@ -61,7 +61,7 @@ class Packing:
     def __init__(self, connection: sqlite3.Connection, stream: int) -> None:
         self._connection = connection
         self.stream = stream
-        self._rows = rows.Rows()
+        self._rows = rows.LogRows()
         self._last = 0
         self._axes: dict[tuple[int, ...], _Axis] = {}
         self._work = self._steps()
@@ -76,7 +76,7 @@ class Packing:
         found = self._connection.execute("SELECT max(id) FROM log WHERE id BETWEEN ? AND ?", (first, last)).fetchone()
         end = 0 if found[0] is None else found[0] - first
         while self._last < end:
-            self._rows, self._axes = rows.Rows(), {}
+            self._rows, self._axes = rows.LogRows(), {}
             slices: list[int] = []
             pushes = size = 0
             while self._last < end and pushes < BLOCK and size < BATCH_BYTES:

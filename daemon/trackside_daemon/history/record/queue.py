@@ -23,7 +23,7 @@ GROUP_BYTES = 4 * 1024 * 1024
 T = TypeVar("T")
 
 
-class Item(NamedTuple):
+class QueueItem(NamedTuple):
     """Records that belong into one transaction, whom to tell when they are committed, and about how large they are."""
 
     records: Sequence[Record]
@@ -48,7 +48,7 @@ class Queue:
 
     def __init__(self) -> None:
         self.stopping = False
-        self._items: deque[Item] = deque()
+        self._items: deque[QueueItem] = deque()
         self._calls: deque[Call] = deque()
         self._size = self._put = 0
         self._closed = False
@@ -64,7 +64,7 @@ class Queue:
 
     def put(self, records: Sequence[Record], receipt: Any) -> None:
         """Queue what belongs into one transaction. When there is no room, what was merely sampled or reckoned is left out."""
-        item = Item(records, receipt, sum(map(_size, records)))
+        item = QueueItem(records, receipt, sum(map(_size, records)))
         with self._changed:
             if (
                 receipt is None
@@ -88,11 +88,11 @@ class Queue:
                 self._changed.notify_all()
         return future
 
-    def take(self, patience: float) -> tuple[list[Item], Call | None]:
+    def get(self, timeout: float) -> tuple[list[QueueItem], Call | None]:
         """What is to be written next, waited for at most *patience* seconds; and what is to be done then."""
         with self._changed:
-            self._changed.wait_for(lambda: self._items or self._calls or self.stopping, patience)
-            group: list[Item] = []
+            self._changed.wait_for(lambda: self._items or self._calls or self.stopping, timeout)
+            group: list[QueueItem] = []
             size = 0
             taken = self._put - len(self._items)
             behind = self._calls[0].behind - taken if self._calls else len(self._items)

@@ -38,7 +38,7 @@ def _alert(record: Alert | AlertNote) -> Alert | AlertNote:
     return replace(record, labels=labels, summary=summary, description=description, evidence=evidence)
 
 
-def as_text(value: Any) -> str:
+def to_json(value: Any) -> str:
     """JSON in text; half a surrogate pair, which only an escape can write, becomes a question mark."""
     return json.dumps(value, separators=(",", ":"), default=str, ensure_ascii=False).encode("utf-8", "replace").decode()
 
@@ -55,9 +55,9 @@ def _hello(hello: Hello) -> Hello:
 def _config(text: str) -> str:
     """A configuration, as JSON, without its secrets; one that is no JSON is kept as the text that says so."""
     try:
-        return as_text(redact(json.loads(text)))
+        return to_json(redact(json.loads(text)))
     except (ValueError, RecursionError):
-        return as_text("not JSON")
+        return to_json("not JSON")
 
 
 def _about(about: ProcessInfo) -> ProcessInfo:

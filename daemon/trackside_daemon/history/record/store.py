@@ -12,10 +12,10 @@ from trackside.packing import pack
 from trackside.wire import Block
 from trackside_daemon.history import rows, time_accounting
 from trackside_daemon.history.codec import BLOCK
-from trackside_daemon.history.read.summary import sum_up
-from trackside_daemon.history.record.alert_rows import keep_alert, keep_note, keep_silence
-from trackside_daemon.history.record.attempt_end import together
-from trackside_daemon.history.record.sanitize import as_text, clean
+from trackside_daemon.history.read.summary import update_run
+from trackside_daemon.history.record.alert_rows import write_alert, write_note, write_silence
+from trackside_daemon.history.record.attempt_end import combined_end
+from trackside_daemon.history.record.sanitize import clean, to_json
 from trackside_daemon.history.schema import HOST, LOG_BITS
 from trackside_daemon.model.records import (
     ENDED,
@@ -76,7 +76,7 @@ class _Session:
         if self.phases == self._kept:
             return None
         self._kept = self.phases
-        return as_text(self.phases)
+        return to_json(self.phases)
 
 
 class Store:
@@ -94,7 +94,7 @@ class Store:
     def __init__(self, connection: sqlite3.Connection, hardware: Callable[[], Mapping[str, Any]] = dict) -> None:
         self.connection = connection
         self.due: dict[int, None] = {}
-        self.strange: set[bytes] = set()
+        self.unknown_sessions: set[bytes] = set()
         self._hardware = hardware
         self._streams: dict[int, Stream] = {}
         self._sessions: dict[bytes, _Session] = {}
@@ -106,9 +106,11 @@ class Store:
             Event: self._event,
             Alert: self._alert,
             AlertNote: self._alert,
-            Silence: lambda record: keep_silence(self.connection, record),
+            Silence: lambda record: write_silence(self.connection, record),
             MachineSample: self._sampled,
-            AccountUpdated: lambda record: time_accounting.keep(self.connection, self.run_id(record.run), record),
+            AccountUpdated: lambda record: time_accounting.write_account(
+                self.connection, self.run_id(record.run), record
+            ),
         }
         self.due.update((stream, None) for stream in self._unpacked())
 
@@ -127,7 +129,7 @@ class Store:
         kept = clean(record)
         return None if self._take[type(record)](kept) is False else kept
 
-    def settle(self) -> None:
+    def write_progress(self) -> None:
         """Write how far the sessions and streams of this transaction have come."""
         for id_, session in self._dirty.items():
             if (phases := session.news()) is None:
@@ -143,9 +145,9 @@ class Store:
             self._sessions.clear()
             self._streams.clear()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Remember nothing of before: a transaction was rolled back, or somebody else has changed the tables."""
-        self.strange.clear()
+        self.unknown_sessions.clear()
         self._streams.clear()
         self._sessions.clear()
         self._dirty.clear()
@@ -153,11 +155,11 @@ class Store:
         with suppress(sqlite3.Error):  # whoever works with the file next meets it, and knows what to do
             self.due.update(dict.fromkeys(self._unpacked()))
 
-    def packed(self, stream: int) -> None:
+    def mark_packed(self, stream: int) -> None:
         """The log of a stream is in blocks: its run's last step and loss are told from them."""
         self.due.pop(stream, None)
         self.due.update(dict.fromkeys(self._unpacked(stream)))  # what came meanwhile
-        sum_up(self.connection, stream)
+        update_run(self.connection, stream)
         if (known := self._streams.get(stream)) is not None:
             fresh = self._load(stream)
             known.tail, known.size = fresh.tail, fresh.size
@@ -204,7 +206,7 @@ class Store:
             "UPDATE run SET name = ?, started = min(started, ?) WHERE id = ?", (record.name, started, run)
         )
         if hello.tags:
-            self.connection.execute("UPDATE run SET tags = ? WHERE id = ?", (as_text(list(hello.tags)), run))
+            self.connection.execute("UPDATE run SET tags = ? WHERE id = ?", (to_json(list(hello.tags)), run))
         return run
 
     def _attempt(self, run: int, record: SessionOpened) -> None:
@@ -230,7 +232,7 @@ class Store:
                 about["hardware"] = before  # a daemon that has just started knows of no GPUs yet
         self.connection.execute(
             "UPDATE attempt SET about = ?, started = min(started, ?) WHERE run = ? AND number = ?",
-            (as_text(about), started, run, record.attempt),
+            (to_json(about), started, run, record.attempt),
         )
         if hello.config and (known is None or known[1] is None or hello.identity.rank <= known[1]):
             self.connection.execute(
@@ -267,7 +269,7 @@ class Store:
     def _taken(self, record: BatchIngested) -> bool:
         session = self._session(record.session)
         if session is None:
-            self.strange.add(record.session)
+            self.unknown_sessions.add(record.session)
         if session is None or (record.number and record.number <= session.committed):
             return False
         session.committed = max(session.committed, record.number)
@@ -279,7 +281,7 @@ class Store:
         return True
 
     def _append(self, stream: Stream, blocks: Sequence[Block], shift: int) -> None:
-        for part in rows.aligned(blocks, stream.pushes, BLOCK):
+        for part in rows.split(blocks, stream.pushes, BLOCK):
             data = rows.encode(part)
             stream.number += 1
             self.connection.execute(
@@ -296,7 +298,7 @@ class Store:
         if run is None:
             return
         said = (record.state, record.cause, record.ended)
-        state = together(self.connection, run, record.attempt) if record.late else said
+        state = combined_end(self.connection, run, record.attempt) if record.late else said
         if state is None:
             return
         self.connection.execute(
@@ -319,7 +321,7 @@ class Store:
                 "INSERT INTO event (run, attempt, rank, time, step, kind, fields) VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (
                     *(run, record.attempt, record.rank, record.time, record.step, record.kind),
-                    as_text(dict(record.fields)),
+                    to_json(dict(record.fields)),
                 ),
             )
 
@@ -327,9 +329,9 @@ class Store:
         run = self.run_id(record.run) if record.run else HOST
         if run is not None:
             if isinstance(record, Alert):
-                keep_alert(self.connection, run, record)
+                write_alert(self.connection, run, record)
             else:
-                keep_note(self.connection, run, record)
+                write_note(self.connection, run, record)
 
     def _sampled(self, record: MachineSample) -> None:
         moment = round(record.time * 1e9)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from trackside_daemon.history.database import is_damage
 from trackside_daemon.history.directory import HistoryError
 from trackside_daemon.history.record.packing import Packing
-from trackside_daemon.history.record.queue import Call, Item, Queue
+from trackside_daemon.history.record.queue import Call, Queue, QueueItem
 from trackside_daemon.history.record.store import Store
 from trackside_daemon.history.record.trimming import Trimming
 from trackside_daemon.model.metric import Metric, Sample
@@ -56,10 +56,16 @@ UNOPENED = 10_000
 TRIM_SECONDS = 5.0
 """How often it is looked whether the file is over its bounds."""
 
-NONSENSE = (ArithmeticError, LookupError, TypeError, ValueError)
+VALUE_ERRORS = (ArithmeticError, LookupError, TypeError, ValueError)
 """What is raised by numbers that no table takes, and by rows that make no sense."""
 
-REFUSED = (sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError, *NONSENSE)
+PERMANENT_ERRORS = (
+    sqlite3.DataError,
+    sqlite3.IntegrityError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,
+    *VALUE_ERRORS,
+)
 """What says that a record cannot be written, ever."""
 
 T = TypeVar("T")
@@ -73,7 +79,7 @@ class Writer:
         database: The file.
         bounds: Of its size and age.
         acknowledge: Told of each receipt once its records are committed.
-        renounce: Told of a session that is not known, or None for all since a new file has begun: what of it was not
+        request_resend: Told of a session that is not known, or None for all since a new file has begun: what of it was not
             acknowledged has to come again.
         hardware: Tells what this machine has.
         jsonl: Also gets what was committed.
@@ -90,7 +96,7 @@ class Writer:
         bounds: Bounds,
         *,
         acknowledge: Callable[[Any], None] = lambda _: None,
-        renounce: Callable[[bytes | None], None] = lambda _: None,
+        request_resend: Callable[[bytes | None], None] = lambda _: None,
         hardware: Callable[[], Mapping[str, Any]] = dict,
         jsonl: JsonLines | None = None,
         clock: Callable[[], float] = time.time,
@@ -100,7 +106,7 @@ class Writer:
         self._database = database
         self._bounds = bounds
         self._acknowledge = acknowledge
-        self._renounce = renounce
+        self._request_resend = request_resend
         self._hardware = hardware
         self._jsonl = jsonl
         self._clock = clock
@@ -136,7 +142,7 @@ class Writer:
         """Have *work* done in a transaction of its own, after what is queued by now; cancelled after the end."""
         return self._queue.call(work)
 
-    def written(self, seconds: float) -> bool:
+    def flush(self, seconds: float) -> bool:
         """Wait for so long until what is queued by now is written; whether it is. Called from any thread but this."""
         with suppress(FutureTimeoutError, CancelledError, sqlite3.Error):
             self.call(lambda _: None).result(seconds)
@@ -151,12 +157,12 @@ class Writer:
             Sample(EXCESS, (), self._trimming.excess),
         ]
 
-    def behind(self) -> float:
+    def busy_seconds(self) -> float:
         """Seconds that it has been at one turn, for ever while the disk takes nothing; 0 while it waits."""
         began = self._began
         return float("inf") if self.stuck else time.monotonic() - began if began else 0.0
 
-    def bound(self, bounds: Bounds) -> None:
+    def set_bounds(self, bounds: Bounds) -> None:
         """Keep other bounds from now on."""
         self._bounds = self._trimming.bounds = bounds
 
@@ -182,7 +188,7 @@ class Writer:
     def _turn(self, patience: float) -> tuple[bool, bool]:
         """Write what waits, then tidy for a moment; whether there is more to tidy, and whether to go on at all."""
         self._began = 0.0
-        group, call = self._queue.take(patience)
+        group, call = self._queue.get(patience)
         self._began = time.monotonic()
         if group:
             self._commit(group)
@@ -199,18 +205,18 @@ class Writer:
             self._told = {str(error)}
             log.error("the history stumbled; it goes on, and further times are only counted", exc_info=error)
         self._undo()
-        self._renounce(None)
+        self._request_resend(None)
         self._queue.pause(RETRY_SECONDS)
 
-    def _commit(self, group: list[Item]) -> bool:
+    def _commit(self, group: list[QueueItem]) -> bool:
         """Write a group, however long the disk takes; only a damaged file, or the end, makes it give up."""
         batches = len(group)
         while True:
             try:
                 with self._database.transaction():
                     kept, receipts, strange = self._apply(group)
-                    self._store.settle()
-            except REFUSED as error:
+                    self._store.write_progress()
+            except PERMANENT_ERRORS as error:
                 self._undo()
                 return self._part(group, error)
             except sqlite3.Error as error:
@@ -224,25 +230,25 @@ class Writer:
         for receipt in receipts:
             self._acknowledge(receipt)
         for session in strange:
-            self._renounce(session)
+            self._request_resend(session)
         self._also(kept)
         return True
 
-    def _apply(self, group: list[Item]) -> tuple[list[Record], list[Any], set[bytes]]:
+    def _apply(self, group: list[QueueItem]) -> tuple[list[Record], list[Any], set[bytes]]:
         """What of a group is kept, whom to tell, and the sessions that nobody opened: those are to greet and send again."""
         kept: list[Record] = []
         receipts = []
         strange: set[bytes] = set()
         for item in group:
-            self._store.strange.clear()
+            self._store.unknown_sessions.clear()
             kept += [record for one in item.records if (record := self._store.apply(one)) is not None]
-            unknown = self._store.strange - self._unopened
+            unknown = self._store.unknown_sessions - self._unopened
             strange |= unknown
             if item.receipt is not None and not unknown:
                 receipts.append(item.receipt)
         return kept, receipts, strange
 
-    def _part(self, group: list[Item], error: Exception) -> bool:
+    def _part(self, group: list[QueueItem], error: Exception) -> bool:
         """Write the items of a group one by one; of one that no table takes, only that its messages came."""
         if len(group) > 1:
             return all(self._commit([item]) for item in group)
@@ -253,7 +259,7 @@ class Writer:
         numbers = [BatchIngested(one.session, one.number) for one in item.records if isinstance(one, BatchIngested)]
         self.failures["history"] += 1
         log.error("a record cannot be written and is left out: %s: %s", type(error).__name__, error)
-        return list(item.records) == numbers or self._commit([Item(numbers, item.receipt, 0)])
+        return list(item.records) == numbers or self._commit([QueueItem(numbers, item.receipt, 0)])
 
     def _recovered(self) -> None:
         if self.stuck:
@@ -288,12 +294,12 @@ class Writer:
         while not self._begun():
             if not self._queue.pause(RETRY_SECONDS):
                 return
-        self._renounce(None)
+        self._request_resend(None)
 
     def _begun(self) -> bool:
         """Begin a new file, if the disk takes one."""
         try:
-            self._database.begin()
+            self._database.open_new()
         except HistoryError as error:
             if not self.stuck:
                 self.stuck = True
@@ -303,7 +309,7 @@ class Writer:
         return True
 
     def _undo(self) -> None:
-        self._store.forget()
+        self._store.reset()
         self._trimming.restart()
         self._packing = None
 
@@ -314,12 +320,12 @@ class Writer:
         try:
             with self._database.transaction():
                 result = call.work(self._store)
-                self._store.settle()
+                self._store.write_progress()
         except Exception as error:  # noqa: BLE001  whoever asked gets it
             self._undo()
             future.set_exception(error)
         else:
-            self._store.forget()
+            self._store.reset()
             self._trimming.restart()
             self._trim_at = 0.0
             future.set_result(result)
@@ -364,7 +370,7 @@ class Writer:
                 return False
             self._packing = Packing(self._database.connection, stream)
         if not self._packing.step():
-            self._store.packed(self._packing.stream)
+            self._store.mark_packed(self._packing.stream)
             self._packing = None
         return True
 
@@ -375,7 +381,7 @@ class Writer:
         deleted = self._trimming.deleted
         more = self._trimming.step(self._clock())
         if self._trimming.deleted != deleted:
-            self._store.forget()
+            self._store.reset()
         if not more:
             self._trim_at = time.monotonic() + TRIM_SECONDS
         return more

@@ -17,12 +17,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
-from trackside_daemon.history.files.export import FORMS, count, export
-from trackside_daemon.history.files.importing import ImportingError, Reading, write
-from trackside_daemon.history.files.items import FormError
+from trackside_daemon.history.files.export import FORMATS, count, export
+from trackside_daemon.history.files.importing import ImportingError, RunFile, import_run
+from trackside_daemon.history.files.items import FormatError
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.charts import POINTS
-from trackside_daemon.history.read.reader import Filter
+from trackside_daemon.history.read.reader import RunFilter
 from trackside_daemon.history.record import commands
 from trackside_daemon.model.records import ENDED
 from trackside_daemon.web.api import current_values
@@ -97,7 +97,7 @@ class HistoryApi:
     async def runs(self, request: Request) -> Response:
         """List the runs, newest first; live runs have the values of their ranks."""
         params = request.query_params
-        selection = Filter(
+        selection = RunFilter(
             name=params.get("name", ""),
             tag=params.get("tag", ""),
             state=params.get("state", ""),
@@ -204,8 +204,8 @@ class HistoryApi:
         """Stream samples of a run as a file; ``X-Trackside-Samples`` is their number, also for HEAD."""
         params = request.query_params
         form = params.get("format", "csv")
-        if form not in FORMS:
-            raise HTTPException(400, f"format: must be {', '.join(FORMS)}, not {form!r}")
+        if form not in FORMATS:
+            raise HTTPException(400, f"format: must be {', '.join(FORMATS)}, not {form!r}")
         uid = await self._history.read(lambda connection: _resolve(connection, request))
         chosen = await self._history.run_in_thread(lambda: export_selection(self._history.database, uid, params))
         samples = await self._history.run_in_thread(lambda: count(self._history.database, uid, chosen))
@@ -227,9 +227,9 @@ class HistoryApi:
             try:
                 async with self._importing:
                     result = await run_in_threadpool(
-                        lambda: write(self._history.writer, Reading(file, name, **names, begin=time.time()))
+                        lambda: import_run(self._history.writer, RunFile(file, name, **names, begin=time.time()))
                     )
-            except FormError as error:
+            except FormatError as error:
                 raise HTTPException(400, str(error)) from None
             except ImportingError as error:
                 raise HTTPException(409, str(error)) from None
@@ -272,7 +272,7 @@ def _check_size(size: int, limit: int, directory: Path) -> None:
         )
 
 
-def _merge_live(stored: list[dict[str, Any]], live: dict[str, Any], selection: Filter) -> list[dict[str, Any]]:
+def _merge_live(stored: list[dict[str, Any]], live: dict[str, Any], selection: RunFilter) -> list[dict[str, Any]]:
     """Return the list from the history with the current values of live runs; unwritten runs come first."""
     current_runs = {run["id"]: run for run in live["runs"]}
     for run in stored:

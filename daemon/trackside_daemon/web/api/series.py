@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.exceptions import HTTPException
 
-from trackside_daemon.history.files.export import Part, lacking
+from trackside_daemon.history.files.export import Selection, missing_keys
 from trackside_daemon.history.read import charts, reader, series
-from trackside_daemon.history.read.series import Series, Tail, Window
+from trackside_daemon.history.read.series import LogTail, StoredSeries, Window
 from trackside_daemon.model.metric import json_number
 from trackside_daemon.web.api.query_params import parse_integer, parse_window
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.datastructures import QueryParams
 
     from trackside_daemon.history.database import Database
-    from trackside_daemon.history.read.reader import Found
+    from trackside_daemon.history.read.reader import RunSeries
 
 MAX_SERIES = 1000
 """Series in one response."""
@@ -31,7 +31,7 @@ MAX_BUCKETS = 200_000
 _encode = msgspec.json.Encoder().encode
 
 
-def find_series(connection: Any, names: list[str], params: QueryParams) -> list[Found]:
+def find_series(connection: Any, names: list[str], params: QueryParams) -> list[RunSeries]:
     """Return the series that a request selects.
 
     Args:
@@ -58,16 +58,18 @@ def find_series(connection: Any, names: list[str], params: QueryParams) -> list[
     return selected
 
 
-def export_selection(database: Database, uid: str, params: QueryParams) -> Part:
+def export_selection(database: Database, uid: str, params: QueryParams) -> Selection:
     """Return the part of a run that an export selects; without ``rank`` all ranks, so that a file is complete.
 
     Raises:
         HTTPException: Status 404 when the run has no such rank, attempt or key.
     """
     ranks, attempt = _ranks(params)
-    selection = Part(tuple(dict.fromkeys(params.getlist("key"))), frozenset(ranks or ()), attempt, parse_window(params))
+    selection = Selection(
+        tuple(dict.fromkeys(params.getlist("key"))), frozenset(ranks or ()), attempt, parse_window(params)
+    )
     of = ", ".join([*(f"rank {rank}" for rank in ranks or ()), *([] if attempt is None else [f"attempt {attempt}"])])
-    missing = lacking(database, uid, selection) if selection.keys or of else []
+    missing = missing_keys(database, uid, selection) if selection.keys or of else []
     if missing is None:
         raise HTTPException(404, f"run {uid!r} has no samples" + (of and f" of {of}"))
     for key in missing:
@@ -85,7 +87,7 @@ def _ranks(params: QueryParams) -> tuple[list[int] | None, int | None]:
         raise HTTPException(400, "rank and attempt must be numbers; use rank=all for every rank") from None
 
 
-def read_charts(database: Database, selected: list[Found], window: Window, points: int) -> list[dict[str, Any]]:
+def read_charts(database: Database, selected: list[RunSeries], window: Window, points: int) -> list[dict[str, Any]]:
     """Return one chart per series, each with at most *points* buckets ``[step, time, min, max, last]``."""
     result = []
     for selected_series in selected:
@@ -115,18 +117,18 @@ def concatenate(charts: list[dict[str, Any]]) -> dict[str, Any]:
     return {"points": points, **({"nonfinite": nonfinite} if any(nonfinite) else {})}
 
 
-def _refresh(connection: Any, selected: Found) -> Found:
+def _refresh(connection: Any, selected: RunSeries) -> RunSeries:
     """Return the series as it is now; part of its tail may have been packed since it was selected."""
     old = selected.series
     packed = connection.execute("SELECT id, packed FROM series WHERE stream = ? AND key = ?", old[:2]).fetchone()
     if (packed or (0, 0)) == (old.id, old.packed):
         return selected
-    tail = Tail(connection, old.stream)
+    tail = LogTail(connection, old.stream)
     current = series.find(connection, old.stream, tail, [old.key])
-    return selected._replace(series=current[0] if current else Series(*old[:2]), tail=tail)
+    return selected._replace(series=current[0] if current else StoredSeries(*old[:2]), tail=tail)
 
 
-def _run_window(connection: Any, selected: Found, window: Window) -> Window:
+def _run_window(connection: Any, selected: RunSeries, window: Window) -> Window:
     """Limit a window on host and GPU series to the run's time: they have no steps and exist outside the run."""
     if selected.rank is not None:
         return window
@@ -135,7 +137,7 @@ def _run_window(connection: Any, selected: Found, window: Window) -> Window:
     return Window("time", max(low, began), min(high, inf if ended is None else ended))
 
 
-def stream_series(database: Database, selected: list[Found], window: Window) -> Iterator[bytes]:
+def stream_series(database: Database, selected: list[RunSeries], window: Window) -> Iterator[bytes]:
     """Yield ``{"series": […]}`` with every sample, in pieces."""
     yield b'{"series":['
     for number, one_series in enumerate(selected):
@@ -145,14 +147,14 @@ def stream_series(database: Database, selected: list[Found], window: Window) -> 
     yield b"]}"
 
 
-def stream_points(database: Database, selected: list[Found], window: Window) -> Iterator[bytes]:
+def stream_points(database: Database, selected: list[RunSeries], window: Window) -> Iterator[bytes]:
     """Yield ``{"key": …, "points": […]}`` with every sample of several attempts, in pieces."""
     yield b'{"key":' + _encode(selected[0].series.key) + b',"points":['
     yield from _sample_blocks(database, selected, window)
     yield b"]}"
 
 
-def _sample_blocks(database: Database, selected: list[Found], window: Window) -> Iterator[bytes]:
+def _sample_blocks(database: Database, selected: list[RunSeries], window: Window) -> Iterator[bytes]:
     """Yield every sample in the window as ``[step, time, value]``, one block of samples at a time."""
     first = True
     for one_series in selected:
@@ -166,7 +168,7 @@ def _sample_blocks(database: Database, selected: list[Found], window: Window) ->
             first = False
 
 
-def _identity(selected: Found) -> dict[str, Any]:
+def _identity(selected: RunSeries) -> dict[str, Any]:
     return {"run": selected.run, "attempt": selected.attempt, "rank": selected.rank, "key": selected.series.key}
 
 

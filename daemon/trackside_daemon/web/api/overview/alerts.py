@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.families import FIRING, labels
-from trackside_daemon.history.record.alert_rows import number
+from trackside_daemon.history.record.alert_rows import alert_id
 from trackside_daemon.model.finding import SEVERITIES
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class AlertIds:
     def read(self, connection: sqlite3.Connection, alerts: Iterable[Alert]) -> None:
         """Read the ids of alerts from the history; an unwritten alert has none yet."""
         for alert in alerts:
-            if (id_ := number(connection, alert)) is not None:
+            if (id_ := alert_id(connection, alert)) is not None:
                 self._ids[_key(alert)] = id_
 
     def get(self, alert: Alert) -> int | None:

@@ -10,9 +10,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon import __version__
-from trackside_daemon.history.read.course import course
 from trackside_daemon.history.read.live_values import total_steps
 from trackside_daemon.history.read.series import LOSSES
+from trackside_daemon.history.read.sparkline import sparkline
 from trackside_daemon.web.api.overview import alerts, machine, runs
 from trackside_daemon.web.api.overview.alerts import AlertIds
 from trackside_daemon.web.api.overview.loss_curve import MAX_POINTS
@@ -106,4 +106,4 @@ class Overview:
 
     def _read_loss_curve(self, connection: sqlite3.Connection, run: VisibleRun) -> None:
         rank = min(run.ranks[runs.GAUGES.index(runs.LOSS)] or run.ranks[0], default=0)
-        self._rates.add_history(run.attempt, course(connection, (*run.attempt, rank), LOSSES, MAX_POINTS))
+        self._rates.add_history(run.attempt, sparkline(connection, (*run.attempt, rank), LOSSES, MAX_POINTS))

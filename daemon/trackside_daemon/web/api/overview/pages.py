@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from trackside_daemon.history.read import reader
-from trackside_daemon.history.read.live_values import Newest
+from trackside_daemon.history.read.live_values import LatestValues
 from trackside_daemon.history.read.live_values import state as state_of
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.model.metric import json_number
@@ -61,7 +61,7 @@ class OverviewApi:
         self._state = state
         self._history = history
         self._overview = overview
-        self._newest: dict[str, Newest] = {}
+        self._newest: dict[str, LatestValues] = {}
         self._stream = Stream(self._make_frame)
 
     def stop(self) -> None:
@@ -97,14 +97,14 @@ class OverviewApi:
 
     def _make_frame(self, run_ids: Collection[str]) -> Frame:
         overview = format_event("overview", encode_json(self._overview.build()))
-        self._newest = {run: self._newest.get(run) or Newest(run) for run in run_ids}
+        self._newest = {run: self._newest.get(run) or LatestValues(run) for run in run_ids}
         events = {}
         for run, newest in self._newest.items():
             with suppress(sqlite3.Error, ValueError, UnknownRunError):  # the overview has logged it
                 events[run] = format_event("run", encode_json(self._run_json(newest)))
         return Frame(overview, events)
 
-    def _run_json(self, newest: Newest) -> dict[str, Any]:
+    def _run_json(self, newest: LatestValues) -> dict[str, Any]:
         """Return the newest values of a run; a run that the history has not written yet has none."""
         state = next((state for _, id_, state in self._live_runs() if id_ == newest.uid), None)
         with self._history.database.reading() as connection:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.history import rows
 from trackside_daemon.history.read.charts import chart
-from trackside_daemon.history.read.series import EVERYTHING, Series, Tail
+from trackside_daemon.history.read.series import EVERYTHING, LogTail, StoredSeries
 from trackside_daemon.history.schema import LOG_BITS
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def course(
+def sparkline(
     connection: sqlite3.Connection, place: tuple[str, int, int], keys: Sequence[str], count: int
 ) -> list[tuple[int, float]]:
     """Steps that rise and the values at them, about *count* of what is packed and as many of what is not.
@@ -38,15 +38,15 @@ def course(
         row = connection.execute(
             "SELECT stream, key, id, packed, end FROM series WHERE stream = ? AND key = ?", (stream, key)
         ).fetchone()
-        series = Series(stream, key) if row is None else Series(*row)
-        packed = chart(connection, series, Tail(None, stream), EVERYTHING, count).points if row else []
+        series = StoredSeries(stream, key) if row is None else StoredSeries(*row)
+        packed = chart(connection, series, LogTail(None, stream), EVERYTHING, count).points if row else []
         points = [(int(step), last) for step, _, _, _, last in packed] + _fresh(connection, series, count)
         if points:
             return _rising(points)
     return []
 
 
-def _fresh(connection: sqlite3.Connection, series: Series, count: int) -> list[tuple[int, float]]:
+def _fresh(connection: sqlite3.Connection, series: StoredSeries, count: int) -> list[tuple[int, float]]:
     """The last of some log rows that are not packed, from the first to the newest."""
     base = series.stream << LOG_BITS
     first, last = connection.execute(
@@ -58,7 +58,7 @@ def _fresh(connection: sqlite3.Connection, series: Series, count: int) -> list[t
     found = connection.execute(
         "SELECT data FROM log WHERE id BETWEEN ? AND ? AND (? - id) % ? = 0 ORDER BY id", (first, last, last, every)
     )
-    return [point for (data,) in found if (point := rows.newest(data, series.key)) is not None]
+    return [point for (data,) in found if (point := rows.last_push(data, series.key)) is not None]
 
 
 def _rising(points: list[tuple[int, float]]) -> list[tuple[int, float]]:

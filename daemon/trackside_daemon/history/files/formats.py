@@ -11,9 +11,9 @@ import io
 import re
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from trackside_daemon.history.files.csv_form import read_csv
-from trackside_daemon.history.files.items import Clock, FormError, Item
-from trackside_daemon.history.files.json_forms import read_document, read_lines
+from trackside_daemon.history.files.csv_format import read_csv
+from trackside_daemon.history.files.items import Clock, FormatError, Item
+from trackside_daemon.history.files.json_format import read_document, read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,13 +31,13 @@ def parse(stream: BinaryIO, file: str, begin: float, notes: list[str]) -> Iterat
         notes: Gets what there is to say about the file, in sentences.
 
     Raises:
-        FormError: At the first line that makes no sense; what came before is given by then.
+        FormatError: At the first line that makes no sense; what came before is given by then.
     """
     buffered = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(cast("Any", stream))
     start = buffered.peek(PEEK_BYTES)[:PEEK_BYTES].removeprefix(b"\xef\xbb\xbf").lstrip()
     clock = Clock(begin)
     if not start:
-        raise FormError(f"{file}: empty; a CSV, JSON or JSON lines file of a run is expected")
+        raise FormatError(f"{file}: empty; a CSV, JSON or JSON lines file of a run is expected")
     if re.match(rb'\{\s*"run"\s*:\s*\{', start):
         yield from read_document(buffered, file)
     elif start[:1] == b"{":

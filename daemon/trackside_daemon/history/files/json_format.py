@@ -14,17 +14,17 @@ from trackside_daemon.history.files.items import (
     LINE_BYTES,
     STEP,
     TIME,
-    Alerted,
+    AlertItem,
     Clock,
-    FormError,
-    Happened,
-    Head,
+    EventItem,
+    FormatError,
     Item,
     Push,
+    RunHeader,
+    check_keys,
+    checked_position,
+    line_too_long,
     microseconds,
-    placed,
-    texts,
-    too_long,
 )
 from trackside_daemon.history.files.json_scanner import Scanner
 from trackside_daemon.history.files.merging import Chunk, merge
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import io
     from collections.abc import Callable, Iterator, Mapping
 
-NONSENSE = (ArithmeticError, RecursionError, TypeError, ValueError)
+PARSE_ERRORS = (ArithmeticError, RecursionError, TypeError, ValueError)
 """What is raised by JSON that makes no sense."""
 
 
@@ -41,7 +41,7 @@ def read_document(buffered: io.BufferedReader, file: str) -> Iterator[Item]:
     """What is in a document of ours.
 
     Raises:
-        FormError: Where it makes no sense.
+        FormatError: Where it makes no sense.
     """
     scanner = Scanner(buffered)
     try:
@@ -52,11 +52,11 @@ def read_document(buffered: io.BufferedReader, file: str) -> Iterator[Item]:
                 for _ in scanner.elements():
                     yield _MEMBERS[name](_object(scanner), scanner.line)
             elif name == "run":
-                yield Head(_object(scanner), scanner.line)
+                yield RunHeader(_object(scanner), scanner.line)
             else:
                 scanner.value()
-    except NONSENSE as error:
-        raise FormError(f"{file}: line {scanner.line}: {_expected(error)}") from error
+    except PARSE_ERRORS as error:
+        raise FormatError(f"{file}: line {scanner.line}: {_expected(error)}") from error
 
 
 def _object(scanner: Scanner) -> dict[str, Any]:
@@ -73,11 +73,11 @@ def _series(scanner: Scanner) -> Iterator[Push]:
         found: dict[str, Any] = {"attempt": 0, "rank": 0}
         for name in scanner.members():
             found[name] = _points(scanner) if name == "points" else scanner.value()
-        attempt, rank, _ = placed(found["attempt"], found["rank"], 0)
+        attempt, rank, _ = checked_position(found["attempt"], found["rank"], 0)
         key, points = found.get("key"), found.get("points")
         if not isinstance(key, str) or not isinstance(points, tuple):
             raise ValueError('a series is expected to have a "key" and "points"')  # noqa: TRY004  the same
-        texts([key])
+        check_keys([key])
         if (attempt, rank) != place or key in held:
             yield from _pushes(place, held)
             place, held = (attempt, rank), {}
@@ -91,7 +91,7 @@ def _points(scanner: Scanner) -> Chunk:
         point = scanner.value()
         try:
             step, seconds, value = point
-            steps.append(placed(0, 0, step)[2])
+            steps.append(checked_position(0, 0, step)[2])
             times.append(microseconds(seconds))
             values.append(number(value))
         except TypeError:
@@ -123,21 +123,21 @@ def read_lines(buffered: io.BufferedReader, file: str, clock: Clock, notes: list
     """What is in JSON lines, ours or others'; *notes* gets what was left out.
 
     Raises:
-        FormError: At the first line that makes no sense.
+        FormatError: At the first line that makes no sense.
     """
     skipped: Counter[str] = Counter()
     for number, line in enumerate(iter(partial(buffered.readline, LINE_BYTES + 1), b""), 1):
         if len(line) > LINE_BYTES:
-            raise too_long(file, number)
+            raise line_too_long(file, number)
         if not line.strip():
             continue
         try:
             item = _line(line, clock, skipped)
-        except NONSENSE as error:
+        except PARSE_ERRORS as error:
             if not line.endswith(b"\n") and not _is_json(line):
                 notes.append(f"line {number}, the last one, is torn and left out")
                 break
-            raise FormError(f"{file}: line {number}: {_expected(error)}") from error
+            raise FormatError(f"{file}: line {number}: {_expected(error)}") from error
         if item is not None:
             yield item if isinstance(item, Push) else item._replace(line=number)
     if skipped:
@@ -157,7 +157,7 @@ def _line(line: bytes, clock: Clock, skipped: Counter[str]) -> Item | None:
         raise ValueError("a JSON object is expected")  # noqa: TRY004  one error for all that a line can be
     if "values" in fields and fields.get("kind", "samples") == "samples":
         samples = msgspec.convert(fields, _Samples)
-        texts(samples.values or ())
+        check_keys(samples.values or ())
         return _push(samples, clock)
     if (known := _KINDS.get(fields.get("kind", ""))) is not None:
         return known({name: value for name, value in fields.items() if name != "kind"})
@@ -170,7 +170,7 @@ def _push(samples: _Samples, clock: Clock) -> Push | None:
     if not samples.values:
         return None
     return Push(
-        *placed(samples.attempt, samples.rank, samples.step),
+        *checked_position(samples.attempt, samples.rank, samples.step),
         clock.at(samples.time),
         tuple(samples.values),
         [number(value) for value in samples.values.values()],
@@ -186,7 +186,7 @@ def _flat(fields: dict[str, Any], clock: Clock, skipped: Counter[str]) -> Push |
         raise ValueError('a whole number as "step", and numbers by key, are expected')
     if time is not None and not isinstance(time, int | float):
         raise ValueError(f"a time in Unix seconds is expected, not {time!r}")
-    texts(fields)
+    check_keys(fields)
     values: dict[str, float] = {}
     for key, value in fields.items():
         try:
@@ -194,7 +194,11 @@ def _flat(fields: dict[str, Any], clock: Clock, skipped: Counter[str]) -> Push |
         except (ValueError, TypeError):
             if value is not None:
                 skipped[key] += 1
-    return Push(*placed(0, 0, int(step)), clock.at(time), tuple(values), list(values.values())) if values else None
+    return (
+        Push(*checked_position(0, 0, int(step)), clock.at(time), tuple(values), list(values.values()))
+        if values
+        else None
+    )
 
 
 def number(value: float | str) -> float:
@@ -211,16 +215,16 @@ def number(value: float | str) -> float:
 _NONFINITE = frozenset(("nan", "inf", "-inf", "+inf", "infinity", "-infinity"))
 
 
-def _event(fields: dict[str, Any], line: int = 0) -> Happened:
-    return Happened({**fields, "kind": fields.pop("event", "")}, line)
+def _event(fields: dict[str, Any], line: int = 0) -> EventItem:
+    return EventItem({**fields, "kind": fields.pop("event", "")}, line)
 
 
-_KINDS: dict[str, Callable[[dict[str, Any]], Head | Happened | Alerted]] = {
-    "run": Head,
+_KINDS: dict[str, Callable[[dict[str, Any]], RunHeader | EventItem | AlertItem]] = {
+    "run": RunHeader,
     "event": _event,
-    "alert": Alerted,
+    "alert": AlertItem,
 }
-_MEMBERS: dict[str, Callable[[dict[str, Any], int], Item]] = {"events": Happened, "alerts": Alerted}
+_MEMBERS: dict[str, Callable[[dict[str, Any], int], Item]] = {"events": EventItem, "alerts": AlertItem}
 
 
 def _is_json(line: bytes) -> bool:

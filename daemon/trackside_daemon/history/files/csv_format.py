@@ -18,10 +18,10 @@ from trackside_daemon.history.files.items import (
     STEP,
     TIME,
     Clock,
-    FormError,
+    FormatError,
     Item,
     Push,
-    too_long,
+    line_too_long,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def read_csv(buffered: io.BufferedReader, file: str, clock: Clock) -> Iterator[I
     """The pushes in a CSV file.
 
     Raises:
-        FormError: At the first line that makes no sense.
+        FormatError: At the first line that makes no sense.
     """
     text = io.TextIOWrapper(buffered, "utf-8-sig", newline="")
     rows = csv.reader(_lines(text, file))
@@ -56,9 +56,9 @@ def read_csv(buffered: io.BufferedReader, file: str, clock: Clock) -> Iterator[I
             if push is not None:
                 yield push
     except UnicodeDecodeError as error:
-        raise FormError(f"{file}: after line {rows.line_num}: UTF-8 is expected: {error.reason}") from error
+        raise FormatError(f"{file}: after line {rows.line_num}: UTF-8 is expected: {error.reason}") from error
     except (ValueError, OverflowError, csv.Error) as error:
-        raise FormError(f"{file}: line {rows.line_num}: {error}") from error
+        raise FormatError(f"{file}: line {rows.line_num}: {error}") from error
     finally:
         with suppress(ValueError):  # whoever opened the file closes it, and may have done so by now
             text.detach()
@@ -67,7 +67,7 @@ def read_csv(buffered: io.BufferedReader, file: str, clock: Clock) -> Iterator[I
 def _lines(text: io.TextIOWrapper, file: str) -> Iterator[str]:
     for number, line in enumerate(iter(partial(text.readline, LINE_BYTES + 1), ""), 1):
         if len(line) > LINE_BYTES:
-            raise too_long(file, number)
+            raise line_too_long(file, number)
         yield line
 
 

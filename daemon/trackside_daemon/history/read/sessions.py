@@ -1,0 +1,41 @@
+"""Read the sessions of clients."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import sqlite3
+
+
+class StoredSession(NamedTuple):
+    """A client session in the history.
+
+    Attributes:
+        committed: Number of its last message that was committed.
+        attempt: The attempt of its run that it belongs to.
+        ended: Its rank of that attempt reported its end itself.
+    """
+
+    committed: int
+    attempt: int
+    ended: bool = False
+
+
+def stored_session(connection: sqlite3.Connection, session: bytes) -> StoredSession | None:
+    """Return a session; None if the history does not have it."""
+    row = connection.execute(
+        "SELECT session.committed, stream.attempt FROM session JOIN stream ON stream.id = session.stream WHERE session.id = ?",
+        (session,),
+    ).fetchone()
+    if row is None:
+        return None
+    end = connection.execute(
+        "SELECT event.fields FROM session JOIN stream ON stream.id = session.stream JOIN event ON event.run = stream.run "
+        "AND event.attempt = stream.attempt AND event.rank = stream.rank WHERE session.id = ? "
+        "AND event.kind = 'rank_ended' ORDER BY event.id DESC LIMIT 1",
+        (session,),
+    ).fetchone()
+    committed, attempt = row
+    return StoredSession(committed, attempt, ended=end is not None and json.loads(end[0]).get("state") != "lost")
