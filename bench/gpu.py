@@ -21,8 +21,8 @@ from nvml.fake.library import Scenario, compile_library
 from processes import Daemon
 
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlUnavailable
-from trackside_daemon.nvml.reading import Order
-from trackside_daemon.nvml.worker.lock import VARIABLE
+from trackside_daemon.nvml.reading import WorkerSettings
+from trackside_daemon.nvml.worker.lock import LOCK_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,25 +63,25 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         environ = _driver(Path(directory))
         head(f"{GPUS} GPUs at 1 s, default families, a scrape each 15 s", "CPU, % of a core", "RSS, MiB", "PSS, MiB")
-        costs = [_running("simulated", Order(simulate=GPUS), {})]
+        costs = [_running("simulated", WorkerSettings(simulate=GPUS), {})]
         if environ is not None:
-            costs.append(_running("C fake", Order(), environ))
+            costs.append(_running("C fake", WorkerSettings(), environ))
         row("dcgm-exporter on nodes of 8 GPUs, the median as published", UNAVAILABLE, f"{DCGM_MEMORY}", UNAVAILABLE)
         _limits(costs)
         head(f"a cycle of the worker, {GPUS} GPUs", "median, ms", "p99, ms")
-        _cycles("simulated", Order(simulate=GPUS), {})
+        _cycles("simulated", WorkerSettings(simulate=GPUS), {})
         if environ is not None:
-            _print_calls("C fake", _cycles("C fake", Order(), environ))
+            _print_calls("C fake", _cycles("C fake", WorkerSettings(), environ))
 
     if _has_driver():
         head("this machine's own GPUs at 1 s", "CPU, % of a core", "RSS, MiB", "PSS, MiB")
-        _running("NVIDIA's driver", Order(), {}, None)
+        _running("NVIDIA's driver", WorkerSettings(), {}, None)
         head("a cycle of the worker", "median, ms", "p99, ms")
-        _print_calls("NVIDIA's driver", _cycles("NVIDIA's driver", Order(), {}))
+        _print_calls("NVIDIA's driver", _cycles("NVIDIA's driver", WorkerSettings(), {}))
 
 
 def _has_driver() -> bool:
-    nvml = Nvml(Order())
+    nvml = Nvml(WorkerSettings())
     try:
         nvml.read(PATIENCE)
     except NvmlUnavailable as error:
@@ -103,10 +103,10 @@ def _driver(directory: Path) -> dict[str, str] | None:
     # The fake waits for events by looking at its file a hundred times a second; a driver waits for an interrupt.
     scenario.unsay("* nvmlDeviceGetSupportedEventTypes")
     # A lock of its own, for another daemon may sample this machine's GPUs.
-    return {"LD_LIBRARY_PATH": str(library.parent), VARIABLE: f"trackside-bench-{os.getpid()}", **scenario.environ}
+    return {"LD_LIBRARY_PATH": str(library.parent), LOCK_VARIABLE: f"trackside-bench-{os.getpid()}", **scenario.environ}
 
 
-def _running(what: str, order: Order, environ: Mapping[str, str], gpus: int | None = GPUS) -> Cost:
+def _running(what: str, order: WorkerSettings, environ: Mapping[str, str], gpus: int | None = GPUS) -> Cost:
     """A daemon and its worker for a minute; what both cost."""
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         daemon = Daemon(Path(directory), f"--collector.gpu.simulate={order.simulate}", environ=environ)
@@ -157,7 +157,7 @@ def _limits(costs: list[Cost]) -> None:
         )
 
 
-def _cycles(what: str, order: Order, environ: Mapping[str, str]) -> Reading:
+def _cycles(what: str, order: WorkerSettings, environ: Mapping[str, str]) -> Reading:
     """A worker of its own, asked again and again; its last answer."""
     with patch.dict(os.environ, environ):
         nvml = Nvml(order)
@@ -178,10 +178,10 @@ def _print_calls(what: str, reading: Reading) -> None:
     head(f"a call of NVML, {len(reading.gpus)} GPUs, {what}", "calls a cycle", "mean, µs", "ms of a cycle")
     times = {function: sum(results.values()) for function, results in reading.calls.items()}
     each = [function for function, called in times.items() if called >= CYCLES]
-    for function in sorted(each, key=lambda function: -reading.seconds[function]):
-        _call(f"`{function}`", times[function], reading.seconds[function])
+    for function in sorted(each, key=lambda function: -reading.call_seconds[function]):
+        _call(f"`{function}`", times[function], reading.call_seconds[function])
     rest = [function for function in times if function not in each]
-    _call("all others, at the start", sum(times[one] for one in rest), sum(reading.seconds[one] for one in rest))
+    _call("all others, at the start", sum(times[one] for one in rest), sum(reading.call_seconds[one] for one in rest))
 
 
 def _call(what: str, called: int, seconds: float) -> None:

@@ -36,20 +36,20 @@ while True: signal.pause()
 GPUS = """
 import json, sys
 known = {}
-def gpu(index, card, what, avoid):
-    if index not in avoid:
+def gpu(index, card, what, quarantined):
+    if index not in quarantined:
         print(index, flush=True)
         if what == "hang": sys.stdin.read()
         if not what: known[index] = "GPU-%d" % card
-    up = not what and index not in avoid
+    up = not what and index not in quarantined
     values = [["up", [], 1.0], ["busy_seconds_total", [], 5.0]] if up else [["up", [], 0.0]]
     return {"index": index, "uuid": known.get(index, ""), "info": {}, "values": values}
 for request in sys.stdin:
     ails = json.load(open(sys.argv[1]))
     if "init" in ails: sys.stdin.read()
-    avoid = json.loads(request)["avoid"]
+    quarantined = json.loads(request)["quarantined"]
     there = [card for card in range(3) if ails.get(str(card)) != "gone"]
-    gpus = [gpu(index, card, ails.get(str(card), ""), avoid) for index, card in enumerate(there)]
+    gpus = [gpu(index, card, ails.get(str(card), ""), quarantined) for index, card in enumerate(there)]
     print(json.dumps({"gpus": gpus}), flush=True)
 """
 
@@ -102,10 +102,10 @@ class Machine:
 
     def hang(self, index: int | None) -> None:
         """Reads until it hangs, at a GPU or before any."""
-        dialogue = self.nvml._dialogue
+        client = self.nvml._client
         refusal(self.nvml, 0.01)
-        while index is not None and (dialogue is None or dialogue.at != index):
-            dialogue = self.nvml._dialogue
+        while index is not None and (client is None or client.current_gpu != index):
+            client = self.nvml._client
             refusal(self.nvml, 0.1)
 
 

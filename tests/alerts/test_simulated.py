@@ -9,7 +9,7 @@ from alerts.ticking import Machine
 
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.nvml.simulation.simulate import Start, simulate
+from trackside_daemon.nvml.simulation.simulate import WorkerStart, simulate
 
 if TYPE_CHECKING:
     from trackside_daemon.nvml.handle.handle import Nvml
@@ -24,7 +24,7 @@ class Simulated:
         self.patience = 0.0
         self.last: Reading | None = None
         self._machine, self._profile, self._troubles = machine, profile, troubles
-        self._start = Start(machine.now - 1.0, 0.0)
+        self._start = WorkerStart(machine.now - 1.0, 0.0)
 
     def read(self, patience: float) -> Reading:
         self.patience = patience

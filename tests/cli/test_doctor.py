@@ -256,7 +256,7 @@ def test_a_daemon_whose_token_is_stale_or_gone_fails_and_the_gpus_that_it_sample
     assert [line.partition(":")[0] for line in lines[1:]] == ["ok   push", "ok   spool", "ok   storage", "warn driver"]
     assert lines[-1].startswith("warn driver: not asked: process ")
     assert lines[-1].endswith(
-        " samples the GPUs of this machine already; run this as its user, beside its daemon, for more"
+        " already samples the GPUs of this machine; run this as its user, beside its daemon, for more"
     )
     token.unlink()
     status, lines = run(place, **real)

@@ -203,9 +203,9 @@ def test_gpus_that_were_left_alone_are_not_missed_afterwards() -> None:
 
 
 def test_what_the_daemon_may_not_read_is_logged_once_with_the_cure(caplog: pytest.LogCaptureFixture) -> None:
-    refusals = {"accounting": WHY["no_permission"], "energy": WHY["not_supported"]}
-    gpu = GpuReading(0, "GPU-0", INFO, UP, refusals)
-    more = GpuReading(0, "GPU-0", INFO, UP, {**refusals, "xids": WHY["no_permission"]})
+    unsupported = {"accounting": WHY["no_permission"], "energy": WHY["not_supported"]}
+    gpu = GpuReading(0, "GPU-0", INFO, UP, unsupported)
+    more = GpuReading(0, "GPU-0", INFO, UP, {**unsupported, "xids": WHY["no_permission"]})
     one = collector(Reading([gpu]), Reading([gpu]), Reading([more]))
     with caplog.at_level(logging.INFO, "trackside"):
         for _ in range(3):

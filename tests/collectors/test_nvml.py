@@ -186,7 +186,7 @@ def test_the_worker_and_its_calls_are_told_also_when_there_is_no_reading() -> No
     reading = Reading(
         TWO.gpus,
         calls={"nvmlDeviceGetUUID": {"success": 4, "gpu_is_lost": 1}},
-        seconds={"nvmlDeviceGetUUID": 0.25},
+        call_seconds={"nvmlDeviceGetUUID": 0.25},
         rejected={"trackside_gpu_power_watts": 3},
     )
     house.tick(reading)
@@ -205,9 +205,9 @@ def test_the_worker_and_its_calls_are_told_also_when_there_is_no_reading() -> No
 
 def test_the_status_says_of_each_gpu_what_it_refuses_and_why(sys: Path) -> None:
     house = House(sys)
-    refusals = {"energy": "this GPU or its mode does not support it"}
+    unsupported = {"energy": "this GPU or its mode does not support it"}
     clocks: list[Value] = [("clock_hertz", (domain,), 1e9) for domain in ("sm", "memory")]
-    house.tick(Reading([GpuReading(0, "GPU-0", {"name": "NVIDIA H100"}, [*clocks, *UP], refusals)], DRIVER))
+    house.tick(Reading([GpuReading(0, "GPU-0", {"name": "NVIDIA H100"}, [*clocks, *UP], unsupported)], DRIVER))
     assert house.nvml.status() == {
         "gpus": [
             {
@@ -216,7 +216,7 @@ def test_the_status_says_of_each_gpu_what_it_refuses_and_why(sys: Path) -> None:
                 "name": "NVIDIA H100",
                 "up": True,
                 "measured": ["clock_hertz", "up"],
-                "refused": refusals,
+                "refused": unsupported,
                 "ailments": [],
             }
         ],

@@ -281,7 +281,7 @@ def test_what_is_left_empty_has_its_default(file: Callable[[str], Path], text: s
         ("storage: {interval: 0}", "storage.interval: input should be greater than or equal to 0.1, got 0"),
         (
             "collector: {gpu: {trouble: ['cold:1', hot]}}",
-            "collector.gpu.trouble: 'cold:1' is none of hot, throttled, xid, lost, each with :INDEX of the GPU or without",
+            "collector.gpu.trouble: 'cold:1' is none of hot, throttled, xid, lost, with or without :INDEX of the GPU",
         ),
         (
             "collector: {gpu: {trouble: 'lost:x'}}",
@@ -402,14 +402,14 @@ def test_a_group_that_is_none_is_named_with_where_it_was_set_and_those_that_ther
 @pytest.mark.parametrize(
     ("flags", "mend"),
     [
-        ({"trouble": "hot"}, "set collector.gpu.simulate to how many there are"),
+        ({"trouble": "hot"}, "set collector.gpu.simulate to the number of GPUs"),
         ({"simulate": 2, "trouble": "hot,lost:2"}, "give an index from 0 to 1"),
     ],
 )
 def test_what_ails_a_gpu_that_is_not_simulated_is_refused(flags: dict[str, Any], mend: str) -> None:
     one = flags["trouble"].rpartition(",")[2]
     assert refusal(None, {"collector": {"gpu": flags}}) == (
-        f"--collector.gpu.trouble: {one!r} ails a GPU that is not simulated; {mend}"
+        f"--collector.gpu.trouble: {one!r} is for a GPU that is not simulated; {mend}"
     )
 
 

@@ -105,7 +105,7 @@ class Driver:
     restarts: ClassVar = {"timeout": 1, "crash": 0}
     last = Reading(
         calls={"nvmlDeviceGetTemperature": {"success": 20, "not_supported": 2}},
-        seconds={"nvmlDeviceGetTemperature": 0.03125},
+        call_seconds={"nvmlDeviceGetTemperature": 0.03125},
         rejected={"trackside_gpu_power_watts": 3},
     )
 

@@ -262,7 +262,7 @@ def test_a_second_daemon_leaves_the_gpus_to_the_first_until_that_ends(
     place = tmp_path_factory.mktemp("second")
     second = start_daemon("--sample.interval=250ms", directory=place)
     says = f"process {worker(watched)} of user"
-    eventually(lambda: any(says in line and "samples the GPUs of this machine already" in line for line in second.log))
+    eventually(lambda: any(says in line and "already samples the GPUs of this machine" in line for line in second.log))
     assert everything_is_well(watched)
     assert not of_gpus(second, "utilization_ratio")
     watched.stop()

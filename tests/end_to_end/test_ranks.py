@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import ROOT, Daemon, eventually
 
-from trackside_daemon.nvml.readers.host_pids import PROC, sees_host
+from trackside_daemon.nvml.readers.host_pids import PROC, in_host_pid_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -81,7 +81,7 @@ def test_the_joins_that_the_page_of_gpus_shows_are_answered(
     daemon = start_daemon("--sample.interval=250ms")
     training = start_training(daemon, "-c", TRAINING, TRACKSIDE_RUN_NAME="joined", CUDA_VISIBLE_DEVICES="0")
     scenario.say(f"1 nvmlDeviceGetComputeRunningProcesses_v3 {training.pid} {GIB}")
-    gpu = "1" if sees_host(PROC) else "0"  # tests in a container go by what the training says
+    gpu = "1" if in_host_pid_namespace(PROC) else "0"  # tests in a container go by what the training says
     prometheus = start_prometheus(daemon.url)
     user = pwd.getpwuid(os.getuid()).pw_name
     prometheus.shows(f'trackside_process_info{{run="joined",user="{user}"}}', 1)

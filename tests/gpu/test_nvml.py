@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from trackside_daemon.nvml.handle.handle import Nvml
-from trackside_daemon.nvml.reading import Order
+from trackside_daemon.nvml.reading import WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +70,7 @@ COLUMNS = [
 @pytest.fixture
 def nvml(gpu: None) -> Iterator[Nvml]:
     """The real driver, asked for everything."""
-    handle = Nvml(Order(extra=("all",)))
+    handle = Nvml(WorkerSettings(extra=("all",)))
     yield handle
     handle.close()
 

@@ -17,7 +17,7 @@ from trackside_daemon.model.metric import Batch, Metric
 from trackside_daemon.model.state import State
 from trackside_daemon.nvml.families import FAMILIES, Family
 from trackside_daemon.nvml.simulation.boards import BOARDS
-from trackside_daemon.nvml.simulation.faults import TROUBLES
+from trackside_daemon.nvml.simulation.faults import FAULTS
 from trackside_daemon.nvml.simulation.simulate import simulate
 from trackside_daemon.web.exposition import render
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.reading import Reading
 
 GOLDEN = ROOT / "tests" / "golden"
-SIMULATED = [*BOARDS, *TROUBLES]
+SIMULATED = [*BOARDS, *FAULTS]
 
 RESERVED = re.compile(
     "job|instance|node|pod|namespace|container|service|type|cluster|region|zone|env|environment|datacenter|dc|owner|"
@@ -78,7 +78,7 @@ class Driver:
 
     def read(self, _patience: float) -> Reading:
         board = self._kind in BOARDS
-        return simulate(2, 620.0, self._kind) if board else simulate(2, 500.0, troubles=[self._kind])
+        return simulate(2, 620.0, self._kind) if board else simulate(2, 500.0, faults=[self._kind])
 
 
 def pages() -> dict[str, str]:

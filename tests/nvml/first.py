@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pynvml
 
-from trackside_daemon.nvml.groups import chosen
+from trackside_daemon.nvml.groups import selected_groups
 from trackside_daemon.nvml.worker.driver import Driver
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def read(*extra: str) -> GpuReading:
     """One cycle, with groups beyond the default."""
-    return Driver(pynvml, chosen(extra)).read().gpus[0]
+    return Driver(pynvml, selected_groups(extra)).read().gpus[0]
 
 
 def of(gpu: GpuReading, start: str) -> dict[str, float]:

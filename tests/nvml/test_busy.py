@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pynvml
 import pytest
 
-from trackside_daemon.nvml.readers.busy import Busy
-from trackside_daemon.nvml.readers.sample_cursor import PATIENCE
-from trackside_daemon.nvml.readers.unsupported import Refusals
+from trackside_daemon.nvml.readers.busy import BusyTime
+from trackside_daemon.nvml.readers.sample_cursor import MAX_EMPTY_CYCLES
+from trackside_daemon.nvml.readers.unsupported import Unsupported
 from trackside_daemon.nvml.worker.driver import Driver
-from trackside_daemon.nvml.worker.library import Library
+from trackside_daemon.nvml.worker.library import CountedNvml
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,16 +67,16 @@ def ring(library: Any) -> Ring:
 
 
 @pytest.fixture
-def refusals() -> Refusals:
-    return Refusals()
+def unsupported() -> Unsupported:
+    return Unsupported()
 
 
 @pytest.fixture
-def busy(ring: Ring, refusals: Refusals) -> Callable[[], float | None]:
-    nvml, reader = Library(pynvml), Busy()
+def busy(ring: Ring, unsupported: Unsupported) -> Callable[[], float | None]:
+    nvml, reader = CountedNvml(pynvml), BusyTime()
 
     def read() -> float | None:
-        values = reader(nvml, pynvml.nvmlDeviceGetHandleByIndex(0), refusals)
+        values = reader(nvml, pynvml.nvmlDeviceGetHandleByIndex(0), unsupported)
         assert {value[:2] for value in values} <= {("busy_seconds_total", ())}
         return values[0][2] if values else None
 
@@ -116,7 +116,7 @@ def test_no_new_samples_change_nothing(ring: Ring, busy: Any, status: int) -> No
 
 
 def test_time_whose_samples_were_overwritten_is_neither_invented_nor_left_out_in_silence(
-    ring: Ring, busy: Any, refusals: Refusals
+    ring: Ring, busy: Any, unsupported: Unsupported
 ) -> None:
     ring.add(100)
     busy()
@@ -125,7 +125,7 @@ def test_time_whose_samples_were_overwritten_is_neither_invented_nor_left_out_in
     ring.add(100, apart=30_000_000)
     ring.add(100)
     assert busy() is None
-    assert "shorter --sample.interval" in refusals.told()["busy"]
+    assert "shorter --sample.interval" in unsupported.reasons()["busy"]
 
 
 def test_after_a_loss_busy_seconds_are_told_again_when_a_cycle_has_missed_nothing(ring: Ring, busy: Any) -> None:
@@ -151,10 +151,10 @@ def test_at_long_intervals_there_are_no_busy_seconds_rather_than_too_few(
         assert busy() == (pytest.approx(cycle * seconds, rel=1e-3) if told else None)
 
 
-def test_what_a_gpu_did_before_it_was_lost_is_no_gap(ring: Ring, busy: Any, refusals: Refusals) -> None:
+def test_what_a_gpu_did_before_it_was_lost_is_no_gap(ring: Ring, busy: Any, unsupported: Unsupported) -> None:
     ring.add(100)
     busy()
-    refusals.clear()
+    unsupported.clear()
     ring.add(100, apart=30_000_000)
     assert busy() == 0
     ring.add(100)
@@ -201,7 +201,7 @@ def test_when_the_clock_was_set_back_counting_goes_on(ring: Ring, busy: Any) -> 
     ring.add(0)
     busy()
     ring.samples = [(START - 3_600_000_000, 100)]
-    for _ in range(PATIENCE + 2):
+    for _ in range(MAX_EMPTY_CYCLES + 2):
         assert busy() == 0
     ring.add(100)
     assert busy() == 0.5
@@ -211,12 +211,12 @@ def test_a_gpu_without_samples_has_no_busy_seconds(library: Any, ring: Ring) -> 
     library.status["nvmlDeviceGetSamples"] = NOT_SUPPORTED
     gpu = Driver(pynvml).read().gpus[0]
     assert "busy_seconds_total" not in {family for family, _, _ in gpu.values}
-    assert "busy" in gpu.refusals
+    assert "busy" in gpu.unsupported
 
 
 def test_a_type_that_is_not_known_yet_is_refused_in_words_and_the_rest_goes_on(library: Any, ring: Ring) -> None:
     ring.add(0)
     ring.kind, ring.member = 9, "ullVal"
     gpu = Driver(pynvml).read().gpus[0]
-    assert "value type 9 is newer" in gpu.refusals["busy"]
+    assert "value type 9 is newer" in gpu.unsupported["busy"]
     assert ("utilization_ratio", (), 0.97) in gpu.values

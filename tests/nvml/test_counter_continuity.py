@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trackside_daemon.nvml.handle.counter_continuity import Continued
+from trackside_daemon.nvml.handle.counter_continuity import CounterContinuity
 from trackside_daemon.nvml.reading import GpuReading, Reading
 
 
@@ -10,7 +10,7 @@ def reading(times: int, seconds: float) -> Reading:
     return Reading(
         gpus=[GpuReading(0, "GPU-0", {}, [("busy_seconds_total", (), seconds), ("power_watts", (), 400.0)])],
         calls={"nvmlInit": {"success": times}},
-        seconds={"nvmlInit": seconds},
+        call_seconds={"nvmlInit": seconds},
         rejected={"trackside_gpu_power_watts": times},
         xids={"GPU-0": {79: (times, 1000.0 + seconds)}},
     )
@@ -21,54 +21,54 @@ def busy(reading: Reading) -> float:
 
 
 def test_the_first_worker_counts_for_itself() -> None:
-    continued = Continued()
-    continued.replaced()
-    assert continued.add(reading(1, 0.5)) == reading(1, 0.5)
-    assert continued.add(reading(3, 1.5)) == reading(3, 1.5)
+    continued = CounterContinuity()
+    continued.worker_replaced()
+    assert continued.accept(reading(1, 0.5)) == reading(1, 0.5)
+    assert continued.accept(reading(3, 1.5)) == reading(3, 1.5)
 
 
 def test_each_worker_goes_on_where_the_last_was_left() -> None:
-    continued = Continued()
+    continued = CounterContinuity()
     for times in (1, 2, 3):
-        continued.replaced()
-        continued.add(reading(1, 0.5))
-        total = continued.add(reading(2, 1.5))
+        continued.worker_replaced()
+        continued.accept(reading(1, 0.5))
+        total = continued.accept(reading(2, 1.5))
         assert total.calls == {"nvmlInit": {"success": 2 * times}}
-        assert total.seconds == {"nvmlInit": 1.5 * times}
+        assert total.call_seconds == {"nvmlInit": 1.5 * times}
         assert total.rejected == {"trackside_gpu_power_watts": 2 * times}
         assert total.xids == {"GPU-0": {79: (2 * times, 1001.5)}}
         assert busy(total) == 1.5 * times
 
 
 def test_what_the_driver_counts_is_left_as_it_is() -> None:
-    continued = Continued()
+    continued = CounterContinuity()
     for _ in range(2):
-        continued.replaced()
-        assert ("power_watts", (), 400.0) in continued.add(reading(1, 0.5)).gpus[0].values
+        continued.worker_replaced()
+        assert ("power_watts", (), 400.0) in continued.accept(reading(1, 0.5)).gpus[0].values
 
 
 def test_what_only_a_worker_before_counted_is_still_told() -> None:
-    continued = Continued()
-    continued.add(reading(2, 1.0))
-    continued.replaced()
-    total = continued.add(Reading(calls={"nvmlInit": {"timeout": 1}}, xids={"GPU-0": {48: (1, 2000.0)}}))
+    continued = CounterContinuity()
+    continued.accept(reading(2, 1.0))
+    continued.worker_replaced()
+    total = continued.accept(Reading(calls={"nvmlInit": {"timeout": 1}}, xids={"GPU-0": {48: (1, 2000.0)}}))
     assert total.calls == {"nvmlInit": {"success": 2, "timeout": 1}}
     assert total.rejected == {"trackside_gpu_power_watts": 2}
     assert total.xids == {"GPU-0": {79: (2, 1001.0), 48: (1, 2000.0)}}
 
 
 def test_a_gpu_that_a_worker_has_not_seen_goes_on_with_the_one_after() -> None:
-    continued = Continued()
-    continued.add(reading(1, 7.0))
-    continued.replaced()
-    continued.add(Reading())
-    continued.replaced()
-    assert busy(continued.add(reading(1, 1.0))) == 8.0
+    continued = CounterContinuity()
+    continued.accept(reading(1, 7.0))
+    continued.worker_replaced()
+    continued.accept(Reading())
+    continued.worker_replaced()
+    assert busy(continued.accept(reading(1, 1.0))) == 8.0
 
 
 def test_a_worker_that_said_nothing_takes_nothing_away() -> None:
-    continued = Continued()
-    continued.add(reading(1, 7.0))
-    continued.replaced()
-    continued.replaced()
-    assert continued.add(Reading()).seconds == {"nvmlInit": 7.0}
+    continued = CounterContinuity()
+    continued.accept(reading(1, 7.0))
+    continued.worker_replaced()
+    continued.worker_replaced()
+    assert continued.accept(Reading()).call_seconds == {"nvmlInit": 7.0}

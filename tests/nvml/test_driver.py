@@ -1,4 +1,4 @@
-"""The driver's answers and refusals, through the real pynvml."""
+"""The driver's answers and unsupported, through the real pynvml."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_a_gpu_that_may_not_be_opened_is_left_out_and_named_with_the_reason(libr
     reading = Driver(pynvml).read()
     assert [(gpu.index, gpu.uuid, values(gpu)["up"]) for gpu in reading.gpus] == [(1, "GPU-1", 1)]
     assert [(gpu.index, gpu.values) for gpu in reading.hidden] == [(0, [])]
-    assert reading.hidden[0].refusals["nvmlDeviceGetHandleByIndex"].startswith("no permission to open it")
+    assert reading.hidden[0].unsupported["nvmlDeviceGetHandleByIndex"].startswith("no permission to open it")
 
 
 def test_gpus_none_of_which_may_be_opened_are_an_error(library: Any) -> None:
@@ -185,15 +185,15 @@ def test_gpus_none_of_which_may_be_opened_are_an_error(library: Any) -> None:
 @pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetTemperature"])
 def test_a_lost_gpu_says_why(library: Any, function: str) -> None:
     library.status[function] = GPU_IS_LOST
-    why = Driver(pynvml).read().gpus[0].refusals
+    why = Driver(pynvml).read().gpus[0].unsupported
     assert why == {"up": "gpu_is_lost: it does not answer; see dmesg for NVRM and Xid"}
 
 
 def test_a_gpu_that_is_left_alone_or_has_no_name_says_why(library: Any) -> None:
     library.status["nvmlDeviceGetUUID", 1] = NO_PERMISSION
-    first, second = Driver(pynvml).read(avoid=[0]).gpus
-    assert "hung" in first.refusals["up"]
-    assert "UUID" in second.refusals["up"]
+    first, second = Driver(pynvml).read(quarantined=[0]).gpus
+    assert "hung" in first.unsupported["up"]
+    assert "UUID" in second.unsupported["up"]
 
 
 def test_a_name_that_the_driver_did_not_know_at_first_is_asked_for_until_it_does(library: Any) -> None:

@@ -14,7 +14,7 @@ from trackside_daemon.nvml.readers.unsupported import PROBE_SECONDS
 from trackside_daemon.nvml.reading import Reading
 from trackside_daemon.nvml.worker.driver import Driver
 from trackside_daemon.nvml.worker.events import BACKOFF_LAST, LINGER, GpuEvents
-from trackside_daemon.nvml.worker.library import Library
+from trackside_daemon.nvml.worker.library import CountedNvml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +105,7 @@ def reports(library: Any) -> Reports:
 @pytest.fixture
 def events(reports: Reports) -> Iterator[GpuEvents]:
     times = iter(range(1000))
-    events = GpuEvents(Library(pynvml), lambda: NOON + next(times))
+    events = GpuEvents(CountedNvml(pynvml), lambda: NOON + next(times))
     yield events
     finish(events, reports)
 
@@ -123,7 +123,7 @@ class Seconds:
 def retried(reports: Reports) -> Iterator[tuple[GpuEvents, Seconds]]:
     """Events, and the clock by which a refused GPU is asked again."""
     seconds = Seconds()
-    events = GpuEvents(Library(pynvml), monotonic=seconds)
+    events = GpuEvents(CountedNvml(pynvml), monotonic=seconds)
     yield events, seconds
     finish(events, reports)
 
@@ -213,7 +213,7 @@ class Pauses(threading.Event):
 def test_a_wait_that_fails_at_once_is_repeated_more_and_more_seldom(
     events: GpuEvents, reports: Reports, status: int
 ) -> None:
-    pauses = events._others_wanted = Pauses()
+    pauses = events._gpus_changed = Pauses()
     events.watch(handles(0))
     reports.awaited()
     reports.end(*[status] * 8)
@@ -242,14 +242,14 @@ def test_without_events_the_thread_ends_and_says_why(library: Any, events: GpuEv
     library.missing.add("nvmlEventSetCreate")
     events.watch(handles(0, 1))
     ended(events)
-    assert events.refused == {"GPU-0": "function_not_found", "GPU-1": "function_not_found"}
+    assert events.unwatched == {"GPU-0": "function_not_found", "GPU-1": "function_not_found"}
 
 
 def test_when_no_gpu_tells_xid_errors_the_thread_ends(events: GpuEvents, reports: Reports) -> None:
     reports.types = CLOCK
     events.watch(handles(0))
     ended(events)
-    assert events.refused == {"GPU-0": "not_supported"}
+    assert events.unwatched == {"GPU-0": "not_supported"}
     assert reports.registered == {1: []}
 
 
@@ -260,7 +260,7 @@ def test_after_the_thread_has_ended_another_gpu_is_watched(events: GpuEvents, re
     reports.types = XID
     events.watch(handles(0, 1))
     reports.awaited()
-    assert events.refused == {}
+    assert events.unwatched == {}
 
 
 def test_a_gpu_that_tells_none_does_not_keep_the_others_from_it(
@@ -270,7 +270,7 @@ def test_a_gpu_that_tells_none_does_not_keep_the_others_from_it(
     events.watch(handles(0, 1))
     reports.awaited()
     reports.end((1, XID, 48))
-    assert events.refused == {"GPU-0": "not_supported"}
+    assert events.unwatched == {"GPU-0": "not_supported"}
     assert list(events.xids()) == ["GPU-1"]
 
 
@@ -299,7 +299,7 @@ def test_a_gpu_that_tells_no_xid_errors_says_why(driver: Driver, reports: Report
     reports.types = 0
     driver.read()
     ended(driver._events)
-    assert "does not support" in driver.read().gpus[0].refusals["xid"]
+    assert "does not support" in driver.read().gpus[0].unsupported["xid"]
 
 
 def test_a_gpu_whose_mig_devices_changed_is_asked_for_everything_again(
@@ -311,8 +311,8 @@ def test_a_gpu_whose_mig_devices_changed_is_asked_for_everything_again(
     del library.status["nvmlDeviceGetPowerUsage"]
     reports.end((1, MIG_CHANGE, 0))
     first, second = driver.read().gpus
-    assert "power" in first.refusals
-    assert "power" not in second.refusals
+    assert "power" in first.unsupported
+    assert "power" not in second.unsupported
 
 
 def test_a_gpu_that_cannot_be_watched_now_is_asked_again_more_and_more_seldom(
@@ -323,7 +323,7 @@ def test_a_gpu_that_cannot_be_watched_now_is_asked_again_more_and_more_seldom(
     for wait in (1, 2, 4, 8, 16, 32, 60, 60):
         events.watch(handles(0))
         ended(events)
-        assert events.refused == {"GPU-0": "unknown"}
+        assert events.unwatched == {"GPU-0": "unknown"}
         seconds.now += wait - 0.5
         events.watch(handles(0))
         assert events._thread is None
@@ -331,7 +331,7 @@ def test_a_gpu_that_cannot_be_watched_now_is_asked_again_more_and_more_seldom(
     del library.status["nvmlEventSetCreate"]
     events.watch(handles(0))
     reports.awaited()
-    assert events.refused == {}
+    assert events.unwatched == {}
     assert [gpu for gpu, _ in reports.registered[1]] == [0]
 
 
@@ -349,7 +349,7 @@ def test_a_gpu_that_tells_no_events_is_asked_again_after_a_while(
     seconds.now += 1
     events.watch(handles(0))
     reports.awaited()
-    assert events.refused == {}
+    assert events.unwatched == {}
 
 
 def test_one_gpu_that_cannot_be_watched_now_is_taken_in_with_the_others_later(
@@ -359,7 +359,7 @@ def test_one_gpu_that_cannot_be_watched_now_is_taken_in_with_the_others_later(
     library.status["nvmlDeviceRegisterEvents", 0] = UNKNOWN
     events.watch(handles(0, 1))
     reports.awaited()
-    assert events.refused == {"GPU-0": "unknown"}
+    assert events.unwatched == {"GPU-0": "unknown"}
     del library.status["nvmlDeviceRegisterEvents", 0]
     seconds.now += 1
     events.watch(handles(0, 1))
@@ -387,7 +387,7 @@ def test_a_refusal_to_tell_xid_errors_is_told_and_lifted(library: Any, driver: D
     driver.read()
     reports.awaited()
     told = driver.read().gpus
-    assert told[0].refusals["xid"] == "the driver answers unknown when it is asked for events; it is asked again"
-    assert "xid" not in told[1].refusals
-    driver._events.refused = {}
-    assert "xid" not in driver.read().gpus[0].refusals
+    assert told[0].unsupported["xid"] == "the driver returned unknown to the request for events; the worker retries"
+    assert "xid" not in told[1].unsupported
+    driver._events.unwatched = {}
+    assert "xid" not in driver.read().gpus[0].unsupported

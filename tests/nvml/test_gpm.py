@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pynvml
 import pytest
 
-from trackside_daemon.nvml.groups import chosen
+from trackside_daemon.nvml.groups import selected_groups
 from trackside_daemon.nvml.readers import gpm
-from trackside_daemon.nvml.readers.unsupported import Refusals
+from trackside_daemon.nvml.readers.unsupported import Unsupported
 from trackside_daemon.nvml.worker.driver import Driver
-from trackside_daemon.nvml.worker.library import Library
+from trackside_daemon.nvml.worker.library import CountedNvml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,9 +85,9 @@ def monitor(library: Any) -> Iterator[Monitor]:
 @pytest.fixture
 def read(monitor: Monitor, clock: Clock) -> Callable[..., list[Value]]:
     """One GPU's reader: called with the seconds since the cycle before."""
-    nvml, reader, refusals = Library(pynvml), gpm.Gpm(gpm.RATIOS, clock), Refusals(clock)
+    nvml, reader, unsupported = CountedNvml(pynvml), gpm.GpmReader(gpm.RATIOS, clock), Unsupported(clock)
 
-    def read(seconds: float = 1.0, of: Refusals = refusals) -> list[Value]:
+    def read(seconds: float = 1.0, of: Unsupported = unsupported) -> list[Value]:
         clock.now += seconds
         return reader(nvml, pynvml.nvmlDeviceGetHandleByIndex(0), of)
 
@@ -133,11 +133,11 @@ def test_a_sample_of_minutes_ago_is_only_replaced(read: Any, monitor: Monitor) -
 
 
 def test_a_sample_from_before_the_gpu_changed_is_not_used(read: Any, monitor: Monitor) -> None:
-    refusals = Refusals()
-    read(of=refusals)
-    refusals.clear()
-    assert read(of=refusals) == []
-    read(of=refusals)
+    unsupported = Unsupported()
+    read(of=unsupported)
+    unsupported.clear()
+    assert read(of=unsupported) == []
+    read(of=unsupported)
     assert monitor.windows == [(2, 3)]
 
 
@@ -153,20 +153,20 @@ def test_a_sample_that_failed_is_never_the_first_of_a_window(read: Any, monitor:
 
 
 def test_a_metric_that_is_refused_costs_no_other_and_is_not_asked_again(read: Any, monitor: Monitor) -> None:
-    refusals = Refusals()
+    unsupported = Unsupported()
     monitor.refused = {5: NOT_SUPPORTED, 8: VERSION_MISMATCH}
-    read(of=refusals)
-    assert len(read(of=refusals)) == 11
-    read(of=refusals)
-    assert set(refusals.told()) == {"tensor_active_ratio", "pipe_active_ratio{dmma}"}
+    read(of=unsupported)
+    assert len(read(of=unsupported)) == 11
+    read(of=unsupported)
+    assert set(unsupported.reasons()) == {"tensor_active_ratio", "pipe_active_ratio{dmma}"}
     assert [len(asked) for asked in monitor.asked] == [13, 11]
 
 
 def test_when_all_metrics_are_refused_nothing_is_asked(read: Any, monitor: Monitor) -> None:
-    refusals = Refusals()
+    unsupported = Unsupported()
     monitor.refused = dict.fromkeys(range(1, 14), NOT_SUPPORTED)
     for _ in range(3):
-        assert read(of=refusals) == []
+        assert read(of=unsupported) == []
     assert len(monitor.windows) == 1
 
 
@@ -179,10 +179,10 @@ def test_a_gpu_that_is_lost_between_the_samples_is_lost(read: Any, monitor: Moni
 
 
 def test_cycles_are_counted_as_they_are(monitor: Monitor, clock: Clock) -> None:
-    reader, refusals = gpm.Gpm(gpm.CYCLES, clock), Refusals(clock)
-    reader(Library(pynvml), pynvml.nvmlDeviceGetHandleByIndex(0), refusals)
+    reader, unsupported = gpm.GpmReader(gpm.CYCLES, clock), Unsupported(clock)
+    reader(CountedNvml(pynvml), pynvml.nvmlDeviceGetHandleByIndex(0), unsupported)
     clock.now += 1
-    assert reader(Library(pynvml), pynvml.nvmlDeviceGetHandleByIndex(0), refusals) == [
+    assert reader(CountedNvml(pynvml), pynvml.nvmlDeviceGetHandleByIndex(0), unsupported) == [
         ("sm_cycles_total", (), UNITS),
         ("sm_active_cycles_total", (), UNITS),
         ("tensor_active_cycles_total", (), UNITS),
@@ -191,8 +191,8 @@ def test_cycles_are_counted_as_they_are(monitor: Monitor, clock: Clock) -> None:
 
 
 def test_samples_are_freed_with_their_reader(monitor: Monitor, clock: Clock) -> None:
-    reader = gpm.Gpm(gpm.RATIOS, clock)
-    reader(Library(pynvml), pynvml.nvmlDeviceGetHandleByIndex(0), Refusals())
+    reader = gpm.GpmReader(gpm.RATIOS, clock)
+    reader(CountedNvml(pynvml), pynvml.nvmlDeviceGetHandleByIndex(0), Unsupported())
     taken = set(monitor.taken)
     assert not monitor.freed
     del reader
@@ -202,8 +202,8 @@ def test_samples_are_freed_with_their_reader(monitor: Monitor, clock: Clock) -> 
 
 
 def test_a_sample_that_cannot_be_freed_fails_nobody(library: Any, monitor: Monitor, clock: Clock) -> None:
-    reader = gpm.Gpm(gpm.RATIOS, clock)
-    reader(Library(pynvml), pynvml.nvmlDeviceGetHandleByIndex(0), Refusals())
+    reader = gpm.GpmReader(gpm.RATIOS, clock)
+    reader(CountedNvml(pynvml), pynvml.nvmlDeviceGetHandleByIndex(0), Unsupported())
     library.status["nvmlGpmSampleFree"] = GPU_IS_LOST
     del reader
     assert not monitor.freed
@@ -217,7 +217,7 @@ def test_a_gpu_before_hopper_refuses_its_first_sample_and_is_asked_once(
     driver = Driver(pynvml)
     driver.read()
     reading = driver.read()
-    assert "gpm" in reading.gpus[0].refusals
+    assert "gpm" in reading.gpus[0].unsupported
     assert sum(reading.calls["nvmlGpmSampleGet"].values()) == len(reading.gpus)
 
 
@@ -238,11 +238,11 @@ def test_after_a_loss_the_sample_from_before_it_is_not_used(
 
 
 def test_pcie_is_measured_in_bytes_a_second_where_gpm_is_read_by_default(monitor: Monitor, clock: Clock) -> None:
-    reader, refusals = chosen()["gpm"].make(), Refusals(clock)
-    reader._window._clock = clock  # type: ignore[attr-defined]
+    reader, unsupported = selected_groups()["gpm"].new_reader(), Unsupported(clock)
+    reader._samples._clock = clock  # type: ignore[attr-defined]
     for _ in range(2):
         clock.now += 1
-        values = reader(Library(pynvml), pynvml.nvmlDeviceGetHandleByIndex(0), refusals)
+        values = reader(CountedNvml(pynvml), pynvml.nvmlDeviceGetHandleByIndex(0), unsupported)
     told = {family: value for family, _, value in values if family.startswith("pcie_")}
     assert told == {
         "pcie_transmit_bytes_per_second": UNITS * 1024 * 1024,

@@ -8,10 +8,10 @@ import pynvml
 import pytest
 from nvml.conftest import FUNCTIONS
 
-from trackside_daemon.nvml.groups import SLOW_SECONDS, chosen
+from trackside_daemon.nvml.groups import SLOW_SECONDS, selected_groups
 from trackside_daemon.nvml.worker.driver import Driver
 from trackside_daemon.nvml.worker.gpu import Gpu
-from trackside_daemon.nvml.worker.library import Library
+from trackside_daemon.nvml.worker.library import CountedNvml
 
 FAST, SLOW = "nvmlDeviceGetPowerUsage", "nvmlDeviceGetPersistenceMode"
 NOT_SUPPORTED, TIMEOUT, GPU_IS_LOST, UNKNOWN = 3, 10, 15, 999
@@ -23,8 +23,8 @@ class Watched:
 
     def __init__(self, library: Any) -> None:
         self.now = 100.0
-        self.nvml = Library(pynvml)
-        self.gpu = Gpu("GPU-0", {}, chosen(), lambda: self.now)
+        self.nvml = CountedNvml(pynvml)
+        self.gpu = Gpu("GPU-0", {}, selected_groups(), lambda: self.now)
         self._handle = pynvml.nvmlDeviceGetHandleByIndex(0)
         library.values[SLOW] = 1
 
@@ -74,7 +74,7 @@ def test_after_a_loss_nothing_from_before_it_is_told(watched: Watched, library: 
 def test_when_the_mode_of_the_gpu_changes_all_is_read_anew(watched: Watched, library: Any) -> None:
     watched.read()
     library.values[SLOW] = 0
-    watched.gpu.refusals.clear()
+    watched.gpu.unsupported.clear()
     assert watched.read() == 0
 
 
@@ -91,7 +91,7 @@ def breaks(*_: Any) -> None:
 def test_a_reader_that_fails_in_a_way_of_its_own_costs_only_its_families(library: Any) -> None:
     library.functions[FAST] = breaks
     first, second = Driver(pynvml).read().gpus
-    assert first.refusals["power"] == "it failed: RuntimeError: not what this daemon knows"
+    assert first.unsupported["power"] == "it failed: RuntimeError: not what this daemon knows"
     for gpu in (first, second):
         families = {family for family, _, _ in gpu.values}
         assert "power_watts" not in families
@@ -118,7 +118,7 @@ def test_a_gpu_that_answers_nothing_but_who_it_is_is_lost_and_says_why(library: 
     answers_nothing(library, 0)
     first, second = driver.read().gpus
     assert (first.uuid, first.values) == ("GPU-0", [("up", (), 0.0)])
-    assert first.refusals == {"up": "unknown: it does not answer; see dmesg for NVRM and Xid"}
+    assert first.unsupported == {"up": "unknown: it does not answer; see dmesg for NVRM and Xid"}
     assert len(second.values) == 11
     library.status.clear()
     assert len(driver.read().gpus[0].values) == 11

@@ -11,7 +11,7 @@ import pytest
 from scripted_workers import ANSWER, COUNTS, HANGS, LONG, STUBBORN, Unreapable, number, pid, reap, refusal
 
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlAbsent, NvmlDown, NvmlLocked, NvmlUnavailable
-from trackside_daemon.nvml.reading import Order
+from trackside_daemon.nvml.reading import WorkerSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,13 +34,13 @@ print('{"error": "another daemon", "reason": "locked"}', flush=True)
 
 
 def test_the_simulated_worker_answers() -> None:
-    nvml = Nvml(Order(simulate=8))
+    nvml = Nvml(WorkerSettings(simulate=8))
     assert len(nvml.read(LONG).gpus) == 8
     nvml.close()
 
 
 def test_nothing_is_started_before_the_first_reading() -> None:
-    assert Nvml(Order(simulate=1))._child is None
+    assert Nvml(WorkerSettings(simulate=1))._child is None
 
 
 def test_one_worker_answers_every_reading(worker: Workers) -> None:
@@ -294,7 +294,7 @@ def test_an_error_that_comes_late_is_not_lost(worker: Workers, tmp_path: Path) -
 
 
 def test_close_ends_a_worker_that_listens_to_its_input() -> None:
-    nvml = Nvml(Order(simulate=1))
+    nvml = Nvml(WorkerSettings(simulate=1))
     nvml.read(LONG)
     child = nvml._child
     nvml.close()

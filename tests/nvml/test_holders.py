@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from trackside_daemon.nvml.holders import Holder, holders
+from trackside_daemon.nvml.holders import DeviceHolder, holders
 
 
 def test_processes_with_a_device_file_of_the_driver_are_named_once(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_processes_with_a_device_file_of_the_driver_are_named_once(tmp_path: Pat
         for number, file in enumerate(files):
             (tmp_path / str(pid) / "fd" / str(number)).symlink_to(file)
     (tmp_path / "14" / "fd").rmdir()
-    assert holders(tmp_path) == [Holder(12, "nvidia-persiste"), Holder(4711, "python")]
+    assert holders(tmp_path) == [DeviceHolder(12, "nvidia-persiste"), DeviceHolder(4711, "python")]
 
 
 def test_what_may_not_be_looked_into_is_left_out() -> None:

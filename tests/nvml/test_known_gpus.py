@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trackside_daemon.nvml.handle.known_gpus import Roster
+from trackside_daemon.nvml.handle.known_gpus import KnownGpus
 from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading
 
 INFO = {"name": "NVIDIA H100"}
@@ -16,41 +16,41 @@ def down(index: int, uuid: str = "", info: dict[str, str] | None = None) -> GpuR
     return GpuReading(index, uuid, info or {}, DOWN)
 
 
-def call(roster: Roster, *gpus: GpuReading) -> tuple[list[GpuReading], list[GpuReading]]:
-    reading = roster.call(Reading(list(gpus)))
+def call(roster: KnownGpus, *gpus: GpuReading) -> tuple[list[GpuReading], list[GpuReading]]:
+    reading = roster.accept(Reading(list(gpus)))
     return reading.gpus, reading.gone
 
 
 def test_a_gpu_that_cannot_say_its_name_is_the_one_that_was_there() -> None:
-    roster = Roster()
+    roster = KnownGpus()
     call(roster, up(0, "A"), up(1, "B"))
     assert call(roster, up(0, "A"), down(1)) == ([up(0, "A"), down(1, "B", INFO)], [])
 
 
 def test_a_gpu_that_never_said_its_name_has_none() -> None:
-    assert call(Roster(), up(0, "A"), down(1)) == ([up(0, "A"), down(1)], [])
+    assert call(KnownGpus(), up(0, "A"), down(1)) == ([up(0, "A"), down(1)], [])
 
 
 def test_indexes_that_moved_up_take_no_name_along() -> None:
-    roster = Roster()
+    roster = KnownGpus()
     call(roster, up(0, "A"), up(1, "B"), up(2, "C"))
     assert call(roster, up(0, "B"), up(1, "C")) == ([up(0, "B"), up(1, "C")], [down(0, "A", INFO)])
 
 
 def test_a_name_is_not_given_twice() -> None:
-    roster = Roster()
+    roster = KnownGpus()
     call(roster, up(0, "A"), up(1, "B"))
     assert call(roster, up(0, "B"), down(1))[0] == [up(0, "B"), down(1)]
 
 
 def test_a_gpu_that_is_up_without_a_name_is_nobody() -> None:
-    roster = Roster()
+    roster = KnownGpus()
     assert call(roster, up(0, "")) == ([up(0, "")], [])
     assert call(roster, down(0)) == ([down(0)], [])
 
 
 def test_why_a_gpu_cannot_say_its_name_is_told_beside_the_name_that_it_had() -> None:
-    roster = Roster()
+    roster = KnownGpus()
     call(roster, up(0, "A"), up(1, "B"))
     why = {"up": "it is lost"}
     assert call(roster, up(0, "A"), GpuReading(1, "", {}, DOWN, why))[0][1] == GpuReading(1, "B", INFO, DOWN, why)

@@ -22,7 +22,7 @@ HELD_BACK = """
 import json, sys, time
 for n, _ in enumerate(sys.stdin, 1):
     age = float(open(sys.argv[1]).read()) if n == 2 or n > 2 and sys.argv[3:] else 0.0
-    reading = {"gpus": [], "driver": {"number": str(n)}, "measured": time.monotonic() - age}
+    reading = {"gpus": [], "driver": {"number": str(n)}, "measured_at": time.monotonic() - age}
     print(json.dumps(reading), flush=True)
 """
 #: Goes on to a GPU with each line that the test writes to the FIFO that is its argument.
@@ -106,7 +106,7 @@ def test_a_worker_that_goes_on_from_gpu_to_gpu_does_not_hang_until_it_stays_at_o
             _go_on(nvml, steps)
         assert nvml.restarts["timeout"] == 0
         clock.now += 11
-        assert "hung for 11 s at GPU 3, which is left alone" in refusal(nvml, 0.01)
+        assert "hung for 11 s at GPU 3, which is skipped" in refusal(nvml, 0.01)
 
 
 def test_a_worker_that_never_comes_to_an_end_is_replaced_and_no_gpu_is_blamed(
@@ -121,8 +121,8 @@ def test_a_worker_that_never_comes_to_an_end_is_replaced_and_no_gpu_is_blamed(
             clock.now += 9.5
             _go_on(nvml, steps)
         clock.now += 5
-        assert "read GPUs for 62 s without an end" in refusal(nvml, 0.01)
-    assert nvml.avoided == frozenset()
+        assert "has read GPUs for 62 s" in refusal(nvml, 0.01)
+    assert nvml.quarantined == frozenset()
     assert nvml.restarts["timeout"] == 1
 
 

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from trackside_daemon.nvml.handle.handle import _worker_command
-from trackside_daemon.nvml.reading import Order, Reading
-from trackside_daemon.nvml.worker.lock import VARIABLE, Locked, lock
+from trackside_daemon.nvml.reading import Reading, WorkerSettings
+from trackside_daemon.nvml.worker.lock import LOCK_VARIABLE, Locked, lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ lock(sys.argv[1])
 print("locked", flush=True)
 sys.stdin.read()
 """
-WAYS_OUT = "samples the GPUs of this machine already; stop trackside there, or run this daemon with --no-collector.gpu"
+WAYS_OUT = "already samples the GPUs of this machine; stop trackside there, or run this daemon with --no-collector.gpu"
 
 
 @pytest.fixture
@@ -46,9 +46,9 @@ def holder(name: str) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def answer(order: Order, name: str) -> Reading:
+def answer(order: WorkerSettings, name: str) -> Reading:
     """What a worker says that is started beside the holder."""
-    environ = {**os.environ, VARIABLE: name}
+    environ = {**os.environ, LOCK_VARIABLE: name}
     result = subprocess.run(
         _worker_command(order), input=b"{}\n", capture_output=True, env=environ, check=False, timeout=30
     )
@@ -69,13 +69,13 @@ def test_the_kernel_takes_it_back_from_a_process_that_was_killed(holder: subproc
 
 
 def test_a_worker_that_comes_second_says_so_and_loads_no_driver(holder: subprocess.Popen[bytes], name: str) -> None:
-    reading = answer(Order(), name)
+    reading = answer(WorkerSettings(), name)
     assert (reading.reason, reading.absent) == ("locked", False)
     assert f"process {holder.pid} of user" in reading.error
 
 
 def test_a_simulation_needs_no_lock(holder: subprocess.Popen[bytes], name: str) -> None:
-    assert len(answer(Order(simulate=1), name).gpus) == 1
+    assert len(answer(WorkerSettings(simulate=1), name).gpus) == 1
 
 
 def test_many_who_ask_take_nothing_from_the_holder(name: str) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from scripted_workers import LONG, Machine, pid, reap, refusal
 
-from trackside_daemon.nvml.handle.lost_gpu_policy import Losses
-from trackside_daemon.nvml.handle.quarantine import Avoided
+from trackside_daemon.nvml.handle.lost_gpu_policy import LostGpuPolicy
+from trackside_daemon.nvml.handle.quarantine import Quarantine
 from trackside_daemon.nvml.reading import DOWN, GpuReading
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def test_a_gpu_that_hangs_is_left_alone_and_the_others_go_on(machine: Machine, c
     machine.ails(gpu1="hang")
     machine.hang(1)
     clock.now += 10.5
-    assert "hung for 10 s at GPU 1, which is left alone for a while, and is replaced" in refusal(machine.nvml, 0.01)
-    assert machine.nvml.avoided == {1}
+    assert "hung for 10 s at GPU 1, which is skipped for a while, and is replaced" in refusal(machine.nvml, 0.01)
+    assert machine.nvml.quarantined == {1}
     reap(machine.nvml)
     clock.now += 1.5
     assert machine.up() == WITHOUT_ONE
@@ -50,7 +50,7 @@ def test_a_gpu_that_hung_is_tried_again_after_a_minute_by_the_same_worker(machin
     assert machine.up() == WITHOUT_ONE
     kept = pid(machine.nvml)
     clock.now += 2
-    assert machine.nvml.avoided == frozenset()
+    assert machine.nvml.quarantined == frozenset()
     assert machine.up() == ALL
     assert pid(machine.nvml) == kept
 
@@ -66,7 +66,7 @@ def test_a_gpu_that_hangs_again_is_left_alone_for_longer_until_it_has_answered(m
     assert machine.up() == ALL
     _hang_at_one(machine, clock)
     clock.now += 60
-    assert machine.nvml.avoided == frozenset()
+    assert machine.nvml.quarantined == frozenset()
 
 
 def test_another_gpu_that_has_the_index_of_one_that_hung_is_asked(machine: Machine, clock: Clock) -> None:
@@ -74,7 +74,7 @@ def test_another_gpu_that_has_the_index_of_one_that_hung_is_asked(machine: Machi
     machine.ails(gpu1="gone")
     assert machine.up() == {"GPU-0": True, "GPU-2": True}
     assert [gpu.uuid for gpu in machine.nvml.last.gone] == ["GPU-1"]
-    assert machine.nvml.avoided == frozenset()
+    assert machine.nvml.quarantined == frozenset()
 
 
 def test_a_gpu_that_hung_at_the_first_reading_is_left_alone_by_its_index(
@@ -93,14 +93,14 @@ def test_a_gpu_that_hung_at_the_first_reading_is_left_alone_by_its_index(
 
 @pytest.mark.parametrize("after", [("GPU-0", ""), ("GPU-0", "", "GPU-1")])
 def test_indexes_that_are_left_alone_are_forgotten_when_they_mean_other_gpus(after: tuple[str, ...]) -> None:
-    avoided = Avoided()
-    assert avoided.read([_gpu(0, "GPU-0"), _gpu(1, "GPU-1"), _gpu(2, "GPU-2")], frozenset())
-    avoided.hung(1, 0.0)
-    assert avoided.read([_gpu(0, "GPU-0"), _gpu(1, ""), _gpu(2, "GPU-2")], frozenset({1}))
-    assert avoided.at(1.0) == {1}
-    assert not avoided.read([_gpu(index, uuid) for index, uuid in enumerate(after)], frozenset({1}))
-    assert avoided.at(1.0) == frozenset()
-    assert avoided.read([_gpu(0, "GPU-0"), _gpu(1, "GPU-2")], frozenset())
+    avoided = Quarantine()
+    assert avoided.accept([_gpu(0, "GPU-0"), _gpu(1, "GPU-1"), _gpu(2, "GPU-2")], frozenset())
+    avoided.add(1, 0.0)
+    assert avoided.accept([_gpu(0, "GPU-0"), _gpu(1, ""), _gpu(2, "GPU-2")], frozenset({1}))
+    assert avoided.indexes(1.0) == {1}
+    assert not avoided.accept([_gpu(index, uuid) for index, uuid in enumerate(after)], frozenset({1}))
+    assert avoided.indexes(1.0) == frozenset()
+    assert avoided.accept([_gpu(0, "GPU-0"), _gpu(1, "GPU-2")], frozenset())
 
 
 def test_a_gpu_that_hung_is_asked_at_once_after_a_pause(machine: Machine, clock: Clock) -> None:
@@ -119,11 +119,11 @@ def test_a_gpu_that_hung_is_asked_at_once_when_somebody_says_go_on(machine: Mach
 
 
 def test_a_gpu_is_left_alone_for_ten_minutes_at_most() -> None:
-    avoided = Avoided()
+    avoided = Quarantine()
     for wait in (60, 120, 240, 480, 600, 600):
-        avoided.hung(3, 0.0)
-        assert avoided.at(wait - 1) == {3}
-        assert avoided.at(wait + 1) == frozenset()
+        avoided.add(3, 0.0)
+        assert avoided.indexes(wait - 1) == {3}
+        assert avoided.indexes(wait + 1) == frozenset()
 
 
 def test_a_hang_before_any_gpu_is_no_gpus_fault(machine: Machine, clock: Clock) -> None:
@@ -131,7 +131,7 @@ def test_a_hang_before_any_gpu_is_no_gpus_fault(machine: Machine, clock: Clock) 
     machine.hang(None)
     clock.now += 10.5
     assert "hung for 10 s and is replaced" in refusal(machine.nvml, 0.01)
-    assert machine.nvml.avoided == frozenset()
+    assert machine.nvml.quarantined == frozenset()
 
 
 def test_a_lost_gpu_costs_one_worker_and_keeps_its_name(machine: Machine) -> None:
@@ -180,7 +180,7 @@ def test_another_gpu_that_is_lost_costs_a_worker_at_once(machine: Machine) -> No
 
 
 def test_losses_of_a_gpu_cost_a_worker_less_and_less_often_until_it_has_been_well_for_long() -> None:
-    losses, now = Losses(), 0.0
+    losses, now = LostGpuPolicy(), 0.0
     for wait in (60, 120, 240, 480, 600, 600 + 601, 60):
         assert _costs(losses, now)
         assert not _costs(losses, now + min(wait, 600) - 1)
@@ -222,10 +222,10 @@ def _gpu(index: int, uuid: str) -> GpuReading:
     return GpuReading(index, uuid, {}, [("up", (), 1.0)] if uuid else DOWN)
 
 
-def _costs(losses: Losses, now: float) -> bool:
+def _costs(losses: LostGpuPolicy, now: float) -> bool:
     """Whether a loss that a new worker sees ends it."""
-    losses.replaced()
-    return [losses.cost([_gpu(0, "GPU-0")] if is_up else [], now) for is_up in (True, False, False)][-1]
+    losses.worker_replaced()
+    return [losses.accept([_gpu(0, "GPU-0")] if is_up else [], now) for is_up in (True, False, False)][-1]
 
 
 def _lose_one(machine: Machine) -> None:

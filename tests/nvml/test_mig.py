@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pynvml
 import pytest
 
-from trackside_daemon.nvml.readers.mig import SAMPLE, Mig
-from trackside_daemon.nvml.readers.unsupported import Refusals
+from trackside_daemon.nvml.readers.mig import GPM_NAME, MigReader
+from trackside_daemon.nvml.readers.unsupported import Unsupported
 from trackside_daemon.nvml.worker.driver import Driver
-from trackside_daemon.nvml.worker.library import Library
+from trackside_daemon.nvml.worker.library import CountedNvml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -124,20 +124,20 @@ def board(library: Any) -> Iterator[Board]:
 
 
 @pytest.fixture
-def refusals() -> Refusals:
-    return Refusals()
+def unsupported() -> Unsupported:
+    return Unsupported()
 
 
 @pytest.fixture
-def read(board: Board, refusals: Refusals) -> Callable[[], list[Value]]:
+def read(board: Board, unsupported: Unsupported) -> Callable[[], list[Value]]:
     """The reader of the GPU, at a second between two cycles."""
     seconds = iter(range(1000, 2000))
     now = [0]
-    nvml, reader = Library(pynvml), Mig(lambda: now[0])
+    nvml, reader = CountedNvml(pynvml), MigReader(lambda: now[0])
 
     def read() -> list[Value]:
         now[0] = next(seconds)
-        return reader(nvml, pynvml.nvmlDeviceGetHandleByIndex(0), refusals)
+        return reader(nvml, pynvml.nvmlDeviceGetHandleByIndex(0), unsupported)
 
     return read
 
@@ -153,7 +153,7 @@ def test_a_gpu_that_is_not_divided_says_only_that(read: Any, board: Board) -> No
 
 def test_a_gpu_that_cannot_be_divided_refuses_the_question(library: Any, board: Board) -> None:
     library.status["nvmlDeviceGetMigMode"] = NOT_SUPPORTED
-    assert "mig" in Driver(pynvml).read().gpus[0].refusals
+    assert "mig" in Driver(pynvml).read().gpus[0].unsupported
 
 
 def test_each_device_says_what_it_is_and_empty_places_are_passed_over(read: Any, board: Board) -> None:
@@ -195,36 +195,38 @@ def test_what_an_instance_does_is_told_of_each_of_its_devices(read: Any, board: 
     ],
 )
 def test_no_window_reaches_across_a_change_of_the_devices(
-    read: Any, board: Board, refusals: Refusals, after: dict[int, Slot]
+    read: Any, board: Board, unsupported: Unsupported, after: dict[int, Slot]
 ) -> None:
     board.slots = {0: Slot("MIG-a", 1)}
     read()
-    refusals.add("pcie", "not_supported")
+    unsupported.add("pcie", "not_supported")
     board.slots = after
     assert not by_family(read(), "mig_sm_active_ratio")
     assert board.windows == []
-    assert "pcie" not in refusals
+    assert "pcie" not in unsupported
     assert by_family(read(), "mig_sm_active_ratio")
 
 
-def test_all_is_asked_again_when_the_mode_changes_and_only_then(read: Any, board: Board, refusals: Refusals) -> None:
+def test_all_is_asked_again_when_the_mode_changes_and_only_then(
+    read: Any, board: Board, unsupported: Unsupported
+) -> None:
     read()
-    refusals.add("busy", "not_supported")
+    unsupported.add("busy", "not_supported")
     read()
-    assert "busy" in refusals
+    assert "busy" in unsupported
     board.on = 0
     read()
-    assert "busy" not in refusals
+    assert "busy" not in unsupported
 
 
 def test_an_a100_whose_instances_have_no_gpm_tells_the_rest(
-    read: Any, library: Any, board: Board, refusals: Refusals
+    read: Any, library: Any, board: Board, unsupported: Unsupported
 ) -> None:
     board.slots = {0: Slot("MIG-a", 1)}
     library.status["nvmlGpmMigSampleGet"] = NOT_SUPPORTED
     read()
     assert by_family(read(), "mig_memory_bytes")
-    assert SAMPLE in refusals
+    assert GPM_NAME in unsupported
 
 
 def test_a_device_that_is_destroyed_while_it_is_asked_is_left_out_until_it_is_gone(
@@ -257,14 +259,14 @@ def test_samples_of_an_instance_that_is_gone_are_freed(read: Any, library: Any, 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetGpuInstanceId"])
 def test_devices_that_are_just_being_made_are_back_in_the_cycle_after(
-    read: Any, library: Any, board: Board, refusals: Refusals, function: str
+    read: Any, library: Any, board: Board, unsupported: Unsupported, function: str
 ) -> None:
     board.slots = {0: Slot("MIG-a", 1), 1: Slot("MIG-b", 2)}
     devices = by_family(read(), "mig_info")
     assert len(devices) == 2
     library.status[function] = INVALID_ARGUMENT
     assert read() == [("mig_mode", (), 1.0)]
-    assert not refusals.told()
+    assert not unsupported.reasons()
     del library.status[function]
     assert by_family(read(), "mig_info") == devices
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from trackside_daemon.nvml.readers.fields import Field
-    from trackside_daemon.nvml.readers.gpm import Quantity
+    from trackside_daemon.nvml.readers.gpm import GpmMetric
 
 FIELDS: dict[str, str | tuple[str, ...]] = {
     "power_watts": "POWER_INSTANT",
@@ -114,7 +114,7 @@ ALL_FIELDS: tuple[Field, ...] = (
     *(field for direction in links.LINK_BYTES for field in direction),
     *(links.NVLINKS, links.SPEED, links.COMMON_SPEED, links.C2C_LINKS, links.C2C_UP),
 )
-ALL_METRICS: tuple[Quantity, ...] = (*gpm.RATIOS, *gpm.RATES, *gpm.CYCLES, *mig.RATIOS)
+ALL_METRICS: tuple[GpmMetric, ...] = (*gpm.RATIOS, *gpm.RATES, *gpm.CYCLES, *mig.RATIOS)
 
 REASONS = {
     "gpu_idle": "GpuIdle",

@@ -36,7 +36,7 @@ def test_a_pause_ends_the_worker_and_says_until_when(worker: Workers, clock: Clo
     with pytest.raises(NvmlPaused) as caught:
         nvml.read(0.01)
     local = datetime.fromtimestamp(end).astimezone()
-    assert str(caught.value) == f"paused until {local:%H:%M:%S}; trackside resume-gpu goes on at once"
+    assert str(caught.value) == f"paused until {local:%H:%M:%S}; trackside resume-gpu ends the pause"
     assert isinstance(caught.value, NvmlAbsent)
     assert nvml.restarts["pause"] == 1
 
@@ -65,7 +65,7 @@ def test_a_pause_without_an_end_lasts(worker: Workers, clock: Clock) -> None:
     assert nvml.pause()
     clock.now += 1e9
     assert nvml.paused_until == math.inf
-    assert refusal(nvml) == "paused; trackside resume-gpu goes on at once"
+    assert refusal(nvml) == "paused; trackside resume-gpu ends the pause"
     assert nvml.restarts["pause"] == 0
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pynvml
 import pytest
 
-from trackside_daemon.nvml.groups import chosen
+from trackside_daemon.nvml.groups import selected_groups
 from trackside_daemon.nvml.readers import host_pids
-from trackside_daemon.nvml.readers.host_pids import Pids
+from trackside_daemon.nvml.readers.host_pids import HostPids
 from trackside_daemon.nvml.readers.processes import MPS, Accounting, Processes, ProcessUtilization
-from trackside_daemon.nvml.readers.unsupported import Refusals
+from trackside_daemon.nvml.readers.unsupported import Unsupported
 from trackside_daemon.nvml.worker.driver import Driver
-from trackside_daemon.nvml.worker.library import Library
+from trackside_daemon.nvml.worker.library import CountedNvml
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ SUCCESS, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INSUFFICIENT
 NOWHERE = 0xFFFFFFFF
 """The instance of a process on a GPU without MIG."""
 UNKNOWN = 2**64 - 1
-ANY = Pids(host_pids.PID_LIMIT, checked=False)
+ANY = HostPids(host_pids.PID_LIMIT, checked=False)
 COMPUTE, MULTI = "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3"
 
 
@@ -50,18 +50,18 @@ def lists(*processes: tuple[int, ...]) -> Callable[..., int]:
 
 
 @pytest.fixture
-def refusals() -> Refusals:
-    return Refusals()
+def unsupported() -> Unsupported:
+    return Unsupported()
 
 
 @pytest.fixture
-def read(library: Any, refusals: Refusals) -> Callable[..., list[Value]]:
+def read(library: Any, unsupported: Unsupported) -> Callable[..., list[Value]]:
     """What a reader says of the first GPU."""
     library.functions |= {COMPUTE: lists(), MULTI: lists()}
-    nvml, processes = Library(pynvml), Processes(ANY)
+    nvml, processes = CountedNvml(pynvml), Processes(ANY)
 
     def read(reader: Any = processes) -> list[Value]:
-        values: list[Value] = reader(nvml, pynvml.nvmlDeviceGetHandleByIndex(0), refusals)
+        values: list[Value] = reader(nvml, pynvml.nvmlDeviceGetHandleByIndex(0), unsupported)
         return values
 
     return read
@@ -103,11 +103,11 @@ def test_clients_of_mps_are_processes_too_and_counted_once(read: Any, library: A
     assert values["process_memory_bytes", "4242"] == 500
 
 
-def test_a_driver_without_mps_tells_the_other_processes(read: Any, library: Any, refusals: Refusals) -> None:
+def test_a_driver_without_mps_tells_the_other_processes(read: Any, library: Any, unsupported: Unsupported) -> None:
     library.functions[COMPUTE] = lists((4242, 500))
     library.status[MULTI] = NOT_SUPPORTED
     assert len(read()) == 2
-    assert MPS in refusals
+    assert MPS in unsupported
 
 
 def test_process_ids_that_cannot_be_are_dropped(read: Any, library: Any) -> None:
@@ -137,7 +137,7 @@ def test_where_the_gpu_tells_only_root_its_mig_devices_are_asked(read: Any, libr
 
 @pytest.mark.parametrize("status", [INVALID_ARGUMENT, NOT_FOUND])
 def test_a_mig_device_that_is_destroyed_while_it_is_asked_costs_only_its_own_processes(
-    read: Any, library: Any, refusals: Refusals, status: int
+    read: Any, library: Any, unsupported: Unsupported, status: int
 ) -> None:
     def compute(_: Any, name: str, handle: Any, *rest: Any) -> int:
         address = pynvml.cast(handle, pynvml.c_void_p).value
@@ -150,14 +150,14 @@ def test_a_mig_device_that_is_destroyed_while_it_is_asked_costs_only_its_own_pro
     library.values["nvmlDeviceGetMaxMigDeviceCount"] = 2
     library.functions |= {COMPUTE: compute, "nvmlDeviceGetMigDeviceHandleByIndex": device}
     assert read() == [("processes", (), 1), ("process_memory_bytes", ("101",), 100)]
-    assert "processes" not in refusals
+    assert "processes" not in unsupported
 
 
 def test_without_mig_a_list_for_root_is_refused(library: Any) -> None:
     library.status[COMPUTE] = NO_PERMISSION
     library.functions[COMPUTE] = lists()
     library.values["nvmlDeviceGetMaxMigDeviceCount"] = 0
-    assert "CAP_SYS_ADMIN" in Driver(pynvml).read().gpus[0].refusals["processes"]
+    assert "CAP_SYS_ADMIN" in Driver(pynvml).read().gpus[0].unsupported["processes"]
 
 
 class Shares:
@@ -221,7 +221,7 @@ def test_an_absurd_share_is_rejected_and_counted(library: Any) -> None:
 
 def test_no_samples_are_no_refusal(library: Any) -> None:
     Shares(library)
-    assert "process-utilization" not in Driver(pynvml).read().gpus[0].refusals
+    assert "process-utilization" not in Driver(pynvml).read().gpus[0].unsupported
 
 
 def accounted(most: dict[int, int]) -> Callable[..., int]:
@@ -241,15 +241,15 @@ def test_the_most_memory_is_told_of_processes_that_are_accounted(read: Any, libr
     assert read(Accounting(ANY)) == [("process_max_memory_bytes", ("4242",), 900)]
 
 
-def test_accounting_that_is_off_is_refused_with_the_remedy(read: Any, library: Any, refusals: Refusals) -> None:
+def test_accounting_that_is_off_is_refused_with_the_remedy(read: Any, library: Any, unsupported: Unsupported) -> None:
     library.values["nvmlDeviceGetAccountingMode"] = 0
     assert read(Accounting(ANY)) == []
-    assert "nvidia-smi -am 1" in refusals.told()["accounting"]
+    assert "nvidia-smi -am 1" in unsupported.reasons()["accounting"]
 
 
 def test_accounting_is_read_only_when_asked_for() -> None:
-    assert "accounting" not in chosen()
-    assert "accounting" in chosen(["accounting"])
+    assert "accounting" not in selected_groups()
+    assert "accounting" in selected_groups(["accounting"])
 
 
 def ended() -> int:
@@ -259,7 +259,7 @@ def ended() -> int:
 
 
 def test_on_the_host_a_process_that_does_not_exist_is_no_process() -> None:
-    here = Pids(host_pids.PID_LIMIT, checked=True)
+    here = HostPids(host_pids.PID_LIMIT, checked=True)
     assert os.getpid() in here
     assert 1 in here  # another user's, perhaps
     assert ended() not in here
@@ -278,14 +278,14 @@ def proc(path: Path, *, pid_max: str) -> Path:
 
 
 def test_a_containers_own_limit_does_not_bind_the_host(tmp_path: Path) -> None:
-    assert host_pids.highest(proc(tmp_path, pid_max="32768\n")) == host_pids.PID_LIMIT
+    assert host_pids.max_pid(proc(tmp_path, pid_max="32768\n")) == host_pids.PID_LIMIT
 
 
 def test_the_hosts_limit_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = proc(tmp_path, pid_max="32768\n")
     monkeypatch.setattr(host_pids, "HOST_NAMESPACE", (root / "self/ns/pid").stat().st_ino)
-    assert host_pids.highest(root) == 32768
+    assert host_pids.max_pid(root) == 32768
 
 
 def test_without_proc_every_possible_id_is_believed(tmp_path: Path) -> None:
-    assert 4_000_000 in host_pids.of_this_host(tmp_path)
+    assert 4_000_000 in host_pids.host_pids(tmp_path)

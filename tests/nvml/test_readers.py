@@ -1,4 +1,4 @@
-"""What each reader makes of the driver's answers, through the real pynvml: base units, refusals, absence."""
+"""What each reader makes of the driver's answers, through the real pynvml: base units, unsupported, absence."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_engines_are_ratios_and_read_only_when_asked_for(library: Any) -> None:
         "engine_utilization_ratio:decoder": 0.5,
         "engine_utilization_ratio:jpeg": 0,
     }
-    assert gpu.refusals["engine_utilization_ratio{ofa}"] == OLD
+    assert gpu.unsupported["engine_utilization_ratio{ofa}"] == OLD
     assert not of(read(), "engine_")
 
 
@@ -57,7 +57,7 @@ def test_a_driver_without_the_second_version_tells_memory_by_the_first(library: 
         "memory_used_bytes": 61_000,
         "memory_free_bytes": 19_000,
     }
-    assert reading.gpus[0].refusals["memory_reserved_bytes"] == OLD
+    assert reading.gpus[0].unsupported["memory_reserved_bytes"] == OLD
     assert reading.calls["nvmlDeviceGetMemoryInfo"] == {"function_not_found": 1, "success": 2}
 
 
@@ -71,7 +71,7 @@ def test_a_gpu_of_unified_memory_has_no_memory_of_its_own(library: Any) -> None:
     library.status["nvmlDeviceGetMemoryInfo_v2"] = NOT_SUPPORTED
     gpu = read()
     assert set(of(gpu, "memory_")) == {"memory_controller_utilization_ratio"}
-    assert gpu.refusals["memory"] == UNSUPPORTED
+    assert gpu.unsupported["memory"] == UNSUPPORTED
 
 
 def test_thresholds_are_told_as_far_as_there_are_any(library: Any) -> None:
@@ -91,7 +91,7 @@ def test_margins_are_the_degrees_left_until_each_threshold(library: Any) -> None
         "thermal_margin_celsius:slowdown": 47,
         "thermal_margin_celsius:gpu_max": 45,
     }
-    assert gpu.refusals["thermal_margin_celsius{memory_max} from field 195"] == UNSUPPORTED
+    assert gpu.unsupported["thermal_margin_celsius{memory_max} from field 195"] == UNSUPPORTED
 
 
 def test_fans_are_ratios_that_may_exceed_one(library: Any) -> None:
@@ -107,7 +107,7 @@ def test_a_gpu_without_fans_has_no_fan_speed(library: Any) -> None:
     library.values["nvmlDeviceGetNumFans"] = 0
     gpu = read()
     assert not of(gpu, "fan_")
-    assert "fan" not in gpu.refusals
+    assert "fan" not in gpu.unsupported
 
 
 def test_power_of_the_driver_older_than_the_field_comes_from_the_function(library: Any) -> None:
@@ -118,7 +118,7 @@ def test_power_comes_from_the_function_where_the_library_knows_no_fields(library
     library.missing.add("nvmlDeviceGetFieldValues")
     gpu = read()
     assert of(gpu, "power_watts") == {"power_watts": 412.5}
-    assert gpu.refusals["fields"] == OLD
+    assert gpu.unsupported["fields"] == OLD
 
 
 def test_power_of_the_field_costs_no_call_of_the_function(library: Any) -> None:
@@ -216,7 +216,7 @@ def test_what_mig_refuses_costs_nothing_else(library: Any) -> None:
     }
     library.status["nvmlDeviceGetUtilizationRates"] = NOT_SUPPORTED
     gpu = read()
-    assert {"utilization", "remapped-rows"} <= set(gpu.refusals)
+    assert {"utilization", "remapped-rows"} <= set(gpu.unsupported)
     assert of(gpu, "row_remap_banks")["row_remap_banks:max"] == 640
     assert of(gpu, "temperature_celsius") == {"temperature_celsius:gpu": 61}
 
@@ -250,7 +250,7 @@ def test_a_gpu_that_requires_a_reset_keeps_what_it_still_answers(library: Any) -
     assert of(gpu, "up") == {"up": 1}
     assert of(gpu, "temperature_celsius") == {"temperature_celsius:gpu": 61}
     assert of(gpu, "recovery_action") == {"recovery_action": 1}
-    assert not {"utilization", "memory"} & set(gpu.refusals)
+    assert not {"utilization", "memory"} & set(gpu.unsupported)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_a_refused_question_is_not_asked_again(library: Any) -> None:
 
 def test_what_a_permission_would_cure_says_so(library: Any) -> None:
     library.values["nvmlDeviceGetPersistenceMode"] = Refused(NO_PERMISSION)
-    assert read().refusals["persistence"].startswith("no permission; run the daemon as root")
+    assert read().unsupported["persistence"].startswith("no permission; run the daemon as root")
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetPcieReplayCounter", "nvmlDeviceGetCurrPcieLinkGeneration"])

@@ -11,20 +11,20 @@ from nvml.answers import DOUBLE, SINT, SLL, UINT, ULL, ULONG, USHORT, Refused
 from trackside_daemon.nvml.families import FAMILIES
 from trackside_daemon.nvml.readers.fields import (
     ALL_LINKS,
+    COUNTER_32_BITS,
     FIELDS,
     MODULE,
-    NARROW,
     SLOW_FIELDS,
-    UNMEASURED,
+    ZERO_DEGREES,
     Field,
-    ask_links,
     fields,
+    read_field_by_link,
     slow_fields,
 )
 from trackside_daemon.nvml.readers.links import C2C_ERRORS, C2C_UP, HOPPER_ERRORS, LINK_BYTES, NVLINKS, SPEED
 from trackside_daemon.nvml.readers.thermal import MARGINS
-from trackside_daemon.nvml.readers.unsupported import PROBE_SECONDS, Refusals
-from trackside_daemon.nvml.worker.library import Library
+from trackside_daemon.nvml.readers.unsupported import PROBE_SECONDS, Unsupported
+from trackside_daemon.nvml.worker.library import CountedNvml
 
 if TYPE_CHECKING:
     from scripted_workers import Clock
@@ -36,19 +36,19 @@ class Gpu:
     """The first GPU, and what it refuses."""
 
     def __init__(self, clock: Clock) -> None:
-        self.nvml = Library(pynvml)
+        self.nvml = CountedNvml(pynvml)
         self.handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        self.refusals = Refusals(clock)
+        self.unsupported = Unsupported(clock)
 
     def ask(self) -> dict[str, float]:
         """All series that fields answer, with their labels behind a colon."""
-        asked = (self.nvml, self.handle, self.refusals)
+        asked = (self.nvml, self.handle, self.unsupported)
         values = [*fields(*asked), *slow_fields(*asked)]
         return {":".join((family, *labels)): value for family, labels, value in values}
 
-    def ask_links(self, field: Field, links: int) -> dict[int, float]:
+    def read_field_by_link(self, field: Field, links: int) -> dict[int, float]:
         """The field of so many links."""
-        return ask_links(self.nvml, self.handle, field, range(links), self.refusals)
+        return read_field_by_link(self.nvml, self.handle, field, range(links), self.unsupported)
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_value_is_read_by_its_type(library: Any, gpu: Gpu, kind: int, number: 
 def test_a_type_that_is_not_known_yet_is_refused_in_words(library: Any, gpu: Gpu) -> None:
     library.fields[82, 0] = (9, 61)
     assert not gpu.ask()
-    assert "value type 9 is newer" in gpu.refusals.told()["temperature_celsius{memory} from field 82"]
+    assert "value type 9 is newer" in gpu.unsupported.reasons()["temperature_celsius{memory} from field 82"]
 
 
 def test_all_fields_take_one_call_and_those_that_change_seldom_another(library: Any, gpu: Gpu) -> None:
@@ -135,8 +135,8 @@ def test_a_field_that_failed_once_is_asked_again(library: Any, gpu: Gpu) -> None
 def test_a_field_says_why_it_is_refused(library: Any, gpu: Gpu) -> None:
     library.fields |= {(82, 0): Refused(NO_PERMISSION), (230, 0): Refused(INVALID_ARGUMENT)}
     gpu.ask()
-    assert gpu.refusals.told()["temperature_celsius{memory} from field 82"].startswith("no permission")
-    assert gpu.refusals.told()["recovery_action from field 230"] == "this GPU does not know the question"
+    assert gpu.unsupported.reasons()["temperature_celsius{memory} from field 82"].startswith("no permission")
+    assert gpu.unsupported.reasons()["recovery_action from field 230"] == "this GPU does not support this call"
 
 
 def test_a_field_that_tells_of_a_loss_tells_it_of_the_gpu(library: Any, gpu: Gpu) -> None:
@@ -154,13 +154,13 @@ def test_of_two_fields_that_are_the_same_series_the_first_is_taken(library: Any,
 def test_pcie_bytes_that_may_have_32_bits_are_refused_in_words(library: Any, gpu: Gpu, kind: int, number: int) -> None:
     library.fields[197, 0] = (kind, number)
     assert not gpu.ask()
-    assert gpu.refusals.told()["pcie_transmit_bytes_total from field 197"] == NARROW
+    assert gpu.unsupported.reasons()["pcie_transmit_bytes_total from field 197"] == COUNTER_32_BITS
 
 
 def test_a_memory_of_0_degrees_was_not_measured(library: Any, gpu: Gpu) -> None:
     library.fields[82, 0] = (UINT, 0)
     assert not gpu.ask()
-    assert gpu.refusals.told()["temperature_celsius{memory} from field 82"] == UNMEASURED
+    assert gpu.unsupported.reasons()["temperature_celsius{memory} from field 82"] == ZERO_DEGREES
 
 
 def test_pcie_bytes_beyond_32_bits_are_told(library: Any, gpu: Gpu) -> None:
@@ -171,12 +171,12 @@ def test_pcie_bytes_beyond_32_bits_are_told(library: Any, gpu: Gpu) -> None:
 def test_a_field_of_links_is_refused_when_no_link_answers(library: Any, gpu: Gpu) -> None:
     field = Field(161, "nvlink_errors_total", ("replay",))
     library.fields[161, 1] = (ULL, 7)
-    assert gpu.ask_links(field, 2) == {1: 7}
-    assert field.name not in gpu.refusals
+    assert gpu.read_field_by_link(field, 2) == {1: 7}
+    assert field.name not in gpu.unsupported
     del library.fields[161, 1]
-    assert gpu.ask_links(field, 2) == {}
-    assert field.name in gpu.refusals
-    gpu.ask_links(field, 2)
+    assert gpu.read_field_by_link(field, 2) == {}
+    assert field.name in gpu.unsupported
+    gpu.read_field_by_link(field, 2)
     assert len(library.asked) == 2
 
 

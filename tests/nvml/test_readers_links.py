@@ -10,7 +10,7 @@ import pytest
 from nvml.answers import UINT, ULL, Refused
 from nvml.first import of, read
 
-from trackside_daemon.nvml.groups import SLOW_SECONDS, chosen
+from trackside_daemon.nvml.groups import SLOW_SECONDS, selected_groups
 from trackside_daemon.nvml.readers.fields import ALL_LINKS
 from trackside_daemon.nvml.worker.driver import Driver
 
@@ -73,7 +73,7 @@ def test_a_gpu_without_nvlink_has_none_and_nothing_else_of_it(library: Any) -> N
 def test_a_gpu_that_does_not_know_nvlink_says_nothing_of_it(library: Any) -> None:
     gpu = read("links")
     assert not of(gpu, "nvlink_")
-    assert "nvlink_links from field 91" in gpu.refusals
+    assert "nvlink_links from field 91" in gpu.unsupported
 
 
 def test_links_that_do_not_tell_their_state_are_not_called_down(library: Any) -> None:
@@ -95,7 +95,7 @@ class Clock:
 
 def each_cycle(library: Any, start: str, *changes: tuple[tuple[int, int], Any], extra: str = "") -> list[Any]:
     """The series that begin so in a cycle before any change and in one after each; a change is of a field."""
-    driver = Driver(pynvml, chosen([extra]), clock=Clock())
+    driver = Driver(pynvml, selected_groups([extra]), clock=Clock())
     told = [of(driver.read().gpus[0], start)]
     for field, answer in changes:
         library.fields[field] = answer
@@ -130,7 +130,7 @@ def test_a_link_that_knows_the_field_no_longer_has_the_sum_refused(library: Any)
     library.fields[161, 1] = Refused(NOT_SUPPORTED)
     gpu = driver.read().gpus[0]
     assert not of(gpu, "nvlink_errors")
-    assert "does not support" in gpu.refusals["nvlink_errors_total{replay} from field 161"]
+    assert "does not support" in gpu.unsupported["nvlink_errors_total{replay} from field 161"]
 
 
 @pytest.mark.parametrize("status", [INVALID_ARGUMENT, NOT_SUPPORTED, UNKNOWN])

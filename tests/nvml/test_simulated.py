@@ -15,21 +15,21 @@ from processes import eventually
 
 from trackside_daemon.collectors.gpu.settings import GpuSection
 from trackside_daemon.nvml.families import FAMILIES
-from trackside_daemon.nvml.handle.counter_continuity import Continued
+from trackside_daemon.nvml.handle.counter_continuity import CounterContinuity
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlUnavailable
-from trackside_daemon.nvml.reading import Order, Reading
+from trackside_daemon.nvml.reading import Reading, WorkerSettings
 from trackside_daemon.nvml.simulation.boards import BOARDS
-from trackside_daemon.nvml.simulation.calls import Calls
+from trackside_daemon.nvml.simulation.calls import SimulatedCalls
 from trackside_daemon.nvml.simulation.fault_times import LOST_SECONDS
-from trackside_daemon.nvml.simulation.faults import TROUBLES
-from trackside_daemon.nvml.simulation.simulate import Start, simulate
+from trackside_daemon.nvml.simulation.faults import FAULTS
+from trackside_daemon.nvml.simulation.simulate import WorkerStart, simulate
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside_daemon.nvml.reading import GpuReading
 
-EVERY = (*((board, ()) for board in BOARDS), *(("h100", (f"{trouble}:0",)) for trouble in TROUBLES))
+EVERY = (*((board, ()) for board in BOARDS), *(("h100", (f"{trouble}:0",)) for trouble in FAULTS))
 """All boards, and all troubles of one."""
 
 EXTRA = {
@@ -236,7 +236,7 @@ def test_a_gpu_without_trouble_is_limited_by_nothing() -> None:
 
 
 def test_an_xid_comes_each_minute_and_the_gpu_stays() -> None:
-    start = Start(begun=600.0, epoch=1_700_000_000.0)
+    start = WorkerStart(monotonic=600.0, epoch=1_700_000_000.0)
     uuid = simulate(2, 0.0).gpus[1].uuid
 
     def reading(now: float) -> dict[str, dict[int, tuple[int, float]]]:
@@ -263,13 +263,13 @@ def test_a_lost_gpu_returns_every_four_minutes_and_the_others_stay() -> None:
 
 def test_a_gpu_is_as_busy_over_two_workers_as_over_one() -> None:
     def reading(now: float, begun: float) -> Reading:
-        return simulate(1, now, start=Start(begun, 0.0))
+        return simulate(1, now, start=WorkerStart(begun, 0.0))
 
     one = values(reading(5100.0, 5000.0).gpus[0])["busy_seconds_total", ()]
-    continued = Continued()
-    continued.add(reading(5060.0, 5000.0))
-    continued.replaced()
-    two = values(continued.add(reading(5100.0, 5060.0)).gpus[0])["busy_seconds_total", ()]
+    continued = CounterContinuity()
+    continued.accept(reading(5060.0, 5000.0))
+    continued.worker_replaced()
+    two = values(continued.accept(reading(5100.0, 5060.0)).gpus[0])["busy_seconds_total", ()]
     assert two == pytest.approx(one)
     assert 0 < one < 100
 
@@ -283,12 +283,12 @@ def test_troubles_come_together() -> None:
 @pytest.mark.parametrize(
     ("profile", "trouble", "says"),
     [
-        ("h200", "hot", "no simulated profile 'h200'; there are h100, a100, l40s"),
+        ("h200", "hot", "no simulated profile 'h200'; the profiles are h100, a100, l40s"),
         *(
-            ("h100", one, f"{one!r} is none of hot, throttled, xid, lost, each with :INDEX of the GPU or without")
+            ("h100", one, f"{one!r} is none of hot, throttled, xid, lost, with or without :INDEX of the GPU")
             for one in ("cold", "cold:1", "hot:", "hot:x", "hot:-1", "hot:1\n")
         ),
-        ("h100", "hot:2", "'hot:2' ails a GPU that is not simulated; give an index from 0 to 1"),
+        ("h100", "hot:2", "'hot:2' is for a GPU that is not simulated; give an index from 0 to 1"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(profile: str, trouble: str, says: str) -> None:
@@ -302,9 +302,9 @@ def test_a_reading_is_the_same_at_the_other_end_of_the_pipe() -> None:
 
 
 def test_a_worker_that_is_ordered_what_cannot_be_says_so() -> None:
-    nvml = Nvml(Order(simulate=2, troubles=("cold",)))
+    nvml = Nvml(WorkerSettings(simulate=2, faults=("cold",)))
     with pytest.raises(NvmlUnavailable, match="'cold' is none of hot, throttled, xid, lost"):
-        nvml.read(patience=30.0)
+        nvml.read(timeout=30.0)
     nvml.close()
 
 
@@ -316,8 +316,8 @@ def test_it_has_every_series_that_is_read_of_such_a_board(
     environ = {"LD_LIBRARY_PATH": str(nvml_library.parent), **Scenario(tmp_path / "board", board).environ}
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    nvml = Nvml(Order())
-    read = {series for _ in range(2) for series in values(nvml.read(patience=30.0).gpus[0])}
+    nvml = Nvml(WorkerSettings())
+    read = {series for _ in range(2) for series in values(nvml.read(timeout=30.0).gpus[0])}
     nvml.close()
     assert len(read) > 60
     assert {series for series in read if series[0] not in NOWHERE} <= set(at(1000.0, profile=profile))
@@ -330,22 +330,22 @@ def test_its_calls_are_of_functions_that_such_a_board_is_asked(
     environ = {"LD_LIBRARY_PATH": str(nvml_library.parent), **Scenario(tmp_path / "board", board, gpus=1).environ}
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    simulating, real = Nvml(Order(simulate=1, profile=profile)), Nvml(Order())
-    simulating.read(patience=30.0)
-    simulated = simulating.read(patience=30.0)
-    assert simulated.calls.keys() == simulated.seconds.keys()
+    simulating, real = Nvml(WorkerSettings(simulate=1, profile=profile)), Nvml(WorkerSettings())
+    simulating.read(timeout=30.0)
+    simulated = simulating.read(timeout=30.0)
+    assert simulated.calls.keys() == simulated.call_seconds.keys()
     for function, results in simulated.calls.items():
         assert results["success"] == 2 * (4 if function == "nvmlDeviceGetClockInfo" else 1)
-    eventually(lambda: simulated.calls.keys() <= real.read(patience=30.0).calls.keys())  # GPM's samples are 0.1 s apart
-    calls = real.read(patience=30.0).calls
+    eventually(lambda: simulated.calls.keys() <= real.read(timeout=30.0).calls.keys())  # GPM's samples are 0.1 s apart
+    calls = real.read(timeout=30.0).calls
     assert [name for name in simulated.calls if not calls[name].get("success")] == []
     simulating.close()
     real.close()
 
 
 def test_of_a_lost_gpu_the_handle_is_asked_for_and_no_more() -> None:
-    calls = Calls()
-    calls.read(simulate(2, 0.75 * LOST_SECONDS, troubles=["lost:1"]).gpus)
+    calls = SimulatedCalls()
+    calls.count_cycle(simulate(2, 0.75 * LOST_SECONDS, faults=["lost:1"]).gpus)
     assert calls.counts["nvmlDeviceGetHandleByIndex"] == {"success": 1, "gpu_is_lost": 1}
     assert calls.counts["nvmlDeviceGetTemperature"] == {"success": 1}
 

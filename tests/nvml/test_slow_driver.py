@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pynvml
 import pytest
 
-from trackside_daemon.nvml.groups import chosen
+from trackside_daemon.nvml.groups import selected_groups
 from trackside_daemon.nvml.worker.driver import Driver
 from trackside_daemon.nvml.worker.gpu import Gpu
-from trackside_daemon.nvml.worker.library import Library
-from trackside_daemon.nvml.worker.slow_driver import PATIENCE, Pace
+from trackside_daemon.nvml.worker.library import CountedNvml
+from trackside_daemon.nvml.worker.slow_driver import MAX_SLOW_CYCLES, CycleBudget
 
 if TYPE_CHECKING:
     from trackside_daemon.nvml.reading import GpuReading
@@ -47,7 +47,7 @@ def slow(library: Any) -> Slow:
 
 
 def cycles(slow: Slow, count: int, *extra: str) -> list[GpuReading]:
-    driver = Driver(pynvml, chosen(extra), clock=slow)
+    driver = Driver(pynvml, selected_groups(extra), clock=slow)
     return [driver.read(interval=LIMIT).gpus[1] for _ in range(count)]
 
 
@@ -55,8 +55,8 @@ def test_the_costliest_optional_reader_of_slow_cycles_is_refused_in_words(slow: 
     slow.take("nvmlDeviceGetPcieThroughput", 0.2)
     slow.take("nvmlDeviceGetBAR1MemoryInfo", 0.15)
     slow.take("nvmlDeviceGetPersistenceMode", 0.3)
-    last = cycles(slow, PATIENCE + 1, "all")[-1]
-    assert last.refusals["pcie-throughput"] == "took 0.80 s of a cycle that is longer than the interval"
+    last = cycles(slow, MAX_SLOW_CYCLES + 1, "all")[-1]
+    assert last.unsupported["pcie-throughput"] == "it took 0.80 s of a cycle that is longer than the interval"
     families = {family for family, _, _ in last.values}
     assert "pcie_transmit_bytes_per_second" not in families
     assert {"bar1_memory_bytes", "persistence_mode"} <= families
@@ -65,38 +65,38 @@ def test_the_costliest_optional_reader_of_slow_cycles_is_refused_in_words(slow: 
 def test_the_next_costliest_follows_when_that_was_not_enough(slow: Slow) -> None:
     slow.take("nvmlDeviceGetPcieThroughput", 0.2)
     slow.take("nvmlDeviceGetBAR1MemoryInfo", 0.6)
-    last = cycles(slow, 2 * PATIENCE, "all")[-1]
-    assert "bar1" in last.refusals
-    assert "pcie-throughput" not in last.refusals
+    last = cycles(slow, 2 * MAX_SLOW_CYCLES, "all")[-1]
+    assert "bar1" in last.unsupported
+    assert "pcie-throughput" not in last.unsupported
 
 
 def test_two_slow_cycles_are_borne(slow: Slow) -> None:
-    driver = Driver(pynvml, chosen(["all"]), clock=slow)
+    driver = Driver(pynvml, selected_groups(["all"]), clock=slow)
     for seconds in (0.5, 0.5, 0.1, 0.5, 0.5):
         slow.take("nvmlDeviceGetPcieThroughput", seconds)
         gpu = driver.read(interval=LIMIT).gpus[0]
-    assert "pcie-throughput" not in gpu.refusals
+    assert "pcie-throughput" not in gpu.unsupported
 
 
 def test_a_cycle_is_slow_by_the_interval_that_it_is_asked_with(slow: Slow) -> None:
-    driver = Driver(pynvml, chosen(["all"]), clock=slow)
+    driver = Driver(pynvml, selected_groups(["all"]), clock=slow)
     slow.take("nvmlDeviceGetPcieThroughput", 0.5)
     for interval, refused in ((5.0, False), (LIMIT, True)):
-        for _ in range(PATIENCE + 1):
+        for _ in range(MAX_SLOW_CYCLES + 1):
             gpu = driver.read(interval=interval).gpus[0]
-        assert ("pcie-throughput" in gpu.refusals) == refused
+        assert ("pcie-throughput" in gpu.unsupported) == refused
 
 
 def test_a_slow_cycle_without_anything_optional_loses_nothing(slow: Slow) -> None:
     slow.take("nvmlDeviceGetPersistenceMode", 5.0)
-    first, *_, last = cycles(slow, PATIENCE + 2)
+    first, *_, last = cycles(slow, MAX_SLOW_CYCLES + 2)
     assert [value[:2] for value in last.values] == [value[:2] for value in first.values]
 
 
 def test_what_mig_makes_of_the_gpu_is_told_however_slow_it_is(slow: Slow) -> None:
     slow.take("nvmlDeviceGetMigMode", 5.0)
-    last = cycles(slow, 2 * PATIENCE)[-1]
-    assert "mig" not in last.refusals
+    last = cycles(slow, 2 * MAX_SLOW_CYCLES)[-1]
+    assert "mig" not in last.unsupported
     assert ("mig_mode", (), 0) in last.values
 
 
@@ -111,31 +111,31 @@ def test_what_mig_makes_of_the_gpu_is_told_however_slow_it_is(slow: Slow) -> Non
 def test_these_can_be_done_without(slow: Slow, function: str, group: str) -> None:
     slow.take(function, 0.1)
     slow.take("nvmlDeviceGetPersistenceMode", 20.0)
-    pace, nvml = Pace(), Library(pynvml)
-    gpu = Gpu("GPU-0", {}, chosen(), slow)
+    pace, nvml = CycleBudget(), CountedNvml(pynvml)
+    gpu = Gpu("GPU-0", {}, selected_groups(), slow)
     gpu.read(nvml, pynvml.nvmlDeviceGetHandleByIndex(0))
-    for _ in range(PATIENCE):
-        pace.keep(LIMIT + 0.1, LIMIT, [gpu])
-    assert group in gpu.refusals
+    for _ in range(MAX_SLOW_CYCLES):
+        pace.record_cycle(LIMIT + 0.1, LIMIT, [gpu])
+    assert group in gpu.unsupported
 
 
 def test_after_one_reader_was_given_up_the_cycles_are_counted_anew(slow: Slow) -> None:
     slow.take("nvmlDeviceGetPcieThroughput", 0.3)
     slow.take("nvmlDeviceGetBAR1MemoryInfo", 0.7)
-    last = cycles(slow, 2 * PATIENCE, "all")[-1]
-    assert "bar1" in last.refusals
-    assert "pcie-throughput" not in last.refusals
-    last = cycles(slow, 2 * PATIENCE + 1, "all")[-1]
-    assert "pcie-throughput" in last.refusals
+    last = cycles(slow, 2 * MAX_SLOW_CYCLES, "all")[-1]
+    assert "bar1" in last.unsupported
+    assert "pcie-throughput" not in last.unsupported
+    last = cycles(slow, 2 * MAX_SLOW_CYCLES + 1, "all")[-1]
+    assert "pcie-throughput" in last.unsupported
 
 
 def test_a_gpu_that_is_not_read_costs_nothing(slow: Slow, library: Any) -> None:
     slow.take("nvmlDeviceGetPcieThroughput", 3.0)
     slow.take("nvmlDeviceGetBAR1MemoryInfo", 1.2)
     library.status["nvmlDeviceGetPcieThroughput", 1] = NOT_SUPPORTED
-    driver = Driver(pynvml, chosen(["all"]), clock=slow)
+    driver = Driver(pynvml, selected_groups(["all"]), clock=slow)
     driver.read(interval=LIMIT)
-    for _ in range(PATIENCE - 1):
-        driver.read(avoid=[0], interval=LIMIT)
-    second = driver.read(avoid=[0], interval=LIMIT).gpus[1]
-    assert "bar1" in second.refusals
+    for _ in range(MAX_SLOW_CYCLES - 1):
+        driver.read(quarantined=[0], interval=LIMIT)
+    second = driver.read(quarantined=[0], interval=LIMIT).gpus[1]
+    assert "bar1" in second.unsupported

@@ -11,7 +11,7 @@ from nvml.fake.library import board
 from nvml.watching import LONG, Watch
 
 from trackside_daemon.nvml.handle.handle import NvmlUnavailable
-from trackside_daemon.nvml.reading import Order
+from trackside_daemon.nvml.reading import WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +53,7 @@ def held(process: int) -> Held:
 def test_a_worker_stays_as_large_as_it_was(scenario: Scenario, count: Callable[[int, int], int]) -> None:
     scenario.gpus(8)
     scenario.say(*LIVELY)
-    watch = Watch(Order(extra=("all",)))
+    watch = Watch(WorkerSettings(extra=("all",)))
     cycles = count(300, 10_000)
     for _ in range(cycles // 3):
         watch.read()
@@ -95,7 +95,7 @@ def test_no_answer_of_any_function_takes_the_worker_or_the_other_gpu_along(
     scenario: Scenario, count: Callable[[int, int], int]
 ) -> None:
     scenario.say(*board("h100-mig"))
-    watch = Watch(Order(extra=("all",)))
+    watch = Watch(WorkerSettings(extra=("all",)))
     keys = {key for scope, key in scenario.lines if scope in ("*", "0.0") and key != "nvmlDeviceGetUUID"}
     watch.read()
     for status in STATUSES[: count(2, len(STATUSES))]:

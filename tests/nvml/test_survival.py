@@ -103,7 +103,7 @@ def test_a_driver_that_is_unloaded_and_loaded_again_is_followed(watch: Watch, sc
 def test_a_library_that_has_lost_its_footing_is_replaced(watch: Watch, scenario: Scenario) -> None:
     watch.read()
     scenario.say("* * status 1")
-    assert "NVML answers error 1" in watch.refusal()
+    assert "NVML returned error 1" in watch.refusal()
     scenario.unsay("* *")
     assert_both_are_up(watch.read())
     assert watch.nvml.restarts["error"] == 1
@@ -118,7 +118,7 @@ def test_a_gpu_that_hangs_costs_a_worker_and_is_left_alone_while_the_other_goes_
     scenario.say(f"1 {RATES} {manner}")
     watch.until_it_stands_at(1)
     watch.ahead += 11
-    assert "at GPU 1, which is left alone for a while, and is replaced" in watch.refusal(0.05)
+    assert "at GPU 1, which is skipped for a while, and is replaced" in watch.refusal(0.05)
     healthy, hung = watch.read().gpus
     assert values(healthy)["utilization_ratio"] == 0.98
     assert hung.values == [("up", (), 0.0)]
@@ -176,8 +176,8 @@ def test_a_library_that_takes_its_process_along_costs_a_worker(
         (3, "this GPU or its mode does not support it"),
         (4, "no permission"),
         (13, "the driver is older than the function"),
-        (25, "the driver is older than the question"),
-        (26, "the driver no longer answers it"),
+        (25, "the driver is older than this version of the call"),
+        (26, "the driver no longer supports it"),
     ],
 )
 def test_what_a_gpu_refuses_is_absent_there_and_told_and_not_asked_again(
@@ -189,7 +189,7 @@ def test_what_a_gpu_refuses_is_absent_there_and_told_and_not_asked_again(
     assert values(able)["utilization_ratio"] == 0.98
     assert "utilization_ratio" not in values(refuses)
     assert values(refuses)["temperature_celsius:gpu"] == 61
-    assert refuses.refusals["utilization"].startswith(why)
+    assert refuses.unsupported["utilization"].startswith(why)
     calls = watch.nvml.last.calls[RATES]
     assert sum(times for result, times in calls.items() if result != "success") == 1
 
@@ -264,7 +264,7 @@ def test_a_counter_of_bytes_that_would_wrap_unseen_is_refused_until_it_has_passe
     scenario.say("0 field:197 u 4294967294", "1 field:197 L 4294967297")
     narrow, wide = watch.read().gpus
     assert "pcie_transmit_bytes_total" not in values(narrow)
-    assert any("32 bits" in why for why in narrow.refusals.values())
+    assert any("32 bits" in why for why in narrow.unsupported.values())
     assert values(wide)["pcie_transmit_bytes_total"] == 4294967297
 
 
@@ -277,7 +277,7 @@ def test_a_pause_frees_the_device_files_until_it_is_over(watch: Watch, scenario:
     worker = watch.pid
     assert watch.nvml.pause(60)
     assert not Path(f"/proc/{worker}").exists()
-    with pytest.raises(NvmlPaused, match="trackside resume-gpu goes on at once"):
+    with pytest.raises(NvmlPaused, match="trackside resume-gpu ends the pause"):
         watch.nvml.read(LONG)
     watch.ahead += 61
     assert_both_are_up(watch.read())
@@ -356,7 +356,7 @@ def test_no_samples_is_no_failure(watch: Watch, scenario: Scenario, status: int)
     for _ in range(3):
         reading = watch.read()
     assert_both_are_up(reading)
-    assert not {"busy", "process-utilization"} & reading.gpus[0].refusals.keys()
+    assert not {"busy", "process-utilization"} & reading.gpus[0].unsupported.keys()
     assert all(watch.nvml.last.calls[function].keys() != {"success"} for function in functions)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from trackside_daemon.nvml.worker.driver import Driver
 from trackside_daemon.nvml.worker.events import DriverUnbind
-from trackside_daemon.nvml.worker.library import Library
+from trackside_daemon.nvml.worker.library import CountedNvml
 
 SUCCESS, NOT_SUPPORTED, TIMEOUT, UNKNOWN = 0, 3, 10, 999
 PATIENCE = 20
@@ -48,22 +48,22 @@ def test_when_the_driver_is_taken_away_the_next_reading_lets_go_of_it(library: A
     assert driver.read().error == ""
     unbinds.ends.put(TIMEOUT)
     unbinds.ends.put(SUCCESS)
-    assert driver._unbind.told.wait(PATIENCE)
+    assert driver._unbind.requested.wait(PATIENCE)
     reading = driver.read()
     assert unbinds.types == pynvml.nvmlSystemEventTypeGpuDriverUnbind
     assert reading.reason == "gpu_unbind"
-    assert "lets go" in reading.error
+    assert "is about to be unbound" in reading.error
     assert not reading.absent
 
 
 @pytest.mark.parametrize("status", [NOT_SUPPORTED, UNKNOWN])
 def test_a_driver_that_does_not_tell_that_it_goes_is_not_asked_again(library: Any, status: int) -> None:
     Unbinds(library).ends.put(status)
-    unbind = DriverUnbind(Library(pynvml))
+    unbind = DriverUnbind(CountedNvml(pynvml))
     unbind.start()
     unbind._thread.join(PATIENCE)
     assert not unbind._thread.is_alive()
-    assert not unbind.told.is_set()
+    assert not unbind.requested.is_set()
 
 
 def test_an_older_driver_is_read_as_ever(library: Any) -> None:

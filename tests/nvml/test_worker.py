@@ -15,13 +15,13 @@ import msgspec
 import pytest
 
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlAbsent, _worker_command
-from trackside_daemon.nvml.reading import Order, Reading
+from trackside_daemon.nvml.reading import Reading, WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ONE = msgspec.json.encode(Order(simulate=1)).decode()
-SIMULATED = _worker_command(Order(simulate=2))
+ONE = msgspec.json.encode(WorkerSettings(simulate=1)).decode()
+SIMULATED = _worker_command(WorkerSettings(simulate=2))
 
 #: Starts the worker on the pipes it was given, says so, and waits to be killed.
 PARENT = """
@@ -64,7 +64,7 @@ def test_each_request_is_answered_by_one_line(worker: subprocess.Popen[bytes]) -
 
 def test_it_says_when_it_measured_by_a_clock_that_its_parent_has_too(worker: subprocess.Popen[bytes]) -> None:
     asked = time.monotonic()
-    assert asked <= ask(worker).measured <= time.monotonic()
+    assert asked <= ask(worker).measured_at <= time.monotonic()
 
 
 def test_it_ends_with_its_input(worker: subprocess.Popen[bytes]) -> None:
@@ -137,7 +137,7 @@ def test_what_a_library_prints_stays_off_the_answers() -> None:
         "sys.exit(worker.main([sys.argv[1]]))"
     )
     nvml = Nvml(command=[sys.executable, "-c", script, ONE])
-    assert nvml.read(patience=30.0).gpus
+    assert nvml.read(timeout=30.0).gpus
     nvml.close()
 
 
@@ -156,5 +156,5 @@ def test_a_simulation_does_not_load_pynvml() -> None:
 def test_a_machine_without_a_driver_says_so_through_the_whole_pipe() -> None:
     nvml = Nvml()
     with pytest.raises(NvmlAbsent, match="install the NVIDIA driver"):
-        nvml.read(patience=30.0)
+        nvml.read(timeout=30.0)
     nvml.close()

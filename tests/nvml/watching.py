@@ -11,7 +11,7 @@ from processes import eventually
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlUnavailable
 
 if TYPE_CHECKING:
-    from trackside_daemon.nvml.reading import GpuReading, Order, Reading
+    from trackside_daemon.nvml.reading import GpuReading, Reading, WorkerSettings
 
 LONG = 30.0
 """Patience for what comes at once, on a machine that is busy with other tests."""
@@ -20,7 +20,7 @@ LONG = 30.0
 class Watch:
     """A handle whose clock can be moved on where a deadline or a back-off would be waited for."""
 
-    def __init__(self, order: Order | None = None) -> None:
+    def __init__(self, order: WorkerSettings | None = None) -> None:
         self.ahead = 0.0
         self.nvml = Nvml(order, clock=lambda: time.monotonic() + self.ahead)
 
@@ -56,7 +56,7 @@ class Watch:
 
         def stands_there() -> bool:
             self.refusal(0.05)
-            return self.nvml._dialogue is not None and self.nvml._dialogue.at == gpu
+            return self.nvml._client is not None and self.nvml._client.current_gpu == gpu
 
         eventually(stands_there)
 

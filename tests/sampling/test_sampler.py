@@ -14,7 +14,7 @@ import pytest
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
 from trackside_daemon.model.metric import Batch, Metric, Sample
 from trackside_daemon.nvml.handle.handle import Nvml
-from trackside_daemon.nvml.reading import Order
+from trackside_daemon.nvml.reading import WorkerSettings
 from trackside_daemon.sampling.collector_threads import Round, Turn
 from trackside_daemon.sampling.sampler import STEADY, Sampler, deadline
 
@@ -390,7 +390,7 @@ def test_several_that_hang_have_a_thread_each_and_no_more_is_made_when_they_hang
 
 
 def test_a_child_outlives_the_turns_of_the_threads_that_collectors_run_in(stuck: Hangs, clock: Clock) -> None:
-    nvml = Nvml(Order(simulate=1))
+    nvml = Nvml(WorkerSettings(simulate=1))
     workers = []
 
     def read() -> list[Sample]:

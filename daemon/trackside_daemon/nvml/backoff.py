@@ -1,20 +1,22 @@
-"""Waits that double from one failure to the next."""
+"""Exponential back-off."""
 
 from __future__ import annotations
 
 
 class Backoff:
-    """Seconds to wait after each failure, from *first*, doubling, to *last*."""
+    """Delays in seconds that double with each failure, from *first* to at most *last*."""
 
     def __init__(self, first: float, last: float) -> None:
-        self._first, self._last = first, last
+        self._first = first
+        self._last = last
         self._next = first
 
-    def wait(self) -> float:
-        """After one more failure."""
-        wait, self._next = self._next, min(2 * self._next, self._last)
-        return wait
+    def next_delay(self) -> float:
+        """Return the delay after one more failure, in seconds."""
+        delay = self._next
+        self._next = min(2 * delay, self._last)
+        return delay
 
     def reset(self) -> None:
-        """It has worked."""
+        """Start again at the first delay, after a success."""
         self._next = self._first

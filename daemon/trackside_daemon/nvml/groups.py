@@ -1,39 +1,39 @@
-"""The readers by name, as ``--collector.gpu.extra`` and ``--collector.gpu.skip`` choose them."""
+"""Groups of readers, which ``--collector.gpu.extra`` and ``--collector.gpu.skip`` select by name."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.nvml.readers import basic, clocks, fabric, fields, gpm, health, links, thermal
-from trackside_daemon.nvml.readers.busy import Busy
-from trackside_daemon.nvml.readers.mig import Mig
+from trackside_daemon.nvml.readers.busy import BusyTime
+from trackside_daemon.nvml.readers.mig import MigReader
 from trackside_daemon.nvml.readers.processes import Accounting, Processes, ProcessUtilization
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from trackside_daemon.nvml.readers.unsupported import Refusals
+    from trackside_daemon.nvml.readers.unsupported import Unsupported
     from trackside_daemon.nvml.reading import Value
 
-    Reader = Callable[[Any, Any, Refusals], list[Value]]
+    Reader = Callable[[Any, Any, Unsupported], list[Value]]
 
 
 class Group(NamedTuple):
-    """A reader.
+    """A reader, and when to read it.
 
     Attributes:
-        make: Gives one for a GPU, which it belongs to from then on.
-        extra: It is read only where it is asked for.
-        every: Seconds for which what it gave is told again; 0 to read it in each cycle.
+        new_reader: Makes the reader of one GPU.
+        extra: Whether to read it only on request.
+        every: Seconds for which its values are cached; 0 to read it in each cycle.
     """
 
-    make: Callable[[], Reader]
+    new_reader: Callable[[], Reader]
     extra: bool = False
     every: float = 0.0
 
 
-def _one(reader: Reader) -> Group:
-    """A reader that remembers nothing, so that one does for all GPUs."""
+def _stateless(reader: Reader) -> Group:
+    """Return the group of a reader without state, which all GPUs share."""
     return Group(lambda: reader)
 
 
@@ -41,30 +41,30 @@ SLOW_SECONDS = 10.0
 
 
 def _slow(reader: Reader) -> Group:
-    """The same, of what changes seldom: limits, links, errors, health."""
+    """Return the group of a stateless reader whose values change rarely: limits, links, errors, health."""
     return Group(lambda: reader, every=SLOW_SECONDS)
 
 
 GROUPS: dict[str, Group] = {
-    "mig": Group(Mig),
-    "utilization": _one(basic.utilization),
-    "busy": Group(Busy),
-    "gpm": Group(lambda: gpm.Gpm((*gpm.RATIOS, *gpm.RATES))),
-    "cycles": Group(lambda: gpm.Gpm(gpm.CYCLES), extra=True),
-    "memory": _one(basic.memory),
-    "temperature": _one(thermal.temperature),
+    "mig": Group(MigReader),
+    "utilization": _stateless(basic.utilization),
+    "busy": Group(BusyTime),
+    "gpm": Group(lambda: gpm.GpmReader((*gpm.RATIOS, *gpm.RATES))),
+    "cycles": Group(lambda: gpm.GpmReader(gpm.CYCLES), extra=True),
+    "memory": _stateless(basic.memory),
+    "temperature": _stateless(thermal.temperature),
     "temperature-threshold": _slow(thermal.thresholds),
     "thermal-margin": _slow(thermal.margins),
-    "fan": _one(thermal.fans),
-    "fields": _one(fields.fields),
+    "fan": _stateless(thermal.fans),
+    "fields": _stateless(fields.fields),
     "slow-fields": _slow(fields.slow_fields),
-    "power": _one(basic.power),
+    "power": _stateless(basic.power),
     "power-limit": _slow(basic.power_limit),
-    "energy": _one(basic.energy),
-    "clock": _one(clocks.clocks),
-    "clock-max": _slow(clocks.highest),
-    "performance-state": _one(clocks.performance_state),
-    "clock-limit": _one(clocks.limits),
+    "energy": _stateless(basic.energy),
+    "clock": _stateless(clocks.clocks),
+    "clock-max": _slow(clocks.max_clocks),
+    "performance-state": _stateless(clocks.performance_state),
+    "clock-limit": _stateless(clocks.active_limits),
     "pcie": _slow(links.pcie),
     "nvlink": _slow(links.nvlink),
     "c2c": _slow(links.c2c),
@@ -83,12 +83,13 @@ GROUPS: dict[str, Group] = {
     "links": Group(lambda: links.links, extra=True),
     "accounting": Group(Accounting, extra=True),
 }
-"""In the order in which they are read: what MIG makes of the GPU is known before the others are asked."""
+"""Groups in the order in which they are read. MIG comes first, because it changes what the others can read."""
 
 
-def chosen(extra: Iterable[str] = (), skip: Iterable[str] = ()) -> dict[str, Group]:
-    """The groups that are read: the default ones, those of *extra*, which may say ``all``, and none of *skip*."""
-    wanted, unwanted = set(extra), set(skip)
+def selected_groups(extra: Iterable[str] = (), skip: Iterable[str] = ()) -> dict[str, Group]:
+    """Return the default groups and those of *extra*, which may contain ``all``, without those of *skip*."""
+    wanted = set(extra)
+    unwanted = set(skip)
     return {
         name: group
         for name, group in GROUPS.items()

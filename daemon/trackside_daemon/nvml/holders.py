@@ -1,4 +1,4 @@
-"""Who has the NVIDIA driver's device files open: what keeps a GPU from being reset or taken away."""
+"""Processes that have the NVIDIA driver's device files open, and so prevent a GPU reset or removal."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from typing import NamedTuple
 DEVICES = "/dev/nvidia"
 
 
-class Holder(NamedTuple):
-    """A process; *name* as in /proc/PID/comm."""
+class DeviceHolder(NamedTuple):
+    """A process with an open device file; *name* is from /proc/PID/comm."""
 
     pid: int
     name: str
 
 
-def holders(proc: Path = Path("/proc")) -> list[Holder]:
-    """The processes that hold one, as far as this user may look: root sees all."""
-    found = []
+def holders(proc: Path = Path("/proc")) -> list[DeviceHolder]:
+    """Return the processes with an open device file, by process id; without root, only those of this user."""
+    processes = []
     for process in proc.glob("[0-9]*"):
         try:
             if any(str(entry.readlink()).startswith(DEVICES) for entry in (process / "fd").iterdir()):
-                found.append(Holder(int(process.name), (process / "comm").read_text(errors="replace").strip()))
-        except OSError:  # it has ended, or is another user's
+                name = (process / "comm").read_text(errors="replace").strip()
+                processes.append(DeviceHolder(int(process.name), name))
+        except OSError:  # the process has ended, or belongs to another user
             continue
-    return sorted(found)
+    return sorted(processes)

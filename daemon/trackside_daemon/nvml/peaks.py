@@ -1,7 +1,7 @@
-"""What GPUs can do at most: dense tensor operations in bfloat16, or float16 before Ampere, as their data sheets say.
+"""Peak FLOP/s of GPUs from their data sheets: dense tensor operations in bfloat16, or float16 before Ampere.
 
-Data sheets often tell the rate with sparsity, twice as much, which no usual training has; here stands the dense one, of
-products that are summed in float32. A board that is not here is better left out than guessed.
+Data sheets often state the rate with sparsity, which is twice as high and does not apply to usual training. The numbers
+here are the dense rates of products that are summed in float32. A board without a source is left out.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 
 class Peak(NamedTuple):
-    """A kind of board.
+    """Peak rate of a board.
 
     Attributes:
-        name: A pattern of NVML's product name, without the maker's before it.
+        name: Pattern of NVML's product name, without the manufacturer's prefix.
         flops: FLOP/s.
-        source: Where that stands.
+        source: Document with the number.
     """
 
     name: re.Pattern[str]
@@ -59,12 +59,12 @@ PEAKS = (
         "NVIDIA RTX 6000 Ada Generation data sheet, 2023 (1,457 in FP8 with sparsity)",
     ),
 )
-"""By product; the whole name has to fit."""
+"""Peaks by product; the pattern must match the whole name."""
 
-_MAKER = re.compile(r"^(NVIDIA|Tesla|Simulated) ")
+_MANUFACTURER = re.compile(r"^(NVIDIA|Tesla|Simulated) ")
 
 
 def peak_flops(product: str) -> float | None:
-    """FLOP/s of a GPU by NVML's name for it; None for one that is not in `PEAKS`."""
-    name = _MAKER.sub("", product)
-    return next((one.flops for one in PEAKS if one.name.fullmatch(name)), None)
+    """Return the FLOP/s of a GPU by its NVML product name; None if it is not in `PEAKS`."""
+    name = _MANUFACTURER.sub("", product)
+    return next((peak.flops for peak in PEAKS if peak.name.fullmatch(name)), None)

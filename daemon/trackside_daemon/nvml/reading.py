@@ -1,4 +1,4 @@
-"""What the worker says in one cycle: the schema of the pipe, imported by both of its ends."""
+"""Messages between the daemon and the NVML worker: the schema of the pipe, imported by both ends."""
 
 from __future__ import annotations
 
@@ -9,78 +9,79 @@ Value = tuple[str, tuple[str, ...], float]
 value in the family's base unit."""
 
 DOWN: list[Value] = [("up", (), 0.0)]
-"""All that is said of a GPU that is lost or left alone."""
+"""All values of a GPU that is lost or quarantined."""
 
-SILENT = "it does not answer; see dmesg for NVRM and Xid"
-"""Why a GPU is not up, where nothing more is known."""
+NOT_ANSWERING = "it does not answer; see dmesg for NVRM and Xid"
+"""Default reason why a GPU is down."""
 
-PERMISSION = "no permission"
-"""A refusal that begins so can be cured by whoever runs the daemon."""
+NO_PERMISSION = "no permission"
+"""Prefix of the reasons that the administrator of the daemon can remove."""
 
 
-class Order(msgspec.Struct, omit_defaults=True):
-    """What a worker is to do, as its one argument in JSON.
+class WorkerSettings(msgspec.Struct, omit_defaults=True):
+    """Settings of a worker, passed to it as its first argument in JSON.
 
     Attributes:
-        extra: Groups that are read beyond the default, or ``all``; *skip* those that are not.
-        simulate: How many GPUs to simulate; 0 asks the driver.
-        profile: What the simulated ones are, and *troubles* what ails them.
+        extra: Reader groups to read beyond the default ones, or ``all``.
+        skip: Reader groups not to read.
+        simulate: Number of GPUs to simulate; 0 reads the driver.
+        profile: Board of the simulated GPUs.
+        faults: Faults of the simulated GPUs.
     """
 
     extra: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     simulate: int = 0
     profile: str = "h100"
-    troubles: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
 
 
 class Request(msgspec.Struct):
-    """What a worker is asked, as one line of JSON.
+    """One request to a worker, as one line of JSON.
 
     Attributes:
-        avoid: Indexes of GPUs to leave alone, since a worker hung there.
-        interval: Seconds until the next request, in which a cycle is to be done.
+        quarantined: Indexes of GPUs to skip, because a worker hung there.
+        interval: Seconds until the next request, within which the cycle should end.
     """
 
-    avoid: list[int] = []
+    quarantined: list[int] = []
     interval: float = 1.0
 
 
 class GpuReading(msgspec.Struct):
-    """One GPU.
+    """Reading of one GPU.
 
     Attributes:
-        index: As nvidia-smi shows it; it may change at a reboot.
-        uuid: As NVML says it; empty when the GPU was lost or left out before it could be asked.
-        info: By the labels of ``trackside_gpu_info``; ``source`` is ``nvml`` or ``simulated``.
-        values: What this GPU measures; what it does not is absent. A GPU that is lost has ``up`` 0 and nothing else.
-        refusals: Why it does not measure what is absent, by reader or family; ``up`` says why a GPU is lost.
+        index: Index in nvidia-smi; it may change at a reboot.
+        uuid: UUID from NVML; empty if the GPU was lost or skipped before the worker could read it.
+        info: Labels of ``trackside_gpu_info``; ``source`` is ``nvml`` or ``simulated``.
+        values: Measured values, without those that this GPU does not support. A lost GPU has ``up`` 0 and nothing else.
+        unsupported: Reasons why values are missing, by reader or series; ``up`` has the reason why a GPU is lost.
     """
 
     index: int
     uuid: str
     info: dict[str, str]
     values: list[Value]
-    refusals: dict[str, str] = {}
+    unsupported: dict[str, str] = {}
 
 
 class Reading(msgspec.Struct, omit_defaults=True):
-    """All GPUs at one moment, or why there are none.
+    """Readings of all GPUs in one cycle, or the error that prevented them. All counts start when the worker starts.
 
     Attributes:
         driver: ``driver_version``, ``nvml_version`` and ``cuda_version``; empty when simulated.
-        error: What is wrong and how to mend it, in one line; empty when nothing is. The worker ends after saying it.
-        absent: The error is that this host has no NVIDIA driver or no GPU, and not that they fail.
+        error: The error and its remedy, in one line; empty without an error. The worker ends after it sends one.
+        absent: True if the error is that this host has no NVIDIA driver or no GPU.
         reason: A word for the error, as in ``trackside_nvml_worker_restarts_total``.
-        calls: Calls of NVML since the worker began: by function and result, how many.
-        seconds: Time spent in each function since the worker began.
-        rejected: Values beyond their bounds since the worker began, by family.
-        xids: Xid errors since the worker began: by UUID, which is empty where the GPU could not say it, and by Xid, how
-            many, and the Unix time of the last.
-        hidden: GPUs that NVML counts and that may not be opened here, each with nothing but the reason.
-        measured: When the cycle ended, by `time.monotonic`, which is one clock for all processes of a machine; 0 when not
-            said.
-        gone: GPUs that were up before and that NVML counts no longer, each with ``up`` 0; `handle.Nvml` says them.
+        calls: Number of NVML calls, by function and result.
+        call_seconds: Time spent in each NVML function.
+        rejected: Number of values out of bounds, by family.
+        xids: Xid errors by UUID and Xid: their number, and the Unix time of the last. The UUID is empty if NVML did not
+            report it.
+        hidden: GPUs that NVML counts but this process may not open, each with nothing but the reason.
+        measured_at: End of the cycle, by `time.monotonic`, which all processes of a machine share; 0 if unknown.
+        gone: GPUs that were up before and that NVML no longer counts, each with ``up`` 0; `handle.Nvml` adds them.
     """
 
     gpus: list[GpuReading] = []
@@ -89,9 +90,9 @@ class Reading(msgspec.Struct, omit_defaults=True):
     absent: bool = False
     reason: str = ""
     calls: dict[str, dict[str, int]] = {}
-    seconds: dict[str, float] = {}
+    call_seconds: dict[str, float] = {}
     rejected: dict[str, int] = {}
     xids: dict[str, dict[int, tuple[int, float]]] = {}
     hidden: list[GpuReading] = []
-    measured: float = 0.0
+    measured_at: float = 0.0
     gone: list[GpuReading] = []

@@ -8,7 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from trackside_daemon.config.section import Section
 from trackside_daemon.model.setting_types import Texts  # noqa: TC001  pydantic reads it
-from trackside_daemon.nvml.simulation.faults import assigned
+from trackside_daemon.nvml.simulation.faults import faults_by_gpu
 
 
 class NvmlSection(Section):
@@ -53,5 +53,5 @@ class NvmlSection(Section):
     @field_validator("trouble")
     @classmethod
     def _faults_have_a_gpu(cls, faults: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        assigned(faults, info.data.get("simulate", 0))
+        faults_by_gpu(faults, info.data.get("simulate", 0))
         return faults

@@ -35,8 +35,8 @@ from trackside_daemon.ingest.server import Server
 from trackside_daemon.ingest.sessions import DUPLICATES, GAPS, MESSAGES, REJECTED, Sessions
 from trackside_daemon.linux.signals import SIGNALS, hold
 from trackside_daemon.model.state import State
-from trackside_daemon.nvml.handle.handle import Nvml, NvmlUnavailable, order
-from trackside_daemon.nvml.handle.wait_for_gpu import first_reading
+from trackside_daemon.nvml.handle.handle import Nvml, NvmlUnavailable, worker_settings
+from trackside_daemon.nvml.handle.wait_for_gpu import wait_for_first_reading
 from trackside_daemon.pipeline.pipeline import FAILURES, Pipeline
 from trackside_daemon.sampling.collectors import PROC, collectors
 from trackside_daemon.sampling.sampler import DURATION, LAST_SUCCESS, SUCCESS, Sampler
@@ -116,7 +116,7 @@ class Daemon:
         self._reloaded, self._failed, self._serving, self._ready = True, False, False, False
         self._state = State()
         self._rates = RateTracker(self._state)
-        self._nvml = Nvml(order(config.collector.gpu))
+        self._nvml = Nvml(worker_settings(config.collector.gpu))
         self._gpu = GpuCollector(self._nvml, patience(config.sample.interval), Chronicle())
         on, sys = config.collector, Path(config.path.sysfs)
         self._counts = NvmlCollector(
@@ -373,7 +373,7 @@ class Daemon:
     def _await_gpu(self) -> int | None:
         self._notifier.status("waits for a GPU")
         try:
-            return first_reading(self._nvml)
+            return wait_for_first_reading(self._nvml)
         except NvmlUnavailable as error:
             raise StartError(f"--require-gpu: {error}") from error
 

@@ -12,8 +12,8 @@ from trackside_daemon import __version__
 from trackside_daemon.cli.commands.doctor_check import Check
 from trackside_daemon.cli.commands.gpu import clock
 from trackside_daemon.nvml.handle.handle import NvmlLocked
-from trackside_daemon.nvml.reading import PERMISSION
-from trackside_daemon.nvml.worker.lock import WAY_OUT
+from trackside_daemon.nvml.reading import NO_PERMISSION
+from trackside_daemon.nvml.worker.lock import REMEDY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -83,7 +83,7 @@ def look(status: Mapping[str, Any] | None) -> Iterator[Check]:
     except ConfigError as error:
         yield Check("FAIL", "configuration", str(error))
     except NvmlLocked as error:
-        holder = str(error).removesuffix(f"; {WAY_OUT}")
+        holder = str(error).removesuffix(f"; {REMEDY}")
         yield Check("warn", "driver", f"not asked: {holder}; run this as its user, beside its daemon, for more")
     except msgspec.ValidationError as error:
         yield Check("warn", "driver", f"the daemon tells of it in another way ({error}); restart it")
@@ -111,14 +111,14 @@ def _own() -> dict[str, Any]:
     from trackside_daemon.collectors.gpu.gpu import GpuCollector
     from trackside_daemon.collectors.gpu.nvml import NvmlCollector, is_part
     from trackside_daemon.config.loading import load
-    from trackside_daemon.nvml.handle.handle import Nvml, order
+    from trackside_daemon.nvml.handle.handle import Nvml, worker_settings
     from trackside_daemon.service.config import Config
 
     config = load(Config)
     on = config.collector.gpu
     if not on.enabled:
         return {"nvml": None}
-    nvml = Nvml(order(on))
+    nvml = Nvml(worker_settings(on))
     gpu = GpuCollector(nvml, PATIENCE)
     try:
         _read(gpu)
@@ -192,7 +192,7 @@ def _each(gpus: Sequence[_Gpu]) -> Iterator[Check]:
         if not refused:
             yield Check("ok", about, f"{name}: measures all that is asked for")
             continue
-        curable = any(why.startswith(PERMISSION) for _, why in refused)
+        curable = any(why.startswith(NO_PERMISSION) for _, why in refused)
         yield Check("warn" if curable else "ok", about, f"{name}: does not measure {_reasons(refused)}")
 
 
@@ -212,7 +212,7 @@ def _reasons(refused: Sequence[tuple[str, str]]) -> str:
     for name, why in refused:
         by_reason.setdefault(why, []).append(name)
     parts = []
-    for why, names in sorted(by_reason.items(), key=lambda one: not one[0].startswith(PERMISSION)):
+    for why, names in sorted(by_reason.items(), key=lambda one: not one[0].startswith(NO_PERMISSION)):
         more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
         parts.append(f"{', '.join(names[:NAMES])}{more} ({why})")
     return "; ".join(parts)

@@ -172,7 +172,7 @@ def _samples(gpu: GpuReading) -> list[Sample]:
 def _xids(gpus: Sequence[GpuReading], reading: Reading) -> Iterator[Sample]:
     """The Xids of each GPU, also of one that is lost: its last Xid may say why."""
     indexes = {gpu.uuid: str(gpu.index) for gpu in gpus if gpu.uuid}
-    unheard = {gpu.uuid for gpu in gpus if "xid" in gpu.refusals}
+    unheard = {gpu.uuid for gpu in gpus if "xid" in gpu.unsupported}
     for uuid in {**indexes, **reading.xids}:
         identity = (indexes.get(uuid, ""), uuid)
         counted = reading.xids.get(uuid, {})

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from trackside_daemon.nvml.reading import DOWN, PERMISSION, SILENT
+from trackside_daemon.nvml.reading import DOWN, NO_PERMISSION, NOT_ANSWERING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,7 +44,7 @@ class Chronicle:
             self._up = dict.fromkeys(up, True)
         for gpu in gpus:
             if self._up.get(gpu.uuid, True) and not up[gpu.uuid]:
-                why = gpu.refusals.get("up", SILENT)
+                why = gpu.unsupported.get("up", NOT_ANSWERING)
                 log.warning("%s is lost: %s", _name(gpu), why)
             elif up[gpu.uuid] and not self._up.get(gpu.uuid, False):
                 log.info("%s answers%s", _name(gpu), " again" if gpu.uuid in self._up else "")
@@ -54,13 +54,13 @@ class Chronicle:
     def _tell_refusals(self, gpus: Iterable[GpuReading]) -> None:
         """Once for each GPU and name, what whoever runs the daemon can cure."""
         for gpu in gpus:
-            if self._last.get((gpu.index, gpu.uuid)) == gpu.refusals:
+            if self._last.get((gpu.index, gpu.uuid)) == gpu.unsupported:
                 continue
-            self._last[gpu.index, gpu.uuid] = gpu.refusals
+            self._last[gpu.index, gpu.uuid] = gpu.unsupported
             cures: dict[str, list[str]] = {}
-            for name, why in gpu.refusals.items():
+            for name, why in gpu.unsupported.items():
                 one = (gpu.uuid or str(gpu.index), name)
-                if why.startswith(PERMISSION) and one not in self._refused:
+                if why.startswith(NO_PERMISSION) and one not in self._refused:
                     self._refused.add(one)
                     cures.setdefault(why, []).append(name)
             for why, names in cures.items():

@@ -117,7 +117,7 @@ class NvmlCollector:
                 "name": gpu.info.get("name", ""),
                 "up": ("up", (), 1.0) in gpu.values if gpu.values else None,
                 "measured": sorted({family for family, _, _ in gpu.values}),
-                "refused": gpu.refusals,
+                "refused": gpu.unsupported,
                 "ailments": [one._asdict() for one in ailments(gpu, xids.get(gpu.uuid, {}))],
             }
             for gpu in seen.gpus
@@ -139,7 +139,7 @@ class NvmlCollector:
                 for function, results in reading.calls.items()
                 for result, times in results.items()
             ),
-            *(Sample(SECONDS, (function,), seconds) for function, seconds in reading.seconds.items()),
+            *(Sample(SECONDS, (function,), seconds) for function, seconds in reading.call_seconds.items()),
             *(Sample(REJECTED, (family,), times) for family, times in reading.rejected.items()),
         ]
 

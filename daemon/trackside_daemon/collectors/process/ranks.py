@@ -23,7 +23,7 @@ from trackside_daemon.collectors.process.status import Processes
 from trackside_daemon.collectors.process.user_names import Users
 from trackside_daemon.model.metric import Metric, Sample
 from trackside_daemon.nvml.peaks import peak_flops
-from trackside_daemon.nvml.readers.host_pids import PROC, sees_host
+from trackside_daemon.nvml.readers.host_pids import PROC, in_host_pid_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -97,7 +97,7 @@ class RanksCollector:
         *,
         others: bool = True,
         proc: Path = PROC,
-        host_pids: Callable[[Path], bool] = sees_host,
+        host_pids: Callable[[Path], bool] = in_host_pid_namespace,
     ) -> None:
         self._gpus = gpus
         self._members = members

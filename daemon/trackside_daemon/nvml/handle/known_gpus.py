@@ -1,4 +1,4 @@
-"""The GPUs that have been up, so that one that is lost keeps its name and stays in sight."""
+"""Memory of the GPUs that have been up, so that a lost GPU keeps its UUID and stays visible."""
 
 from __future__ import annotations
 
@@ -7,22 +7,28 @@ import msgspec
 from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading
 
 
-class Roster:
-    """Every GPU that was up since this began."""
+class KnownGpus:
+    """GPUs that have been up since this object was made, by UUID."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, GpuReading] = {}
+        self._gpus: dict[str, GpuReading] = {}
 
-    def call(self, reading: Reading) -> Reading:
-        """The reading, in which a lost GPU that its worker never saw up has its uuid again, and which says who is gone."""
+    def accept(self, reading: Reading) -> Reading:
+        """Return the reading with missing UUIDs restored and with the GPUs that are gone.
+
+        A worker that never saw a lost GPU up cannot report its UUID.
+        """
         present = {gpu.uuid for gpu in reading.gpus}
-        at = {gpu.index: gpu for uuid, gpu in self._seen.items() if uuid not in present}
-        gpus = [_named(gpu, at[gpu.index]) if _is_nameless(gpu) and gpu.index in at else gpu for gpu in reading.gpus]
-        self._seen |= {
+        by_index = {gpu.index: gpu for uuid, gpu in self._gpus.items() if uuid not in present}
+        gpus = [
+            _with_identity(gpu, by_index[gpu.index]) if _is_nameless(gpu) and gpu.index in by_index else gpu
+            for gpu in reading.gpus
+        ]
+        self._gpus |= {
             gpu.uuid: GpuReading(gpu.index, gpu.uuid, gpu.info, DOWN) for gpu in gpus if gpu.uuid and gpu.values != DOWN
         }
         present = {gpu.uuid for gpu in gpus}
-        gone = [gpu for uuid, gpu in self._seen.items() if uuid not in present]
+        gone = [gpu for uuid, gpu in self._gpus.items() if uuid not in present]
         return msgspec.structs.replace(reading, gpus=gpus, gone=gone)
 
 
@@ -30,5 +36,5 @@ def _is_nameless(gpu: GpuReading) -> bool:
     return not gpu.uuid and gpu.values == DOWN
 
 
-def _named(gpu: GpuReading, known: GpuReading) -> GpuReading:
-    return msgspec.structs.replace(known, refusals=gpu.refusals)
+def _with_identity(gpu: GpuReading, known: GpuReading) -> GpuReading:
+    return msgspec.structs.replace(known, unsupported=gpu.unsupported)

@@ -1,4 +1,7 @@
-"""When the loss of a GPU is to cost a worker, whose handles are undefined after it."""
+"""Decision when the loss of a GPU requires a new worker.
+
+NVML handles are undefined after a loss, so the worker that saw it should not read on.
+"""
 
 from __future__ import annotations
 
@@ -13,38 +16,38 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.reading import GpuReading
 
 FIRST, LAST = 60.0, 600.0
-"""Seconds for which further losses of the same GPU cost no worker, after the first and at most. One that has been longer
-without a loss begins anew."""
+"""Seconds in which further losses of the same GPU replace no worker: after the first loss, and at most. After a longer
+time without a loss the GPU starts again at the first."""
 
 
-class Losses:
-    """What the readings of one worker after another say, by UUID; all times are of one clock that only goes forward."""
+class LostGpuPolicy:
+    """GPUs that are up or lost, by UUID, across workers; all times are of one monotonic clock."""
 
     def __init__(self) -> None:
         self._up: set[str] = set()
         self._lost: set[str] = set()
-        self._until: dict[str, float] = {}
+        self._tolerated_until: dict[str, float] = {}
         self._backoffs: dict[str, Backoff] = {}
 
-    def replaced(self) -> None:
-        """The next reading is a new worker's, which has never seen a GPU up that stays lost."""
-        self._up, self._lost = set(), set()
+    def worker_replaced(self) -> None:
+        """Forget which GPUs are up: the new worker has never seen a GPU up that stays lost."""
+        self._up = set()
+        self._lost = set()
 
-    def cost(self, gpus: Collection[GpuReading], now: float) -> bool:
-        """Whether the worker is to end after this reading.
-
-        It is not the reading with the loss that says so but one after it: the Xid may have come between the two.
-        """
-        due = any(now >= self._until.get(uuid, now) for uuid in self._lost)
-        if due:
+    def accept(self, gpus: Collection[GpuReading], now: float) -> bool:
+        """Return whether to replace the worker after this reading."""
+        # The reading after the loss decides, since the Xid that explains the loss may come between the two.
+        replace = any(now >= self._tolerated_until.get(uuid, now) for uuid in self._lost)
+        if replace:
             for uuid in self._lost:
-                self._count(uuid, now)
+                self._tolerate(uuid, now)
         up = {gpu.uuid for gpu in gpus if gpu.uuid and gpu.values != DOWN}
         self._lost |= self._up - up
         self._up = up
-        return due
+        return replace
 
-    def _count(self, uuid: str, now: float) -> None:
-        if now - self._until.get(uuid, now) > LAST:
+    def _tolerate(self, uuid: str, now: float) -> None:
+        if now - self._tolerated_until.get(uuid, now) > LAST:
             del self._backoffs[uuid]
-        self._until[uuid] = now + self._backoffs.setdefault(uuid, Backoff(FIRST, LAST)).wait()
+        delay = self._backoffs.setdefault(uuid, Backoff(FIRST, LAST)).next_delay()
+        self._tolerated_until[uuid] = now + delay

@@ -1,4 +1,4 @@
-"""The GPUs that workers hung at, left alone for a while so that the others go on."""
+"""Quarantine of the GPUs at which workers hung, so that the other GPUs are still read."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.reading import GpuReading
 
 FIRST, LAST = 60.0, 600.0
-"""Seconds without a question after the first hang, and at most. Each try that hangs costs all GPUs a worker."""
+"""Seconds of quarantine after the first hang, and at most. Each retry that hangs costs all GPUs a worker."""
 
 
-class Avoided:
-    """Indexes of GPUs, each with its own back-off, for as long as they mean the same GPUs.
+class Quarantine:
+    """Indexes of quarantined GPUs, each with its back-off, valid while the indexes mean the same GPUs.
 
-    All times are of one clock that only goes forward. Any thread may call `at`.
+    All times are of one monotonic clock. Any thread may call `indexes`.
     """
 
     def __init__(self) -> None:
@@ -26,40 +26,42 @@ class Avoided:
         self._backoffs: dict[int, Backoff] = {}
         self._uuids: list[str] = []
 
-    def hung(self, index: int, now: float) -> None:
-        """A worker hung there."""
-        self._until[index] = now + self._backoffs.setdefault(index, Backoff(FIRST, LAST)).wait()
+    def add(self, index: int, now: float) -> None:
+        """Quarantine a GPU at which a worker hung."""
+        self._until[index] = now + self._backoffs.setdefault(index, Backoff(FIRST, LAST)).next_delay()
 
-    def read(self, gpus: Sequence[GpuReading], asked_without: frozenset[int]) -> bool:
-        """Heeds a reading, which has all GPUs in the order of their indexes.
+    def accept(self, gpus: Sequence[GpuReading], skipped: frozenset[int]) -> bool:
+        """Update the quarantine from a reading.
 
         Args:
-            gpus: Without a UUID where the worker could not ask for it.
-            asked_without: The indexes that its request left alone.
+            gpus: All GPUs in the order of their indexes; the UUID is empty if the worker could not read it.
+            skipped: Indexes that the request skipped.
 
         Returns:
-            Whether it can be used: False when indexes were left alone that mean other GPUs by now, which are all
-            forgotten, or that were forgotten since the request.
+            Whether the reading is usable. It is not if indexes were skipped that now mean other GPUs, or that were
+            released after the request. If the indexes mean other GPUs, the quarantine ends for all.
         """
-        if not asked_without <= self._until.keys():
+        if not skipped <= self._until.keys():
             return False
         uuids = [gpu.uuid for gpu in gpus]
-        if self._uuids and not _same(uuids, self._uuids):
-            self._uuids = [] if asked_without else uuids
-            self._until, self._backoffs = {}, {}
-            return not asked_without
+        if self._uuids and not _same_gpus(uuids, self._uuids):
+            self._uuids = [] if skipped else uuids
+            self._until = {}
+            self._backoffs = {}
+            return not skipped
         self._uuids = [new or old for new, old in zip(uuids, self._uuids or uuids, strict=True)]
-        for index in {gpu.index for gpu in gpus} - asked_without:
+        for index in {gpu.index for gpu in gpus} - skipped:
             self._until.pop(index, None)
             self._backoffs.pop(index, None)
         return True
 
-    def at(self, now: float) -> frozenset[int]:
-        """Those that are not to be asked."""
+    def indexes(self, now: float) -> frozenset[int]:
+        """Return the indexes of the GPUs to skip now."""
         return frozenset(index for index, until in self._until.copy().items() if now < until)
 
 
-def _same(new: Sequence[str], old: Sequence[str]) -> bool:
+def _same_gpus(new: Sequence[str], old: Sequence[str]) -> bool:
+    """Compare UUIDs in order; an empty one matches any."""
     return len(new) == len(old) and all(
-        one == other or not (one and other) for one, other in zip(new, old, strict=True)
+        new_uuid == old_uuid or not (new_uuid and old_uuid) for new_uuid, old_uuid in zip(new, old, strict=True)
     )

@@ -1,4 +1,4 @@
-"""The wait for a GPU, for a daemon that is not to start without one."""
+"""Wait at start for a GPU, for a daemon that must not start without one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 START_SECONDS = 60.0
 
 
-def first_reading(nvml: Nvml) -> int | None:
-    """Wait for the first reading, or for a signal that ends the waiting, which is returned.
+def wait_for_first_reading(nvml: Nvml) -> int | None:
+    """Wait for the first reading; return the signal that ended the wait, or None.
 
     Raises:
-        NvmlUnavailable: There is none.
+        NvmlUnavailable: There was no reading within `START_SECONDS`, or the host has no GPU.
     """
     deadline = time.monotonic() + START_SECONDS
     problem = NvmlUnavailable("no answer")
@@ -30,9 +30,8 @@ def first_reading(nvml: Nvml) -> int | None:
             problem = error
         else:
             return None
-        if signal.sigpending() & set(
-            STOP
-        ):  # sigtimedwait tells of signals that never came, when a stopped process goes on
+        # Not sigtimedwait: when a stopped process continues, it reports signals that were never sent.
+        if signal.sigpending() & set(STOP):
             return signal.sigwait(STOP)
         time.sleep(0.1)
     raise problem

@@ -1,4 +1,4 @@
-"""Requests to one worker and its answers, one after another, each within a deadline."""
+"""Requests to one worker and its answers, one at a time, each within a deadline."""
 
 from __future__ import annotations
 
@@ -14,109 +14,118 @@ if TYPE_CHECKING:
 
     from trackside_daemon.linux.worker_process import WorkerProcess
 
+# Without persistence mode nvmlInit wakes every GPU up, so the first answer has a deadline of its own.
 INIT_DEADLINE, GPU_DEADLINE = 60.0, 10.0
-"""Seconds without a sign of life, while a worker has never answered, and later: its going on to a GPU is one. Without
-persistence mode nvmlInit wakes every GPU up."""
+"""Seconds without a sign of life, before a worker's first answer and after it. Each GPU that it starts is one."""
 CYCLE_DEADLINE = 60.0
-"""Seconds for all GPUs, however steadily it goes on; a first answer has those of `INIT_DEADLINE` on top."""
-INTERVALS, AGE = 2.0, 2.5
-"""An answer that was measured longer ago is none, in intervals and at least in seconds."""
+"""Seconds for all GPUs, even if the worker makes progress; `INIT_DEADLINE` is added for a first answer."""
+MAX_AGE_INTERVALS, MAX_AGE_SECONDS = 2.0, 2.5
+"""Age at which a measurement is no longer used: this many intervals, but at least this many seconds."""
 
 NAP = 0.05
-"""Seconds at most between a request and the first look for its answer."""
+"""Seconds at most between a request and the first poll for its answer."""
 
 _decode = msgspec.json.Decoder(Reading).decode
 
 
 class Answer(NamedTuple):
-    """A reading, and the indexes that its request left alone."""
+    """A reading, and the indexes that its request skipped."""
 
     reading: Reading
-    avoided: frozenset[int]
+    skipped: frozenset[int]
 
 
-class Dialogue:
-    """With one worker, from its start on.
+class WorkerClient:
+    """Client of one worker, from its start.
 
     Args:
         child: The worker.
-        clock: Seconds that deadlines are measured by.
+        clock: Clock of the deadlines, in seconds.
 
     Attributes:
-        at: The index of the GPU that the worker went on to last, for the last request; None before the first.
-        deadline: Seconds without a sign of life until the worker is to be given up.
-        longest: Seconds from the last request until then, with any.
+        current_gpu: Index of the GPU that the worker started last in this request; None before the first.
+        silence_deadline: Seconds without a sign of life after which to replace the worker.
+        answer_deadline: Seconds from the request after which to replace the worker, even with signs of life.
     """
 
     def __init__(self, child: WorkerProcess, clock: Callable[[], float]) -> None:
-        self.at: int | None = None
-        self.deadline, self.longest = INIT_DEADLINE, INIT_DEADLINE + CYCLE_DEADLINE
-        self._child, self._clock = child, clock
-        self._calls = 0
-        self._outstanding = False
-        self._avoided: frozenset[int] = frozenset()
-        self._asked_in, self._asked_at, self._lived_at = 0, 0.0, 0.0
-        self._began = self._took = 0.0
+        self.current_gpu: int | None = None
+        self.silence_deadline = INIT_DEADLINE
+        self.answer_deadline = INIT_DEADLINE + CYCLE_DEADLINE
+        self._child = child
+        self._clock = clock
+        self._reads = 0
+        self._has_request = False
+        self._skipped: frozenset[int] = frozenset()
+        self._requested_in = 0
+        self._requested_at = 0.0
+        self._alive_at = 0.0
+        self._sent_at = 0.0
+        self._last_duration = 0.0
 
     @property
     def waited(self) -> float:
         """Seconds since the last request."""
-        return self._clock() - self._asked_at
+        return self._clock() - self._requested_at
 
     @property
-    def silent(self) -> float:
+    def silence(self) -> float:
         """Seconds since the last request or sign of life."""
-        return self._clock() - self._lived_at
+        return self._clock() - self._alive_at
 
     @property
-    def is_old(self) -> bool:
-        """Whether the last request was made by a call of `reading` before the last."""
-        return self._asked_in != self._calls
+    def is_request_old(self) -> bool:
+        """Whether an earlier call of `read` made the pending request."""
+        return self._requested_in != self._reads
 
-    def reading(self, avoid: frozenset[int], interval: float, until: float) -> Answer | None:
-        """An answer to this call's request, waited for until *until* of `time.monotonic`.
-
-        A call that finds one to the request of a call before makes its own all the same, and gives the older answer
-        only where the newer does not come in time: else one slow cycle would put all that follow behind, and of a
-        worker that is always slow there would be nothing.
+    def read(self, quarantined: frozenset[int], interval: float, until: float) -> Answer | None:
+        """Return an answer to this call's request, or None if there is none in time.
 
         Args:
-            avoid: Indexes of GPUs that a new request leaves alone.
-            interval: Seconds that a new request says until the next.
-            until: An answer that comes later is for the next call.
+            quarantined: Indexes of GPUs for a new request to skip.
+            interval: Seconds until the next request, for a new request to pass on.
+            until: End of the wait, by `time.monotonic`; a later answer is for the next call.
 
         Raises:
-            ChildFailed: The worker has ended, or talks nonsense.
-            MsgspecError: It talks nonsense in JSON.
+            WorkerFailed: The worker has ended, or violates the protocol.
+            MsgspecError: The worker's JSON does not match the schema.
         """
-        self._calls += 1
+        self._reads += 1
         late = None
+        # An answer to an earlier call's request is returned only if this call's request gets none in time. Otherwise
+        # one slow cycle would delay all that follow, and a worker that is always slow would never give a reading.
         while True:
-            if not self._outstanding:
-                self._ask(avoid, interval)
-                self._let_it_work(until)
+            if not self._has_request:
+                self._send_request(quarantined, interval)
+                self._nap(until)
             line = self._child.answer(until)
             if line is None:
                 return late
             if line.isdigit():
-                self.at, self._lived_at = int(line), self._clock()
+                self.current_gpu = int(line)
+                self._alive_at = self._clock()
                 continue
-            self._outstanding, self.deadline, self.longest = False, GPU_DEADLINE, CYCLE_DEADLINE
-            answer = Answer(_decode(line), self._avoided)
-            self._took = time.monotonic() - self._began
-            if answer.reading.error or not self.is_old:
+            self._has_request = False
+            self.silence_deadline = GPU_DEADLINE
+            self.answer_deadline = CYCLE_DEADLINE
+            answer = Answer(_decode(line), self._skipped)
+            self._last_duration = time.monotonic() - self._sent_at
+            if answer.reading.error or not self.is_request_old:
                 return answer
             now = time.monotonic()
-            if now - (answer.reading.measured or now) <= max(INTERVALS * interval, AGE):
+            age = now - (answer.reading.measured_at or now)
+            if age <= max(MAX_AGE_INTERVALS * interval, MAX_AGE_SECONDS):
                 late = answer
 
-    def _let_it_work(self, until: float) -> None:
-        """Wait for most of what the last answer took: each line that is waited for wakes this thread up, and is read later."""
-        self._began = time.monotonic()
-        time.sleep(max(0.0, min(0.8 * self._took, NAP, until - self._began)))
+    def _nap(self, until: float) -> None:
+        # Every line that the worker writes would wake this thread up, so it sleeps through most of the expected time.
+        self._sent_at = time.monotonic()
+        time.sleep(max(0.0, min(0.8 * self._last_duration, NAP, until - self._sent_at)))
 
-    def _ask(self, avoid: frozenset[int], interval: float) -> None:
-        self._child.ask(msgspec.json.encode(Request(sorted(avoid), interval)))
-        self._avoided, self.at = avoid, None
-        self._outstanding, self._asked_in = True, self._calls
-        self._asked_at = self._lived_at = self._clock()
+    def _send_request(self, quarantined: frozenset[int], interval: float) -> None:
+        self._child.ask(msgspec.json.encode(Request(sorted(quarantined), interval)))
+        self._skipped = quarantined
+        self.current_gpu = None
+        self._has_request = True
+        self._requested_in = self._reads
+        self._requested_at = self._alive_at = self._clock()

@@ -1,61 +1,62 @@
-"""How long a GPU has been busy: the driver's own samples of its use, which miss nothing between two cycles."""
+"""Busy time of a GPU, from the driver's utilization samples, which cover all the time between two cycles."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.readers.fields import MEMBERS, newer
-from trackside_daemon.nvml.readers.sample_cursor import Seen
+from trackside_daemon.nvml.readers.fields import UNION_MEMBERS, unknown_type
+from trackside_daemon.nvml.readers.sample_cursor import SampleCursor
 
 if TYPE_CHECKING:
-    from trackside_daemon.nvml.readers.unsupported import Refusals
+    from trackside_daemon.nvml.readers.unsupported import Unsupported
     from trackside_daemon.nvml.reading import Value
 
-LONGEST_GAP = 2_000_000
-"""Microseconds. The driver samples once a second or more often; between samples farther apart some were overwritten, and
-what the GPU did then is not known."""
+MAX_GAP = 2_000_000
+"""Microseconds. The driver samples at least once a second, so a longer gap means that samples were overwritten."""
 
 
-LOST = "the driver overwrote samples before they were read; a shorter --sample.interval reads them in time"
+OVERWRITTEN = "the driver overwrote samples before they were read; a shorter --sample.interval reads them in time"
 
 
-class Busy:
-    """Of one GPU, from 0 on."""
+class BusyTime:
+    """Busy seconds of one GPU, counted from 0."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
-        self._seen = Seen()
-        self._era = 0
-        self._has_lost = False
+        self._cursor = SampleCursor()
+        self._generation = 0
+        self._has_gap = False
 
-    def __call__(self, nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
-        """``nvmlDeviceGetSamples``: percent of the time since the sample before, stamped in microseconds.
+    def __call__(self, nvml: Any, handle: Any, unsupported: Unsupported) -> list[Value]:
+        """Sum up ``nvmlDeviceGetSamples``: percent of the time since the sample before, stamped in microseconds.
 
-        The driver keeps about 100 samples, of 17 s where it is quick. Where some were overwritten before they were read,
-        a sum would be too low, so that there is none until a cycle has missed nothing.
+        The driver keeps about 100 samples, which is 17 s at its fastest rate.
         """
-        if self._era != refusals.cleared:
-            self._era, self._seen = refusals.cleared, Seen()
-        last = self._seen.last
+        if self._generation != unsupported.generation:
+            self._generation = unsupported.generation
+            self._cursor = SampleCursor()
+        last = self._cursor.last
         seconds = 0.0
-        samples = self._seen.new(nvml, partial(_percents, nvml, handle))
-        for stamp, percent in samples:
-            if stamp - last > LONGEST_GAP:
-                refusals.add("busy", LOST)
-                self._seen, self._has_lost = Seen(), True
+        samples = self._cursor.new_samples(nvml, partial(_read_percentages, nvml, handle))
+        for timestamp, percent in samples:
+            # If samples were overwritten, the sum would be too low: there is none until a cycle has missed nothing.
+            if timestamp - last > MAX_GAP:
+                unsupported.add("busy", OVERWRITTEN)
+                self._cursor = SampleCursor()
+                self._has_gap = True
                 return []
             if 0 <= percent <= 100:
-                seconds += (stamp - last) / 1e6 * percent / 100
-            last = stamp
-        self._has_lost = self._has_lost and not samples
+                seconds += (timestamp - last) / 1e6 * percent / 100
+            last = timestamp
+        self._has_gap = self._has_gap and not samples
         self._seconds += seconds
-        return [] if self._has_lost else [("busy_seconds_total", (), self._seconds)]
+        return [] if self._has_gap else [("busy_seconds_total", (), self._seconds)]
 
 
-def _percents(nvml: Any, handle: Any, since: int) -> list[tuple[int, float]]:
+def _read_percentages(nvml: Any, handle: Any, since: int) -> list[tuple[int, float]]:
     kind, samples = nvml.nvmlDeviceGetSamples(handle, nvml.NVML_GPU_UTILIZATION_SAMPLES, since)
-    member = MEMBERS.get(kind)
+    member = UNION_MEMBERS.get(kind)
     if member is None:
-        raise ValueError(newer(kind))
+        raise ValueError(unknown_type(kind))
     return [(sample.timeStamp, float(getattr(sample.sampleValue, member))) for sample in samples]

@@ -1,4 +1,4 @@
-"""Several questions of one reader, each of which may be refused at no cost to the others."""
+"""Calls of one reader, each of which may be unsupported without cost to the others."""
 
 from __future__ import annotations
 
@@ -7,44 +7,44 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from trackside_daemon.nvml.readers.unsupported import Refusals
+    from trackside_daemon.nvml.readers.unsupported import Unsupported
     from trackside_daemon.nvml.reading import Value
 
-    Question = tuple[str, tuple[str, ...], Callable[[], float]]
+    SeriesCall = tuple[str, tuple[str, ...], Callable[[], float]]
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
-MOST = 64
-"""More links, fans or MIG devices than any GPU has. Each is asked for, and a driver that does not know how many there are
-may say 0xFFFFFFFF."""
+# A driver that does not know the number may return 0xFFFFFFFF, and each item costs a call.
+MAX_COUNT = 64
+"""More links, fans or MIG devices than any GPU has."""
 
 
 def series(family: str, labels: Iterable[str] = ()) -> str:
-    """What a refusal calls it: ``clock_hertz{video}``."""
+    """Return the name of a series among the unsupported ones: ``clock_hertz{video}``."""
     return f"{family}{{{','.join(labels)}}}" if labels else family
 
 
-def ask(nvml: Any, refusals: Refusals, name: str, question: Callable[[], Answer]) -> Answer | None:
-    """The answer; None when it is refused, now or since before.
+def call_if_supported(nvml: Any, unsupported: Unsupported, name: str, call: Callable[[], Result]) -> Result | None:
+    """Return the result of the call; None if it is not supported, and then record *name*.
 
     Raises:
         NVMLError_GpuIsLost: The GPU fell off the bus.
     """
-    if name in refusals:
+    if name in unsupported:
         return None
     try:
-        return question()
+        return call()
     except nvml.NVMLError_GpuIsLost:
         raise
     except nvml.NVMLError as error:
-        refusals.add(name, nvml.result(error.value))
+        unsupported.add(name, nvml.result(error.value))
         return None
 
 
-def ask_all(nvml: Any, refusals: Refusals, questions: Iterable[Question]) -> list[Value]:
-    """The values of those questions that are answered."""
-    answers = (
-        (family, labels, ask(nvml, refusals, series(family, labels), question))
-        for family, labels, question in questions
+def read_supported(nvml: Any, unsupported: Unsupported, calls: Iterable[SeriesCall]) -> list[Value]:
+    """Return the values of the supported calls."""
+    results = (
+        (family, labels, call_if_supported(nvml, unsupported, series(family, labels), call))
+        for family, labels, call in calls
     )
-    return [(family, labels, answer) for family, labels, answer in answers if answer is not None]
+    return [(family, labels, result) for family, labels, result in results if result is not None]

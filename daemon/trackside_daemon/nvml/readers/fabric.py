@@ -1,14 +1,14 @@
-"""How a GPU stands with the NVLink fabric of its NVSwitches."""
+"""State and health of a GPU in the NVLink fabric of its NVSwitches."""
 
 from __future__ import annotations
 
 import ctypes
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.readers.calls import ask
+from trackside_daemon.nvml.readers.calls import call_if_supported
 
 if TYPE_CHECKING:
-    from trackside_daemon.nvml.readers.unsupported import Refusals
+    from trackside_daemon.nvml.readers.unsupported import Unsupported
     from trackside_daemon.nvml.reading import Value
 
 CONDITIONS = {
@@ -18,19 +18,20 @@ CONDITIONS = {
     "access_timeout_recovery": "ACCESS_TIMEOUT_RECOVERY",
     "incorrect_configuration": "INCORRECT_CONFIGURATION",
 }
-"""By the word in pynvml's ``NVML_GPU_FABRIC_HEALTH_MASK_...``."""
+"""Words in pynvml's ``NVML_GPU_FABRIC_HEALTH_MASK_...``, by our label."""
 
 
-def fabric(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
-    """``nvmlDeviceGetGpuFabricInfoV``, of version 3, or 2 where the driver is older; Hopper and later with NVSwitch."""
-    info = ask(nvml, refusals, "version 3 of nvmlDeviceGetGpuFabricInfoV", lambda: _info(nvml, handle, "_v3"))
-    info = info or _info(nvml, handle, "V")
+def fabric(nvml: Any, handle: Any, unsupported: Unsupported) -> list[Value]:
+    """Read ``nvmlDeviceGetGpuFabricInfoV`` version 3, or 2 if the driver is older; Hopper and later with NVSwitch."""
+    version3 = "version 3 of nvmlDeviceGetGpuFabricInfoV"
+    info = call_if_supported(nvml, unsupported, version3, lambda: _read_info(nvml, handle, "_v3"))
+    info = info or _read_info(nvml, handle, "V")
     values: list[Value] = [("fabric_state", (), info.state)]
     if info.state != nvml.NVML_GPU_FABRIC_STATE_COMPLETED:
         return values
     problems = _problems(nvml, info)
-    values += [("fabric_problem", (condition,), float(is_so)) for condition, is_so in problems.items()]
-    # The mask is silent about what this GPU does not support; a fabric of which nothing is known is not healthy.
+    values += [("fabric_problem", (condition,), float(present)) for condition, present in problems.items()]
+    # The mask omits what this GPU does not support, so a fabric without any known condition does not count as healthy.
     summary = getattr(info, "healthSummary", nvml.NVML_GPU_FABRIC_HEALTH_SUMMARY_NOT_SUPPORTED)
     if summary != nvml.NVML_GPU_FABRIC_HEALTH_SUMMARY_NOT_SUPPORTED:
         values.append(("fabric_healthy", (), float(summary == nvml.NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY)))
@@ -39,8 +40,8 @@ def fabric(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
     return values
 
 
-def _info(nvml: Any, handle: Any, version: str) -> Any:
-    """What is told in the structure ``c_nvmlGpuFabricInfo{version}_t``, of which older pynvml have only that of V."""
+def _read_info(nvml: Any, handle: Any, version: str) -> Any:
+    """Fill in a structure ``c_nvmlGpuFabricInfo{version}_t``; older pynvml have only the one with V."""
     make = getattr(nvml, f"c_nvmlGpuFabricInfo{version}_t")
     if make is None:
         raise nvml.NVMLError(nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
@@ -50,14 +51,14 @@ def _info(nvml: Any, handle: Any, version: str) -> Any:
 
 
 def _problems(nvml: Any, info: Any) -> dict[str, bool]:
-    """Which conditions there are, of those that the GPU can tell, and whether it failed to join at all."""
+    """Return whether each condition that the GPU can report is present, and whether registration failed."""
     problems = {"registration_failed": info.status != nvml.NVML_SUCCESS}
     for condition, word in CONDITIONS.items():
         shift = getattr(nvml, f"NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_{word}")
         width = getattr(nvml, f"NVML_GPU_FABRIC_HEALTH_MASK_WIDTH_{word}")
         if shift is None or width is None:
             continue
-        told = info.healthMask >> shift & width
-        if told:
-            problems[condition] = told > 1 if word == "INCORRECT_CONFIGURATION" else told == 1
+        state = info.healthMask >> shift & width
+        if state:
+            problems[condition] = state > 1 if word == "INCORRECT_CONFIGURATION" else state == 1
     return problems

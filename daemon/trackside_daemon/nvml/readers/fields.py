@@ -1,4 +1,4 @@
-"""What ``nvmlDeviceGetFieldValues`` answers: many fields in one call, each with its own status."""
+"""Readers of ``nvmlDeviceGetFieldValues``: many fields in one call, each with a separate status."""
 
 from __future__ import annotations
 
@@ -13,47 +13,49 @@ from trackside_daemon.nvml.readers.unsupported import lasts
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from trackside_daemon.nvml.readers.unsupported import Refusals
+    from trackside_daemon.nvml.readers.unsupported import Unsupported
     from trackside_daemon.nvml.reading import Value
 
 ALL_LINKS = 0xFFFFFFFF
-"""The scope in which an NVLink counter is the sum over all links."""
+"""Scope in which an NVLink counter is the sum over all links."""
 
 MODULE = 1
-"""The scope in which power is that of the GPU and the CPU beside it."""
+"""Scope in which power is that of a superchip's GPU and CPU together."""
 
-NARROW = (
+# NVML does not report whether the PCIe counters have 32 or 64 bits. Counters of 32 bits wrap too fast to follow, so a
+# counter is used only after it has passed 32 bits.
+COUNTER_32_BITS = (
     "its counter has not passed 32 bits, in which it would wrap within 0.1 s of traffic; "
     "--collector.gpu.extra pcie-throughput measures a rate"
 )
-UNMEASURED = "the driver answers 0 degrees, which no memory has"
+ZERO_DEGREES = "the driver reports 0 degrees, which no memory has"
 
-MEMBERS = dict(enumerate(("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")))
-"""Of the union that holds a value, by ``valueType``."""
+UNION_MEMBERS = dict(enumerate(("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")))
+"""Members of the union that holds a value, by ``valueType``."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Field:
-    """A field and the series that it is.
+    """A field and its series.
 
     Attributes:
-        number: As in ``NVML_FI_DEV_...``, which a driver never changes.
+        number: Number in ``NVML_FI_DEV_...``, which no driver changes.
         labels: Values of the family's extra labels.
-        per: How many of the field's units make one of the family's.
+        divisor: Number of the field's units in one of the family's.
         scope: A link, `ALL_LINKS` or `MODULE`, for the fields that have scopes.
-        least: While it is lower it is refused, with the words of *why*. NVML does not say whether the counters of PCIe
-            have 32 or 64 bits. Of 32 they wrap faster than they can be followed, so they have to pass those first.
-        series: The family with its labels.
-        name: What a refusal calls it: ``power_watts from field 186``.
+        minimum: Lowest usable value.
+        below_minimum: Reason why a lower value is not used.
+        series: Name of the series with its labels.
+        name: Name among the unsupported calls: ``power_watts from field 186``.
     """
 
     number: int
     family: str
     labels: tuple[str, ...] = ()
-    per: float = 1
+    divisor: float = 1
     scope: int = 0
-    least: float = -math.inf
-    why: str = ""
+    minimum: float = -math.inf
+    below_minimum: str = ""
     series: str = dataclasses.field(init=False)
     name: str = dataclasses.field(init=False)
 
@@ -62,7 +64,7 @@ class Field:
         object.__setattr__(self, "name", f"{self.series} from field {self.number}")
 
 
-POWER = Field(186, "power_watts", per=1000)
+POWER = Field(186, "power_watts", divisor=1000)
 PCIE_ERRORS = {
     169: "l0_to_recovery",
     173: "correctable",
@@ -90,7 +92,7 @@ NVLINK5_ERRORS = {
     219: "effective",
     221: "symbol",
 }
-LIMITED = {
+LIMIT_REASONS = {
     74: "sw_power_cap",
     75: "thermal",
     76: "sync_boost",
@@ -101,134 +103,139 @@ LIMITED = {
     270: "hw_thermal",
     271: "hw_power_brake",
 }
-LIMITS = {187: "min", 188: "max", 189: "default", 192: "requested"}
+POWER_LIMITS = {187: "min", 188: "max", 189: "default", 192: "requested"}
 
 FIELDS = (
     POWER,
-    Field(185, "power_average_watts", per=1000),
-    Field(186, "module_power_watts", per=1000, scope=MODULE),
-    Field(82, "temperature_celsius", ("memory",), least=1, why=UNMEASURED),
-    Field(297, "mma_stall_ratio", per=100),
-    *(Field(number, "clock_limited_seconds_total", (reason,), per=1e9) for number, reason in LIMITED.items()),
-    Field(197, "pcie_transmit_bytes_total", least=2**32, why=NARROW),
-    Field(198, "pcie_receive_bytes_total", least=2**32, why=NARROW),
-    Field(138, "nvlink_transmit_bytes_total", per=1 / 1024, scope=ALL_LINKS),
-    Field(139, "nvlink_receive_bytes_total", per=1 / 1024, scope=ALL_LINKS),
+    Field(185, "power_average_watts", divisor=1000),
+    Field(186, "module_power_watts", divisor=1000, scope=MODULE),
+    Field(82, "temperature_celsius", ("memory",), minimum=1, below_minimum=ZERO_DEGREES),
+    Field(297, "mma_stall_ratio", divisor=100),
+    *(Field(number, "clock_limited_seconds_total", (reason,), divisor=1e9) for number, reason in LIMIT_REASONS.items()),
+    Field(197, "pcie_transmit_bytes_total", minimum=2**32, below_minimum=COUNTER_32_BITS),
+    Field(198, "pcie_receive_bytes_total", minimum=2**32, below_minimum=COUNTER_32_BITS),
+    Field(138, "nvlink_transmit_bytes_total", divisor=1 / 1024, scope=ALL_LINKS),
+    Field(139, "nvlink_receive_bytes_total", divisor=1 / 1024, scope=ALL_LINKS),
     Field(202, "nvlink_transmit_bytes_total", scope=ALL_LINKS),
     Field(204, "nvlink_receive_bytes_total", scope=ALL_LINKS),
     Field(230, "recovery_action"),
 )
-"""All that have no reader of their own. Where two are the same series the first that answers is taken, and no other
-later: in a cycle in which it does not answer there is no such series."""
+"""Fields that no other reader reads, in the order of preference: if two have the same series, the first that answers
+becomes its source. In a cycle in which the source does not answer, the series is missing."""
 
 SLOW_FIELDS = (
-    *(Field(number, "power_limit_watts", (limit,), per=1000) for number, limit in LIMITS.items()),
+    *(Field(number, "power_limit_watts", (limit,), divisor=1000) for number, limit in POWER_LIMITS.items()),
     *(Field(number, "pcie_errors_total", (error,)) for number, error in PCIE_ERRORS.items()),
     *(Field(number, "nvlink_errors_total", (error,)) for number, error in NVLINK_ERRORS.items()),
     *(Field(number, "nvlink_errors_total", (error,), scope=ALL_LINKS) for number, error in NVLINK5_ERRORS.items()),
 )
-"""Those of them that change seldom."""
+"""Fields that change rarely."""
 
 
-def fields(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
-    """Those of `FIELDS` that this GPU has, in one call."""
-    return ask_fields(nvml, handle, FIELDS, refusals)
+def fields(nvml: Any, handle: Any, unsupported: Unsupported) -> list[Value]:
+    """Read the `FIELDS` that this GPU supports, in one call."""
+    return read_fields(nvml, handle, FIELDS, unsupported)
 
 
-def slow_fields(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
-    """Those of `SLOW_FIELDS` that this GPU has, in one call."""
-    return ask_fields(nvml, handle, SLOW_FIELDS, refusals)
+def slow_fields(nvml: Any, handle: Any, unsupported: Unsupported) -> list[Value]:
+    """Read the `SLOW_FIELDS` that this GPU supports, in one call."""
+    return read_fields(nvml, handle, SLOW_FIELDS, unsupported)
 
 
-def newer(kind: int) -> str:
-    """Why a value of a type that `MEMBERS` does not know is not told."""
+def unknown_type(kind: int) -> str:
+    """Return the reason why a value of a type that is not in `UNION_MEMBERS` is missing."""
     return f"value type {kind} is newer than this daemon and its pynvml; upgrade them"
 
 
-def ask_fields(nvml: Any, handle: Any, asked: Iterable[Field], refusals: Refusals) -> list[Value]:
-    """The series that are answered. What is refused is not asked again until its refusal ends.
+def read_fields(nvml: Any, handle: Any, wanted: Iterable[Field], unsupported: Unsupported) -> list[Value]:
+    """Return the series of the fields that answer, and record the unsupported ones.
 
     Raises:
-        NVMLError: The whole call was refused.
+        NVMLError: The whole call failed.
     """
+    readable = [field for field in wanted if is_readable(field, unsupported)]
     values: list[Value] = []
-    for field, number, why in _answers(nvml, handle, [field for field in asked if is_asked(field, refusals)]):
+    for field, number, why in _field_values(nvml, handle, readable):
         if number is None:
-            refusals.add(field.name, why)
-        elif is_taken(field, refusals):
-            values.append((field.family, field.labels, number / field.per))
+            unsupported.add(field.name, why)
+        elif is_source(field, unsupported):
+            values.append((field.family, field.labels, number / field.divisor))
     return values
 
 
-def is_asked(field: Field, refusals: Refusals) -> bool:
-    """Whether the field is neither refused nor another than the one that its series comes from."""
-    return field.name not in refusals and refusals.chosen.get(field.series, field.name) == field.name
+def is_readable(field: Field, unsupported: Unsupported) -> bool:
+    """Return whether the field is supported and its series has no other source."""
+    return field.name not in unsupported and unsupported.sources.get(field.series, field.name) == field.name
 
 
-def is_taken(field: Field, refusals: Refusals) -> bool:
-    """Whether its series comes from the field, which has answered: from the first that did."""
-    return refusals.chosen.setdefault(field.series, field.name) == field.name
+def is_source(field: Field, unsupported: Unsupported) -> bool:
+    """Return whether the field, which has answered, is the source of its series; the first to answer becomes it."""
+    return unsupported.sources.setdefault(field.series, field.name) == field.name
 
 
-def ask_links(nvml: Any, handle: Any, field: Field, links: Iterable[int], refusals: Refusals) -> dict[int, float]:
-    """The field of each link that answers; it is refused when none does.
+def read_field_by_link(
+    nvml: Any, handle: Any, field: Field, links: Iterable[int], unsupported: Unsupported
+) -> dict[int, float]:
+    """Return the field of each link that answers; if none does, record the field as unsupported.
 
     Raises:
-        NVMLError: The whole call was refused.
+        NVMLError: The whole call failed.
     """
-    if not is_asked(field, refusals):
+    if not is_readable(field, unsupported):
         return {}
-    answers = list(_answers(nvml, handle, [dataclasses.replace(field, scope=link) for link in links]))
-    values = {one.scope: number / field.per for one, number, _ in answers if number is not None}
+    answers = list(_field_values(nvml, handle, [dataclasses.replace(field, scope=link) for link in links]))
+    values = {answered.scope: number / field.divisor for answered, number, _ in answers if number is not None}
     if answers and not values:
-        refusals.add(field.name, answers[0][2])
+        unsupported.add(field.name, answers[0][2])
     return values
 
 
-def ask_sum(nvml: Any, handle: Any, field: Field, count: int, refusals: Refusals) -> list[Value]:
-    """The field over all of *count* links that know it; nothing while one of those does not answer, as it would fall.
+def read_field_sum(nvml: Any, handle: Any, field: Field, count: int, unsupported: Unsupported) -> list[Value]:
+    """Return the sum of the field over those of *count* links that have it.
 
     Raises:
-        NVMLError: The whole call was refused.
+        NVMLError: The whole call failed.
     """
-    if not is_asked(field, refusals):
+    if not is_readable(field, unsupported):
         return []
-    known = refusals.links.get(field.name)
-    answers = list(_answers(nvml, handle, [dataclasses.replace(field, scope=link) for link in known or range(count)]))
-    values = {one.scope: number / field.per for one, number, _ in answers if number is not None}
-    refused = [why for _, number, why in answers if number is None]
-    settled = all(lasts(why) for why in refused)
-    if settled and values and not known:
-        refusals.links[field.name] = tuple(values)  # the other links do not have it
-    elif refused:
-        lasting = next(filter(lasts, refused), None)
-        if lasting and (known or settled):
-            refusals.links.pop(field.name, None)
-            refusals.add(field.name, lasting)
+    links = unsupported.summed_links.get(field.name)
+    scoped = [dataclasses.replace(field, scope=link) for link in links or range(count)]
+    answers = list(_field_values(nvml, handle, scoped))
+    values = {answered.scope: number / field.divisor for answered, number, _ in answers if number is not None}
+    failed = [why for _, number, why in answers if number is None]
+    settled = all(lasts(why) for why in failed)
+    if settled and values and not links:
+        unsupported.summed_links[field.name] = tuple(values)  # the other links do not have it
+    elif failed:
+        # Without a link that it had before, the sum would fall: there is none in this cycle.
+        lasting = next(filter(lasts, failed), None)
+        if lasting and (links or settled):
+            unsupported.summed_links.pop(field.name, None)
+            unsupported.add(field.name, lasting)
         return []
-    return [(field.family, field.labels, sum(values.values()))] if is_taken(field, refusals) else []
+    return [(field.family, field.labels, sum(values.values()))] if is_source(field, unsupported) else []
 
 
-def _answers(nvml: Any, handle: Any, asked: Sequence[Field]) -> Iterator[tuple[Field, float | None, str]]:
-    """Each field with its number, or with None and why there is none.
+def _field_values(nvml: Any, handle: Any, wanted: Sequence[Field]) -> Iterator[tuple[Field, float | None, str]]:
+    """Yield each field with its number, or with None and the reason.
 
-    A number of 32 bits that the driver does not know is infinite, which is beyond the bounds of every family.
+    A number of 32 bits that is unknown to the driver becomes infinite, which is beyond the bounds of every family.
     """
-    if not asked:
+    if not wanted:
         return
-    answers = nvml.nvmlDeviceGetFieldValues(handle, [(field.number, field.scope) for field in asked])
-    for field, answer in zip(asked, answers, strict=True):
+    answers = nvml.nvmlDeviceGetFieldValues(handle, [(field.number, field.scope) for field in wanted])
+    for field, answer in zip(wanted, answers, strict=True):
         status, kind = answer.nvmlReturn, answer.valueType
         if status == nvml.NVML_ERROR_GPU_IS_LOST:
             raise nvml.NVMLError(status)
-        number = getattr(answer.value, MEMBERS.get(kind, ""), None)
+        number = getattr(answer.value, UNION_MEMBERS.get(kind, ""), None)
         if kind == nvml.NVML_VALUE_TYPE_UNSIGNED_INT and number == UNKNOWN:
-            number = math.inf  # of 64 bits it may be a count
+            number = math.inf  # a number of 64 bits with this value may be a count
         if status:
             yield field, None, nvml.result(status)
         elif number is None:
-            yield field, None, newer(kind)
-        elif number < field.least:
-            yield field, None, field.why
+            yield field, None, unknown_type(kind)
+        elif number < field.minimum:
+            yield field, None, field.below_minimum
         else:
             yield field, number, ""

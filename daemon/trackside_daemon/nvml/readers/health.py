@@ -1,4 +1,4 @@
-"""Errors of a GPU's memory, what was done about them, and what else says that it is ill."""
+"""Errors of a GPU's memory, their repairs, and other signs of a fault."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import ctypes
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.readers.calls import ask_all
+from trackside_daemon.nvml.readers.calls import read_supported
 
 if TYPE_CHECKING:
-    from trackside_daemon.nvml.readers.unsupported import Refusals
+    from trackside_daemon.nvml.readers.unsupported import Unsupported
     from trackside_daemon.nvml.reading import Value
 
 KINDS = ("corrected", "uncorrected")
-"""As ``NVML_MEMORY_ERROR_TYPE_...`` counts them, from 0."""
+"""Kinds in the order of ``NVML_MEMORY_ERROR_TYPE_...``, from 0."""
 
 COUNTERS = ("ecc_volatile_errors_total", "ecc_errors_total")
-"""As ``NVML_VOLATILE_ECC`` and ``NVML_AGGREGATE_ECC`` count them, from 0."""
+"""Counters in the order of ``NVML_VOLATILE_ECC`` and ``NVML_AGGREGATE_ECC``, from 0."""
 
 RETIRED = ("single_bit", "double_bit")
-"""As ``NVML_PAGE_RETIREMENT_CAUSE_...`` counts them, from 0."""
+"""Causes in the order of ``NVML_PAGE_RETIREMENT_CAUSE_...``, from 0."""
 
 
-def ecc(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
-    """``nvmlDeviceGetTotalEccErrors``. Refused while ECC is off."""
+def ecc(nvml: Any, handle: Any, unsupported: Unsupported) -> list[Value]:
+    """Read ``nvmlDeviceGetTotalEccErrors``; not supported while ECC is off."""
 
     def errors(kind: int, counter: int) -> float:
         return float(nvml.nvmlDeviceGetTotalEccErrors(handle, kind, counter))
 
-    return ask_all(
+    return read_supported(
         nvml,
-        refusals,
+        unsupported,
         (
             (family, (name,), partial(errors, kind, counter))
             for counter, family in enumerate(COUNTERS)
@@ -39,15 +39,15 @@ def ecc(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
     )
 
 
-def sram(nvml: Any, handle: Any, _: Refusals) -> list[Value]:
-    """``nvmlDeviceGetSramEccErrorStatus``; Hopper and later."""
+def sram(nvml: Any, handle: Any, _: Unsupported) -> list[Value]:
+    """Read ``nvmlDeviceGetSramEccErrorStatus``; Hopper and later."""
     status = nvml.c_nvmlEccSramErrorStatus_v1_t()
     nvml.nvmlDeviceGetSramEccErrorStatus(handle, ctypes.byref(status))
     return [("sram_threshold_exceeded", (), float(bool(status.bThresholdExceeded)))]
 
 
-def remapped_rows(nvml: Any, handle: Any, _: Refusals) -> list[Value]:
-    """``nvmlDeviceGetRemappedRows``; Ampere and later, refused while MIG is on."""
+def remapped_rows(nvml: Any, handle: Any, _: Unsupported) -> list[Value]:
+    """Read ``nvmlDeviceGetRemappedRows``; Ampere and later, not supported while MIG is on."""
     correctable, uncorrectable, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
     return [
         ("remapped_rows_total", ("correctable",), correctable),
@@ -57,14 +57,14 @@ def remapped_rows(nvml: Any, handle: Any, _: Refusals) -> list[Value]:
     ]
 
 
-def row_remap_banks(nvml: Any, handle: Any, _: Refusals) -> list[Value]:
-    """``nvmlDeviceGetRowRemapperHistogram``, in banks; Ampere and later."""
+def row_remap_banks(nvml: Any, handle: Any, _: Unsupported) -> list[Value]:
+    """Read ``nvmlDeviceGetRowRemapperHistogram``, in banks; Ampere and later."""
     banks = nvml.nvmlDeviceGetRowRemapperHistogram(handle)
     return [("row_remap_banks", (left,), getattr(banks, left)) for left in ("max", "high", "partial", "low", "none")]
 
 
-def retired_pages(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
-    """``nvmlDeviceGetRetiredPages`` and ``nvmlDeviceGetRetiredPagesPendingStatus``; before Ampere."""
+def retired_pages(nvml: Any, handle: Any, unsupported: Unsupported) -> list[Value]:
+    """Read ``nvmlDeviceGetRetiredPages`` and ``nvmlDeviceGetRetiredPagesPendingStatus``; before Ampere."""
 
     def pages(cause: int) -> float:
         return float(len(nvml.nvmlDeviceGetRetiredPages(handle, cause)))
@@ -72,9 +72,9 @@ def retired_pages(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
     def pending() -> float:
         return float(nvml.nvmlDeviceGetRetiredPagesPendingStatus(handle))
 
-    return ask_all(
+    return read_supported(
         nvml,
-        refusals,
+        unsupported,
         (
             *(("retired_pages_total", (name,), partial(pages, cause)) for cause, name in enumerate(RETIRED)),
             ("retired_pages_pending", (), pending),
@@ -82,6 +82,6 @@ def retired_pages(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
     )
 
 
-def persistence(nvml: Any, handle: Any, _: Refusals) -> list[Value]:
-    """``nvmlDeviceGetPersistenceMode``."""
+def persistence(nvml: Any, handle: Any, _: Unsupported) -> list[Value]:
+    """Read ``nvmlDeviceGetPersistenceMode``."""
     return [("persistence_mode", (), nvml.nvmlDeviceGetPersistenceMode(handle))]

@@ -1,6 +1,6 @@
-"""Which process ids that the driver tells can be true: once it told others, since its answer's layout had changed.
+"""Check of the process ids that the driver reports.
 
-See XuehaiPan/nvitop#75.
+A driver once reported wrong ones because the layout of its answer had changed: XuehaiPan/nvitop#75.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from pathlib import Path
 
 PROC = Path("/proc")
 
+# The NSpid line would not do: it begins with the namespace that /proc was mounted in, which may be a container's.
 HOST_NAMESPACE = 0xEFFFFFFC
-"""The inode of the namespace that the kernel makes at boot, PROC_PID_INIT_INO of its proc_ns.h. The NSpid line would not
-tell: it begins with the namespace that /proc was mounted in, which in a container is the container's own."""
+"""Inode of the PID namespace that the kernel makes at boot: PROC_PID_INIT_INO in its proc_ns.h."""
 
 PID_LIMIT = 2**22
-"""The kernel gives no higher one; a namespace may have a pid_max of its own, below that of the host."""
+"""Highest process id of the kernel; a namespace may have a lower pid_max than the host."""
 
 
-def highest(proc: Path) -> int:
-    """The highest process id that the driver, which tells those of the host, can tell."""
-    return int((proc / "sys/kernel/pid_max").read_text()) if sees_host(proc) else PID_LIMIT
+def max_pid(proc: Path) -> int:
+    """Return the highest process id that the driver, which reports those of the host, can report."""
+    return int((proc / "sys/kernel/pid_max").read_text()) if in_host_pid_namespace(proc) else PID_LIMIT
 
 
-def sees_host(proc: Path) -> bool:
-    """Whether process ids mean here what they mean to the driver; in a container mostly not."""
+def in_host_pid_namespace(proc: Path) -> bool:
+    """Return whether process ids mean the same here as to the driver; in a container they usually do not."""
     try:
         return (proc / "self/ns/pid").stat().st_ino == HOST_NAMESPACE
     except OSError:
@@ -32,7 +32,8 @@ def sees_host(proc: Path) -> bool:
 
 
 def exists(pid: int) -> bool:
-    """Whether there is such a process. /proc may hide those of others (hidepid), a signal's check does not."""
+    """Return whether the process exists."""
+    # /proc may hide the processes of other users (hidepid); signal 0 does not.
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -42,12 +43,12 @@ def exists(pid: int) -> bool:
     return True
 
 
-class Pids:
-    """The process ids that can be true.
+class HostPids:
+    """Set of the plausible process ids.
 
     Args:
-        limit: The highest that there can be.
-        checked: Whether one that does not exist here exists nowhere.
+        limit: Highest process id.
+        checked: Whether a process id that does not exist here is implausible.
     """
 
     def __init__(self, limit: int, checked: bool) -> None:
@@ -58,9 +59,9 @@ class Pids:
         return 0 < pid <= self._limit and (not self._checked or exists(pid))
 
 
-def of_this_host(proc: Path = PROC) -> Pids:
-    """By what this process sees of the host; in a container nothing is known to be absent."""
+def host_pids(proc: Path = PROC) -> HostPids:
+    """Return the process ids that are plausible on this host; in a container existence is not checked."""
     try:
-        return Pids(highest(proc), checked=sees_host(proc))
+        return HostPids(max_pid(proc), checked=in_host_pid_namespace(proc))
     except (OSError, ValueError):
-        return Pids(PID_LIMIT, checked=False)
+        return HostPids(PID_LIMIT, checked=False)

@@ -1,4 +1,4 @@
-"""Who a GPU is: what the labels of ``trackside_gpu_info`` say."""
+"""Identity of a GPU: the labels of ``trackside_gpu_info``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside_daemon.nvml.worker.library import Library
+    from trackside_daemon.nvml.worker.library import CountedNvml
 
 ARCHITECTURES = {
     2: "kepler",
@@ -21,48 +21,53 @@ ARCHITECTURES = {
     10: "blackwell",
     13: "rubin",
 }
-"""By ``NVML_DEVICE_ARCH_...``."""
+"""Names by ``NVML_DEVICE_ARCH_...``."""
 
 UNKNOWN = 0xFFFFFFFF
-"""What drivers answer for a number that they do not know."""
+"""Number that drivers return instead of one that they do not know."""
 
 
-def identity(nvml: Library, handle: Any) -> dict[str, str]:
-    """By label; empty where the driver does not know or does not say.
+def identity(nvml: CountedNvml, handle: Any) -> dict[str, str]:
+    """Return the labels; empty where the driver does not report a value.
 
     Raises:
         NVMLError_GpuIsLost: The GPU fell off the bus.
     """
+
+    def capability() -> str:
+        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+        return f"{major}.{minor}"
+
     return {
-        "name": text(nvml, lambda: nvml.nvmlDeviceGetName(handle)),
-        "pci_bus_id": text(nvml, lambda: nvml.nvmlDeviceGetPciInfo(handle).busId),
-        "serial": text(nvml, lambda: nvml.nvmlDeviceGetSerial(handle)),
-        "vbios_version": text(nvml, lambda: nvml.nvmlDeviceGetVbiosVersion(handle)),
-        "architecture": text(nvml, lambda: ARCHITECTURES.get(nvml.nvmlDeviceGetArchitecture(handle), "")),
-        "compute_capability": text(nvml, lambda: "{}.{}".format(*nvml.nvmlDeviceGetCudaComputeCapability(handle))),
-        "minor": text(nvml, lambda: _number(nvml.nvmlDeviceGetMinorNumber(handle))),
-        "numa_node": text(nvml, lambda: _number(nvml.nvmlDeviceGetNumaNodeId(handle))),
+        "name": text_or_empty(nvml, lambda: nvml.nvmlDeviceGetName(handle)),
+        "pci_bus_id": text_or_empty(nvml, lambda: nvml.nvmlDeviceGetPciInfo(handle).busId),
+        "serial": text_or_empty(nvml, lambda: nvml.nvmlDeviceGetSerial(handle)),
+        "vbios_version": text_or_empty(nvml, lambda: nvml.nvmlDeviceGetVbiosVersion(handle)),
+        "architecture": text_or_empty(nvml, lambda: ARCHITECTURES.get(nvml.nvmlDeviceGetArchitecture(handle), "")),
+        "compute_capability": text_or_empty(nvml, capability),
+        "minor": text_or_empty(nvml, lambda: _number(nvml.nvmlDeviceGetMinorNumber(handle))),
+        "numa_node": text_or_empty(nvml, lambda: _number(nvml.nvmlDeviceGetNumaNodeId(handle))),
         "source": "nvml",
     }
 
 
-def text(nvml: Library, read: Callable[[], str | bytes]) -> str:
-    """What the call says; empty when it refuses, fails or does not know, and with U+FFFD where it is not UTF-8.
+def text_or_empty(nvml: CountedNvml, read: Callable[[], str | bytes]) -> str:
+    """Return the text of a call, with U+FFFD where it is not UTF-8; empty if the call fails or the text is N/A.
 
     Raises:
         NVMLError_GpuIsLost: The GPU fell off the bus.
     """
     try:
-        said = read()
+        text = read()
     except UnicodeDecodeError as error:
-        said = error.object
+        text = error.object
     except nvml.NVMLError_GpuIsLost:
         raise
-    # A label is not worth a GPU, whatever a newer pynvml raises beside its own errors.
+    # A label is not worth a GPU, whatever else a newer pynvml may raise.
     except Exception:  # noqa: BLE001
         return ""
-    said = said.decode(errors="replace") if isinstance(said, bytes) else said
-    return "" if said.strip("[]") == "N/A" else said
+    text = text.decode(errors="replace") if isinstance(text, bytes) else text
+    return "" if text.strip("[]") == "N/A" else text
 
 
 def _number(number: int) -> str:

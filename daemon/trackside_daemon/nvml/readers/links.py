@@ -1,15 +1,15 @@
-"""PCIe, NVLink and the link to a Grace CPU: what `FIELDS` does not hold, since it takes other calls or several links."""
+"""PCIe, NVLink and the link to a Grace CPU: series that need other calls than `FIELDS`, or several links."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.readers.calls import MOST, ask, ask_all, series
-from trackside_daemon.nvml.readers.fields import Field, ask_fields, ask_links, ask_sum, is_taken
+from trackside_daemon.nvml.readers.calls import MAX_COUNT, call_if_supported, read_supported, series
+from trackside_daemon.nvml.readers.fields import Field, is_source, read_field_by_link, read_field_sum, read_fields
 
 if TYPE_CHECKING:
-    from trackside_daemon.nvml.readers.unsupported import Refusals
+    from trackside_daemon.nvml.readers.unsupported import Unsupported
     from trackside_daemon.nvml.reading import Value
 
 NVLINKS = Field(91, "nvlink_links")
@@ -23,15 +23,15 @@ HOPPER_ERRORS = tuple(
 )
 LINK_BYTES = (
     (
-        Field(138, "nvlink_link_transmit_bytes_total", per=1 / 1024),
+        Field(138, "nvlink_link_transmit_bytes_total", divisor=1 / 1024),
         Field(202, "nvlink_link_transmit_bytes_total"),
     ),
     (
-        Field(139, "nvlink_link_receive_bytes_total", per=1 / 1024),
+        Field(139, "nvlink_link_receive_bytes_total", divisor=1 / 1024),
         Field(204, "nvlink_link_receive_bytes_total"),
     ),
 )
-"""By direction: the field up to NVLink 4, and that of NVLink 5."""
+"""Fields by direction: the one up to NVLink 4, and the one of NVLink 5."""
 
 C2C_LINKS = Field(170, "c2c_links")
 C2C_UP = Field(171, "c2c_link_up")
@@ -41,8 +41,8 @@ C2C_ERRORS = tuple(
 )
 
 
-def pcie(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
-    """``nvmlDeviceGetCurrPcieLink...``, ``nvmlDeviceGetMaxPcieLink...`` and ``nvmlDeviceGetPcieReplayCounter``."""
+def pcie(nvml: Any, handle: Any, unsupported: Unsupported) -> list[Value]:
+    """Read ``nvmlDeviceGetCurrPcieLink...``, ``nvmlDeviceGetMaxPcieLink...`` and ``nvmlDeviceGetPcieReplayCounter``."""
     functions = {
         "pcie_link_generation": nvml.nvmlDeviceGetCurrPcieLinkGeneration,
         "pcie_link_max_generation": nvml.nvmlDeviceGetMaxPcieLinkGeneration,
@@ -50,18 +50,20 @@ def pcie(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
         "pcie_link_max_width_lanes": nvml.nvmlDeviceGetMaxPcieLinkWidth,
         "pcie_replays_total": nvml.nvmlDeviceGetPcieReplayCounter,
     }
-    return ask_all(nvml, refusals, ((family, (), partial(read, handle)) for family, read in functions.items()))
+    return read_supported(
+        nvml, unsupported, ((family, (), partial(read, handle)) for family, read in functions.items())
+    )
 
 
-def pcie_throughput(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
-    """``nvmlDeviceGetPcieThroughput``, in KB/s over the 20 ms for which it blocks, in each direction."""
+def pcie_throughput(nvml: Any, handle: Any, unsupported: Unsupported) -> list[Value]:
+    """Read ``nvmlDeviceGetPcieThroughput``, in KB/s; each direction blocks for the 20 ms that it measures."""
 
     def rate(counter: int) -> float:
         return float(nvml.nvmlDeviceGetPcieThroughput(handle, counter) * 1000)
 
-    return ask_all(
+    return read_supported(
         nvml,
-        refusals,
+        unsupported,
         (
             ("pcie_transmit_bytes_per_second", (), partial(rate, nvml.NVML_PCIE_UTIL_TX_BYTES)),
             ("pcie_receive_bytes_per_second", (), partial(rate, nvml.NVML_PCIE_UTIL_RX_BYTES)),
@@ -69,72 +71,76 @@ def pcie_throughput(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
     )
 
 
-def nvlink(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
-    """How many NVLinks there are, how many are up, how fast the slowest of those is, and Hopper's errors.
+def nvlink(nvml: Any, handle: Any, unsupported: Unsupported) -> list[Value]:
+    """Read the number of NVLinks, how many are up, the speed of the slowest that is up, and Hopper's errors.
 
-    Those are of the links' data layer: its CRC errors, and its replays and recoveries where `FIELDS` has no totals.
-    ``nvmlDeviceGetNvLinkState`` of each link; the speed in MB/s. Bytes and the errors of others are in `FIELDS`.
+    The state is from ``nvmlDeviceGetNvLinkState``, the speed in MB/s. Hopper's errors are of the links' data layer: CRC
+    errors, and replays and recoveries where `FIELDS` has no totals. Bytes and the errors of other GPUs are in `FIELDS`.
     """
-    count = _count(nvml, handle, NVLINKS, refusals)
+    count = _link_count(nvml, handle, NVLINKS, unsupported)
     if not count:
         return [] if count is None else [("nvlink_links", (), 0)]
     values: list[Value] = [("nvlink_links", (), count)]
-    states = _states(nvml, handle, count, refusals)
+    states = _link_states(nvml, handle, count, unsupported)
     if states:
         values.append(("nvlink_links_up", (), sum(states.values())))
     up = [link for link, state in states.items() if state]
-    speeds = [speed for speed in ask_links(nvml, handle, SPEED, up, refusals).values() if speed]
+    speeds = [speed for speed in read_field_by_link(nvml, handle, SPEED, up, unsupported).values() if speed]
     if up and not speeds:
-        speeds = [speed for _, _, speed in ask_fields(nvml, handle, (COMMON_SPEED,), refusals)]
+        speeds = [speed for _, _, speed in read_fields(nvml, handle, (COMMON_SPEED,), unsupported)]
     if speeds:
         values.append((SPEED.family, (), min(speeds) * MB))
-    return values + _sums(nvml, handle, HOPPER_ERRORS, count, refusals)
+    return values + _sums_over_links(nvml, handle, HOPPER_ERRORS, count, unsupported)
 
 
-def links(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
-    """Each NVLink: whether it is up, and the bytes of data that it carried, in KiB up to NVLink 4."""
-    count = _count(nvml, handle, NVLINKS, refusals)
+def links(nvml: Any, handle: Any, unsupported: Unsupported) -> list[Value]:
+    """Read of each NVLink whether it is up, and the bytes of data that it carried, in KiB up to NVLink 4."""
+    count = _link_count(nvml, handle, NVLINKS, unsupported)
     if not count:
         return []
     values: list[Value] = [
-        ("nvlink_up", (str(link),), state) for link, state in _states(nvml, handle, count, refusals).items()
+        ("nvlink_up", (str(link),), state) for link, state in _link_states(nvml, handle, count, unsupported).items()
     ]
     for old, new in LINK_BYTES:
         for field in (old, new):
-            carried = ask_links(nvml, handle, field, range(count), refusals)
-            if carried and is_taken(field, refusals):
+            carried = read_field_by_link(nvml, handle, field, range(count), unsupported)
+            if carried and is_source(field, unsupported):
                 values += [(field.family, (str(link),), value) for link, value in carried.items()]
     return values
 
 
-def c2c(nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
-    """The links to the CPU of a Grace superchip, and their errors, summed over the links."""
-    count = _count(nvml, handle, C2C_LINKS, refusals)
+def c2c(nvml: Any, handle: Any, unsupported: Unsupported) -> list[Value]:
+    """Read the links to the CPU of a Grace superchip, and their errors, summed over the links."""
+    count = _link_count(nvml, handle, C2C_LINKS, unsupported)
     if not count:
         return []
-    states = ask_links(nvml, handle, C2C_UP, range(count), refusals)
+    states = read_field_by_link(nvml, handle, C2C_UP, range(count), unsupported)
     up: list[Value] = [(C2C_UP.family, (str(link),), state) for link, state in states.items()]
-    return up + _sums(nvml, handle, C2C_ERRORS, count, refusals)
+    return up + _sums_over_links(nvml, handle, C2C_ERRORS, count, unsupported)
 
 
-def _count(nvml: Any, handle: Any, field: Field, refusals: Refusals) -> int | None:
-    for _, _, count in ask_fields(nvml, handle, (field,), refusals):
-        if count <= MOST:
+def _link_count(nvml: Any, handle: Any, field: Field, unsupported: Unsupported) -> int | None:
+    for _, _, count in read_fields(nvml, handle, (field,), unsupported):
+        if count <= MAX_COUNT:
             return int(count)
-        refusals.add(field.name, "the driver says more than any GPU has")
+        unsupported.add(field.name, "the driver reports more than any GPU has")
     return None
 
 
-def _states(nvml: Any, handle: Any, count: int, refusals: Refusals) -> dict[int, float]:
-    """1 or 0 of each link that tells whether it is up."""
+def _link_states(nvml: Any, handle: Any, count: int, unsupported: Unsupported) -> dict[int, float]:
+    """Return 1 or 0 for each link that reports whether it is up."""
 
     def state(link: int) -> float:
         return float(bool(nvml.nvmlDeviceGetNvLinkState(handle, link)))
 
-    told = {link: ask(nvml, refusals, series("nvlink_up", (str(link),)), partial(state, link)) for link in range(count)}
-    return {link: up for link, up in told.items() if up is not None}
+    states = {
+        link: call_if_supported(nvml, unsupported, series("nvlink_up", (str(link),)), partial(state, link))
+        for link in range(count)
+    }
+    return {link: up for link, up in states.items() if up is not None}
 
 
-def _sums(nvml: Any, handle: Any, fields: tuple[Field, ...], count: int, refusals: Refusals) -> list[Value]:
-    """Each field over all links."""
-    return [value for field in fields for value in ask_sum(nvml, handle, field, count, refusals)]
+def _sums_over_links(
+    nvml: Any, handle: Any, fields: tuple[Field, ...], count: int, unsupported: Unsupported
+) -> list[Value]:
+    return [value for field in fields for value in read_field_sum(nvml, handle, field, count, unsupported)]

@@ -1,4 +1,4 @@
-"""A GPU that is divided by MIG: its devices, found anew in each cycle, since they are made and destroyed at any time."""
+"""MIG devices of a GPU, listed anew in each cycle, since they can be made and destroyed at any time."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from trackside_daemon.nvml.readers.basic import memory_info
-from trackside_daemon.nvml.readers.calls import MOST, ask
-from trackside_daemon.nvml.readers.gpm import Quantity, Window
-from trackside_daemon.nvml.readers.identity import text
+from trackside_daemon.nvml.readers.calls import MAX_COUNT, call_if_supported
+from trackside_daemon.nvml.readers.gpm import GpmMetric, SamplePair
+from trackside_daemon.nvml.readers.identity import text_or_empty
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside_daemon.nvml.readers.unsupported import Refusals
+    from trackside_daemon.nvml.readers.unsupported import Unsupported
     from trackside_daemon.nvml.reading import Value
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 RATIOS = (
-    Quantity(1, "mig_graphics_engine_active_ratio"),
-    Quantity(2, "mig_sm_active_ratio"),
-    Quantity(3, "mig_sm_occupancy_ratio"),
-    Quantity(5, "mig_tensor_active_ratio"),
+    GpmMetric(1, "mig_graphics_engine_active_ratio"),
+    GpmMetric(2, "mig_sm_active_ratio"),
+    GpmMetric(3, "mig_sm_occupancy_ratio"),
+    GpmMetric(5, "mig_tensor_active_ratio"),
 )
-SAMPLE = "mig_gpm"
-"""What a refusal of ``nvmlGpmMigSampleGet`` is called."""
+GPM_NAME = "mig_gpm"
+"""Name of ``nvmlGpmMigSampleGet`` among the unsupported calls."""
 
 
-class Device(NamedTuple):
-    """A MIG device: a compute instance of a GPU instance; its *handle* is good for this cycle."""
+class MigDevice(NamedTuple):
+    """A MIG device: a compute instance of a GPU instance; the *handle* is valid in this cycle."""
 
     handle: Any
     uuid: str
@@ -39,93 +39,101 @@ class Device(NamedTuple):
     profile: str
 
 
-class Mig:
-    """Of one GPU.
+class MigReader:
+    """Reader of one GPU's MIG devices.
 
     Args:
-        clock: Seconds of a clock that only goes forward.
+        clock: Monotonic clock in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._layout: tuple[object, ...] | None = None
-        self._windows: dict[int, Window] = {}
+        self._samples: dict[int, SamplePair] = {}
 
-    def __call__(self, nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
-        """``nvmlDeviceGetMigMode``; while it is on, each device, its memory, and what its GPU instance does.
+    def __call__(self, nvml: Any, handle: Any, unsupported: Unsupported) -> list[Value]:
+        """Read ``nvmlDeviceGetMigMode``; while it is on, each device, its memory and its GPU instance's activity.
 
-        Where the devices are others than a cycle ago, the GPU is asked for everything again.
+        If the devices have changed since the last cycle, the GPU's list of unsupported calls is cleared.
         """
         on = nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
-        devices = _described(nvml, handle, refusals) if on else []
+        devices = _read_devices(nvml, handle, unsupported) if on else []
         layout = (on, *(device[1:] for device in devices))
         if self._layout not in (None, layout):
-            refusals.clear()
+            unsupported.clear()
         self._layout = layout
         values: list[Value] = [("mig_mode", (), float(on))]
         for device in devices:
             labels = (device.uuid, str(device.gpu_instance), str(device.compute_instance), device.profile)
-            values += [("mig_info", labels, 1.0), *_memory(nvml, device, refusals)]
-        return values + self._activity(nvml, handle, devices, refusals)
+            values += [("mig_info", labels, 1.0), *_memory(nvml, device, unsupported)]
+        return values + self._activity(nvml, handle, devices, unsupported)
 
-    def _activity(self, nvml: Any, handle: Any, devices: list[Device], refusals: Refusals) -> list[Value]:
-        """``nvmlGpmMigSampleGet`` of each GPU instance, told of each of its devices."""
+    def _activity(self, nvml: Any, handle: Any, devices: list[MigDevice], unsupported: Unsupported) -> list[Value]:
+        """Read ``nvmlGpmMigSampleGet`` of each GPU instance, and give it to each of the instance's devices."""
         instances = {device.gpu_instance for device in devices}
-        self._windows = {instance: self._windows.get(instance) or Window(self._clock) for instance in instances}
+        self._samples = {instance: self._samples.get(instance) or SamplePair(self._clock) for instance in instances}
         values: list[Value] = []
-        for instance, window in self._windows.items():
-            take = partial(nvml.nvmlGpmMigSampleGet, handle, instance)
-            activity = _asked(nvml, refusals, SAMPLE, partial(window.read, nvml, take, RATIOS, refusals)) or []
+        for instance, samples in self._samples.items():
+            sample = partial(nvml.nvmlGpmMigSampleGet, handle, instance)
+            read = partial(samples.read, nvml, sample, RATIOS, unsupported)
+            activity = _call_if_possible(nvml, unsupported, GPM_NAME, read) or []
             uuids = [device.uuid for device in devices if device.gpu_instance == instance]
             values += [(family, (uuid,), value) for uuid in uuids for family, _, value in activity]
         return values
 
 
-def handles(nvml: Any, handle: Any) -> list[Any]:
-    """``nvmlDeviceGetMigDeviceHandleByIndex``: the MIG devices of a GPU; places may be empty, without MIG all are."""
-    found = []
-    for index in range(min(nvml.nvmlDeviceGetMaxMigDeviceCount(handle), MOST)):
-        device = present(nvml, partial(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index))
+def device_handles(nvml: Any, handle: Any) -> list[Any]:
+    """Return the handles of a GPU's MIG devices, from ``nvmlDeviceGetMigDeviceHandleByIndex``; none without MIG."""
+    handles = []
+    for index in range(min(nvml.nvmlDeviceGetMaxMigDeviceCount(handle), MAX_COUNT)):
+        device = call_if_present(nvml, partial(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index))
         if device is not None:
-            found.append(device)
-    return found
+            handles.append(device)
+    return handles
 
 
-def present(nvml: Any, question: Callable[[], Answer]) -> Answer | None:
-    """The answer; None where the MIG device or its instance is not there, or is just being made or destroyed.
+def call_if_present(nvml: Any, call: Callable[[], Result]) -> Result | None:
+    """Return the result of the call; None if the MIG device or its instance is absent, or being made or destroyed.
 
     Raises:
-        NVMLError: The driver refuses for another reason.
+        NVMLError: The call failed for another reason.
     """
     try:
-        return question()
+        return call()
     except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):
         return None
 
 
-def _asked(nvml: Any, refusals: Refusals, name: str, question: Callable[[], Answer]) -> Answer | None:
-    """The same, of a question that may be refused for good."""
-    return ask(nvml, refusals, name, lambda: present(nvml, question))
+def _call_if_possible(nvml: Any, unsupported: Unsupported, name: str, call: Callable[[], Result]) -> Result | None:
+    """Return the result of the call; None if it is not supported, or the device or instance is absent."""
+    return call_if_supported(nvml, unsupported, name, lambda: call_if_present(nvml, call))
 
 
-def _described(nvml: Any, handle: Any, refusals: Refusals) -> list[Device]:
-    """The devices, without those that are destroyed while they are asked, and those that do not say which they are."""
-    described = (_asked(nvml, refusals, "mig_info", partial(_device, nvml, mig)) for mig in handles(nvml, handle))
-    return [device for device in described if device and device.uuid]
+def _read_devices(nvml: Any, handle: Any, unsupported: Unsupported) -> list[MigDevice]:
+    """Return the devices, without those that are destroyed meanwhile or have no UUID."""
+    devices = (
+        _call_if_possible(nvml, unsupported, "mig_info", partial(_read_device, nvml, mig))
+        for mig in device_handles(nvml, handle)
+    )
+    return [device for device in devices if device and device.uuid]
 
 
-def _device(nvml: Any, mig: Any) -> Device:
-    _, _, profile = text(nvml, lambda: nvml.nvmlDeviceGetName(mig)).partition(" MIG ")
+def _read_device(nvml: Any, mig: Any) -> MigDevice:
+    _, _, profile = text_or_empty(nvml, lambda: nvml.nvmlDeviceGetName(mig)).partition(" MIG ")
     if not profile:
         attributes = nvml.nvmlDeviceGetAttributes_v2(mig)
         profile = f"{attributes.gpuInstanceSliceCount}g.{round(attributes.memorySizeMB / 1024)}gb"
-    instances = nvml.nvmlDeviceGetGpuInstanceId(mig), nvml.nvmlDeviceGetComputeInstanceId(mig)
-    return Device(mig, text(nvml, lambda: nvml.nvmlDeviceGetUUID(mig)), *instances, profile)
+    gpu_instance = nvml.nvmlDeviceGetGpuInstanceId(mig)
+    compute_instance = nvml.nvmlDeviceGetComputeInstanceId(mig)
+    uuid = text_or_empty(nvml, lambda: nvml.nvmlDeviceGetUUID(mig))
+    return MigDevice(mig, uuid, gpu_instance, compute_instance, profile)
 
 
-def _memory(nvml: Any, device: Device, refusals: Refusals) -> list[Value]:
-    """What `memory_info` says of a device, in bytes."""
-    info = _asked(nvml, refusals, "mig_memory_bytes", lambda: memory_info(nvml, device.handle, refusals))
+def _memory(nvml: Any, device: MigDevice, unsupported: Unsupported) -> list[Value]:
+    """Read the `memory_info` of a device, in bytes."""
+    info = _call_if_possible(
+        nvml, unsupported, "mig_memory_bytes", lambda: memory_info(nvml, device.handle, unsupported)
+    )
     if info is None:
         return []
     return [

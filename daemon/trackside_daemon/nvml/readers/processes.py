@@ -1,4 +1,4 @@
-"""The processes on a GPU: how many, their memory, their share of its time; by the host's process ids."""
+"""Processes on a GPU by the host's process ids: their number, their memory, and their share of its time."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.nvml.readers import mig
-from trackside_daemon.nvml.readers.calls import ask
-from trackside_daemon.nvml.readers.host_pids import Pids, of_this_host
-from trackside_daemon.nvml.readers.sample_cursor import Seen
+from trackside_daemon.nvml.readers.calls import call_if_supported
+from trackside_daemon.nvml.readers.host_pids import HostPids, host_pids
+from trackside_daemon.nvml.readers.sample_cursor import SampleCursor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside_daemon.nvml.readers.unsupported import Refusals
+    from trackside_daemon.nvml.readers.unsupported import Unsupported
     from trackside_daemon.nvml.reading import Value
 
 MPS = "processes{mps}"
-"""What a refusal to tell those of the Multi-Process Service is called."""
+"""Name of the clients of the Multi-Process Service among the unsupported calls."""
 
 
 class Processes:
-    """Those that compute on a GPU, its MIG devices included.
+    """Processes that compute on a GPU, including its MIG devices.
 
     Args:
-        known: The process ids that can be true.
+        pids: Plausible process ids.
     """
 
-    def __init__(self, known: Pids | None = None) -> None:
-        self._known = known or of_this_host()
+    def __init__(self, pids: HostPids | None = None) -> None:
+        self._pids = pids or host_pids()
 
-    def __call__(self, nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
-        """Their number, 0 when there are none, and the memory of each in bytes, where the driver knows it."""
-        memory = _memory(running(nvml, handle, refusals, self._known))
+    def __call__(self, nvml: Any, handle: Any, unsupported: Unsupported) -> list[Value]:
+        """Return their number, which may be 0, and the memory of each in bytes, if the driver reports it."""
+        memory = _memory_by_pid(running_processes(nvml, handle, unsupported, self._pids))
         return [
             ("processes", (), len(memory)),
             *(("process_memory_bytes", (str(pid),), used) for pid, used in memory.items() if used is not None),
@@ -40,26 +40,27 @@ class Processes:
 
 
 class ProcessUtilization:
-    """What each process has of a GPU's time.
+    """Share of a GPU's time by process.
 
     Args:
-        known: The process ids that can be true.
+        pids: Plausible process ids.
     """
 
-    def __init__(self, known: Pids | None = None) -> None:
-        self._known = known or of_this_host()
-        self._seen = Seen()
+    def __init__(self, pids: HostPids | None = None) -> None:
+        self._pids = pids or host_pids()
+        self._cursor = SampleCursor()
 
-    def __call__(self, nvml: Any, handle: Any, _: Refusals) -> list[Value]:
-        """``nvmlDeviceGetProcessUtilization``, in percent: the newest sample of each process since the cycle before.
+    def __call__(self, nvml: Any, handle: Any, _: Unsupported) -> list[Value]:
+        """Read ``nvmlDeviceGetProcessUtilization``, in percent: each process's newest sample since the last cycle.
 
-        Of a process that has just ended a share may be absurd (Syllo/nvtop#110): the families' bounds reject it.
+        The share of a process that has just ended may be absurd (Syllo/nvtop#110); the families' bounds reject it.
         """
 
-        def ask_since(since: int) -> list[tuple[int, Any]]:
+        def read_since(since: int) -> list[tuple[int, Any]]:
             return [(sample.timeStamp, sample) for sample in nvml.nvmlDeviceGetProcessUtilization(handle, since)]
 
-        newest = {sample.pid: sample for _, sample in self._seen.new(nvml, ask_since) if sample.pid in self._known}
+        samples = self._cursor.new_samples(nvml, read_since)
+        newest = {sample.pid: sample for _, sample in samples if sample.pid in self._pids}
         values: list[Value] = []
         for pid, sample in newest.items():
             values.append(("process_sm_utilization_ratio", (str(pid),), sample.smUtil / 100))
@@ -68,52 +69,55 @@ class ProcessUtilization:
 
 
 class Accounting:
-    """The most memory that each running process has had.
+    """Peak memory of each running process.
 
     Args:
-        known: The process ids that can be true.
+        pids: Plausible process ids.
     """
 
-    def __init__(self, known: Pids | None = None) -> None:
-        self._known = known or of_this_host()
+    def __init__(self, pids: HostPids | None = None) -> None:
+        self._pids = pids or host_pids()
 
-    def __call__(self, nvml: Any, handle: Any, refusals: Refusals) -> list[Value]:
-        """``nvmlDeviceGetAccountingStats``, in bytes, while accounting mode is on."""
+    def __call__(self, nvml: Any, handle: Any, unsupported: Unsupported) -> list[Value]:
+        """Read ``nvmlDeviceGetAccountingStats``, in bytes, while accounting mode is on."""
         if nvml.nvmlDeviceGetAccountingMode(handle) != nvml.NVML_FEATURE_ENABLED:
-            refusals.add("accounting", "accounting mode is off; nvidia-smi -am 1 as root switches it on")
+            unsupported.add("accounting", "accounting mode is off; nvidia-smi -am 1 as root switches it on")
             return []
         values: list[Value] = []
-        for pid in sorted({process.pid for process in running(nvml, handle, refusals, self._known)}):
+        for pid in sorted({process.pid for process in running_processes(nvml, handle, unsupported, self._pids)}):
             try:
-                most = nvml.nvmlDeviceGetAccountingStats(handle, pid).maxMemoryUsage
+                peak = nvml.nvmlDeviceGetAccountingStats(handle, pid).maxMemoryUsage
             except (nvml.NVMLError_NotFound, TypeError):
-                # It began before accounting did; or the driver does not know, and pynvml fails to write None.
+                # It began before accounting did; or the driver has no value, and pynvml fails to write None.
                 continue
-            values.append(("process_max_memory_bytes", (str(pid),), most))
+            values.append(("process_max_memory_bytes", (str(pid),), peak))
         return values
 
 
-def running(nvml: Any, handle: Any, refusals: Refusals, known: Pids) -> list[Any]:
-    """``nvmlDeviceGetComputeRunningProcesses_v3``, with its kind for the clients of MPS; those that can be true."""
-    processes = _told(nvml, handle, nvml.nvmlDeviceGetComputeRunningProcesses_v3)
-    mps = ask(nvml, refusals, MPS, lambda: _told(nvml, handle, nvml.nvmlDeviceGetMPSComputeRunningProcesses_v3))
-    return [process for process in (*processes, *(mps or ())) if process.pid in known]
+def running_processes(nvml: Any, handle: Any, unsupported: Unsupported, pids: HostPids) -> list[Any]:
+    """Return ``nvmlDeviceGetComputeRunningProcesses_v3`` and its sibling for MPS clients, with plausible ids only."""
+    processes = _list_processes(nvml, handle, nvml.nvmlDeviceGetComputeRunningProcesses_v3)
+    list_clients = partial(_list_processes, nvml, handle, nvml.nvmlDeviceGetMPSComputeRunningProcesses_v3)
+    clients = call_if_supported(nvml, unsupported, MPS, list_clients) or ()
+    return [process for process in (*processes, *clients) if process.pid in pids]
 
 
-def _told(nvml: Any, handle: Any, tell: Callable[[Any], list[Any]]) -> list[Any]:
-    """What the GPU tells of all its MIG devices; where that takes root, what each device tells of itself."""
+def _list_processes(nvml: Any, handle: Any, read: Callable[[Any], list[Any]]) -> list[Any]:
+    """Return the processes of a GPU with all its MIG devices; if that requires root, ask each device."""
     try:
-        return tell(handle)
+        return read(handle)
     except nvml.NVMLError_NoPermission:
-        devices = mig.handles(nvml, handle)
+        devices = mig.device_handles(nvml, handle)
         if not devices:
             raise
-        return [process for device in devices for process in mig.present(nvml, partial(tell, device)) or ()]
+        return [process for device in devices for process in mig.call_if_present(nvml, partial(read, device)) or ()]
 
 
-def _memory(processes: list[Any]) -> dict[int, int | None]:
-    """Bytes by process id, summed over GPU and compute instances; None where one of them does not say."""
-    by_instance = {(told.pid, told.gpuInstanceId, told.computeInstanceId): told.usedGpuMemory for told in processes}
+def _memory_by_pid(processes: list[Any]) -> dict[int, int | None]:
+    """Return bytes by process id, summed over GPU and compute instances; None if an instance has no value."""
+    by_instance = {
+        (process.pid, process.gpuInstanceId, process.computeInstanceId): process.usedGpuMemory for process in processes
+    }
     memory: dict[int, int | None] = {}
     for (pid, _, _), used in by_instance.items():
         before = memory.get(pid, 0)

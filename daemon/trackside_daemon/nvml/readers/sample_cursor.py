@@ -1,4 +1,4 @@
-"""Samples that the driver stamps and keeps in a ring, each seen once."""
+"""Cursor over samples that the driver stamps and keeps in a ring buffer."""
 
 from __future__ import annotations
 
@@ -9,41 +9,46 @@ if TYPE_CHECKING:
 
 Sample = TypeVar("Sample")
 
-PATIENCE = 10
-"""Cycles without a new sample, after which the clock that stamps them may have been set back."""
+MAX_EMPTY_CYCLES = 10
+"""Cycles without a new sample, after which the clock of the timestamps may have been set back."""
 
 
-class Seen:
-    """How far the samples of one kind, of one GPU, have been seen.
+class SampleCursor:
+    """Position in the samples of one kind, of one GPU.
 
     Attributes:
-        last: The stamp of the newest, in microseconds; 0 before the first.
+        last: Timestamp of the newest sample, in microseconds; 0 before the first.
     """
 
     def __init__(self) -> None:
         self.last = 0
-        self._empty = 0
+        self._empty_cycles = 0
 
-    def new(self, nvml: Any, ask: Callable[[int], list[tuple[int, Sample]]]) -> list[tuple[int, Sample]]:
-        """What *ask*, told the last stamp, answers by stamps: those not seen before, oldest first.
+    def new_samples(self, nvml: Any, read_since: Callable[[int], list[tuple[int, Sample]]]) -> list[tuple[int, Sample]]:
+        """Return the new samples with their timestamps, oldest first.
 
-        The first answer is only learnt from: it has all that the ring holds. NVML says in three ways that there is none.
+        The first call returns none: its answer has all that the ring buffer holds.
+
+        Args:
+            nvml: The library.
+            read_since: Reads the samples with their timestamps, given the last timestamp.
 
         Raises:
-            NVMLError: The driver refuses.
+            NVMLError: The call failed.
         """
         since = self.last
         try:
-            answer = ask(since)
+            samples = read_since(since)
         except nvml.NVMLError as error:
+            # NVML has three results for an empty answer.
             if error.value not in (nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_ERROR_NO_DATA):
                 raise
-            answer = []
-        # pynvml asks twice, and the array of the second call may have more places than there are samples.
-        unseen = sorted((sample for sample in answer if sample[0] > since), key=lambda sample: sample[0])
-        self._empty = 0 if unseen else self._empty + 1
-        if unseen:
-            self.last = unseen[-1][0]
-        elif self._empty > PATIENCE:
-            self.last = self._empty = 0
-        return unseen if since else []
+            samples = []
+        # pynvml calls twice, and the array of the second call may have more places than samples.
+        new = sorted((sample for sample in samples if sample[0] > since), key=lambda sample: sample[0])
+        self._empty_cycles = 0 if new else self._empty_cycles + 1
+        if new:
+            self.last = new[-1][0]
+        elif self._empty_cycles > MAX_EMPTY_CYCLES:
+            self.last = self._empty_cycles = 0
+        return new if since else []

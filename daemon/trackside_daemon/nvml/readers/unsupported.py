@@ -1,80 +1,80 @@
-"""What a GPU does not answer, why, and until when it is not asked again."""
+"""Calls that a GPU does not support: the reasons, and when to try again."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-from trackside_daemon.nvml.reading import PERMISSION
+from trackside_daemon.nvml.reading import NO_PERMISSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 PROBE_SECONDS = 600.0
-"""After so long the GPU is asked again: a mode may have been changed, a permission given."""
+"""Seconds after which an unsupported call is tried again: a mode or a permission may have changed."""
 
 WHY = {
     "not_supported": "this GPU or its mode does not support it",
     "function_not_found": "the driver is older than the function",
-    "argument_version_mismatch": "the driver is older than the question",
-    "deprecated": "the driver no longer answers it",
-    "invalid_argument": "this GPU does not know the question",
-    "no_permission": f"{PERMISSION}; run the daemon as root or with CAP_SYS_ADMIN",
+    "argument_version_mismatch": "the driver is older than this version of the call",
+    "deprecated": "the driver no longer supports it",
+    "invalid_argument": "this GPU does not support this call",
+    "no_permission": f"{NO_PERMISSION}; run the daemon as root or with CAP_SYS_ADMIN",
 }
-"""The results that another call would give again. All others may pass, and are asked again in the next cycle."""
+"""Texts of the results that another call would give again. All others may pass, so the next cycle calls again."""
 
 
 def lasts(result: str) -> bool:
-    """Whether another call would give the *result* again: a word of `WHY`, or a reason of ours, in words."""
+    """Return whether another call would give the *result* again: a key of `WHY`, or one of our sentences."""
     return " " in result or result in WHY
 
 
-class Refusals:
-    """Of one GPU.
+class Unsupported:
+    """Readers and series that one GPU does not support, by name.
 
     Args:
-        clock: Seconds of a clock that only goes forward.
+        clock: Monotonic clock in seconds.
 
     Attributes:
-        cleared: How often all was forgotten. What a reader kept from before the last time is of another GPU.
-        chosen: Where a series comes from that could come from several places, by its name, until all is forgotten: what
-            two places count differs, so that a counter that changed between them would jump.
-        links: Of which links a series is the sum, by its name, for the same reason.
+        generation: Number of calls of `clear`. Values that a reader cached before the last one may be of another GPU.
+        sources: Source of each series that could come from several, until `clear`. Two sources count differently, so a
+            counter that changed between them would jump.
+        summed_links: Links whose counters a series adds up, for the same reason.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.cleared = 0
-        self.chosen: dict[str, str] = {}
-        self.links: dict[str, tuple[int, ...]] = {}
+        self.generation = 0
+        self.sources: dict[str, str] = {}
+        self.summed_links: dict[str, tuple[int, ...]] = {}
         self._clock = clock
         self._why: dict[str, str] = {}
         self._until: dict[str, float] = {}
 
     def add(self, name: str, result: str) -> None:
-        """A reader, or a family, was refused with a *result* of `Library.result`; or for a reason of ours, in words."""
+        """Record a reader or series with a *result* of `CountedNvml.result` that lasts, or with a sentence of ours."""
         if lasts(result):
             self._why[name] = WHY.get(result, result)
             self._until[name] = self._clock() + PROBE_SECONDS
 
     def __contains__(self, name: str) -> bool:
-        """Whether it is not to be asked now."""
+        """Return whether to skip the call now."""
         if name in self._until and self._until[name] < self._clock():
             del self._until[name], self._why[name]
         return name in self._until
 
-    def lift(self, name: str) -> None:
-        """It is refused no longer."""
+    def remove(self, name: str) -> None:
+        """Forget a reader or series, which is supported again."""
         self._why.pop(name, None)
         self._until.pop(name, None)
 
-    def told(self) -> dict[str, str]:
-        """Why, by name."""
+    def reasons(self) -> dict[str, str]:
+        """Return the reasons, by name."""
         return {name: why for name, why in list(self._why.items()) if name in self}
 
     def clear(self) -> None:
-        """Ask for everything again: the GPU was lost, or its mode has changed."""
-        self.cleared += 1
-        self.chosen.clear()
-        self.links.clear()
+        """Forget everything: the GPU was lost, or its mode has changed."""
+        self.generation += 1
+        self.sources.clear()
+        self.summed_links.clear()
         self._why.clear()
         self._until.clear()

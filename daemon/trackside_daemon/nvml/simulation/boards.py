@@ -1,4 +1,4 @@
-"""The boards that can be simulated, as their data sheets and nvidia-smi describe them."""
+"""Boards that can be simulated, from their data sheets and nvidia-smi."""
 
 from __future__ import annotations
 
@@ -9,18 +9,27 @@ MEBIBYTE = 2**20
 
 @dataclass(frozen=True)
 class Board:
-    """One kind of GPU: clocks in megahertz, power in watts, temperatures in degrees Celsius, traffic in bytes a second.
+    """One kind of GPU: clocks in megahertz, power in watts, temperatures in degrees Celsius.
 
     Attributes:
-        idle: Power without work; *busy* with nothing but work, and *limit* the highest that may be set, *least* the lowest.
-        slowdown: Temperature at which the clocks fall; *cool* is that of a GPU without work.
-        thresholds: Absolute temperatures by name, as boards before Ada have them.
-        above: How far the thresholds lie above the slowdown by name; boards since Ada say what is left until each.
-        memory_sensor: Whether the memory's temperature is measured.
-        gpm: Whether it has what Hopper brought: profiling metrics, the NVLink fabric, recovery actions.
-        mig: Whether it can be divided.
-        links: NVLinks, 0 for none, each of *link_speed*; *link_traffic* goes each way at full use.
-        banks: Banks of memory with spare rows.
+        memory: Device memory in bytes.
+        reserved: Device memory that the driver reserves, in bytes.
+        idle: Power without work.
+        busy: Power at full utilization.
+        limit: Highest power limit.
+        least: Lowest power limit.
+        clocks: Maximum clocks by domain.
+        cool: Temperature without work.
+        slowdown: Temperature at which the clocks fall.
+        thresholds: Absolute temperatures by name, which boards before Ada report.
+        above: Degrees of each threshold above the slowdown, by name; boards since Ada report margins to them.
+        memory_sensor: Whether it measures the memory's temperature.
+        gpm: Whether it has the novelties of Hopper: profiling metrics, the NVLink fabric, recovery actions.
+        mig: Whether it supports MIG.
+        links: Number of NVLinks.
+        link_speed: Speed of one NVLink, in bytes per second.
+        link_traffic: Bytes per second in each direction at full utilization.
+        banks: Memory banks with spare rows.
     """
 
     name: str
@@ -49,7 +58,7 @@ class Board:
 
 
 ABOVE = {"shutdown": 6.0, "slowdown": 0.0, "memory_max": -2.0, "gpu_max": -2.0}
-"""T.Limits of -8, -2, 0 and 0."""
+"""Thresholds with T.Limits of -8, -2, 0 and 0."""
 
 BOARDS = {
     "h100": Board(
@@ -128,4 +137,4 @@ BOARDS = {
         banks=192,
     ),
 }
-"""By the profile's name. All are cooled by the chassis, so none has a fan."""
+"""Boards by the profile's name. The chassis cools all of them, so none has a fan."""

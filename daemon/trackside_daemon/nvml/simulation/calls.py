@@ -1,4 +1,4 @@
-"""The calls that reading simulated GPUs would take of real ones, so that what shows calls has something to show."""
+"""NVML calls that the readings of simulated GPUs would need, so that the call metrics have values in a simulation."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ FAMILIES = {
     "nvmlDeviceGetCurrentClocksEventReasons": "clock_limit_active",
     "nvmlDeviceGetComputeRunningProcesses_v3": "processes",
 }
-"""What is asked of a GPU in each cycle that has the family, once but for the clocks; what changes seldom is left out."""
-TIMES = {"nvmlDeviceGetClockInfo": 4}
+"""A family that each function reads in every cycle; functions that run rarely are left out."""
+CALLS_PER_CYCLE = {"nvmlDeviceGetClockInfo": 4}
+"""Calls per cycle and GPU of the functions that are called more than once."""
 SECONDS: Mapping[str, float] = {
     COUNT: 2e-6,
     HANDLE: 3e-6,
@@ -35,15 +36,15 @@ SECONDS: Mapping[str, float] = {
     "nvmlDeviceGetFieldValues": 200e-6,
     "nvmlDeviceGetComputeRunningProcesses_v3": 150e-6,
 }
-"""Of a call, of the order of what drivers take, or else `OTHERWISE`."""
-OTHERWISE = 30e-6
+"""Seconds per call, of the order that drivers need."""
+DEFAULT_SECONDS = 30e-6
 
 
-class Calls:
-    """Since the worker began.
+class SimulatedCalls:
+    """Calls since the worker started.
 
     Attributes:
-        counts: By function and result, how many, as in `Reading`.
+        counts: Number of calls by function and result, as in `Reading`.
     """
 
     def __init__(self) -> None:
@@ -52,18 +53,21 @@ class Calls:
     @property
     def seconds(self) -> dict[str, float]:
         """Time spent in each function."""
-        return {name: sum(results.values()) * SECONDS.get(name, OTHERWISE) for name, results in self.counts.items()}
+        return {
+            name: sum(results.values()) * SECONDS.get(name, DEFAULT_SECONDS) for name, results in self.counts.items()
+        }
 
-    def read(self, gpus: Sequence[GpuReading]) -> None:
-        """Another cycle has given these readings."""
+    def count_cycle(self, gpus: Sequence[GpuReading]) -> None:
+        """Count the calls of the cycle with these readings."""
         self._add(COUNT)
         for gpu in gpus:
             families = {family for family, *_ in gpu.values}
             if families == {"up"}:
                 self._add(HANDLE, "gpu_is_lost")
                 continue
-            for name in (HANDLE, "nvmlDeviceGetUUID", *(name for name, one in FAMILIES.items() if one in families)):
-                self._add(name, times=TIMES.get(name, 1))
+            readers = [name for name, family in FAMILIES.items() if family in families]
+            for name in (HANDLE, "nvmlDeviceGetUUID", *readers):
+                self._add(name, times=CALLS_PER_CYCLE.get(name, 1))
 
     def _add(self, name: str, result: str = "success", times: int = 1) -> None:
         results = self.counts.setdefault(name, {})

@@ -1,14 +1,14 @@
-"""GPUs that do not exist, for demonstrations and tests: a pure function of time, so a new worker goes on as the old."""
+"""Readings of GPUs that do not exist, as a pure function of time, so that a new worker continues the old one's."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.nvml.reading import GpuReading, Reading
+from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading
 from trackside_daemon.nvml.simulation.boards import BOARDS
 from trackside_daemon.nvml.simulation.fault_times import XID, XID_SECONDS, is_lost, xids
-from trackside_daemon.nvml.simulation.faults import assigned
-from trackside_daemon.nvml.simulation.moment import Moment
+from trackside_daemon.nvml.simulation.faults import faults_by_gpu
+from trackside_daemon.nvml.simulation.simulated_gpu import SimulatedGpu
 from trackside_daemon.nvml.simulation.values import values
 
 if TYPE_CHECKING:
@@ -18,60 +18,61 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.simulation.boards import Board
 
 
-class Start(NamedTuple):
-    """When a worker began, at *begun* of the clock; Xid errors and busy seconds count from there. *epoch* is the Unix time of the clock's 0."""
+class WorkerStart(NamedTuple):
+    """Start of a worker, from which it counts Xid errors and busy seconds.
 
-    begun: float
+    Attributes:
+        monotonic: The start, by the simulation's clock.
+        epoch: Unix time of that clock's 0.
+    """
+
+    monotonic: float
     epoch: float
 
 
-BOOT = Start(0.0, 0.0)
+BOOT = WorkerStart(0.0, 0.0)
 
 
 def simulate(
     count: int,
     now: float,
     profile: str = "h100",
-    troubles: Iterable[str] = (),
-    start: Start = BOOT,
+    faults: Iterable[str] = (),
+    start: WorkerStart = BOOT,
 ) -> Reading:
-    """GPUs under training at a moment.
+    """Return the reading of GPUs in training at one moment.
 
     Args:
-        count: How many.
-        now: Seconds of a clock that only goes forward.
-        profile: Which board they are: a name of `BOARDS`.
-        troubles: What ails them, as in `assigned`.
-        start: When the worker began.
+        count: Number of GPUs.
+        now: Seconds of a monotonic clock.
+        profile: Board of the GPUs: a name of `BOARDS`.
+        faults: Faults of the GPUs, as in `faults_by_gpu`.
+        start: Start of the worker.
 
     Raises:
-        ValueError: There is no such profile, trouble or GPU.
+        ValueError: There is no such profile, fault or GPU.
     """
     if profile not in BOARDS:
-        raise ValueError(f"no simulated profile {profile!r}; there are {', '.join(BOARDS)}")
+        raise ValueError(f"no simulated profile {profile!r}; the profiles are {', '.join(BOARDS)}")
     board = BOARDS[profile]
-    all_ails = assigned(troubles, count)
-    gpus = [
-        GpuReading(
-            index, uuid(index), _info(board, index, count), _values(Moment(board, index, now, ails, start.begun))
-        )
-        for index, ails in enumerate(all_ails)
-    ]
-    return Reading(gpus, xids=_xids(all_ails, now, start))
+    by_gpu = faults_by_gpu(faults, count)
+    states = (SimulatedGpu(board, index, now, own, start.monotonic) for index, own in enumerate(by_gpu))
+    gpus = [GpuReading(gpu.index, uuid(gpu.index), _info(board, gpu.index, count), _values(gpu)) for gpu in states]
+    return Reading(gpus, xids=_xids(by_gpu, now, start))
 
 
-def _xids(all_ails: list[frozenset[str]], now: float, start: Start) -> dict[str, dict[int, tuple[int, float]]]:
-    """As in `Reading`, since the worker began."""
+def _xids(by_gpu: list[frozenset[str]], now: float, start: WorkerStart) -> dict[str, dict[int, tuple[int, float]]]:
     errors = {}
-    for index, ails in enumerate(all_ails):
-        happened, before = xids(ails, now), xids(ails, start.begun)
-        if happened > before:
-            errors[uuid(index)] = {XID: (happened - before, start.epoch + happened * XID_SECONDS)}
+    for index, faults in enumerate(by_gpu):
+        total = xids(faults, now)
+        before = xids(faults, start.monotonic)
+        if total > before:
+            errors[uuid(index)] = {XID: (total - before, start.epoch + total * XID_SECONDS)}
     return errors
 
 
 def uuid(index: int) -> str:
-    """Of the GPU with that number."""
+    """Return the UUID of the simulated GPU with this index."""
     return f"GPU-00000000-0000-0000-0000-{index:012x}"
 
 
@@ -89,5 +90,5 @@ def _info(board: Board, index: int, count: int) -> dict[str, str]:
     }
 
 
-def _values(gpu: Moment) -> list[Value]:
-    return [("up", (), 0.0)] if is_lost(gpu.ails, gpu.now) else values(gpu)
+def _values(gpu: SimulatedGpu) -> list[Value]:
+    return DOWN if is_lost(gpu.faults, gpu.now) else values(gpu)

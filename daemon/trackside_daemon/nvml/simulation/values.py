@@ -1,4 +1,4 @@
-"""What a simulated GPU measures: every default family that its board has, each counter the integral of its gauge."""
+"""Values of a simulated GPU: every default family that its board has, each counter the integral of its gauge."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from trackside_daemon.nvml.simulation.fault_times import xids
 
 if TYPE_CHECKING:
     from trackside_daemon.nvml.reading import Value
-    from trackside_daemon.nvml.simulation.moment import Moment
+    from trackside_daemon.nvml.simulation.simulated_gpu import SimulatedGpu
 
-#: Shares of the utilisation: a training in half precision, whose matrices keep the tensor cores busy half of the time.
 GPM = {
     "graphics_engine_active_ratio": 0.99,
     "sm_active_ratio": 0.84,
@@ -19,39 +18,68 @@ GPM = {
     "tensor_active_ratio": 0.47,
     "dram_active_ratio": 0.42,
 }
+"""Fractions of the utilization in half-precision training, which keeps the tensor cores busy half of the time."""
 PIPES = {"integer": 0.08, "dfma": 0.0, "hmma": 0.46, "dmma": 0.0, "imma": 0.0, "fp64": 0.0, "fp32": 0.12, "fp16": 0.03}
 CONTROLLER = 0.55
 PCIE_TRANSMIT, PCIE_RECEIVE = 0.4e9, 1.6e9
-"""Bytes a second at full use: batches come in, and little goes out."""
+"""Bytes per second at full utilization: batches come in, and little goes out."""
 
 PCIE_ERRORS = (
-    *("correctable", "bad_tlp", "bad_dllp", "receiver", "nak_sent", "nak_received", "lcrc", "lane"),
-    *("non_fatal", "fatal", "unsupported_request", "l0_to_recovery"),
+    "correctable",
+    "bad_tlp",
+    "bad_dllp",
+    "receiver",
+    "nak_sent",
+    "nak_received",
+    "lcrc",
+    "lane",
+    "non_fatal",
+    "fatal",
+    "unsupported_request",
+    "l0_to_recovery",
 )
 NVLINK_ERRORS = ("crc_flit", "crc_data", "replay", "recovery", "ecc")
 HOPPER_NVLINK_ERRORS = ("crc",)
 FABRIC_PROBLEMS = (
-    *("registration_failed", "degraded_bandwidth", "route_recovery", "route_unhealthy"),
-    *("access_timeout_recovery", "incorrect_configuration"),
+    "registration_failed",
+    "degraded_bandwidth",
+    "route_recovery",
+    "route_unhealthy",
+    "access_timeout_recovery",
+    "incorrect_configuration",
 )
 
-REASONS = (
-    *("gpu_idle", "applications_clocks", "sw_power_cap", "hw_slowdown", "sync_boost"),
-    *("sw_thermal", "hw_thermal", "hw_power_brake", "display"),
+ACTIVE_REASONS = (
+    "gpu_idle",
+    "applications_clocks",
+    "sw_power_cap",
+    "hw_slowdown",
+    "sync_boost",
+    "sw_thermal",
+    "hw_thermal",
+    "hw_power_brake",
+    "display",
 )
-COUNTED = (
-    *("sw_power_cap", "thermal", "sync_boost", "board_limit", "low_utilization", "reliability"),
-    *("sw_thermal", "hw_thermal", "hw_power_brake"),
+COUNTED_REASONS = (
+    "sw_power_cap",
+    "thermal",
+    "sync_boost",
+    "board_limit",
+    "low_utilization",
+    "reliability",
+    "sw_thermal",
+    "hw_thermal",
+    "hw_power_brake",
 )
-#: Reasons by the trouble that gives them, those that are 1 and those that are counted; the two have not all names in common.
-GIVEN = {
+FAULT_REASONS = {
     "hot": {"hw_slowdown", "sw_thermal", "hw_thermal", "thermal"},
     "throttled": {"hw_slowdown", "sw_power_cap", "hw_power_brake"},
 }
+"""Reasons by the fault that causes them, of both `ACTIVE_REASONS` and `COUNTED_REASONS`, whose names differ in part."""
 
 
-def values(gpu: Moment) -> list[Value]:
-    """All of them, in the order of the table of families."""
+def values(gpu: SimulatedGpu) -> list[Value]:
+    """Return all values, in the order of `FAMILIES`."""
     return [
         ("up", (), 1.0),
         *_utilization(gpu),
@@ -63,26 +91,27 @@ def values(gpu: Moment) -> list[Value]:
         *(_nvlink(gpu) if gpu.board.links else ()),
         *_health(gpu),
         *(_fabric(gpu) if gpu.board.gpm else ()),
-        # Whatever trains here is not on a GPU that does not exist: there is no process to name.
+        # No process can run on a GPU that does not exist.
         ("processes", (), 0.0),
         *([("mig_mode", (), 0.0)] if gpu.board.mig else ()),
     ]
 
 
-def _utilization(gpu: Moment) -> list[Value]:
-    found: list[Value] = [
-        ("utilization_ratio", (), gpu.busy),
-        ("busy_seconds_total", (), gpu.seen),
-        ("memory_controller_utilization_ratio", (), CONTROLLER * gpu.busy),
+def _utilization(gpu: SimulatedGpu) -> list[Value]:
+    measured: list[Value] = [
+        ("utilization_ratio", (), gpu.utilization),
+        ("busy_seconds_total", (), gpu.worker_busy_seconds),
+        ("memory_controller_utilization_ratio", (), CONTROLLER * gpu.utilization),
     ]
     if gpu.board.gpm:
-        found += [(family, (), share * gpu.busy) for family, share in GPM.items()]
-        found += [("pipe_active_ratio", (pipe,), share * gpu.busy) for pipe, share in PIPES.items()]
-    return found
+        measured += [(family, (), share * gpu.utilization) for family, share in GPM.items()]
+        measured += [("pipe_active_ratio", (pipe,), share * gpu.utilization) for pipe, share in PIPES.items()]
+    return measured
 
 
-def _memory(gpu: Moment) -> list[Value]:
-    size, reserved = gpu.board.memory, gpu.board.reserved
+def _memory(gpu: SimulatedGpu) -> list[Value]:
+    size = gpu.board.memory
+    reserved = gpu.board.reserved
     used = round(size * (0.72 + 0.05 * math.sin(gpu.now / 40 + gpu.index)))
     return [
         ("memory_bytes", (), size),
@@ -92,22 +121,28 @@ def _memory(gpu: Moment) -> list[Value]:
     ]
 
 
-def _thermals(gpu: Moment) -> list[Value]:
-    board, celsius = gpu.board, gpu.temperature
-    found: list[Value] = [("temperature_celsius", ("gpu",), celsius)]
+def _thermals(gpu: SimulatedGpu) -> list[Value]:
+    board = gpu.board
+    celsius = gpu.temperature
+    measured: list[Value] = [("temperature_celsius", ("gpu",), celsius)]
     if board.memory_sensor:
-        found.append(("temperature_celsius", ("memory",), celsius + 6.0))
-    found += [("temperature_threshold_celsius", (name,), value) for name, value in board.thresholds.items()]
-    found += [
+        measured.append(("temperature_celsius", ("memory",), celsius + 6.0))
+    measured += [("temperature_threshold_celsius", (name,), value) for name, value in board.thresholds.items()]
+    measured += [
         ("thermal_margin_celsius", (name,), board.slowdown + above - celsius) for name, above in board.above.items()
     ]
-    return found
+    return measured
 
 
-def _power(gpu: Moment) -> list[Value]:
+def _power(gpu: SimulatedGpu) -> list[Value]:
     board = gpu.board
-    limits = {"enforced": board.limit, "min": board.least, "max": board.limit}
-    limits |= {"default": board.limit, "requested": board.limit}
+    limits = {
+        "enforced": board.limit,
+        "min": board.least,
+        "max": board.limit,
+        "default": board.limit,
+        "requested": board.limit,
+    }
     return [
         ("power_watts", (), gpu.power),
         ("power_average_watts", (), gpu.average_power),
@@ -116,22 +151,25 @@ def _power(gpu: Moment) -> list[Value]:
     ]
 
 
-def _clocks(gpu: Moment) -> list[Value]:
-    given = set().union(*(reasons for trouble, reasons in GIVEN.items() if trouble in gpu.ails))
+def _clocks(gpu: SimulatedGpu) -> list[Value]:
+    active = set().union(*(reasons for fault, reasons in FAULT_REASONS.items() if fault in gpu.faults))
     return [
         *(("clock_hertz", (domain,), gpu.clock(domain)) for domain in gpu.board.clocks),
-        *(("clock_max_hertz", (domain,), 1e6 * highest) for domain, highest in gpu.board.clocks.items()),
+        *(("clock_max_hertz", (domain,), 1e6 * maximum) for domain, maximum in gpu.board.clocks.items()),
         ("performance_state", (), 0.0),
-        *(("clock_limit_active", (reason,), float(reason in given)) for reason in REASONS),
-        *(("clock_limited_seconds_total", (reason,), gpu.now if reason in given else 0.0) for reason in COUNTED),
+        *(("clock_limit_active", (reason,), float(reason in active)) for reason in ACTIVE_REASONS),
+        *(
+            ("clock_limited_seconds_total", (reason,), gpu.now if reason in active else 0.0)
+            for reason in COUNTED_REASONS
+        ),
     ]
 
 
-def _pcie(gpu: Moment) -> list[Value]:
+def _pcie(gpu: SimulatedGpu) -> list[Value]:
     generation = gpu.board.pcie_generation
     return [
-        ("pcie_transmit_bytes_total", (), math.floor(PCIE_TRANSMIT * gpu.worked)),
-        ("pcie_receive_bytes_total", (), math.floor(PCIE_RECEIVE * gpu.worked)),
+        ("pcie_transmit_bytes_total", (), math.floor(PCIE_TRANSMIT * gpu.busy_seconds)),
+        ("pcie_receive_bytes_total", (), math.floor(PCIE_RECEIVE * gpu.busy_seconds)),
         *(_pcie_rates(gpu) if gpu.board.gpm else ()),
         ("pcie_link_generation", (), generation),
         ("pcie_link_max_generation", (), generation),
@@ -142,16 +180,16 @@ def _pcie(gpu: Moment) -> list[Value]:
     ]
 
 
-def _pcie_rates(gpu: Moment) -> list[Value]:
+def _pcie_rates(gpu: SimulatedGpu) -> list[Value]:
     return [
-        ("pcie_transmit_bytes_per_second", (), PCIE_TRANSMIT * gpu.busy),
-        ("pcie_receive_bytes_per_second", (), PCIE_RECEIVE * gpu.busy),
+        ("pcie_transmit_bytes_per_second", (), PCIE_TRANSMIT * gpu.utilization),
+        ("pcie_receive_bytes_per_second", (), PCIE_RECEIVE * gpu.utilization),
     ]
 
 
-def _nvlink(gpu: Moment) -> list[Value]:
+def _nvlink(gpu: SimulatedGpu) -> list[Value]:
     board = gpu.board
-    sent = math.floor(board.link_traffic * gpu.worked)
+    sent = math.floor(board.link_traffic * gpu.busy_seconds)
     errors = (*NVLINK_ERRORS, *(HOPPER_NVLINK_ERRORS if board.gpm else ()))
     return [
         ("nvlink_transmit_bytes_total", (), sent),
@@ -163,15 +201,15 @@ def _nvlink(gpu: Moment) -> list[Value]:
     ]
 
 
-def _health(gpu: Moment) -> list[Value]:
-    uncorrected = float(xids(gpu.ails, gpu.now))
-    found: list[Value] = [
+def _health(gpu: SimulatedGpu) -> list[Value]:
+    uncorrected = float(xids(gpu.faults, gpu.now))
+    measured: list[Value] = [
         (family, (kind,), count)
         for family in ("ecc_errors_total", "ecc_volatile_errors_total")
         for kind, count in (("corrected", 0.0), ("uncorrected", uncorrected))
     ]
-    found += [("remapped_rows_total", (cause,), 0.0) for cause in ("correctable", "uncorrectable")]
-    found += [
+    measured += [("remapped_rows_total", (cause,), 0.0) for cause in ("correctable", "uncorrectable")]
+    measured += [
         ("row_remap_pending", (), float(uncorrected > 0)),
         ("row_remap_failed", (), 0.0),
         *(
@@ -180,13 +218,13 @@ def _health(gpu: Moment) -> list[Value]:
         ),
         ("persistence_mode", (), 1.0),
     ]
-    return found
+    return measured
 
 
-def _fabric(gpu: Moment) -> list[Value]:
+def _fabric(gpu: SimulatedGpu) -> list[Value]:
     return [
         ("sram_threshold_exceeded", (), 0.0),
-        ("recovery_action", (), float(xids(gpu.ails, gpu.now) > 0)),
+        ("recovery_action", (), float(xids(gpu.faults, gpu.now) > 0)),
         ("fabric_state", (), 3.0),
         ("fabric_healthy", (), 1.0),
         *(("fabric_problem", (condition,), 0.0) for condition in FABRIC_PROBLEMS),

@@ -1,4 +1,4 @@
-"""The NVIDIA driver, asked once a cycle through the ``pynvml`` module that the worker imports."""
+"""Readings of the NVIDIA driver, through the ``pynvml`` module that the worker imports."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.groups import chosen
-from trackside_daemon.nvml.readers.identity import identity, text
+from trackside_daemon.nvml.groups import selected_groups
+from trackside_daemon.nvml.readers.identity import identity, text_or_empty
 from trackside_daemon.nvml.readers.unsupported import lasts
-from trackside_daemon.nvml.reading import DOWN, PERMISSION, SILENT, GpuReading, Reading
+from trackside_daemon.nvml.reading import DOWN, NO_PERMISSION, NOT_ANSWERING, GpuReading, Reading
 from trackside_daemon.nvml.worker.events import DriverUnbind, GpuEvents
 from trackside_daemon.nvml.worker.gpu import Gpu
-from trackside_daemon.nvml.worker.library import Library
-from trackside_daemon.nvml.worker.slow_driver import Pace
+from trackside_daemon.nvml.worker.library import CountedNvml
+from trackside_daemon.nvml.worker.slow_driver import CycleBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.groups import Group
 
 
-AVOIDED = "a worker hung here, so it is left alone for a while"
-UNNAMED = "the driver does not say its UUID; see dmesg for NVRM and Xid"
-"""Why a GPU is not up."""
+QUARANTINED = "a worker hung at it, so it is skipped for a while"
+NO_UUID = "the driver does not report its UUID; see dmesg for NVRM and Xid"
+"""Reasons why a GPU is down."""
 
-HIDDEN = f"{PERMISSION} to open it, as where a container was not given it; it is left out"
+HIDDEN = f"{NO_PERMISSION} to open it, for example in a container that may not use it; it is left out"
 
-UNBOUND = "the NVIDIA driver is being taken away from a GPU; the worker lets go of all, so that nothing holds that up"
+UNBINDING = "the NVIDIA driver is about to be unbound from a GPU; the worker releases all GPUs so that it can be"
 
 
 class Driver:
@@ -35,61 +35,62 @@ class Driver:
 
     Args:
         pynvml: The module.
-        groups: What is read of each GPU; None for the default.
-        reading: Told the index of a GPU before anything is asked of it, so that a hang can be blamed.
-        clock: Seconds of a clock that only goes forward.
+        groups: Reader groups to read of each GPU; None for the default ones.
+        report_gpu: Receives the index of a GPU before its first call, so that a hang can be attributed.
+        clock: Monotonic clock in seconds.
     """
 
     def __init__(
         self,
         pynvml: Any,
         groups: Mapping[str, Group] | None = None,
-        reading: Callable[[int], None] = lambda _: None,
+        report_gpu: Callable[[int], None] = lambda _: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._nvml = Library(pynvml)
-        self._groups = chosen() if groups is None else groups
-        self._reading = reading
-        self._pace = Pace()
+        self._nvml = CountedNvml(pynvml)
+        self._groups = selected_groups() if groups is None else groups
+        self._report_gpu = report_gpu
+        self._budget = CycleBudget()
         self._clock = clock
         self._versions: dict[str, str] | None = None
         self._gpus: dict[str, Gpu] = {}
-        self._at: dict[int, str] = {}
+        self._uuid_at: dict[int, str] = {}
         self._handles: dict[str, Any] = {}
-        self._events = GpuEvents(Library(pynvml))
-        self._unbind = DriverUnbind(Library(pynvml))
+        # Libraries of their own, because waits for events should not count among the calls.
+        self._events = GpuEvents(CountedNvml(pynvml))
+        self._unbind = DriverUnbind(CountedNvml(pynvml))
 
-    def read(self, avoid: Collection[int] = (), interval: float = math.inf) -> Reading:
-        """Every GPU that NVML counts. The first call initialises NVML, which may take seconds.
+    def read(self, quarantined: Collection[int] = (), interval: float = math.inf) -> Reading:
+        """Read every GPU that NVML counts. The first call initialises NVML, which may take seconds.
 
         Args:
-            avoid: Indexes of GPUs that nothing is asked of, since a worker before this one hung there.
-            interval: Seconds in which this is to be done; where it takes longer, what is optional is left out.
+            quarantined: Indexes of GPUs to skip, because an earlier worker hung there.
+            interval: Seconds in which the cycle should end; if cycles take longer, optional readers are skipped.
         """
         nvml = self._nvml
-        if self._unbind.told.is_set():
-            return Reading(error=UNBOUND, reason="gpu_unbind")
+        if self._unbind.requested.is_set():
+            return Reading(error=UNBINDING, reason="gpu_unbind")
         try:
-            count = self._count()
+            count = self._count_gpus()
         except nvml.NVMLError as error:
-            return self._refusal(error)
+            return self._error_reading(error)
         if not count:
-            missing = "NVML sees no GPU: check lspci, or that this container was given one"
+            missing = "NVML sees no GPU: check lspci, or the container's access to GPUs"
             return Reading(error=missing, absent=True, reason="no_gpu")
-        gpus, hidden = self._all(count, avoid, interval)
+        gpus, hidden = self._read_gpus(count, quarantined, interval)
         if not gpus:
-            return self._refusal(nvml.NVMLError(nvml.NVML_ERROR_NO_PERMISSION))
+            return self._error_reading(nvml.NVMLError(nvml.NVML_ERROR_NO_PERMISSION))
         return Reading(
             gpus,
             self._versions or {},
             calls=nvml.calls,
-            seconds=nvml.seconds,
+            call_seconds=nvml.seconds,
             rejected=self._rejected(),
             xids=self._events.xids(),
             hidden=hidden,
         )
 
-    def _count(self) -> int:
+    def _count_gpus(self) -> int:
         if self._versions is None:
             self._nvml.nvmlInit()
             self._versions = self._read_versions()
@@ -97,68 +98,70 @@ class Driver:
         count: int = self._nvml.nvmlDeviceGetCount()
         return count
 
-    def _all(self, count: int, avoid: Collection[int], interval: float) -> tuple[list[GpuReading], list[GpuReading]]:
-        """The GPUs that NVML counts, and of those the ones that may not be opened here, as in a container of its own."""
-        begun = self._clock()
+    def _read_gpus(
+        self, count: int, quarantined: Collection[int], interval: float
+    ) -> tuple[list[GpuReading], list[GpuReading]]:
+        """Return the GPUs that NVML counts, and those of them that this process may not open, as in a container."""
+        start = self._clock()
         self._handles = {}
         gpus, hidden = [], []
         for index in range(count):
             try:
-                gpus.append(self._lost(index, AVOIDED) if index in avoid else self._gpu(index))
+                gpus.append(self._down(index, QUARANTINED) if index in quarantined else self._read_gpu(index))
             except self._nvml.NVMLError_NoPermission:
                 hidden.append(GpuReading(index, "", {}, [], {"nvmlDeviceGetHandleByIndex": HIDDEN}))
-        self._pace.keep(self._clock() - begun, interval, [self._gpus[uuid] for uuid in self._handles])
+        self._budget.record_cycle(self._clock() - start, interval, [self._gpus[uuid] for uuid in self._handles])
         self._events.watch(self._handles)
         return gpus, hidden
 
-    def _gpu(self, index: int) -> GpuReading:
-        """What is read of it, or that it is lost.
+    def _read_gpu(self, index: int) -> GpuReading:
+        """Read a GPU; one that is lost is down.
 
         Raises:
-            NVMLError_NoPermission: It may not be opened here.
+            NVMLError_NoPermission: This process may not open it.
         """
-        # The handle is fetched anew: after a loss a kept one is undefined, and an index may come to mean another GPU.
-        self._reading(index)
+        self._report_gpu(index)
         try:
+            # Each cycle fetches the handle: after a loss an old one is undefined, and the index of a GPU can change.
             handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-            uuid = text(self._nvml, lambda: self._nvml.nvmlDeviceGetUUID(handle))
+            uuid = text_or_empty(self._nvml, lambda: self._nvml.nvmlDeviceGetUUID(handle))
             if not uuid:
-                return self._lost(index, UNNAMED)
-            gpu = self._known(uuid, handle)
-            self._at[index] = uuid
-            self._heed_events(gpu)
+                return self._down(index, NO_UUID)
+            gpu = self._gpu(uuid, handle)
+            self._uuid_at[index] = uuid
+            self._apply_events(gpu)
             values = [("up", (), 1.0), *gpu.read(self._nvml, handle)]
         except self._nvml.NVMLError_NoPermission:
             raise
         except self._nvml.NVMLError as error:
-            return self._lost(index, f"{self._nvml.result(error.value)}: {SILENT}")
+            return self._down(index, f"{self._nvml.result(error.value)}: {NOT_ANSWERING}")
         self._handles[uuid] = handle
-        return GpuReading(index, uuid, gpu.info, values, gpu.refusals.told())
+        return GpuReading(index, uuid, gpu.info, values, gpu.unsupported.reasons())
 
-    def _known(self, uuid: str, handle: Any) -> Gpu:
+    def _gpu(self, uuid: str, handle: Any) -> Gpu:
         gpu = self._gpus.get(uuid)
         if gpu is None:
             gpu = self._gpus[uuid] = Gpu(uuid, identity(self._nvml, handle), self._groups, self._clock)
-        elif not gpu.info["name"]:  # the driver was not ready to say it
+        elif not gpu.info["name"]:  # the driver was not ready to report it
             gpu.info = identity(self._nvml, handle)
         return gpu
 
-    def _heed_events(self, gpu: Gpu) -> None:
+    def _apply_events(self, gpu: Gpu) -> None:
         if self._events.reconfigured(gpu.uuid):
-            gpu.refusals.clear()
-        refused = self._events.refused.get(gpu.uuid)
-        if refused is None:
-            gpu.refusals.lift("xid")
+            gpu.unsupported.clear()
+        result = self._events.unwatched.get(gpu.uuid)
+        if result is None:
+            gpu.unsupported.remove("xid")
         else:
-            passing = f"the driver answers {refused} when it is asked for events; it is asked again"
-            gpu.refusals.add("xid", refused if lasts(refused) else passing)
+            temporary = f"the driver returned {result} to the request for events; the worker retries"
+            gpu.unsupported.add("xid", result if lasts(result) else temporary)
 
-    def _lost(self, index: int, why: str) -> GpuReading:
-        known = self._gpus.get(self._at.get(index, ""))
-        if known:
-            known.refusals.clear()  # when it returns it was reset
-        uuid, info = (known.uuid, known.info) if known else ("", {})
-        return GpuReading(index, uuid, info, DOWN, {"up": why})
+    def _down(self, index: int, why: str) -> GpuReading:
+        gpu = self._gpus.get(self._uuid_at.get(index, ""))
+        if gpu is None:
+            return GpuReading(index, "", {}, DOWN, {"up": why})
+        gpu.unsupported.clear()  # a GPU that returns has been reset
+        return GpuReading(index, gpu.uuid, gpu.info, DOWN, {"up": why})
 
     def _rejected(self) -> dict[str, int]:
         rejected: dict[str, int] = {}
@@ -168,14 +171,15 @@ class Driver:
         return rejected
 
     def _read_versions(self) -> dict[str, str]:
-        # The _v2 of the last one would load libcuda.
+        nvml = self._nvml
+        # nvmlSystemGetCudaDriverVersion_v2 would load libcuda.
         return {
-            "driver_version": text(self._nvml, self._nvml.nvmlSystemGetDriverVersion),
-            "nvml_version": text(self._nvml, self._nvml.nvmlSystemGetNVMLVersion),
-            "cuda_version": text(self._nvml, lambda: _cuda_version(self._nvml.nvmlSystemGetCudaDriverVersion())),
+            "driver_version": text_or_empty(nvml, nvml.nvmlSystemGetDriverVersion),
+            "nvml_version": text_or_empty(nvml, nvml.nvmlSystemGetNVMLVersion),
+            "cuda_version": text_or_empty(nvml, lambda: _cuda_version(nvml.nvmlSystemGetCudaDriverVersion())),
         }
 
-    def _refusal(self, error: Any) -> Reading:
+    def _error_reading(self, error: Any) -> Reading:
         nvml = self._nvml
         if error.value == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
             return Reading(
@@ -190,11 +194,11 @@ class Driver:
         remedy = {
             nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the driver was upgraded under a running kernel module; reboot",
             nvml.NVML_ERROR_NO_PERMISSION: "give the daemon's user read and write access to /dev/nvidia*",
-        }.get(error.value, "see whether nvidia-smi works, and dmesg for NVRM and Xid")
+        }.get(error.value, "check nvidia-smi, and dmesg for NVRM and Xid")
         reason = nvml.result(error.value)
-        return Reading(error=f"NVML answers error {error.value} ({error}); {remedy}", reason=reason)
+        return Reading(error=f"NVML returned error {error.value} ({error}); {remedy}", reason=reason)
 
 
 def _cuda_version(number: int) -> str:
-    """``13.1`` of 13010."""
+    """Format 13010 as ``13.1``."""
     return f"{number // 1000}.{number % 1000 // 10}"

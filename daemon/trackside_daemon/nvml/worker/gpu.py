@@ -1,4 +1,4 @@
-"""One GPU as the worker knows it, for as long as it has the same UUID."""
+"""One GPU as the worker sees it, for as long as it has the same UUID."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.nvml.families import FAMILIES
-from trackside_daemon.nvml.readers.unsupported import Refusals
+from trackside_daemon.nvml.readers.unsupported import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from trackside_daemon.nvml.groups import Group
     from trackside_daemon.nvml.reading import Value
-    from trackside_daemon.nvml.worker.library import Library
+    from trackside_daemon.nvml.worker.library import CountedNvml
 
 
 class Gpu:
-    """Its readers, and what it refuses.
+    """Readers of a GPU, and the record of what it does not support.
 
     Args:
-        uuid: As NVML says it.
-        info: By the labels of ``trackside_gpu_info``.
-        groups: What is to be read.
-        clock: Seconds of a clock that only goes forward.
+        uuid: UUID from NVML.
+        info: Labels of ``trackside_gpu_info``.
+        groups: Reader groups to read.
+        clock: Monotonic clock in seconds.
 
     Attributes:
-        rejected: Values beyond their bounds, by family.
-        seconds: What each reader took in the last cycle.
+        rejected: Number of values out of bounds, by family.
+        seconds: Duration of each reader in the last cycle.
     """
 
     def __init__(
@@ -39,78 +39,79 @@ class Gpu:
     ) -> None:
         self.uuid = uuid
         self.info = info
-        self.refusals = Refusals()
+        self.unsupported = Unsupported()
         self.rejected: dict[str, int] = {}
         self.seconds: dict[str, float] = {}
         self._clock = clock
-        self._readers = {name: (group.make(), group.every) for name, group in groups.items()}
-        self._kept: dict[str, tuple[float, list[Value]]] = {}
-        self._cleared = 0
-        self._answered, self._unknown = False, None
+        self._readers = {name: (group.new_reader(), group.every) for name, group in groups.items()}
+        self._cached: dict[str, tuple[float, list[Value]]] = {}
+        self._generation = 0
+        self._has_answered = False
+        self._unknown_error: Exception | None = None
 
-    def read(self, nvml: Library, handle: Any) -> list[Value]:
-        """Every value that it measures; one call's refusal costs only that call's families.
+    def read(self, nvml: CountedNvml, handle: Any) -> list[Value]:
+        """Return every value that it measures; a refused call costs only its own families.
 
-        Where two readers give the same series, the first is taken.
+        If two readers measure the same series, the first one counts.
 
         Raises:
-            NVMLError_GpuIsLost: It fell off the bus.
-            NVMLError_Unknown: Nothing that it was asked was answered, and that was the reason.
+            NVMLError_GpuIsLost: The GPU fell off the bus.
+            NVMLError_Unknown: No call succeeded, and at least one failed with this error.
         """
-        if self._cleared != self.refusals.cleared:
-            self._cleared = self.refusals.cleared
-            self._kept.clear()
+        if self._generation != self.unsupported.generation:
+            self._generation = self.unsupported.generation
+            self._cached.clear()
         self.seconds = {}
-        self._answered, self._unknown = False, None
+        self._has_answered = False
+        self._unknown_error = None
         values: dict[tuple[str, tuple[str, ...]], Value] = {}
         try:
             for name in self._readers:
-                for value in self._values(name, nvml, handle):
+                for value in self._read_supported(name, nvml, handle):
                     values.setdefault(value[:2], value)
-            if self._unknown and not self._answered:
-                raise self._unknown
+            if self._unknown_error and not self._has_answered:
+                raise self._unknown_error
         except nvml.NVMLError:
-            self._kept.clear()
+            self._cached.clear()
             raise
         return list(values.values())
 
-    def _values(self, name: str, nvml: Library, handle: Any) -> list[Value]:
-        """What a reader gives; nothing where it is refused.
+    def _read_supported(self, name: str, nvml: CountedNvml, handle: Any) -> list[Value]:
+        """Return the values of a reader; none if it is not supported.
 
         Raises:
             NVMLError_GpuIsLost: The GPU fell off the bus.
         """
-        if name in self.refusals:
-            self._kept.pop(name, None)
+        if name in self.unsupported:
+            self._cached.pop(name, None)
             return []
         try:
-            return self._ask(name, nvml, handle)
+            return self._read_due(name, nvml, handle)
         except nvml.NVMLError_GpuIsLost:
             raise
         except nvml.NVMLError as error:
-            self.refusals.add(name, nvml.result(error.value))
+            self.unsupported.add(name, nvml.result(error.value))
             if error.value == nvml.NVML_ERROR_UNKNOWN:
-                self._unknown = error
-        # What a newer driver answers may break a reader in ways that nobody foresaw; the other readers go on, and so do
-        # the other GPUs.
+                self._unknown_error = error
+        # An answer of a newer driver may break a reader in an unforeseen way; the other readers and GPUs continue.
         except Exception as error:  # noqa: BLE001
-            self.refusals.add(name, f"it failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+            self.unsupported.add(name, f"it failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
         return []
 
-    def _ask(self, name: str, nvml: Library, handle: Any) -> list[Value]:
-        """What a reader gives; of one that is read seldom, what it gave last until its time has come."""
+    def _read_due(self, name: str, nvml: CountedNvml, handle: Any) -> list[Value]:
+        """Return the values of a reader; between two reads of a slow one, its last values."""
         reader, every = self._readers[name]
-        begun = self._clock()
-        due, values = self._kept.get(name, (begun, []))
-        if begun < due:
+        start = self._clock()
+        due, values = self._cached.get(name, (start, []))
+        if start < due:
             return values
         try:
-            values = [value for value in reader(nvml, handle, self.refusals) if self._is_plausible(value)]
+            values = [value for value in reader(nvml, handle, self.unsupported) if self._is_plausible(value)]
         finally:
-            self.seconds[name] = self._clock() - begun
-        self._answered = self._answered or bool(values)
+            self.seconds[name] = self._clock() - start
+        self._has_answered = self._has_answered or bool(values)
         if every:
-            self._kept[name] = begun + every, values
+            self._cached[name] = start + every, values
         return values
 
     def _is_plausible(self, value: Value) -> bool:

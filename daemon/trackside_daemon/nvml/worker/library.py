@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Library:
-    """Gives what ``pynvml`` gives; its functions raise as they do there.
+class CountedNvml:
+    """Proxy of ``pynvml`` with the same names; its functions raise the same errors.
 
     Args:
         pynvml: The module.
 
     Attributes:
-        calls: By function and result, how often. A result is ``success`` or the error's name: ``not_supported``.
+        calls: Number of calls by function and result. A result is ``success`` or an error's name: ``not_supported``.
         seconds: Time spent in each function.
     """
 
@@ -31,35 +31,36 @@ class Library:
         }
 
     def result(self, status: int) -> str:
-        """The word for a status that NVML returned."""
+        """Return the word for a status that NVML returned."""
         return "success" if status == 0 else self._results.get(status, f"error_{status}")
 
     def __getattr__(self, name: str) -> Any:
-        """What the module has under the *name*, kept for the next time; of a function that it lacks, one that says so."""
-        found = getattr(self._pynvml, name, None)
-        if found is None and name.startswith("nvml"):
-            found = self._lacking
-        if name.startswith("nvml") and callable(found) and not isinstance(found, type):
-            found = self._counted(name, found)
-        setattr(self, name, found)
-        return found
+        """Return and keep the module's attribute; a function that the module lacks raises FUNCTION_NOT_FOUND."""
+        attribute = getattr(self._pynvml, name, None)
+        if attribute is None and name.startswith("nvml"):
+            attribute = self._missing
+        if name.startswith("nvml") and callable(attribute) and not isinstance(attribute, type):
+            attribute = self._counted(name, attribute)
+        setattr(self, name, attribute)
+        return attribute
 
-    def _lacking(self, *_: Any) -> None:
+    def _missing(self, *_: Any) -> None:
         raise self._pynvml.NVMLError(self._pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
     def _counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         results = self.calls.setdefault(name, {})
         self.seconds[name] = 0.0
 
-        def call(*arguments: Any, **named: Any) -> Any:
-            status, begun = 0, time.perf_counter()
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            status = 0
+            start = time.perf_counter()
             try:
-                return function(*arguments, **named)
+                return function(*arguments, **keywords)
             except self._pynvml.NVMLError as error:
                 status = error.value
                 raise
             finally:
-                self.seconds[name] += time.perf_counter() - begun
+                self.seconds[name] += time.perf_counter() - start
                 result = self.result(status)
                 results[result] = results.get(result, 0) + 1
 

@@ -1,7 +1,9 @@
-"""One worker a machine: two that sample the same GPUs take each other's GPM samples, and can crash the driver.
+"""Lock for one worker per machine.
 
-The lock is an abstract unix socket, so the kernel takes it back however its process ends, and not while that hangs. A
-container with a network namespace of its own has locks of its own.
+Two workers that sample the same GPUs steal each other's GPM samples, and can crash the driver.
+
+The lock is an abstract Unix socket: the kernel releases it however the process ends, but not while the process hangs. A
+container with a network namespace has a separate lock.
 """
 
 from __future__ import annotations
@@ -14,49 +16,52 @@ from pathlib import Path
 
 from trackside_daemon.linux.users import name_of
 
-VARIABLE = "TRACKSIDE_NVML_LOCK"
-"""Names another lock, for a daemon that is given other GPUs of the same machine."""
-NAME = "trackside-nvml"
-WAY_OUT = "stop trackside there, or run this daemon with --no-collector.gpu"
+LOCK_VARIABLE = "TRACKSIDE_NVML_LOCK"
+"""Environment variable with another lock's name, for a daemon that has other GPUs of the same machine."""
+DEFAULT_NAME = "trackside-nvml"
+REMEDY = "stop trackside there, or run this daemon with --no-collector.gpu"
 
 
-class Locked(Exception):  # noqa: N818 - says who has it
-    """Another process has the lock; the message names it and the way out."""
+class Locked(Exception):  # noqa: N818 - names the holder
+    """Another process has the lock; the message names it and the remedy."""
 
 
 def lock(name: str = "") -> None:
-    """Takes the lock until this process ends.
+    """Acquire the lock until this process ends.
 
     Args:
-        name: Of the lock; ``$TRACKSIDE_NVML_LOCK`` or `NAME` when empty.
+        name: Name of the lock; if empty, ``$TRACKSIDE_NVML_LOCK`` or `DEFAULT_NAME`.
 
     Raises:
         Locked: Another process has it.
         OSError: The kernel has no such sockets.
     """
-    address = "\0" + (name or os.environ.get(VARIABLE) or NAME)
-    mine = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    address = "\0" + (name or os.environ.get(LOCK_VARIABLE) or DEFAULT_NAME)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        mine.bind(address)
+        listener.bind(address)
     except OSError as error:
-        mine.close()
+        listener.close()
         if error.errno != errno.EADDRINUSE:
             raise
-        raise Locked(f"{_holder(address)} samples the GPUs of this machine already; {WAY_OUT}") from error
-    # Nobody is ever accepted: whoever connects reads the holder's credentials and leaves.
-    mine.listen(socket.SOMAXCONN)
-    mine.detach()
+        raise Locked(f"{_holder(address)} already samples the GPUs of this machine; {REMEDY}") from error
+    # Connections are never accepted: a client only reads the holder's credentials.
+    listener.listen(socket.SOMAXCONN)
+    listener.detach()
 
 
 def _holder(address: str) -> str:
-    """Who listens, from SO_PEERCRED; its parent, the daemon, is named since stopping a worker alone starts another."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as theirs:
-        theirs.setblocking(False)
+    """Describe the process that listens, from SO_PEERCRED, with its parent.
+
+    The parent is the daemon: if you stop only the worker, the daemon starts another.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.setblocking(False)
         try:
-            theirs.connect(address)
+            client.connect(address)
         except OSError:
             return "another process"
-        credentials = theirs.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", credentials)
     if not pid:
         return "a process of another container"
@@ -68,5 +73,5 @@ def _parent(pid: int) -> str:
         status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return ""
-    # The name before it, in parentheses, may contain anything.
+    # The process name stands before it in parentheses, and may itself contain any character.
     return f", started by process {status.rpartition(')')[2].split()[1]},"

@@ -1,4 +1,4 @@
-"""What is given up for a while when the driver answers more slowly than it is asked."""
+"""Choice of the readers to skip for a while when the driver is too slow for the interval."""
 
 from __future__ import annotations
 
@@ -11,34 +11,39 @@ if TYPE_CHECKING:
 
     from trackside_daemon.nvml.worker.gpu import Gpu
 
-PATIENCE = 3
-"""So many cycles in a row may be longer than the interval."""
+MAX_SLOW_CYCLES = 3
+"""Number of successive cycles longer than the interval after which a reader is skipped."""
 
+# The reader of MIG is not optional: without it the other readers would describe another layout of the GPU.
 OPTIONAL = {name for name, group in GROUPS.items() if group.extra} | {
-    *("processes", "process-utilization", "row-remap-banks"),
+    "processes",
+    "process-utilization",
+    "row-remap-banks",
 }
-"""What MIG makes of the GPU is not: what the other readers tell would be of another layout."""
 
 
-class Pace:
-    """Counts the cycles that took longer than the interval."""
+class CycleBudget:
+    """Count of successive cycles that took longer than the interval."""
 
     def __init__(self) -> None:
-        self._late = 0
+        self._slow_cycles = 0
 
-    def keep(self, seconds: float, interval: float, gpus: Collection[Gpu]) -> None:
-        """A cycle in which the *gpus* were read took so many *seconds*, and the next is due after so many: its *interval*.
+    def record_cycle(self, seconds: float, interval: float, gpus: Collection[Gpu]) -> None:
+        """Record the duration of a cycle; after too many slow ones, skip the most expensive optional reader.
 
-        When too many in a row took longer than that, the costliest optional reader of the GPUs is refused.
+        Args:
+            seconds: Duration of the cycle.
+            interval: Seconds between the starts of two cycles.
+            gpus: GPUs read in the cycle.
         """
-        self._late = self._late + 1 if seconds > interval else 0
-        if self._late < PATIENCE:
+        self._slow_cycles = self._slow_cycles + 1 if seconds > interval else 0
+        if self._slow_cycles < MAX_SLOW_CYCLES:
             return
-        self._late = 0
+        self._slow_cycles = 0
         costs = {name: sum(gpu.seconds.get(name, 0.0) for gpu in gpus) for name in OPTIONAL}
         costliest = max(costs, key=lambda name: costs[name])
-        if costs[costliest]:
-            for gpu in gpus:
-                gpu.refusals.add(
-                    costliest, f"took {costs[costliest]:.2f} s of a cycle that is longer than the interval"
-                )
+        if not costs[costliest]:
+            return
+        why = f"it took {costs[costliest]:.2f} s of a cycle that is longer than the interval"
+        for gpu in gpus:
+            gpu.unsupported.add(costliest, why)
