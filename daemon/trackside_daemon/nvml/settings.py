@@ -1,4 +1,4 @@
-"""The settings of what is read from NVML."""
+"""Settings of the GPU readings from NVML."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trackside_daemon.nvml.simulation.faults import faults_by_gpu
 
 
 class NvmlSection(Section):
-    """What is read from NVML, or simulated instead."""
+    """Settings of the readings from NVML, or of their simulation."""
 
     extra: Annotated[
         Texts,
@@ -47,7 +47,7 @@ class NvmlSection(Section):
         valid = [*GROUPS, "all"] if info.field_name == "extra" else [*GROUPS]
         for name in names:
             if name not in valid:
-                raise ValueError(f"no group {name!r}; there are {', '.join(valid)}")
+                raise ValueError(f"no group {name!r}; the groups are {', '.join(valid)}")
         return names
 
     @field_validator("trouble")
