@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from alerts.sinks.told import alert, batch, over, told
+from alerts.sinks.alert_records import alert, batch, over, told
 from processes import eventually
 
 from trackside_daemon.alerts.delivery import sending, sink_worker

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trackside_daemon.alerts.layer_norms import AGAIN_SECONDS, RUNS, STEPS, Layers
+from trackside_daemon.alerts.layer_norms import AGAIN_SECONDS, RUNS, STEPS, LayerNormRequests
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
 
 
 def test_a_run_is_asked_once_in_a_while_for_what_begins_with_its_loss_or_gradients() -> None:
     now, asked = [1000.0], []
-    layers = Layers(lambda run, steps: asked.append((run, steps)), clock=lambda: now[0])
+    layers = LayerNormRequests(lambda run, steps: asked.append((run, steps)), clock=lambda: now[0])
     spike = Alert("LossSpike", "warning", 1.0, "id-1", {"rank": "0"})
     layers.accept(Batch("alerts", records=[spike, replace(spike, alert="NonFinite")]))
     layers.accept(Batch("alerts", records=[replace(spike, alert="SlowStep", run="id-2"), replace(spike, run="")]))
@@ -23,7 +23,7 @@ def test_a_run_is_asked_once_in_a_while_for_what_begins_with_its_loss_or_gradien
     layers.accept(Batch("alerts", records=[spike]))
     assert asked == [("id-1", STEPS)] * 2
     layers.accept(Batch("alerts", records=[replace(spike, run=f"run {number}") for number in range(RUNS + 1)]))
-    assert len(layers._asked) == RUNS
-    again = Layers(lambda run, steps: asked.append((run, steps)), [spike], clock=lambda: now[0])
+    assert len(layers._requested) == RUNS
+    again = LayerNormRequests(lambda run, steps: asked.append((run, steps)), [spike], clock=lambda: now[0])
     again.accept(Batch("alerts", records=[spike]))
     assert len(asked) == 2 + RUNS + 1

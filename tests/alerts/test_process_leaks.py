@@ -6,7 +6,7 @@ import random
 
 from alerts.ticking import EPOCH, sample
 
-from trackside_daemon.alerts.process_leaks import EVERY, FORGET, Leaks
+from trackside_daemon.alerts.process_leaks import EVERY, FORGET, ProcessLeaks
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
 from trackside_daemon.model.state import State
@@ -21,7 +21,7 @@ class Node:
     def __init__(self) -> None:
         self.now = 1000.0
         self.state = State()
-        self.leaks = Leaks(self.state, clock=lambda: self.now, wall=lambda: EPOCH + self.now)
+        self.leaks = ProcessLeaks(self.state, clock=lambda: self.now, wall=lambda: EPOCH + self.now)
         self.noise = random.Random(1)
 
     def run(self, hours: float, **growing: float) -> list[tuple[str, bool, str]]:
@@ -58,7 +58,7 @@ def test_ranks_that_leak_together_are_one_alert_that_names_the_first() -> None:
     node = Node()
     ((alert, over, summary),) = node.run(2, **{f"own_{rank}": 2 * GIB for rank in range(8)})
     assert (alert, over) == ("HostMemoryLeak", False)
-    assert summary.startswith("rank 0 of r: memory grows steadily since step")
+    assert summary.startswith("rank 0 of r: memory has grown steadily since step")
     assert "GB an hour" in summary
     assert "until its limit of" in summary
 

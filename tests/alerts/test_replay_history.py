@@ -8,7 +8,7 @@ from histories import BEGIN, History
 
 from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, Totals
-from trackside_daemon.alerts.replay_history import ALL_STEPS, MOST_STEPS, STEPS, pasts
+from trackside_daemon.alerts.replay_history import ALL_STEPS, MOST_STEPS, STEPS, past_ranks
 from trackside_daemon.model.records import BatchIngested, RunState, SessionOpened
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def test_the_last_steps_of_ranks_that_train_still(tmp_path: Path) -> None:
     train(history, "live", 0, 9500)
     history.wait_until_packed()
     train(history, "fresh", 0, 600)
-    found = [*pasts(history.database, 60)]
+    found = [*past_ranks(history.database, 60)]
     assert [(one.identity.run, one.identity.name, one.identity.rank, one.identity.world) for one in found] == [
         ("fresh", "name-fresh", 0, 2),
         ("live", "name-live", 0, 2),
@@ -63,7 +63,7 @@ def test_many_ranks_have_fewer_steps_each(tmp_path: Path) -> None:
     history = History(tmp_path)
     for rank in range(ALL_STEPS // STEPS):
         train(history, "live", rank, 600)
-    assert {len(one.pushes) for one in pasts(history.database, 60)} == {STEPS}
+    assert {len(one.pushes) for one in past_ranks(history.database, 60)} == {STEPS}
     history.close()
 
 
@@ -73,6 +73,6 @@ def test_it_takes_no_longer_than_it_may(tmp_path: Path, caplog: pytest.LogCaptur
     for rank in range(5):
         train(history, "live", rank, 10)
     seconds = iter(range(10))
-    assert len([*pasts(history.database, 2, lambda: float(next(seconds)))]) == 2
-    assert caplog.messages == ["the detectors of 3 ranks begin to learn anew: reading more took too long"]
+    assert len([*past_ranks(history.database, 2, lambda: float(next(seconds)))]) == 2
+    assert caplog.messages == ["the detectors of 3 ranks start without past samples: reading them took too long"]
     history.close()

@@ -31,12 +31,12 @@ GOOD = Alert("TrainingStalled", "warning", 5.0, "id", {"run": "net", "rank": "3"
     ],
 )
 @pytest.mark.parametrize("alert", ["TrainingProcessDied", "RankSilent", "StragglerRank", "TrainingStalled"])
-def test_what_makes_no_sense_is_left_out_in_a_line(
+def test_an_invalid_alert_is_dropped_with_one_log_line(
     caplog: pytest.LogCaptureFixture, alert: str, labels: Mapping[str, Any], evidence: Mapping[str, Any], says: str
 ) -> None:
     fired = usable([Alert(alert, "critical", 5.0, "id", labels, evidence=evidence), GOOD])
     assert fired == [GOOD]
     assert all_watchers(State(), AlertsSection(), fired)
     (line,) = caplog.messages
-    assert f"'{alert}' of run 'id': {says}" in line
+    assert f"'{alert}' of run 'id', because {says}" in line
     assert len(line) < 300

@@ -1,4 +1,4 @@
-"""Silences: what they fit, and what the book makes of them."""
+"""Silences: what they fit, and what the active makes of them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
-from trackside_daemon.alerts.disabled import Off
+from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.families import FIRING, SILENCED
-from trackside_daemon.alerts.silences import MOST, Silences, TooManyError, fits, silenced_until, with_ends
+from trackside_daemon.alerts.silences import MOST, Silences, TooManyError, matches, silenced_until, with_silenced_until
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.records import Alert, Notified, Silence
 
@@ -23,27 +23,27 @@ def silence(until: float = 3600.0, id_: str = "1", **labels: str) -> Silence:
     return Silence(id_, labels, NOW, NOW + until)
 
 
-class Told:
-    """A book with silences, and what it said last."""
+class Recorder:
+    """Active alerts with silences, and their latest page."""
 
     def __init__(self, *kept: Silence, off: tuple[str, ...] = ()) -> None:
         self.silences = Silences(kept)
-        self.book = ActiveAlerts(Off(off), self.silences)
+        self.active = ActiveAlerts(DisabledAlerts(off), self.silences)
         self.page: dict[object, object] = {}
 
-    def take(self, *alarms: Finding, at: float = 0.0) -> list[Alert]:
-        """The alerts that are told."""
-        batches = [*self.book.accept(alarms, NOW + at), *self.book.tick(NOW + at)]
+    def accept(self, *findings: Finding, at: float = 0.0) -> list[Alert]:
+        """Return the changed alerts."""
+        batches = [*self.active.accept(findings, NOW + at), *self.active.tick(NOW + at)]
         for batch in batches:
             self.page = {(one.metric, one.labels): one.value for one in batch.samples}
         return [record for batch in batches for record in batch.records if isinstance(record, Alert)]
 
     def restore(self, kept: list[Alert], now: float) -> None:
-        self.book.restore(self.silences.mark(kept, now), now)
+        self.active.restore(self.silences.mark(kept, now), now)
 
     @property
     def shown(self) -> tuple[object, object]:
-        """What the page has of the NaN: whether it fires, and is silenced."""
+        """Firing and silenced series of the NaN alert; None if absent."""
         return self.page.get((FIRING, SERIES)), self.page.get((SILENCED, SERIES))
 
 
@@ -59,7 +59,7 @@ class Told:
     ],
 )
 def test_a_silence_has_what_all_its_patterns_fit(labels: dict[str, str]) -> None:
-    assert fits(Silence("1", labels, NOW, NOW + 60), "NonFinite", dict(LABELS))
+    assert matches(Silence("1", labels, NOW, NOW + 60), "NonFinite", dict(LABELS))
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,17 @@ def test_a_silence_has_what_all_its_patterns_fit(labels: dict[str, str]) -> None
     [{"alert": "nonfinite"}, {"run": "net1"}, {"alert": "NonFinite", "rank": "1"}, {"gpu": "*"}, {"rank": "0?"}],
 )
 def test_a_silence_has_nothing_of_which_a_pattern_does_not_fit_or_a_label_is_not_there(labels: dict[str, str]) -> None:
-    assert not fits(Silence("1", labels, NOW, NOW + 60), "NonFinite", dict(LABELS))
+    assert not matches(Silence("1", labels, NOW, NOW + 60), "NonFinite", dict(LABELS))
 
 
 def test_the_last_silence_to_end_counts_and_only_for_what_fires() -> None:
     lasting = [silence(60, run="net*"), silence(90, "2", alert="NonFinite"), silence(600, "3", alert="Other")]
     assert silenced_until(lasting, "NonFinite", dict(LABELS)) == NOW + 90
-    told = {"alert": "NonFinite", "labels": dict(LABELS), "ended": None}
-    assert [one["silenced_until"] for one in with_ends([told, {**told, "ended": NOW}], lasting)] == [NOW + 90, None]
+    recorder = {"alert": "NonFinite", "labels": dict(LABELS), "ended": None}
+    assert [one["silenced_until"] for one in with_silenced_until([recorder, {**recorder, "ended": NOW}], lasting)] == [
+        NOW + 90,
+        None,
+    ]
 
 
 def test_there_are_so_many_and_what_has_ended_makes_room() -> None:
@@ -82,7 +85,7 @@ def test_there_are_so_many_and_what_has_ended_makes_room() -> None:
     for number in range(MOST):
         silences.add(silence(60 + number, str(number)))
     silences.add(silence(100, "0"))
-    with pytest.raises(TooManyError, match="100 silences last already; end one with trackside silence --end ID"):
+    with pytest.raises(TooManyError, match="100 silences are active already; end one with trackside silence --end ID"):
         silences.add(silence(60, "more"))
     silences.add(replace(silence(600, "more"), started=NOW + 62))
     assert len(silences.active(NOW + 62)) == MOST - 1
@@ -90,58 +93,58 @@ def test_there_are_so_many_and_what_has_ended_makes_room() -> None:
 
 def test_one_that_is_ended_is_so_at_once_and_cannot_be_ended_again() -> None:
     silences = Silences([silence(run="*")])
-    assert silences.has("NonFinite", dict(LABELS), NOW)
+    assert silences.mutes("NonFinite", dict(LABELS), NOW)
     assert silences.end("1", NOW + 5) == replace(silence(run="*"), until=NOW + 5)
-    assert not silences.has("NonFinite", dict(LABELS), NOW + 5)
+    assert not silences.mutes("NonFinite", dict(LABELS), NOW + 5)
     assert silences.end("1", NOW + 6) is None
     assert silences.end("2", NOW + 6) is None
 
 
 def test_what_begins_under_a_silence_fires_and_says_that_it_is_silenced() -> None:
-    told = Told(silence(run="net*"))
-    (alert,) = told.take(NAN)
+    recorder = Recorder(silence(run="net*"))
+    (alert,) = recorder.accept(NAN)
     assert (alert.silenced, alert.ended) == (True, None)
-    assert told.shown == (1.0, 1.0)
+    assert recorder.shown == (1.0, 1.0)
 
 
 def test_it_is_told_anew_when_its_silence_ends_and_when_one_begins() -> None:
-    told = Told(silence(60, run="net*"))
-    told.take(NAN)
-    assert told.take(at=59) == []
-    (alert,) = told.take(at=60)
+    recorder = Recorder(silence(60, run="net*"))
+    recorder.accept(NAN)
+    assert recorder.accept(at=59) == []
+    (alert,) = recorder.accept(at=60)
     assert (alert.silenced, alert.started, alert.ended) == (False, NOW, None)
-    assert told.shown == (1.0, None)
-    told.silences.add(replace(silence(600, "2", alert="NonFinite"), started=NOW + 70))
-    (alert,) = told.take(at=70)
+    assert recorder.shown == (1.0, None)
+    recorder.silences.add(replace(silence(600, "2", alert="NonFinite"), started=NOW + 70))
+    (alert,) = recorder.accept(at=70)
     assert alert.silenced
-    told.silences.end("2", NOW + 80)
-    (alert,) = told.take(at=80)
+    recorder.silences.end("2", NOW + 80)
+    (alert,) = recorder.accept(at=80)
     assert not alert.silenced
 
 
 def test_one_that_another_silence_has_still_is_not_told_when_the_first_ends() -> None:
-    told = Told(silence(60, run="net*"), silence(90, "2"))
-    told.take(NAN)
-    assert told.take(at=60) == []
-    assert [alert.silenced for alert in told.take(at=90)] == [False]
+    recorder = Recorder(silence(60, run="net*"), silence(90, "2"))
+    recorder.accept(NAN)
+    assert recorder.accept(at=60) == []
+    assert [alert.silenced for alert in recorder.accept(at=90)] == [False]
 
 
 def test_what_resolves_under_a_silence_says_so_and_is_not_told_again_afterwards() -> None:
-    told = Told(silence(600, run="net*"))
-    told.take(NAN, NAN._replace(over=True))
-    (alert,) = told.take(at=121)
+    recorder = Recorder(silence(600, run="net*"))
+    recorder.accept(NAN, NAN._replace(over=True))
+    (alert,) = recorder.accept(at=121)
     assert (alert.silenced, alert.ended) == (True, NOW + 121)
-    assert told.shown == (0.0, None)
-    assert told.take(at=601) == []
+    assert recorder.shown == (0.0, None)
+    assert recorder.accept(at=601) == []
 
 
 def test_what_is_turned_off_under_a_silence_is_over() -> None:
-    told = Told(silence(600, run="net*"))
-    told.take(NAN)
-    told.book.off = Off(["NonFinite"])
-    (alert,) = told.take(NAN, at=10)
+    recorder = Recorder(silence(600, run="net*"))
+    recorder.accept(NAN)
+    recorder.active.disabled = DisabledAlerts(["NonFinite"])
+    (alert,) = recorder.accept(NAN, at=10)
     assert (alert.silenced, alert.ended) == (True, NOW + 10)
-    assert told.take(at=601) == []
+    assert recorder.accept(at=601) == []
 
 
 def kept(notified: tuple[str, ...] = ()) -> Alert:
@@ -158,24 +161,24 @@ def kept(notified: tuple[str, ...] = ()) -> Alert:
 
 
 def test_a_restart_keeps_a_silence() -> None:
-    told = Told(silence(200, run="net*"))
-    told.restore([kept()], NOW + 30)
-    assert told.take(at=30) == []
-    assert told.shown == (1.0, 1.0)
-    assert [alert.silenced for alert in told.take(at=200)] == [False]
+    recorder = Recorder(silence(200, run="net*"))
+    recorder.restore([kept()], NOW + 30)
+    assert recorder.accept(at=30) == []
+    assert recorder.shown == (1.0, 1.0)
+    assert [alert.silenced for alert in recorder.accept(at=200)] == [False]
 
 
 @pytest.mark.parametrize(("notified", "told_anew"), [((), 1), (("webhook",), 0)])
 def test_what_lost_its_silence_while_no_daemon_was_there_is_told_unless_somebody_was(
     notified: tuple[str, ...], told_anew: int
 ) -> None:
-    told = Told(silence(60, run="net*"))
-    told.restore([kept(notified)], NOW + 90)
-    assert [alert.silenced for alert in told.take(at=90)] == [False] * told_anew
-    assert told.shown == (1.0, None)
+    recorder = Recorder(silence(60, run="net*"))
+    recorder.restore([kept(notified)], NOW + 90)
+    assert [alert.silenced for alert in recorder.accept(at=90)] == [False] * told_anew
+    assert recorder.shown == (1.0, None)
 
 
 def test_what_no_silence_had_is_not_told_again_after_a_restart() -> None:
-    told = Told(silence(60, run="another"))
-    told.restore([kept()], NOW + 90)
-    assert told.take(at=90) == []
+    recorder = Recorder(silence(60, run="another"))
+    recorder.restore([kept()], NOW + 90)
+    assert recorder.accept(at=90) == []

@@ -15,9 +15,9 @@ import pytest
 from histories import BEGIN, History, column, finished, history, opened
 from processes import DEADLINE, clean_environ, command
 
-from trackside_daemon.alerts.firing import Firing
+from trackside_daemon.alerts.firing import FiringAlerts
 from trackside_daemon.alerts.silences import Silences
-from trackside_daemon.alerts.test_alert import Trial
+from trackside_daemon.alerts.test_alert import AlertTester
 from trackside_daemon.cli.commands.show import best
 from trackside_daemon.history.database import FILE, Database
 from trackside_daemon.history.directory import lock_history
@@ -142,14 +142,14 @@ class Site:
 
     def __init__(self, one: History, token: Token, *, breaks: bool) -> None:
         state, kept = State(), HistoryAccess(one.database, one.writer)
-        overview = Overview(state, RateTracker(state), Firing(), one.database)
+        overview = Overview(state, RateTracker(state), FiringAlerts(), one.database)
         pages = WebApp(
             state,
             sources=(),
             ready=lambda: True,
             status=lambda: {"version": "0", "storage_path": str(one.directory)},
             history=HistoryApi(state, kept, lambda *_: (frozenset(), []), lambda *_: frozenset()),
-            alerts=AlertsApi(kept, Silences(), Trial(), lambda _: None),
+            alerts=AlertsApi(kept, Silences(), AlertTester(), lambda _: None),
             gpu=GpuApi(Nvml(), lambda: None),
             processes=ProcessesApi(tuple),
             overview=OverviewApi(state, kept, overview),

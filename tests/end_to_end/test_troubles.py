@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from processes import DEADLINE, ROOT, Daemon, clean_environ, eventually
 
-from trackside_daemon.alerts.process_leaks import LOOK
+from trackside_daemon.alerts.process_leaks import ADVICE
 from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.detectors.rank_detectors import ALERTS as OF_RANKS
 from trackside_daemon.detectors.run_watch import ALERTS as OF_RUNS
@@ -95,7 +95,7 @@ GPU_FLAGS = ("--collector.gpu.simulate=4", "--collector.gpu.trouble=hot:1,thrott
 
 
 def test_every_alert_is_in_a_row() -> None:
-    known = {rule.alert for rule in rules(AlertsSection())} | {*OF_RANKS, *OF_RUNS, *LOOK}
+    known = {rule.alert for rule in rules(AlertsSection())} | {*OF_RANKS, *OF_RUNS, *ADVICE}
     assert known == ROWS.keys()
 
 

@@ -9,9 +9,9 @@ import httpx
 import pytest
 from wire_messages import House
 
-from trackside_daemon.alerts.firing import Firing
+from trackside_daemon.alerts.firing import FiringAlerts
 from trackside_daemon.alerts.silences import Silences
-from trackside_daemon.alerts.test_alert import Trial
+from trackside_daemon.alerts.test_alert import AlertTester
 from trackside_daemon.collectors.host.cpu import CPUS
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
@@ -90,11 +90,11 @@ class Site:
         self.speaking: tuple[frozenset[int], list[Any]] = (frozenset(), [])
         self.history = Recorder(directory, Bounds(0))
         self.silences = Silences()
-        self.trial = Trial()
+        self.trial = AlertTester()
         self.pushed: list[Batch] = []
         self.history.start()
         self.rates = RateTracker(state)
-        self.firing = Firing()
+        self.firing = FiringAlerts()
         self.overview = Overview(state, self.rates, self.firing, self.history.database)
 
     def ask(self, kind: str, run: str) -> tuple[frozenset[int], list[Any]]:

@@ -1,5 +1,5 @@
-"""Turn alarms into alerts and notify receivers.
+"""Turn findings into alerts, and notify receivers.
 
-In: alarms of detectors and rules. Out: active alerts with evidence, inhibited and silenced as configured, and
+In: findings of detectors and rules. Out: active alerts with evidence, inhibited and silenced as configured, and
 notifications through sinks.
 """

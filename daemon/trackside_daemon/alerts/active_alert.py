@@ -1,10 +1,10 @@
-"""One alert of the book: since when it fires, of which ranks, and what the history and the page are told of it."""
+"""One active alert: when it fires, which ranks have it, and its record for the history."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.inhibition import folded
+from trackside_daemon.alerts.inhibition import merged_labels
 from trackside_daemon.model.finding import SEVERITIES, Finding
 from trackside_daemon.model.records import Alert
 
@@ -14,127 +14,148 @@ if TYPE_CHECKING:
     from trackside_daemon.model.finding import Severity
 
 OTHERS = "; also "
+"""Text between the summary of the first finding and the list of further ranks."""
+
 NAMED = 8
-"""So many other ranks are named; more are counted."""
+"""Further ranks or keys that a summary names; the rest are counted."""
 
-PLACES = 10_000
-"""So many are counted."""
+LOCATIONS = 10_000
+"""Most locations that an alert remembers."""
 
-Where = tuple[str, ...]
-"""A rank, and where keys are folded a key."""
+Location = tuple[str, ...]
+"""Values of the merged labels of a finding: its rank, and for some alerts its key."""
 
 
 class ActiveAlert:
-    """It fires from its first alarm until all ranks that have it say that it is over, or its time has come.
+    """Alert that fires from its first finding until every location has reported its end, or its time is over.
 
     Attributes:
-        severities: What it has been since it began, the last is what it is.
-        had: What has had it since it began, by the labels that are `folded`; the first is in its labels.
-        lasting: What of that has it still, until it says otherwise: the alarm by which it said so.
-        until: It does not resolve before, in Unix seconds.
-        hold: Seconds that it fires at least, from when it was found last.
-        ended: When it resolved; None while it fires.
-        silenced: A silence has it, or had when it resolved.
-        told: The history knows all of it.
-        restored: It fired before this daemon.
+        severities: Severities since it began; the last is the present one.
+        locations: All locations that had it, in order; its labels name the first.
+        open_findings: Latest finding of each location that has not reported an end.
+        fires_until: Earliest end, in Unix seconds.
+        min_seconds: Least duration after the latest finding, in seconds.
+        ended: Unix time of its end; None while it fires.
+        silenced: A silence matches it, or matched it when it ended.
+        recorded: The history has its present state.
+        restored: It began before this daemon did.
     """
 
-    def __init__(self, alarm: Finding, until: float, hold: float) -> None:
-        self.alert = alarm.alert
-        self.run = alarm.run
-        self.labels = dict(alarm.labels)
-        self.started = alarm.time
-        self.severities: list[Severity] = [alarm.severity]
-        self.summary, self.description = alarm.summary, alarm.description
-        self.evidence = dict(alarm.evidence)
-        self.had: dict[Where, None] = {where(alarm): None}
-        self.lasting: dict[Where, Finding] = {}
-        self.until = until
-        self.hold = hold
+    def __init__(self, finding: Finding, fires_until: float, min_seconds: float) -> None:
+        self.alert = finding.alert
+        self.run = finding.run
+        self.labels = dict(finding.labels)
+        self.started = finding.time
+        self.severities: list[Severity] = [finding.severity]
+        self.summary, self.description = finding.summary, finding.description
+        self.evidence = dict(finding.evidence)
+        self.locations: dict[Location, None] = {location(finding): None}
+        self.open_findings: dict[Location, Finding] = {}
+        self.fires_until = fires_until
+        self.min_seconds = min_seconds
         self.ended: float | None = None
-        self.silenced = self.told = self.restored = False
+        self.silenced = self.recorded = self.restored = False
 
     @property
     def severity(self) -> Severity:
-        """What it is now."""
+        """Present severity."""
         return self.severities[-1]
 
     @property
     def fires(self) -> bool:
-        """Whether it has not resolved."""
+        """True until the alert ends."""
         return self.ended is None
 
     @property
-    def worth(self) -> int:
-        """How much it is worth its place in the book: what fires more than what has resolved, and the worse the more."""
+    def priority(self) -> int:
+        """Rank by which alerts keep their place when there are too many: 0 if ended, otherwise 1 to 3 by severity."""
         return SEVERITIES.index(self.severity) + 1 if self.fires else 0
 
-    def renew(self, alarm: Finding, until: float) -> bool:
-        """It was found, anew or of another rank. It gets worse, but not better: that is another.
+    def update(self, finding: Finding, fires_until: float) -> bool:
+        """Add a finding of this alert, from the same or another location.
+
+        The severity only increases while the alert fires.
 
         Returns:
-            Whether it is worse.
+            True if the severity has increased.
         """
-        place = where(alarm)
-        if place not in self.had and len(self.had) < PLACES:
-            self.had[place] = None
-            self.told = False
-        if alarm.once:
-            self.until = max(self.until, until)
+        place = location(finding)
+        if place not in self.locations and len(self.locations) < LOCATIONS:
+            self.locations[place] = None
+            self.recorded = False
+        if finding.once:
+            self.fires_until = max(self.fires_until, fires_until)
         else:
-            self.lasting[place] = alarm
-        worse = SEVERITIES.index(alarm.severity) > SEVERITIES.index(self.severity)
+            self.open_findings[place] = finding
+        worse = SEVERITIES.index(finding.severity) > SEVERITIES.index(self.severity)
         if worse:
-            self.severities.append(alarm.severity)
-            self.summary, self.description = alarm.summary, alarm.description
-            self.evidence |= alarm.evidence
-            self.told = False
+            self.severities.append(finding.severity)
+            self.summary, self.description = finding.summary, finding.description
+            self.evidence |= finding.evidence
+            self.recorded = False
         return worse
 
     def is_due(self, now: float) -> bool:
-        """Whether it fires for nothing any more. After a clock was set back it fires for no longer than it would have."""
-        self.until = min(self.until, now + self.hold)
-        return self.fires and not self.lasting and now >= self.until
+        """Return True if the alert should end at *now*, in Unix seconds."""
+        # A clock that was set back must not make the alert fire for longer than it would have.
+        self.fires_until = min(self.fires_until, now + self.min_seconds)
+        return self.fires and not self.open_findings and now >= self.fires_until
 
     def record(self) -> Alert:
-        """As the history keeps it."""
+        """Return the alert as the history stores it."""
         return Alert(
-            *(self.alert, self.severity, self.started, self.run, self.labels),
-            *(self.summary + self._others(), self.description, self.ended, self.evidence, self.silenced),
+            self.alert,
+            self.severity,
+            self.started,
+            self.run,
+            self.labels,
+            self.summary + self._others(),
+            self.description,
+            self.ended,
+            self.evidence,
+            self.silenced,
         )
 
     def _others(self) -> str:
-        columns = list(zip(*self.had, strict=True))
+        """Return the clause about further ranks and keys, empty if there are none."""
+        columns = list(zip(*self.locations, strict=True))
         ranks, keys = (list(dict.fromkeys(column))[1:] for column in (columns[0], columns[-1]))
-        said = [f"of {_listed(keys)}"] if keys and len(columns) > 1 else []
+        clauses = [f"of {_listed(keys)}"] if keys and len(columns) > 1 else []
         if ranks:
-            said.append(
+            clauses.append(
                 f"on rank {ranks[0]}" if len(ranks) == 1 else f"on {len(ranks):,} other ranks: {_listed(ranks)}"
             )
-        return OTHERS + " and ".join(said) if said else ""
+        return OTHERS + " and ".join(clauses) if clauses else ""
 
 
-def where(alarm: Finding) -> Where:
-    """What of it is folded: its rank and the like; empty where it has none."""
-    labels = dict(alarm.labels)
-    return tuple(labels.get(name, "") for name in folded(alarm.alert))
+def location(finding: Finding) -> Location:
+    """Return the values of the finding's merged labels; a missing label is an empty string."""
+    labels = dict(finding.labels)
+    return tuple(labels.get(name, "") for name in merged_labels(finding.alert))
 
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
 
 
-def restored(kept: Alert, until: float, hold: float) -> ActiveAlert:
-    """One that fired when a daemon before this one ended; *kept* is what the history has of it."""
-    entry = ActiveAlert(alarm_of(kept), until, hold)
-    entry.silenced = kept.silenced
-    entry.told = entry.restored = True
-    return entry
+def restored_alert(record: Alert, fires_until: float, min_seconds: float) -> ActiveAlert:
+    """Return the active alert of a history record that fired when an earlier daemon ended."""
+    active = ActiveAlert(finding_of(record), fires_until, min_seconds)
+    active.silenced = record.silenced
+    active.recorded = active.restored = True
+    return active
 
 
-def alarm_of(kept: Alert) -> Finding:
-    """By what an alert of the history would have begun."""
-    severity: Severity = next((one for one in SEVERITIES if one == kept.severity), "warning")
-    labels = tuple(sorted(kept.labels.items()))
-    said = kept.summary.partition(OTHERS)[0], kept.description
-    return Finding(kept.alert, severity, labels, kept.started, *said, run=kept.run, evidence=kept.evidence)
+def finding_of(record: Alert) -> Finding:
+    """Return the finding that would begin the alert of a history record."""
+    severity: Severity = next((known for known in SEVERITIES if known == record.severity), "warning")
+    return Finding(
+        record.alert,
+        severity,
+        tuple(sorted(record.labels.items())),
+        record.started,
+        record.summary.partition(OTHERS)[0],
+        record.description,
+        run=record.run,
+        evidence=record.evidence,
+    )

@@ -1,4 +1,4 @@
-"""What fires: the only one that decides so, of all that detectors, watchers and rules say."""
+"""All active alerts: the one place that decides which alerts fire, from the findings of detectors and rules."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.active_alert import ActiveAlert, alarm_of, restored, where
-from trackside_daemon.alerts.disabled import Off
-from trackside_daemon.alerts.families import BEGUN, EXCESS, FIRING, firing
-from trackside_daemon.alerts.inhibition import Causes, folded, order
-from trackside_daemon.alerts.min_firing_time import LEAST_SECONDS, Holds
+from trackside_daemon.alerts.active_alert import ActiveAlert, finding_of, location, restored_alert
+from trackside_daemon.alerts.disabled import DisabledAlerts
+from trackside_daemon.alerts.families import BEGUN, EXCESS, FIRING, firing_samples
+from trackside_daemon.alerts.inhibition import Inhibitions, evaluation_order, merged_labels
+from trackside_daemon.alerts.min_firing_time import LEAST_SECONDS, MinFiringTimes
 from trackside_daemon.alerts.silences import Silences, silenced_until
-from trackside_daemon.alerts.suppressed import Waiting
+from trackside_daemon.alerts.suppressed import SuppressedFindings
 from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.model.metric import Batch, Sample
 
@@ -23,235 +23,242 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert, Silence
 
 SHOWN_SECONDS = 900.0
-"""The series of an alert stays at 0 for so long after its end."""
+"""Seconds for which the series of an alert stays at 0 after its end."""
 
 ONCE = frozenset({"RunStarted", "RunRestarted", "RunFinished", "UserAlert"})
-"""Those that nobody will say anything more of."""
+"""Alerts about events, for which no finding reports an end."""
 
 RESTORED_SECONDS = 300.0
-"""What fired before this daemon was started fires on for so long, unless it is found anew."""
+"""Seconds for which a restored alert fires on, unless it is found again."""
 
 MOST = 1000
-"""Alerts in the book, firing and resolved of late."""
+"""Most alerts that are kept: those that fire, and those that ended less than `SHOWN_SECONDS` ago."""
 
 log = logging.getLogger("trackside")
 
 Key = tuple[str, str, tuple[tuple[str, str], ...], tuple[str, ...]]
-"""An alert's name, the id of its run, its labels but for those that are folded, and of what happens once its words."""
+"""Name, run id, labels without the merged ones, and for an event its texts."""
 
 
 class ActiveAlerts:
-    """Takes alarms, in the pipeline's thread; what changes it says in batches for the state and the history.
+    """Turns findings into alerts, in the pipeline's thread, and returns changes as batches for the state and the history.
 
     Args:
-        off: Which alarms are not wanted; may be changed at any time.
-        silences: What people are not told of; it fires all the same.
-        least: Seconds that an alert fires at least.
+        disabled: Alerts that the user turned off; the attribute may be replaced at any time.
+        silences: Alerts that are muted; they fire all the same.
+        least: Least seconds that an alert fires.
     """
 
     def __init__(
-        self, off: Off | None = None, silences: Silences | None = None, *, least: float = LEAST_SECONDS
+        self,
+        disabled: DisabledAlerts | None = None,
+        silences: Silences | None = None,
+        *,
+        least: float = LEAST_SECONDS,
     ) -> None:
-        self.off = off or Off()
+        self.disabled = disabled or DisabledAlerts()
         self._silences = silences or Silences()
-        self._lasting: list[Silence] = []
-        self._entries: dict[Key, ActiveAlert] = {}
-        self._floor = 0
-        """No entry is worth less."""
-        self._causes = Causes()
-        self._holds = Holds(least)
-        self._waiting = Waiting()
+        self._active_silences: list[Silence] = []
+        self._alerts: dict[Key, ActiveAlert] = {}
+        self._lowest_priority = 0
+        """Lower bound of the priorities of all alerts."""
+        self._inhibitions = Inhibitions()
+        self._min_firing_times = MinFiringTimes(least)
+        self._suppressed = SuppressedFindings()
         self._begun: Counter[tuple[str, str, str]] = Counter()
-        self._excess = self._excess_told = 0
-        self._news: dict[ActiveAlert, None] = {}
-        self._changed = True
+        self._excess = self._excess_shown = 0
+        self._changed: dict[ActiveAlert, None] = {}
+        self._page_outdated = True
 
-    def restore(self, kept: Iterable[Alert], now: float) -> None:
-        """What fired when a daemon before this one ended: it is not counted again.
+    def restore(self, records: Iterable[Alert], now: float) -> None:
+        """Restore the alerts that fired when an earlier daemon ended, without counting them again.
 
-        Nor is it told again, but for what a silence had that has ended since, and of which nobody was told. *kept* has been
-        `Silences.mark`ed.
+        Sinks are notified again only of alerts whose silence has ended since and which no sink reported. *records* have
+        passed `Silences.mark`.
         """
-        for one in kept:
-            hold = self._holds.least(one.alert) if one.alert in ONCE else RESTORED_SECONDS
-            until = max(now, one.started + hold) if one.alert in ONCE else now + hold
-            entry = restored(one, until, hold)
-            entry.told = one.silenced or bool(one.notified) or not self._silences.kept_quiet(one, now)
-            alarm = alarm_of(one)._replace(once=one.alert in ONCE)
-            self._entries[_key(alarm)] = entry
-            self._causes.note(alarm, now)
-        self._changed = True
+        for record in records:
+            event = record.alert in ONCE
+            seconds = self._min_firing_times.least(record.alert) if event else RESTORED_SECONDS
+            fires_until = max(now, record.started + seconds) if event else now + seconds
+            active = restored_alert(record, fires_until, seconds)
+            active.recorded = (
+                record.silenced or bool(record.notified) or not self._silences.has_muted(record, before=now)
+            )
+            finding = finding_of(record)._replace(once=event)
+            self._alerts[_key(finding)] = active
+            self._inhibitions.register(finding, now)
+        self._page_outdated = True
 
-    def accept(self, alarms: Sequence[Finding], now: float) -> list[Batch]:
-        """What is wrong, or is no longer, as of *now* in Unix seconds.
+    def accept(self, findings: Sequence[Finding], now: float) -> list[Batch]:
+        """Apply findings as of *now*, in Unix seconds.
 
-        What came together is judged together: a cause explains what was found a moment before it, too.
+        Findings of one call are evaluated together, so an alert also inhibits a consequence that was found just before it.
         """
-        self._heed(now)
-        wanted = [alarm for alarm in alarms if not self.off.has(alarm.alert, dict(alarm.labels))]
-        for alarm in wanted:
-            if not alarm.over:
-                self._causes.note(alarm, now)
-        for alarm in sorted(alarms, key=order):
-            if alarm.over:
-                self._take_back(alarm, now)
+        self._apply_silences(now)
+        enabled = [finding for finding in findings if not self.disabled.contains(finding.alert, dict(finding.labels))]
+        for finding in enabled:
+            if not finding.over:
+                self._inhibitions.register(finding, now)
+        for finding in sorted(findings, key=evaluation_order):
+            if finding.over:
+                self._end_finding(finding, now)
             else:
-                self._offer(alarm, now)
-        for alarm in sorted(wanted, key=order):
-            self._causes.note(alarm, now)
-        return self._told_at_once()
+                self._activate(finding, now)
+        for finding in sorted(enabled, key=evaluation_order):
+            self._inhibitions.register(finding, now)
+        return self._changed_batch()
 
     def tick(self, now: float) -> list[Batch]:
-        """Once a second or so: resolves what is over, forgets what has been for long, and lets fire what waits and may."""
-        self._heed(now)
-        for key, entry in list(self._entries.items()):
-            off = entry.fires and self.off.has(entry.alert, entry.labels)
-            if off or entry.is_due(now):
-                entry.silenced = entry.silenced or off  # nobody misses it
-                self._resolve(key, entry, now)
-            elif entry.ended is not None and not 0 <= now - entry.ended < SHOWN_SECONDS:
-                del self._entries[key]
-                self._changed = True
-        self._causes.forget(now)
-        self._holds.forget(now)
-        for alarm in self._waiting:
-            if not self._offer(alarm, now):
-                break  # nor is there room for what is no worse
-        return self._told()
+        """End alerts that are due, drop those that ended long ago, and activate suppressed findings; about once a second."""
+        self._apply_silences(now)
+        for key, active in list(self._alerts.items()):
+            disabled = active.fires and self.disabled.contains(active.alert, active.labels)
+            if disabled or active.is_due(now):
+                active.silenced = active.silenced or disabled  # no receiver needs its end
+                self._resolve(key, active, now)
+            elif active.ended is not None and not 0 <= now - active.ended < SHOWN_SECONDS:
+                del self._alerts[key]
+                self._page_outdated = True
+        self._inhibitions.expire(now)
+        self._min_firing_times.expire(now)
+        for finding in self._suppressed:
+            if not self._activate(finding, now):
+                break  # the next ones are no more severe, so there is no room for them either
+        return self._full_batch()
 
-    def _offer(self, alarm: Finding, now: float) -> bool:
-        """It is so: it fires, or waits; False when that is for want of room."""
-        key = _key(alarm)
-        entry = self._entries.get(key)
-        if self.off.has(alarm.alert, dict(alarm.labels)):
-            self._waiting.put(alarm)
-        elif entry is not None and entry.fires:
-            self._waiting.drop(alarm)
-            if entry.renew(alarm, now + self._holds.least(alarm.alert)):
-                self._news[entry] = None
-        elif self._causes.explains(alarm, now):
-            self._waiting.put(alarm)
-        elif entry is None and not self._make_room(alarm, now):
-            self._exceeds(alarm)
+    def _activate(self, finding: Finding, now: float) -> bool:
+        """Let a finding fire, or suppress it; return False if there is no room for it."""
+        key = _key(finding)
+        active = self._alerts.get(key)
+        if self.disabled.contains(finding.alert, dict(finding.labels)):
+            self._suppressed.add(finding)
+        elif active is not None and active.fires:
+            self._suppressed.discard(finding)
+            if active.update(finding, now + self._min_firing_times.least(finding.alert)):
+                self._changed[active] = None
+        elif self._inhibitions.inhibits(finding, now):
+            self._suppressed.add(finding)
+        elif active is None and not self._make_room(finding, now):
+            self._reject(finding)
             return False
         else:
-            self._waiting.drop(alarm)
-            self._begin(key, alarm, now)
+            self._suppressed.discard(finding)
+            self._begin(key, finding, now)
         return True
 
-    def _take_back(self, alarm: Finding, now: float) -> None:
-        """It is so no more."""
-        self._waiting.drop(alarm)
-        entry = self._entries.get(_key(alarm))
-        if entry is not None and entry.fires:
-            entry.lasting.pop(where(alarm), None)
-            if entry.restored and not entry.lasting:
-                entry.until = min(entry.until, now)
+    def _end_finding(self, finding: Finding, now: float) -> None:
+        self._suppressed.discard(finding)
+        active = self._alerts.get(_key(finding))
+        if active is not None and active.fires:
+            active.open_findings.pop(location(finding), None)
+            if active.restored and not active.open_findings:
+                active.fires_until = min(active.fires_until, now)
 
-    def _begin(self, key: Key, alarm: Finding, now: float) -> None:
-        self._entries.pop(key, None)  # to be the last
-        hold = self._holds.begin(key, alarm, now)
-        entry = self._entries[key] = ActiveAlert(alarm, now + hold, hold)
-        entry.renew(alarm, entry.until)
-        entry.silenced = self._is_silenced(entry)
-        self._floor = min(self._floor, entry.worth)
-        self._begun[alarm.alert, alarm.severity, entry.labels.get("run", "")] += 1
-        self._causes.note(alarm, now)
-        self._news[entry] = None
+    def _begin(self, key: Key, finding: Finding, now: float) -> None:
+        self._alerts.pop(key, None)  # so that the new one is the last
+        seconds = self._min_firing_times.begin(key, finding, now)
+        active = self._alerts[key] = ActiveAlert(finding, now + seconds, seconds)
+        active.update(finding, active.fires_until)
+        active.silenced = self._is_silenced(active)
+        self._lowest_priority = min(self._lowest_priority, active.priority)
+        self._begun[finding.alert, finding.severity, active.labels.get("run", "")] += 1
+        self._inhibitions.register(finding, now)
+        self._changed[active] = None
 
-    def _resolve(self, key: Key, entry: ActiveAlert, now: float) -> None:
-        """It fires no more; what of it lasts all the same waits."""
-        entry.ended = max(now, entry.started)
-        self._floor = 0
-        self._news[entry] = None
-        self._causes.ended(entry.alert, entry.run, now)
-        self._holds.end(key, now)
-        for alarm in entry.lasting.values():
-            self._waiting.put(alarm._replace(time=now))
+    def _resolve(self, key: Key, active: ActiveAlert, now: float) -> None:
+        """End an alert; findings that are still open become suppressed."""
+        active.ended = max(now, active.started)
+        self._lowest_priority = 0
+        self._changed[active] = None
+        self._inhibitions.end(active.alert, active.run, now)
+        self._min_firing_times.end(key, now)
+        for finding in active.open_findings.values():
+            self._suppressed.add(finding._replace(time=now))
 
-    def _heed(self, now: float) -> None:
-        """Where silences have begun or ended: what fires is told anew if people are to be told of it now, or no longer."""
-        lasting = self._silences.active(now)
-        if lasting == self._lasting:
+    def _apply_silences(self, now: float) -> None:
+        """Update `silenced` of every alert if a silence has begun or ended."""
+        silences = self._silences.active(now)
+        if silences == self._active_silences:
             return
-        self._lasting = lasting
-        for entry in self._entries.values():
-            if entry.fires and entry.silenced != self._is_silenced(entry):
-                entry.silenced = not entry.silenced
-                self._news[entry] = None
+        self._active_silences = silences
+        for active in self._alerts.values():
+            if active.fires and active.silenced != self._is_silenced(active):
+                active.silenced = not active.silenced
+                self._changed[active] = None
 
-    def _is_silenced(self, entry: ActiveAlert) -> bool:
-        return silenced_until(self._lasting, entry.alert, entry.labels) is not None
+    def _is_silenced(self, active: ActiveAlert) -> bool:
+        return silenced_until(self._active_silences, active.alert, active.labels) is not None
 
-    def _make_room(self, alarm: Finding, now: float) -> bool:
-        """Whether another may fire; what has resolved gives way, then what is less severe, the first first."""
-        if len(self._entries) < MOST:
+    def _make_room(self, finding: Finding, now: float) -> bool:
+        """Return True if another alert fits; remove an ended one first, then the oldest of the less severe ones."""
+        if len(self._alerts) < MOST:
             return True
-        worth = SEVERITIES.index(alarm.severity)
-        if self._floor > worth:
-            return False  # a flood of alarms is not to look at all that fires each time
-        key, least = min(self._entries.items(), key=lambda one: one[1].worth)
-        self._floor = least.worth
-        if least.fires:
-            if least.worth > worth:
+        severity = SEVERITIES.index(finding.severity)
+        if self._lowest_priority > severity:
+            return False  # a flood of findings must not search all alerts each time
+        key, lowest = min(self._alerts.items(), key=lambda item: item[1].priority)
+        self._lowest_priority = lowest.priority
+        if lowest.fires:
+            if lowest.priority > severity:
                 return False
-            self._resolve(key, least, now)
+            self._resolve(key, lowest, now)
             self._count_excess()
-        del self._entries[key]
+        del self._alerts[key]
         return True
 
-    def _exceeds(self, alarm: Finding) -> None:
-        """There is no room for it: it waits, and is counted once."""
-        if alarm not in self._waiting:
+    def _reject(self, finding: Finding) -> None:
+        """Suppress a finding for which there is no room, and count it once."""
+        if finding not in self._suppressed:
             self._count_excess()
-        self._waiting.put(alarm)
+        self._suppressed.add(finding)
 
     def _count_excess(self) -> None:
         if not self._excess:
-            log.warning("%d alerts fire; further ones wait, the least severe", MOST)
+            log.warning("%d alerts fire, which is the limit; the least severe ones wait", MOST)
         self._excess += 1
 
-    def _told_at_once(self) -> list[Batch]:
-        """What is news: of a flood the whole page would cost too much, which the next tick makes.
+    def _changed_batch(self) -> list[Batch]:
+        """Return a batch of the changed alerts only.
 
-        What fires no more is for that page too: another alert with the same series may fire still.
+        In a flood the full page would cost too much; the next tick renders it. Ended alerts are left to that page too,
+        because another alert with the same series may still fire.
         """
-        if not self._news:
+        if not self._changed:
             return []
-        self._changed = True
-        news = self._taken_news()
-        begun = {(entry.alert, entry.severities[0], entry.labels.get("run", "")) for entry in news}
-        samples = self._samples(news, (one for one in begun if one in self._begun))
-        samples = [one for one in samples if one.metric is not FIRING or one.value]
-        return [Batch("alerts", samples, records=[entry.record() for entry in news])]
+        self._page_outdated = True
+        changed = self._pop_changed()
+        begun = {(active.alert, active.severities[0], active.labels.get("run", "")) for active in changed}
+        samples = self._samples(changed, (key for key in begun if key in self._begun))
+        samples = [sample for sample in samples if sample.metric is not FIRING or sample.value]
+        return [Batch("alerts", samples, records=[active.record() for active in changed])]
 
-    def _told(self) -> list[Batch]:
-        """All on the page, and what is news to the history, if there is any."""
-        self._news |= dict.fromkeys(entry for entry in self._entries.values() if not entry.told)
-        if not (self._news or self._changed or self._excess != self._excess_told):
+    def _full_batch(self) -> list[Batch]:
+        """Return a batch with the series of all alerts and the records of the changed ones, empty if nothing changed."""
+        self._changed |= dict.fromkeys(active for active in self._alerts.values() if not active.recorded)
+        if not (self._changed or self._page_outdated or self._excess != self._excess_shown):
             return []
-        self._changed, self._excess_told = False, self._excess
-        runs = {"", *(entry.labels.get("run", "") for entry in self._entries.values())}
+        self._page_outdated, self._excess_shown = False, self._excess
+        runs = {"", *(active.labels.get("run", "") for active in self._alerts.values())}
         self._begun = Counter({key: count for key, count in self._begun.items() if key[-1] in runs})
-        records = [entry.record() for entry in self._taken_news()]
-        return [Batch("alerts", self._samples(self._entries.values(), self._begun), complete=True, records=records)]
+        records = [active.record() for active in self._pop_changed()]
+        return [Batch("alerts", self._samples(self._alerts.values(), self._begun), complete=True, records=records)]
 
-    def _taken_news(self) -> list[ActiveAlert]:
-        news, self._news = [*self._news], {}
-        for entry in news:
-            entry.told = True
-        return news
+    def _pop_changed(self) -> list[ActiveAlert]:
+        changed, self._changed = [*self._changed], {}
+        for active in changed:
+            active.recorded = True
+        return changed
 
-    def _samples(self, entries: Iterable[ActiveAlert], begun: Iterable[tuple[str, str, str]]) -> list[Sample]:
+    def _samples(self, alerts: Iterable[ActiveAlert], begun: Iterable[tuple[str, str, str]]) -> list[Sample]:
         return [
-            *firing(entries),
+            *firing_samples(alerts),
             *(Sample(BEGUN, key, float(self._begun[key])) for key in begun),
             Sample(EXCESS, (), float(self._excess)),
         ]
 
 
-def _key(alarm: Finding) -> Key:
-    left_out = folded(alarm.alert)
-    about = sorted((name, value) for name, value in alarm.labels if name not in left_out)
-    words = (alarm.summary, alarm.description) if alarm.once else ()
-    return alarm.alert, alarm.run, tuple(about), words
+def _key(finding: Finding) -> Key:
+    merged = merged_labels(finding.alert)
+    labels = sorted((name, value) for name, value in finding.labels if name not in merged)
+    texts = (finding.summary, finding.description) if finding.once else ()
+    return finding.alert, finding.run, tuple(labels), texts

@@ -1,4 +1,4 @@
-"""Which alerts the user does not want."""
+"""Alerts that the user has turned off."""
 
 from __future__ import annotations
 
@@ -11,46 +11,47 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
 
-class Off:
-    """Those that are off.
+class DisabledAlerts:
+    """Alerts of ``alerts.off``.
 
     Args:
-        names: ``NAME``, or ``NAME@PATTERN`` for runs whose name fits the pattern only, with ``*`` and ``?``.
+        names: ``NAME``, or ``NAME@PATTERN`` to turn the alert off only for runs whose name matches, with ``*`` and ``?``.
     """
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         self._patterns: dict[str, list[str]] = {}
-        for one in names:
-            name, _, pattern = one.partition("@")
+        for entry in names:
+            name, _, pattern = entry.partition("@")
             self._patterns.setdefault(name, []).append(pattern)
 
     def patterns(self, alert: str) -> tuple[str, ...]:
-        """The patterns of runs for which an alert is; the empty one stands for all, and for what is of no run."""
+        """Return the patterns of the runs for which an alert is off; an empty pattern stands for all."""
         return tuple(self._patterns.get(alert, ()))
 
-    def has(self, alert: str, about: Mapping[str, str]) -> bool:
-        """Whether an alert with these labels is."""
+    def contains(self, alert: str, labels: Mapping[str, str]) -> bool:
+        """Return True if an alert with these labels is off."""
         patterns = self._patterns.get(alert)
         if patterns is None:
             return False
-        run = about.get("run", "")
+        run = labels.get("run", "")
         return any(not pattern or fnmatchcase(run, pattern) for pattern in patterns)
 
 
-def unknown(names: Sequence[str], alerts: Collection[str]) -> Iterator[str]:
-    """A line for each of the *names* that turns nothing off, since it is none of the *alerts*."""
-    written = {alert.lower(): alert for alert in alerts}
-    for one in dict.fromkeys(name.partition("@")[0] for name in names):
-        if one in alerts:
+def unknown_names(names: Sequence[str], alerts: Collection[str]) -> Iterator[str]:
+    """Yield a warning for each entry of *names* that turns nothing off because it is none of the *alerts*."""
+    by_lower_case = {alert.lower(): alert for alert in alerts}
+    for name in dict.fromkeys(entry.partition("@")[0] for entry in names):
+        if name in alerts:
             continue
-        small = one.lower()
-        near = [small.removeprefix("trackside")] if small.removeprefix("trackside") in written else []
-        near = near or difflib.get_close_matches(small, written, 1)
-        hint = f"did you mean {written[near[0]]}?" if near else "docs/alerts.md lists them"
-        yield f"alerts.off: there is no alert {one!r:.80}; {hint}"
+        lower = name.lower()
+        without_prefix = lower.removeprefix("trackside")
+        near = [without_prefix] if without_prefix in by_lower_case else []
+        near = near or difflib.get_close_matches(lower, by_lower_case, 1)
+        hint = f"did you mean {by_lower_case[near[0]]}?" if near else "docs/alerts.md lists them"
+        yield f"alerts.off: there is no alert {name!r:.80}; {hint}"
 
 
-def regex(pattern: str) -> str:
-    """A pattern of runs as a regular expression of Prometheus, which matches all of a name."""
+def run_regex(pattern: str) -> str:
+    """Return a pattern of run names as a regular expression of Prometheus, which is anchored."""
     forms = {"*": ".*", "?": "."}
     return "".join(forms.get(letter) or re.escape(letter) for letter in pattern)

@@ -1,4 +1,4 @@
-"""What `/metrics` shows of alerts."""
+"""Metric families of alerts."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ EXCESS = Metric(
 _OWN = FIRING.labels[2:-1]
 
 
-def labels(alert: str, severity: str, about: Mapping[str, str]) -> tuple[str, ...]:
-    """The labels of a firing series; what has none of its own is its subject, and what is not meant is empty."""
-    others = (value for name, value in sorted(about.items()) if name not in _OWN)
-    return (alert, severity, *(about.get(name, "") for name in _OWN), " ".join(others))
+def series_labels(alert: str, severity: str, labels: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the label values of an alert's series; labels without a column of their own make up its ``subject``."""
+    others = (value for name, value in sorted(labels.items()) if name not in _OWN)
+    return (alert, severity, *(labels.get(name, "") for name in _OWN), " ".join(others))
 
 
-def firing(entries: Iterable[ActiveAlert]) -> list[Sample]:
-    """What of *entries* fires, and what of that is silenced."""
-    fires: dict[tuple[str, ...], float] = {}
+def firing_samples(alerts: Iterable[ActiveAlert]) -> list[Sample]:
+    """Return the samples of `FIRING` and `SILENCED` for *alerts*, one for each severity that an alert has had."""
+    firing: dict[tuple[str, ...], float] = {}
     silenced: set[tuple[str, ...]] = set()
-    for entry in entries:
-        if entry.fires and entry.silenced:
-            silenced.add(labels(entry.alert, entry.severity, entry.labels))
-        for severity in entry.severities:
-            series = labels(entry.alert, severity, entry.labels)
-            value = float(entry.fires and severity == entry.severity)
-            fires[series] = max(value, fires.get(series, 0.0))
+    for active in alerts:
+        if active.fires and active.silenced:
+            silenced.add(series_labels(active.alert, active.severity, active.labels))
+        for severity in active.severities:
+            series = series_labels(active.alert, severity, active.labels)
+            value = float(active.fires and severity == active.severity)
+            firing[series] = max(value, firing.get(series, 0.0))
     return [
-        *(Sample(FIRING, series, value) for series, value in fires.items()),
+        *(Sample(FIRING, series, value) for series, value in firing.items()),
         *(Sample(SILENCED, series, 1.0) for series in silenced),
     ]

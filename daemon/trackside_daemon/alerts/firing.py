@@ -1,4 +1,4 @@
-"""What fires now, for whoever shows it: as the book says it, so also while the history cannot be written."""
+"""Alerts that fire now, from the pipeline, so they are right even if the history cannot be written."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ if TYPE_CHECKING:
 _Key = tuple[str, str, tuple[tuple[str, str], ...], float]
 
 
-class Firing:
-    """Told of alerts in the pipeline's thread, asked by any.
+class FiringAlerts:
+    """Listener of alerts in the pipeline's thread, read by any thread.
 
     Args:
-        fired: What fired when a daemon before this one ended, and does still.
+        fired: Alerts that fired when an earlier daemon ended, and still fire.
     """
 
     def __init__(self, fired: Iterable[Alert] = ()) -> None:
         self._lock = threading.Lock()
-        self._known = {_key(one): one for one in fired}
+        self._alerts = {_key(alert): alert for alert in fired}
 
     def accept(self, batch: Batch) -> None:
-        """What has begun, got worse, was silenced or has ended."""
+        """Register alerts that began, got worse, were silenced or ended."""
         with self._lock:
-            for one in batch.records:
-                if not isinstance(one, Alert):
+            for record in batch.records:
+                if not isinstance(record, Alert):
                     continue
-                if one.ended is None:
-                    self._known[_key(one)] = one
+                if record.ended is None:
+                    self._alerts[_key(record)] = record
                 else:
-                    self._known.pop(_key(one), None)
+                    self._alerts.pop(_key(record), None)
 
     def now(self) -> list[Alert]:
-        """Those that fire, in the order in which they began."""
+        """Return the alerts that fire, in the order in which they began."""
         with self._lock:
-            return list(self._known.values())
+            return list(self._alerts.values())
 
 
 def _key(alert: Alert) -> _Key:
-    """What the history knows one by, too."""
+    """Return the key that identifies an alert in the history too."""
     return alert.alert, alert.run, tuple(sorted(alert.labels.items())), alert.started

@@ -1,4 +1,4 @@
-"""One alert a cause: what follows from something that fires already is not told too."""
+"""Inhibition: an active alert suppresses the alerts that are its consequences."""
 
 from __future__ import annotations
 
@@ -11,93 +11,95 @@ if TYPE_CHECKING:
     from trackside_daemon.model.finding import Finding
 
 AFTER_SECONDS = 120.0
-"""So long after a cause its effects are not told: what is learnt of late has to forget it."""
+"""Seconds after its end for which an alert still inhibits, until the detectors' recent windows have forgotten it."""
 
 SOON_SECONDS = 60.0
-"""What falls silent later than that after a death has gone on without who died."""
+"""Seconds after a death within which a silence counts as its consequence; a rank that pushed for longer did not depend on it."""
 
 REMEMBERED = 10_000
-"""Causes of late; with more, the oldest are forgotten."""
+"""Most inhibiting alerts that are remembered; with more, the oldest are dropped."""
 
 
-class Cause(NamedTuple):
-    """Alerts that say nothing new while another fires.
+class InhibitionRule(NamedTuple):
+    """One rule of inhibition.
 
     Attributes:
-        alert: The one that fires.
-        effects: Those that are not told.
-        within: Of the same rank of a run, or of any of its ranks.
-        why: The reason.
-        soon: Seconds after the cause in which an effect begins; what begins later has another cause.
+        source: Alert that inhibits.
+        targets: Alerts that it inhibits.
+        within: Scope: the same rank of a run, or any of its ranks.
+        reason: Why a target is a consequence of the source.
+        soon: Seconds after the source within which a target must begin; a later one has another cause.
     """
 
-    alert: str
-    effects: tuple[str, ...]
+    source: str
+    targets: tuple[str, ...]
     within: Literal["rank", "run"]
-    why: str
+    reason: str
     soon: float = inf
 
 
-CAUSES = (
-    Cause(
+INHIBITION_RULES = (
+    InhibitionRule(
         "NonFinite",
         ("LossSpike", "LossHardBatch", "LossDiverging", "LossRestart", "GradientExplosion"),
         "rank",
-        "a loss that was NaN comes back from anywhere, and gradients with it",
+        "a loss that was NaN can come back at any value, and the gradients with it",
     ),
-    Cause(
+    InhibitionRule(
         "LossDiverging",
         ("LossSpike", "LossHardBatch", "LossRestart"),
         "rank",
-        "a loss that rises for long jumps as it does, and passes where it began",
+        "a loss that keeps rising jumps on the way, and passes its initial value",
     ),
-    Cause(
+    InhibitionRule(
         "LossSpike",
         ("LossHardBatch", "LossRestart"),
         "rank",
-        "the samples of a spike are no batches by themselves, and one to where the loss began is no new model",
+        "the samples of a spike are not single hard batches, and a spike up to the initial loss is not a new model",
     ),
-    Cause("ThroughputRegression", ("SlowStep",), "rank", "all steps are slow"),
-    Cause("OomKilled", ("TrainingProcessDied",), "run", "the others of a run end without who was killed"),
+    InhibitionRule("ThroughputRegression", ("SlowStep",), "rank", "all steps are slow"),
+    InhibitionRule(
+        "OomKilled", ("TrainingProcessDied",), "run", "the other ranks of a run end because one of them was killed"
+    ),
     *(
-        Cause(
+        InhibitionRule(
             death,
             ("TrainingStalled", "RankSilent"),
             "run",
-            "who is dead makes no steps and says nothing, and the others wait for it",
+            "a dead rank makes no steps and pushes nothing, and the others wait for it",
             SOON_SECONDS,
         )
         for death in ("OomKilled", "TrainingProcessDied")
     ),
 )
 
-_OF: dict[str, tuple[Cause, ...]] = {
-    effect: tuple(cause for cause in CAUSES if effect in cause.effects)
-    for effect in {effect for cause in CAUSES for effect in cause.effects}
+_RULES_BY_TARGET: dict[str, tuple[InhibitionRule, ...]] = {
+    target: tuple(rule for rule in INHIBITION_RULES if target in rule.targets)
+    for target in {target for rule in INHIBITION_RULES for target in rule.targets}
 }
-_FOLDED = {"NonFinite": ("rank", "key")}
-"""A loss that is NaN makes the gradients' norm NaN, and the loss of evaluation."""
+# A loss that is NaN makes the gradient norm and the evaluation loss NaN too, so they are one alert.
+_MERGED_LABELS = {"NonFinite": ("rank", "key")}
 
-_WITHIN = {cause.alert: cause.within for cause in CAUSES}
-
-
-def order(alarm: Finding) -> tuple[float, int]:
-    """Sorts alarms by time, the worst first."""
-    return alarm.time, -SEVERITIES.index(alarm.severity)
+_SCOPES = {rule.source: rule.within for rule in INHIBITION_RULES}
 
 
-def folded(alert: str) -> tuple[str, ...]:
-    """The labels by which the same alert of a run is one: of several the first is named."""
-    return _FOLDED.get(alert, ("rank",))
+def evaluation_order(finding: Finding) -> tuple[float, int]:
+    """Return a sort key: by time, the most severe first."""
+    return finding.time, -SEVERITIES.index(finding.severity)
 
 
-class _Known(NamedTuple):
-    """A cause of late.
+def merged_labels(alert: str) -> tuple[str, ...]:
+    """Return the labels whose values one alert of a run merges; its own labels have the first values."""
+    return _MERGED_LABELS.get(alert, ("rank",))
+
+
+class _Source(NamedTuple):
+    """Alert that inhibits others.
 
     Attributes:
-        until: It explains until then, in Unix seconds; infinite while it fires.
-        severity: Its index; it explains what is no worse.
-        began: When it showed last.
+        until: Unix time until which it inhibits; infinite while it fires.
+        severity: Index of its severity; it inhibits only targets that are no more severe.
+        began: Unix time of its latest finding.
     """
 
     until: float
@@ -105,60 +107,62 @@ class _Known(NamedTuple):
     began: float
 
 
-_UNKNOWN = _Known(-inf, 0, -inf)
+_NO_SOURCE = _Source(-inf, 0, -inf)
 
 
-class Causes:
-    """What fires, or has fired of late, and may be the cause of more that is no worse.
+class Inhibitions:
+    """Alerts that fire, or fired recently, and inhibit others.
 
-    A gradient norm that is infinite for one step, as mixed precision has it, is information: it hides no warning.
+    A source does not inhibit a target that is more severe: a gradient norm that is infinite for one step, as in mixed
+    precision, is an info and hides no warning.
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str, str], _Known] = {}
+        self._sources: dict[tuple[str, str, str], _Source] = {}
 
-    def note(self, alarm: Finding, now: float) -> None:
-        """Remember it if it is a cause."""
-        within = _WITHIN.get(alarm.alert)
-        if within is not None:
-            key = (alarm.alert, alarm.run, _rank(alarm) if within == "rank" else "")
-            before = self._known.pop(key, _UNKNOWN)
-            severity = max(SEVERITIES.index(alarm.severity), before.severity if before.until >= now else 0)
-            if alarm.over:
-                self._known[key] = _Known(now + AFTER_SECONDS, severity, before.began)
-            else:
-                self._known[key] = _Known(now + AFTER_SECONDS if alarm.once else inf, severity, alarm.time)
-            if len(self._known) > REMEMBERED:
-                del self._known[next(iter(self._known))]
+    def register(self, finding: Finding, now: float) -> None:
+        """Remember a finding if its alert inhibits others."""
+        scope = _SCOPES.get(finding.alert)
+        if scope is None:
+            return
+        key = (finding.alert, finding.run, _rank(finding) if scope == "rank" else "")
+        before = self._sources.pop(key, _NO_SOURCE)
+        severity = max(SEVERITIES.index(finding.severity), before.severity if before.until >= now else 0)
+        if finding.over:
+            self._sources[key] = _Source(now + AFTER_SECONDS, severity, before.began)
+        else:
+            self._sources[key] = _Source(now + AFTER_SECONDS if finding.once else inf, severity, finding.time)
+        if len(self._sources) > REMEMBERED:
+            del self._sources[next(iter(self._sources))]
 
-    def explains(self, alarm: Finding, now: float) -> bool:
-        """Whether it follows from something that fires or did a moment ago."""
-        severity = SEVERITIES.index(alarm.severity)
-        for cause in _OF.get(alarm.alert, ()):
-            key = (cause.alert, alarm.run, _rank(alarm) if cause.within == "rank" else "")
-            known = self._known.get(key, _UNKNOWN)
-            if known.until >= now and severity <= known.severity and _began(alarm) <= known.began + cause.soon:
+    def inhibits(self, finding: Finding, now: float) -> bool:
+        """Return True if a finding is the consequence of an alert that fires or fired recently."""
+        severity = SEVERITIES.index(finding.severity)
+        for rule in _RULES_BY_TARGET.get(finding.alert, ()):
+            key = (rule.source, finding.run, _rank(finding) if rule.within == "rank" else "")
+            source = self._sources.get(key, _NO_SOURCE)
+            if source.until >= now and severity <= source.severity and _began(finding) <= source.began + rule.soon:
                 return True
         return False
 
-    def ended(self, alert: str, run: str, now: float) -> None:
-        """An alert of a run is over, whether or not those who said it have said so."""
-        for key, known in self._known.items():
+    def end(self, alert: str, run: str, now: float) -> None:
+        """Register that an alert of a run has ended, even if no finding has reported that."""
+        for key, source in self._sources.items():
             if key[:2] == (alert, run):
-                self._known[key] = known._replace(until=min(known.until, now + AFTER_SECONDS))
+                self._sources[key] = source._replace(until=min(source.until, now + AFTER_SECONDS))
 
-    def forget(self, now: float) -> None:
-        """Those that are over for long, or would be so in what a clock that was set back has made the future."""
-        for key, known in list(self._known.items()):
-            if known.until < inf and not now <= known.until <= now + AFTER_SECONDS:
-                del self._known[key]
-
-
-def _rank(alarm: Finding) -> str:
-    return dict(alarm.labels).get("rank", "")
+    def expire(self, now: float) -> None:
+        """Drop the sources that ended long ago, or that end in the future because a clock was set back."""
+        for key, source in list(self._sources.items()):
+            if source.until < inf and not now <= source.until <= now + AFTER_SECONDS:
+                del self._sources[key]
 
 
-def _began(alarm: Finding) -> float:
-    """Since when it is so, in Unix seconds, which may be long before it is found."""
-    since = alarm.evidence.get("since")
-    return since if isinstance(since, (int, float)) else alarm.time
+def _rank(finding: Finding) -> str:
+    return dict(finding.labels).get("rank", "")
+
+
+def _began(finding: Finding) -> float:
+    """Return the Unix time at which the problem began, which may be long before it was found."""
+    since = finding.evidence.get("since")
+    return since if isinstance(since, (int, float)) else finding.time

@@ -1,4 +1,4 @@
-"""Has a run tell the gradient norm of each layer when something goes wrong with its loss or its gradients."""
+"""Requests for the gradient norm of each layer, when the loss or the gradients of a run raise an alert."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ if TYPE_CHECKING:
 ALERTS = frozenset(("LossSpike", "LossDiverging", "GradientExplosion", "GradientVanishing", "NonFinite"))
 
 STEPS = 100
+"""Steps for which a run pushes the norms."""
+
 AGAIN_SECONDS = 600.0
-"""A run is not asked again so soon."""
+"""Least seconds between two requests to one run."""
 
 RUNS = 1024
-"""So many runs are remembered."""
+"""Most runs that are remembered."""
 
 
-class Layers:
-    """Told of alerts in the pipeline's thread, where it waits for nothing.
+class LayerNormRequests:
+    """Listener of alerts in the pipeline's thread; it never blocks.
 
     Args:
-        command: Has the ranks of a run, by its id, do so for a number of steps; those that watch no model do nothing.
-        fired: What fired when a daemon before this one ended: that is no news.
-        clock: Seconds of the monotonic clock.
+        command: Requests the norms from the ranks of a run, by its id, for a number of steps; ranks that watch no model
+            ignore it.
+        fired: Alerts that fired when an earlier daemon ended; they cause no new request.
+        clock: Monotonic clock, in seconds.
     """
 
     def __init__(
@@ -41,21 +44,23 @@ class Layers:
     ) -> None:
         self._command = command
         self._clock = clock
-        self._asked: OrderedDict[str, float] = OrderedDict((one.run, clock()) for one in fired if one.alert in ALERTS)
+        self._requested: OrderedDict[str, float] = OrderedDict(
+            (alert.run, clock()) for alert in fired if alert.alert in ALERTS
+        )
 
     def accept(self, batch: Batch) -> None:
-        """Ask the runs of which something has begun."""
-        for one in batch.records:
-            if isinstance(one, Alert) and one.alert in ALERTS and one.run and one.ended is None:
-                self._ask(one.run)
+        """Request the norms from each run for which one of `ALERTS` begins."""
+        for record in batch.records:
+            if isinstance(record, Alert) and record.alert in ALERTS and record.run and record.ended is None:
+                self._request(record.run)
 
-    def _ask(self, run: str) -> None:
+    def _request(self, run: str) -> None:
         now = self._clock()
-        asked = self._asked.get(run)
-        if asked is not None and now - asked < AGAIN_SECONDS:
+        requested = self._requested.get(run)
+        if requested is not None and now - requested < AGAIN_SECONDS:
             return
-        self._asked[run] = now
-        self._asked.move_to_end(run)
-        if len(self._asked) > RUNS:
-            self._asked.popitem(last=False)
+        self._requested[run] = now
+        self._requested.move_to_end(run)
+        if len(self._requested) > RUNS:
+            self._requested.popitem(last=False)
         self._command(run, STEPS)

@@ -1,4 +1,4 @@
-"""For how long an alert fires at least: for longer each time, where it comes and goes."""
+"""Least firing times of alerts, which grow for alerts that come and go."""
 
 from __future__ import annotations
 
@@ -11,54 +11,56 @@ if TYPE_CHECKING:
     from trackside_daemon.model.finding import Finding
 
 LEAST_SECONDS = 120.0
-"""An alert fires for so long at least, so that a scrape a minute sees it; so does what happened once."""
+"""Least seconds that an alert fires, so that a scrape once a minute sees it; also the duration of an event."""
 
 LONGER = {"UserAlert": 900.0}
-"""The same of those that are meant to be seen for longer."""
+"""Least seconds of alerts that should be visible for longer, by name."""
 
 AGAIN_SECONDS = LONGEST_SECONDS = 3600.0
-"""An alert that comes again within an hour of its end fires for twice as long as before, up to an hour: one that comes and goes,
-at whatever pace, is told some 30 times a day at most, and not 700 times."""
+"""Seconds after its end within which an alert that comes again fires for twice as long as before, and the upper bound of that.
+
+So an alert that comes and goes, at whatever pace, notifies about 30 times a day at most, instead of 700 times.
+"""
 
 REMEMBERED = 10_000
-"""Alerts of late; with more, the oldest are forgotten."""
+"""Most alerts that are remembered; with more, the oldest are dropped."""
 
 
-class Holds:
-    """By alert, for how long it fired at least the last time, and when that ended.
+class MinFiringTimes:
+    """Least firing time of the latest occurrence of each alert, and when that ended.
 
     Args:
-        least: Seconds that an alert fires at least.
+        least: Least seconds that an alert fires.
     """
 
     def __init__(self, least: float = LEAST_SECONDS) -> None:
         self._least = least
-        self._known: dict[Hashable, tuple[float, float]] = {}
+        self._recent: dict[Hashable, tuple[float, float]] = {}
 
     def least(self, alert: str) -> float:
-        """Seconds for one that has not come of late."""
+        """Return the least firing time, in seconds, of an alert that has not fired recently."""
         return LONGER.get(alert, self._least)
 
-    def begin(self, key: Hashable, alarm: Finding, now: float) -> float:
-        """Seconds for one that begins to fire."""
-        hold = self.least(alarm.alert)
-        if alarm.once:
-            return hold
-        before, ended = self._known.pop(key, (0.0, inf))
+    def begin(self, key: Hashable, finding: Finding, now: float) -> float:
+        """Register that an alert begins, and return its least firing time in seconds."""
+        seconds = self.least(finding.alert)
+        if finding.once:
+            return seconds
+        before, ended = self._recent.pop(key, (0.0, inf))
         if 0 <= now - ended < AGAIN_SECONDS:
-            hold = max(hold, min(LONGEST_SECONDS, 2 * before))
-        self._known[key] = hold, inf
-        if len(self._known) > REMEMBERED:
-            del self._known[next(iter(self._known))]
-        return hold
+            seconds = max(seconds, min(LONGEST_SECONDS, 2 * before))
+        self._recent[key] = seconds, inf
+        if len(self._recent) > REMEMBERED:
+            del self._recent[next(iter(self._recent))]
+        return seconds
 
     def end(self, key: Hashable, now: float) -> None:
-        """It fires no more."""
-        if key in self._known:
-            self._known[key] = self._known[key][0], now
+        """Register that an alert has ended."""
+        if key in self._recent:
+            self._recent[key] = self._recent[key][0], now
 
-    def forget(self, now: float) -> None:
-        """Those that ended long ago, or in what a clock that was set back has made the future."""
-        past = [key for key, (_, ended) in self._known.items() if ended < inf and not 0 <= now - ended < AGAIN_SECONDS]
+    def expire(self, now: float) -> None:
+        """Drop the alerts that ended long ago, or in the future because a clock was set back."""
+        past = [key for key, (_, ended) in self._recent.items() if ended < inf and not 0 <= now - ended < AGAIN_SECONDS]
         for key in past:
-            del self._known[key]
+            del self._recent[key]

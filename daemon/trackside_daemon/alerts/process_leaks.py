@@ -1,8 +1,8 @@
-"""Memory that grows without end: of each rank with its data loader's workers, and of each process on a GPU.
+"""Memory that keeps growing: of each rank with its data loader workers, and of each rank on a GPU.
 
-The floor of memory is followed by `trackside_daemon.detectors.memory_leak` in samples ten seconds apart, so that what is
-told of grew for at least a quarter of an hour. Files that are mapped do not count: a data set that is read by mapping it
-fills what memory there is, and gives it back. The ranks of a run leak together: one alert a run, which names the first.
+`trackside_daemon.detectors.memory_leak` follows the minima of samples ten seconds apart, so a leak has grown for at least a
+quarter of an hour when it is reported. Mapped files do not count: a data set that is read through a mapping fills all free
+memory, and the kernel takes it back. The ranks of a run leak together, so a run has one alert, which names the first rank.
 """
 
 from __future__ import annotations
@@ -34,64 +34,64 @@ EVERY = 10.0
 """Seconds between two samples."""
 
 FORGET = 600.0
-"""Seconds without a sample after which a rank is forgotten, and its alert is over."""
+"""Seconds without a sample after which a rank is dropped and its alert ends."""
 
 CONFIRM = 3600.0
-"""Seconds within which a leak that an earlier daemon told is found anew, or is over."""
+"""Seconds within which a restored leak must be found again; otherwise its alert ends."""
 
 MOST = 1024
-"""So many ranks and processes on GPUs are followed at most."""
+"""Most ranks and processes on GPUs that are followed."""
 
 ANONYMOUS, SHMEM = MEMORY[b"RssAnon"], MEMORY[b"RssShmem"]
 ON_GPU = FAMILIES["process_memory_bytes"].metric
 AVAILABLE = FIELDS["MemAvailable"]
 GONE = "its process is gone"
 HOST, GPU = "HostMemoryLeak", "GpuMemoryLeak"
-LOOK = {
-    HOST: "Look at what the training keeps from step to step (lists of losses that hold graphs, caches), and at data sets "
+ADVICE = {
+    HOST: "Check what the training keeps from step to step (lists of losses that keep their graphs, caches), and data sets "
     "that are Python objects, which each worker copies as it reads them.",
-    GPU: "Look for tensors that are kept from step to step with their graphs, such as a loss that is summed without "
-    ".item(); torch.cuda.memory._record_memory_history() shows where they were made.",
+    GPU: "Check for tensors that are kept from step to step with their graphs, such as a loss that is summed without "
+    ".item(). torch.cuda.memory._record_memory_history() shows where they were allocated.",
 }
 
 Rows = dict[tuple[str, ...], "float | Distribution"]
 
 
-class Rank(NamedTuple):
-    """A rank, by what PROCESS_INFO says of its process."""
+class RankLabels(NamedTuple):
+    """Rank, by the labels of its process in PROCESS_INFO."""
 
     run: str
     run_id: str
     rank: str
 
 
-class Held(NamedTuple):
-    """What one rank holds now: in bytes, of which kind, and by which GPU where it is one's."""
+class MemoryUse(NamedTuple):
+    """Present memory of one rank, in bytes, by the alert that a leak of it raises; ``gpu`` is empty for the host."""
 
     alert: str
-    rank: Rank
+    rank: RankLabels
     gpu: str
-    held: float
+    used: float
 
 
-class _Followed:
-    """One rank's memory of one kind."""
+class _FollowedMemory:
+    """Memory of one rank, on the host or on one GPU, with its detector."""
 
-    def __init__(self, held: Held, limit: float | None, grew: float) -> None:
-        self.held = held
+    def __init__(self, use: MemoryUse, limit: float | None, grew: float) -> None:
+        self.use = use
         self.detector = MemoryLeak(limit=limit, grew=grew)
         self.seen = 0.0
         self.leaks = False
 
 
-class Leaks:
-    """A watcher that follows the memory of the ranks of this machine.
+class ProcessLeaks:
+    """Finding source that follows the memory of the ranks on this machine.
 
     Args:
-        state: Where the values are.
-        grew: The least growth that is looked at, as a part of what is held.
-        clock: Seconds of the monotonic clock, by which the state forgets and samples are apart.
-        wall: Unix time in seconds, for what is said.
+        state: Newest values of all families.
+        grew: Least growth that counts, as a share of the used memory.
+        clock: Monotonic clock, in seconds, which the state uses too.
+        wall: Unix time, in seconds, for the findings.
     """
 
     def __init__(
@@ -106,130 +106,134 @@ class Leaks:
         self._clock = clock
         self._wall = wall
         self._next = -FORGET
-        self._followed: dict[tuple[str, Rank, str], _Followed] = {}
-        self._told: dict[tuple[str, str], Finding] = {}
-        self._adopted: list[Alert] = []
+        self._followed: dict[tuple[str, RankLabels, str], _FollowedMemory] = {}
+        self._reported: dict[tuple[str, str], Finding] = {}
+        self._to_restore: list[Alert] = []
         self._unconfirmed: dict[tuple[str, str], float] = {}
         self._context = Context()
 
     def restore(self, alert: Alert) -> None:
-        """An alert fired when the daemon before this one ended: it goes on until enough is known of its run."""
-        if alert.alert in LOOK:
-            self._adopted.append(alert)
+        """Continue an alert that fired when an earlier daemon ended, until it is confirmed or `CONFIRM` is over."""
+        if alert.alert in ADVICE:
+            self._to_restore.append(alert)
 
     def accept(self, batch: Batch) -> list[Finding]:
-        """The alarms of a tick, when the batch is its last and the next sample is due."""
+        """Return the findings of a tick if the batch is its last and the next sample is due."""
         now = self._clock()
         if batch.source != TICK or now < self._next:
             return []
         self._next = now + EVERY - 0.5
-        return list(self._follow(now))
+        return list(self._sample(now))
 
-    def _follow(self, now: float) -> Iterator[Finding]:
-        yield from self._take_over(now)
+    def _sample(self, now: float) -> Iterator[Finding]:
+        yield from self._restored(now)
         infos, anonymous, shared, workers, on_gpu, steps, available = self._state.values(
             now, PROCESS_INFO, ANONYMOUS, SHMEM, WORKERS, ON_GPU, STEP, AVAILABLE
         )
         ranks = dict(_ranks(infos))
-        room = _number(available.get((), 0.0)) / max(1, len(ranks))
-        held = [*_on_host(ranks, anonymous, shared, workers), *_on_gpus(ranks, on_gpu)]
-        for one in held:
-            step = int(_number(steps.get((one.rank.run, one.rank.rank), 0.0)))
-            yield from self._one(one, step, room, now)
+        available_per_rank = _number(available.get((), 0.0)) / max(1, len(ranks))
+        for use in [*_on_host(ranks, anonymous, shared, workers), *_on_gpus(ranks, on_gpu)]:
+            step = int(_number(steps.get((use.rank.run, use.rank.rank), 0.0)))
+            yield from self._evaluate(use, step, available_per_rank, now)
         for key, followed in [*self._followed.items()]:
             if now - followed.seen > FORGET:
                 del self._followed[key]
-                yield from self._resolved(followed, GONE)
+                yield from self._resolve(followed, GONE)
 
-    def _take_over(self, now: float) -> Iterator[Finding]:
-        """What was adopted is told anew, and what was not found again in time is over."""
-        for kept in self._adopted:
-            told = (kept.alert, kept.labels.get("run", ""))
-            labels = tuple(sorted(kept.labels.items()))
-            self._told[told] = Finding(
-                kept.alert, "warning", labels, self._wall(), kept.summary, kept.description, run=kept.run
+    def _restored(self, now: float) -> Iterator[Finding]:
+        """Yield restored alerts once as open, and end those that were not confirmed in time."""
+        for alert in self._to_restore:
+            key = (alert.alert, alert.labels.get("run", ""))
+            self._reported[key] = Finding(
+                alert.alert,
+                "warning",
+                tuple(sorted(alert.labels.items())),
+                self._wall(),
+                alert.summary,
+                alert.description,
+                run=alert.run,
             )
-            self._unconfirmed[told] = now + CONFIRM
-            yield self._told[told]
-        self._adopted.clear()
-        for told in [told for told, until in self._unconfirmed.items() if until <= now]:
-            del self._unconfirmed[told]
-            if told in self._told:
-                yield self._told.pop(told)._replace(time=self._wall(), over=True)
+            self._unconfirmed[key] = now + CONFIRM
+            yield self._reported[key]
+        self._to_restore.clear()
+        for key in [key for key, until in self._unconfirmed.items() if until <= now]:
+            del self._unconfirmed[key]
+            if key in self._reported:
+                yield self._reported.pop(key)._replace(time=self._wall(), over=True)
 
-    def _one(self, held: Held, step: int, room: float, now: float) -> Iterator[Finding]:
-        key = (held.alert, held.rank, held.gpu)
+    def _evaluate(self, use: MemoryUse, step: int, available: float, now: float) -> Iterator[Finding]:
+        key = (use.alert, use.rank, use.gpu)
         followed = self._followed.get(key)
         if followed is None:
             if len(self._followed) >= MOST:
                 return
-            limit = held.held + room if held.alert == HOST and room else None
-            followed = self._followed[key] = _Followed(held, limit, self._grew)
+            limit = use.used + available if use.alert == HOST and available else None
+            followed = self._followed[key] = _FollowedMemory(use, limit, self._grew)
         followed.seen = now
-        for finding in followed.detector.evaluate(Column((step,), (self._wall(),), (held.held,)), self._context):
-            followed.leaks = not finding.over
-            if finding.over:
-                yield from self._resolved(followed, finding.text)
+        for detection in followed.detector.evaluate(Column((step,), (self._wall(),), (use.used,)), self._context):
+            followed.leaks = not detection.over
+            if detection.over:
+                yield from self._resolve(followed, detection.text)
             else:
-                yield from self._found(followed, finding)
+                yield from self._report(followed, detection)
 
-    def _found(self, followed: _Followed, finding: Detection) -> Iterator[Finding]:
-        """The first rank of a run that leaks is told."""
-        held = followed.held
-        told = (held.alert, held.rank.run)
-        self._unconfirmed.pop(told, None)
-        if told in self._told:
+    def _report(self, followed: _FollowedMemory, detection: Detection) -> Iterator[Finding]:
+        """Yield a finding for the first rank of a run that leaks."""
+        use = followed.use
+        key = (use.alert, use.rank.run)
+        self._unconfirmed.pop(key, None)
+        if key in self._reported:
             return
-        where = f" on GPU {held.gpu}" if held.gpu else ""
-        self._told[told] = Finding(
-            held.alert,
-            finding.severity,
-            (("run", held.rank.run),),
+        where = f" on GPU {use.gpu}" if use.gpu else ""
+        self._reported[key] = Finding(
+            use.alert,
+            detection.severity,
+            (("run", use.rank.run),),
             self._wall(),
-            f"rank {held.rank.rank} of {held.rank.run}{where}: {finding.text}",
-            LOOK[held.alert],
-            run=held.rank.run_id,
-            evidence={"value": held.held, "ranks": {held.rank.rank: {"held_bytes": held.held}}},
+            f"rank {use.rank.rank} of {use.rank.run}{where}: {detection.text}",
+            ADVICE[use.alert],
+            run=use.rank.run_id,
+            evidence={"value": use.used, "ranks": {use.rank.rank: {"held_bytes": use.used}}},
         )
-        yield self._told[told]
+        yield self._reported[key]
 
-    def _resolved(self, followed: _Followed, text: str) -> Iterator[Finding]:
-        """It is over when no rank of the run leaks any more."""
+    def _resolve(self, followed: _FollowedMemory, text: str) -> Iterator[Finding]:
+        """Yield the end of the alert if no other rank of the run leaks."""
         followed.leaks = False
-        alert, run = followed.held.alert, followed.held.rank.run
-        others = self._followed.values()
+        alert, run = followed.use.alert, followed.use.rank.run
         if (alert, run) in self._unconfirmed and text != GONE:
             return
-        if any(one.leaks and one.held.alert == alert and one.held.rank.run == run for one in others):
+        uses = (other.use for other in self._followed.values() if other.leaks)
+        if any(use.alert == alert and use.rank.run == run for use in uses):
             return
-        alarm = self._told.pop((alert, run), None)
-        if alarm is not None:
-            yield alarm._replace(time=self._wall(), over=True, summary=f"{run}: {text}")
+        finding = self._reported.pop((alert, run), None)
+        if finding is not None:
+            yield finding._replace(time=self._wall(), over=True, summary=f"{run}: {text}")
 
 
 def _number(value: float | Distribution) -> float:
     return value if isinstance(value, float) else 0.0
 
 
-def _ranks(infos: Rows) -> Iterator[tuple[str, Rank]]:
-    """The ranks' own processes, by pid."""
+def _ranks(infos: Rows) -> Iterator[tuple[str, RankLabels]]:
+    """Yield the pid and the labels of each rank's main process."""
     pid, role, *places = (PROCESS_INFO.labels.index(name) for name in ("pid", "role", "run", "run_id", "rank"))
     for labels in infos:
         if labels[role] == "rank":
             run, run_id, rank = (labels[place] for place in places)
-            yield labels[pid], Rank(run, run_id, rank)
+            yield labels[pid], RankLabels(run, run_id, rank)
 
 
-def _on_host(ranks: Mapping[str, Rank], anonymous: Rows, shared: Rows, workers: Rows) -> Iterator[Held]:
-    """What each rank holds with the workers of its data loader."""
+def _on_host(ranks: Mapping[str, RankLabels], anonymous: Rows, shared: Rows, workers: Rows) -> Iterator[MemoryUse]:
+    """Yield the memory of each rank together with its data loader workers."""
     for pid, rank in ranks.items():
         if (pid,) in anonymous:
-            own = _number(anonymous[pid,]) + _number(shared.get((pid,), 0.0))
-            yield Held(HOST, rank, "", own + _number(workers.get((rank.run, rank.rank), 0.0)))
+            main = _number(anonymous[pid,]) + _number(shared.get((pid,), 0.0))
+            yield MemoryUse(HOST, rank, "", main + _number(workers.get((rank.run, rank.rank), 0.0)))
 
 
-def _on_gpus(ranks: Mapping[str, Rank], on_gpu: Mapping[Labels, float | Distribution]) -> Iterator[Held]:
-    """What each rank's own process holds of each GPU."""
+def _on_gpus(ranks: Mapping[str, RankLabels], on_gpu: Mapping[Labels, float | Distribution]) -> Iterator[MemoryUse]:
+    """Yield the memory of each rank's main process on each GPU."""
     for (gpu, _, pid), value in on_gpu.items():
         if pid in ranks:
-            yield Held(GPU, ranks[pid], gpu, _number(value))
+            yield MemoryUse(GPU, ranks[pid], gpu, _number(value))

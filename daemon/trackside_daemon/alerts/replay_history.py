@@ -1,4 +1,4 @@
-"""What the history has of the ranks that train still, in the form in which detectors learn from it."""
+"""Samples in the history of ranks that still train, in the form from which detectors restore their state."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ if TYPE_CHECKING:
     from trackside_daemon.history.read.series import Readable
 
 RANKS = 2048
+"""Most ranks that are read."""
+
 STEPS, MOST_STEPS = 512, 2048
-"""Steps that are learnt from: the detectors' windows are some 500 samples; more where the ranks are few."""
+"""Steps that are read of each rank: the windows of the detectors have about 500 samples; more if there are few ranks."""
 
 ALL_STEPS = 16_384
-"""Of all ranks together, beyond `STEPS` of each."""
+"""Steps of all ranks together, as far as `STEPS` of each allow."""
 
 log = logging.getLogger("trackside")
 
 
-def pasts(history: Readable, seconds: float, clock: Callable[[], float] = time.monotonic) -> Iterator[Past]:
-    """One by one, for *seconds* in all: the ranks that are left out begin to learn anew.
+def past_ranks(history: Readable, seconds: float, clock: Callable[[], float] = time.monotonic) -> Iterator[Past]:
+    """Yield the past of one rank after the other; ranks that do not fit into *seconds* start to learn anew.
 
     Args:
-        history: Where they are.
-        seconds: What may be spent here, and by those who take them.
-        clock: Seconds that only go forward.
+        history: History to read.
+        seconds: Time limit, which includes the time that the caller spends between two ranks.
+        clock: Monotonic clock, in seconds.
     """
     until = clock() + seconds
     try:
@@ -45,25 +47,26 @@ def pasts(history: Readable, seconds: float, clock: Callable[[], float] = time.m
             for number, (stream, identity) in enumerate(ranks):
                 if clock() > until:
                     log.info(
-                        "the detectors of %d ranks begin to learn anew: reading more took too long", len(ranks) - number
+                        "the detectors of %d ranks start without past samples: reading them took too long",
+                        len(ranks) - number,
                     )
                     return
                 yield _past(identity, last_samples(connection, stream, role, count))
     except (sqlite3.Error, ValueError) as error:
-        log.warning("detectors begin to learn anew, as the history cannot be read: %s", error)
+        log.warning("the detectors start without past samples, because the history cannot be read: %s", error)
 
 
 def _past(identity: Identity, series: dict[str, Samples]) -> Past:
-    """Put together what was pushed together."""
-    together: dict[tuple[bytes, bytes], dict[str, Samples]] = {}
+    """Return the samples of a rank, with the keys of one push in one group of columns."""
+    groups: dict[tuple[bytes, bytes], dict[str, Samples]] = {}
     for key, samples in series.items():
         if len(samples[0]):
-            together.setdefault((samples[0].tobytes(), samples[1].tobytes()), {})[key] = samples
+            groups.setdefault((samples[0].tobytes(), samples[1].tobytes()), {})[key] = samples
     columns: list[dict[str, Column]] = []
     pushes: set[tuple[float, int]] = set()
-    for one in together.values():
-        steps, micros, _ = next(iter(one.values()))
+    for group in groups.values():
+        steps, micros, _ = next(iter(group.values()))
         times = [micro / 1e6 for micro in micros]
         pushes.update(zip(times, steps, strict=True))
-        columns.append({key: Column(steps, times, values) for key, (_, _, values) in one.items()})
+        columns.append({key: Column(steps, times, values) for key, (_, _, values) in group.items()})
     return Past(identity, columns, sorted(pushes))

@@ -1,4 +1,4 @@
-"""Alerts of the history that a daemon goes on with: what makes no sense is left out, in one place."""
+"""Check of alerts that are restored from the history: invalid ones are dropped here, in one place."""
 
 from __future__ import annotations
 
@@ -14,28 +14,31 @@ if TYPE_CHECKING:
 log = logging.getLogger("trackside")
 
 
-def usable(kept: Iterable[Alert]) -> list[Alert]:
-    """Those that detectors and the book can go on with; each of the others is logged in a line."""
-    some = []
-    for one in kept:
-        wrong = _wrong(one)
-        if wrong:
+def usable(records: Iterable[Alert]) -> list[Alert]:
+    """Return the alerts that detectors and the active alerts can restore; log one line for each of the others."""
+    valid = []
+    for record in records:
+        invalid = _invalid_field(record)
+        if invalid:
+            name, value = invalid
             log.warning(
-                "an alert that fired before this daemon began is left out: %.80r of run %.80r: its %s is %.80r; if it fires "
-                "still, it is found anew",
-                *(one.alert, one.run, *wrong),
+                "not restored: alert %.80r of run %.80r, because its %s is %.80r; if the problem persists, it is found again",
+                record.alert,
+                record.run,
+                name,
+                value,
             )
         else:
-            some.append(one)
-    return some
+            valid.append(record)
+    return valid
 
 
-def _wrong(one: Alert) -> tuple[str, object] | None:
-    """What of it cannot be used, and its value."""
-    for name, value in one.labels.items():
+def _invalid_field(alert: Alert) -> tuple[str, object] | None:
+    """Return the name and the value of an invalid field."""
+    for name, value in alert.labels.items():
         if not isinstance(value, str) or (name == "rank" and not _is_rank(value)):
             return name, value
-    since = one.evidence.get("since", 0.0)
+    since = alert.evidence.get("since", 0.0)
     if not isinstance(since, (int, float)) or not isfinite(since):
         return "since", since
     return None

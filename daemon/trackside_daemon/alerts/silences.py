@@ -1,4 +1,4 @@
-"""The silences that last: which alerts people are not told of, and until when."""
+"""Active silences: the alerts that are muted, and until when."""
 
 from __future__ import annotations
 
@@ -13,91 +13,95 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert, Silence
 
 LONGEST = 30 * 86400.0
-"""Seconds that one lasts at most."""
+"""Longest duration of a silence, in seconds."""
 
 MOST = 100
-"""So many last at once: all of them are asked about each alert."""
+"""Most silences at a time: each alert is compared with all of them."""
 
 
 class TooManyError(Exception):
-    """No further silence can be kept; the message says why."""
+    """The limit of silences is reached; the message states it."""
 
 
 class Silences:
-    """Those of one daemon; may be used from any thread.
+    """Silences of one daemon; may be used from any thread.
 
     Args:
-        kept: Those that the history has, from a daemon before this one; what has ended already among them.
+        stored: Silences in the history from earlier daemons, including some that have ended.
     """
 
-    def __init__(self, kept: Iterable[Silence] = ()) -> None:
+    def __init__(self, stored: Iterable[Silence] = ()) -> None:
         self._lock = threading.Lock()
-        self._known = {one.id: one for one in kept}
+        self._silences = {silence.id: silence for silence in stored}
 
     def add(self, silence: Silence) -> None:
-        """From now on it lasts, until its end.
+        """Add or replace a silence.
 
         Raises:
-            TooManyError: `MOST` others last.
+            TooManyError: `MOST` other silences are active.
         """
         with self._lock:
-            lasting = {one.id: one for one in self._known.values() if one.until > silence.started}
-            if len(lasting.keys() - {silence.id}) >= MOST:
-                raise TooManyError(f"{MOST} silences last already; end one with trackside silence --end ID")
-            self._known = {**lasting, silence.id: silence}
+            active = {other.id: other for other in self._silences.values() if other.until > silence.started}
+            if len(active.keys() - {silence.id}) >= MOST:
+                raise TooManyError(f"{MOST} silences are active already; end one with trackside silence --end ID")
+            self._silences = {**active, silence.id: silence}
 
     def end(self, id_: str, now: float) -> Silence | None:
-        """One that lasts ends at *now*, in Unix seconds.
+        """End an active silence at *now*, in Unix seconds.
 
         Returns:
-            The silence as it is from now on; None when none of this id lasts.
+            The changed silence; None if no active silence has this id.
         """
         with self._lock:
-            silence = self._known.get(id_)
+            silence = self._silences.get(id_)
             if silence is None or silence.until <= now:
                 return None
-            self._known[id_] = replace(silence, until=now)
-            return self._known[id_]
+            self._silences[id_] = replace(silence, until=now)
+            return self._silences[id_]
 
     def active(self, now: float) -> list[Silence]:
-        """Those that last at *now*, the first to end first."""
+        """Return the silences that are active at *now*, ordered by their end."""
         with self._lock:
-            lasting = [one for one in self._known.values() if one.until > now]
-        return sorted(lasting, key=lambda one: (one.until, one.id))
+            active = [silence for silence in self._silences.values() if silence.until > now]
+        return sorted(active, key=lambda silence: (silence.until, silence.id))
 
-    def has(self, alert: str, labels: Mapping[str, str], now: float) -> bool:
-        """Whether one that lasts has this alert."""
+    def mutes(self, alert: str, labels: Mapping[str, str], now: float) -> bool:
+        """Return True if an active silence matches this alert."""
         return silenced_until(self.active(now), alert, labels) is not None
 
-    def mark(self, fired: Iterable[Alert], now: float) -> list[Alert]:
-        """What fired when a daemon before this one ended, with `silenced` as it is now."""
-        return [replace(one, silenced=self.has(one.alert, one.labels, now)) for one in fired]
+    def mark(self, records: Iterable[Alert], now: float) -> list[Alert]:
+        """Return the records of alerts that fired when an earlier daemon ended, with `silenced` as of *now*."""
+        return [replace(record, silenced=self.mutes(record.alert, record.labels, now)) for record in records]
 
-    def kept_quiet(self, alert: Alert, now: float) -> bool:
-        """Whether one that has ended had this alert while it fired: perhaps nobody was told."""
+    def has_muted(self, alert: Alert, *, before: float) -> bool:
+        """Return True if a silence that ended by *before* matched this alert while it fired, so no sink may have sent it."""
         with self._lock:
-            ended = [one for one in self._known.values() if alert.started < one.until <= now]
+            ended = [silence for silence in self._silences.values() if alert.started < silence.until <= before]
         return silenced_until(ended, alert.alert, alert.labels) is not None
 
 
 def silenced_until(silences: Iterable[Silence], alert: str, labels: Mapping[str, str]) -> float | None:
-    """When the last of *silences* that has this alert ends, in Unix seconds; None when none has it."""
-    return max((one.until for one in silences if fits(one, alert, labels)), default=None)
+    """Return the latest end, in Unix seconds, of the *silences* that match an alert; None if none does."""
+    return max((silence.until for silence in silences if matches(silence, alert, labels)), default=None)
 
 
-def with_ends(alerts: Iterable[dict[str, Any]], lasting: Sequence[Silence]) -> list[dict[str, Any]]:
-    """Alerts as the history tells them, each with ``silenced_until``: None of those that are not silenced or have ended."""
+def with_silenced_until(alerts: Iterable[dict[str, Any]], active: Sequence[Silence]) -> list[dict[str, Any]]:
+    """Return alerts of the history with ``silenced_until``, None for those that are not silenced or have ended."""
     return [
-        {**one, "silenced_until": silenced_until(lasting if one["ended"] is None else (), one["alert"], one["labels"])}
-        for one in alerts
+        {
+            **alert,
+            "silenced_until": silenced_until(active if alert["ended"] is None else (), alert["alert"], alert["labels"]),
+        }
+        for alert in alerts
     ]
 
 
-def fits(silence: Silence, alert: str, labels: Mapping[str, str]) -> bool:
-    """Whether a silence has an alert: all its patterns fit, and a label that the alert does not have fits none."""
-    about = {**labels, "alert": alert}
-    return all(name in about and _fits(about[name], pattern) for name, pattern in silence.labels.items())
+def matches(silence: Silence, alert: str, labels: Mapping[str, str]) -> bool:
+    """Return True if all patterns of a silence match; a pattern for a label that the alert lacks does not match."""
+    values = {**labels, "alert": alert}
+    return all(name in values and _matches(values[name], pattern) for name, pattern in silence.labels.items())
 
 
-def _fits(value: str, pattern: str) -> bool:
+def _matches(value: str, pattern: str) -> bool:
+    # Only * and ? are wildcards, so an opening bracket is escaped.
     return value == pattern or fnmatchcase(value, pattern.replace("[", "[[]"))

@@ -1,4 +1,4 @@
-"""Alarms that last and may not fire for now: those who say them say them once, so the book has to keep them."""
+"""Open findings that may not fire now: their sources report them only once, so they are kept here."""
 
 from __future__ import annotations
 
@@ -10,39 +10,40 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MOST = 1000
-"""So many wait; of more the least severe go, and of those the oldest."""
+"""Most findings that are kept; with more, the oldest of the least severe is dropped."""
 
 _Identity = tuple[str, str, tuple[tuple[str, str], ...]]
 
 
-class Waiting:
-    """What is explained by something else, is off, or finds no room: until it is over, or may fire."""
+class SuppressedFindings:
+    """Findings that are inhibited, turned off or without room, until they end or may fire."""
 
     def __init__(self) -> None:
-        self._by: dict[str, dict[_Identity, Finding]] = {severity: {} for severity in SEVERITIES}
+        self._by_severity: dict[str, dict[_Identity, Finding]] = {severity: {} for severity in SEVERITIES}
 
     def __iter__(self) -> Iterator[Finding]:
-        """All as of now, the worst first."""
-        return iter([alarm for severity in reversed(SEVERITIES) for alarm in self._by[severity].values()])
+        """Iterate over a copy, the most severe first."""
+        severities = reversed(SEVERITIES)
+        return iter([finding for severity in severities for finding in self._by_severity[severity].values()])
 
-    def __contains__(self, alarm: Finding) -> bool:
-        return any(_identity(alarm) in some for some in self._by.values())
+    def __contains__(self, finding: Finding) -> bool:
+        return any(_identity(finding) in findings for findings in self._by_severity.values())
 
-    def put(self, alarm: Finding) -> None:
-        """It waits from now on, or as it is now; what nobody will say the end of does not."""
-        if alarm.once:
+    def add(self, finding: Finding) -> None:
+        """Add or replace a finding; drop an event, because nothing would report its end."""
+        if finding.once:
             return
-        self.drop(alarm)
-        self._by[alarm.severity][_identity(alarm)] = alarm
-        if sum(map(len, self._by.values())) > MOST:
-            least = next(some for some in self._by.values() if some)
-            del least[next(iter(least))]
+        self.discard(finding)
+        self._by_severity[finding.severity][_identity(finding)] = finding
+        if sum(map(len, self._by_severity.values())) > MOST:
+            least_severe = next(findings for findings in self._by_severity.values() if findings)
+            del least_severe[next(iter(least_severe))]
 
-    def drop(self, alarm: Finding) -> None:
-        """It is over, or fires."""
-        for some in self._by.values():
-            some.pop(_identity(alarm), None)
+    def discard(self, finding: Finding) -> None:
+        """Remove a finding that has ended or fires."""
+        for findings in self._by_severity.values():
+            findings.pop(_identity(finding), None)
 
 
-def _identity(alarm: Finding) -> _Identity:
-    return alarm.alert, alarm.run, alarm.labels
+def _identity(finding: Finding) -> _Identity:
+    return finding.alert, finding.run, finding.labels

@@ -1,4 +1,4 @@
-"""The alert that users raise to see whether a notification arrives."""
+"""Alert that users raise to test whether notifications arrive."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ if TYPE_CHECKING:
     from trackside_daemon.model.metric import Batch
 
 TEST_ALERT = "TestAlert"
+
 MOST = 10
-"""So many in `WITHIN_SECONDS`; each is a series for a quarter of an hour."""
+"""Most test alerts within `WITHIN_SECONDS`; each is a series for a quarter of an hour."""
 
 WITHIN_SECONDS = 120.0
 
 
 class TooManyError(Exception):
-    """So many were raised of late that no further one is; the message says so."""
+    """The limit of test alerts is reached; the message states it."""
 
 
-class Asked(NamedTuple):
-    """A test that is wanted; its label ``test`` makes each an alert of its own."""
+class _TestRequest(NamedTuple):
+    """Requested test alert; the unique label ``test`` makes each a separate alert."""
 
     severity: Severity
     run: str
@@ -33,58 +34,59 @@ class Asked(NamedTuple):
     test: str
 
 
-class Trial:
-    """A watcher that says what it was asked to say, at the next batch; `ask` may be called from any thread."""
+class AlertTester:
+    """Finding source that reports requested test alerts with the next batch; any thread may call `request`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._asked: list[Asked] = []
-        self._late: list[float] = []
+        self._requests: list[_TestRequest] = []
+        self._recent: list[float] = []
 
-    def ask(self, severity: Severity, run: str, name: str, now: float) -> str:
-        """Raise one.
+    def request(self, severity: Severity, run: str, name: str, now: float) -> str:
+        """Request a test alert.
 
         Args:
-            severity: Of the alert.
-            run: The id of the run that it is to be about; empty for the machine.
-            name: Its name; of a run that nobody knows it is a label all the same.
-            now: Unix seconds.
+            severity: Severity of the alert.
+            run: Id of the run that the alert concerns; empty for the machine.
+            name: Name of that run; a label of the alert even if the daemon has no such run.
+            now: Unix time, in seconds.
 
         Returns:
-            What its label ``test`` has.
+            The value of the alert's label ``test``.
 
         Raises:
-            TooManyError: There were `MOST` of late.
+            TooManyError: `MOST` test alerts were requested recently.
         """
         with self._lock:
-            self._late = [one for one in self._late if 0 <= now - one < WITHIN_SECONDS]
-            if len(self._late) >= MOST:
+            self._recent = [requested for requested in self._recent if 0 <= now - requested < WITHIN_SECONDS]
+            if len(self._recent) >= MOST:
                 raise TooManyError(
-                    f"{MOST} test alerts were raised in the last {WITHIN_SECONDS:.0f} s; wait for a while"
+                    f"{MOST} test alerts were raised in the last {WITHIN_SECONDS:.0f} s; wait and try again"
                 )
-            self._late.append(now)
-            asked = Asked(severity, run, name, now, secrets.token_hex(4))
-            self._asked.append(asked)
-            return asked.test
+            self._recent.append(now)
+            request = _TestRequest(severity, run, name, now, secrets.token_hex(4))
+            self._requests.append(request)
+            return request.test
 
     def accept(self, _: Batch) -> list[Finding]:
-        """What was asked for since the last batch."""
-        if not self._asked:
+        """Return the findings of the requests since the last batch."""
+        if not self._requests:
             return []
         with self._lock:
-            asked, self._asked = self._asked, []
-        return [_alarm(one) for one in asked]
+            requests, self._requests = self._requests, []
+        return [_finding(request) for request in requests]
 
 
-def _alarm(asked: Asked) -> Finding:
-    about = {"test": asked.test, **({"run": asked.name} if asked.name else {})}
+def _finding(request: _TestRequest) -> Finding:
+    labels = {"test": request.test, **({"run": request.name} if request.name else {})}
+    about = f" about run {request.name}" if request.name else ""
     return Finding(
         TEST_ALERT,
-        asked.severity,
-        tuple(sorted(about.items())),
-        asked.time,
-        f"this is a test: an alert of severity {asked.severity}" + (f" about run {asked.name}" if asked.name else ""),
-        "Nothing is wrong: trackside test-alert was called, to see whether a notification arrives.",
+        request.severity,
+        tuple(sorted(labels.items())),
+        request.time,
+        f"this is a test: an alert of severity {request.severity}{about}",
+        "Nothing is wrong: somebody ran trackside test-alert to check whether notifications arrive.",
         once=True,
-        run=asked.run,
+        run=request.run,
     )

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.delivery.delivery import Delivery
-from trackside_daemon.alerts.disabled import Off
+from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.evidence.gathering import Evidence
 from trackside_daemon.alerts.evidence.sources import Sources
-from trackside_daemon.alerts.firing import Firing
-from trackside_daemon.alerts.layer_norms import Layers
+from trackside_daemon.alerts.firing import FiringAlerts
+from trackside_daemon.alerts.layer_norms import LayerNormRequests
 from trackside_daemon.alerts.registry import Stalls
 from trackside_daemon.alerts.restored import usable
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS
 from trackside_daemon.alerts.sinks.registry import sinks
-from trackside_daemon.alerts.test_alert import Trial
+from trackside_daemon.alerts.test_alert import AlertTester
 from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.service.watchers import all_watchers, misspelt, recall
@@ -90,7 +90,7 @@ class Alerting:
         fired = self.silences.mark(usable(kept), now)
         self.book = ActiveAlerts(_off(section), self.silences)
         self.book.restore(fired, now)
-        self.trial = Trial()
+        self.trial = AlertTester()
         self.watchers: list[FindingSource] = [
             *all_watchers(state, section, fired, attempt=partial(_last_attempt, history)),
             self.trial,
@@ -102,8 +102,8 @@ class Alerting:
         self._delivery.restore([*map(self._as_it_ended, ended), *fired])
         sources = Sources(state, history.database, ask, processes, lambda: history.writer.flush(WRITTEN_SECONDS))
         self._evidence = Evidence(sources, lambda batch: push([batch]))
-        self.firing = Firing(fired)
-        self.told = (self._evidence, self._delivery, self.firing, Layers(command, fired))
+        self.firing = FiringAlerts(fired)
+        self.told = (self._evidence, self._delivery, self.firing, LayerNormRequests(command, fired))
 
     def start(self) -> None:
         """Look for evidence, and tell."""
@@ -128,7 +128,7 @@ class Alerting:
 
     def change(self, section: AlertsSection, ways: Sequence[Sink]) -> None:
         """What of other settings can be used at once; *ways* are their `sinks`."""
-        self.book.off = _off(section)
+        self.book.disabled = _off(section)
         self._delivery.change(ways)  # in any case: a file that they name may have changed
 
     def stalls(self, run: str, attempt: int) -> Stands | None:
@@ -145,14 +145,14 @@ class Alerting:
 
     def _as_it_ended(self, alert: Alert) -> Alert:
         """One that has ended, with `silenced` as it was then."""
-        return replace(alert, silenced=self.silences.has(alert.alert, alert.labels, alert.ended or 0.0))
+        return replace(alert, silenced=self.silences.mutes(alert.alert, alert.labels, alert.ended or 0.0))
 
 
-def _off(section: AlertsSection) -> Off:
+def _off(section: AlertsSection) -> DisabledAlerts:
     """What is not wanted; the log has the names that are no alert's."""
     for line in misspelt(section):
         _log.warning("%s", line)
-    return Off(section.off)
+    return DisabledAlerts(section.off)
 
 
 def _last_attempt(history: Recorder, run: str) -> int:

@@ -6,10 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.descriptions import DETECTED, RULED
-from trackside_daemon.alerts.disabled import unknown
-from trackside_daemon.alerts.process_leaks import Leaks
+from trackside_daemon.alerts.disabled import unknown_names
+from trackside_daemon.alerts.process_leaks import ProcessLeaks
 from trackside_daemon.alerts.registry import RestorableSource, sources
-from trackside_daemon.alerts.replay_history import pasts
+from trackside_daemon.alerts.replay_history import past_ranks
 from trackside_daemon.alerts.rules import builtin, custom
 from trackside_daemon.alerts.rules.evaluation import Rules
 from trackside_daemon.alerts.rules.family_catalogue import catalogue
@@ -48,7 +48,7 @@ def rules(section: AlertsSection) -> list[Rule]:
 def misspelt(section: AlertsSection) -> list[str]:
     """A line for each name of ``alerts.off`` that is no alert: it turns nothing off."""
     fixed = (*DETECTED, *RULED, *(one.alert for one in fleet("trackside")))
-    return list(unknown(section.off, {*fixed, *(rule.alert for rule in section.rules)}))
+    return list(unknown_names(section.off, {*fixed, *(rule.alert for rule in section.rules)}))
 
 
 RECALL_SECONDS = 2.0
@@ -58,7 +58,7 @@ RECALL_SECONDS = 2.0
 def recall(watchers: Iterable[FindingSource], history: Readable, fired: Sequence[Alert]) -> None:
     """Let those that learn go on from what the *history* has of the runs that have not ended; before anything is pushed."""
     learning = [one for one in watchers if isinstance(one, RestorableSource)]
-    for past in pasts(history, RECALL_SECONDS) if learning else ():
+    for past in past_ranks(history, RECALL_SECONDS) if learning else ():
         for one in learning:
             one.restore_rank(past, fired)
 
@@ -88,7 +88,7 @@ def all_watchers(
     if not section.enabled:
         return []
     judges = Rules(state, rules(section), clock, wall)
-    leaks = Leaks(state, section.thresholds.leak_ratio, clock, wall)
+    leaks = ProcessLeaks(state, section.thresholds.leak_ratio, clock, wall)
     for alert in fired:
         judges.restore(alert)
         leaks.restore(alert)

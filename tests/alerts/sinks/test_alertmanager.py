@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from alerts.sinks.told import alert, batch, over, told
+from alerts.sinks.alert_records import alert, batch, over, told
 from processes import eventually
 from receivers import Alertmanager, Receiver
 

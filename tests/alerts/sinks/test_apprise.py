@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from alerts.sinks.told import alert, over
+from alerts.sinks.alert_records import alert, over
 from receivers import Receiver
 
 from trackside_daemon.alerts.sinks.apprise import message_text

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from alerts.sinks.told import START, alert, over, told
+from alerts.sinks.alert_records import START, alert, over, told
 
 from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS, Grouping
 from trackside_daemon.alerts.sinks.sink import Message

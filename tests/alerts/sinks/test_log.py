@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from alerts.sinks.told import alert, over
+from alerts.sinks.alert_records import alert, over
 
 from trackside_daemon.alerts.sinks.log.settings import LogSinkSection
 from trackside_daemon.alerts.sinks.log.sink import MOST, LogSink

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from alerts.sinks.told import START, alert, over, told
+from alerts.sinks.alert_records import START, alert, over, told
 
 from trackside_daemon.alerts.sinks.alertmanager import outbox
 from trackside_daemon.alerts.sinks.alertmanager.outbox import Standing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from alerts.sinks.told import START, alert, over
+from alerts.sinks.alert_records import START, alert, over
 from receivers import Receiver
 
 from trackside_daemon.alerts.sinks.sink import About, Message, SendError, SinkError

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.descriptions import DETECTED, PREFIX, RULED
-from trackside_daemon.alerts.disabled import Off, regex
+from trackside_daemon.alerts.disabled import DisabledAlerts, run_regex
 from trackside_daemon.alerts.families import FIRING
 from trackside_daemon.alerts.rules import builtin, custom
 from trackside_daemon.alerts.rules.fleet import fleet
@@ -94,7 +94,7 @@ def _record(one: Recorded) -> Group:
 
 def _thresholds(section: AlertsSection, families: Mapping[str, Metric], wanted: Wanted) -> list[Group]:
     """The rules that the daemon judges too, in its order: a cause comes before what it causes."""
-    off = Off(section.off)
+    off = DisabledAlerts(section.off)
     rules: list[Group] = []
     for rule in builtin.rules(section.thresholds):
         text = f"{_sentence(rule.summary)} {rule.description.removeprefix(_SINCE)}"
@@ -107,7 +107,7 @@ def _thresholds(section: AlertsSection, families: Mapping[str, Metric], wanted: 
 
 
 def _threshold(
-    rule: Rule, off: Off, families: Mapping[str, Metric], wanted: Wanted, runbooks: str
+    rule: Rule, off: DisabledAlerts, families: Mapping[str, Metric], wanted: Wanted, runbooks: str
 ) -> Iterator[dict[str, Any]]:
     kept = _kept(rule, off, families)
     if kept is None:
@@ -119,24 +119,24 @@ def _threshold(
     yield _linked(found, runbooks, rule.alert)
 
 
-def _kept(rule: Rule, off: Off, families: Mapping[str, Metric]) -> Rule | None:
+def _kept(rule: Rule, off: DisabledAlerts, families: Mapping[str, Metric]) -> Rule | None:
     """The rule without the runs for which it is off; None when nothing is left."""
     if rule.absent:
         fixed = {matcher.label: matcher.value for matcher in rule.when.matchers if matcher.operator == "="}
-        return None if off.has(rule.alert, fixed) else rule
+        return None if off.contains(rule.alert, fixed) else rule
     patterns = off.patterns(rule.alert)
     labels = families[rule.when.metric].labels if rule.when.by is None else rule.when.by
     if not patterns:
         return rule
     if "run" not in labels or "" in patterns:
         return None if any(not one or fnmatchcase("", one) for one in patterns) else rule
-    but = Matcher("run", "|".join(map(regex, patterns)), "!~")
+    but = Matcher("run", "|".join(map(run_regex, patterns)), "!~")
     return replace(rule, when=replace(rule.when, matchers=(*rule.when.matchers, but)))
 
 
 def _detectors(section: AlertsSection, wanted: Wanted) -> list[Group]:
     """What the daemon finds and says on its page; a run for which it is off is not there."""
-    off = Off(section.off)
+    off = DisabledAlerts(section.off)
     rules = [_held()]
     for alert, said in DETECTED.items():
         if "" in off.patterns(alert):

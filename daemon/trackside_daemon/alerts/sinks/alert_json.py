@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def labels(alert: Alert, about: About) -> dict[str, str]:
     """Those that a Prometheus rule would give it, but for `job`; what has no value is not there."""
-    values = families.labels(alert.alert, alert.severity, alert.labels)
+    values = families.series_labels(alert.alert, alert.severity, alert.labels)
     found = dict(zip(families.FIRING.labels, values, strict=True))
     found["alertname"] = PREFIX + found.pop("alert")
     found["instance"] = about.instance

@@ -146,7 +146,7 @@ def _section(config_file: Path | None) -> AlertsSection:
 
 def _wanted(only: list[str], severity: str, section: AlertsSection, run: str) -> Wanted:
     """What is asked for by name counts even where it is off."""
-    from trackside_daemon.alerts.disabled import Off
+    from trackside_daemon.alerts.disabled import DisabledAlerts
     from trackside_daemon.detectors.rank_detectors import ALERTS
     from trackside_daemon.detectors.replay import Wanted
     from trackside_daemon.model.finding import SEVERITIES
@@ -156,8 +156,8 @@ def _wanted(only: list[str], severity: str, section: AlertsSection, run: str) ->
             raise WrongError(f"--only {shown(alert)}: none is called so; there are {', '.join(sorted(ALERTS))}")
     if severity not in SEVERITIES:
         raise WrongError(f"--severity {shown(severity)}: an alert is {', '.join(SEVERITIES)}")
-    off = Off(section.off)
-    return Wanted(frozenset(only), severity, {alert for alert in ALERTS if off.has(alert, {"run": run})} - {*only})
+    off = DisabledAlerts(section.off)
+    return Wanted(frozenset(only), severity, {alert for alert in ALERTS if off.contains(alert, {"run": run})} - {*only})
 
 
 def _nothing(samples: Mapping[tuple[int, str], int], wanted: Wanted) -> str:

@@ -16,7 +16,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 
-from trackside_daemon.alerts.silences import with_ends
+from trackside_daemon.alerts.silences import with_silenced_until
 from trackside_daemon.cli.sources import credentials
 from trackside_daemon.cli.sources.errors import LockedError, SourceError, TokenError
 from trackside_daemon.history import directory as place
@@ -132,7 +132,7 @@ class FileSource:
     def alerts(self, uid: str) -> list[dict[str, Any]]:
         """See `Source`."""
         with self._file().reading() as connection:
-            return with_ends(
+            return with_silenced_until(
                 reader.alerts(connection, reader.AlertFilter(uid)), reader.silences(connection, time.time())
             )
 
@@ -142,7 +142,7 @@ class FileSource:
             found = reader.alert(connection, number)
             if found is None:
                 raise SourceError(f"alert {number}: there is none with this id")
-            return with_ends([found], reader.silences(connection, time.time()))[0]
+            return with_silenced_until([found], reader.silences(connection, time.time()))[0]
 
     def export(self, uid: str, form: Format) -> Export:
         """See `Source`."""

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from trackside_daemon.alerts import silences as silence_store
 from trackside_daemon.alerts import test_alert
-from trackside_daemon.alerts.silences import LONGEST, Silences, fits, with_ends
+from trackside_daemon.alerts.silences import LONGEST, Silences, matches, with_silenced_until
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.reader import AlertFilter, UnknownRunError
 from trackside_daemon.model.finding import SEVERITIES, Severity
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from trackside_daemon.alerts.test_alert import Trial
+    from trackside_daemon.alerts.test_alert import AlertTester
     from trackside_daemon.web.api.history_access import HistoryAccess
 
 DEFAULT_SILENCE_SECONDS = 7200.0
@@ -55,7 +55,7 @@ class AlertsApi:
         self,
         history: HistoryAccess,
         silences: Silences,
-        trial: Trial,
+        trial: AlertTester,
         push: Callable[[Sequence[Batch]], None],
     ) -> None:
         self._history = history
@@ -71,7 +71,7 @@ class AlertsApi:
             return reader.alerts(connection, selection._replace(run=run, limit=limit))
 
         alerts = await read_listing(self._history, request, read)
-        return json_response({"alerts": with_ends(alerts, self._active_silences())})
+        return json_response({"alerts": with_silenced_until(alerts, self._active_silences())})
 
     async def alert(self, request: Request) -> Response:
         """Return one alert with its evidence."""
@@ -83,7 +83,7 @@ class AlertsApi:
         alert = await self._history.read(lambda connection: reader.alert(connection, number))
         if alert is None:
             raise HTTPException(404, f"alert {number}: no such alert; /api/v1/alerts lists alerts with their ids")
-        return json_response(*with_ends([alert], self._active_silences()))
+        return json_response(*with_silenced_until([alert], self._active_silences()))
 
     async def test_alert(self, request: Request) -> Response:
         """Raise a test alert, which takes the same path as every other alert."""
@@ -91,7 +91,7 @@ class AlertsApi:
         run, name = await self._history.read(lambda connection: _resolve_run(connection, wanted.run))
         now = time.time()
         try:
-            test = self._trial.ask(wanted.severity, run, name, now)
+            test = self._trial.request(wanted.severity, run, name, now)
         except test_alert.TooManyError as error:
             raise HTTPException(409, str(error)) from None
         self._push([Batch("test")])
@@ -120,7 +120,7 @@ class AlertsApi:
         matching = [
             {"alert": alert.alert, "severity": alert.severity, "labels": alert.labels, "summary": alert.summary}
             for alert in firing
-            if fits(silence, alert.alert, alert.labels)
+            if matches(silence, alert.alert, alert.labels)
         ]
         return json_response({"silence": asdict(silence), "firing": matching, "kept": not problem, "why": problem})
 

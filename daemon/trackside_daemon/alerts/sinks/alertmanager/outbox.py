@@ -163,4 +163,4 @@ class Standing:
 
 def _labels(alert: Alert) -> tuple[str, ...]:
     """By which Alertmanager tells alerts apart."""
-    return families.labels(alert.alert, alert.severity, alert.labels)
+    return families.series_labels(alert.alert, alert.severity, alert.labels)

@@ -21,7 +21,7 @@ from trackside_daemon.web.api.overview.runs import Moment, RunExtras
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trackside_daemon.alerts.firing import Firing
+    from trackside_daemon.alerts.firing import FiringAlerts
     from trackside_daemon.history.database import Database
     from trackside_daemon.model.records import Alert
     from trackside_daemon.model.state import State
@@ -44,7 +44,7 @@ class Overview:
         build_count: Number of calls of `build`.
     """
 
-    def __init__(self, state: State, rates: RateTracker, firing: Firing, database: Database) -> None:
+    def __init__(self, state: State, rates: RateTracker, firing: FiringAlerts, database: Database) -> None:
         self.build_count = 0
         self._state = state
         self._rates = rates
