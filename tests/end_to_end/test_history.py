@@ -279,7 +279,7 @@ def test_while_the_disk_is_full_the_page_goes_on_and_afterwards_nothing_is_lost(
     assert kept(daemon.history, "obeying") == {(0, 0, "loss"): [(step, float(step)) for step in range(total)]}
     assert about(daemon.history, "obeying")["state"] == "finished"
     assert sum("the history cannot be written" in line for line in daemon.log) == 1, daemon.log
-    assert sum("the history is written again" in line for line in daemon.log) == 1, daemon.log
+    assert sum("the history can be written again" in line for line in daemon.log) == 1, daemon.log
     assert not any("Traceback" in line for line in daemon.log)
 
 

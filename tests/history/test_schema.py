@@ -142,14 +142,14 @@ from array import array
 from pathlib import Path
 from history.builders import SHIFT, block, opened, session_id
 from history.builders import MORE
-from trackside_daemon.history.record import store, writer as module
+from trackside_daemon.history.record import maintenance, store, writer as module
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.model.records import RunState, BatchIngested
 
 place, seed, steps = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 sessions = [int(one) for one in sys.argv[4].split(",")]
-module.TRIM_SECONDS = 0.02
+maintenance.TRIM_SECONDS = 0.02
 store.LOG_ROWS = 20
 dice = random.Random(seed)
 

@@ -220,7 +220,7 @@ def test_a_run_that_is_pinned_resumed_or_deleted_meanwhile_is_not_trimmed_on(ben
         push(bench, change, 40, ended=WALL + DAY)
         keeper = Keeper(bench, size=1)
         total = keeper.kept()[change][0]
-        victims = keeper.trimming._ended()
+        victims = keeper.trimming._trim_ended()
         with bench.database.transaction():
             next(victims)
         bench.connection.execute(f"UPDATE run SET {change} WHERE uid = ?", (change,))
@@ -238,7 +238,7 @@ def test_a_live_run_that_is_pinned_ended_or_deleted_meanwhile_is_not_trimmed_on(
         push(bench, change, 6)
         keeper = Keeper(bench, size=1)
         total = keeper.kept()[change][0]
-        victims = keeper.trimming._live(math.inf)
+        victims = keeper.trimming._trim_live(math.inf)
         with bench.database.transaction():
             while keeper.kept()[change][1] == total:
                 next(victims)
@@ -281,8 +281,8 @@ def test_nothing_is_deleted_while_a_reader_keeps_the_wal_from_shrinking(
             four.apply(Alert("A", "page", number, "live", summary="x " * 500_000))
         for after in (0.0, 10.0, 30.0, 60.0):
             keeper.trim(WALL + after)
-    held = [one for one in caplog.records if "holds the history open" in one.getMessage()]
-    assert (keeper.kept(), len(held)) == (before, 1)
+    warnings = [one for one in caplog.records if "keeps the history open" in one.getMessage()]
+    assert (keeper.kept(), len(warnings)) == (before, 1)
     for _ in range(4):
         keeper.trim()
     assert set(keeper.kept()) == {"live", "pinned"}
@@ -306,7 +306,7 @@ def test_a_wal_that_one_large_transaction_made_is_no_reader(four: Bench, caplog:
     assert keeper.trimming._wal_bytes() > 2 * WAL_BYTES
     for after in (0.0, 30.0, 60.0):
         keeper.trim(WALL + after)
-    assert not [one for one in caplog.records if "holds the history open" in one.getMessage()]
+    assert not [one for one in caplog.records if "keeps the history open" in one.getMessage()]
     assert set(keeper.kept()) == {"live", "pinned"}
 
 
@@ -316,8 +316,8 @@ def test_the_blocks_of_many_keys_are_looked_for_in_steps(bench: Bench) -> None:
     bench.pack(1)
     trimming = Keeper(bench, size=1).trimming
     offered: list[int] = []
-    trimming._offer = lambda _, series, *__: offered.append(series)  # type: ignore[method-assign]
-    counts = [0, *(len(offered) for _ in trimming._live(0.0)), 600]
+    trimming._push_block = lambda _, series, *__: offered.append(series)  # type: ignore[method-assign]
+    counts = [0, *(len(offered) for _ in trimming._trim_live(0.0)), 600]
     assert len(offered) == 600
     assert all(later - earlier <= STEP_ROWS for earlier, later in pairwise(counts))
 

@@ -16,9 +16,10 @@ from history.builders import SHIFT, WALL, block, check_tables, opened, read, ses
 from processes import eventually
 
 from trackside_daemon.history.database import Database
-from trackside_daemon.history.record import queue
+from trackside_daemon.history.record import maintenance, queue
 from trackside_daemon.history.record import writer as module
 from trackside_daemon.history.record.queue import QUEUE_ITEMS
+from trackside_daemon.history.record.session_rows import run_id
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import Writer
 from trackside_daemon.model.records import Account, AccountUpdated, Alert, BatchIngested, Event, MachineSample, RunState
@@ -156,7 +157,7 @@ def test_it_ends_while_the_disk_is_full(house: House) -> None:
 
 def test_a_call_is_answered_with_what_it_gives_or_raises(house: House) -> None:
     house.put(1, 1.0)
-    first = house.writer.call(lambda store: store.run_id("run"))
+    first = house.writer.call(lambda store: run_id(store.connection, "run"))
     wrong = house.writer.call(lambda _: 1 // 0)
     half = house.writer.call(lambda store: store.connection.execute("UPDATE run SET name = 'x'") and 1 // 0)
     house.writer.start()
@@ -340,7 +341,7 @@ def _fill(how: str, place: Path) -> None:
     child.stdout.close()
     assert [int(line[4:]) for line in lines if line.startswith("ack")] == list(range(1, 61))
     assert len([line for line in lines if "cannot be written" in line]) == 1
-    assert len([line for line in lines if "is written again" in line]) == 1
+    assert len([line for line in lines if "can be written again" in line]) == 1
     assert 1 <= int(next(line for line in lines if line.startswith("failures")).split()[1]) <= 60
     database = Database(place)
     assert [row[2] for row in read(database, 1, "a")] == [float(number) for number in range(1, 61) for _ in range(4000)]
@@ -421,7 +422,7 @@ def test_a_session_that_no_table_takes_costs_only_itself(house: House) -> None:
 def test_a_file_that_is_deleted_under_it_is_begun_anew_and_nothing_unwritten_is_acknowledged(
     house: House, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TRIM_SECONDS", 0.05)
+    monkeypatch.setattr(maintenance, "TRIM_SECONDS", 0.05)
     house.writer.start()
     house.put(1, 1.0)
     eventually(lambda: house.acknowledged == [1])

@@ -1,4 +1,4 @@
-"""How alerts, what is learnt of them later, and silences are written."""
+"""Write alerts, what is added to them later, and silences."""
 
 from __future__ import annotations
 
@@ -14,47 +14,58 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert, AlertNote, Silence
 
 SILENCES_KEPT = 30 * 86400.0
-"""Seconds after its end for which a silence is kept."""
+"""Seconds for which a silence stays in the history after its end."""
 
 
 def write_alert(connection: sqlite3.Connection, run: int, record: Alert) -> None:
-    """An alert, anew or as it is now; *run* is its run's row."""
+    """Insert an alert, or update it if the history has it; *run* is the id of its run's row."""
     connection.execute(
         "INSERT INTO alert (run, alert, severity, labels, started, ended, summary, description, evidence) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run, alert, labels, started) DO UPDATE SET "
         "severity = excluded.severity, ended = excluded.ended, summary = excluded.summary, "
         "description = excluded.description, evidence = json_patch(evidence, excluded.evidence)",
         (
-            *(run, record.alert, record.severity, _labels(record.labels), record.started, record.ended),
-            *(record.summary, record.description, to_json(dict(record.evidence))),
+            run,
+            record.alert,
+            record.severity,
+            _labels(record.labels),
+            record.started,
+            record.ended,
+            record.summary,
+            record.description,
+            to_json(dict(record.evidence)),
         ),
     )
 
 
 def write_note(connection: sqlite3.Connection, run: int, record: AlertNote) -> None:
-    """What is learnt of an alert that is kept; of one that is not, nothing."""
+    """Add evidence and notifications to an alert; do nothing if the history does not have it."""
     connection.execute(
         "UPDATE alert SET evidence = json_patch(evidence, ?), notified = json_patch(notified, ?) "
         "WHERE run = ? AND alert = ? AND labels = ? AND started = ?",
         (
-            *(to_json(dict(record.evidence)), to_json(dict(record.notified))),
-            *(run, record.alert, _labels(record.labels), record.started),
+            to_json(dict(record.evidence)),
+            to_json(dict(record.notified)),
+            run,
+            record.alert,
+            _labels(record.labels),
+            record.started,
         ),
     )
 
 
 def alert_id(connection: sqlite3.Connection, record: Alert) -> int | None:
-    """The id of an alert; None when it is not kept."""
+    """Return the id of an alert; None if the history does not have it."""
     run = "(SELECT id FROM run WHERE uid = ? AND NOT deleted)" if record.run else str(HOST)
-    found = connection.execute(
+    row = connection.execute(
         f"SELECT id FROM alert WHERE run = {run} AND alert = ? AND labels = ? AND started = ?",  # noqa: S608
         (*((record.run,) if record.run else ()), record.alert, _labels(record.labels), record.started),
     ).fetchone()
-    return None if found is None else int(found[0])
+    return None if row is None else int(row[0])
 
 
 def write_silence(connection: sqlite3.Connection, record: Silence) -> None:
-    """A silence, anew or as it is now; those that ended long ago go."""
+    """Insert or replace a silence, and delete those that ended `SILENCES_KEPT` ago."""
     connection.execute("DELETE FROM silence WHERE until < ?", (record.started - SILENCES_KEPT,))
     connection.execute(
         "INSERT OR REPLACE INTO silence (id, labels, started, until, comment) VALUES (?, ?, ?, ?, ?)",

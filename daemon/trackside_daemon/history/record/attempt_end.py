@@ -1,4 +1,4 @@
-"""How an attempt has ended, when its ranks tell it one by one and late."""
+"""Derive how an attempt ended from the ends that its ranks reported late."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def combined_end(connection: sqlite3.Connection, run: int, attempt: int) -> tuple[str, str, float] | None:
-    """State, cause and time of an attempt's end, by the last word of each of its ranks; None while one has said none."""
-    said = connection.execute(
+    """Return state, cause and time of an attempt's end, from the last end of each rank; None if a rank has none yet."""
+    rows = connection.execute(
         "SELECT rank, fields, time FROM event WHERE run = ? AND attempt = ? AND kind = 'rank_ended' ORDER BY id",
         (run, attempt),
     )
-    ends = {rank: (json.loads(fields), time) for rank, fields, time in said}
+    ends = {rank: (json.loads(fields), time) for rank, fields, time in rows}
     ranks = connection.execute("SELECT rank FROM stream WHERE run = ? AND attempt = ?", (run, attempt))
     if any(rank not in ends for (rank,) in ranks):
         return None

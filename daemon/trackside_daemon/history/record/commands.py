@@ -1,4 +1,4 @@
-"""What people change of runs in the history: each is work for `Writer.call`."""
+"""Changes to runs that a user asks for; run each with `Writer.call`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def pin(store: Store, uid: str, *, pinned: bool = True) -> bool:
-    """Keep a run's samples whatever the bounds are, or no longer; whether there is such a run."""
+    """Pin a run, which keeps its samples whatever the bounds are, or unpin it; return False if there is no such run."""
     changed = store.connection.execute(
         "UPDATE run SET pinned = ? WHERE uid = ? AND NOT deleted", (int(pinned), uid)
     ).rowcount
@@ -17,15 +17,17 @@ def pin(store: Store, uid: str, *, pinned: bool = True) -> bool:
 
 
 def delete(store: Store, uid: str, *, live: bool = True) -> bool:
-    """Take a run away: for everybody who reads at once, from the file bit by bit; whether there was one.
+    """Mark a run as deleted; return False if there is no such run.
+
+    Readers no longer see it at once. `Trimming` removes its rows from the file step by step.
 
     Args:
-        store: In a transaction.
+        store: The store, in a transaction.
         uid: The run's id.
-        live: Also one that has not ended: a daemon that was killed leaves such runs.
+        live: Delete also a run that has not ended: a daemon that was killed leaves such runs.
 
     Raises:
-        ValueError: It has not ended, and is not to be deleted then.
+        ValueError: The run has not ended, and *live* is false.
     """
     unended = "SELECT 1 FROM run WHERE uid = ? AND NOT deleted AND ended IS NULL"
     if not live and store.connection.execute(unended, (uid,)).fetchone():

@@ -1,4 +1,4 @@
-"""Packs the log of one stream into blocks, batch by batch and a series at a time, so that whoever waits to write never waits for long."""
+"""Pack the log of a stream into blocks, one series a step, so that a batch never waits long for its transaction."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 BATCH_BYTES = 16 * 1024 * 1024
-"""So much of a log is in memory at once, and pushes for a block."""
+"""Log bytes that are in memory at once; one batch has no more, nor more pushes than a block."""
 
 SLICE_ROWS = 64
 SLICE_BYTES = 1024 * 1024
-"""One step reads no more, nor drops more."""
+"""One step reads or deletes no more of the log than `SLICE_ROWS` and `SLICE_BYTES`."""
 
 SERIES = "id, packed, end, count, finite, sum, min, max"
 
 
-class _Series(NamedTuple):
+class _SeriesRow(NamedTuple):
     id: int
     packed: int
     end: int
@@ -35,27 +35,29 @@ class _Series(NamedTuple):
     max: float | None
 
 
-class _Cut(NamedTuple):
-    """A block's part of an axis: its row of table ``axis``; least, greatest and last of the steps, then of the times."""
+class _AxisBlock(NamedTuple):
+    """A block of an axis: the id of its row; minimum, maximum and last of its steps, then of its times."""
 
     id: int
     bounds: tuple[int, int, int, int, int, int]
 
 
 class _Axis(NamedTuple):
-    """Steps and times of some samples, shared by the keys of a push, and their cuts by where they start."""
+    """Steps and times of consecutive samples, shared by the keys of a push, and their blocks by start index."""
 
     steps: array[int]
     times: array[int]
-    cuts: dict[int, _Cut]
+    blocks: dict[int, _AxisBlock]
 
 
 class Packing:
-    """One stream's log, up to the first step, on its way into blocks. After a rollback it must be begun anew.
+    """Move the log of one stream into blocks, up to the row that was last at the first step.
+
+    After a rollback, begin with a new object.
 
     Args:
-        connection: In a transaction, as at each `step`.
-        stream: Its id.
+        connection: In a transaction at each `step`.
+        stream: The stream's id.
     """
 
     def __init__(self, connection: sqlite3.Connection, stream: int) -> None:
@@ -67,69 +69,71 @@ class Packing:
         self._work = self._steps()
 
     def step(self) -> bool:
-        """Read some log rows, or pack the next series, or drop some rows. Whether there is more to do."""
+        """Read some log rows, pack one series, or delete some rows; return False when nothing is left to do."""
         return next(self._work, self) is not self
 
     def _steps(self) -> Iterator[None]:
-        """Batch after batch: a sample is in the blocks when its series says so, and rows go when all series say so."""
-        first, last = _range(self.stream)
-        found = self._connection.execute("SELECT max(id) FROM log WHERE id BETWEEN ? AND ?", (first, last)).fetchone()
-        end = 0 if found[0] is None else found[0] - first
+        # A sample is in the blocks once its series' `packed` covers its row. Rows are deleted after all series do.
+        first, last = _row_ids(self.stream)
+        row = self._connection.execute("SELECT max(id) FROM log WHERE id BETWEEN ? AND ?", (first, last)).fetchone()
+        end = 0 if row[0] is None else row[0] - first
         while self._last < end:
-            self._rows, self._axes = rows.LogRows(), {}
+            self._rows = rows.LogRows()
+            self._axes = {}
             slices: list[int] = []
             pushes = size = 0
             while self._last < end and pushes < BLOCK and size < BATCH_BYTES:
                 if slices:
                     yield
                 more, added = self._read(end, BLOCK - pushes)
-                pushes, size = pushes + more, size + added
+                pushes += more
+                size += added
                 slices.append(self._last)
             for key in self._rows.keys():  # noqa: SIM118  not a dict
                 self._pack_key(key)
                 yield
-            for place, number in enumerate(slices):
-                if place:
+            for index, number in enumerate(slices):
+                if index:
                     yield
                 self._connection.execute("DELETE FROM log WHERE id BETWEEN ? AND ?", (first, first + number))
 
-    def _read(self, end: int, most: int) -> tuple[int, int]:
-        """The next rows, up to number *end* or so many pushes, but a slice at most; how many pushes and bytes they are."""
+    def _read(self, end: int, max_pushes: int) -> tuple[int, int]:
+        """Read the next slice of rows, up to row number *end*; return how many pushes and bytes it has."""
         first = self.stream << LOG_BITS
         pushes = size = 0
-        found = self._connection.execute(
+        cursor = self._connection.execute(
             "SELECT id, shift, data FROM log WHERE id > ? AND id <= ? ORDER BY id LIMIT ?",
             (first + self._last, first + end, SLICE_ROWS),
         )
-        for id_, shift, data in found:
+        for id_, shift, data in cursor:
             pushes += self._rows.add(id_ - first, data, shift)
             size += len(data)
             self._last = id_ - first
-            if pushes >= most or size >= SLICE_BYTES:
+            if pushes >= max_pushes or size >= SLICE_BYTES:
                 break
-        found.close()
+        cursor.close()
         return pushes, size
 
     def _pack_key(self, key: str) -> None:
-        found = self._connection.execute(
+        row = self._connection.execute(
             f"SELECT {SERIES} FROM series WHERE stream = ? AND key = ?",  # noqa: S608
             (self.stream, key),
         ).fetchone()
-        series = self._begin(key) if found is None else _Series(*found)
+        series = self._insert_series(key) if row is None else _SeriesRow(*row)
         places = self._rows.places(key, series.packed)
         if places:
             self._pack(series, places)
 
-    def _begin(self, key: str) -> _Series:
+    def _insert_series(self, key: str) -> _SeriesRow:
         inserted = self._connection.execute("INSERT INTO series (stream, key) VALUES (?, ?)", (self.stream, key))
-        return _Series(int(inserted.lastrowid or 0), 0, 0, 0, 0, 0.0, None, None)
+        return _SeriesRow(int(inserted.lastrowid or 0), 0, 0, 0, 0, 0.0, None, None)
 
-    def _pack(self, series: _Series, places: list[tuple[int, int]]) -> None:
+    def _pack(self, series: _SeriesRow, places: list[tuple[int, int]]) -> None:
         values = array("d")
         for number, column in places:
             values += self._rows.parts[number][1].column(column)
-        begin, open_axis, before = self._open(series)
-        axis = self._axis(open_axis, tuple(number for number, _ in places))
+        begin, open_axis, before = self._remove_open_block(series)
+        axis = self._axis_of(open_axis, tuple(number for number, _ in places))
         whole = before + values
         for start in range(0, len(whole), BLOCK):
             self._write(series.id << BLOCK_BITS | (begin + start) // BLOCK, whole[start : start + BLOCK], axis, start)
@@ -142,71 +146,81 @@ class Packing:
                 begin + len(whole),
                 series.samples + len(values),
                 series.finite + added.finite,
-                total if total == total else 0.0,  # noqa: PLR0124  beyond float64 both ways: NaN, which would be NULL
-                min((one for one in (series.min, added.low) if one is not None), default=None),
-                max((one for one in (series.max, added.high) if one is not None), default=None),
+                total if total == total else 0.0,  # noqa: PLR0124  infinities of both signs: NaN, which would be NULL
+                min((low for low in (series.min, added.low) if low is not None), default=None),
+                max((high for high in (series.max, added.high) if high is not None), default=None),
                 series.id,
             ),
         )
 
-    def _open(self, series: _Series) -> tuple[int, int, array[float]]:
-        """Where the series' last block begins that is not full, its axis, and its values; that row is taken away."""
+    def _remove_open_block(self, series: _SeriesRow) -> tuple[int, int, array[float]]:
+        """Delete the last block of a series if it is not full; return its first place, its axis (0: none), its values."""
         begin = series.end - series.end % BLOCK
         if begin == series.end:
             return begin, 0, array("d")
         id_ = series.id << BLOCK_BITS | begin // BLOCK
-        found = self._connection.execute("SELECT axis, data FROM block WHERE id = ?", (id_,)).fetchone()
-        if found is None or found[1] is None:  # trimmed: its samples are gone, and the next ones begin their own block
+        row = self._connection.execute("SELECT axis, data FROM block WHERE id = ?", (id_,)).fetchone()
+        if row is None or row[1] is None:  # trimmed: its samples are gone, and the next ones begin their own block
             return begin + BLOCK, 0, array("d")
-        axis, data = found
+        axis, data = row
         for table in ("block", "nonfinite"):
             self._connection.execute(f"DELETE FROM {table} WHERE id = ?", (id_,))  # noqa: S608
         return begin, axis, codec.decode_values(data)
 
-    def _axis(self, before: int, parts: tuple[int, ...]) -> _Axis:
-        """The steps and times of an axis that stands already, if there is one, and of *parts* behind it."""
+    def _axis_of(self, before: int, parts: tuple[int, ...]) -> _Axis:
+        """Return the steps and times of axis *before*, unless it is 0, followed by those of *parts*."""
         name = (before, *parts)
-        known = self._axes.get(name)
-        if known is None:
-            known = self._axes[name] = _Axis(array("q"), array("q"), {})
+        axis = self._axes.get(name)
+        if axis is None:
+            axis = self._axes[name] = _Axis(array("q"), array("q"), {})
             if before:
-                found = self._connection.execute("SELECT data FROM axis WHERE id = ?", (before,)).fetchone()
-                if found is None or found[0] is None:
+                row = self._connection.execute("SELECT data FROM axis WHERE id = ?", (before,)).fetchone()
+                if row is None or row[0] is None:
                     raise ValueError(f"axis {before} is missing")
-                steps, times = decode_axis(found[0])
-                known.steps.extend(steps)
-                known.times.extend(times)
+                steps, times = decode_axis(row[0])
+                axis.steps.extend(steps)
+                axis.times.extend(times)
             for number in parts:
                 part = self._rows.parts[number][1]
-                known.steps.extend(part.steps)
-                known.times.extend(part.times)
+                axis.steps.extend(part.steps)
+                axis.times.extend(part.times)
         if before:
             release(self._connection, {before: (1, 1)})
-        return known
+        return axis
 
     def _write(self, id_: int, values: array[float], axis: _Axis, start: int) -> None:
-        cut = self._cut(axis, start)
+        block = self._axis_block(axis, start)
         cells = codec.cells(values)
-        low, high = codec.extremes(cells.mins)[0](cells.mins), codec.extremes(cells.maxs)[1](cells.maxs)
+        low = codec.extremes(cells.mins)[0](cells.mins)
+        high = codec.extremes(cells.maxs)[1](cells.maxs)
         self._connection.execute(
             "INSERT INTO block VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                *(id_, len(values), cut.id, *cut.bounds),
-                *(low, high, values[-1], codec.encode_cells(cells), codec.encode_values(values)),  # NaN becomes NULL
+                id_,
+                len(values),
+                block.id,
+                *block.bounds,
+                low,  # SQLite stores NaN as NULL
+                high,
+                values[-1],
+                codec.encode_cells(cells),
+                codec.encode_values(values),
             ),
         )
-        odd = codec.nonfinite(values)
-        if any(odd):
-            self._connection.execute("INSERT INTO nonfinite VALUES (?, ?, ?)", (id_, sum(odd), odd.tobytes()))
-
-    def _cut(self, axis: _Axis, start: int) -> _Cut:
-        """The block of an axis that begins at *start*, for one series more: written for the first."""
-        known = axis.cuts.get(start)
-        if known is not None:
+        nonfinite = codec.nonfinite(values)
+        if any(nonfinite):
             self._connection.execute(
-                "UPDATE axis SET blocks = blocks + 1, untrimmed = untrimmed + 1 WHERE id = ?", (known.id,)
+                "INSERT INTO nonfinite VALUES (?, ?, ?)", (id_, sum(nonfinite), nonfinite.tobytes())
             )
-            return known
+
+    def _axis_block(self, axis: _Axis, start: int) -> _AxisBlock:
+        """Return the block of an axis that begins at *start*, with one more reference; insert it for the first series."""
+        block = axis.blocks.get(start)
+        if block is not None:
+            self._connection.execute(
+                "UPDATE axis SET blocks = blocks + 1, untrimmed = untrimmed + 1 WHERE id = ?", (block.id,)
+            )
+            return block
         steps, times = axis.steps[start : start + BLOCK], axis.times[start : start + BLOCK]
         ends = [*range(CELL - 1, len(steps) - 1, CELL), len(steps) - 1]
         cells = array("q", [*(steps[end] for end in ends), *(times[end] for end in ends)]).tobytes()
@@ -214,18 +228,18 @@ class Packing:
             "INSERT INTO axis VALUES (NULL, 1, 1, ?, ?)", (cells, encode_axis(steps, times))
         )
         bounds = (min(steps), max(steps), steps[-1], min(times), max(times), times[-1])
-        axis.cuts[start] = _Cut(int(inserted.lastrowid or 0), bounds)
-        return axis.cuts[start]
+        axis.blocks[start] = _AxisBlock(int(inserted.lastrowid or 0), bounds)
+        return axis.blocks[start]
 
 
 def encode_axis(steps: array[int], times: array[int]) -> bytes:
-    """Steps and times as bytes."""
+    """Return steps and times as bytes."""
     data = codec.encode_integers(steps)
     return len(data).to_bytes(4, "little") + data + codec.encode_integers(times)
 
 
 def decode_axis(data: bytes) -> tuple[array[int], array[int]]:
-    """What `encode_axis` was given.
+    """Return the steps and times that `encode_axis` encoded.
 
     Raises:
         ValueError: The bytes are damaged.
@@ -235,7 +249,7 @@ def decode_axis(data: bytes) -> tuple[array[int], array[int]]:
 
 
 def release(connection: sqlite3.Connection, axes: dict[int, tuple[int, int]]) -> None:
-    """So many blocks no longer refer to an axis, and so many have lost their samples: drop what nobody needs."""
+    """Remove references to axes: by axis, how many blocks, and how many blocks with samples; drop what is unused."""
     for axis, (blocks, untrimmed) in axes.items():
         connection.execute(
             "UPDATE axis SET blocks = blocks - ?, untrimmed = untrimmed - ? WHERE id = ?", (blocks, untrimmed, axis)
@@ -244,5 +258,5 @@ def release(connection: sqlite3.Connection, axes: dict[int, tuple[int, int]]) ->
         connection.execute("UPDATE axis SET data = NULL WHERE id = ? AND untrimmed <= 0 AND data NOT NULL", (axis,))
 
 
-def _range(stream: int) -> tuple[int, int]:
+def _row_ids(stream: int) -> tuple[int, int]:
     return stream << LOG_BITS, (stream + 1 << LOG_BITS) - 1

@@ -1,4 +1,4 @@
-"""What waits to be written: records, in order, and work to be done between them. Bounded, and safe for any thread."""
+"""The queue of the history writer: records in order, and calls between them. It is bounded and thread-safe."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 QUEUE_BYTES = 32 * 1024 * 1024
 QUEUE_ITEMS = 1024
 GROUP_BYTES = 4 * 1024 * 1024
-"""What one transaction takes at most."""
+"""Bytes of one transaction, at most one item more."""
 
 T = TypeVar("T")
 
 
 class QueueItem(NamedTuple):
-    """Records that belong into one transaction, whom to tell when they are committed, and about how large they are."""
+    """Records of one transaction, the receipt to acknowledge after the commit, and their approximate size in bytes."""
 
     records: Sequence[Record]
     receipt: Any
@@ -32,25 +32,30 @@ class QueueItem(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Work for a transaction of its own, behind the items that were put before it."""
+    """Work for its own transaction, after the items that were queued before it.
 
-    behind: int
+    Attributes:
+        position: How many items were queued before it, ever.
+    """
+
+    position: int
     work: Callable[[Store], Any]
     future: Future[Any]
 
 
 class Queue:
-    """Filled by many threads, emptied by one.
+    """A queue that many threads fill and one empties.
 
     Attributes:
-        stopping: What is queued is to be written, and then nothing more.
+        stopping: The writer writes what is queued, and then ends.
     """
 
     def __init__(self) -> None:
         self.stopping = False
         self._items: deque[QueueItem] = deque()
         self._calls: deque[Call] = deque()
-        self._size = self._put = 0
+        self._size = 0
+        self._put = 0
         self._closed = False
         self._changed = threading.Condition()
 
@@ -59,17 +64,17 @@ class Queue:
 
     @property
     def has_room(self) -> bool:
-        """More may be put."""
+        """Whether more may be queued."""
         return len(self._items) < QUEUE_ITEMS and self._size < QUEUE_BYTES
 
     def put(self, records: Sequence[Record], receipt: Any) -> None:
-        """Queue what belongs into one transaction. When there is no room, what was merely sampled or reckoned is left out."""
+        """Queue the records of one transaction; drop them if the queue is full and they are mere samples or accounts."""
         item = QueueItem(records, receipt, sum(map(_size, records)))
         with self._changed:
             if (
                 receipt is None
                 and not self.has_room
-                and all(isinstance(one, MachineSample | AccountUpdated) for one in records)
+                and all(isinstance(record, MachineSample | AccountUpdated) for record in records)
             ):
                 return
             self._items.append(item)
@@ -78,7 +83,7 @@ class Queue:
             self._changed.notify_all()
 
     def call(self, work: Callable[[Store], T]) -> Future[T]:
-        """Queue work; cancelled after `close`."""
+        """Queue work; after `close` its future is cancelled."""
         future: Future[T] = Future()
         with self._changed:
             if self._closed:
@@ -89,39 +94,39 @@ class Queue:
         return future
 
     def get(self, timeout: float) -> tuple[list[QueueItem], Call | None]:
-        """What is to be written next, waited for at most *patience* seconds; and what is to be done then."""
+        """Return the items of the next transaction and the call after them; wait for them at most *timeout* seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._items or self._calls or self.stopping, timeout)
             group: list[QueueItem] = []
             size = 0
-            taken = self._put - len(self._items)
-            behind = self._calls[0].behind - taken if self._calls else len(self._items)
-            while self._items and size < GROUP_BYTES and len(group) < behind:
+            removed = self._put - len(self._items)
+            before_call = self._calls[0].position - removed if self._calls else len(self._items)
+            while self._items and size < GROUP_BYTES and len(group) < before_call:
                 group.append(self._items.popleft())
                 size += group[-1].size
             self._size -= size
-            return group, self._calls.popleft() if self._calls and len(group) >= behind else None
+            return group, self._calls.popleft() if self._calls and len(group) >= before_call else None
 
     def clear(self) -> None:
-        """Forget the items."""
+        """Drop all items."""
         with self._changed:
             self._items.clear()
             self._size = 0
 
     def pause(self, seconds: float) -> bool:
-        """Wait for so long, or until it is to stop; whether to go on."""
+        """Wait for *seconds*, or until `stop`; return False if the queue is stopping."""
         with self._changed:
             self._changed.wait_for(lambda: self.stopping, seconds)
             return not self.stopping
 
     def stop(self) -> None:
-        """Let the one who empties it come to an end."""
+        """Ask the writer to end."""
         with self._changed:
             self.stopping = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Nobody empties it any more."""
+        """Cancel all calls, also later ones."""
         with self._changed:
             self._closed = True
             while self._calls:
@@ -129,7 +134,7 @@ class Queue:
 
 
 def _size(record: Record) -> int:
-    """About how many bytes of memory a record holds."""
+    """Return the approximate size of a record in memory, in bytes."""
     if isinstance(record, BatchIngested):
         return 64 + sum(len(block.values) + len(block.steps) * 2 + 64 for block in record.blocks)
     if isinstance(record, SessionOpened):

@@ -1,7 +1,7 @@
-"""What looks like a secret is not stored: in a configuration, in a command line, in a text.
+"""Remove what looks like a secret from configurations, command lines and texts before they are stored.
 
-A value is judged by its key and by its shape. Where the two sides are in doubt it goes, since a lost setting costs less
-than a leaked password; what machine learning calls a token is kept all the same, or every tokenizer would be lost.
+A value is judged by its key and by its shape. In doubt it is removed: a lost setting costs less than a leaked password.
+A "token" in the sense of machine learning stays, or every tokenizer's settings would be lost.
 """
 
 from __future__ import annotations
@@ -15,30 +15,50 @@ if TYPE_CHECKING:
 REDACTED = "[redacted]"
 
 DEPTH = 64
-"""What is nested deeper is not looked into, and so not stored either."""
+"""Deeper values are not examined, and so not stored."""
 
 _SECRETS = frozenset(
     {
-        *("password", "passwords", "passwd", "passphrase", "pwd", "secret", "secrets", "credential", "credentials"),
-        *("auth", "authorization", "bearer", "cookie", "cookies"),
-        *("apikey", "apikeys", "accesskey", "privatekey", "secretkey", "authkey", "authtoken", "accesstoken"),
+        "password",
+        "passwords",
+        "passwd",
+        "passphrase",
+        "pwd",
+        "secret",
+        "secrets",
+        "credential",
+        "credentials",
+        "auth",
+        "authorization",
+        "bearer",
+        "cookie",
+        "cookies",
+        "apikey",
+        "apikeys",
+        "accesskey",
+        "privatekey",
+        "secretkey",
+        "authkey",
+        "authtoken",
+        "accesstoken",
     }
 )
-_KEYS, _OPENED_BY_KEYS = frozenset({"key", "keys"}), frozenset({"api", "access", "private"})
+_KEYS = frozenset({"key", "keys"})
+_SECRET_KEY_PREFIXES = frozenset({"api", "access", "private"})
 _HEX_KEYS = frozenset({"wandb", "api"})
-_VOCABULARY = _SECRETS | _KEYS | _OPENED_BY_KEYS | _HEX_KEYS | {"token"}
+_VOCABULARY = _SECRETS | _KEYS | _SECRET_KEY_PREFIXES | _HEX_KEYS | {"token"}
 
 _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _HEX = re.compile(r"[0-9a-f]{40}")
 _PATH = re.compile(r"[~.]{0,2}/?[\w.@-]+(/[\w.@-]+)+/?", re.ASCII)
 
-# Every pattern begins where a word does or has bounded repeats, so that the cost is linear in the text: from no two
-# places may it read on through the same characters.
+# Every pattern begins at a word boundary or has bounded repeats, so the cost is linear in the text: no two starting
+# points may scan the same characters.
 _SHAPES = re.compile(
     r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
     r"(?s:.*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z))"
     r"|(?<![A-Za-z0-9])(?:"
-    r"sk-[\w-]{0,16}?[A-Za-z0-9]{16}[\w-]*"  # OpenAI, Anthropic and others; sk-learn-… has no word so long
+    r"sk-[\w-]{0,16}?[A-Za-z0-9]{16}[\w-]*"  # OpenAI, Anthropic and others; sk-learn-… has no word of 16 letters
     r"|hf_[A-Za-z0-9]{20,}"
     r"|gh[oprsu]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
     r"|xox[abeoprs]-[A-Za-z0-9-]{10,}"
@@ -67,16 +87,15 @@ _ARGUMENT = re.compile(r"([-+~]*[A-Za-z_][\w.-]*)=(.*)", re.ASCII | re.DOTALL)
 
 
 def redact(config: Any) -> Any:
-    """A JSON value with `REDACTED` in place of the texts that look like secrets; all else as it was, in its order.
+    """Return a JSON value with `REDACTED` in place of texts that look like secrets; order and other values stay.
 
-    What lies within a key that names a secret is judged as if it had that key. Numbers, booleans and null never are
-    secrets.
+    Values inside an object or list are judged as if they had its key, too. Numbers, booleans and null are never secrets.
     """
     return _redact(config, frozenset(), 0)
 
 
 def redact_command(argv: Sequence[str]) -> list[str]:
-    """A command's arguments: ``--api-key=X``, ``--api-key X``, ``HF_TOKEN=X``, and what has a secret's shape."""
+    """Redact a command's arguments: ``--api-key=X``, ``--api-key X``, ``HF_TOKEN=X``, and secrets by their shape."""
     redacted = []
     flag = ""
     for argument in argv:
@@ -92,7 +111,7 @@ def redact_command(argv: Sequence[str]) -> list[str]:
 
 
 def redact_text(text: str) -> str:
-    """A text: what has a secret's shape, passwords in addresses, and ``name=value`` where the name tells."""
+    """Redact a text: secrets by their shape, passwords in URLs, and ``name=value`` with a secret's name."""
     text = _SHAPES.sub(REDACTED, text)
     text = _URL.sub(rf"\g<1>{REDACTED}", text)
     text = _HEADER.sub(rf"\g<1>{REDACTED}", text)
@@ -109,25 +128,25 @@ def _redact(value: Any, words: frozenset[str], depth: int) -> Any:
     if depth >= DEPTH:
         return REDACTED
     if isinstance(value, dict):
-        within = words - {"token"}  # of a section named so: its texts are settings
-        return {key: _redact(one, within | _words(str(key)), depth + 1) for key, one in value.items()}
-    return [_redact(one, words, depth + 1) for one in value]
+        inherited = words - {"token"}  # the texts of a section named "token" are settings
+        return {key: _redact(item, inherited | _words(str(key)), depth + 1) for key, item in value.items()}
+    return [_redact(item, words, depth + 1) for item in value]
 
 
 def _words(key: str) -> frozenset[str]:
-    """The words of a key that say something about secrets: ``myApiKey``, ``MY_API-KEY`` and ``my.apikey`` have some."""
+    """Return the words of a key that are in the vocabulary: ``myApiKey``, ``MY_API-KEY`` and ``my.apikey`` have some."""
     words = {word.lower() for word in _CAMEL.findall(key)}
     words.update(re.split(r"[^a-z]+", key.lower()))
     return _VOCABULARY & words
 
 
 def _judge(value: str, words: frozenset[str]) -> str:
-    """*value*, or what is left of it, under a key of these *words*."""
+    """Return *value*, or its redacted form, under a key of these *words*."""
     return REDACTED if words and value and _is_secret(value, words) else redact_text(value)
 
 
 def _is_secret(value: str, words: frozenset[str]) -> bool:
-    if words & _SECRETS or (words & _KEYS and words & _OPENED_BY_KEYS):
+    if words & _SECRETS or (words & _KEYS and words & _SECRET_KEY_PREFIXES):
         return True
     if "token" in words and _is_credential(value):
         return True
@@ -135,16 +154,16 @@ def _is_secret(value: str, words: frozenset[str]) -> bool:
 
 
 def _is_credential(value: str) -> bool:
-    """Whether a token may be one that opens something, and not a word, ``<|endoftext|>`` or ``org/model-name``."""
+    """Return whether a token may be a credential, and not a word, ``<|endoftext|>`` or ``org/model-name``."""
     if len(value) < 16 or not value.isascii() or not value.isprintable() or " " in value:
         return False
     return (value[0], value[-1]) not in {("<", ">"), ("[", "]")} and _PATH.fullmatch(value) is None
 
 
-def _judge_named(found: re.Match[str]) -> str:
-    name, between, value = found.groups()
+def _judge_named(match: re.Match[str]) -> str:
+    name, between, value = match.groups()
     quote = value[0] if value[0] in "\"'" and value[-1] == value[0] and len(value) > 1 else ""
     inner = value[1:-1] if quote else value
     if not inner or not (words := _words(name)) or not _is_secret(inner, words):
-        return found[0]
+        return match[0]
     return f"{name}{between}{quote}{REDACTED}{quote}"

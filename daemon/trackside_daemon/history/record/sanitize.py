@@ -1,4 +1,4 @@
-"""What is kept of a record: the same without what looks like a secret, and with text that every reader can write."""
+"""Clean records before they are stored: no secrets, and only text that can be encoded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def clean(record: Record) -> Record:
-    """The record as it is kept, in the file and in the JSON lines."""
+    """Return the record as the history and the JSON lines store it."""
     if isinstance(record, SessionOpened):
         return replace(record, hello=_hello(record.hello))
     if isinstance(record, RunState):
@@ -32,14 +32,15 @@ def _alert(record: Alert | AlertNote) -> Alert | AlertNote:
     labels = {name: redact_text(value) for name, value in record.labels.items()}
     evidence = redact(dict(record.evidence))
     if isinstance(record, AlertNote):
-        notified = {sink: one._replace(summary=redact_text(one.summary)) for sink, one in record.notified.items()}
+        notified = {sink: sent._replace(summary=redact_text(sent.summary)) for sink, sent in record.notified.items()}
         return replace(record, labels=labels, evidence=evidence, notified=notified)
     summary, description = redact_text(record.summary), redact_text(record.description)
     return replace(record, labels=labels, summary=summary, description=description, evidence=evidence)
 
 
 def to_json(value: Any) -> str:
-    """JSON in text; half a surrogate pair, which only an escape can write, becomes a question mark."""
+    """Return compact JSON."""
+    # An escape can write half a surrogate pair, which UTF-8 cannot encode: it becomes a question mark.
     return json.dumps(value, separators=(",", ":"), default=str, ensure_ascii=False).encode("utf-8", "replace").decode()
 
 
@@ -53,7 +54,7 @@ def _hello(hello: Hello) -> Hello:
 
 
 def _config(text: str) -> str:
-    """A configuration, as JSON, without its secrets; one that is no JSON is kept as the text that says so."""
+    """Return a configuration without its secrets, as JSON; text that is not JSON is replaced by a note."""
     try:
         return to_json(redact(json.loads(text)))
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""Keeps the history within its bounds, in steps so small that the writing beside them never waits for long.
+"""Keep the history within its bounds, in steps so small that a batch never waits long for its transaction.
 
-What goes first: samples of the oldest ended runs; samples of the oldest part of live runs and of the host; ended runs
-whole. What stays of a run without samples are its cells, a sixteenth of it or less. Pinned runs keep everything.
+The order of removal: samples of the oldest ended runs; the oldest samples of live runs and of the host; whole ended
+runs. A run without samples keeps its cells, a sixteenth of the size or less. Pinned runs keep everything.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ STEP_BLOCKS = 16
 """Blocks that one step trims or deletes."""
 
 STEP_ROWS = 256
-"""Rows of other tables, and pages given back to the file system, in one step."""
+"""Rows of other tables that one step deletes, and pages that it returns to the file system."""
 
 LIVE_SECONDS = 3600.0
-"""The newest hour of live runs is the last to go."""
+"""The newest hour of live runs goes last."""
 
 SLACK = 0.97
-"""Of the bound is trimmed to, so that what arrives meanwhile fits."""
+"""Share of the size bound that trimming aims at, so that new samples fit."""
 
 FREE = 0.02
-"""So much of the file may be free, for what comes next."""
+"""Share of the file that may stay free, for new rows."""
 
 WAL_BYTES = WAL_PAGES * PAGE_BYTES
-"""So much of the WAL counts. It is larger only while somebody reads, and then nothing that is deleted makes it smaller."""
+"""Largest size of the WAL that counts: it is larger only while somebody reads, and then deleting does not shrink it."""
 
-HELD_SECONDS = 20.0
-"""A WAL that is too large for so long is told of."""
+WARN_SECONDS = 20.0
+"""A warning is logged after the WAL was too large for this long."""
 
 MICROSECONDS = 2.0**63 - 1024
-"""The furthest time that a column of them holds."""
+"""The furthest time, in microseconds, that a column holds."""
 
 log = logging.getLogger("trackside")
 
 
 class Bounds(NamedTuple):
-    """What is kept at most; 0 for no bound.
+    """Limits of the history; 0 for no limit.
 
     Attributes:
-        size: Bytes, the WAL with them.
+        size: Bytes, including the WAL.
         age: Seconds since a run's end.
     """
 
@@ -60,16 +60,16 @@ class Bounds(NamedTuple):
 
 
 class Trimming:
-    """Bounds one file.
+    """Trims one file.
 
     Args:
         connection: The writer's, in a transaction at each `step`.
-        path: The file's, for the WAL beside it.
-        bounds: May be changed at any time.
+        path: The file, whose WAL is next to it.
+        bounds: The limits, which may change at any time.
 
     Attributes:
-        excess: Bytes over the bound that cannot be freed, since pinned and live runs hold them.
-        deleted: Rises when rows of runs go, which nobody may remember then.
+        excess: Bytes over the limit that cannot be freed because pinned and live runs use them.
+        deleted: A counter that rises when rows of runs are deleted, and cached ids become invalid.
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path, bounds: Bounds) -> None:
@@ -79,16 +79,17 @@ class Trimming:
         self._connection = connection
         self._wal = path.with_name(path.name + "-wal")
         self._work: Iterator[None] | None = None
-        self._told = self._held_told = False
-        self._held: float | None = None
+        self._excess_logged = False
+        self._large_wal_since: float | None = None
+        self._large_wal_logged = False
 
     def size(self) -> int:
-        """Bytes of the file and its WAL."""
+        """Return the bytes of the file and its WAL."""
         return self._pages()[0] * self._page_bytes() + self._wal_bytes()
 
     def step(self, now: float) -> bool:
-        """Do a little of what is to be done at *now*, in Unix seconds. Whether there is more."""
-        if self._is_held(now):
+        """Do a small part of the work due at *now*, in Unix seconds; return False when nothing is left to do."""
+        if self._wal_is_pinned(now):
             self._work = None
             return False
         if self._work is None:
@@ -99,7 +100,7 @@ class Trimming:
         return True
 
     def restart(self) -> None:
-        """The transaction was rolled back."""
+        """Begin the work again: the transaction was rolled back."""
         self._work = None
 
     def _steps(self, now: float) -> Iterator[None]:
@@ -115,25 +116,25 @@ class Trimming:
         if self._is_over():
             yield from self._trim(now)
         else:
-            self._note(0)
-        yield from self._give_back()
+            self._set_excess(0)
+        yield from self._return_pages()
 
     def _trim(self, now: float) -> Iterator[None]:
-        for victims in (
-            self._ended(),
-            self._live(now - LIVE_SECONDS),
-            self._whole(now),
-            self._live(now),
+        for work in (
+            self._trim_ended(),
+            self._trim_live(now - LIVE_SECONDS),
+            self._delete_oldest(now),
+            self._trim_live(now),
         ):
-            for _ in victims:
+            for _ in work:
                 if not self._is_over():
-                    self._note(0)
+                    self._set_excess(0)
                     return
                 yield
-        self._note(self._used() - round(self.bounds.size * SLACK))
+        self._set_excess(self._used() - round(self.bounds.size * SLACK))
 
-    def _ended(self) -> Iterator[None]:
-        """Samples of ended runs, the run that ended first before the others."""
+    def _trim_ended(self) -> Iterator[None]:
+        """Delete the samples of ended runs, in the order in which they ended."""
         while True:
             run = self._one(
                 "SELECT id FROM run WHERE ended NOT NULL AND NOT pinned AND NOT trimmed AND NOT deleted ORDER BY ended"
@@ -152,13 +153,13 @@ class Trimming:
                 "JOIN stream ON stream.id = stream WHERE stream.run = run.id AND series.trimmed * ? < series.end)",
                 (run, BLOCK),
             )
-            self._tell(
+            self._log_run(
                 run, "has lost its samples, and keeps its minima, maxima and last values: storage.retention.size"
             )
             yield
 
-    def _live(self, before: float) -> Iterator[None]:
-        """Samples of live runs and of the host from before a Unix time, oldest first; never a block that still fills."""
+    def _trim_live(self, before: float) -> Iterator[None]:
+        """Delete samples of live runs and of the host from before a Unix time, oldest first; only full blocks."""
         heap: list[tuple[int, int, int, int]] = []
         streams = [
             HOST,
@@ -168,41 +169,41 @@ class Trimming:
             ),
         ]
         for stream in streams:
-            for place, (series, first, end) in enumerate(self._series(stream), 1):
-                self._offer(heap, series, first, end // BLOCK)
-                if place % STEP_ROWS == 0:
+            for count, (series, first, end) in enumerate(self._series(stream), 1):
+                self._push_block(heap, series, first, end // BLOCK)
+                if count % STEP_ROWS == 0:
                     yield
             yield
         while heap and heap[0][0] < before * 1e6:
-            _, series, number, whole = heapq.heappop(heap)
-            if self._lives(series):  # still
+            _, series, number, full_blocks = heapq.heappop(heap)
+            if self._is_live(series):  # still
                 self._drop_samples(series, number, number + 1)
-                self._offer(heap, series, number + 1, whole)
+                self._push_block(heap, series, number + 1, full_blocks)
                 yield
 
-    def _lives(self, series: int) -> bool:
-        """Whether a series is one of the host, or of a run that lives and is not pinned."""
-        found = self._one(
+    def _is_live(self, series: int) -> bool:
+        """Return whether a series belongs to the host, or to a live run that is not pinned."""
+        row = self._one(
             "SELECT 1 FROM series JOIN stream ON stream.id = stream LEFT JOIN run ON run.id = run WHERE series.id = ? "
             "AND (stream = ? OR run.ended IS NULL AND NOT pinned AND NOT deleted)",
             series,
             HOST,
         )
-        return found is not None
+        return row is not None
 
-    def _offer(self, heap: list[tuple[int, int, int, int]], series: int, number: int, whole: int) -> None:
-        """Put a series' next block, if it has a whole one, on the heap by its age."""
-        if number < whole:
-            found = self._one(
+    def _push_block(self, heap: list[tuple[int, int, int, int]], series: int, number: int, full_blocks: int) -> None:
+        """Push the next full block of a series, if there is one, on the heap by its time."""
+        if number < full_blocks:
+            time = self._one(
                 "SELECT time_max FROM block WHERE id >= ? AND id < ?",
                 series << BLOCK_BITS | number,
-                (series << BLOCK_BITS) + whole,
+                (series << BLOCK_BITS) + full_blocks,
             )
-            if found is not None:
-                heapq.heappush(heap, (found, series, number, whole))
+            if time is not None:
+                heapq.heappush(heap, (time, series, number, full_blocks))
 
-    def _whole(self, now: float) -> Iterator[None]:
-        """What the host was before the oldest run that is left, and ended runs."""
+    def _delete_oldest(self, now: float) -> Iterator[None]:
+        """Delete ended runs whole, oldest first, and what the host recorded before the oldest remaining run."""
         while True:
             yield from self._delete_host(now)
             run = self._one("SELECT id FROM run WHERE ended NOT NULL AND NOT pinned AND NOT deleted ORDER BY ended")
@@ -211,16 +212,16 @@ class Trimming:
             self._mark(run, "storage.retention.size")
             yield from self._delete_marked()
 
-    def _mark(self, run: int, why: str) -> None:
+    def _mark(self, run: int, setting: str) -> None:
         self._connection.execute("UPDATE run SET deleted = 1 WHERE id = ?", (run,))
-        self._tell(run, f"is deleted: {why}")
+        self._log_run(run, f"is deleted: {setting}")
 
-    def _tell(self, run: int, what: str) -> None:
+    def _log_run(self, run: int, text: str) -> None:
         name, uid = self._connection.execute("SELECT name, uid FROM run WHERE id = ?", (run,)).fetchone()
-        log.info("run %s (id %s) %s", name, uid, what)
+        log.info("run %s (id %s) %s", name, uid, text)
 
     def _delete_marked(self) -> Iterator[None]:
-        """Take away the runs that are marked as deleted, bit by bit."""
+        """Delete the rows of runs that are marked as deleted."""
         while (run := self._one("SELECT id FROM run WHERE deleted = 1")) is not None:
             self.deleted += 1
             for stream in self._all("SELECT id FROM stream WHERE run = ?", run):
@@ -237,7 +238,7 @@ class Trimming:
             yield
 
     def _delete_host(self, before: float) -> Iterator[None]:
-        """What the host was before a Unix time, and before the oldest run that is left."""
+        """Delete what the host recorded before a Unix time and before the oldest remaining run."""
         oldest = self._one("SELECT min(started) FROM run")
         before = before if oldest is None else min(before, oldest)
         for table, time in (("event", "time"), ("alert", "ended")):
@@ -279,11 +280,11 @@ class Trimming:
             ids = self._all(f"SELECT id FROM {table} WHERE {where} LIMIT {STEP_ROWS}", *values)  # noqa: S608
             if not ids:
                 return
-            self._connection.executemany(f"DELETE FROM {table} WHERE id = ?", [(one,) for one in ids])  # noqa: S608
+            self._connection.executemany(f"DELETE FROM {table} WHERE id = ?", [(id_,) for id_ in ids])  # noqa: S608
             yield
 
-    def _give_back(self) -> Iterator[None]:
-        """Return free pages to the file system: those beyond a small reserve, and all when the file is over its bound."""
+    def _return_pages(self) -> Iterator[None]:
+        """Return free pages to the file system: those beyond a small reserve, or all if the file is over its limit."""
         while True:
             pages, free = self._pages()
             over = self.bounds.size and self._used() + free * self._page_bytes() > self.bounds.size
@@ -297,9 +298,9 @@ class Trimming:
             yield from self._series(stream)
 
     def _series(self, stream: int) -> list[tuple[int, int, int]]:
-        """Of each series its id, the first block with samples, and the place of its next sample."""
-        found = self._connection.execute("SELECT id, trimmed, end FROM series WHERE stream = ?", (stream,))
-        return [(int(series), int(trimmed), int(end)) for series, trimmed, end in found.fetchall()]
+        """Return id, first block with samples and place of the next sample of each series of a stream."""
+        rows = self._connection.execute("SELECT id, trimmed, end FROM series WHERE stream = ?", (stream,))
+        return [(int(series), int(trimmed), int(end)) for series, trimmed, end in rows.fetchall()]
 
     def _axes(self, query: str, ids: tuple[int, int]) -> dict[int, tuple[int, int]]:
         return {
@@ -313,23 +314,23 @@ class Trimming:
         pages, free = self._pages()
         return (pages - free) * self._page_bytes() + min(self._wal_bytes(), WAL_BYTES)
 
-    def _is_held(self, now: float) -> bool:
-        """Whether somebody who reads keeps the WAL from shrinking, so that deleting would make the file larger.
-
-        It is large after a large transaction too, until the next one begins it anew: so one is made.
-        """
+    def _wal_is_pinned(self, now: float) -> bool:
+        """Return whether a reader keeps the WAL from shrinking, so that deleting would make the file larger."""
         size = self._wal_bytes()
         if size <= 2 * WAL_BYTES:
-            self._held, self._held_told = None, False
+            self._large_wal_since = None
+            self._large_wal_logged = False
             return False
-        for change in (1, -1):  # writing what stands there already would write nothing
+        # The WAL is also large after a large transaction, until the next one restarts it: so make one. SQLite writes
+        # nothing for an update that changes nothing.
+        for change in (1, -1):
             self._connection.execute("UPDATE stream SET pushes = pushes + ? WHERE id = ?", (change, HOST))
-        self._held = now if self._held is None else self._held
-        if now - self._held >= HELD_SECONDS and not self._held_told:
-            self._held_told = True
+        self._large_wal_since = now if self._large_wal_since is None else self._large_wal_since
+        if now - self._large_wal_since >= WARN_SECONDS and not self._large_wal_logged:
+            self._large_wal_logged = True
             log.warning(
-                "%s has %d bytes: somebody who reads holds the history open, and nothing of it is deleted until they "
-                "let go",
+                "%s has %d bytes: another process keeps the history open for reading, and nothing is deleted until it "
+                "closes it",
                 self._wal,
                 size,
             )
@@ -349,19 +350,19 @@ class Trimming:
             return 0
 
     def _one(self, query: str, *values: float) -> int | None:
-        found = self._connection.execute(query + " LIMIT 1", values).fetchone()
-        return None if found is None else found[0]
+        row = self._connection.execute(query + " LIMIT 1", values).fetchone()
+        return None if row is None else row[0]
 
     def _all(self, query: str, *values: float) -> list[int]:
-        return [int(one) for (one,) in self._connection.execute(query, values).fetchall()]
+        return [int(value) for (value,) in self._connection.execute(query, values).fetchall()]
 
-    def _note(self, excess: int) -> None:
-        """Say once when the bound cannot be held, and count by how much."""
+    def _set_excess(self, excess: int) -> None:
+        """Set `excess`, and log once that the limit cannot be met."""
         self.excess = max(0, excess)
-        if self.excess and not self._told:
+        if self.excess and not self._excess_logged:
             log.warning(
-                "the history is %d bytes over storage.retention.size, and what is left are pinned and live runs; "
-                "unpin some, or raise it",
+                "the history is %d bytes over storage.retention.size, and only pinned and live runs are left; "
+                "unpin some, or raise the limit",
                 self.excess,
             )
-        self._told = bool(self.excess)
+        self._excess_logged = bool(self.excess)

@@ -1,7 +1,7 @@
-"""The one thread that writes the history: group commits first, then a little packing and trimming between them.
+"""Write the history in one thread: group commits first, then some packing and trimming between them.
 
-What cannot be written, because the disk is full, waits here and is tried again each second. The queue is bounded; what
-finds no room stays with the clients, whose messages are acknowledged only when they are committed.
+If the disk is full, the batches wait in the queue and the writer tries again each second. The queue is bounded. What
+does not fit stays with the clients, whose messages are acknowledged only after the commit.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside_daemon.history.database import is_damage
 from trackside_daemon.history.directory import HistoryError
-from trackside_daemon.history.record.packing import Packing
+from trackside_daemon.history.record import maintenance
+from trackside_daemon.history.record.maintenance import BACKLOG_BYTES, Maintenance
 from trackside_daemon.history.record.queue import Call, Queue, QueueItem
 from trackside_daemon.history.record.store import Store
-from trackside_daemon.history.record.trimming import Trimming
 from trackside_daemon.model.metric import Metric, Sample
 from trackside_daemon.model.records import BatchIngested, SessionOpened
 
@@ -43,21 +43,12 @@ EXCESS = Metric(
     "bytes",
 )
 
-SLICE_SECONDS = 0.015
-"""For so long packing or trimming goes on before it looks whether something waits to be written."""
-
-BACKLOG_BYTES = 32 * 1024 * 1024
-"""With so much of the log to be packed, what waits to be written gives way to it for a slice at a time."""
-
 RETRY_SECONDS = 1.0
-UNOPENED = 10_000
-"""So many sessions are remembered that no table takes."""
-
-TRIM_SECONDS = 5.0
-"""How often it is looked whether the file is over its bounds."""
+MAX_REFUSED_SESSIONS = 10_000
+"""Sessions to remember whose rows no table accepts."""
 
 VALUE_ERRORS = (ArithmeticError, LookupError, TypeError, ValueError)
-"""What is raised by numbers that no table takes, and by rows that make no sense."""
+"""Errors of numbers that no column holds, and of malformed rows."""
 
 PERMANENT_ERRORS = (
     sqlite3.DataError,
@@ -66,28 +57,28 @@ PERMANENT_ERRORS = (
     sqlite3.ProgrammingError,
     *VALUE_ERRORS,
 )
-"""What says that a record cannot be written, ever."""
+"""Errors of records that can never be written."""
 
 T = TypeVar("T")
 log = logging.getLogger("trackside")
 
 
 class Writer:
-    """Writes what it is given, in order.
+    """The thread that writes records in the order of the queue.
 
     Args:
         database: The file.
-        bounds: Of its size and age.
-        acknowledge: Told of each receipt once its records are committed.
-        request_resend: Told of a session that is not known, or None for all since a new file has begun: what of it was not
-            acknowledged has to come again.
-        hardware: Tells what this machine has.
-        jsonl: Also gets what was committed.
-        clock: Tells the Unix time that bounds are judged by.
+        bounds: Limits of its size and age.
+        acknowledge: Called with each receipt after its records are committed.
+        request_resend: Called with a session that the tables do not have, or with None for all sessions: the client has
+            to send its unacknowledged messages again.
+        hardware: Describes this machine.
+        jsonl: Also gets the committed records.
+        clock: Returns the Unix time by which ages are judged.
 
     Attributes:
-        failures: Batches that could not be written at the first try, or not to the JSON lines.
-        stuck: The disk takes nothing at the moment.
+        failures: Counts of batches that were not written at the first try, and not written to the JSON lines.
+        stuck: The disk accepts no writes at the moment.
     """
 
     def __init__(
@@ -111,163 +102,160 @@ class Writer:
         self._jsonl = jsonl
         self._clock = clock
         self._queue = Queue()
-        self._unopened: set[bytes] = set()
-        self._backlog = 0
-        self._told: set[str] = set()
+        self._refused_sessions: set[bytes] = set()
+        self._last_error = ""
         self._began = 0.0
         self._samples = 0
-        self._bytes = 0
         self._begin()
         self._thread = threading.Thread(target=self._run, name="trackside-history", daemon=True)
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what is queued, if the disk takes it, and end."""
+        """Write what is queued, if the disk accepts it, and end the thread."""
         self._queue.stop()
         self._thread.join()
         self._queue.close()
 
     def put(self, records: Sequence[Record], receipt: Any = None) -> None:
-        """Queue what belongs into one transaction. When there is no room, what was merely sampled or reckoned is left out."""
+        """Queue the records of one transaction; drop them if the queue is full and they are mere samples or accounts."""
         self._queue.put(records, receipt)
 
     def has_room(self) -> bool:
-        """Whether more may be queued: neither the queue nor the log that is to be packed is too long."""
-        return self._queue.has_room and self._backlog < 2 * BACKLOG_BYTES
+        """Return whether more may be queued: neither the queue nor the unpacked log is too long."""
+        return self._queue.has_room and self._maintenance.backlog < 2 * BACKLOG_BYTES
 
     def call(self, work: Callable[[Store], T]) -> Future[T]:
-        """Have *work* done in a transaction of its own, after what is queued by now; cancelled after the end."""
+        """Queue work for a separate transaction, after what is queued now; after `stop` its future is cancelled."""
         return self._queue.call(work)
 
-    def flush(self, seconds: float) -> bool:
-        """Wait for so long until what is queued by now is written; whether it is. Called from any thread but this."""
+    def flush(self, timeout: float) -> bool:
+        """Wait until what is queued now is written, at most *timeout* seconds; call it from any other thread."""
         with suppress(FutureTimeoutError, CancelledError, sqlite3.Error):
-            self.call(lambda _: None).result(seconds)
+            self.call(lambda _: None).result(timeout)
             return True
         return False
 
     def samples(self) -> list[Sample]:
-        """What the history tells of itself."""
+        """Return the metrics of the history itself."""
         return [
-            Sample(SIZE, (), self._bytes),
+            Sample(SIZE, (), self._maintenance.size),
             Sample(SAMPLES, (), self._samples),
-            Sample(EXCESS, (), self._trimming.excess),
+            Sample(EXCESS, (), self._maintenance.excess),
         ]
 
     def busy_seconds(self) -> float:
-        """Seconds that it has been at one turn, for ever while the disk takes nothing; 0 while it waits."""
+        """Return the seconds since the current turn began: 0 while the thread waits, infinity while the disk is stuck."""
         began = self._began
         return float("inf") if self.stuck else time.monotonic() - began if began else 0.0
 
     def set_bounds(self, bounds: Bounds) -> None:
-        """Keep other bounds from now on."""
-        self._bounds = self._trimming.bounds = bounds
+        """Change the limits of size and age."""
+        self._bounds = bounds
+        self._maintenance.set_bounds(bounds)
 
     def _begin(self) -> None:
-        with suppress(sqlite3.Error):  # a full disk: the half of a run whose import was cut off stays hidden
+        with suppress(sqlite3.Error):  # a full disk: a run whose import was interrupted stays hidden
             self._database.connection.execute("UPDATE run SET deleted = 1 WHERE deleted = 2")
         self._store = Store(self._database.connection, self._hardware)
-        self._trimming = Trimming(self._database.connection, self._database.path, self._bounds)
-        self._packing: Packing | None = None
-        self._trim_at = 0.0
-        self._bytes = self._trimming.size()
+        self._maintenance = Maintenance(self._database, self._store, self._bounds)
 
     def _run(self) -> None:
-        busy = goes_on = True
-        while goes_on:
+        has_work = running = True
+        while running:
             try:
-                busy, goes_on = self._turn(0.0 if busy else TRIM_SECONDS)
-            except Exception as error:  # noqa: BLE001  the history is not worth the daemon's end
-                self._stumbled(error)
+                has_work, running = self._turn(0.0 if has_work else maintenance.TRIM_SECONDS)
+            except Exception as error:  # noqa: BLE001  the daemon must not end because of the history
+                self._recover(error)
         if self._jsonl is not None:
             self._jsonl.close()
 
-    def _turn(self, patience: float) -> tuple[bool, bool]:
-        """Write what waits, then tidy for a moment; whether there is more to tidy, and whether to go on at all."""
+    def _turn(self, timeout: float) -> tuple[bool, bool]:
+        """Write what waits, then pack and trim; return whether more packing or trimming is due, and False at the end."""
         self._began = 0.0
-        group, call = self._queue.get(patience)
+        group, call = self._queue.get(timeout)
         self._began = time.monotonic()
         if group:
             self._commit(group)
         if call is not None:
-            self._serve(call)
+            self._run_call(call)
         if self._queue.stopping and not group and call is None:
             return False, False
-        return self._tidy(), True
+        return self._maintain(), True
 
-    def _stumbled(self, error: Exception) -> None:
-        """Something that nobody foresaw: nothing of what was under way is acknowledged, and it comes again."""
+    def _recover(self, error: Exception) -> None:
+        """Continue after an unexpected error; the clients send again what was not acknowledged."""
         self.failures["history"] += 1
-        if str(error) not in self._told:
-            self._told = {str(error)}
-            log.error("the history stumbled; it goes on, and further times are only counted", exc_info=error)
+        if str(error) != self._last_error:
+            self._last_error = str(error)
+            log.error("the history writer failed and continues; the same failure is only counted now", exc_info=error)
         self._undo()
         self._request_resend(None)
         self._queue.pause(RETRY_SECONDS)
 
     def _commit(self, group: list[QueueItem]) -> bool:
-        """Write a group, however long the disk takes; only a damaged file, or the end, makes it give up."""
+        """Write a group, and retry while the disk is full; return False if the file is damaged or the writer stops."""
         batches = len(group)
         while True:
             try:
                 with self._database.transaction():
-                    kept, receipts, strange = self._apply(group)
+                    stored, receipts, unknown_sessions = self._apply(group)
                     self._store.write_progress()
             except PERMANENT_ERRORS as error:
                 self._undo()
-                return self._part(group, error)
+                return self._commit_one_by_one(group, error)
             except sqlite3.Error as error:
-                if not self._failed(error, batches):
+                if not self._handle_failure(error, batches):
                     return False
                 batches = 0
             else:
                 break
-        self._recovered()
-        self._samples += sum(map(_samples, kept))
+        self._clear_stuck()
+        self._samples += sum(map(_sample_count, stored))
         for receipt in receipts:
             self._acknowledge(receipt)
-        for session in strange:
+        for session in unknown_sessions:
             self._request_resend(session)
-        self._also(kept)
+        self._write_jsonl(stored)
         return True
 
     def _apply(self, group: list[QueueItem]) -> tuple[list[Record], list[Any], set[bytes]]:
-        """What of a group is kept, whom to tell, and the sessions that nobody opened: those are to greet and send again."""
-        kept: list[Record] = []
+        """Write a group; return the stored records, the receipts to acknowledge, and the sessions that have to resend."""
+        stored: list[Record] = []
         receipts = []
-        strange: set[bytes] = set()
+        unknown_sessions: set[bytes] = set()
         for item in group:
             self._store.unknown_sessions.clear()
-            kept += [record for one in item.records if (record := self._store.apply(one)) is not None]
-            unknown = self._store.unknown_sessions - self._unopened
-            strange |= unknown
+            stored += [cleaned for record in item.records if (cleaned := self._store.apply(record)) is not None]
+            unknown = self._store.unknown_sessions - self._refused_sessions
+            unknown_sessions |= unknown
             if item.receipt is not None and not unknown:
                 receipts.append(item.receipt)
-        return kept, receipts, strange
+        return stored, receipts, unknown_sessions
 
-    def _part(self, group: list[QueueItem], error: Exception) -> bool:
-        """Write the items of a group one by one; of one that no table takes, only that its messages came."""
+    def _commit_one_by_one(self, group: list[QueueItem], error: Exception) -> bool:
+        """Write the items of a group one by one; of an item that cannot be written, only the message numbers."""
         if len(group) > 1:
             return all(self._commit([item]) for item in group)
         (item,) = group
-        unopened = {one.session for one in item.records if isinstance(one, SessionOpened)}
-        if len(self._unopened) < UNOPENED:  # what it sends is lost, and asking it again would not help
-            self._unopened |= unopened
-        numbers = [BatchIngested(one.session, one.number) for one in item.records if isinstance(one, BatchIngested)]
+        if len(self._refused_sessions) < MAX_REFUSED_SESSIONS:  # their samples are lost; a resend would not help
+            self._refused_sessions |= {record.session for record in item.records if isinstance(record, SessionOpened)}
+        numbers = [
+            BatchIngested(record.session, record.number) for record in item.records if isinstance(record, BatchIngested)
+        ]
         self.failures["history"] += 1
-        log.error("a record cannot be written and is left out: %s: %s", type(error).__name__, error)
+        log.error("a record cannot be written and is dropped: %s: %s", type(error).__name__, error)
         return list(item.records) == numbers or self._commit([QueueItem(numbers, item.receipt, 0)])
 
-    def _recovered(self) -> None:
+    def _clear_stuck(self) -> None:
         if self.stuck:
             self.stuck = False
-            log.info("the history is written again")
+            log.info("the history can be written again")
 
-    def _failed(self, error: sqlite3.Error, batches: int) -> bool:
-        """Count and say it once; whether to try again, after a moment."""
+    def _handle_failure(self, error: sqlite3.Error, batches: int) -> bool:
+        """Count a failure, log the first one, and pause; return whether to try again."""
         self._undo()
         if is_damage(error):
             self._replace(error)
@@ -279,25 +267,25 @@ class Writer:
         return self._queue.pause(RETRY_SECONDS)
 
     def _replace(self, error: Exception) -> None:
-        """The file is damaged: begin a new one. Nothing of the queue is acknowledged, so the clients send it again."""
+        """Set a damaged file aside and begin a new one; the clients send again what was not acknowledged."""
         self.failures["history"] += 1
         try:
-            aside = self._database.set_aside().name
+            place = f"kept as {self._database.set_aside().name}"
         except OSError as problem:
-            aside = f"what it is, since it cannot be renamed ({problem})"
-        log.error("%s was damaged (%s): it is kept as %s, and a new history begins", self._database.path, error, aside)
+            place = f"left in place because it cannot be renamed ({problem})"
+        log.error("%s was damaged (%s): it is %s, and a new history begins", self._database.path, error, place)
         self._renew()
 
     def _renew(self) -> None:
-        """Go on with the file that is there, or a new one: who has not heard of a commit sends again."""
+        """Continue with the file that is there now, or a new one; clients send again what was not acknowledged."""
         self._queue.clear()
-        while not self._begun():
+        while not self._open_new():
             if not self._queue.pause(RETRY_SECONDS):
                 return
         self._request_resend(None)
 
-    def _begun(self) -> bool:
-        """Begin a new file, if the disk takes one."""
+    def _open_new(self) -> bool:
+        """Open a new file; return False if the disk does not accept one."""
         try:
             self._database.open_new()
         except HistoryError as error:
@@ -309,11 +297,9 @@ class Writer:
         return True
 
     def _undo(self) -> None:
-        self._store.reset()
-        self._trimming.restart()
-        self._packing = None
+        self._maintenance.undo()
 
-    def _serve(self, call: Call) -> None:
+    def _run_call(self, call: Call) -> None:
         future = call.future
         if not future.set_running_or_notify_cancel():
             return
@@ -321,81 +307,47 @@ class Writer:
             with self._database.transaction():
                 result = call.work(self._store)
                 self._store.write_progress()
-        except Exception as error:  # noqa: BLE001  whoever asked gets it
+        except Exception as error:  # noqa: BLE001  the caller gets it
             self._undo()
             future.set_exception(error)
         else:
-            self._store.reset()
-            self._trimming.restart()
-            self._trim_at = 0.0
+            self._maintenance.refresh()
             future.set_result(result)
 
-    def _tidy(self) -> bool:
-        """Pack and trim for a moment; whether there is more to do."""
-        self._backlog = self._store.backlog
-        idle = self._packing is None and not self._store.due and time.monotonic() < self._trim_at
-        if (idle and not self.stuck) or self._queue.stopping:
+    def _maintain(self) -> bool:
+        """Pack and trim for a slice of time; return whether more is due."""
+        if (self._maintenance.is_idle() and not self.stuck) or self._queue.stopping:
             return False
         try:
             if self._database.is_gone():
                 self._database.close()
                 log.error(
-                    "%s was deleted or replaced under the daemon; what is there now is gone on with",
+                    "%s was deleted or replaced while the daemon ran; it continues with the file that is there now",
                     self._database.path,
                 )
                 self._renew()
                 return True
             with self._database.transaction():
-                until = time.monotonic() + SLICE_SECONDS
-                more = True
-                while more and time.monotonic() < until:
-                    packs, trims = self._pack(), self._trim()
-                    more = packs or trims
-                    if self._queue and self._backlog < BACKLOG_BYTES and not trims:
-                        break
-            self._recovered()
+                more = self._maintenance.run_slice(self._clock(), lambda: len(self._queue) > 0)
+            self._clear_stuck()
             return more
-        except ValueError as error:  # what was read makes no sense
+        except ValueError as error:  # a row that was read is malformed
             self._undo()
             self._replace(error)
         except sqlite3.Error as error:
-            if self._failed(error, 0):
-                return True
+            return self._handle_failure(error, 0)
         return False
 
-    def _pack(self) -> bool:
-        if self._packing is None:
-            stream = next(iter(self._store.due), None)
-            if stream is None:
-                return False
-            self._packing = Packing(self._database.connection, stream)
-        if not self._packing.step():
-            self._store.mark_packed(self._packing.stream)
-            self._packing = None
-        return True
-
-    def _trim(self) -> bool:
-        if time.monotonic() < self._trim_at:
-            return False
-        self._bytes = self._trimming.size()
-        deleted = self._trimming.deleted
-        more = self._trimming.step(self._clock())
-        if self._trimming.deleted != deleted:
-            self._store.reset()
-        if not more:
-            self._trim_at = time.monotonic() + TRIM_SECONDS
-        return more
-
-    def _also(self, kept: Sequence[Record]) -> None:
-        if self._jsonl is None or not kept:
+    def _write_jsonl(self, records: Sequence[Record]) -> None:
+        if self._jsonl is None or not records:
             return
         try:
-            self._jsonl.write(kept)
-        except Exception as error:  # noqa: BLE001  whatever it is, the history has it
+            self._jsonl.write(records)
+        except Exception as error:  # noqa: BLE001  the history has the records
             if not self.failures["jsonl"]:
                 log.error("JSON lines cannot be written: %s; further failures are only counted", error)  # noqa: TRY400  a disk's fault, no traceback
             self.failures["jsonl"] += 1
 
 
-def _samples(record: Record) -> int:
+def _sample_count(record: Record) -> int:
     return sum(len(block.values) // 8 for block in record.blocks) if isinstance(record, BatchIngested) else 0

@@ -1,0 +1,114 @@
+"""Pack and trim the history between the commits, a slice of time at a time."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from trackside_daemon.history.record.packing import Packing
+from trackside_daemon.history.record.trimming import Trimming
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trackside_daemon.history.database import Database
+    from trackside_daemon.history.record.store import Store
+    from trackside_daemon.history.record.trimming import Bounds
+
+SLICE_SECONDS = 0.015
+"""Longest time of a slice: a batch that arrives meanwhile waits no longer."""
+
+BACKLOG_BYTES = 32 * 1024 * 1024
+"""With more log to pack, a slice is not cut short for a batch that waits."""
+
+TRIM_SECONDS = 5.0
+"""Interval at which the size and age of the file are checked."""
+
+
+class Maintenance:
+    """The packing and trimming of one file.
+
+    Args:
+        database: The file.
+        store: Has the streams to pack.
+        bounds: Limits of size and age.
+
+    Attributes:
+        backlog: Bytes of the log that have to be packed, at the last check.
+        size: Bytes of the file and its WAL, at the last check.
+    """
+
+    def __init__(self, database: Database, store: Store, bounds: Bounds) -> None:
+        self.backlog = 0
+        self._connection = database.connection
+        self._store = store
+        self._trimming = Trimming(database.connection, database.path, bounds)
+        self._packing: Packing | None = None
+        self._trim_at = 0.0
+        self.size = self._trimming.size()
+
+    @property
+    def excess(self) -> int:
+        """Bytes over the size limit that pinned and live runs use."""
+        return self._trimming.excess
+
+    def set_bounds(self, bounds: Bounds) -> None:
+        """Change the limits."""
+        self._trimming.bounds = bounds
+
+    def undo(self) -> None:
+        """Begin again: the transaction was rolled back."""
+        self._store.reset()
+        self._trimming.restart()
+        self._packing = None
+
+    def refresh(self) -> None:
+        """Check everything anew: other code has changed the tables."""
+        self._store.reset()
+        self._trimming.restart()
+        self._trim_at = 0.0
+
+    def is_idle(self) -> bool:
+        """Return whether nothing has to be packed and no check is due."""
+        self.backlog = self._store.backlog
+        return self._packing is None and not self._store.due and time.monotonic() < self._trim_at
+
+    def run_slice(self, now: float, is_waiting: Callable[[], bool]) -> bool:
+        """Pack and trim for `SLICE_SECONDS`, in a transaction; return False when nothing is left to do.
+
+        Args:
+            now: Unix time by which ages are judged.
+            is_waiting: Returns whether a batch waits to be written.
+        """
+        until = time.monotonic() + SLICE_SECONDS
+        more = True
+        while more and time.monotonic() < until:
+            packs = self._pack()
+            trims = self._trim(now)
+            more = packs or trims
+            if is_waiting() and self.backlog < BACKLOG_BYTES and not trims:
+                break
+        return more
+
+    def _pack(self) -> bool:
+        if self._packing is None:
+            stream = next(iter(self._store.due), None)
+            if stream is None:
+                return False
+            self._packing = Packing(self._connection, stream)
+        if not self._packing.step():
+            self._store.mark_packed(self._packing.stream)
+            self._packing = None
+        return True
+
+    def _trim(self, now: float) -> bool:
+        if time.monotonic() < self._trim_at:
+            return False
+        self.size = self._trimming.size()
+        deleted = self._trimming.deleted
+        more = self._trimming.step(now)
+        if self._trimming.deleted != deleted:
+            self._store.reset()
+        if not more:
+            self._trim_at = time.monotonic() + TRIM_SECONDS
+        return more

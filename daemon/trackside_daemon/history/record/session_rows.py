@@ -1,0 +1,143 @@
+"""Write the rows of a session that begins: its run, its attempt, its stream and itself."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.history.record.sanitize import to_json
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Mapping
+
+    from trackside_daemon.model.records import SessionOpened
+
+log = logging.getLogger("trackside")
+
+
+def run_id(connection: sqlite3.Connection, uid: str) -> int | None:
+    """Return the id of a run's row; None if there is no such run."""
+    row = connection.execute("SELECT id FROM run WHERE uid = ? AND deleted != 1", (uid,)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def write_session(
+    connection: sqlite3.Connection, record: SessionOpened, hardware: Callable[[], Mapping[str, Any]]
+) -> None:
+    """Insert or update the rows of a session; *hardware* describes this machine."""
+    identity = record.hello.identity
+    run = _write_run(connection, record)
+    _write_attempt(connection, run, record, hardware)
+    place = (run, int64(record.attempt), int64(identity.rank))
+    connection.execute("INSERT OR IGNORE INTO stream (run, attempt, rank) VALUES (?, ?, ?)", place)
+    stream = connection.execute("SELECT id FROM stream WHERE run = ? AND attempt = ? AND rank = ?", place).fetchone()[0]
+    connection.execute(
+        "INSERT INTO session (id, stream, committed, clock_offset, pid, start, boot) VALUES (?, ?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (id) DO UPDATE SET "
+        "stream = excluded.stream, committed = max(committed, excluded.committed), "
+        "clock_offset = excluded.clock_offset",
+        (
+            record.session,
+            stream,
+            int64(record.hello.acked),
+            record.offset,
+            int64(identity.pid),
+            int64(identity.start),
+            identity.boot,
+        ),
+    )
+
+
+def int64(number: int) -> int:
+    """Return the nearest number that a column can hold: a client may send any."""
+    return max(-(2**63), min(2**63 - 1, number))
+
+
+def _write_run(connection: sqlite3.Connection, record: SessionOpened) -> int:
+    """Insert or update the run's row; return its id."""
+    hello, uid = record.hello, record.hello.identity.run
+    started = hello.started / 1e9 + record.offset
+    connection.execute("UPDATE run SET uid = uid || '/deleted/' || id WHERE uid = ? AND deleted = 1", (uid,))
+    run = run_id(connection, uid)
+    if run is None:
+        inserted = connection.execute(
+            "INSERT INTO run (uid, name, state, started) VALUES (?, ?, ?, ?)",
+            (uid, record.name, _state(record), started),
+        )
+        run = int(inserted.lastrowid or 0)
+    connection.execute("UPDATE run SET name = ?, started = min(started, ?) WHERE id = ?", (record.name, started, run))
+    if hello.tags:
+        connection.execute("UPDATE run SET tags = ? WHERE id = ?", (to_json(list(hello.tags)), run))
+    return run
+
+
+def _write_attempt(
+    connection: sqlite3.Connection, run: int, record: SessionOpened, hardware: Callable[[], Mapping[str, Any]]
+) -> None:
+    """Insert or update the attempt's row; configuration and process information are those of the lowest rank."""
+    hello = record.hello
+    started = hello.started / 1e9 + record.offset
+    stored = connection.execute(
+        "SELECT about, config_rank FROM attempt WHERE run = ? AND number = ?", (run, record.attempt)
+    ).fetchone()
+    if stored is None:
+        connection.execute(
+            "INSERT INTO attempt (run, number, state, started) VALUES (?, ?, ?, ?)",
+            (run, record.attempt, _state(record), started),
+        )
+        connection.execute("UPDATE run SET state = ?, cause = '', ended = NULL WHERE id = ?", (_state(record), run))
+    about = json.loads(stored[0]) if stored else {}
+    if hello.identity.rank <= about.get("rank", hello.identity.rank):
+        before = about.get("hardware", {})
+        about = _about(record, hardware) if record.about is None else dict(record.about)
+        if before.get("gpus") and not about.get("hardware", {}).get("gpus"):
+            about["hardware"] = before  # a daemon that has just started has found no GPUs yet
+    connection.execute(
+        "UPDATE attempt SET about = ?, started = min(started, ?) WHERE run = ? AND number = ?",
+        (to_json(about), started, run, record.attempt),
+    )
+    if hello.config and (stored is None or stored[1] is None or hello.identity.rank <= stored[1]):
+        connection.execute(
+            "UPDATE attempt SET config = ?, config_rank = ? WHERE run = ? AND number = ?",
+            (hello.config, hello.identity.rank, run, record.attempt),
+        )
+
+
+def _about(record: SessionOpened, hardware: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what the history stores of a process and its machine, without empty values."""
+    hello, identity, process = record.hello, record.hello.identity, record.hello.about
+    texts = {name: getattr(identity, name) for name in ("host", "framework", "job_id", "git_commit")}
+    if process is not None:
+        texts |= {name: getattr(process, name) for name in ("directory", "python", "platform", "launch")}
+    about = {
+        "rank": identity.rank,
+        "world_size": identity.world,
+        **{name: text for name, text in texts.items() if text},
+    }
+    if hello.total_steps is not None:
+        about["total_steps"] = hello.total_steps
+    if process is not None:
+        if process.git_dirty is not None:
+            about["git_dirty"] = process.git_dirty
+        about["command"] = list(process.command)
+        about["packages"] = process.packages
+    if record.offset:
+        about["clock_offset"] = record.offset
+    about["hardware"] = _read_hardware(hardware)
+    if hello.room is not None and hello.room.shm_size is not None:
+        about["hardware"]["shm_bytes"] = hello.room.shm_size
+    return about
+
+
+def _read_hardware(hardware: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    try:
+        return dict(hardware())
+    except Exception as error:  # noqa: BLE001  a run without it is better than none
+        log.warning("the run is stored without this machine's hardware: %s: %s", type(error).__name__, error)
+        return {}
+
+
+def _state(record: SessionOpened) -> str:
+    return "starting" if record.hello.step is None else "running"
