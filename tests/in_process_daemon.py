@@ -52,7 +52,7 @@ class Whole:
         self._sessions = Sessions(Runs(Limits(), 3600.0), self._history.session)
         self._machine = Machine([])
         simulated = Simulated(self._machine, "h100", ())
-        self._gpus = GpuCollector(cast("Nvml", simulated), patience=1.0)
+        self._gpus = GpuCollector(cast("Nvml", simulated), timeout=1.0)
 
     def accept(self, batch: Batch) -> None:
         """What the book says."""

@@ -243,7 +243,7 @@ def test_a_death_has_the_events_and_memory(scene: Scene) -> None:
 def test_a_gpu_has_its_readings_its_limits_and_its_xid_errors(scene: Scene) -> None:
     machine = Machine()
     machine.now = NOW - 60
-    collector = GpuCollector(cast("Nvml", Simulated(machine, "h100", ("throttled",))), patience=1.0)
+    collector = GpuCollector(cast("Nvml", Simulated(machine, "h100", ("throttled",))), timeout=1.0)
     machine.now = NOW
     scene.state.update(Batch("gpu", collector.collect(), complete=True))
     found = scene.gather(Alert("GpuThrottled", "warning", NOW, labels={"gpu": "7", "uuid": "GPU-7"}))["gpus"]

@@ -35,7 +35,7 @@ class Simulated:
 def told(seconds: int, profile: str, *troubles: str) -> set[tuple[str, str, str]]:
     """The alerts in some seconds with 8 GPUs: name, severity and index."""
     machine = Machine()
-    collector = GpuCollector(cast("Nvml", Simulated(machine, profile, troubles)), patience=1.0)
+    collector = GpuCollector(cast("Nvml", Simulated(machine, profile, troubles)), timeout=1.0)
     begun = machine.now
     while machine.now < begun + seconds:
         machine.state.update(Batch("gpu", collector.collect(), complete=True, time=machine.now))

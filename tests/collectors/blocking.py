@@ -44,17 +44,17 @@ def by_mount(collector: FilesystemCollector) -> dict[str, dict[str, float]]:
 
 def hanging(collector: FilesystemCollector) -> list[WorkerProcess]:
     """Those that have been asked, and have not answered."""
-    return [one.child for one in collector._remote._asked.values() if one.child is not None]
+    return [one.worker for one in collector._remote._states.values() if one.worker is not None]
 
 
 def waited_for(collector: FilesystemCollector) -> list[tuple[int, str, str]]:
     """The mounts that those hang on: id, device and place."""
-    return [key for key, one in collector._remote._asked.items() if one.child is not None]
+    return [key for key, one in collector._remote._states.items() if one.worker is not None]
 
 
 def idle(collector: FilesystemCollector) -> list[WorkerProcess]:
     """Those that wait to be asked."""
-    return collector._remote._children.idle
+    return collector._remote._workers.idle
 
 
 def ask_in_vain(collector: FilesystemCollector, fifo: Path) -> WorkerProcess:

@@ -71,11 +71,11 @@ def far(table: Table, collect: Callable[..., FilesystemCollector], fifos: Path) 
     table.mount("/nfs", "nfs4")
     table.mount("/lustre", "lustre")
     collector = collect("/", "/nfs", "/lustre", command=(sys.executable, "-c", BLOCKS, str(fifos)))
-    collector._remote._patience = 30.0
+    collector._remote._timeout = 30.0
     assert {point: told["device_error"] for point, told in by_mount(collector).items()} == {
         "/": 0,
         "/nfs": 0,
         "/lustre": 0,
     }
-    collector._remote._patience = 0.2
+    collector._remote._timeout = 0.2
     return collector

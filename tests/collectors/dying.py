@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from collectors.trees import member
 from processes import DEADLINE, clean_environ
 
-from trackside_daemon.collectors.process.child_processes import Whose
-from trackside_daemon.collectors.process.process_tree import Stat, look
-from trackside_daemon.collectors.process.worker_deaths import CAUSES, Deaths
+from trackside_daemon.collectors.process.child_processes import RankLabels
+from trackside_daemon.collectors.process.process_tree import Stat, read_stat
+from trackside_daemon.collectors.process.worker_deaths import CAUSES, WorkerDeaths
 from trackside_daemon.linux.oom import OomKills
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.collectors.process.shm import Use
+    from trackside_daemon.collectors.process.shm import ShmUse
     from trackside_daemon.model.records import Event
 
 MIB = 1024**2
@@ -55,7 +55,7 @@ for line in sys.stdin:
 
 
 NONE = dict.fromkeys(CAUSES, 0)
-WHOSE = Whose("char-model", "3")
+WHOSE = RankLabels("char-model", "3")
 
 
 class Cgroups:
@@ -104,10 +104,10 @@ class Training:
             env=clean_environ(),
         )
         self.cgroups = Cgroups(place)
-        self.deaths = Deaths(PROC, OomKills(self.cgroups.proc))
+        self.deaths = WorkerDeaths(PROC, OomKills(self.cgroups.proc))
         self.member = member(self.process.pid, 3, attempt=2)
         self.now = 100.0
-        self.most: dict[int, Use] = {}
+        self.most: dict[int, ShmUse] = {}
         self._descriptors = descriptors()
 
     def do(self, line: str) -> str:
@@ -136,7 +136,7 @@ class Training:
     def look(self, after: float = 0.0) -> list[Event]:
         """What is told so many seconds later."""
         self.now += after
-        self.deaths.look(self.now, WALL, self.most)
+        self.deaths.update(self.now, WALL, self.most)
         return list(self.deaths.reports())
 
     def counts(self) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class Training:
     def forget(self) -> None:
         """Follow nobody, as one that has just begun."""
         self.deaths.close()
-        self.deaths = Deaths(PROC, OomKills(self.cgroups.proc))
+        self.deaths = WorkerDeaths(PROC, OomKills(self.cgroups.proc))
 
     def close(self) -> None:
         self.deaths.close()
@@ -165,7 +165,7 @@ class Training:
 
 
 def process(pid: int) -> Stat:
-    found = look("/proc", pid)
+    found = read_stat("/proc", pid)
     assert found is not None
     return found
 

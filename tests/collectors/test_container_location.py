@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trackside_daemon.collectors.process.container_location import Place, Places, job
-from trackside_daemon.collectors.process.process_names import Life
+from trackside_daemon.collectors.process.container_location import ContainerLocation, ContainerLocations, slurm_job
+from trackside_daemon.collectors.process.process_names import ProcessKey
 from trackside_daemon.linux.cgroups import LABEL_BYTES, label
 
 if TYPE_CHECKING:
@@ -45,13 +45,13 @@ def test_a_path_that_is_no_text_can_be_written() -> None:
     assert label("0::/caf\udce9\n") == "/caf?"
 
 
-def places(proc: Path, **cgroups: str) -> Places:
+def places(proc: Path, **cgroups: str) -> ContainerLocations:
     """Of a machine with these processes; its clock stands still."""
     for pid, text in cgroups.items():
         place = proc / pid.removeprefix("p")
         place.mkdir(exist_ok=True)
         (place / "cgroup").write_text(text)
-    return Places(proc, lambda: 100.0)
+    return ContainerLocations(proc, lambda: 100.0)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def places(proc: Path, **cgroups: str) -> Places:
     ],
 )
 def test_a_container_is_known_by_the_digits_that_people_see(tmp_path: Path, path: str) -> None:
-    assert places(tmp_path, p50=path).of(Life(50, 1)).container == ID[:12]
+    assert places(tmp_path, p50=path).of(ProcessKey(50, 1)).container == ID[:12]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_container_is_known_by_the_digits_that_people_see(tmp_path: Path, path
     ],
 )
 def test_who_is_in_no_container_has_none(tmp_path: Path, path: str) -> None:
-    assert places(tmp_path, p50=path).of(Life(50, 1)).container == ""
+    assert places(tmp_path, p50=path).of(ProcessKey(50, 1)).container == ""
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_who_is_in_no_container_has_none(tmp_path: Path, path: str) -> None:
     ],
 )
 def test_a_job_of_slurm_is_known_by_its_number_or_its_word(text: str, found: str) -> None:
-    assert job(text.encode()) == found.encode()
+    assert slurm_job(text.encode()) == found.encode()
 
 
 def test_a_place_is_looked_at_again_after_half_a_minute(tmp_path: Path) -> None:
@@ -116,20 +116,20 @@ def test_a_place_is_looked_at_again_after_half_a_minute(tmp_path: Path) -> None:
         moments.append(moment)
         (tmp_path / "50" / "cgroup").write_text(f"0::/{path}\n")
         kept.begin()
-        assert kept.of(Life(50, 1)).cgroup == found
+        assert kept.of(ProcessKey(50, 1)).cgroup == found
 
 
 def test_another_process_of_the_same_pid_is_looked_at_and_who_was_not_asked_about_is_forgotten(tmp_path: Path) -> None:
     kept = places(tmp_path, p50="0::/a\n")
-    assert kept.of(Life(50, 1)).cgroup == "/a"
+    assert kept.of(ProcessKey(50, 1)).cgroup == "/a"
     (tmp_path / "50" / "cgroup").write_text("0::/b\n")
-    assert [kept.of(Life(50, began)).cgroup for began in (1, 2)] == ["/a", "/b"]
+    assert [kept.of(ProcessKey(50, began)).cgroup for began in (1, 2)] == ["/a", "/b"]
     kept.begin()
-    assert kept.of(Life(50, 1)).cgroup == "/a"
+    assert kept.of(ProcessKey(50, 1)).cgroup == "/a"
     kept.begin()
     kept.begin()
-    assert kept.of(Life(50, 1)).cgroup == "/b"
+    assert kept.of(ProcessKey(50, 1)).cgroup == "/b"
 
 
 def test_a_process_that_is_gone_is_nowhere(tmp_path: Path) -> None:
-    assert places(tmp_path).of(Life(50, 1)) == Place("", "", "")
+    assert places(tmp_path).of(ProcessKey(50, 1)) == ContainerLocation("", "", "")

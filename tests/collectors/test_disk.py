@@ -88,12 +88,12 @@ def test_a_device_that_goes_is_gone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "7 0 loop0 0 0 0 0 0 0 0 0 0 0 0\n"])
 def test_a_machine_without_disks_has_nothing_to_collect(text: str, tmp_path: Path) -> None:
-    with pytest.raises(NothingToCollect, match=r"diskstats has no device but those that collector\.disk\.exclude"):
+    with pytest.raises(NothingToCollect, match=r"diskstats has only devices that collector\.disk\.exclude"):
         write(tmp_path, text).collect()
 
 
 def test_a_kernel_without_the_file_has_nothing_to_collect(tmp_path: Path) -> None:
-    with pytest.raises(NothingToCollect, match=r"diskstats is not there: .* --path\.procfs"):
+    with pytest.raises(NothingToCollect, match=r"diskstats does not exist: .* --path\.procfs"):
         DiskCollector(tmp_path, EXCLUDE).collect()
 
 

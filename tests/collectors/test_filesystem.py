@@ -48,7 +48,7 @@ def test_a_path_that_is_not_there_is_told_of_once_and_found_later(
         assert by_mount(collector) == {}
         clock.now += 11
     assert [record.getMessage() for record in caplog.records] == [
-        "collector.filesystem.paths: /data is not there; it is shown as soon as it is"
+        "collector.filesystem.paths: /data does not exist; it is shown as soon as it does"
     ]
     table.mount("/data", "xfs")
     assert by_mount(collector) == {"/data": WELL}
@@ -67,7 +67,7 @@ def test_a_path_on_a_mount_that_a_container_does_not_have_is_told_of_and_not_tak
         clock.now += 11
     [line] = [record.getMessage() for record in caplog.records]
     assert line == (
-        f"collector.filesystem.paths: /data is on /data of the host, which cannot be seen below {table.root}; "
+        f"collector.filesystem.paths: /data is on /data of the host, which is not visible below {table.root}; "
         "mount the host's / there with propagation: rslave, or HostToContainer in Kubernetes"
     )
 
@@ -91,17 +91,14 @@ def test_of_what_the_daemon_s_user_may_not_enter_nothing_is_known(
     collector = collect("/")
     assert [by_mount(collector), by_mount(collector)] == [{}, {}]
     [line] = [record.getMessage() for record in caplog.records]
-    assert (
-        f"the file system at / (ext4) cannot be asked for its room: {os.strerror(number)}; let the daemon's user"
-        in line
-    )
+    assert f"the file system at / (ext4) cannot be read: {os.strerror(number)}; allow the daemon's user" in line
 
 
 def test_a_child_s_answer_of_what_may_not_be_entered_is_the_same(table: Table, collect: Any, tmp_path: Path) -> None:
     table.mount("/nfs", "nfs4")
     refuses = f'import sys; print("ready", flush=True)\nfor _ in sys.stdin: print({errno.EACCES}, flush=True)'
     collector = collect("/nfs", command=(sys.executable, "-c", refuses))
-    collector._remote._patience = 30.0
+    collector._remote._timeout = 30.0
     assert by_mount(collector) == {}
 
 
@@ -126,6 +123,6 @@ def test_a_local_file_system_that_fails_costs_only_itself(
     broken.clear()
     assert by_mount(collector)["/data"]["device_error"] == 0
     assert [record.getMessage() for record in caplog.records] == [
-        "the file system at /data (xfs) cannot be asked for its room: Input/output error",
+        "the file system at /data (xfs) cannot be read: Input/output error",
         "the file system at /data answers again",
     ]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from trackside_daemon.collectors.base import Collector, NothingToCollect, StillBusy
-from trackside_daemon.collectors.gpu.gpu import GpuCollector, patience
+from trackside_daemon.collectors.gpu.gpu import GpuCollector, reading_timeout
 from trackside_daemon.collectors.gpu.gpu_diagnosis import PAGING
-from trackside_daemon.collectors.gpu.gpu_event_log import Chronicle
+from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlAbsent, NvmlPaused, NvmlUnavailable
 from trackside_daemon.nvml.readers.unsupported import WHY
 from trackside_daemon.nvml.reading import GpuReading, Reading
@@ -64,7 +64,7 @@ class Busy(Says):
 
 
 def collector(*answers: Reading | Exception) -> GpuCollector:
-    return GpuCollector(cast("Nvml", Says(answers)), patience=1.0, chronicle=Chronicle())
+    return GpuCollector(cast("Nvml", Says(answers)), timeout=1.0, event_log=GpuEventLog())
 
 
 def series(one: GpuCollector) -> dict[tuple[str, ...], object]:
@@ -77,17 +77,17 @@ def without_xids(found: dict[tuple[str, ...], object]) -> dict[tuple[str, ...], 
 
 def test_how_long_it_waits_may_change() -> None:
     handle = Says([Reading()])
-    one = GpuCollector(cast("Nvml", handle), patience=0.25)
+    one = GpuCollector(cast("Nvml", handle), timeout=0.25)
     one.collect()
     assert handle.patience == 0.25
-    one.patience = 0.025
+    one.timeout = 0.025
     one.collect()
     assert handle.patience == 0.025
 
 
 @pytest.mark.parametrize(("interval", "seconds"), [(0.1, 0.025), (1, 0.25), (6, 1.5), (60, 2)])
 def test_a_tick_waits_for_a_quarter_of_its_interval_and_never_long(interval: float, seconds: float) -> None:
-    assert patience(interval) == seconds
+    assert reading_timeout(interval) == seconds
 
 
 def test_a_value_carries_the_gpu_its_uuid_and_its_own_labels() -> None:
@@ -165,7 +165,7 @@ def test_a_worker_that_fails_is_a_failure_and_one_that_is_busy_skips_the_tick() 
     with pytest.raises(NvmlUnavailable):
         failing.collect()
     with pytest.raises(StillBusy, match="no answer for 2 s"):
-        GpuCollector(cast("Nvml", Busy([NvmlUnavailable("no answer for 2 s")])), patience=1.0).collect()
+        GpuCollector(cast("Nvml", Busy([NvmlUnavailable("no answer for 2 s")])), timeout=1.0).collect()
 
 
 def test_gpus_that_were_seen_are_held_while_nvml_sees_none_at_all() -> None:
@@ -174,17 +174,19 @@ def test_gpus_that_were_seen_are_held_while_nvml_sees_none_at_all() -> None:
     )
     one = collector(reading, NvmlAbsent("NVML sees no GPU"), reading)
     one.collect()
-    assert one.held() == []
+    assert one.samples_without_reading() == []
     with pytest.raises(NothingToCollect):
         one.collect()
-    held: dict[tuple[str, ...], object] = {(sample.metric.name, *sample.labels): sample.value for sample in one.held()}
+    held: dict[tuple[str, ...], object] = {
+        (sample.metric.name, *sample.labels): sample.value for sample in one.samples_without_reading()
+    }
     assert without_xids(held) == {
         ("trackside_gpu_info", "0", "GPU-0", *INFO.values()): 1,
         ("trackside_gpu_up", "0", "GPU-0"): 0.0,
     }
     assert held["trackside_gpu_xid_errors_total", "0", "GPU-0", "79"] == 1
     one.collect()
-    assert one.held() == []
+    assert one.samples_without_reading() == []
 
 
 def test_gpus_that_were_left_alone_are_not_missed_afterwards() -> None:
@@ -199,7 +201,7 @@ def test_gpus_that_were_left_alone_are_not_missed_afterwards() -> None:
         for _ in range(times):
             with pytest.raises(NothingToCollect):
                 one.collect()
-        assert (one.held(), one.seen.most) == ([], 0)
+        assert (one.samples_without_reading(), one.snapshot.most) == ([], 0)
 
 
 def test_what_the_daemon_may_not_read_is_logged_once_with_the_cure(caplog: pytest.LogCaptureFixture) -> None:
@@ -237,7 +239,7 @@ def test_gpus_that_may_not_be_opened_are_no_gpus_and_logged_once(caplog: pytest.
     one = collector(Reading([GpuReading(1, "GPU-1", INFO, UP)], hidden=hidden))
     for _ in range(2):
         assert {name[1] for name in without_xids(series(one))} == {"1"}
-    assert one.seen.visible == 1
+    assert one.snapshot.visible == 1
     assert [record.getMessage() for record in caplog.records] == [
         f"GPU {index} (unknown, without a UUID) refuses nvmlDeviceGetHandleByIndex: no permission to open it"
         for index in (0, 2)

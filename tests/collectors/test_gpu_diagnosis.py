@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trackside_daemon.collectors.gpu.gpu_diagnosis import Ailment, ailments
+from trackside_daemon.collectors.gpu.gpu_diagnosis import GpuFault, faults
 from trackside_daemon.nvml.reading import GpuReading
 from trackside_daemon.nvml.simulation.simulate import simulate
 
@@ -16,7 +16,7 @@ def sick(*values: tuple[str, tuple[str, ...], float]) -> GpuReading:
 @pytest.mark.parametrize("profile", ["h100", "a100", "l40s"])
 def test_a_healthy_gpu_has_none(profile: str) -> None:
     (gpu,) = simulate(1, 5000.0, profile).gpus
-    assert ailments(gpu, {}) == []
+    assert faults(gpu, {}) == []
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,8 @@ def test_a_healthy_gpu_has_none(profile: str) -> None:
     [
         ([("recovery_action", (), 1.0)], "trackside pause-gpu"),
         ([("row_remap_pending", (), 1.0)], "next reset"),
-        ([("row_remap_failed", (), 1.0)], "have the GPU replaced"),
-        ([("retired_pages_pending", (), 1.0)], "goes out of use"),
+        ([("row_remap_failed", (), 1.0)], "replace the GPU"),
+        ([("retired_pages_pending", (), 1.0)], "is retired"),
         ([("sram_threshold_exceeded", (), 1.0)], "NVIDIA replaces"),
         ([("ecc_volatile_errors_total", ("uncorrected",), 3.0)], "3 uncorrected ECC errors"),
         ([("fabric_healthy", (), 0.0)], "fabric"),
@@ -33,19 +33,19 @@ def test_a_healthy_gpu_has_none(profile: str) -> None:
     ],
 )
 def test_what_does_not_pass_by_itself_is_grave(values: list[tuple[str, tuple[str, ...], float]], says: str) -> None:
-    (one,) = ailments(sick(*values), {})
+    (one,) = faults(sick(*values), {})
     assert says in one.what
     assert one.grave
 
 
 def test_what_is_as_it_should_be_is_nothing() -> None:
     values = [("recovery_action", (), 0.0), ("fabric_healthy", (), 1.0), ("nvlink_links", (), 12.0)]
-    assert ailments(sick(*values, ("nvlink_links_up", (), 0.0)), {13: (9, 5.0)}) == []
+    assert faults(sick(*values, ("nvlink_links_up", (), 0.0)), {13: (9, 5.0)}) == []
 
 
 def test_the_grave_come_before_what_may_pass() -> None:
     slow = [("clock_limit_active", (reason,), 1.0) for reason in ("hw_thermal", "hw_slowdown", "sw_power_cap")]
-    assert ailments(sick(*slow), {79: (1, 5.0)}) == [
-        Ailment("Xid 79, 1 since the daemon began"),
-        Ailment("its clocks are kept down by hw_slowdown, hw_thermal", grave=False),
+    assert faults(sick(*slow), {79: (1, 5.0)}) == [
+        GpuFault("Xid 79, 1 since the daemon started"),
+        GpuFault("its clocks are reduced by hw_slowdown, hw_thermal", grave=False),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from trackside_daemon.collectors.gpu.gpu_event_log import Chronicle
+from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
 from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ def gpu(index: int, *, up: bool = True, source: str = "nvml") -> GpuReading:
 
 
 def told(caplog: pytest.LogCaptureFixture, *readings: Sequence[GpuReading]) -> list[str]:
-    chronicle = Chronicle()
+    event_log = GpuEventLog()
     with caplog.at_level(logging.INFO, "trackside"):
         for gpus in readings:
-            chronicle.tell(gpus, Reading(list(gpus), {"driver_version": "580"}))
+            event_log.log_changes(gpus, Reading(list(gpus), {"driver_version": "580"}))
     return [record.message for record in caplog.records]
 
 
@@ -54,11 +54,11 @@ def test_a_gpu_that_comes_later_is_told(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_an_xid_is_told_when_its_count_grows(caplog: pytest.LogCaptureFixture) -> None:
-    chronicle = Chronicle()
+    event_log = GpuEventLog()
     with caplog.at_level(logging.WARNING, "trackside"):
         for times in (1, 1, 3):
-            chronicle.tell([gpu(0)], Reading([gpu(0)], xids={"GPU-0": {79: (times, 5.0)}}))
+            event_log.log_changes([gpu(0)], Reading([gpu(0)], xids={"GPU-0": {79: (times, 5.0)}}))
     assert [record.message for record in caplog.records] == [
-        "GPU 0 (NVIDIA H100, GPU-0): Xid 79, 1 since this daemon began",
-        "GPU 0 (NVIDIA H100, GPU-0): Xid 79, 3 since this daemon began",
+        "GPU 0 (NVIDIA H100, GPU-0): Xid 79, 1 since this daemon started",
+        "GPU 0 (NVIDIA H100, GPU-0): Xid 79, 3 since this daemon started",
     ]

@@ -12,7 +12,7 @@ from scripted_workers import Clock
 
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.host import infiniband
-from trackside_daemon.collectors.host.infiniband import INTERVAL, PATIENCE, InfinibandCollector
+from trackside_daemon.collectors.host.infiniband import INTERVAL, RETRY_SECONDS, InfinibandCollector
 from trackside_daemon.collectors.host.infiniband_files import FILES
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def test_a_file_that_refused_is_left_alone_for_a_minute(
     asked.clear()
     (directory / "state").write_text("4: ACTIVE\n")
     port(tmp_path, link_downed=3)
-    while clock.now < begun + PATIENCE - INTERVAL:
+    while clock.now < begun + RETRY_SECONDS - INTERVAL:
         clock.now += INTERVAL
         collector.collect()
     assert asked == []

@@ -291,7 +291,7 @@ def test_an_overlay_and_what_is_on_it_may_hang_but_not_where_this_process_lives(
         mounts.close()
         mount = mounts.of(path)
         assert mount is not None
-        return mounts.answers(mount)
+        return mounts.is_local(mount)
 
     table.mount("/merged", "overlay")
     table.mount("/merged/data", "xfs")
@@ -308,7 +308,7 @@ def test_an_overlay_and_what_is_on_it_may_hang_but_not_where_this_process_lives(
 
 def test_without_mountinfo_it_says_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(
-        NothingToCollect, match=r"self/mountinfo is not there; is --path\.procfs where procfs is mounted"
+        NothingToCollect, match=r"self/mountinfo does not exist; is --path\.procfs the mount point of procfs"
     ):
         Mounts(tmp_path, Path("/")).refresh()
 

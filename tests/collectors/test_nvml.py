@@ -10,7 +10,7 @@ import pytest
 
 from trackside_daemon.collectors.base import Collector, NothingToCollect
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
-from trackside_daemon.collectors.gpu.nvml import NvmlCollector, is_part
+from trackside_daemon.collectors.gpu.nvml import NvmlCollector, sees_part
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlAbsent, NvmlDown, NvmlLocked, NvmlPaused, NvmlUnavailable
 from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading
 
@@ -48,7 +48,7 @@ class House:
     def __init__(self, sys: Path | None = None, expected: int = 0, *, whole: bool = False) -> None:
         self.handle = Handle()
         nvml = cast("Nvml", self.handle)
-        self.gpu = GpuCollector(nvml, patience=1.0)
+        self.gpu = GpuCollector(nvml, timeout=1.0)
         self.nvml = NvmlCollector(nvml, self.gpu, expected, sys, whole=whole)
 
     def tick(self, answer: Reading | Exception) -> dict[tuple[str, ...], Any]:
@@ -99,10 +99,10 @@ def test_as_many_are_expected_as_are_on_the_bus_for_nvml_where_none_is_kept_from
 
 
 def test_a_container_or_a_job_may_have_a_part_of_the_gpus(tmp_path: Path) -> None:
-    assert not is_part({"HOME": "/"}, tmp_path)
-    assert is_part({"SLURM_JOB_ID": "7"}, tmp_path)
+    assert not sees_part({"HOME": "/"}, tmp_path)
+    assert sees_part({"SLURM_JOB_ID": "7"}, tmp_path)
     (tmp_path / ".dockerenv").touch()
-    assert is_part({}, tmp_path)
+    assert sees_part({}, tmp_path)
 
 
 def test_as_many_are_expected_as_were_configured() -> None:

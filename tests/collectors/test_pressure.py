@@ -40,7 +40,9 @@ def test_a_file_that_the_kernel_lacks_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_kernel_without_pressure_has_nothing_and_the_cure_is_told(tmp_path: Path) -> None:
-    with pytest.raises(NothingToCollect, match=r"/pressure; Linux 4\.20 or later with CONFIG_PSI does, .*psi=1"):
+    with pytest.raises(
+        NothingToCollect, match=r"/pressure has no data; this needs Linux 4\.20 or later with CONFIG_PSI, .*psi=1"
+    ):
         PressureCollector(tmp_path).collect()
 
 

@@ -9,10 +9,10 @@ import pytest
 from collectors.trees import FIRST, Proc, member
 
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.process import child_processes, process_tree, rank_memory, smaps
-from trackside_daemon.collectors.process.child_processes import TURN_SECONDS
+from trackside_daemon.collectors.process import child_processes, process_tree, rank_usage, smaps
+from trackside_daemon.collectors.process.child_processes import GENERATION_SECONDS
 from trackside_daemon.collectors.process.process import ProcessCollector
-from trackside_daemon.collectors.process.rank_memory import LATER_SECONDS
+from trackside_daemon.collectors.process.rank_usage import LATER_SECONDS
 from trackside_daemon.collectors.process.roles import WORKER
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Machine:
 
     def roles(self) -> dict[int, str]:
         """The role of each process in the last tick."""
-        return {one.pid: one.role for one in self.collector.seen}
+        return {one.pid: one.role for one in self.collector.processes}
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_who_is_out_of_sight_for_a_moment_is_not_counted_twice(machine: Machine)
     cpu = f"dataloader_cpu_seconds_total{LOADER}"
     machine.proc.run(FIRST_WORKER, RANK, comm=WORKER)
     machine.page()
-    for after, parent in ((1, RANK), (TURN_SECONDS / 2, 1), (TURN_SECONDS / 2, RANK), (1, RANK)):
+    for after, parent in ((1, RANK), (GENERATION_SECONDS / 2, 1), (GENERATION_SECONDS / 2, RANK), (1, RANK)):
         machine.proc.run(FIRST_WORKER, parent, comm=WORKER)
         assert machine.page(after)[cpu] == 400 / TICK
 
@@ -207,7 +207,11 @@ def test_two_ranks_are_told_apart_and_one_that_started_the_other_does_not_count_
     assert page[f"dataloader_workers{LOADER}"] == 0
     assert page['dataloader_workers{run="char-model",rank="1"}'] == 1
     assert page[f'process_children{{pid="{RANK}"}}'] == 0
-    assert [(one.pid, one.rank) for one in machine.collector.seen] == [(RANK, 0), (OTHER_RANK, 1), (FIRST_WORKER, 1)]
+    assert [(one.pid, one.rank) for one in machine.collector.processes] == [
+        (RANK, 0),
+        (OTHER_RANK, 1),
+        (FIRST_WORKER, 1),
+    ]
 
 
 def test_of_several_runs_in_one_process_the_oldest_has_the_workers_and_what_they_had_is_kept(machine: Machine) -> None:
@@ -245,7 +249,7 @@ def test_the_next_process_of_a_pid_is_the_younger_runs_though_the_older_has_not_
     machine.proc.run(RANK, start=900)
     machine.members = (member(RANK), member(RANK, run="second", run_id="id-8"))
     machine.page()
-    assert [one.run for one in machine.collector.seen] == ["second"]
+    assert [one.run for one in machine.collector.processes] == ["second"]
 
 
 def test_pids_that_are_all_hidden_are_told_with_what_would_show_them(machine: Machine) -> None:
@@ -260,7 +264,7 @@ def test_pids_that_are_all_hidden_are_told_with_what_would_show_them(machine: Ma
 def test_a_process_whose_pid_is_hidden_and_one_that_is_gone_are_left_out(machine: Machine) -> None:
     machine.members = (member(0), member(OTHER_RANK))
     assert machine.page() == {}
-    assert machine.collector.seen == ()
+    assert machine.collector.processes == ()
 
 
 def test_the_next_process_of_a_ranks_pid_is_not_the_rank(machine: Machine) -> None:
@@ -277,7 +281,7 @@ def test_without_a_training_there_is_nothing_and_no_file_is_read(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.members = ()
-    for module in (process_tree, rank_memory, child_processes):
+    for module in (process_tree, rank_usage, child_processes):
         monkeypatch.setattr(module, "read", pytest.fail)
     assert machine.page() == {}
 
@@ -308,7 +312,7 @@ def test_without_the_boots_time_no_process_has_a_start(machine: Machine) -> None
     (machine.proc.place / "stat").write_text("cpu  0\n")
     machine.collector = machine.collects()
     assert f'process_start_time_seconds{{pid="{RANK}"}}' not in machine.page()
-    assert machine.collector.seen[0].started is None
+    assert machine.collector.processes[0].started is None
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError, ProcessLookupError])
@@ -340,7 +344,7 @@ def test_a_process_may_vanish_while_any_of_its_files_is_read(
 
 def refuse(monkeypatch: pytest.MonkeyPatch, which: Callable[[str], bool], error: type[OSError]) -> None:
     """Reading some files fails from now on."""
-    for module in (process_tree, rank_memory, child_processes):
+    for module in (process_tree, rank_usage, child_processes):
 
         def read(path: str, before: Callable[[str], bytes] = module.read) -> bytes:
             if which(path):

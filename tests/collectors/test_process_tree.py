@@ -16,7 +16,7 @@ from processes import DEADLINE, clean_environ
 
 from trackside_daemon.collectors.kernel_files import read
 from trackside_daemon.collectors.process import process_tree as module
-from trackside_daemon.collectors.process.process_tree import LATER_SECONDS, Tree, look
+from trackside_daemon.collectors.process.process_tree import LATER_SECONDS, ProcessTree, read_stat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,7 +53,7 @@ def proc(tmp_path: Path) -> Proc:
     return Proc(tmp_path)
 
 
-def pids(proc: Proc, tree: Tree, now: float = 0.0, ranks: Sequence[int] = (10,)) -> list[list[int]]:
+def pids(proc: Proc, tree: ProcessTree, now: float = 0.0, ranks: Sequence[int] = (10,)) -> list[list[int]]:
     """Those of each rank's tree."""
     return [[one.pid for one in found] for found in tree.walk(ranks, now).values()]
 
@@ -65,19 +65,19 @@ def test_all_below_a_rank_are_found_each_before_its_own(proc: Proc) -> None:
     proc.run(15, 20)
     proc.run(16, 15)
     proc.run(99)
-    assert pids(proc, Tree(proc.place)) == [[10, 20, 15, 16, 30]]
+    assert pids(proc, ProcessTree(proc.place)) == [[10, 20, 15, 16, 30]]
 
 
 def test_a_rank_below_another_stands_for_itself(proc: Proc) -> None:
     proc.run(10)
     proc.run(20, 10)
     proc.run(30, 20)
-    assert pids(proc, Tree(proc.place), ranks=(10, 20)) == [[10], [20, 30]]
+    assert pids(proc, ProcessTree(proc.place), ranks=(10, 20)) == [[10], [20, 30]]
 
 
 def test_a_rank_that_is_gone_has_no_tree(proc: Proc) -> None:
     proc.run(20)
-    assert pids(proc, Tree(proc.place), ranks=(10, 20)) == [[20]]
+    assert pids(proc, ProcessTree(proc.place), ranks=(10, 20)) == [[20]]
 
 
 def test_who_is_listed_but_says_to_be_anothers_is_left_out(proc: Proc) -> None:
@@ -85,18 +85,18 @@ def test_who_is_listed_but_says_to_be_anothers_is_left_out(proc: Proc) -> None:
     proc.run(10)
     proc.run(20, 10)
     proc.run(20, 1, start=900)
-    assert pids(proc, Tree(proc.place)) == [[10]]
+    assert pids(proc, ProcessTree(proc.place)) == [[10]]
 
 
 def test_a_name_may_be_any(proc: Proc) -> None:
     proc.run(10, comm="a) R 1 (b")
-    found = look(str(proc.place), 10)
+    found = read_stat(str(proc.place), 10)
     assert found is not None
     assert (found.comm, found.state, found.parent) == ("a) R 1 (b", "S", 1)
 
 
 def test_children_of_a_ranks_other_threads_are_found_at_once(proc: Proc) -> None:
-    tree = Tree(proc.place)
+    tree = ProcessTree(proc.place)
     proc.run(10)
     proc.run(20, 10, thread=11)
     assert pids(proc, tree, 0.0) == [[10, 20]]
@@ -109,7 +109,7 @@ def test_children_of_a_ranks_other_threads_are_found_at_once(proc: Proc) -> None
 
 
 def test_children_of_other_threads_below_a_rank_are_looked_for_now_and_then_and_then_kept(proc: Proc) -> None:
-    tree = Tree(proc.place)
+    tree = ProcessTree(proc.place)
     proc.run(10)
     proc.run(20, 10)
     assert pids(proc, tree, 0.0) == [[10, 20]]
@@ -123,7 +123,7 @@ def test_a_thread_that_has_started_somebody_is_asked_in_each_walk_as_long_as_it_
     proc: Proc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "AT_ONCE", 1)
-    tree = Tree(proc.place)
+    tree = ProcessTree(proc.place)
     proc.run(10)
     for thread in range(11, 31):
         proc.run(thread + 100, 10, thread=thread)
@@ -135,19 +135,19 @@ def test_a_thread_that_has_started_somebody_is_asked_in_each_walk_as_long_as_it_
         shutil.rmtree(proc.place / "10" / "task" / str(other))
     for now in range(2, 60):
         pids(proc, tree, now)
-    assert not any(tree._starters.values())
+    assert not any(tree._starting_threads.values())
     proc.end(10)
     proc.run(40)
     for now in range(60, 62):
         pids(proc, tree, now, ranks=(40,))
-    assert tree._starters == {}
+    assert tree._starting_threads == {}
 
 
 def test_with_many_threads_some_are_asked_in_one_walk_and_some_in_the_next(
     proc: Proc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "AT_ONCE", 2)
-    tree = Tree(proc.place)
+    tree = ProcessTree(proc.place)
     proc.run(10)
     for thread in range(11, 16):
         proc.run(thread + 10, 10, thread=thread)
@@ -157,7 +157,7 @@ def test_with_many_threads_some_are_asked_in_one_walk_and_some_in_the_next(
 
 def test_where_no_thread_lists_its_children_all_processes_are_looked_at_now_and_then(tmp_path: Path) -> None:
     proc = Proc(tmp_path, lists=False)
-    tree = Tree(tmp_path)
+    tree = ProcessTree(tmp_path)
     proc.run(10)
     proc.run(20, 10)
     proc.run(30, 20)
@@ -174,7 +174,7 @@ def test_there_is_an_end_to_it_and_that_is_told_once(
     proc: Proc, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "DESCENDANTS", 3)
-    tree = Tree(proc.place)
+    tree = ProcessTree(proc.place)
     for rank in (10, 20):
         proc.run(rank)
     for child in (11, 12):
@@ -203,7 +203,7 @@ def test_who_vanishes_meanwhile_takes_nobody_along(
         return read(path)
 
     monkeypatch.setattr(module, "read", notes)
-    assert pids(proc, Tree(proc.place), ranks=(10, 40)) == [[10, 20, 30], [40, 50]]
+    assert pids(proc, ProcessTree(proc.place), ranks=(10, 40)) == [[10, 20, 30], [40, 50]]
     for gone in [file for file in files if "/40/" not in file and "/50/" not in file]:
 
         def vanishes(path: str, gone: str = gone) -> bytes:
@@ -212,7 +212,7 @@ def test_who_vanishes_meanwhile_takes_nobody_along(
             return read(path)
 
         monkeypatch.setattr(module, "read", vanishes)
-        *broken, whole = pids(proc, Tree(proc.place), ranks=(10, 40))
+        *broken, whole = pids(proc, ProcessTree(proc.place), ranks=(10, 40))
         assert whole == [40, 50]
         assert broken in ([], [[10]], [[10, 20]], [[10, 20, 30]])
 
@@ -239,8 +239,8 @@ def test_a_real_process_has_those_that_it_has_started(
     how: str, monkeypatch: pytest.MonkeyPatch, *, lists: bool
 ) -> None:
     monkeypatch.setattr(module, "AT_ONCE", 1 << 22)
-    tree = Tree(REAL)
-    tree._lists = lists and tree._lists
+    tree = ProcessTree(REAL)
+    tree._has_children_files = lists and tree._has_children_files
     with started(how) as (rank, child):
         [(first, second)] = tree.walk([rank], 0.0).values()
         assert (first.pid, second.pid, second.parent) == (rank, child, rank)

@@ -422,7 +422,7 @@ def test_what_ranks_have_started_comes_before_a_crowd_whose_cut_is_told_once(
     for _ in range(2):
         assert ("2000", "other", "0") in machine.processes()
     [said] = [record.getMessage() for record in caplog.records]
-    assert said.startswith(f"{OTHERS + 1} processes beside the ranks are on the GPUs, and trackside_process_info shows")
+    assert said.startswith(f"{OTHERS + 1} processes other than ranks are on the GPUs, and trackside_process_info shows")
 
 
 @pytest.mark.parametrize("text", ["", "Name:\tx\n", "Name:\tx\nPPid:\tone\nUid:\t0\n", "\xff\xfe"])

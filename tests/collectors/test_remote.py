@@ -19,7 +19,7 @@ from scripted_workers import Clock, Unreapable
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.host.filesystem.mounts import READ_AGAIN, READ_AT_MOST
 from trackside_daemon.collectors.host.filesystem.remote import DEADLINE
-from trackside_daemon.collectors.host.filesystem.remote_children import RETRY
+from trackside_daemon.collectors.host.filesystem.remote_workers import RETRY_SECONDS
 
 if TYPE_CHECKING:
     from collectors.mountinfo import Table
@@ -53,19 +53,19 @@ def test_an_error_of_the_real_child_is_that_of_statvfs(
     (table.root / "far").rmdir()
     collector = collect("/far")
     assert eventually(lambda: by_mount(collector)) == {"/far": DEAD}
-    assert "(nfs4) cannot be asked for its room: No such file or directory" in caplog.text
+    assert "(nfs4) cannot be read: No such file or directory" in caplog.text
 
 
 def test_one_child_serves_all_that_answer(far: FilesystemCollector) -> None:
-    assert len(far._remote._children.idle) == 1
-    assert not [one for one in far._remote._asked.values() if one.child is not None]
+    assert len(far._remote._workers.idle) == 1
+    assert not [one for one in far._remote._states.values() if one.worker is not None]
 
 
 def test_the_child_imports_nothing_of_ours_nor_of_the_users(table: Table, collect: Any) -> None:
     table.mount("/far", "nfs4")
     collector = collect("/far")
     eventually(lambda: by_mount(collector))
-    [child] = collector._remote._children.idle
+    [child] = collector._remote._workers.idle
     command = Path(f"/proc/{child.pid}/cmdline").read_bytes().split(b"\0")
     assert command[1:3] == [b"-I", b"-S"]
     assert b"site-packages" not in Path(f"/proc/{child.pid}/maps").read_bytes()
@@ -82,7 +82,7 @@ def test_one_that_hangs_keeps_no_other_waiting_and_is_dead_after_five_seconds(
     assert by_mount(far) == {"/nfs": DEAD, "/lustre": WELL, "/": ANY}
     by_mount(far)
     [line] = [record.getMessage() for record in caplog.records]
-    assert line.startswith("the file system at /nfs (nfs4) does not answer: its server is down or out of reach")
+    assert line.startswith("the file system at /nfs (nfs4) does not answer: its server is down or unreachable")
     assert "umount -f -l /nfs" in line
 
 
@@ -115,7 +115,7 @@ def test_a_dead_one_is_asked_again_with_growing_pauses_and_told_of_when_it_is_ba
     caplog.set_level("INFO", "trackside")
     first = hang(far, clock, fifos / "nfs")
     eventually(lambda: is_reaped(first))
-    for pause in (RETRY, 2 * RETRY, 4 * RETRY, 8 * RETRY, 300, 300):
+    for pause in (RETRY_SECONDS, 2 * RETRY_SECONDS, 4 * RETRY_SECONDS, 8 * RETRY_SECONDS, 300, 300):
         clock.now += pause - 1
         by_mount(far)
         assert not hanging(far)
@@ -162,22 +162,22 @@ def test_a_dead_mount_that_is_given_up_is_forgotten(
     assert set(by_mount(far)) == {"/", "/lustre"}
     eventually(lambda: is_reaped(child))
     by_mount(far)
-    assert len(far._remote._asked) == 1
+    assert len(far._remote._states) == 1
 
 
 def test_a_child_that_is_killed_from_outside_is_replaced(far: FilesystemCollector) -> None:
-    [child] = far._remote._children.idle
+    [child] = far._remote._workers.idle
     os.kill(child.pid, signal.SIGKILL)
     eventually(lambda: is_reaped(child))
     assert eventually(lambda: by_mount(far)["/nfs"] == WELL)
-    assert child not in far._remote._children.idle
+    assert child not in far._remote._workers.idle
 
 
 @pytest.mark.parametrize(
     "script_and_says",
     [
         ("raise SystemExit('no memory')", "it exited with status 1: no memory"),
-        ("print('nonsense')", "it said b'nonsense' when it started"),
+        ("print('nonsense')", "it wrote b'nonsense' at its start"),
         ("print('ready')\ninput()\nprint('1 2 3')\ninput()", "missing 3 required positional arguments"),
     ],
 )
@@ -189,15 +189,15 @@ def test_a_child_that_fails_says_nothing_of_the_file_system_and_is_replaced_late
     table.mount("/nfs", "nfs4")
     collector = collect("/nfs", command=(sys.executable, "-uc", script))
     eventually(lambda: by_mount(collector) == {} and caplog.records)
-    collector._remote._children.command = [sys.executable, "-c", BLOCKS, "/nonexistent"]
+    collector._remote._workers.command = [sys.executable, "-c", BLOCKS, "/nonexistent"]
     assert by_mount(collector) == {}
     assert not hanging(collector)
-    clock.now += RETRY
+    clock.now += RETRY_SECONDS
     eventually(lambda: by_mount(collector) == {"/nfs": WELL})
     fails, works = [record.getMessage() for record in caplog.records]
     assert says in fails
-    assert "are there memory and processes to spare" in fails
-    assert works == "collector filesystem: the file systems that may hang are asked again"
+    assert "check for free memory and processes" in fails
+    assert works == "collector filesystem: file systems that may hang are read again"
 
 
 def test_without_a_child_local_file_systems_are_told_and_others_absent(
@@ -207,7 +207,7 @@ def test_without_a_child_local_file_systems_are_told_and_others_absent(
     collector = collect("/", "/nfs", command=("/no/such/program",))
     for _ in range(3):
         assert by_mount(collector) == {"/": WELL}
-        clock.now += RETRY
+        clock.now += RETRY_SECONDS
     [line] = [record.getMessage() for record in caplog.records]
     assert "No such file or directory: '/no/such/program'" in line
 
@@ -215,7 +215,7 @@ def test_without_a_child_local_file_systems_are_told_and_others_absent(
 def test_what_was_said_last_is_not_told_for_longer_than_the_deadline(
     far: FilesystemCollector, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    far._remote._children.command = ["/no/such/program"]
+    far._remote._workers.command = ["/no/such/program"]
     [child] = idle(far)
     os.kill(child.pid, signal.SIGKILL)
     eventually(lambda: is_reaped(child))
@@ -288,12 +288,12 @@ def test_a_change_of_the_mounts_ends_a_long_pause(
     monkeypatch.setattr("trackside_daemon.linux.worker_process.KILL_GRACE", 3600.0)  # a busy machine may reap late
     first = hang(far, clock, fifos / "nfs")
     eventually(lambda: is_reaped(first) and by_mount(far) and not hanging(far))  # or it would be taken for the next
-    clock.now += RETRY
+    clock.now += RETRY_SECONDS
     eventually(lambda: by_mount(far) and [point for _, _, point in waited_for(far)] == ["/nfs"])  # and no other is late
     clock.now += DEADLINE + 0.1
     eventually(lambda: by_mount(far)["/nfs"] == DEAD and not hanging(far))
     (fifos / "nfs").unlink()
-    clock.now += RETRY
+    clock.now += RETRY_SECONDS
     assert by_mount(far)["/nfs"] == DEAD  # the pause is twice as long
     table.mount("/elsewhere", "xfs")
     clock.now += READ_AGAIN
@@ -311,12 +311,12 @@ def test_what_is_mounted_on_one_that_may_hang_is_asked_by_a_child(
 
 
 def test_without_paths_there_is_nothing_to_collect(collect: Any) -> None:
-    with pytest.raises(NothingToCollect, match=r"collector\.filesystem\.paths names no path"):
+    with pytest.raises(NothingToCollect, match=r"collector\.filesystem\.paths is empty"):
         collect().collect()
 
 
 def test_close_ends_the_children_also_one_that_hangs(far: FilesystemCollector, fifos: Path) -> None:
-    children = [ask_in_vain(far, fifos / "nfs"), *far._remote._children.idle]
+    children = [ask_in_vain(far, fifos / "nfs"), *far._remote._workers.idle]
     assert len(children) == 2
     far.close()
     hung, idle = (child._process.returncode for child in children)

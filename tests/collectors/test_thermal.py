@@ -10,7 +10,7 @@ import pytest
 
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.host import thermal
-from trackside_daemon.collectors.host.thermal import ENERGY, LOOK_EVERY, TEMPERATURE, ThermalCollector
+from trackside_daemon.collectors.host.thermal import ENERGY, SEARCH_SECONDS, TEMPERATURE, ThermalCollector
 from trackside_daemon.collectors.kernel_files import read
 
 if TYPE_CHECKING:
@@ -96,10 +96,10 @@ def test_a_reading_that_is_no_number_costs_itself_alone_and_is_named_once(
 def test_chips_that_come_later_are_found_after_a_while(tmp_path: Path) -> None:
     now = 0.0
     collector = ThermalCollector(tmp_path, clock=lambda: now)
-    with pytest.raises(NothingToCollect, match=r"class/hwmon nor .*class/powercap; .*modprobe coretemp"):
+    with pytest.raises(NothingToCollect, match=r"class/hwmon or .*class/powercap; .*modprobe coretemp"):
         collector.collect()
     chip(tmp_path, 0, "coretemp", temp1_input=1000)
-    now = LOOK_EVERY
+    now = SEARCH_SECONDS
     assert temperatures(collector) == {("coretemp", "temp1"): 1}
 
 
@@ -116,7 +116,7 @@ def test_an_energy_that_begins_again_is_carried_over(tmp_path: Path) -> None:
     collector = ThermalCollector(tmp_path, clock=lambda: now)
     told = []
     for microjoules in (MOST - 1_000_000, 2_000_000, 3_000_000, MOST - 500_000, 0):
-        now += LOOK_EVERY
+        now += SEARCH_SECONDS
         package(tmp_path, 0, microjoules)
         told.append(energies(collector)["0",])
     most = MOST / 1e6
@@ -160,5 +160,5 @@ def test_energy_that_may_not_be_read_is_left_out_and_told_of_once(
 @pytest.mark.usefixtures("as_user")
 def test_a_host_with_nothing_but_what_may_not_be_read_has_nothing(tmp_path: Path) -> None:
     package(tmp_path, 0, 5)
-    with pytest.raises(NothingToCollect, match="an energy that may be read"):
+    with pytest.raises(NothingToCollect, match="a readable energy counter"):
         ThermalCollector(tmp_path).collect()

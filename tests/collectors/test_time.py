@@ -13,7 +13,7 @@ import pytest
 
 from trackside_daemon.collectors.host import adjtimex
 from trackside_daemon.collectors.host.adjtimex import STA_NANO, TIME_ERROR, Discipline, discipline
-from trackside_daemon.collectors.host.time import BOOT_EVERY, TimeCollector
+from trackside_daemon.collectors.host.time import BOOT_SECONDS, TimeCollector
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,7 +67,7 @@ def test_every_clock_and_the_kernel(host: Host) -> None:
 def test_the_boot_is_read_again_only_after_a_while(host: Host) -> None:
     host.values()
     host.boots(1_759_000_003)
-    host.now += BOOT_EVERY - 1
+    host.now += BOOT_SECONDS - 1
     assert host.values()["boot_time_seconds"] == 1_759_000_000
     host.now += 1
     assert host.values()["boot_time_seconds"] == 1_759_000_003

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import eventually
 
-from trackside_daemon.collectors.process.user_names import AGAIN_SECONDS, Users
-from trackside_daemon.linux.users import name_of
+from trackside_daemon.collectors.process.user_names import RETRY_SECONDS, UserNames
+from trackside_daemon.linux.users import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,14 +54,14 @@ def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Directory]:
 
 
 def test_a_user_is_a_number_until_the_name_is_there(directory: Directory) -> None:
-    users = Users()
+    users = UserNames()
     assert users.name(UID) == str(UID)
     directory.answers.set()
     eventually(lambda: users.name(UID) == USER)
 
 
 def test_users_are_asked_for_by_one_thread_once_each_and_nobody_waits(directory: Directory) -> None:
-    users = Users()
+    users = UserNames()
     crowd = range(NOBODY, NOBODY + 50)
     directory.known = {uid: f"user-{uid}" for uid in crowd}
     for _ in range(3):
@@ -74,18 +74,18 @@ def test_users_are_asked_for_by_one_thread_once_each_and_nobody_waits(directory:
 
 def test_who_had_no_name_is_asked_for_again_after_a_while(directory: Directory) -> None:
     now = [0.0]
-    users = Users(lambda: now[0])
+    users = UserNames(lambda: now[0])
     directory.answers.set()
     users.name(NOBODY)
     eventually(lambda: directory.asked == [NOBODY])
-    now[0] = AGAIN_SECONDS - 1
+    now[0] = RETRY_SECONDS - 1
     directory.known[NOBODY] = "late"
     assert users.name(NOBODY) == str(NOBODY)
-    now[0] = AGAIN_SECONDS
+    now[0] = RETRY_SECONDS
     eventually(lambda: users.name(NOBODY) == "late")
     assert directory.asked == [NOBODY, NOBODY]
 
 
 def test_a_number_that_no_user_can_have_is_no_user() -> None:
-    assert name_of(2**80) == ""
-    assert name_of(UID) == USER
+    assert user_name(2**80) == ""
+    assert user_name(UID) == USER

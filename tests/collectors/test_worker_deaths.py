@@ -10,10 +10,10 @@ from collectors.dying import MIB, NONE, WALL, WHOSE, Training, kill
 from collectors.trees import member
 
 from trackside.wire import ResourceUsage
-from trackside_daemon.collectors.process.process_names import Life
-from trackside_daemon.collectors.process.shm import MEMORY_SECONDS, Rooms, Use
-from trackside_daemon.collectors.process.worker_deaths import CAUSES, LINGER_SECONDS, cause
-from trackside_daemon.collectors.process.worker_exit import LAG_SECONDS, Dead
+from trackside_daemon.collectors.process.process_names import ProcessKey
+from trackside_daemon.collectors.process.shm import MEMORY_SECONDS, ShmHistory, ShmUse
+from trackside_daemon.collectors.process.worker_deaths import CAUSES, LINGER_SECONDS, cause_of_death
+from trackside_daemon.collectors.process.worker_exit import LAG_SECONDS, DeadWorker
 from trackside_daemon.linux.oom import TEARDOWN_SECONDS
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def test_a_worker_that_dies_is_told_of_once(
     *,
     reap: bool,
 ) -> None:
-    training.most = {training.process.pid: Use(67_000_000, 64 * MIB)}
+    training.most = {training.process.pid: ShmUse(67_000_000, 64 * MIB)}
     pid = training.worker(end)
     training.do(f"go({reap})")
     told = [*training.look(), *training.look(LAG_SECONDS), *training.look(1.0)]
@@ -144,32 +144,32 @@ SIZE = 64 * MIB
 @pytest.mark.parametrize(
     ("code", "oom", "use", "expected"),
     [
-        (-7, False, Use(SIZE, SIZE), ("SIGBUS", "killed by SIGBUS: /dev/shm is full (64 of 64 MiB)")),
+        (-7, False, ShmUse(SIZE, SIZE), ("SIGBUS", "killed by SIGBUS: /dev/shm is full (64 of 64 MiB)")),
         (
-            *(-7, False, Use(SIZE // 2, SIZE)),
+            *(-7, False, ShmUse(SIZE // 2, SIZE)),
             ("SIGBUS", "killed by SIGBUS, most often because /dev/shm is full; the training saw at most 32 of 64 MiB"),
         ),
         (-7, False, None, ("SIGBUS", "killed by SIGBUS, most often because /dev/shm is full")),
         (-9, True, None, ("OOM", "killed by the kernel because memory ran out")),
-        (-9, False, Use(SIZE, SIZE), ("SIGKILL", "killed by SIGKILL")),
+        (-9, False, ShmUse(SIZE, SIZE), ("SIGKILL", "killed by SIGKILL")),
         (-40, False, None, ("signal 40", "killed by signal 40")),
         (1, False, None, ("exit", "exit status 1")),
     ],
 )
-def test_a_cause_says_what_is_known(code: int, use: Use | None, expected: tuple[str, str], *, oom: bool) -> None:
-    assert cause(Dead(member(10), Life(10, 1), 11, code, oom), use) == expected
+def test_a_cause_says_what_is_known(code: int, use: ShmUse | None, expected: tuple[str, str], *, oom: bool) -> None:
+    assert cause_of_death(DeadWorker(member(10), ProcessKey(10, 1), 11, code, oom), use) == expected
 
 
 @pytest.mark.parametrize(
     ("use", "text"),
     [
-        (Use(67_000_000, 64 * MIB), "63.9 of 64 MiB"),
-        (Use(0, 1024**4), "0 of 1 TiB"),
-        (Use(3 * 1024**3, 503 * 1024**3), "3 of 503 GiB"),
-        (Use(512, 512), "0.5 of 0.5 KiB"),
+        (ShmUse(67_000_000, 64 * MIB), "63.9 of 64 MiB"),
+        (ShmUse(0, 1024**4), "0 of 1 TiB"),
+        (ShmUse(3 * 1024**3, 503 * 1024**3), "3 of 503 GiB"),
+        (ShmUse(512, 512), "0.5 of 0.5 KiB"),
     ],
 )
-def test_a_use_is_told_in_the_unit_of_the_size(use: Use, text: str) -> None:
+def test_a_use_is_told_in_the_unit_of_the_size(use: ShmUse, text: str) -> None:
     assert str(use) == text
 
 
@@ -177,12 +177,12 @@ def test_the_fullest_that_a_rank_has_told_of_lately_is_remembered_and_nobody_els
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: pytest.fail("a dead mount would hold the tick up"))
-    rooms, told = Rooms(), member(10, room=ResourceUsage(shm_size=100, shm_used=20, shm_peak=95))
-    rooms.hear([told], 0.0)
-    rooms.hear([told._replace(room=ResourceUsage(shm_size=100, shm_used=30))], 1.0)
-    rooms.hear([member(11), member(12, room=ResourceUsage(open_fds=3)), member(os.getpid())], 2.0)
-    assert rooms.most() == {10: Use(95, 100)}
-    rooms.hear([], MEMORY_SECONDS)
-    assert rooms.most() == {10: Use(30, 100)}
-    rooms.hear([], MEMORY_SECONDS + 1)
-    assert rooms.most() == {}
+    rooms, told = ShmHistory(), member(10, room=ResourceUsage(shm_size=100, shm_used=20, shm_peak=95))
+    rooms.update([told], 0.0)
+    rooms.update([told._replace(room=ResourceUsage(shm_size=100, shm_used=30))], 1.0)
+    rooms.update([member(11), member(12, room=ResourceUsage(open_fds=3)), member(os.getpid())], 2.0)
+    assert rooms.fullest() == {10: ShmUse(95, 100)}
+    rooms.update([], MEMORY_SECONDS)
+    assert rooms.fullest() == {10: ShmUse(30, 100)}
+    rooms.update([], MEMORY_SECONDS + 1)
+    assert rooms.fullest() == {}

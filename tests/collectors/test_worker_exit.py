@@ -16,8 +16,8 @@ from collectors.dying import NONE, Training, await_end, children, kill, process
 from processes import DEADLINE, eventually
 
 from trackside_daemon.collectors.process import worker_exit
-from trackside_daemon.collectors.process.process_names import Life
-from trackside_daemon.collectors.process.worker_exit import LAG_SECONDS, OWN, PATIENCE_SECONDS
+from trackside_daemon.collectors.process.process_names import ProcessKey
+from trackside_daemon.collectors.process.worker_exit import LAG_SECONDS, SELF_INFLICTED, SETTLE_SECONDS
 from trackside_daemon.linux import process_exit
 
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ def test_with_a_kill_for_want_of_memory_it_is_waited_for_how_the_rank_ended(
 
     monkeypatch.setattr(worker_exit, "exit_code", hidden)
     assert [*training.look(), *training.look(LAG_SECONDS)] == []
-    assert len(training.deaths._followed) == 1
+    assert len(training.deaths._workers) == 1
     monkeypatch.undo()
     assert training.look() == []
-    assert len(training.deaths._followed) == 0
+    assert len(training.deaths._workers) == 0
     assert training.counts() == NONE
 
 
@@ -63,8 +63,8 @@ def test_who_is_killed_with_its_rank_is_no_news(training: Training, *, rank_firs
         if one == training.process.pid:
             training.process.wait(DEADLINE)
         assert training.look() == []
-    eventually(lambda: training.look(LAG_SECONDS) == [] and not len(training.deaths._followed))
-    assert training.look(PATIENCE_SECONDS) == []
+    eventually(lambda: training.look(LAG_SECONDS) == [] and not len(training.deaths._workers))
+    assert training.look(SETTLE_SECONDS) == []
     assert training.left_open() == 0
 
 
@@ -88,7 +88,7 @@ def test_a_worker_that_is_killed_after_its_rank_is_no_news_however_that_ended(tr
     await_end(pid)
     assert [*training.look(), *training.look(LAG_SECONDS)] == []
     assert training.counts() == NONE
-    assert len(training.deaths._followed) == 0
+    assert len(training.deaths._workers) == 0
 
 
 def test_workers_that_a_rank_takes_along_as_the_first_of_its_namespace_are_no_news(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_workers_that_a_rank_takes_along_as_the_first_of_its_namespace_are_no_ne
     await_end(worker)
     assert [*training.look(), *training.look(LAG_SECONDS)] == []
     assert training.counts() == NONE
-    assert len(training.deaths._followed) == 0
+    assert len(training.deaths._workers) == 0
     training.close()
 
 
@@ -125,22 +125,30 @@ def test_a_signal_to_all_is_no_news_of_each_worker_and_one_to_a_worker_is(traini
         os.kill(one, signal.Signals[name])
         await_end(one)
     assert [*training.look(), *training.look(LAG_SECONDS)] == []
-    assert len(training.deaths._followed) == 0
+    assert len(training.deaths._workers) == 0
     assert training.counts() == {**NONE, name: 1}
 
 
 def test_only_what_a_process_does_itself_is_its_own_death() -> None:
-    assert {one.name for one in OWN} == {"SIGBUS", "SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE", "SIGSYS", "SIGTRAP"}
+    assert {one.name for one in SELF_INFLICTED} == {
+        "SIGBUS",
+        "SIGSEGV",
+        "SIGABRT",
+        "SIGILL",
+        "SIGFPE",
+        "SIGSYS",
+        "SIGTRAP",
+    }
 
 
 def test_who_has_turned_out_to_be_no_worker_is_not_told_of(training: Training) -> None:
     first, second = training.worker("os._exit(1)"), training.worker("os._exit(1)")
-    training.deaths.leave([process(first).life, Life(1, 1)])
+    training.deaths.unfollow([process(first).key, ProcessKey(1, 1)])
     training.do("go()")
     assert training.look() == []
     [event] = training.look(LAG_SECONDS)
     assert event.fields["pid"] == second
-    training.deaths.leave([Life(second, 1)])
+    training.deaths.unfollow([ProcessKey(second, 1)])
 
 
 def test_a_rank_that_ends_well_has_lost_nobody(training: Training) -> None:
@@ -156,14 +164,14 @@ def test_how_it_ended_that_is_not_known_is_waited_for_and_not_guessed(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the zombie is another user's."""
-    monkeypatch.setattr(process_exit, "of_zombie", lambda *_: None)
+    monkeypatch.setattr(process_exit, "zombie_wait_status", lambda *_: None)
     pids = [training.worker(kill("SIGSEGV")) for _ in range(2)]
     training.do("go(reap=False)")
     await_end(*pids)
     assert training.look() == []
-    assert len(training.deaths._followed) == 2
-    assert training.look(PATIENCE_SECONDS) == []
-    assert len(training.deaths._followed) == 0
+    assert len(training.deaths._workers) == 2
+    assert training.look(SETTLE_SECONDS) == []
+    assert len(training.deaths._workers) == 0
     assert training.left_open() == 0
 
 
@@ -174,23 +182,23 @@ def test_no_more_are_followed_than_there_are_files_for_and_that_is_told_once(
     training.forget()
     for _ in range(3):
         training.worker("")
-    assert len(training.deaths._followed) == 2
+    assert len(training.deaths._workers) == 2
     monkeypatch.setattr(worker_exit, "DESCENDANTS", 1024)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (4, 4))
     training.forget()
     caplog.clear()
     for _ in range(3):
         training.worker("")
-    assert len(training.deaths._followed) == 1
+    assert len(training.deaths._workers) == 1
     [message] = caplog.messages
     assert message == (
-        "the daemon follows 1 data loader workers and can follow no more, so that deaths of others are not told: it may "
-        "open 4 files, and leaves most of them to others; raise LimitNOFILE= of its unit, or ulimit -n, and start it again"
+        "the daemon follows 1 data loader workers and cannot follow more, so deaths of others are not reported: its limit of "
+        "open files is 4, and workers may use a quarter of them; raise LimitNOFILE= of its unit, or ulimit -n, and restart it"
     )
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     training.forget()
     training.worker("")
-    assert len(training.deaths._followed) == 1
+    assert len(training.deaths._workers) == 1
 
 
 @pytest.mark.parametrize("what", ["os.pidfd_open", "select.epoll.register"])
@@ -203,16 +211,16 @@ def test_a_process_that_the_system_lets_nobody_follow_is_told_of_too(
     if what == "os.pidfd_open":
         monkeypatch.setattr(os, "pidfd_open", refuses)
     else:
-        monkeypatch.setattr(training.deaths._followed, "_epoll", SimpleNamespace(register=refuses, close=int))
+        monkeypatch.setattr(training.deaths._workers, "_epoll", SimpleNamespace(register=refuses, close=int))
     training.worker("")
-    assert len(training.deaths._followed) == 0
+    assert len(training.deaths._workers) == 0
     assert ["No space left on device; raise LimitNOFILE=" in message for message in caplog.messages] == [True]
 
 
-def test_another_process_of_the_same_pid_is_not_followed(training: Training, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_process_of_the_same_pid_is_not_workers(training: Training, caplog: pytest.LogCaptureFixture) -> None:
     pid = int(training.do("worker('')"))
     worker, rank = process(pid), process(training.process.pid)
     others = (worker._replace(start=worker.start - 1), worker._replace(pid=2**22 + 1))
     training.deaths.follow(others, rank, training.member, training.now)
-    assert len(training.deaths._followed) == 0
+    assert len(training.deaths._workers) == 0
     assert caplog.messages == []

@@ -68,7 +68,7 @@ def test_a_dead_mount_costs_only_itself(place: Path, mount: FuseMount, start_dae
     eventually(lambda: value(daemon, "device_error", far) == 1)
     assert value(daemon, "size_bytes", far) is None
     assert value(daemon, "readonly", far) is None
-    assert "does not answer: its server is down or out of reach" in "".join(daemon.log)
+    assert "does not answer: its server is down or unreachable" in "".join(daemon.log)
 
     before = daemon.series()
     names = [f'{LAST_SUCCESS}{{collector="{name}"}}' for name in ("cpu", "memory", "filesystem")]

@@ -162,12 +162,12 @@ def _about_itself() -> Iterator[Batch]:
 
 def _sampled() -> list[Batch]:
     nvml = cast("Nvml", Driver())
-    gpu = GpuCollector(nvml, patience=1.0)
+    gpu = GpuCollector(nvml, timeout=1.0)
     counts = NvmlCollector(nvml, gpu, expected=0, sys=SYS)
     member = RankProcess(
         "char-model", "launch-10.0.0.1-29500-4711-99", 0, 0, 0, "815", 4711, ("0",), "train-0", "ml", "main"
     )
-    ranks = RanksCollector(lambda: gpu.seen.gpus, lambda: (member,), proc=PROC)
+    ranks = RanksCollector(lambda: gpu.snapshot.gpus, lambda: (member,), proc=PROC)
     eventually(lambda: "root" in ranks.collect()[-1].labels)
     collectors = (CpuCollector(PROC), MemoryCollector(PROC), gpu, counts, ranks)
     ticks = iter(range(100))

@@ -37,7 +37,7 @@ HAS_GPM = {"b200", "h100-busy", "h100-idle", "h100-mig"}
 @pytest.fixture
 def collector(scenario: Scenario) -> Iterator[GpuCollector]:
     nvml = Nvml()
-    yield GpuCollector(nvml, patience=LONG)
+    yield GpuCollector(nvml, timeout=LONG)
     nvml.close()
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from trackside.wire import Identity
-    from trackside_daemon.linux.oom import Watched
+    from trackside_daemon.linux.oom import OomWatch
 
 NOBODY = 65534
 CLIENT = """
@@ -258,7 +258,7 @@ def test_until_it_is_reaped_how_it_ended_is_not_guessed(
     call: Callable[..., Caller], watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the zombie is another user's, so that its exit code reads as 0."""
-    monkeypatch.setattr(process_exit, "of_zombie", lambda *_: None)
+    monkeypatch.setattr(process_exit, "zombie_wait_status", lambda *_: None)
     caller = call()
     meet(watch, caller)
     caller.end("os._exit(3)", reap=False)
@@ -271,7 +271,7 @@ def test_until_it_is_reaped_how_it_ended_is_not_guessed(
 def test_who_is_not_reaped_in_time_ended_in_an_unknown_way(
     call: Callable[..., Caller], watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_exit, "of_zombie", lambda *_: None)
+    monkeypatch.setattr(process_exit, "zombie_wait_status", lambda *_: None)
     caller = call()
     meet(watch, caller)
     caller.end("os._exit(3)", reap=False)
@@ -335,7 +335,7 @@ def test_what_the_oom_killer_did_is_asked_when_the_end_comes(
 ) -> None:
     asked: list[float] = []
 
-    def killed(kills: OomKills, watched: Watched, now: float) -> bool:
+    def killed(kills: OomKills, watched: OomWatch, now: float) -> bool:
         asked.append(now)
         return True
 

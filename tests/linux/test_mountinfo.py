@@ -6,14 +6,14 @@ import os
 
 import pytest
 
-from trackside_daemon.linux.mountinfo import Line, parse
+from trackside_daemon.linux.mountinfo import MountLine, parse
 
 LINE = b"36 35 98:0 /a /mnt2 rw,noatime shared:1 - ext3 /dev/root rw,errors=continue\n"
 
 
 def test_a_line_is_read_in_full() -> None:
     options, more = ("rw", "noatime"), ("rw", "errors=continue")
-    assert parse(LINE) == [Line(36, 35, "98:0", "/a", "/mnt2", options, "ext3", more)]
+    assert parse(LINE) == [MountLine(36, 35, "98:0", "/a", "/mnt2", options, "ext3", more)]
 
 
 @pytest.mark.parametrize("name", ["a\rb", "a\x0cb", "a\x1cb", "a\x85b", "a\u2028b", "a\r\x0b"])

@@ -86,7 +86,7 @@ def pages() -> dict[str, str]:
     found = {str(path.relative_to(GOLDEN)): path.read_text() for path in GOLDEN.rglob("*.txt")}
     for kind in SIMULATED:
         state = State()
-        state.update(Batch("gpu", GpuCollector(cast("Nvml", Driver(kind)), patience=1.0).collect()))
+        state.update(Batch("gpu", GpuCollector(cast("Nvml", Driver(kind)), timeout=1.0).collect()))
         found[f"simulated {kind}"] = render(state.snapshot(0.0), openmetrics=False).decode()
     return found
 

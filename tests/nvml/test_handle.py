@@ -140,7 +140,7 @@ def test_a_worker_that_fails_is_told_of_in_one_line(worker: Workers, script: str
 def test_a_worker_that_speaks_unasked_is_not_believed(worker: Workers) -> None:
     nvml = worker(ANSWER + "import sys\nfor _ in sys.stdin: print('{}\\n{}', flush=True)")
     nvml.read(LONG)
-    assert "spoke without being asked" in refusal(nvml)
+    assert "wrote without a request" in refusal(nvml)
 
 
 def test_a_command_that_cannot_be_started_is_told_of() -> None:

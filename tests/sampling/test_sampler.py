@@ -15,8 +15,8 @@ from trackside_daemon.collectors.base import NothingToCollect, StillBusy
 from trackside_daemon.model.metric import Batch, Metric, Sample
 from trackside_daemon.nvml.handle.handle import Nvml
 from trackside_daemon.nvml.reading import WorkerSettings
-from trackside_daemon.sampling.collector_threads import Round, Turn
-from trackside_daemon.sampling.sampler import STEADY, Sampler, deadline
+from trackside_daemon.sampling.collector_threads import CollectorPass, Running
+from trackside_daemon.sampling.sampler import SUCCESSES_TO_LOG, Sampler, deadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,7 +77,7 @@ class Hangs(Collects):
 
     def is_done(self, sampled: Sampler) -> None:
         """Wait until the sampler may know it."""
-        assert sampled._hands._beside[self.name].round.over.wait(10)
+        assert sampled._threads._detached[self.name].collector_pass.finished.wait(10)
 
 
 @pytest.fixture
@@ -151,7 +151,15 @@ def test_a_failure_is_logged_once_when_it_lasts_and_once_when_it_ends(caplog: py
     sampled = sampler(collector)
     once = OSError("is no news: what was sampled before is still served")
     with caplog.at_level(logging.INFO, "trackside"):
-        for error in (None, once, None, OSError("zero"), OSError("one\ntwo"), OSError("three"), *[None] * (STEADY + 1)):
+        for error in (
+            None,
+            once,
+            None,
+            OSError("zero"),
+            OSError("one\ntwo"),
+            OSError("three"),
+            *[None] * (SUCCESSES_TO_LOG + 1),
+        ):
             collector.error = error
             sampled.tick(100.0)
     assert messages(caplog) == [
@@ -164,7 +172,7 @@ def test_one_that_fails_now_and_then_does_not_fill_the_log(caplog: pytest.LogCap
     collector = Collects("a")
     sampled = sampler(collector)
     with caplog.at_level(logging.INFO, "trackside"):
-        for error in (OSError("late"), OSError("late"), *[None] * (STEADY - 1)) * 3:
+        for error in (OSError("late"), OSError("late"), *[None] * (SUCCESSES_TO_LOG - 1)) * 3:
             collector.error = error
             sampled.tick(100.0)
     assert messages(caplog) == [("WARNING", "collector a fails: OSError: late; --no-collector.a turns it off")]
@@ -295,9 +303,9 @@ def test_what_a_collector_says_after_it_hung_is_too_old_and_then_it_works_again(
     caplog.clear()
     with caplog.at_level(logging.INFO, "trackside"):
         assert [batch.source for batch in sampled.tick(102.0)] == ["b", "sampler"]
-        assert sampled.standings()["stuck"]["state"] == "slow"
+        assert sampled.states()["stuck"]["state"] == "slow"
         stuck.is_done(sampled)
-        for answer in range(STEADY):
+        for answer in range(SUCCESSES_TO_LOG):
             batches = sampled.tick(103.0)
             assert [batch.source for batch in batches] == ["stuck", "b", "sampler"]
             assert batches[0].samples == [Sample(ANSWER, (), 2.0 + answer)]
@@ -320,12 +328,12 @@ def test_a_collector_that_is_always_slower_than_a_tick_waits_is_told_a_tick_late
             told = about(batches)
             assert (told["success", "slow"], told["skipped_total", "slow"]) == (1, 1)
             assert told["duration_seconds", "slow"] == 0.75
-        why = "takes 0.75 s where a tick waits for 0.02 s, and is told a tick late"
-        assert sampled.standings()["slow"] == {"state": "slow", "why": why}
+        why = "takes 0.75 s but a tick waits only 0.02 s, so its samples arrive one tick late"
+        assert sampled.states()["slow"] == {"state": "slow", "why": why}
         slow.answer(sampled)
         sampled.tick(102.0)
         slow.is_done(sampled)
-        for _ in range(STEADY):
+        for _ in range(SUCCESSES_TO_LOG):
             assert about(sampled.tick(103.0))["success", "slow"] == 1
     assert messages(caplog) == [
         (
@@ -417,11 +425,11 @@ def test_a_child_outlives_the_turns_of_the_threads_that_collectors_run_in(stuck:
 
 def test_a_daemon_that_stood_still_gives_up_no_collector(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     collector = Collects("a")
-    begun = Round([collector], clock, clock)
-    begun._turn = Turn(collector, clock.now)
+    begun = CollectorPass([collector], clock, clock)
+    begun._running = Running(collector, clock.now)
     clock.now += 3600
     looks = iter((False, True))
-    monkeypatch.setattr(begun.over, "wait", lambda _seconds: next(looks))
+    monkeypatch.setattr(begun.finished, "wait", lambda _seconds: next(looks))
     assert begun.wait(0.5) is None
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside_daemon.alerts.rules.evaluation import TICK
 from trackside_daemon.collectors.host.memory import FIELDS
 from trackside_daemon.collectors.process.child_processes import ANONYMOUS as WORKERS
-from trackside_daemon.collectors.process.rank_memory import MEMORY
+from trackside_daemon.collectors.process.rank_usage import MEMORY
 from trackside_daemon.collectors.process.ranks import PROCESS_INFO
 from trackside_daemon.detectors.base import Column, Context
 from trackside_daemon.detectors.memory_leak import GREW, MemoryLeak

@@ -33,7 +33,7 @@ from trackside_daemon.config.names import describe, setting_paths
 from trackside_daemon.ingest.endpoint import EndpointError
 from trackside_daemon.ingest.server import PushSocket
 from trackside_daemon.linux.file_limit import raise_limit
-from trackside_daemon.linux.signals import hold
+from trackside_daemon.linux.signals import block_signals
 from trackside_daemon.service import logging
 from trackside_daemon.service.config import Config, check_roots
 from trackside_daemon.web.http.address import AddressError, listen
@@ -184,7 +184,7 @@ def daemon(
         logging.set_up(config.log.level, config.log.format)
         warn_of_unknown_variables(Config)
         raise_limit()
-        hold()
+        block_signals()
         with closing(PushSocket(config.push.endpoint, keys=config.push.keys, group=config.push.group)) as push_socket:
             status = _serve(config, reload, push_socket, listen(config.web.listen_address))
     except (ConfigError, EndpointError, AddressError) as error:

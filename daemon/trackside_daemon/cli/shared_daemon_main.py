@@ -10,13 +10,13 @@ from pathlib import Path
 
 from trackside_daemon.cli.daemon_lease import Users
 from trackside_daemon.cli.main import app
-from trackside_daemon.linux.signals import hold
+from trackside_daemon.linux.signals import block_signals
 
 
 def main() -> None:
     """Run it."""
     lock, *flags = sys.argv[1:]
-    hold()  # before there is a thread that a signal could end without a word
+    block_signals()  # before there is a thread that a signal could end without a word
     threading.Thread(target=_end_unused, args=(Users(Path(lock)),), name="trackside-users", daemon=True).start()
     app(["daemon", *flags], prog_name="trackside")
 

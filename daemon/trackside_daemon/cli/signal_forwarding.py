@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from trackside_daemon.linux.child_process import die_with
+from trackside_daemon.linux.parent_death import end_with_parent
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2)
@@ -98,7 +98,7 @@ class Witness:
 def _tell(parent: int, told: int, theirs: int, numbers: list[signal.Signals]) -> None:
     """What the witness does; it never returns from here."""
     try:
-        die_with(parent, signal.SIGKILL)
+        end_with_parent(parent, signal.SIGKILL)
         os.close(told)
         while True:
             os.write(theirs, bytes((signal.sigwait(numbers),)))

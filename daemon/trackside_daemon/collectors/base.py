@@ -1,4 +1,4 @@
-"""The contract of a collector: one method, nothing to inherit."""
+"""The interface of a collector: a protocol, without a base class."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ HIDDEN = (
     "the pids of the processes that train are hidden; start this daemon in the host's pid namespace (hostPID: true, "
     "docker run --pid=host), or in theirs"
 )
-"""Nothing is known of any rank's process."""
+"""Message of `NothingToCollect` when the pid of no rank process is visible."""
 
 
-class NothingToCollect(Exception):  # noqa: N818 - not an error: the host does not have it
-    """This host has nothing for the collector to read; the message says what would change that."""
+class NothingToCollect(Exception):  # noqa: N818 - not an error: the host lacks the source
+    """The host has nothing for the collector to read; the message names the remedy."""
 
 
-class StillBusy(Exception):  # noqa: N818 - it may be well, and only slow
-    """The source has not finished what it was asked last; nothing was collected this time."""
+class StillBusy(Exception):  # noqa: N818 - the source may be healthy, and only slow
+    """The source has not finished the last request; this tick collected nothing."""
 
 
 class Collector(Protocol):
-    """Reads one subject of the host."""
+    """A reader of one subject of the host."""
 
     @property
     def name(self) -> str:
@@ -35,19 +35,19 @@ class Collector(Protocol):
         """Every family that `collect` may return."""
 
     def collect(self) -> list[Sample]:
-        """All that there is to say now; the caller adds the time.
+        """Return all current samples; the caller adds the time.
 
         Raises:
-            NothingToCollect: This host has nothing to read.
+            NothingToCollect: The host has nothing to read.
             StillBusy: The source is slower than the ticks.
-            Exception: Anything else is a failure: the caller logs it and goes on.
+            Exception: Any other failure; the caller logs it and continues with the next collector.
         """
         ...
 
 
 @runtime_checkable
 class Closes(Protocol):
-    """A collector that has what must be let go of at the end: a child process, descriptors, a thread."""
+    """A collector with resources to release at the end: a child process, descriptors, a thread."""
 
     def close(self) -> None:
-        """Let go of it, within a moment."""
+        """Release the resources without waiting long."""

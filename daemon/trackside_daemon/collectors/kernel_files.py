@@ -1,4 +1,4 @@
-"""Small files of the kernel's, read whole and without what a text stream costs."""
+"""Read small kernel files whole, without the cost of a text stream, and parse their numbers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _BYTES = 65536
-_DIGITS = 32  # of a number and the spaces before it
-_CURE = "is a procfs mounted there, and does path.procfs name it?"
+_DIGITS = 32  # room for a number and the spaces before it
+_REMEDY = "is a procfs mounted there, and does path.procfs name it?"
 
 
 def read(path: str | os.PathLike[str]) -> bytes:
-    """All of a file of /proc or /sys.
+    """Return the content of a file of /proc or /sys.
 
     Raises:
-        OSError: It is not there, or cannot be read; the error has the path.
+        OSError: The file is missing or cannot be read; the error has the path.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -35,27 +35,27 @@ def read(path: str | os.PathLike[str]) -> bytes:
 
 
 def read_base(path: str | os.PathLike[str]) -> bytes:
-    """All of a file of /proc whose absence has one likely reason.
+    """Return the content of a file of /proc that every kernel has: without procfs, or a wrong path.procfs, it is missing.
 
     Raises:
-        OSError: It is not there, or cannot be read; the error has the path and says what to look at.
+        OSError: The file is missing or cannot be read; the error has the path and what to check.
     """
     try:
         return read(path)
     except OSError as error:
-        raise OSError(error.errno, f"{error.strerror}; {_CURE}", os.fspath(path)) from error
+        raise OSError(error.errno, f"{error.strerror}; {_REMEDY}", os.fspath(path)) from error
 
 
 def number(data: bytes, name: bytes, path: str | os.PathLike[str]) -> int | None:
-    """The number that follows *name* at the beginning of a line of *data*; None when no line begins so.
+    """Return the number that follows *name* at the beginning of a line of *data*; None without such a line.
 
     Args:
-        data: What was read.
-        name: With what stands between it and the number, as in ``pgfault `` and ``MemTotal:``.
-        path: From where it was read.
+        data: The file's content.
+        name: The field's name with its separator, such as ``pgfault `` or ``MemTotal:``.
+        path: The file's path, for the error.
 
     Raises:
-        ValueError: What follows is no number; the error has the path and the word.
+        ValueError: The word after the name is not a number; the error has the path and the word.
     """
     at = 0 if data.startswith(name) else data.find(b"\n" + name)
     if at < 0:
@@ -65,34 +65,34 @@ def number(data: bytes, name: bytes, path: str | os.PathLike[str]) -> int | None
     try:
         return int(word)
     except ValueError as error:
-        raise no_number(path, name.decode().rstrip(" :") or "its first word", word) from error
+        raise not_a_number(path, name.decode().rstrip(" :") or "its first word", word) from error
 
 
 def fields(
     data: bytes, wanted: Sequence[tuple[bytes, Metric]], path: str | os.PathLike[str], scale: int = 1
 ) -> list[Sample]:
-    """A sample of each family whose field is there, in units of *scale*.
+    """Return one sample per field that the file has.
 
     Args:
-        data: What was read.
-        wanted: What stands before each number, as `number` takes it.
-        path: From where it was read.
-        scale: What the numbers are multiplied by.
+        data: The file's content.
+        wanted: The name of each field, as `number` accepts it, with its family.
+        path: The file's path, for the error.
+        scale: Factor from the file's unit to the family's.
 
     Raises:
-        ValueError: None of the fields is there, or one is no number.
+        ValueError: The file has none of the fields, or one is not a number.
     """
-    found = [(metric, count) for name, metric in wanted if (count := number(data, name, path)) is not None]
-    if not found:
+    values = [(metric, value) for name, metric in wanted if (value := number(data, name, path)) is not None]
+    if not values:
         raise no_field(path, (name.decode().rstrip(" :") for name, _ in wanted))
-    return [Sample(metric, (), count * scale) for metric, count in found]
+    return [Sample(metric, (), value * scale) for metric, value in values]
 
 
 def no_field(path: str | os.PathLike[str], names: Iterable[str]) -> ValueError:
-    """The error of a file that has none of the fields that are looked for."""
-    return ValueError(f"{os.fspath(path)} has no {' nor '.join(names)}; {_CURE}")
+    """Return the error for a file that has none of the fields *names*."""
+    return ValueError(f"{os.fspath(path)} has no {' nor '.join(names)}; {_REMEDY}")
 
 
-def no_number(path: str | os.PathLike[str], what: str, word: bytes) -> ValueError:
-    """The error of a *word* that stands where *what* is looked for, and is no number."""
-    return ValueError(f"{os.fspath(path)}: {what} is {word.decode(errors='replace')!r}, not a number; {_CURE}")
+def not_a_number(path: str | os.PathLike[str], subject: str, word: bytes) -> ValueError:
+    """Return the error for a *word* in place of the number that *subject* names."""
+    return ValueError(f"{os.fspath(path)}: {subject} is {word.decode(errors='replace')!r}, not a number; {_REMEDY}")

@@ -6,7 +6,7 @@ import ctypes
 import os
 import signal
 
-from trackside_daemon.linux.child_process import die_with
+from trackside_daemon.linux.parent_death import end_with_parent
 
 NAME = b"pt_data_worker"
 _PR_SET_NAME = 15
@@ -35,7 +35,7 @@ def _fork() -> int:
     try:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # status 0, as a loader's own workers at its end
         _libc.prctl(_PR_SET_NAME, NAME)
-        die_with(parent)
+        end_with_parent(parent, signal.SIGTERM)
         while True:
             signal.pause()
     finally:

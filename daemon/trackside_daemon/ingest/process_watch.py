@@ -15,7 +15,7 @@ from trackside_daemon.training.verdict import Exit
 if TYPE_CHECKING:
     from trackside.wire import Identity
     from trackside_daemon.ingest.peer import Peer
-    from trackside_daemon.linux.oom import Watched
+    from trackside_daemon.linux.oom import OomWatch
     from trackside_daemon.training.moment import Moment
 
 RETRY_SECONDS = 0.05
@@ -36,7 +36,7 @@ class Ended(NamedTuple):
 class _Followed:
     """A living process; *over* once it is not."""
 
-    def __init__(self, peer: Peer, oom: Watched) -> None:
+    def __init__(self, peer: Peer, oom: OomWatch) -> None:
         self.peer = peer
         self.oom = oom
         self.killed = False

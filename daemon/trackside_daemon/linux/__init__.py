@@ -1,5 +1,5 @@
 """Read and control processes, cgroups, mounts and signals through Linux interfaces.
 
 In: /proc, /sys/fs/cgroup, pidfds and signals. Out: typed values, and child processes that end with their parent.
-Nothing here knows of runs or metrics.
+No module here depends on runs or metrics.
 """

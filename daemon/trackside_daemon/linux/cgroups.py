@@ -1,7 +1,7 @@
-"""Where the kernel's control groups are: of v1, v2, or both side by side.
+"""Find the directories of control groups: v1, v2, or both at once.
 
-The paths in /proc/PID/cgroup and the roots in /proc/self/mountinfo are both as this process's cgroup namespace has
-them: what lies outside of it begins with ``/..``, one for each step up from the namespace's root (cgroup_namespaces(7)).
+The paths in /proc/PID/cgroup and the roots in /proc/self/mountinfo are both relative to this process's cgroup namespace.
+Paths outside of it begin with one ``/..`` per step up from the namespace's root (cgroup_namespaces(7)).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 V2 = ""
-"""How the hierarchy of v2 is called in /proc/PID/cgroup, where one of v1 has the names of its controllers."""
+"""Name of the v2 hierarchy in /proc/PID/cgroup, where a hierarchy of v1 has the names of its controllers."""
 
 LABEL_BYTES = 256
 _GONE = " (deleted)"
 
 
 class Mount(NamedTuple):
-    """A mounted cgroup hierarchy: *root* of it is seen at *point*."""
+    """A mounted cgroup hierarchy, whose directory *root* appears at *point*."""
 
     point: Path
     root: str
@@ -34,9 +34,9 @@ class Cgroup(NamedTuple):
     """The cgroups that a process is in.
 
     Attributes:
-        path: As `label` has it.
-        v1: For each controller of v1 its directory and those above, the nearest first; none when that is not seen here.
-        v2: The same of v2.
+        path: Label value of the cgroup, from `label`.
+        v1: Directories by controller of v1, the process's own first, then those above; empty when not mounted here.
+        v2: Directories of v2, in the same order.
     """
 
     path: str
@@ -44,17 +44,17 @@ class Cgroup(NamedTuple):
     v2: tuple[Path, ...]
 
     def levels(self, controller: str) -> tuple[Path, ...]:
-        """The directory that a controller has for the process, and those above, whichever version it is in."""
+        """Return a controller's directory for the process and those above, of v1 or v2, the nearest first."""
         return self.v1.get(controller, self.v2)
 
 
 class Cgroups:
-    """The hierarchies that are mounted here.
+    """The cgroup hierarchies that are mounted here.
 
     Args:
-        proc: Where procfs is mounted; its ``self/mountinfo`` says where the cgroups are.
-        sys: Where the host's /sys is: what is mounted below it goes before what is mounted elsewhere.
-        root: What the mount points are below of, when ``self/mountinfo`` is of another place than this one.
+        proc: Path of procfs; its ``self/mountinfo`` has the mount points of the hierarchies.
+        sys: Path of the host's sysfs; mounts below it have precedence over others.
+        root: Directory below which the mount points lie, for a ``self/mountinfo`` of another machine.
     """
 
     def __init__(self, proc: Path, sys: Path = Path("/sys"), root: Path = Path("/")) -> None:
@@ -62,7 +62,7 @@ class Cgroups:
         self._mounts = mounts(proc, sys, root)
 
     def of(self, pid: int) -> Cgroup | None:
-        """A process's cgroups (/proc/PID/cgroup); None when it or they are gone."""
+        """Return a process's cgroups (/proc/PID/cgroup); None when the process or a cgroup is gone."""
         try:
             text = os.fsdecode((self._proc / str(pid) / "cgroup").read_bytes())
         except OSError:
@@ -78,35 +78,35 @@ class Cgroups:
 
     def _levels(self, name: str, cgroup: str, pid: int) -> tuple[Path, ...]:
         for mount in self._mounts.get(name, ()):
-            found = place(mount, cgroup, pid)
-            if found is not None:
-                return tuple(one for one in (found, *found.parents) if one.is_relative_to(mount.point))
+            directory = directory_of(mount, cgroup, pid)
+            if directory is not None:
+                return tuple(level for level in (directory, *directory.parents) if level.is_relative_to(mount.point))
         return ()
 
 
 def mounts(proc: Path, sys: Path, root: Path) -> dict[str, list[Mount]]:
-    """The mounts of each hierarchy by the names it has in /proc/PID/cgroup (/proc/self/mountinfo, proc(5))."""
-    found: dict[str, list[Mount]] = {}
+    """Return the mounts of each hierarchy by its names in /proc/PID/cgroup (/proc/self/mountinfo, proc(5))."""
+    by_name: dict[str, list[Mount]] = {}
     try:
         lines = mountinfo.parse((proc / "self" / "mountinfo").read_bytes())
     except OSError:
-        return found
+        return by_name
     for line in lines:
         if line.fstype in {"cgroup", "cgroup2"}:
-            for name in (V2,) if line.fstype == "cgroup2" else line.more:
-                found.setdefault(name, []).append(Mount(_below(root, line.point), line.root))
+            for name in (V2,) if line.fstype == "cgroup2" else line.super_options:
+                by_name.setdefault(name, []).append(Mount(_below(root, line.point), line.root))
     first = _below(root, str(sys))
-    for same in found.values():
-        same.sort(key=lambda mount: not mount.point.is_relative_to(first))
-    return found
+    for hierarchy in by_name.values():
+        hierarchy.sort(key=lambda mount: not mount.point.is_relative_to(first))
+    return by_name
 
 
 def _below(root: Path, path: str) -> Path:
     return root / path.lstrip("/")
 
 
-def place(mount: Mount, cgroup: str, pid: int) -> Path | None:
-    """The directory of a process's cgroup; None when it is outside of what is mounted here."""
+def directory_of(mount: Mount, cgroup: str, pid: int) -> Path | None:
+    """Return the directory of a process's cgroup; None when it lies outside of the mount."""
     (top_up, top), (up, names) = _steps(mount.root), _steps(cgroup)
     if ".." in names:
         return None
@@ -118,37 +118,37 @@ def place(mount: Mount, cgroup: str, pid: int) -> Path | None:
 
 
 def _steps(path: str) -> tuple[int, list[str]]:
-    """The steps up that a path begins with, and the names that follow."""
+    """Return the number of leading ``..`` in a path, and the names that follow."""
     names = [name for name in path.split("/") if name]
     up = next((index for index, name in enumerate(names) if name != ".."), len(names))
     return up, names[up:]
 
 
 def _search(point: Path, hidden: int, names: list[str], pid: int) -> Path | None:
-    """The directory below *point* that has a process, where the namespace hides the first names on the way to it."""
-    own = str(pid)
-    for found in point.glob("/".join(["*"] * hidden + [escape(name) for name in names])):
+    """Return the directory below *point* that lists a process, when the namespace hides the first *hidden* names of the path."""
+    text = str(pid)
+    for directory in point.glob("/".join(["*"] * hidden + [escape(name) for name in names])):
         try:
-            if own in (found / "cgroup.procs").read_text().split():
-                return found
+            if text in (directory / "cgroup.procs").read_text().split():
+                return directory
         except OSError:
             continue
     return None
 
 
 def label(text: str) -> str:
-    """How series name a process's cgroup, from /proc/PID/cgroup; empty when it has none.
+    """Return the label value of a process's cgroup from the text of /proc/PID/cgroup; empty when it has none.
 
-    It is where the process is in the hierarchy of v1's memory, else of v1's cpu, else of v2: the first that is not the
-    root. Of a very long path it is the end, which tells the processes of a job apart.
+    It is the path in the hierarchy of v1's memory, else of v1's cpu, else of v2: the first that is not the root.
+    Only the last `LABEL_BYTES` of a long path are kept, because the end distinguishes the processes of a job.
     """
     paths = _paths(text)
-    known = [paths[name].removesuffix(_GONE) for name in ("memory", "cpu", V2) if name in paths]
-    found = next((path for path in known if path != "/"), "/" if known else "")
-    return found.encode(errors="replace")[-LABEL_BYTES:].decode(errors="ignore")
+    candidates = [paths[name].removesuffix(_GONE) for name in ("memory", "cpu", V2) if name in paths]
+    chosen = next((path for path in candidates if path != "/"), "/" if candidates else "")
+    return chosen.encode(errors="replace")[-LABEL_BYTES:].decode(errors="ignore")
 
 
 def _paths(text: str) -> dict[str, str]:
-    """Where a process is, by the names of the hierarchies."""
+    """Return a process's path in each hierarchy, by the hierarchy's names."""
     parts = (line.split(":", 2) for line in text.split("\n") if line.count(":") > 1)
     return {name: path for _, names, path in parts for name in names.split(",")}

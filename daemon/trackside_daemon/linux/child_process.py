@@ -1,31 +1,29 @@
-"""Processes that run beside each other: ours in sessions of their own, so that one Ctrl-C stops them in order."""
+"""Start Python processes in sessions of their own, so that one Ctrl-C stops them in order, and the user's command."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import subprocess  # noqa: TID251  this is the file that starts the user's and the demo's processes
+import subprocess  # noqa: TID251  this file starts the user's and the demo's processes
 import sys
 from functools import partial
 from typing import TYPE_CHECKING
+
+from trackside_daemon.linux.parent_death import end_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import IO
 
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
-
 
 class ChildProcess:
-    """A process that ends when this one does, however this one ends.
+    """A process that ends when this one does, even when this one is killed.
 
     Args:
-        arguments: What follows ``python -m``.
-        environ: Added to this process's environment.
-        mute: What it prints is dropped, but for complaints.
-        log: A file that takes its complaints. Such a child has nothing of this process's and may outlive it.
+        arguments: Arguments of ``python -m``.
+        environ: Variables that are added to this process's environment.
+        mute: Discard its standard output, but not its standard error.
+        log: A file for its standard error. Such a child inherits no standard stream and may outlive this process.
     """
 
     def __init__(
@@ -35,6 +33,7 @@ class ChildProcess:
         mute: bool = False,
         log: IO[bytes] | None = None,
     ) -> None:
+        end_with_this_process = partial(end_with_parent, os.getpid(), signal.SIGTERM)
         self._process = subprocess.Popen(  # noqa: S603  arguments are a list; no shell reads them
             [sys.executable, "-m", *arguments],
             env={**os.environ, **(environ or {})},
@@ -42,7 +41,7 @@ class ChildProcess:
             stdout=subprocess.DEVNULL if mute or log is not None else None,
             stderr=log,
             start_new_session=True,
-            preexec_fn=partial(die_with, os.getpid()) if log is None else None,  # noqa: PLW1509  this process has one thread, so nothing is held
+            preexec_fn=end_with_this_process if log is None else None,  # noqa: PLW1509  one thread, so no lock is held
         )
 
     @property
@@ -56,7 +55,7 @@ class ChildProcess:
             self._process.send_signal(number)
 
     def stop(self, timeout: float = 10.0) -> int:
-        """Ask it to end, wait at most *timeout* seconds, then kill it; returns the exit status."""
+        """Send SIGTERM, wait at most *timeout* seconds, then kill it; return the exit status."""
         self.send(signal.SIGTERM)
         try:
             return self._process.wait(timeout)
@@ -66,14 +65,14 @@ class ChildProcess:
 
 
 class Command:
-    """The user's command, as if it ran alone: in this process's group, with its standard streams and its terminal.
+    """The user's command, in this process's group, with its standard streams and its terminal, as if started directly.
 
     Args:
-        arguments: The program and what it is given.
-        environ: Added to this process's environment.
+        arguments: The program and its arguments.
+        environ: Variables that are added to this process's environment.
 
     Raises:
-        OSError: It cannot be started.
+        OSError: The program cannot be started.
     """
 
     def __init__(self, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
@@ -81,10 +80,8 @@ class Command:
 
     @property
     def status(self) -> int | None:
-        """Its exit status as a shell tells it, 128 and the signal's number when one ended it; None while it runs.
-
-        Until `reap` it stays a zombie, by which a daemon on an older kernel than Linux 6.15 sees how it ended.
-        """
+        """The exit status as a shell gives it, 128 and the signal's number after a signal; None while it runs."""
+        # WNOWAIT leaves a zombie until `reap`: before Linux 6.15 a daemon reads from it how the process ended.
         ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
             return None
@@ -96,18 +93,11 @@ class Command:
             os.kill(self._process.pid, number)
 
     def reap(self) -> None:
-        """Wait for its end, and let it go."""
+        """Wait for its end, and reap it."""
         self._process.wait()
 
 
 def stop_all(children: Sequence[ChildProcess]) -> None:
-    """Stop the last started first."""
+    """Stop children, the last started first."""
     for child in reversed(children):
         child.stop()
-
-
-def die_with(parent: int, number: int = signal.SIGTERM) -> None:
-    """Get a signal when the parent dies, by prctl(2); should it be dead already, nothing begins."""
-    _libc.prctl(_PR_SET_PDEATHSIG, int(number))
-    if os.getppid() != parent:
-        os._exit(1)

@@ -1,12 +1,13 @@
-"""How many files this process may open: each connection of a client, each worker that is followed, each count is one."""
+"""The limit of open files: client connections, followed workers and open counters need one descriptor each."""
 
 from __future__ import annotations
 
 import resource
 from contextlib import suppress
 
+# A hard limit may allow thousands of millions, and some libraries iterate over all descriptor numbers.
 MOST = 65_536
-"""Not all that a hard limit allows, which may be thousands of millions: some libraries go through all numbers."""
+"""Upper bound of the limit that `raise_limit` sets."""
 
 
 def raise_limit() -> None:
@@ -14,5 +15,5 @@ def raise_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
     if soft != resource.RLIM_INFINITY and soft < most:
-        with suppress(OSError, ValueError):  # some containers do not let it be changed
+        with suppress(OSError, ValueError):  # some containers forbid the change
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

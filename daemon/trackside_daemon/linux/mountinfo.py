@@ -1,4 +1,4 @@
-"""What /proc/PID/mountinfo says, the one table of mounts that the kernel has."""
+"""Parse /proc/PID/mountinfo, the kernel's table of mounts (proc_pid_mountinfo(5))."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import re
 from contextlib import suppress
 from typing import NamedTuple
 
-_ESCAPED = re.compile(rb"\\([0-7]{3})")
+_OCTAL = re.compile(rb"\\([0-7]{3})")
 
 
-class Line(NamedTuple):
-    """One of them, as proc_pid_mountinfo(5) has it.
+class MountLine(NamedTuple):
+    """A line of mountinfo.
 
     Attributes:
-        number: The mount's id, and *parent* that of the mount that it is on.
+        number: Id of the mount.
+        parent: Id of the mount that it is mounted on.
         device: Major and minor number, such as ``254:0``.
-        root: The directory of the file system that is seen at *point*.
-        point: Where it is mounted.
-        options: Of this mount.
-        fstype: As the kernel names it, such as ``ext4``, ``nfs4`` or ``fuse.sshfs``.
-        more: Options of the whole file system; of cgroup v1 the controllers.
+        root: The directory of the file system that appears at *point*.
+        point: The mount point.
+        options: Options of this mount.
+        fstype: The kernel's name of the file system, such as ``ext4``, ``nfs4`` or ``fuse.sshfs``.
+        super_options: Options of the whole file system; the controllers in case of cgroup v1.
     """
 
     number: int
@@ -30,32 +31,41 @@ class Line(NamedTuple):
     point: str
     options: tuple[str, ...]
     fstype: str
-    more: tuple[str, ...]
+    super_options: tuple[str, ...]
 
 
-def parse(text: bytes) -> list[Line]:
-    r"""The lines of a mountinfo file, in its order; one that is none is left out.
+def parse(text: bytes) -> list[MountLine]:
+    r"""Return the lines of a mountinfo file in their order; malformed lines are left out.
 
-    Only ``\n`` ends a line: the kernel writes that one in octal where a name has it, and ``\r`` as it is.
+    Only ``\n`` ends a line: the kernel writes a newline in a name as octal, but ``\r`` unchanged.
     """
     lines = []
     for line in text.split(b"\n"):
-        with suppress(ValueError):  # too few columns, or an id that is no number: the kernel writes neither
+        with suppress(ValueError):  # too few columns or an id that is not a number; the kernel writes neither
             before, after = line.split(b" - ", 1)
             number, parent, device, root, point, options, *_ = before.split(b" ")
-            fstype, _, more = after.split(b" ", 2)
-            numbers = int(number), int(parent), device.decode()
-            names = _plain(root), _plain(point)
-            lines.append(Line(*numbers, *names, _options(options), _plain(fstype), _options(more)))
+            fstype, _, super_options = after.split(b" ", 2)
+            lines.append(
+                MountLine(
+                    int(number),
+                    int(parent),
+                    device.decode(),
+                    _unescape(root),
+                    _unescape(point),
+                    _options(options),
+                    _unescape(fstype),
+                    _options(super_options),
+                )
+            )
     return lines
 
 
 def _options(word: bytes) -> tuple[str, ...]:
-    return tuple(_plain(option) for option in word.split(b","))
+    return tuple(_unescape(option) for option in word.split(b","))
 
 
-def _plain(word: bytes) -> str:
-    """A word, where the kernel writes space, tab, newline, backslash and # in octal."""
+def _unescape(word: bytes) -> str:
+    """Decode a word in which the kernel writes space, tab, newline, backslash and # in octal."""
     if b"\\" in word:
-        word = _ESCAPED.sub(lambda found: bytes([int(found[1], 8) & 0xFF]), word)
+        word = _OCTAL.sub(lambda match: bytes([int(match[1], 8) & 0xFF]), word)
     return os.fsdecode(word)

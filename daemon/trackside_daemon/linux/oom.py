@@ -1,6 +1,6 @@
-"""Whether the kernel's OOM killer was at work, by its counts of the cgroups that trainings run in.
+"""Decide whether the kernel's OOM killer ended a process, from the counters of the cgroups that it ran in.
 
-Containers take their cgroup with them, and the root of v2 has no count, so then the nearest one above tells, and
+A container's cgroup disappears with it, and the root of v2 has no counter. The nearest counter above then serves, or
 ``/proc/vmstat``, which counts for the whole machine.
 """
 
@@ -12,23 +12,24 @@ from typing import NamedTuple
 from trackside_daemon.linux.cgroups import Cgroups
 from trackside_daemon.linux.oom_counters import Counters, kill_counts
 
+# A driver and much memory can take this long to tear down.
 TEARDOWN_SECONDS = 30.0
-"""From the kill to the process's end: so long can a driver and much memory take to be torn down."""
+"""Longest time from an OOM kill to the end of the process."""
 
 
-class Watched(NamedTuple):
-    """A process's counts, the nearest first, and since when they are followed, in monotonic seconds."""
+class OomWatch(NamedTuple):
+    """The counters of one process, the nearest first, and the monotonic time since which they are followed."""
 
     paths: tuple[Path, ...]
     since: float
 
 
 class OomKills:
-    """Follows the counts of the cgroups of some processes. Times are seconds of the monotonic clock.
+    """The OOM counters of the cgroups of some processes. Times are seconds of the monotonic clock.
 
     Args:
-        proc: Where procfs is mounted.
-        sys: Where the host's /sys is.
+        proc: Path of procfs.
+        sys: Path of the host's sysfs.
     """
 
     def __init__(self, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
@@ -36,26 +37,26 @@ class OomKills:
         self._machine = proc / "vmstat"
         self._counters = Counters()
 
-    def watch(self, pid: int, now: float) -> Watched:
-        """Follow the counts of a living process's cgroup; to be given back with `release`."""
+    def watch(self, pid: int, now: float) -> OomWatch:
+        """Follow the counters of a living process's cgroup; give them back with `release`."""
         cgroup = self._cgroups.of(pid)
         nearest = [] if cgroup is None else kill_counts(cgroup)
-        return Watched(self._counters.follow((*nearest, self._machine), now), now)
+        return OomWatch(self._counters.follow((*nearest, self._machine), now), now)
 
     def tick(self, now: float) -> None:
-        """Once a second: see what has grown, lest its cgroup be gone when it is asked for."""
-        self._counters.look(now)
+        """Read all counters; call this once a second, because a cgroup may be gone when `killed` needs its counter."""
+        self._counters.read(now)
 
-    def killed(self, watched: Watched, now: float) -> bool:
-        """Whether a process that a SIGKILL ended just now may be one that the OOM killer killed."""
-        for counter in map(self._counters.__getitem__, watched.paths):
-            there = counter.look(now)
-            if counter.grown_at > max(watched.since, now - TEARDOWN_SECONDS):
+    def killed(self, watch: OomWatch, now: float) -> bool:
+        """Return whether the OOM killer may have killed a process that a SIGKILL ended just now."""
+        for counter in map(self._counters.__getitem__, watch.paths):
+            readable = counter.read(now)
+            if counter.increased_at > max(watch.since, now - TEARDOWN_SECONDS):
                 return True
-            if there:
+            if readable:
                 break
         return False
 
-    def release(self, watched: Watched) -> None:
-        """The process is over."""
-        self._counters.release(watched.paths)
+    def release(self, watch: OomWatch) -> None:
+        """Stop following the counters of a process."""
+        self._counters.release(watch.paths)

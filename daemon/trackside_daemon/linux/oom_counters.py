@@ -1,7 +1,8 @@
-"""The kernel's counts of OOM kills: of cgroups, and of the whole machine.
+"""Read the kernel's counters of OOM kills: those of cgroups, and that of the whole machine.
 
-A cgroup of v2 counts in ``memory.events`` with those below it, one of v1 in ``memory.oom_control`` for itself. Its count
-goes when it goes, often before anybody looks, so that then the nearest one above tells, or ``/proc/vmstat``.
+Cgroup v2 counts kills in ``memory.events``, including those in child cgroups; v1 counts each cgroup's own kills in
+``memory.oom_control``. A cgroup's counter disappears with the cgroup, often before anything reads it. The nearest counter
+above it, or ``/proc/vmstat``, then serves instead.
 """
 
 from __future__ import annotations
@@ -22,63 +23,64 @@ _BYTES = 65536
 
 
 def kill_counts(cgroup: Cgroup) -> list[Path]:
-    """The files that may count the kill of a process in a cgroup, the nearest first."""
+    """Return the files that may count the kill of a process in a cgroup, the nearest first."""
     if "memory" in cgroup.v1:
-        return [one / "memory.oom_control" for one in cgroup.v1["memory"][:1]]
-    return [one / "memory.events" for one in cgroup.v2]
+        return [level / "memory.oom_control" for level in cgroup.v1["memory"][:1]]
+    return [level / "memory.events" for level in cgroup.v2]
 
 
 class Counter:
-    """One file with a count, kept open.
+    """One counter file, kept open.
 
     Attributes:
-        users: How many follow it.
-        count: What it was when it was last there; None when it never was.
-        there: Whether it was there at the last look.
-        grown_at: When it was first seen to have grown lately, in seconds of the monotonic clock.
+        users: Number of subjects that follow it.
+        count: The last value read; None before the first.
+        readable: The last read returned a value.
+        increased_at: When the last increase was seen, in seconds of the monotonic clock.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.users = 0
         self.count: int | None = None
-        self.there = False
-        self.grown_at = -inf
+        self.readable = False
+        self.increased_at = -inf
 
-    def look(self, now: float) -> bool:
-        """Read it; False when its cgroup is gone or the kernel does not count."""
-        self.there = False
+    def read(self, now: float) -> bool:
+        """Read the file; return False when its cgroup is gone or the kernel does not count."""
+        self.readable = False
         try:
-            found = _COUNT.search(os.pread(self._file, _BYTES, 0))
+            match = _COUNT.search(os.pread(self._file, _BYTES, 0))
         except OSError:
             return False
-        if found is None:
+        if match is None:
             return False
-        count = int(found[1])
+        count = int(match[1])
         if self.count is not None and count > self.count:
-            self.grown_at = now
-        self.count, self.there = count, True
+            self.increased_at = now
+        self.count = count
+        self.readable = True
         return True
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._file)
 
 
 class Counters(dict["Path", Counter]):
-    """Those that are followed, by their files, each open once. Times are seconds of the monotonic clock."""
+    """Followed counters by path, each file open once. Times are seconds of the monotonic clock."""
 
     def follow(self, paths: Iterable[Path], now: float) -> tuple[Path, ...]:
-        """Follow what of these is a count, to be given back with `release`."""
+        """Follow the paths that are counters, and return them; give them back with `release`."""
         return tuple(path for path in paths if self._open(path, now))
 
-    def look(self, now: float) -> None:
-        """See what has grown."""
+    def read(self, now: float) -> None:
+        """Read all counters."""
         for counter in self.values():
-            counter.look(now)
+            counter.read(now)
 
     def release(self, paths: Iterable[Path]) -> None:
-        """Nobody who has followed these does any longer."""
+        """Give back paths that `follow` returned."""
         for path in paths:
             counter = self[path]
             counter.users -= 1
@@ -92,7 +94,7 @@ class Counters(dict["Path", Counter]):
                 counter = Counter(path)
             except OSError:
                 return False
-        if not counter.look(now) and not counter.users:
+        if not counter.read(now) and not counter.users:
             counter.close()
             return False
         counter.users += 1

@@ -1,4 +1,4 @@
-"""How a process ended that is another's child, as the kernel tells who follows it by a pidfd."""
+"""Read how a process ended that is not a child of this one, from its pidfd or its zombie."""
 
 from __future__ import annotations
 
@@ -16,54 +16,56 @@ if TYPE_CHECKING:
 PIDFD_INFO_EXIT = 1 << 3
 _INFO_BYTES = 64
 _INFO_EXIT_CODE = 60
+# <linux/pidfd.h>: _IOWR(0xFF, 11, struct pidfd_info) in its first form; the exit code came with Linux 6.15.
 PIDFD_GET_INFO = (3 << 30) | (_INFO_BYTES << 16) | (0xFF << 8) | 11
-"""<linux/pidfd.h>: _IOWR(0xFF, 11, struct pidfd_info) in its first form; the exit code came with Linux 6.15."""
 
 
 def exit_code(pidfd: int, pid: int, start: int, proc: Path) -> int | None:
-    """How it ended, as `os.waitstatus_to_exitcode` has it; None while that is not known.
-
-    Once it is reaped, its pidfd tells (Linux 6.15); before, what it left as a zombie does.
+    """Return how a process ended, as `os.waitstatus_to_exitcode` gives it; None while that is not known.
 
     Args:
-        pidfd: Is of the process.
-        pid: As this process counts.
-        start: Clock ticks from boot to its start, which tells it from another of its pid.
-        proc: Where the kernel's process files are.
+        pidfd: A pidfd of the process.
+        pid: Its id in this process's pid namespace.
+        start: Clock ticks from boot to its start, which distinguish it from other processes with the same pid.
+        proc: Path of procfs.
     """
-    status = _of_pidfd(pidfd)
+    # The pidfd has the status once the process is reaped (Linux 6.15); before that, its zombie has it. The process may
+    # be reaped between the two reads, so the pidfd is read again.
+    status = _pidfd_wait_status(pidfd)
     if status is None:
-        status = of_zombie(pid, start, proc)
-    if status is None:  # it may be reaped in between
-        status = _of_pidfd(pidfd)
+        status = zombie_wait_status(pid, start, proc)
+    if status is None:
+        status = _pidfd_wait_status(pidfd)
     return None if status is None else os.waitstatus_to_exitcode(status)
 
 
-def of_zombie(pid: int, start: int, proc: Path) -> int | None:
-    """Its wait status: /proc/PID/stat, field 52, which is 0 too for who may not know it: just those may not read the link."""
+def zombie_wait_status(pid: int, start: int, proc: Path) -> int | None:
+    """Return the wait status of a zombie (/proc/PID/stat, field 52); None when it cannot be read."""
     try:
         fields = stat(proc, pid)
         if fields[0] != b"Z" or int(fields[19]) != start:
             return None
+        # Field 52 is 0 for users without ptrace access to the process. Reading this link needs the same access, and
+        # fails for them.
         (proc / str(pid) / "ns" / "pid").readlink()
         return int(fields[49])
-    except OSError:  # not for us to know, or reaped just now
+    except OSError:  # no permission, or reaped just now
         return None
 
 
-def _of_pidfd(pidfd: int) -> int | None:
+def _pidfd_wait_status(pidfd: int) -> int | None:
     info = bytearray(_INFO_BYTES)
     struct.pack_into("Q", info, 0, PIDFD_INFO_EXIT)
     try:
         fcntl.ioctl(pidfd, PIDFD_GET_INFO, info)
     except OSError:  # an older kernel
         return None
-    (told,) = struct.unpack_from("Q", info)
-    return struct.unpack_from("i", info, _INFO_EXIT_CODE)[0] if told & PIDFD_INFO_EXIT else None
+    (mask,) = struct.unpack_from("Q", info)
+    return struct.unpack_from("i", info, _INFO_EXIT_CODE)[0] if mask & PIDFD_INFO_EXIT else None
 
 
 def signal_name(number: int) -> str:
-    """``SIGSEGV``, or ``signal 34`` for one without a name."""
+    """Return a signal's name, such as ``SIGSEGV``, or ``signal 34`` for one without a name."""
     try:
         return signal.Signals(number).name
     except ValueError:

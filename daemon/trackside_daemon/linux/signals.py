@@ -1,4 +1,4 @@
-"""The signals that a daemon waits for; held back from before it binds anything, so that none finds it half built."""
+"""The signals that a daemon waits for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ STOP = (signal.SIGTERM, signal.SIGINT)
 SIGNALS = (*STOP, signal.SIGHUP)
 
 
-def hold() -> None:
-    """From now on they wait for `signal.sigwait`; threads and child processes that are started later hold them too."""
+def block_signals() -> None:
+    """Block `SIGNALS` for `signal.sigwait`, in this thread and in the threads and child processes that it starts later."""
+    # Call this before the daemon binds anything, so that no signal ends it half started.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

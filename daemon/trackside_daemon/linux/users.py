@@ -1,12 +1,12 @@
-"""What a user is called."""
+"""Names of users."""
 
 from __future__ import annotations
 
 import pwd
 
 
-def name_of(uid: int) -> str:
-    """The name, from wherever this machine has its users, which may take long; empty where there is none."""
+def user_name(uid: int) -> str:
+    """Return a user's name, empty when the machine has none; blocks while a directory server does not answer."""
     try:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):

@@ -1,8 +1,8 @@
-"""Threads that run collectors while the sampler watches, so that one that hangs holds up none of the others.
+"""Threads that run collectors, so that a collector that hangs does not delay the others.
 
-A read in /proc or /sys can hang in a driver or in firmware, and nothing ends it from outside. Whoever waits in it is
-left there, and another hand goes on with the collectors after it. It is run beside the others, and not waited for, until
-it comes back as fast as they do.
+A read in /proc or /sys can hang in a driver or in firmware, and no other thread can interrupt it. The thread that hangs
+is left alone, and another thread runs the collectors that follow. The slow collector then runs detached, without
+anything waiting for it, until it is as fast as the others again.
 """
 
 from __future__ import annotations
@@ -18,53 +18,51 @@ if TYPE_CHECKING:
     from trackside_daemon.collectors.base import Collector
     from trackside_daemon.model.metric import Sample
 
-LOOKS = 4
-"""So often within the deadline it is looked whether a hand goes on. One that is late is looked at once more, for this
-process may have stood still itself."""
+CHECKS_PER_DEADLINE = 4
 
 
-class NoAnswer(Exception):  # noqa: N818 - says what is so
-    """A collector has not come back; the message says for how long."""
+class NoAnswer(Exception):  # noqa: N818 - names the state of the collector
+    """A collector has not returned yet; the message gives the time so far."""
 
 
 class Outcome(NamedTuple):
-    """How a collector's run went.
+    """The result of one run of a collector.
 
     Attributes:
         samples: Empty after an error.
-        error: What it raised, or `NoAnswer`; None when it succeeded.
-        took: Seconds, so far when it has not come back.
+        error: The exception that it raised, or `NoAnswer`; None after a success.
+        duration: Seconds; the time so far when it has not returned.
         time: When it ended, in Unix seconds.
-        late: It came back after the tick that it was begun in.
+        late: It returned after the tick that started it.
     """
 
     samples: list[Sample]
     error: Exception | None
-    took: float
+    duration: float
     time: float
     late: bool = False
 
 
-class Turn(NamedTuple):
-    """A collector that runs, and since when."""
+class Running(NamedTuple):
+    """A collector that runs, and the monotonic time in seconds at which it started."""
 
     collector: Collector
-    begun: float
+    started: float
 
 
-class Round:
-    """Collectors that one hand runs, one after another.
+class CollectorPass:
+    """One pass over a list of collectors, in one thread.
 
     Args:
-        collectors: In this order.
-        clock: Seconds that they are timed by.
+        collectors: In the order in which they run.
+        clock: Seconds of the monotonic clock, for durations.
         wall: Unix time, in seconds.
-        beside: Nobody waits for the first one, and no other is run.
+        detached: Nothing waits for the first collector, and no other runs after it.
 
     Attributes:
-        outcomes: Of those that came back in time, by name.
-        late: Of the one that did not.
-        over: Set when the hand is free again.
+        outcomes: Outcomes of the collectors that returned in time, by name.
+        late: Outcome of the collector that nothing waited for.
+        finished: Set when the thread is free again.
     """
 
     def __init__(
@@ -73,152 +71,166 @@ class Round:
         clock: Callable[[], float],
         wall: Callable[[], float],
         *,
-        beside: bool = False,
+        detached: bool = False,
     ) -> None:
         self.outcomes: dict[str, Outcome] = {}
         self.late: Outcome | None = None
-        self.over = threading.Event()
+        self.finished = threading.Event()
         self._collectors = collectors
-        self._clock, self._wall = clock, wall
+        self._clock = clock
+        self._wall = wall
         self._lock = threading.Lock()
-        self._turn: Turn | None = None
-        self._given_up = beside
+        self._running: Running | None = None
+        self._detached = detached
 
     def run(self) -> None:
-        """Runs them, in the hand's thread, up to one that is not waited for."""
+        """Run the collectors in the collector thread; stop after one that nothing waits for."""
         for collector in self._collectors:
-            turn = self._turn = Turn(collector, self._clock())
-            outcome = self._outcome(turn)
+            running = self._running = Running(collector, self._clock())
+            outcome = self._outcome(running)
             with self._lock:
-                if self._given_up:
+                if self._detached:
                     self.late = outcome
                     break
                 self.outcomes[collector.name] = outcome
-                self._turn = None
-        self.over.set()
+                self._running = None
+        self.finished.set()
 
-    def wait(self, deadline: float) -> Turn | None:
-        """Waits, in the sampler's thread, until all have run.
+    def wait(self, deadline: float) -> Running | None:
+        """Wait, in the sampler's thread, until all collectors have run.
 
         Returns:
-            The one that has run for longer than *deadline* seconds: it is not waited for any more, and those after it
-            are not run. None when there is none.
+            The collector that has run for longer than *deadline* seconds, or None. Nothing waits for that collector
+            from then on, and those after it do not run in this pass.
         """
-        suspect: Turn | None = None
-        while not self.over.wait(deadline / LOOKS):
+        suspect: Running | None = None
+        while not self.finished.wait(deadline / CHECKS_PER_DEADLINE):
             with self._lock:
-                turn = self._turn
-                late = turn is not None and self._clock() - turn.begun >= deadline
-                if late and turn is suspect:
-                    self._given_up = True
-                    return turn
-                suspect = turn if late else None
+                running = self._running
+                late = running is not None and self._clock() - running.started >= deadline
+                # Only a second check gives a late collector up: after the first, this process itself may have been
+                # stopped or starved, with the collector ready to return.
+                if late and running is suspect:
+                    self._detached = True
+                    return running
+                suspect = running if late else None
         return None
 
-    def _outcome(self, turn: Turn) -> Outcome:
+    def _outcome(self, running: Running) -> Outcome:
         samples: list[Sample] = []
         problem: Exception | None = None
         try:
-            samples = turn.collector.collect()
-        except Exception as error:  # noqa: BLE001 - whatever one collector does, the others go on
+            samples = running.collector.collect()
+        except Exception as error:  # noqa: BLE001 - one collector's failure must not stop the others
             problem = error
-        return Outcome(samples, problem, self._clock() - turn.begun, self._wall())
+        return Outcome(samples, problem, self._clock() - running.started, self._wall())
 
 
-class Hand:
-    """A thread that runs rounds until it is told to end.
+class CollectorThread:
+    """A thread that runs one `CollectorPass` after another until it is stopped.
 
-    It lives as long as the sampler does, also when it has hung: a child process ends with the thread that started it,
-    see `trackside_daemon.linux.worker_process`.
+    It lives as long as the sampler, also after a collector in it hung.
     """
 
+    # A worker process gets a signal from the kernel when the thread that started it ends (PR_SET_PDEATHSIG, see
+    # trackside_daemon.linux.worker_process), so a thread that came and went would end the NVML worker.
+
     def __init__(self) -> None:
-        self._rounds: queue.SimpleQueue[Round | None] = queue.SimpleQueue()
+        self._passes: queue.SimpleQueue[CollectorPass | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="collectors", daemon=True)
         self._thread.start()
 
-    def take(self, collectors: Round) -> None:
-        """Runs them, soon."""
-        self._rounds.put(collectors)
+    def submit(self, collectors: CollectorPass) -> None:
+        """Run a pass as soon as the thread is free."""
+        self._passes.put(collectors)
 
-    def end(self) -> None:
-        """Ends the thread, when it is free."""
-        self._rounds.put(None)
+    def stop(self) -> None:
+        """End the thread as soon as it is free."""
+        self._passes.put(None)
 
     def _run(self) -> None:
-        while (collectors := self._rounds.get()) is not None:
+        while (collectors := self._passes.get()) is not None:
             collectors.run()
 
 
-class _Beside(NamedTuple):
-    """A collector that runs while the others are run."""
+class _Detached(NamedTuple):
+    """A collector that runs without the sampler waiting for it."""
 
-    hand: Hand
-    round: Round
-    turn: Turn
+    thread: CollectorThread
+    collector_pass: CollectorPass
+    running: Running
 
 
-class Hands:
-    """One hand for all collectors, and one more for each that takes too long.
+class CollectorThreads:
+    """One thread for all collectors, and one more for each collector that takes too long.
 
     Args:
-        clock: Seconds that deadlines are measured by.
+        clock: Seconds of the monotonic clock, for deadlines.
         wall: Unix time, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
-        self._clock, self._wall = clock, wall
-        self._free: list[Hand] = []
-        self._beside: dict[str, _Beside] = {}
+        self._clock = clock
+        self._wall = wall
+        self._free: list[CollectorThread] = []
+        self._detached: dict[str, _Detached] = {}
 
     def collect(self, collectors: Sequence[Collector], deadline: float) -> dict[str, Outcome]:
-        """Runs collectors one after another, but for those that took longer in an earlier call.
+        """Run collectors one after another, except those that are still detached from an earlier call.
 
         Args:
-            collectors: In this order; each in no more than one thread at any time.
-            deadline: Seconds that each may take.
+            collectors: In the order in which they run. Each runs in one thread at most.
+            deadline: Seconds to wait for each collector.
 
         Returns:
-            An outcome of each, by name.
+            One outcome per collector, by name.
         """
-        outcomes = self._welcome(deadline)
-        left = [one for one in collectors if one.name not in outcomes and one.name not in self._beside]
+        outcomes = self._finished_detached(deadline)
+        left = [
+            collector
+            for collector in collectors
+            if collector.name not in outcomes and collector.name not in self._detached
+        ]
         while left:
-            hand = self._free.pop() if self._free else Hand()
-            begun = Round(left, self._clock, self._wall)
-            hand.take(begun)
-            turn = begun.wait(deadline)
-            outcomes |= begun.outcomes
-            if turn is None:
-                self._free.append(hand)
+            thread = self._free.pop() if self._free else CollectorThread()
+            current = CollectorPass(left, self._clock, self._wall)
+            thread.submit(current)
+            running = current.wait(deadline)
+            outcomes |= current.outcomes
+            if running is None:
+                self._free.append(thread)
                 break
-            self._beside[turn.collector.name] = _Beside(hand, begun, turn)
-            left = left[left.index(turn.collector) + 1 :]
-        return {name: self._no_answer(one.turn) for name, one in self._beside.items()} | outcomes
+            self._detached[running.collector.name] = _Detached(thread, current, running)
+            left = left[left.index(running.collector) + 1 :]
+        return {name: self._no_answer(detached.running) for name, detached in self._detached.items()} | outcomes
 
-    def end(self) -> None:
-        """Ends the threads; what hangs ends with the process."""
-        for hand in (*self._free, *(one.hand for one in self._beside.values())):
-            hand.end()
+    def stop(self) -> None:
+        """End the threads; a thread that hangs ends with the process."""
+        for thread in (*self._free, *(detached.thread for detached in self._detached.values())):
+            thread.stop()
         self._free.clear()
 
-    def _welcome(self, deadline: float) -> dict[str, Outcome]:
-        """What those say that have come back. Who was fast is free for the next call; who was not begins again now."""
+    def _finished_detached(self, deadline: float) -> dict[str, Outcome]:
+        """Return the outcomes of detached collectors that have returned, by name.
+
+        A collector that met the deadline joins the others again in the next call. One that did not starts again
+        detached, now.
+        """
         outcomes = {}
-        for name, (hand, ended, turn) in list(self._beside.items()):
-            if not ended.over.is_set() or ended.late is None:
+        for name, (thread, ended, running) in list(self._detached.items()):
+            if not ended.finished.is_set() or ended.late is None:
                 continue
-            late = ended.late.took >= deadline
+            late = ended.late.duration >= deadline
             outcomes[name] = ended.late._replace(late=late)
             if late:
-                again = Round([turn.collector], self._clock, self._wall, beside=True)
-                self._beside[name] = _Beside(hand, again, Turn(turn.collector, self._clock()))
-                hand.take(again)
+                again = CollectorPass([running.collector], self._clock, self._wall, detached=True)
+                self._detached[name] = _Detached(thread, again, Running(running.collector, self._clock()))
+                thread.submit(again)
             else:
-                del self._beside[name]
-                self._free.append(hand)
+                del self._detached[name]
+                self._free.append(thread)
         return outcomes
 
-    def _no_answer(self, turn: Turn) -> Outcome:
-        took = self._clock() - turn.begun
-        return Outcome([], NoAnswer(f"has not answered for {took:.1f} s"), took, self._wall())
+    def _no_answer(self, running: Running) -> Outcome:
+        duration = self._clock() - running.started
+        return Outcome([], NoAnswer(f"has not answered for {duration:.1f} s"), duration, self._wall())

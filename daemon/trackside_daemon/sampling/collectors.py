@@ -1,4 +1,4 @@
-"""All collectors of one daemon, in the order in which they are run."""
+"""List all collectors of one daemon, in the order in which they run."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ if TYPE_CHECKING:
     from trackside_daemon.model.rank_process import RankProcess
 
 PROC = Path("/proc")
-"""Where this machine's processes are, by the pids that connections tell."""
+"""Procfs of the daemon's own pid namespace: connections report pids of that namespace."""
 
 
 def collectors(
     on: CollectorsSection,
     path: PathSection,
     directory: Path,
-    members: Callable[[], Sequence[RankProcess]],
+    rank_processes: Callable[[], Sequence[RankProcess]],
     *,
     process: Collector,
     gpu: GpuCollector,
-    counts: Collector,
+    nvml: Collector,
 ) -> list[Collector]:
-    """Those that are on.
+    """Return the collectors that the configuration enables.
 
     Args:
-        on: Which are on, and their settings.
-        path: Where the host's files are.
-        directory: Where the history is; its file system is shown.
-        members: The processes of this machine that train.
-        process: Made already, as are *gpu* and *counts*: others ask them, too.
-        gpu: The GPUs'.
-        counts: That of what NVML did.
+        on: The enabled collectors and their settings.
+        path: Paths of the host's files.
+        directory: The history's directory; its file system is shown too.
+        rank_processes: Returns the processes of this machine that train.
+        process: The process collector; the daemon has it already, like *gpu* and *nvml*, because other parts read it too.
+        gpu: The collector of GPU readings.
+        nvml: The collector of GPU counts and NVML calls.
     """
-    ranks = RanksCollector(lambda: gpu.seen.gpus, members, others=on.ranks.others)
+    ranks = RanksCollector(lambda: gpu.snapshot.gpus, rank_processes, others=on.ranks.others)
     built: list[tuple[bool, Collector]] = [
-        (on.cgroup.enabled, CgroupCollector(members, PROC, Path(path.sysfs))),
+        (on.cgroup.enabled, CgroupCollector(rank_processes, PROC, Path(path.sysfs))),
         (on.process.enabled, process),
         (on.gpu.enabled, gpu),
-        (on.gpu.enabled, counts),
+        (on.gpu.enabled, nvml),
         (on.ranks.enabled, ranks),
     ]
-    own = (str(directory.absolute()),) if path.rootfs == "/" else ()
-    host = host_collectors(on, path, (*on.filesystem.paths, *own))
+    history_path = (str(directory.absolute()),) if path.rootfs == "/" else ()
+    host = host_collectors(on, path, (*on.filesystem.paths, *history_path))
     return [*host, *(collector for enabled, collector in built if enabled)]

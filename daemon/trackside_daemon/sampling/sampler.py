@@ -1,4 +1,4 @@
-"""The tick: runs every collector, times it, and says how it went."""
+"""The sampler: runs every collector on each tick, times it and reports its success."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
 from trackside_daemon.model.metric import Batch, Metric, Sample
-from trackside_daemon.sampling.collector_threads import Hands, NoAnswer
+from trackside_daemon.sampling.collector_threads import CollectorThreads, NoAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,61 +23,65 @@ if TYPE_CHECKING:
 _log = logging.getLogger("trackside")
 
 SUCCESS = Metric(
-    "trackside_collector_success", "gauge", "1 when the collector's last run gave its samples, else 0.", ("collector",)
+    "trackside_collector_success",
+    "gauge",
+    "1 when the collector's last run returned its samples, else 0.",
+    ("collector",),
 )
 DURATION = Metric(
     "trackside_collector_duration_seconds",
     "gauge",
-    "How long the collector's last run took.",
+    "Duration of the collector's last run.",
     ("collector",),
     "seconds",
 )
 LAST_SUCCESS = Metric(
     "trackside_collector_last_success_timestamp_seconds",
     "gauge",
-    "Unix time of the collector's last success; absent while it has nothing to collect, as while GPUs are paused.",
+    "Unix time of the collector's last success; absent while it has nothing to collect, for example while GPUs are paused.",
     ("collector",),
     "seconds",
 )
 SKIPPED = Metric(
     "trackside_collector_skipped_total",
     "counter",
-    "Ticks that the collector left out: its source was still busy with the last one, or the sampler with others.",
+    "Ticks without a run of the collector, because its source was still busy with the last request, or the sampler with other collectors.",
     ("collector",),
 )
 
-MISSES = 2
-"""So many failures of a kind are news, without a success between: after one, what was sampled last is still served."""
+# After one failure the samples of the tick before are still served, so a single failure is not logged.
+FAILURES_TO_LOG = 2
+"""Failures of one kind, without a success in between, after which the failure is logged."""
 
-STEADY = 10
-"""So many successes in a row are news after a failure that was: one that now and then fails would fill the log."""
+# Fewer would fill the log with a collector that fails from time to time.
+SUCCESSES_TO_LOG = 10
+"""Consecutive successes after which the end of a logged failure is logged."""
 
-KEPT = 2
-"""Intervals for which a collector's samples are served, lest one tick that it misses be a gap."""
+SERVED_INTERVALS = 2
+"""Sample intervals for which a collector's samples are served, so that one missed tick leaves no gap."""
 
 _SWITCHES = {"nvml": "gpu"}
-"""What a collector is switched off by where that is not its own name."""
+"""The configuration key that switches a collector off, where that is not the collector's name."""
 
 
-class Late(Exception):  # noqa: N818 - its samples are there
-    """A collector takes longer than a tick waits, and less than its samples are served; the message says how long."""
+class Late(Exception):  # noqa: N818 - its samples are used
+    """A collector takes longer than a tick waits, but its samples are still fresh; the message gives the duration."""
 
 
-class TooLate(Exception):  # noqa: N818 - says what is so
-    """A collector takes longer than its samples are served; the message says how long."""
+class TooLate(Exception):  # noqa: N818 - names the state of the collector
+    """A collector takes longer than its samples are served; the message gives the duration."""
 
 
 class Sampler:
-    """A thread that ticks on a fixed grid; a tick that was missed is skipped, never made up for.
+    """A thread that ticks on a fixed grid; missed ticks are skipped and not repeated.
 
     Args:
         collectors: Run one after another, in this order.
-        deliver: Takes the batches of a tick, in the sampler's thread; it must neither block long nor raise.
-        interval: Seconds between ticks. It may be set while the sampler runs, and holds from the next tick on.
-        deadline: Seconds that one collector may take, after which the tick goes on without it; None for what `deadline`
-            makes of the interval.
-        reports: Asked after each tick for what collectors have seen happen, for the history.
-        clock: Seconds of the monotonic clock, which a batch's ``until`` is in.
+        deliver: Accepts the batches of a tick, in the sampler's thread; it must neither block long nor raise.
+        interval: Seconds between ticks. You may set it while the sampler runs; it applies from the next tick on.
+        deadline: Seconds that a tick waits for one collector; None to derive it from the interval with `deadline`.
+        reports: Returns, after each tick, the events that collectors observed, for the history.
+        clock: Seconds of the monotonic clock; the unit of a batch's ``until``.
         wall: Unix time, in seconds.
     """
 
@@ -96,7 +100,7 @@ class Sampler:
     ) -> None:
         self.interval = interval
         self._collectors = tuple(collectors)
-        self._hands = Hands(clock, wall)
+        self._threads = CollectorThreads(clock, wall)
         self._deadline = deadline
         self._deliver = deliver
         self._reports = reports
@@ -107,51 +111,51 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._last_success: dict[str, float] = {}
         self._failing: dict[str, set[type[Exception]]] = {}
-        self._misses: dict[str, Counter[type[Exception]]] = {}
-        self._well: dict[str, int] = {}
+        self._failures: dict[str, Counter[type[Exception]]] = {}
+        self._successes: dict[str, int] = {}
         self._skipped = {collector.name: 0 for collector in self._collectors}
-        self._standings: dict[str, dict[str, str]] = {}
+        self._states: dict[str, dict[str, str]] = {}
 
     def start(self) -> None:
-        """Begins to tick, at once."""
+        """Start the thread; the first tick follows at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread: no tick begins any more, and the one that runs is waited for, at most 5 s."""
+        """End the thread: start no further tick, and wait at most 5 s for the one that runs."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join(5.0)
-        self._hands.end()
+        self._threads.stop()
 
     def behind(self) -> float:
-        """Seconds that its next tick is late, by more than it takes when all collectors hang at once."""
+        """Return the seconds by which the next tick is late, beyond the delay that all collectors hanging at once cause."""
         limit = self._deadline or deadline(self.interval)
         return max(0.0, self._clock() - self._due - 2 * limit * len(self._collectors))
 
-    def standings(self) -> dict[str, dict[str, str]]:
-        """How each collector's last run went, by its name.
+    def states(self) -> dict[str, dict[str, str]]:
+        """Return the state of each collector after its last run, by name.
 
-        Its ``state`` is ``ok``, ``nothing``, ``busy``, ``slow``, ``hangs`` or ``fails``; all but the first say ``why``.
+        ``state`` is ``ok``, ``nothing``, ``busy``, ``slow``, ``hangs`` or ``fails``; all but the first have ``why``.
         """
-        return dict(self._standings)
+        return dict(self._states)
 
     def tick(self, now: float) -> list[Batch]:
-        """Runs every collector at *now*, in seconds of the monotonic clock.
+        """Run every collector at *now*, in seconds of the monotonic clock.
 
         Returns:
-            A batch of each collector that succeeded, an empty one of each that had nothing to collect, and one of the
-            sampler about all of them.
+            One batch per collector that succeeded, an empty batch per collector that had nothing to collect, and last
+            the sampler's own batch about all of them.
         """
-        until = now + KEPT * self.interval + 0.5
+        until = now + SERVED_INTERVALS * self.interval + 0.5
         batches: list[Batch] = []
         about: list[Sample] = []
         limit = self._deadline or deadline(self.interval)
-        outcomes = self._hands.collect(self._collectors, limit)
+        outcomes = self._threads.collect(self._collectors, limit)
         for name in (collector.name for collector in self._collectors):
-            outcome = self._judged(outcomes[name], limit)
-            about.append(Sample(DURATION, (name,), outcome.took))
+            outcome = self._check_lateness(outcomes[name], limit)
+            about.append(Sample(DURATION, (name,), outcome.duration))
             about.append(Sample(SUCCESS, (name,), float(_has_samples(outcome))))
-            self._note(name, outcome)
+            self._record(name, outcome)
             if _has_samples(outcome) or isinstance(outcome.error, NothingToCollect):
                 batches.append(Batch(name, outcome.samples, complete=True, until=until, time=outcome.time))
         about += (Sample(LAST_SUCCESS, (name,), when) for name, when in self._last_success.items())
@@ -160,47 +164,48 @@ class Sampler:
             batches.append(Batch("reports", records=records))
         return [*batches, Batch("sampler", about, complete=True, until=until)]
 
-    def _judged(self, outcome: Outcome, limit: float) -> Outcome:
-        """What comes late is told a tick late, and too late not at all; it is said what would cure that."""
+    def _check_lateness(self, outcome: Outcome, limit: float) -> Outcome:
+        """Mark an outcome that came late; drop its samples when they are too old to be served."""
         if not outcome.late or outcome.error is not None:
             return outcome
-        took = f"takes {outcome.took:.2f} s"
-        if outcome.took > KEPT * self.interval:
-            why = f"{took}, too long for ticks of {self.interval:g} s, and is left out"
+        takes = f"takes {outcome.duration:.2f} s"
+        if outcome.duration > SERVED_INTERVALS * self.interval:
+            why = f"{takes}, too long for ticks of {self.interval:g} s, and is left out"
             return outcome._replace(samples=[], error=TooLate(why))
-        return outcome._replace(error=Late(f"{took} where a tick waits for {limit:.2f} s, and is told a tick late"))
+        why = f"{takes} but a tick waits only {limit:.2f} s, so its samples arrive one tick late"
+        return outcome._replace(error=Late(why))
 
-    def _note(self, name: str, outcome: Outcome) -> None:
-        """Keep how it went, and log what is news."""
+    def _record(self, name: str, outcome: Outcome) -> None:
+        """Keep the collector's state, and log changes."""
         error = outcome.error
-        self._standings[name] = _standing(error)
+        self._states[name] = _state(error)
         if _has_samples(outcome):
             self._last_success[name] = outcome.time
-        elif isinstance(error, NothingToCollect):  # it does not fail
+        elif isinstance(error, NothingToCollect):  # this is no failure
             self._last_success.pop(name, None)
         if error is None:
-            self._note_success(name)
+            self._record_success(name)
             return
-        self._well[name] = 0
-        misses = self._misses.setdefault(name, Counter())
-        misses[type(error)] += 1
+        self._successes[name] = 0
+        failures = self._failures.setdefault(name, Counter())
+        failures[type(error)] += 1
         self._skipped[name] += isinstance(error, (StillBusy, NoAnswer, TooLate))
-        if isinstance(error, NothingToCollect) or misses[type(error)] >= MISSES:
+        if isinstance(error, NothingToCollect) or failures[type(error)] >= FAILURES_TO_LOG:
             self._log_failure(name, error)
 
-    def _note_success(self, name: str) -> None:
-        self._misses.pop(name, None)
-        self._well[name] = self._well.get(name, 0) + 1
-        if self._well[name] >= STEADY and self._failing.pop(name, set()):
+    def _record_success(self, name: str) -> None:
+        self._failures.pop(name, None)
+        self._successes[name] = self._successes.get(name, 0) + 1
+        if self._successes[name] >= SUCCESSES_TO_LOG and self._failing.pop(name, set()):
             _log.info("collector %s works again", name)
 
     def _log_failure(self, name: str, error: Exception) -> None:
-        """Once for each kind of failure, until the collector works again."""
+        """Log each kind of failure once, until the collector works again."""
         kinds = self._failing.setdefault(name, set())
         if type(error) in kinds:
             return
         kinds.add(type(error))
-        text = _in_words(error)
+        text = _message(error)
         remedy = f"--no-collector.{_SWITCHES.get(name, name)} turns it off"
         if isinstance(error, NothingToCollect):
             _log.info("collector %s has nothing to collect: %s", name, text)
@@ -222,7 +227,7 @@ class Sampler:
             self._stopped.wait(due - self._clock())
 
     def _next(self, due: float) -> float:
-        """When to tick after the tick that was *due*: the first time on its grid that has not passed."""
+        """Return the time of the tick after the one that was *due*: the first point of the grid still ahead."""
         passed = math.floor(max(0.0, self._clock() - due) / self.interval)
         for name in self._skipped:
             self._skipped[name] += passed
@@ -230,7 +235,10 @@ class Sampler:
 
 
 def deadline(interval: float) -> float:
-    """Seconds that a tick waits for one collector: two that hang at once cost little more than one tick."""
+    """Return the seconds that a tick waits for one collector.
+
+    It is half the interval, so that two collectors that hang at once cost little more than one tick.
+    """
     return min(max(interval / 2, 0.25), 5.0)
 
 
@@ -238,18 +246,18 @@ def _has_samples(outcome: Outcome) -> bool:
     return outcome.error is None or isinstance(outcome.error, Late)
 
 
-def _standing(error: Exception | None) -> dict[str, str]:
+def _state(error: Exception | None) -> dict[str, str]:
     if error is None:
         return {"state": "ok"}
     states = {NothingToCollect: "nothing", StillBusy: "busy", Late: "slow", TooLate: "slow", NoAnswer: "hangs"}
-    return {"state": states.get(type(error), "fails"), "why": _in_words(error)}
+    return {"state": states.get(type(error), "fails"), "why": _message(error)}
 
 
-def _in_words(error: Exception) -> str:
-    """A failure in one line; what the kernel refused without its number."""
+def _message(error: Exception) -> str:
+    """Return an error in one line; an `OSError` without its number."""
     if isinstance(error, OSError) and error.strerror:
         reason = error.strerror[0].lower() + error.strerror[1:]
         return f"{error.filename}: {reason}" if error.filename else reason
     text = " ".join(str(error).split())
-    ours = (NothingToCollect, StillBusy, Late, TooLate, NoAnswer)
-    return text if isinstance(error, ours) else f"{type(error).__name__}: {text}"
+    complete = (NothingToCollect, StillBusy, Late, TooLate, NoAnswer)
+    return text if isinstance(error, complete) else f"{type(error).__name__}: {text}"

@@ -18,9 +18,9 @@ from trackside_daemon import __version__
 from trackside_daemon.alerts.rules.custom import RuleError
 from trackside_daemon.alerts.sinks.sink import About, SinkError
 from trackside_daemon.collectors.base import Closes
-from trackside_daemon.collectors.gpu.gpu import GpuCollector, patience
-from trackside_daemon.collectors.gpu.gpu_event_log import Chronicle
-from trackside_daemon.collectors.gpu.nvml import NvmlCollector, is_part
+from trackside_daemon.collectors.gpu.gpu import GpuCollector, reading_timeout
+from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
+from trackside_daemon.collectors.gpu.nvml import NvmlCollector, sees_part
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.ranks import PEAK_FLOPS
 from trackside_daemon.config.loading import ConfigError
@@ -33,7 +33,7 @@ from trackside_daemon.ingest.orphaned_spools import Spools
 from trackside_daemon.ingest.process_watch import Watch
 from trackside_daemon.ingest.server import Server
 from trackside_daemon.ingest.sessions import DUPLICATES, GAPS, MESSAGES, REJECTED, Sessions
-from trackside_daemon.linux.signals import SIGNALS, hold
+from trackside_daemon.linux.signals import SIGNALS, block_signals
 from trackside_daemon.model.state import State
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlUnavailable, worker_settings
 from trackside_daemon.nvml.handle.wait_for_gpu import wait_for_first_reading
@@ -117,10 +117,10 @@ class Daemon:
         self._state = State()
         self._rates = RateTracker(self._state)
         self._nvml = Nvml(worker_settings(config.collector.gpu))
-        self._gpu = GpuCollector(self._nvml, patience(config.sample.interval), Chronicle())
+        self._gpu = GpuCollector(self._nvml, reading_timeout(config.sample.interval), GpuEventLog())
         on, sys = config.collector, Path(config.path.sysfs)
         self._counts = NvmlCollector(
-            self._nvml, self._gpu, on.gpu.expected, None if on.gpu.simulate else Path("/sys"), whole=not is_part()
+            self._nvml, self._gpu, on.gpu.expected, None if on.gpu.simulate else Path("/sys"), whole=not sees_part()
         )
         self._process = ProcessCollector(lambda: self._runs.members, PROC, sys, smaps=on.process.smaps)
         directory = prepare(Path(config.storage.path) if config.storage.path else None)
@@ -131,7 +131,7 @@ class Daemon:
             lambda: self._runs.members,
             process=self._process,
             gpu=self._gpu,
-            counts=self._counts,
+            nvml=self._counts,
         )
         self._history = self._open_history(directory)
         self._liveness = Liveness()
@@ -191,7 +191,7 @@ class Daemon:
         Raises:
             StartError: A GPU is required, and there is none.
         """
-        hold()
+        block_signals()
         threading.excepthook = self._thread_failed
         try:
             received = self._await_gpu() if self._config.require_gpu else None
@@ -250,7 +250,7 @@ class Daemon:
     def _sample_every(self, seconds: float) -> None:
         """From the next tick on. The worker's pace follows, and the wait for it, a quarter of that at most."""
         self._sampler.interval = self._nvml.interval = seconds
-        self._gpu.patience = patience(seconds)
+        self._gpu.timeout = reading_timeout(seconds)
 
     def _open_history(self, directory: Path) -> Recorder:
         storage = self._config.storage
@@ -273,7 +273,7 @@ class Daemon:
             self._history,
             About(socket.gethostname(), f"{self._url}/"),
             ask=lambda run, ranks: self._ingest.ask("stacks?", run, ranks),
-            processes=lambda: self._process.seen,
+            processes=lambda: self._process.processes,
             push=lambda batches: self._pipeline.push(batches),  # noqa: PLW0108  made later
             command=lambda run, steps: self._ingest.command("layers?", run, steps),
         )
@@ -291,7 +291,7 @@ class Daemon:
             history=HistoryApi(self._state, kept, self._ingest.ask, self._ingest.ask_layers),
             alerts=AlertsApi(kept, self._alerting.silences, self._alerting.trial, self._pipeline.push),
             gpu=GpuApi(self._nvml, self._gpu.forget),
-            processes=ProcessesApi(lambda: self._process.seen),
+            processes=ProcessesApi(lambda: self._process.processes),
             overview=self._overview,
             reload=self.reload if web.enable_lifecycle else None,
         )
@@ -387,7 +387,7 @@ class Daemon:
             "push_endpoints": list(self._push_socket.endpoints),
             "storage_path": str(self._history.database.path.parent),
             **(self._counts.status() if self._config.collector.gpu.enabled else {"gpus": [], "nvml": None}),
-            "collectors": self._sampler.standings(),
+            "collectors": self._sampler.states(),
             "notifications": self._alerting.standings(),
             "metrics": family_values(self._state, time.monotonic(), *families),
         }

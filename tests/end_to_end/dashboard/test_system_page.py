@@ -80,7 +80,7 @@ def test_it_shows_what_the_api_has(
     expect(fact(gpus.nth(0), "Memory")).to_have_text(re.compile(r"^[\d.]+ GiB of 79.6 GiB$"))
     expect(fact(gpus.nth(3), "Limited by")).to_contain_text("hw slowdown")
     expect(fact(gpus.nth(2), "Limited by")).to_be_hidden()
-    expect(gpus.nth(3)).to_contain_text("its clocks are kept down by")
+    expect(gpus.nth(3)).to_contain_text("its clocks are reduced by")
 
     table = page.locator(".processes")
     expect(table.get_by_role("link")).to_have_text(SCRIPT_NAME)

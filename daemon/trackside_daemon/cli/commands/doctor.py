@@ -17,7 +17,7 @@ from trackside.transport.paths import spool_directories
 from trackside.transport.spool import SEGMENT_BYTES, SPOOL_BYTES
 from trackside_daemon import __version__
 from trackside_daemon.cli.commands.doctor_check import Check, Level
-from trackside_daemon.linux.users import name_of
+from trackside_daemon.linux.users import user_name
 from trackside_daemon.model.setting_types import LEAST_BYTES
 from trackside_daemon.model.text import shown
 
@@ -267,4 +267,4 @@ def _why(error: OSError) -> str:
 
 
 def _user(uid: int) -> str:
-    return name_of(uid) or f"uid {uid}"
+    return user_name(uid) or f"uid {uid}"

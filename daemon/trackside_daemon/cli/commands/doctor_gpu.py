@@ -109,7 +109,7 @@ def _own() -> dict[str, Any]:
         NvmlLocked: Another process samples the GPUs.
     """
     from trackside_daemon.collectors.gpu.gpu import GpuCollector
-    from trackside_daemon.collectors.gpu.nvml import NvmlCollector, is_part
+    from trackside_daemon.collectors.gpu.nvml import NvmlCollector, sees_part
     from trackside_daemon.config.loading import load
     from trackside_daemon.nvml.handle.handle import Nvml, worker_settings
     from trackside_daemon.service.config import Config
@@ -123,7 +123,7 @@ def _own() -> dict[str, Any]:
     try:
         _read(gpu)
         return NvmlCollector(
-            nvml, gpu, on.expected, None if on.simulate else Path("/sys"), whole=not is_part()
+            nvml, gpu, on.expected, None if on.simulate else Path("/sys"), whole=not sees_part()
         ).status()
     finally:
         nvml.close()

@@ -1,66 +1,75 @@
-"""What is told of the cgroups that training runs in."""
+"""Metric families of cgroups."""
 
 from __future__ import annotations
 
 from trackside_daemon.model.metric import Metric
 
 SUBJECT = ("cgroup",)
-"""The path of the cgroup in /proc/PID/cgroup; with v1, that in the hierarchy of its memory.
+"""The cgroup's path in /proc/PID/cgroup; with v1, its path in the hierarchy of the memory controller.
 
-What the other hierarchies say, and v2 beside v1, is of the cgroup that the process has there, which may be a wider one.
+With v1, values of the other hierarchies belong to the process's cgroup there, which may contain more processes.
 """
 
 
-def _memory(name: str, says: str, v2: str, v1: str) -> Metric:
-    text = f"{says}, from {v2} of cgroup v2" + (f" or {v1} of v1." if v1 else ".")
-    return Metric(f"trackside_cgroup_memory_{name}_bytes", "gauge", text, SUBJECT, "bytes")
+def _memory(name: str, text: str, v2: str, v1: str) -> Metric:
+    source = f"{v2} of cgroup v2" + (f" or {v1} of v1" if v1 else "")
+    return Metric(f"trackside_cgroup_memory_{name}_bytes", "gauge", f"{text}, from {source}.", SUBJECT, "bytes")
 
 
-def _cpu(name: str, says: str, unit: str = "") -> Metric:
-    text = f"{says}, from cpu.stat of the cgroup that has the smallest limit, the own one or one above it, counted on when that changes."
-    return Metric(f"trackside_cgroup_cpu_{name}_total", "counter", text, SUBJECT, unit)
+def _cpu(name: str, text: str, unit: str = "") -> Metric:
+    source = (
+        "from cpu.stat of the cgroup with the smallest limit, this one or one above it; the count continues when another "
+        "becomes the smallest"
+    )
+    return Metric(f"trackside_cgroup_cpu_{name}_total", "counter", f"{text}, {source}.", SUBJECT, unit)
 
 
-def _pressure(name: str, says: str, kind: str) -> Metric:
-    text = f"{says}, from {kind} of cpu.pressure, io.pressure and memory.pressure of the cgroup of v2."
-    return Metric(f"trackside_cgroup_pressure_{name}_seconds_total", "counter", text, (*SUBJECT, "resource"), "seconds")
+def _pressure(name: str, text: str, line: str) -> Metric:
+    help_text = f"{text}, from {line} of cpu.pressure, io.pressure and memory.pressure of cgroup v2."
+    labels = (*SUBJECT, "resource")
+    return Metric(f"trackside_cgroup_pressure_{name}_seconds_total", "counter", help_text, labels, "seconds")
 
 
 LIMIT = _memory(
     "limit",
-    "Memory above which the OOM killer comes, the smallest limit of the cgroup and of those above it",
+    "Memory limit above which the OOM killer runs, the smallest of the cgroup and those above it",
     "memory.max",
     "memory.limit_in_bytes and memory.stat hierarchical_memory_limit",
 )
 LIMIT_USED = _memory(
     "limit_used",
-    "Memory in use of that limit, by the cgroup that has it and all below, others' processes among them",
+    "Memory in use under the smallest limit, by the cgroup that has it and all below, including processes of others",
     "memory.current",
     "memory.usage_in_bytes",
 )
 HIGH = _memory(
-    "high", "Memory above which the cgroup is slowed down, the smallest of it and of those above", "memory.high", ""
+    "high",
+    "Memory above which the kernel slows the cgroup down, the smallest of the cgroup and those above it",
+    "memory.high",
+    "",
 )
-USED = _memory("used", "Memory in use, cached files included", "memory.current", "memory.usage_in_bytes")
-PEAK = _memory("peak", "The most memory that was ever in use", "memory.peak", "memory.max_usage_in_bytes")
+USED = _memory("used", "Memory in use, including cached files", "memory.current", "memory.usage_in_bytes")
+PEAK = _memory("peak", "Largest memory use so far", "memory.peak", "memory.max_usage_in_bytes")
 WORKING_SET = _memory(
     "working_set",
-    "Memory in use less cached files that are seldom read",
+    "Memory in use without inactive cached files",
     "memory.current and memory.stat inactive_file",
     "memory.usage_in_bytes and memory.stat total_inactive_file",
 )
 UNRECLAIMABLE = _memory(
     "unreclaimable",
-    "Memory in use less what the kernel drops before it kills: cached files, also those that are often read, and its own "
-    "caches where it counts them",
+    "Memory in use without what the kernel reclaims before it kills: active and inactive cached files, and reclaimable "
+    "slab caches with v2",
     "memory.current and memory.stat active_file, inactive_file and slab_reclaimable",
     "memory.usage_in_bytes and memory.stat total_active_file and total_inactive_file",
 )
-ANONYMOUS = _memory("anonymous", "Memory of processes that no file backs", "memory.stat anon", "memory.stat total_rss")
+ANONYMOUS = _memory(
+    "anonymous", "Memory of processes that is not backed by files", "memory.stat anon", "memory.stat total_rss"
+)
 FILE = _memory("file", "Cached files, shared memory and tmpfs", "memory.stat file", "memory.stat total_cache")
 SHMEM = _memory(
     "shmem",
-    "Shared memory and tmpfs, where data loader workers pass their batches",
+    "Shared memory and tmpfs, through which data loader workers pass batches",
     "memory.stat shmem",
     "memory.stat total_shmem",
 )
@@ -68,22 +77,22 @@ SWAP = _memory("swap_used", "Swap in use", "memory.swap.current", "memory.stat t
 EVENTS = Metric(
     "trackside_cgroup_memory_events_total",
     "counter",
-    "How often memory went over a threshold, and what came of it, from memory.events of cgroup v2 or memory.failcnt and "
+    "Memory events: thresholds exceeded and their consequences, from memory.events of cgroup v2 or memory.failcnt and "
     "memory.oom_control of v1.",
     (*SUBJECT, "event"),
 )
 OOM_KILLS = Metric(
     "trackside_cgroup_oom_kills_total",
     "counter",
-    "Processes that the OOM killer has killed, from memory.events of cgroup v2 or memory.oom_control of v1; of a cgroup "
-    "that is gone for 15 minutes more, its last kills by the count above it or /proc/vmstat, which may be a neighbour's; "
-    "one that comes again under its name counts on.",
+    "Processes killed by the OOM killer, from memory.events of cgroup v2 or memory.oom_control of v1; served for 15 "
+    "minutes after the cgroup is gone, with its last kills from the count above it or /proc/vmstat, which may include a "
+    "neighbour's; continued when a cgroup of the same name appears.",
     SUBJECT,
 )
 CPU_LIMIT = Metric(
     "trackside_cgroup_cpu_limit_cores",
     "gauge",
-    "CPU time that may be used in each second, the smallest limit of the cgroup and of those above it, from cpu.max of "
+    "Limit of CPU time per second, the smallest of the cgroup and those above it, from cpu.max of "
     "cgroup v2 or cpu.cfs_quota_us and cpu.cfs_period_us of v1.",
     SUBJECT,
     "cores",
@@ -95,23 +104,42 @@ CPU_SECONDS = Metric(
     (*SUBJECT, "mode"),
     "seconds",
 )
-THROTTLED = _cpu("throttled_seconds", "How long CPUs were withheld because the limit was reached", "seconds")
-THROTTLED_PERIODS = _cpu("throttled_periods", "Periods of the limit in which it was reached")
-PERIODS = _cpu("periods", "Periods of the limit in which there was something to run")
-WAITING = _pressure("waiting", "How long some task waited for the resource", "some")
-STALLED = _pressure("stalled", "How long all tasks that were not idle waited for the resource", "full")
+THROTTLED = _cpu("throttled_seconds", "Time in which the CPU limit kept tasks from running", "seconds")
+THROTTLED_PERIODS = _cpu("throttled_periods", "Periods in which the CPU limit was reached")
+PERIODS = _cpu("periods", "Periods of the CPU limit with runnable tasks")
+WAITING = _pressure("waiting", "Time in which at least one task waited for the resource", "some")
+STALLED = _pressure("stalled", "Time in which all non-idle tasks waited for the resource", "full")
 PROCESSES = Metric(
     "trackside_cgroup_processes", "gauge", "Processes and threads, from pids.current of the cgroup.", SUBJECT
 )
 PROCESSES_LIMIT = Metric(
     "trackside_cgroup_processes_limit",
     "gauge",
-    "Processes and threads that there may be, from pids.max of the cgroup and of those above it, the smallest.",
+    "Limit of processes and threads, the smallest pids.max of the cgroup and those above it.",
     SUBJECT,
 )
 
 FAMILIES = (
-    *(LIMIT, LIMIT_USED, HIGH, USED, PEAK, WORKING_SET, UNRECLAIMABLE, ANONYMOUS, FILE, SHMEM, SWAP, EVENTS, OOM_KILLS),
-    *(CPU_LIMIT, CPU_SECONDS, THROTTLED, THROTTLED_PERIODS, PERIODS),
-    *(WAITING, STALLED, PROCESSES, PROCESSES_LIMIT),
+    LIMIT,
+    LIMIT_USED,
+    HIGH,
+    USED,
+    PEAK,
+    WORKING_SET,
+    UNRECLAIMABLE,
+    ANONYMOUS,
+    FILE,
+    SHMEM,
+    SWAP,
+    EVENTS,
+    OOM_KILLS,
+    CPU_LIMIT,
+    CPU_SECONDS,
+    THROTTLED,
+    THROTTLED_PERIODS,
+    PERIODS,
+    WAITING,
+    STALLED,
+    PROCESSES,
+    PROCESSES_LIMIT,
 )

@@ -1,6 +1,6 @@
-"""The limits that hold for a cgroup: the smallest of its own and of those above it, as far as they are seen here.
+"""Read the limits of a cgroup: the smallest of its own and of those above it, as far as they are visible here.
 
-Which is the smallest may change while it runs: limits are set anew, by ``systemctl set-property`` or a resize in place.
+The level with the smallest limit may change at run time, by ``systemctl set-property`` or an in-place resize.
 """
 
 from __future__ import annotations
@@ -19,51 +19,55 @@ if TYPE_CHECKING:
     from trackside_daemon.model.metric import Metric
 
 UNLIMITED = 1 << 62
-"""v1 writes none as a number near 2^63."""
+"""Smallest value that means no limit: v1 writes "no limit" as a number near 2^63."""
 
 
 class Throttling:
-    """How often the smallest limit of CPU time was reached, counted on when another level's becomes the smallest.
+    """Counters of the smallest CPU limit, continued when the limit of another level becomes the smallest.
 
-    Each level counts for itself, since long before or not at all: only what a level adds while its limit is the smallest
-    is the cgroup's.
+    Each level has its own counters. Only the increase of a level while its limit is the smallest counts.
     """
 
     def __init__(self) -> None:
         self._level: str | None = None
         self._last: dict[Metric, float] = {}
-        self._told: dict[Metric, float] = {}
+        self._totals: dict[Metric, float] = {}
 
     def readings(self, level: str) -> list[Reading]:
-        """The counts until now; *level* is the directory of the cgroup whose limit is the smallest."""
+        """Return the current totals; *level* is the directory of the cgroup with the smallest limit."""
         counts = {metric: count for metric, _, count in throttling(level) if count is not None}
         for metric, count in counts.items():
             last = self._last.get(metric, 0) if level == self._level else count
-            grown = count - last if count >= last else count  # a cgroup that comes again counts from 0
-            self._told[metric] = self._told[metric] + grown if metric in self._told else count
-        self._level, self._last = level, counts
-        return [(metric, (), self._told[metric]) for metric in counts]
+            increase = count - last if count >= last else count  # a recreated cgroup counts from 0
+            self._totals[metric] = self._totals[metric] + increase if metric in self._totals else count
+        self._level = level
+        self._last = counts
+        return [(metric, (), self._totals[metric]) for metric in counts]
 
 
 class Limits(NamedTuple):
-    """What limits a cgroup.
+    """The limits of a cgroup.
 
     Attributes:
-        readings: The limits that there are.
-        fills: The file that tells how much memory is in use where the smallest limit of it is; None without one.
-        throttles: The directory of the cgroup with the smallest limit of CPU time; None without one.
+        readings: The limits, None for those that are not set.
+        usage_file: The file with the memory in use at the level of the smallest memory limit; None without a limit.
+        cpu_level: The directory of the cgroup with the smallest CPU limit; None without a limit.
     """
 
     readings: list[Reading]
-    fills: str | None
-    throttles: str | None
+    usage_file: str | None
+    cpu_level: str | None
 
 
 def limits(cgroup: Cgroup) -> Limits:
-    """Read them."""
-    memory, processes = bounded(cgroup.levels("memory")), bounded(cgroup.levels("pids"))
-    cores, throttles = _cpu(cgroup)
-    limit, fills = _memory_v1(memory) if "memory" in cgroup.v1 else _memory(memory, "memory.max", "memory.current")
+    """Read the limits of a cgroup and of those above it."""
+    memory = bounded(cgroup.levels("memory"))
+    processes = bounded(cgroup.levels("pids"))
+    cores, cpu_level = _cpu(cgroup)
+    if "memory" in cgroup.v1:
+        limit, usage_file = _memory_v1(memory)
+    else:
+        limit, usage_file = _memory(memory, "memory.max", "memory.current")
     return Limits(
         [
             (families.LIMIT, (), limit),
@@ -71,8 +75,8 @@ def limits(cgroup: Cgroup) -> Limits:
             (families.PROCESSES_LIMIT, (), _smallest(processes, "pids.max")),
             (families.CPU_LIMIT, (), cores),
         ],
-        fills,
-        throttles,
+        usage_file,
+        cpu_level,
     )
 
 
@@ -85,29 +89,34 @@ def _least(values: Iterable[int | None]) -> int | None:
 
 
 def _memory(levels: list[str], file: str, used: str) -> tuple[int | None, str | None]:
-    """The smallest limit, and the file with what is used of it: of levels that have the same the highest, which has most."""
-    found = [(limit, f"{level}/{used}") for level in levels[::-1] if (limit := number(f"{level}/{file}")) is not None]
-    limit, at = min(found, key=lambda one: one[0], default=(None, None))
-    return (None, None) if limit is None or limit >= UNLIMITED else (limit, at)
+    """Return the smallest limit, and the usage file of its level."""
+    # Of several levels with the same limit, the highest one is used fullest, and min() keeps the first.
+    candidates = [
+        (limit, f"{level}/{used}") for level in levels[::-1] if (limit := number(f"{level}/{file}")) is not None
+    ]
+    limit, usage_file = min(candidates, key=lambda candidate: candidate[0], default=(None, None))
+    return (None, None) if limit is None or limit >= UNLIMITED else (limit, usage_file)
 
 
 def _memory_v1(levels: list[str]) -> tuple[int | None, str | None]:
-    """With what the kernel says of those above, of which some may not be seen here, nor what is used of it."""
-    limit, at = _memory(levels, "memory.limit_in_bytes", "memory.usage_in_bytes")
+    """Return the same for v1, whose memory.stat includes limits of levels that are not visible here."""
+    limit, usage_file = _memory(levels, "memory.limit_in_bytes", "memory.usage_in_bytes")
     hidden = [table(f"{level}/memory.stat").get(b"hierarchical_memory_limit", UNLIMITED) for level in levels[:1]]
     least = min([*hidden, UNLIMITED if limit is None else limit])
-    return (limit, at) if least == limit else (least if least < UNLIMITED else None, None)
+    if least == limit:
+        return limit, usage_file
+    return (least if least < UNLIMITED else None), None
 
 
 def _cpu(cgroup: Cgroup) -> tuple[float | None, str | None]:
-    """The smallest limit in cores, and the directory that has it."""
-    read_one = _cores_v1 if "cpu" in cgroup.v1 else _cores_v2
-    found = [(cores, level) for level in bounded(cgroup.levels("cpu")) if (cores := read_one(level)) is not None]
-    return min(found, key=lambda one: one[0], default=(None, None))
+    """Return the smallest CPU limit in cores, and the directory of its level."""
+    read_cores = _cores_v1 if "cpu" in cgroup.v1 else _cores_v2
+    candidates = [(cores, level) for level in bounded(cgroup.levels("cpu")) if (cores := read_cores(level)) is not None]
+    return min(candidates, key=lambda candidate: candidate[0], default=(None, None))
 
 
 def _cores_v2(level: str) -> float | None:
-    """``cpu.max`` has quota and period, and ``max`` as the quota for none."""
+    """Return the limit of ``cpu.max``, which has quota and period; a quota of ``max`` means no limit."""
     try:
         quota, period = read(f"{level}/cpu.max").split()
         return int(quota) / int(period)

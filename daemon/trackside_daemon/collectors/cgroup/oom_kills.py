@@ -1,4 +1,4 @@
-"""The OOM kills of a cgroup, also those that it did not live to tell."""
+"""Count the OOM kills of a cgroup, including those in the moment of its removal."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ if TYPE_CHECKING:
     from trackside_daemon.linux.oom_counters import Counters
 
 
-class HeldKills:
-    """One cgroup's.
+class CgroupOomKills:
+    """The OOM kills of one cgroup.
 
-    A cgroup often goes in the moment in which its process is killed. By how much the nearest count above it has grown
-    since it was last seen is then taken for its own, once. A neighbour's kill between the same two looks is so counted
-    here too; the verdict on a run's end is found by the same rule.
+    A cgroup often disappears in the moment in which its process is killed. The increase of the nearest counter above it
+    since the last read is then added, once. This includes a neighbour's kill in the same interval; the verdict on how a
+    run ended uses the same rule.
 
     Args:
-        counters: Looked at by the owner before each `look`.
-        machine: /proc/vmstat, which tells where no cgroup above does.
-        before: The kills of those of the same name that came before it.
+        counters: The owner reads them before each `read`.
+        cgroup: The cgroup.
+        machine: Path of /proc/vmstat, the counter where no cgroup above has one.
+        now: Seconds of the monotonic clock.
+        before: Kills of earlier cgroups of the same name.
 
     Attributes:
-        total: The kills until now; None when the kernel does not count them.
+        total: The kills so far; None when the kernel does not count them.
     """
 
     def __init__(self, counters: Counters, cgroup: Cgroup, machine: Path, now: float, before: int = 0) -> None:
@@ -42,30 +44,33 @@ class HeldKills:
         self.total: int | None = None
 
     @property
-    def is_back(self) -> bool:
-        """Whether another cgroup of the same name has come after it was gone."""
+    def is_recreated(self) -> bool:
+        """Whether a cgroup of the same name exists again after this one disappeared."""
         return self._own is not None and not self._paths and self._own.is_dir()
 
-    def look(self) -> int | None:
-        """The total, as of now."""
+    def read(self) -> int | None:
+        """Update `total` from the counters, and return it."""
         if not self._paths:
             return self.total
         own, *above = (self._counters[path] for path in self._paths)
-        if own.there and own.count is not None:
-            self.total, self._above = self._before + own.count, [one.count for one in above]
+        if own.readable and own.count is not None:
+            self.total = self._before + own.count
+            self._above = [counter.count for counter in above]
         elif self.total is not None:
-            known = ((one.count, before) for one, before in zip(above, self._above, strict=True) if one.there)
-            self.total += _grown(known)
-            self.release()  # lest who comes next under the name be given these files
+            counts = (
+                (counter.count, before) for counter, before in zip(above, self._above, strict=True) if counter.readable
+            )
+            self.total += _increase(counts)
+            self.release()  # otherwise the next cgroup of this name would get these open files
         return self.total
 
     def release(self) -> None:
-        """It is not asked for any more, or gone."""
+        """Stop following the counters."""
         self._counters.release(self._paths)
         self._paths = ()
 
 
-def _grown(counts: Iterable[tuple[int | None, int | None]]) -> int:
-    """By how much the first count has grown, of pairs of what it is and what it was."""
+def _increase(counts: Iterable[tuple[int | None, int | None]]) -> int:
+    """Return the increase of the first counter, of pairs of its current and its earlier value."""
     now, before = next(iter(counts), (0, 0))
     return 0 if now is None or before is None else max(0, now - before)

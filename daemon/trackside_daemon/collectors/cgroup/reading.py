@@ -1,6 +1,6 @@
-"""What the files of one cgroup say; a file that is not there or cannot be read costs only what it has.
+"""Read the files of one cgroup; a file that is missing or unreadable affects only its own values.
 
-The root of a hierarchy is left out: it counts the whole machine, which other collectors tell.
+The root of a hierarchy is left out: its values are those of the whole machine, which other collectors read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.metric import Metric
 
     Reading = tuple[Metric, tuple[str, ...], float | None]
-    """A family, the values of its labels after the cgroup's, and a value; None for none."""
+    """A family, its label values after the cgroup's, and the value; None for a missing value."""
     Reader = Callable[[str], Iterator[Reading]]
 
 EVENTS = ("low", "high", "max", "oom", "oom_kill", "oom_group_kill")
@@ -31,7 +31,7 @@ _MICROSECONDS = 1e6
 
 
 def number(file: str) -> int | None:
-    """The number in a file; None when it says ``max``, or cannot be read."""
+    """Return the number in a file; None when it contains ``max`` or cannot be read."""
     try:
         return int(read(file))
     except (OSError, ValueError):
@@ -39,7 +39,7 @@ def number(file: str) -> int | None:
 
 
 def table(file: str) -> dict[bytes, int]:
-    """The numbers of a file that has a name and a number in each line; none when it cannot be read."""
+    """Return the numbers of a file with a name and a number per line, by name; empty when it cannot be read."""
     try:
         words = read(file).split()
         return dict(zip(words[::2], map(int, words[1::2]), strict=False))
@@ -48,31 +48,31 @@ def table(file: str) -> dict[bytes, int]:
 
 
 def bounded(levels: tuple[Path, ...]) -> list[str]:
-    """The directories of these that are not the root of a hierarchy."""
+    """Return the directories that are not the root of a hierarchy."""
     return [str(level) for level in levels if not _is_root(level)]
 
 
 def _is_root(directory: Path) -> bool:
-    """Some files are only there, of v1, or only elsewhere, of v2 (cgroups(7))."""
+    """Return whether a directory is a root: with v1 by a file that only roots have, with v2 by one that they lack."""
     v2 = (directory / "cgroup.controllers").exists()
     return not (directory / "cgroup.events").exists() if v2 else (directory / "release_agent").exists()
 
 
 def sources(cgroup: Cgroup) -> list[tuple[Reader, str]]:
-    """What reads the files of a cgroup, each with its directory."""
+    """Return the readers of a cgroup's files, each with its directory."""
     memory = _memory_v1 if "memory" in cgroup.v1 else _memory_v2
     cpu = _cpu_v1 if "cpuacct" in cgroup.v1 else _cpu_v2
-    asked: list[tuple[Reader, list[str]]] = [
+    candidates: list[tuple[Reader, list[str]]] = [
         (memory, _with("memory.stat", cgroup.levels("memory"))),
         (cpu, bounded(cgroup.levels("cpuacct")[:1])),
         (_processes, _with("pids.current", cgroup.levels("pids"))),
         (_pressure, bounded(cgroup.v2[:1])),
     ]
-    return [(reader, directories[0]) for reader, directories in asked if directories]
+    return [(reader, directories[0]) for reader, directories in candidates if directories]
 
 
 def _with(file: str, levels: tuple[Path, ...]) -> list[str]:
-    """The directories with a file: where the own one lacks it, v2 charges to the one above."""
+    """Return the directories that have a file; v2 charges a cgroup without it to the one above."""
     return bounded(tuple(level for level in levels if (level / file).exists()))
 
 
@@ -106,10 +106,10 @@ def _memory_v1(at: str) -> Iterator[Reading]:
 
 
 def _less(used: int | None, stat: dict[bytes, int], *parts: bytes) -> int | None:
-    """The files are read one after the other, so that the parts may be more than the whole."""
+    """Return the memory in use without some parts, in bytes; None when one of them is missing."""
     if used is None or not all(part in stat for part in parts):
         return None
-    return max(0, used - sum(stat[part] for part in parts))
+    return max(0, used - sum(stat[part] for part in parts))  # two files, not read at the same moment
 
 
 def _cpu_v2(at: str) -> Iterator[Reading]:
@@ -125,7 +125,7 @@ def _cpu_v1(at: str) -> Iterator[Reading]:
 
 
 def throttling(at: str) -> Iterator[Reading]:
-    """How often a limit of CPU time was reached, of the cgroup that has it."""
+    """Yield the counters of a CPU limit, of the cgroup that has it."""
     stat = table(f"{at}/cpu.stat")
     yield families.PERIODS, (), stat.get(b"nr_periods")
     yield families.THROTTLED_PERIODS, (), stat.get(b"nr_throttled")

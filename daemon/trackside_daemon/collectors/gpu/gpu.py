@@ -1,7 +1,7 @@
-"""NVIDIA GPUs: what the NVML worker reads, under the names that a query writes.
+"""Turn the NVML worker's readings into samples of NVIDIA GPUs.
 
-Every series carries ``gpu``, the index that nvidia-smi shows and that may change at a reboot, and ``uuid``, which does
-not; what else identifies a GPU stands on ``trackside_gpu_info``.
+Every series has ``gpu``, the index of nvidia-smi, which may change at a reboot, and ``uuid``, which does not change.
+``trackside_gpu_info`` has all other identification.
 """
 
 from __future__ import annotations
@@ -18,42 +18,51 @@ from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from trackside_daemon.collectors.gpu.gpu_event_log import Chronicle
+    from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
     from trackside_daemon.nvml.handle.handle import Nvml
     from trackside_daemon.nvml.reading import Value
 
 INFO = Metric(
     "trackside_gpu_info",
     "info",
-    "What identifies a GPU, from nvmlDeviceGetName, nvmlDeviceGetPciInfo and their kind, sampled by the daemon's tick.",
+    "Identification of a GPU, from nvmlDeviceGetName, nvmlDeviceGetPciInfo and similar calls, sampled by the daemon's tick.",
     (
-        *("gpu", "uuid", "name", "pci_bus_id", "serial", "vbios_version", "architecture", "compute_capability"),
-        *("minor", "numa_node", "source"),
+        "gpu",
+        "uuid",
+        "name",
+        "pci_bus_id",
+        "serial",
+        "vbios_version",
+        "architecture",
+        "compute_capability",
+        "minor",
+        "numa_node",
+        "source",
     ),
 )
 DRIVER_INFO = Metric(
     "trackside_nvidia_driver_info",
     "info",
-    "Versions, from nvmlSystemGetDriverVersion, nvmlSystemGetNVMLVersion and nvmlSystemGetCudaDriverVersion, sampled by "
+    "Versions of the driver, NVML and CUDA, from nvmlSystemGetDriverVersion, nvmlSystemGetNVMLVersion and nvmlSystemGetCudaDriverVersion, sampled by "
     "the daemon's tick.",
     ("driver_version", "nvml_version", "cuda_version"),
 )
 
 _METRICS = {name: family.metric for name, family in FAMILIES.items()}
-_XIDS, _XID_TIME = (_METRICS[name] for name in ("xid_errors_total", "xid_last_timestamp_seconds"))
+_XIDS = _METRICS["xid_errors_total"]
+_XID_TIME = _METRICS["xid_last_timestamp_seconds"]
 
 
-class Seen(NamedTuple):
-    """What the last tick saw; any thread may read it.
+class GpuSnapshot(NamedTuple):
+    """The GPUs as of the last tick; any thread may read it.
 
     Attributes:
-        gpus: Those that were read, those that are lost, and those that are gone; one of which nothing is known now has
-            no values.
-        visible: How many of them NVML counts; 0 when it refuses or hangs, None while nobody knows.
-        most: The most that it has counted, since the start or since the GPUs were last left alone.
-        driver: The versions.
-        error: Why there is no reading now; empty when there is one.
-        absent: The error is that there is no driver or no GPU.
+        gpus: GPUs that were read, that are lost and that are gone; a GPU in an unknown state has no values.
+        visible: Number of GPUs that NVML counts; 0 when it refuses or hangs, None while that is unknown.
+        most: Largest number that it has counted, since the start or since the last pause.
+        driver: Versions by label of `DRIVER_INFO`.
+        error: The reason why there is no reading now; empty when there is one.
+        absent: The reason is that the host has no driver or no GPU.
     """
 
     gpus: Sequence[GpuReading] = ()
@@ -65,49 +74,51 @@ class Seen(NamedTuple):
 
 
 class GpuCollector:
-    """Every reading of every GPU; what a card does not measure is left out.
+    """All values of all GPUs; values that a card does not measure are left out.
 
     Args:
-        nvml: The handle, closed by whoever made it.
-        patience: Seconds to wait for a reading; it may be set while the collector runs.
-        chronicle: Logs what befalls the GPUs; None to log nothing.
+        nvml: The handle; the caller closes it.
+        timeout: Seconds to wait for a reading; you may set it while the collector runs.
+        event_log: Logs GPU events; None to log nothing.
 
     Attributes:
-        seen: What the last tick saw.
+        snapshot: The GPUs as of the last tick.
     """
 
     name = "gpu"
     metrics = (*_METRICS.values(), INFO, DRIVER_INFO)
 
-    def __init__(self, nvml: Nvml, patience: float, chronicle: Chronicle | None = None) -> None:
-        self.seen = Seen()
+    def __init__(self, nvml: Nvml, timeout: float, event_log: GpuEventLog | None = None) -> None:
+        self.snapshot = GpuSnapshot()
         self._nvml = nvml
-        self.patience = patience
-        self._forgetting = False
-        self._chronicle = chronicle
+        self.timeout = timeout
+        self._reset = False
+        self._event_log = event_log
 
     def collect(self) -> list[Sample]:
-        """All GPUs of one reading, and of those that were seen before and are lost that they are.
+        """Return the samples of one reading, with GPUs that were seen before and are lost now.
 
         Raises:
-            NothingToCollect: There is no NVIDIA driver or no GPU, or it is left alone.
-            StillBusy: The worker is busy with what it was asked before.
+            NothingToCollect: The host has no NVIDIA driver or no GPU, or GPU access is paused.
+            StillBusy: The worker is busy with an earlier request.
             NvmlUnavailable: There is no reading this time.
         """
-        if self._forgetting:
-            self._forgetting, self.seen = False, Seen(error=self.seen.error)
-            if self._chronicle is not None:
-                self._chronicle.forget()
+        if self._reset:
+            self._reset = False
+            self.snapshot = GpuSnapshot(error=self.snapshot.error)
+            if self._event_log is not None:
+                self._event_log.forget()
         skipped = self._nvml.skipped
         try:
-            reading = self._nvml.read(self.patience)
+            reading = self._nvml.read(self.timeout)
         except NvmlUnavailable as error:
-            self.seen = self._without(error)
+            self.snapshot = self._without(error)
             raise self._failure(error, busy=self._nvml.skipped > skipped) from error
-        gpus, visible = (*reading.gpus, *reading.gone), len(reading.gpus)
-        self.seen = Seen(gpus, visible, max(self.seen.most, visible), reading.driver, error="")
-        if self._chronicle is not None:
-            self._chronicle.tell(gpus, reading)
+        gpus = (*reading.gpus, *reading.gone)
+        visible = len(reading.gpus)
+        self.snapshot = GpuSnapshot(gpus, visible, max(self.snapshot.most, visible), reading.driver, error="")
+        if self._event_log is not None:
+            self._event_log.log_changes(gpus, reading)
         samples = []
         if reading.driver:
             samples.append(Sample(DRIVER_INFO, tuple(reading.driver.get(label, "") for label in DRIVER_INFO.labels), 1))
@@ -116,26 +127,27 @@ class GpuCollector:
         return [*samples, *_xids(gpus, reading)]
 
     def forget(self) -> None:
-        """From now on other GPUs may be there on purpose; for any thread."""
-        self._forgetting = True
+        """Forget the GPUs seen so far, because others may now be present on purpose; any thread may call this."""
+        self._reset = True
 
-    def held(self) -> list[Sample]:
-        """What there is to say of the GPUs that were seen, while NVML does not answer, or there is no driver any more."""
-        seen = self.seen
-        if seen.visible or not seen.error or not seen.gpus:
+    def samples_without_reading(self) -> list[Sample]:
+        """Return samples of the GPUs seen before, while NVML does not answer or the driver has gone; else none."""
+        snapshot = self.snapshot
+        if snapshot.visible or not snapshot.error or not snapshot.gpus:
             return []
-        known = [sample for gpu in seen.gpus if gpu.values for sample in _samples(gpu)]
-        return [*known, *_xids(seen.gpus, self._nvml.last)]
+        samples = [sample for gpu in snapshot.gpus if gpu.values for sample in _samples(gpu)]
+        return [*samples, *_xids(snapshot.gpus, self._nvml.last)]
 
-    def _without(self, error: NvmlUnavailable) -> Seen:
-        seen, text = self.seen, str(error)
+    def _without(self, error: NvmlUnavailable) -> GpuSnapshot:
+        seen = self.snapshot
+        text = str(error)
         if isinstance(error, NvmlPaused):
-            return Seen(driver=seen.driver, error=text)
+            return GpuSnapshot(driver=seen.driver, error=text)
         if isinstance(error, NvmlLocked):
-            return Seen(most=seen.most, driver=seen.driver, error=text)
+            return GpuSnapshot(most=seen.most, driver=seen.driver, error=text)
         if isinstance(error, NvmlDown) or seen.visible == 0:
-            return Seen(_all(seen.gpus, DOWN), 0, seen.most, seen.driver, text, isinstance(error, NvmlAbsent))
-        if not seen.error:  # what was read last is still on the page
+            return GpuSnapshot(_all(seen.gpus, DOWN), 0, seen.most, seen.driver, text, isinstance(error, NvmlAbsent))
+        if not seen.error:  # the last reading is still served
             return seen._replace(error=text)
         return seen._replace(gpus=_all(seen.gpus, []), visible=None, error=text)
 
@@ -148,13 +160,13 @@ class GpuCollector:
         return StillBusy(str(error)) if busy else error
 
 
-def patience(interval: float) -> float:
-    """Seconds that a tick waits for the GPUs: the collectors after them wait too, and whoever stops the daemon."""
+def reading_timeout(interval: float) -> float:
+    """Return the seconds that a tick waits for a reading; the collectors that follow and the daemon's stop wait too."""
     return min(interval / 4, 2.0)
 
 
 def _all(gpus: Sequence[GpuReading], values: list[Value]) -> list[GpuReading]:
-    """With those values, but for those that were down already."""
+    """Return the GPUs with these values, except those that were down already."""
     return [gpu if gpu.values == DOWN else GpuReading(gpu.index, gpu.uuid, gpu.info, values) for gpu in gpus]
 
 
@@ -164,19 +176,19 @@ def _samples(gpu: GpuReading) -> list[Sample]:
     values = [
         Sample(_METRICS[family], identity + labels, value)
         for family, labels, value in gpu.values
-        if family in _METRICS  # after an upgrade the worker may be newer than this process
+        if family in _METRICS  # after an upgrade, the worker may be newer than this process
     ]
     return [Sample(INFO, (*identity, *facts), 1), *values]
 
 
 def _xids(gpus: Sequence[GpuReading], reading: Reading) -> Iterator[Sample]:
-    """The Xids of each GPU, also of one that is lost: its last Xid may say why."""
+    """Yield the Xid samples of each GPU, also of a lost one, whose last Xid may give the reason."""
     indexes = {gpu.uuid: str(gpu.index) for gpu in gpus if gpu.uuid}
-    unheard = {gpu.uuid for gpu in gpus if "xid" in gpu.unsupported}
+    without_events = {gpu.uuid for gpu in gpus if "xid" in gpu.unsupported}
     for uuid in {**indexes, **reading.xids}:
         identity = (indexes.get(uuid, ""), uuid)
         counted = reading.xids.get(uuid, {})
-        for xid in {**({} if uuid in unheard else dict.fromkeys(PAGING)), **counted}:
+        for xid in {**({} if uuid in without_events else dict.fromkeys(PAGING)), **counted}:
             times, last = counted.get(xid, (0, 0.0))
             yield Sample(_XIDS, (*identity, str(xid)), times)
             if times:

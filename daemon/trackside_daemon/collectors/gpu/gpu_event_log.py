@@ -1,4 +1,4 @@
-"""The log's word for what befalls GPUs: which were found, lost and seen again, their Xid errors, and what can be cured."""
+"""Log GPU events: GPUs found, lost and recovered, Xid errors, and missing permissions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("trackside")
 
 
-class Chronicle:
-    """Logs each change once, from reading to reading."""
+class GpuEventLog:
+    """A log of changes from reading to reading, each logged once."""
 
     def __init__(self) -> None:
         self._up: dict[str, bool] | None = None
@@ -26,21 +26,21 @@ class Chronicle:
         self._last: dict[tuple[int, str], dict[str, str]] = {}
 
     def forget(self) -> None:
-        """Other GPUs may be there now; they are told of anew."""
+        """Log all GPUs anew at the next reading, because others may be present now."""
         self._up = None
 
-    def tell(self, gpus: Sequence[GpuReading], reading: Reading) -> None:
-        """Log what has changed.
+    def log_changes(self, gpus: Sequence[GpuReading], reading: Reading) -> None:
+        """Log the changes since the last reading.
 
         Args:
-            gpus: Those that were read, and those that are gone.
-            reading: Brings the driver's version, those that may not be opened, and the counts of Xid errors since the
-                daemon began.
+            gpus: GPUs that were read, and GPUs that are gone.
+            reading: Has the driver's version, the GPUs that this process may not open, and the counts of Xid errors
+                since the daemon started.
         """
-        self._tell_xids(gpus, reading)
+        self._log_xids(gpus, reading)
         up = {gpu.uuid: gpu.values != DOWN for gpu in gpus}
         if self._up is None:
-            _tell_found(gpus, reading)
+            _log_found(gpus, reading)
             self._up = dict.fromkeys(up, True)
         for gpu in gpus:
             if self._up.get(gpu.uuid, True) and not up[gpu.uuid]:
@@ -49,39 +49,39 @@ class Chronicle:
             elif up[gpu.uuid] and not self._up.get(gpu.uuid, False):
                 log.info("%s answers%s", _name(gpu), " again" if gpu.uuid in self._up else "")
         self._up |= up
-        self._tell_refusals([*gpus, *reading.hidden])
+        self._log_refusals([*gpus, *reading.hidden])
 
-    def _tell_refusals(self, gpus: Iterable[GpuReading]) -> None:
-        """Once for each GPU and name, what whoever runs the daemon can cure."""
+    def _log_refusals(self, gpus: Iterable[GpuReading]) -> None:
+        """Log, once per GPU and value, refusals that you can remedy with permissions."""
         for gpu in gpus:
             if self._last.get((gpu.index, gpu.uuid)) == gpu.unsupported:
                 continue
             self._last[gpu.index, gpu.uuid] = gpu.unsupported
-            cures: dict[str, list[str]] = {}
+            remedies: dict[str, list[str]] = {}
             for name, why in gpu.unsupported.items():
-                one = (gpu.uuid or str(gpu.index), name)
-                if why.startswith(NO_PERMISSION) and one not in self._refused:
-                    self._refused.add(one)
-                    cures.setdefault(why, []).append(name)
-            for why, names in cures.items():
+                key = (gpu.uuid or str(gpu.index), name)
+                if why.startswith(NO_PERMISSION) and key not in self._refused:
+                    self._refused.add(key)
+                    remedies.setdefault(why, []).append(name)
+            for why, names in remedies.items():
                 log.warning("%s refuses %s: %s", _name(gpu), ", ".join(names), why)
 
-    def _tell_xids(self, gpus: Iterable[GpuReading], reading: Reading) -> None:
+    def _log_xids(self, gpus: Iterable[GpuReading], reading: Reading) -> None:
         names = {gpu.uuid: _name(gpu) for gpu in gpus}
         for uuid, counted in reading.xids.items():
             for number, (times, _) in counted.items():
                 if times > self._xids.get((uuid, number), 0):
-                    log.warning("%s: Xid %d, %d since this daemon began", names.get(uuid, "a GPU"), number, times)
+                    log.warning("%s: Xid %d, %d since this daemon started", names.get(uuid, "a GPU"), number, times)
                 self._xids[uuid, number] = times
 
 
-def _tell_found(gpus: Sequence[GpuReading], reading: Reading) -> None:
+def _log_found(gpus: Sequence[GpuReading], reading: Reading) -> None:
     kinds = Counter(gpu.info.get("name") or "unknown GPU" for gpu in gpus)
-    found = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
+    summary = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
     if any(gpu.info.get("source") == "simulated" for gpu in gpus):
-        log.info("simulates %s, and reads no real GPU", found)
+        log.info("simulates %s, and reads no real GPU", summary)
     else:
-        log.info("reads %s, driver %s", found, reading.driver.get("driver_version") or "of unknown version")
+        log.info("reads %s, driver %s", summary, reading.driver.get("driver_version") or "of unknown version")
 
 
 def _name(gpu: GpuReading) -> str:

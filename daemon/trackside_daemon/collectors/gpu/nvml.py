@@ -1,4 +1,4 @@
-"""The worker that reads the GPUs, and how many there are and should be: told also while it has no readings."""
+"""Collect the numbers of GPUs present and expected, and the NVML worker's counters, also while there are no readings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.collectors.gpu.gpu_diagnosis import ailments
+from trackside_daemon.collectors.gpu.gpu_diagnosis import faults
 from trackside_daemon.model.metric import Metric, Sample, json_number
 
 if TYPE_CHECKING:
@@ -18,69 +18,75 @@ if TYPE_CHECKING:
 VISIBLE = Metric(
     "trackside_gpus_visible",
     "gauge",
-    "GPUs that nvmlDeviceGetCount counts, 0 when NVML refuses or hangs, absent while nobody asks it, sampled by the "
-    "daemon's tick.",
+    "GPUs that nvmlDeviceGetCount reports, 0 when NVML refuses or hangs, absent while the daemon does not query it, "
+    "sampled by the daemon's tick.",
 )
 EXPECTED = Metric(
     "trackside_gpus_expected",
     "gauge",
-    "GPUs that should be there: collector.gpu.expected, else the most that were seen since it began or since a pause, or "
-    "are on the PCI bus without a driver other than NVIDIA's, where the daemon is in no container.",
+    "GPUs that should be present: collector.gpu.expected, else the largest number seen since the start or a pause, or "
+    "on the PCI bus without a driver other than NVIDIA's, where the daemon is in no container.",
 )
 PCI = Metric(
     "trackside_gpus_pci",
     "gauge",
-    "NVIDIA GPUs of the whole machine, whatever a container was given, from /sys/bus/pci/devices.",
+    "NVIDIA GPUs of the whole machine, including those hidden from a container, from /sys/bus/pci/devices.",
 )
 RESTARTS = Metric(
     "trackside_nvml_worker_restarts_total",
     "counter",
-    "Times that the process which reads NVML was replaced, by reason.",
+    "Replacements of the process that reads NVML, by reason.",
     ("reason",),
 )
 STUCK = Metric(
     "trackside_nvml_worker_stuck",
     "gauge",
-    "1 while that process was told to end and does not, so that no other is started.",
+    "1 while the process that reads NVML does not end after a signal, which blocks the start of another, else 0.",
 )
 CALLS = Metric(
     "trackside_nvml_calls_total",
     "counter",
-    "Calls of NVML, by function and result; of simulated GPUs those that real ones would take.",
+    "Calls of NVML, by function and result; for simulated GPUs, the calls that real ones would need.",
     ("function", "result"),
 )
 SECONDS = Metric(
     "trackside_nvml_call_seconds_total",
     "counter",
-    "Time spent in calls of NVML; of simulated GPUs as real ones may take.",
+    "Time spent in calls of NVML; for simulated GPUs, a plausible time of real ones.",
     ("function",),
     "seconds",
 )
 REJECTED = Metric(
     "trackside_samples_rejected_total",
     "counter",
-    "Values beyond what the family can be, which are not exported.",
+    "Values outside of the family's possible range, which are not exported.",
     ("family",),
 )
 
-PARTS = ("KUBERNETES_SERVICE_HOST", "container", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "SLURM_JOB_ID")
-CONTAINERS = (".dockerenv", "run/.containerenv", "run/systemd/container")
-"""What engines leave in their containers."""
+PARTIAL_VARIABLES = (
+    "KUBERNETES_SERVICE_HOST",
+    "container",
+    "APPTAINER_CONTAINER",
+    "SINGULARITY_CONTAINER",
+    "SLURM_JOB_ID",
+)
+CONTAINER_FILES = (".dockerenv", "run/.containerenv", "run/systemd/container")
+"""Files that container engines create in their containers."""
 
 NVIDIA = "0x10de"
 CLASSES = ("0x0302", "0x0300")
-"""3D controller and VGA controller, without the programming interface."""
+"""PCI classes of a 3D controller and a VGA controller, without the programming interface."""
 
 
 class NvmlCollector:
-    """What is known without a reading; it never fails.
+    """Values that are known without a reading; this collector never fails.
 
     Args:
         nvml: The handle.
-        gpu: The collector that has just read it.
-        expected: How many GPUs there should be; 0 for the most that were seen.
-        sys: Where sysfs is mounted; None while GPUs are simulated, which no bus has.
-        whole: All GPUs of the bus should be there, since nobody gives the daemon a part of them, as `is_part` says.
+        gpu: The collector of GPU readings, which runs before this one.
+        expected: Number of GPUs that should be present; 0 for the largest number seen.
+        sys: Path of sysfs; None for simulated GPUs, which are on no bus.
+        whole: All GPUs on the bus should be present, since the daemon sees the whole machine (see `sees_part`).
     """
 
     name = "nvml"
@@ -95,21 +101,22 @@ class NvmlCollector:
         self._is_gpu: dict[str, bool] = {}
 
     def collect(self) -> list[Sample]:
-        """Counts and counters; while the GPUs are not read, which of them are not up."""
-        return [*self._counts(), *self._counters(), *self._gpu.held()]
+        """Return the counts and counters, and the lost GPUs while there is no reading."""
+        return [*self._counts(), *self._counters(), *self._gpu.samples_without_reading()]
 
     def counts(self) -> dict[str, int]:
-        """GPUs by who counts them: ``visible``, ``expected`` and ``pci``; what is not known is left out."""
-        seen = self._gpu.seen
-        pci = self._on_the_bus()
-        found = {"expected": self._expected or max(seen.most, self._ours())}
-        if seen.visible is not None:
-            found["visible"] = seen.visible
-        return found if pci is None else {**found, "pci": pci}
+        """Return the numbers of GPUs ``visible``, ``expected`` and ``pci``; unknown numbers are left out."""
+        snapshot = self._gpu.snapshot
+        pci = self._count_on_bus()
+        counts = {"expected": self._expected or max(snapshot.most, self._count_for_nvml())}
+        if snapshot.visible is not None:
+            counts["visible"] = snapshot.visible
+        return counts if pci is None else {**counts, "pci": pci}
 
     def status(self) -> dict[str, Any]:
-        """What ``/api/v1/status`` says of GPUs and driver, ``up`` being None while nobody knows; for any thread."""
-        seen, xids = self._gpu.seen, self._nvml.last.xids
+        """Return the GPU part of ``/api/v1/status``; ``up`` is None while unknown. Any thread may call this."""
+        snapshot = self._gpu.snapshot
+        xids = self._nvml.last.xids
         gpus = [
             {
                 "index": gpu.index,
@@ -118,12 +125,12 @@ class NvmlCollector:
                 "up": ("up", (), 1.0) in gpu.values if gpu.values else None,
                 "measured": sorted({family for family, _, _ in gpu.values}),
                 "refused": gpu.unsupported,
-                "ailments": [one._asdict() for one in ailments(gpu, xids.get(gpu.uuid, {}))],
+                "ailments": [fault._asdict() for fault in faults(gpu, xids.get(gpu.uuid, {}))],
             }
-            for gpu in seen.gpus
+            for gpu in snapshot.gpus
         ]
-        about = {"error": seen.error, "absent": seen.absent, "paused_until": until(self._nvml)}
-        return {"gpus": gpus, "nvml": {**seen.driver, **self.counts(), **about}}
+        about = {"error": snapshot.error, "absent": snapshot.absent, "paused_until": paused_until(self._nvml)}
+        return {"gpus": gpus, "nvml": {**snapshot.driver, **self.counts(), **about}}
 
     def _counts(self) -> list[Sample]:
         metrics = {"visible": VISIBLE, "expected": EXPECTED, "pci": PCI}
@@ -143,47 +150,49 @@ class NvmlCollector:
             *(Sample(REJECTED, (family,), times) for family, times in reading.rejected.items()),
         ]
 
-    def _on_the_bus(self) -> int | None:
-        """GPUs on the PCI bus; None where there is none to look at. A device is looked into once."""
+    def _count_on_bus(self) -> int | None:
+        """Return the number of GPUs on the PCI bus; None without a bus. The files of each device are read once."""
         if self._devices is None:
             return None
         try:
             names = {entry.name for entry in self._devices.iterdir()}
         except OSError:
             return None
-        known, devices = self._is_gpu, self._devices
-        self._is_gpu = {name: known[name] if name in known else _is_nvidia_gpu(devices / name) for name in names}
+        before = self._is_gpu
+        devices = self._devices
+        self._is_gpu = {name: before[name] if name in before else _is_nvidia_gpu(devices / name) for name in names}
         return sum(self._is_gpu.values())
 
-    def _ours(self) -> int:
-        """GPUs on the bus that are there for NVML, which may have none yet; 0 where that is not known."""
+    def _count_for_nvml(self) -> int:
+        """Return the number of GPUs on the bus that no driver other than NVIDIA's uses; 0 where that is unknown."""
         if self._devices is None or not self._whole:
             return 0
-        return sum(is_gpu and not _is_elsewhere(self._devices / name) for name, is_gpu in self._is_gpu.items())
+        return sum(is_gpu and not _has_other_driver(self._devices / name) for name, is_gpu in self._is_gpu.items())
 
 
-def is_part(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> bool:
-    """Whether this process may have been given a part of the machine's GPUs: it is in a container, or a job of Slurm."""
-    return any(name in environ for name in PARTS) or any((root / name).exists() for name in CONTAINERS)
+def sees_part(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> bool:
+    """Return whether this process may see only some of the machine's GPUs: in a container, or in a Slurm job."""
+    return any(name in environ for name in PARTIAL_VARIABLES) or any((root / name).exists() for name in CONTAINER_FILES)
 
 
-def until(nvml: Nvml) -> float | str | None:
-    """The end of a pause in Unix seconds, ``inf`` when it has none; None when there is no pause."""
+def paused_until(nvml: Nvml) -> float | str | None:
+    """Return the end of a pause in Unix seconds, ``inf`` for a pause without end; None without a pause."""
     end = nvml.paused_until
     return None if end is None else json_number(end)
 
 
-def _is_elsewhere(device: Path) -> bool:
-    """Whether it has another driver, such as nouveau or that of a virtual machine."""
+def _has_other_driver(device: Path) -> bool:
+    """Return whether a device has a driver other than NVIDIA's, such as nouveau or vfio-pci."""
     try:
         return (device / "driver").readlink().name != "nvidia"
-    except OSError:  # it has none
+    except OSError:  # it has no driver
         return False
 
 
 def _is_nvidia_gpu(device: Path) -> bool:
     try:
-        vendor, kind = ((device / name).read_text(encoding="ascii").strip() for name in ("vendor", "class"))
-    except OSError:  # it was pulled out just now
+        vendor = (device / "vendor").read_text(encoding="ascii").strip()
+        kind = (device / "class").read_text(encoding="ascii").strip()
+    except OSError:  # it was removed just now
         return False
     return vendor == NVIDIA and kind.startswith(CLASSES)

@@ -1,4 +1,4 @@
-"""How far the kernel knows its clock to be off, from adjtimex(2)."""
+"""Read the state and offset of the kernel's clock, from adjtimex(2)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import ClassVar, NamedTuple
 
 TIME_ERROR = 5
 STA_NANO = 0x2000
-MOST = 0.5
-"""The kernel slews by no more, in seconds (MAXPHASE). On virtual machines 2**32 ns come up at times, which nobody has
-measured: https://github.com/prometheus/node_exporter/issues/3764."""
+# Virtual machines sometimes report 2**32 ns, which nothing measured:
+# https://github.com/prometheus/node_exporter/issues/3764
+MAX_OFFSET = 0.5
+"""Largest offset in seconds that the kernel corrects by slewing (MAXPHASE)."""
 
 
 class Discipline(NamedTuple):
-    """What the kernel was told of its clock by who keeps it, such as chronyd.
+    """The state of the clock, as a daemon such as chronyd has set it.
 
     Attributes:
-        synchronized: It is kept.
-        offset: By how much it is still to be slewed, in seconds; None when that is none that the kernel can hold.
+        synchronized: The clock is synchronized.
+        offset: Remaining correction in seconds; None when it exceeds what the kernel can correct.
     """
 
     synchronized: bool
@@ -27,7 +28,7 @@ class Discipline(NamedTuple):
 
 
 class _Timex(ctypes.Structure):
-    """struct timex of <sys/timex.h>; with modes 0 nothing is set."""
+    """struct timex of <sys/timex.h>; with modes 0 the call changes nothing."""
 
     _fields_: ClassVar = [
         ("modes", c_int),
@@ -42,14 +43,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def discipline() -> Discipline:
-    """What the kernel says now.
+    """Return the current state of the clock.
 
     Raises:
-        OSError: It may not be asked, as below some seccomp filters.
+        OSError: The call is not permitted, as with some seccomp filters.
     """
     timex = _Timex()
     state = _libc.adjtimex(ctypes.byref(timex))
     if state < 0:
         raise OSError(ctypes.get_errno(), f"adjtimex: {os.strerror(ctypes.get_errno())}")
     offset = timex.offset / (1e9 if timex.status & STA_NANO else 1e6)
-    return Discipline(state != TIME_ERROR, offset if abs(offset) <= MOST else None)
+    return Discipline(state != TIME_ERROR, offset if abs(offset) <= MAX_OFFSET else None)

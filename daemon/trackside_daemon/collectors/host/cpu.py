@@ -1,15 +1,15 @@
-"""CPU time of the host by mode, its CPUs, and what is ready to run."""
+"""Collect CPU time of the host by mode, the number of CPUs, and runnable and blocked tasks, from /proc/stat."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from trackside_daemon.collectors.kernel_files import no_number, number, read_base
+from trackside_daemon.collectors.kernel_files import not_a_number, number, read_base
 from trackside_daemon.model.metric import Metric, Sample
 
-#: The columns of a ``cpu`` line of /proc/stat, in order. ``user`` and ``nice`` include guest time, as in node_exporter.
 MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+"""Columns of a ``cpu`` line of /proc/stat, in order. ``user`` and ``nice`` include guest time, as in node_exporter."""
 
 SECONDS = Metric(
     "trackside_host_cpu_seconds_total",
@@ -25,29 +25,32 @@ CORE_SECONDS = Metric(
     ("cpu", "mode"),
     "seconds",
 )
-CPUS = Metric("trackside_host_cpus", "gauge", "CPUs of the host that are online, from /proc/stat.")
+CPUS = Metric("trackside_host_cpus", "gauge", "Online CPUs of the host, from /proc/stat.")
 NUMBERS = {
     b"ctxt ": Metric("trackside_host_context_switches_total", "counter", "Context switches, from /proc/stat ctxt."),
     b"procs_running ": Metric(
         "trackside_host_procs_running", "gauge", "Tasks that run or wait for a CPU, from /proc/stat procs_running."
     ),
     b"procs_blocked ": Metric(
-        "trackside_host_procs_blocked", "gauge", "Tasks that wait for IO to complete, from /proc/stat procs_blocked."
+        "trackside_host_procs_blocked", "gauge", "Tasks that wait for I/O to complete, from /proc/stat procs_blocked."
     ),
 }
 
+# The counters iowait and idle may step back a little, which Prometheus would read as a reset. A larger step means that
+# CPUs went offline. node_exporter's jumpBackSeconds has the same value.
 STEP_BACK = 3.0
-"""A counter that falls by less, in seconds, is held: iowait and idle may step back a little, and a scrape would read
-that as a reset. A larger fall is CPUs that went offline. node_exporter's `jumpBackSeconds` is the same."""
+"""A counter that falls by less, in seconds, keeps its last value."""
 
 
 class CpuCollector:
-    """What /proc/stat says of CPUs, read once a tick: on a large host the kernel needs milliseconds to write it.
+    """The CPU values of /proc/stat.
 
     Args:
-        proc: Where procfs is mounted.
-        per_cpu: Tell the time of each CPU too.
+        proc: Path of procfs.
+        per_cpu: Also collect the time of each CPU.
     """
+
+    # Read the file once a tick: on a large host the kernel needs milliseconds to write it.
 
     name = "cpu"
     metrics = (SECONDS, CORE_SECONDS, CPUS, *NUMBERS.values())
@@ -55,15 +58,15 @@ class CpuCollector:
     def __init__(self, proc: Path = Path("/proc"), *, per_cpu: bool = False) -> None:
         self._stat = proc / "stat"
         self._per_cpu = per_cpu
-        self._ticks_a_second = os.sysconf("SC_CLK_TCK")
+        self._ticks_per_second = os.sysconf("SC_CLK_TCK")
         self._last: dict[bytes, list[float]] = {}
 
     def collect(self) -> list[Sample]:
-        """One sample for each mode that this kernel counts, and for each number that it has.
+        """Return one sample per mode and per number that this kernel has.
 
         Raises:
             OSError: /proc/stat cannot be read.
-            ValueError: It does not begin with a ``cpu`` line, or a number is none.
+            ValueError: It does not begin with a ``cpu`` line, or a field is not a number.
         """
         data = read_base(self._stat)
         first = data[: data.find(b"\n")]
@@ -95,13 +98,13 @@ class CpuCollector:
         return samples
 
     def _seconds(self, line: bytes) -> list[float]:
-        """The modes of one line, in seconds; none of them steps back a little."""
+        """Return the modes of one line in seconds, without small steps back."""
         label, *ticks = line.split(None, len(MODES) + 1)
         try:
-            now = [int(count) / self._ticks_a_second for count in ticks[: len(MODES)]]
+            now = [int(count) / self._ticks_per_second for count in ticks[: len(MODES)]]
         except ValueError as error:
             word = next(word for word in ticks if not word.isdigit())
-            raise no_number(self._stat, f"a count of {label.decode()}", word) from error
+            raise not_a_number(self._stat, f"a count of {label.decode()}", word) from error
         last = self._last.get(label, now)
         self._last[label] = now = [
             before if 0 < before - value < STEP_BACK else value for value, before in zip(now, last, strict=False)

@@ -1,7 +1,7 @@
-"""InfiniBand and RoCE ports: data, congestion, errors and state.
+"""Collect data, congestion, errors and state of InfiniBand and RoCE ports, from /sys/class/infiniband.
 
-RDMA goes past /proc/net/dev, so that this is where the traffic of NCCL is. Drivers differ in what they have: irdma and
-EFA lack counters/, others list files and refuse to be asked; each file stands for itself.
+RDMA traffic, such as NCCL's, does not appear in /proc/net/dev. Drivers differ: irdma and EFA have no counters/, and
+others list files that cannot be read. Each file is therefore read independently.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-Answer = TypeVar("Answer")
+Value = TypeVar("Value")
 
 INTERVAL = 10.0
-"""Seconds between two looks at which files there are, and at what seldom changes."""
+"""Seconds between two listings of the files, and two reads of values that seldom change."""
 
-PATIENCE = 60.0
-"""Seconds for which a file that could not be read, or held no number, is not tried again."""
+RETRY_SECONDS = 60.0
+"""Seconds until a file that could not be read, or had no number, is read again."""
 
 GIGABIT = 125_000_000
 """Bytes."""
 
 ALL_ONES = 2**64 - 1
-"""What some virtual functions answer for what they do not count."""
+"""Value of counters that some virtual functions do not have."""
 
 
 class InfinibandCollector:
     """Every port of every device of /sys/class/infiniband.
 
     Args:
-        sys: Where sysfs is mounted.
+        sys: Path of sysfs.
         clock: Seconds of the monotonic clock.
     """
 
@@ -56,19 +56,19 @@ class InfinibandCollector:
         self._ports: dict[str, _Port] = {}
 
     def collect(self) -> list[Sample]:
-        """What each port counts and is; a file that is missing or refuses is left out.
+        """Return the counters and states of each port; files that are missing or unreadable are left out.
 
         Raises:
-            NothingToCollect: There is no device.
+            NothingToCollect: The host has no device.
             OSError: /sys/class/infiniband cannot be listed.
         """
         now = self._clock()
-        devices = self._listed()
+        devices = self._list_devices()
         if now >= self._due or devices != self._devices:
-            self._look(devices, now)
+            self._update_ports(devices, now)
         return [sample for port in self._ports.values() for sample in port.samples(now)]
 
-    def _listed(self) -> list[str]:
+    def _list_devices(self) -> list[str]:
         try:
             with os.scandir(self._class) as entries:
                 devices = [entry.name for entry in entries]
@@ -77,80 +77,82 @@ class InfinibandCollector:
         if not devices:
             self._ports = {}
             raise NothingToCollect(
-                f"{self._class} has no device: this host has no InfiniBand or RoCE device whose driver is loaded; in a "
+                f"{self._class} has no device: this host has no InfiniBand or RoCE device with a loaded driver; in a "
                 "container, mount the host's /sys and name it in --path.sysfs"
             )
         return devices
 
-    def _look(self, devices: list[str], now: float) -> None:
-        """Ports that are gone are forgotten, with the files that they refused."""
-        before, self._ports = self._ports, {}
+    def _update_ports(self, devices: list[str], now: float) -> None:
+        """List the ports and their files, and forget ports that are gone."""
+        before = self._ports
+        self._ports = {}
         for device in sorted(devices):
-            ports = os.path.realpath(f"{self._class}/{device}/ports")  # of links, the kernel follows each at each read
+            ports = os.path.realpath(f"{self._class}/{device}/ports")  # otherwise each read would follow all links
             for number in sorted(_names(ports), key=lambda name: (len(name), name)):
                 directory = f"{ports}/{number}"
                 port = before.get(directory) or _Port(directory, (device, number))
-                port.look(now)
+                port.update(now)
                 self._ports[directory] = port
         self._devices = devices
         self._due = now + INTERVAL
 
 
 class _Port:
-    """One port: the files that it has, and what it last said of itself.
+    """One port: its files, and its last states.
 
     Args:
-        directory: Where its files are.
-        labels: Its device and its number.
+        directory: The port's directory.
+        labels: The device and the port number.
     """
 
     def __init__(self, directory: str, labels: tuple[str, str]) -> None:
         self._directory = directory
         self._labels = labels
         self._files: list[tuple[str, Metric, int]] = []
-        self._said: list[Sample] = []
-        self._refused: dict[str, float] = {}
+        self._states: list[Sample] = []
+        self._retry_at: dict[str, float] = {}
 
-    def look(self, now: float) -> None:
-        """Lists the files, and reads what seldom changes, at *now* in seconds of the monotonic clock."""
-        self._refused = {path: until for path, until in self._refused.items() if until > now}
-        found: dict[Metric, tuple[str, Metric, int]] = {}
+    def update(self, now: float) -> None:
+        """List the files, and read the values that seldom change, at *now* in seconds of the monotonic clock."""
+        self._retry_at = {path: until for path, until in self._retry_at.items() if until > now}
+        by_metric: dict[Metric, tuple[str, Metric, int]] = {}
         for directory, files in FILES.items():
             names = _names(f"{self._directory}/{directory}")
             for name, (metric, factor) in files.items():
                 if name in names:
-                    found.setdefault(metric, (f"{self._directory}/{directory}/{name}", metric, factor))
-        self._files = list(found.values())
-        told = (
-            (STATE, self._asked("state", _identifier, now)),
-            (PHYSICAL_STATE, self._asked("phys_state", _identifier, now)),
-            (RATE, self._asked("rate", _rate, now)),
+                    by_metric.setdefault(metric, (f"{self._directory}/{directory}/{name}", metric, factor))
+        self._files = list(by_metric.values())
+        states = (
+            (STATE, self._read("state", _identifier, now)),
+            (PHYSICAL_STATE, self._read("phys_state", _identifier, now)),
+            (RATE, self._read("rate", _rate, now)),
         )
-        self._said = [Sample(metric, self._labels, value) for metric, value in told if value is not None]
-        if layer := self._asked("link_layer", bytes.decode, now):
-            self._said.append(Sample(INFO, (*self._labels, layer), 1))
+        self._states = [Sample(metric, self._labels, value) for metric, value in states if value is not None]
+        if layer := self._read("link_layer", bytes.decode, now):
+            self._states.append(Sample(INFO, (*self._labels, layer), 1))
 
     def samples(self, now: float) -> list[Sample]:
-        """What the port counts at *now*, in seconds of the monotonic clock, and what it last said of itself."""
+        """Return the counters at *now*, in seconds of the monotonic clock, and the last states."""
         samples = []
-        labels, refused = self._labels, self._refused
+        labels = self._labels
+        retry_at = self._retry_at
         for path, metric, factor in self._files:
-            if path in refused:
+            if path in retry_at:
                 continue
             try:
                 samples.append(Sample(metric, labels, _count(_text(path)) * factor))
             except (OSError, ValueError):
-                refused[path] = now + PATIENCE
-        return samples + self._said
+                retry_at[path] = now + RETRY_SECONDS
+        return samples + self._states
 
-    def _asked(self, name: str, parse: Callable[[bytes], Answer], now: float) -> Answer | None:
+    def _read(self, name: str, parse: Callable[[bytes], Value], now: float) -> Value | None:
         path = f"{self._directory}/{name}"
-        if path in self._refused:
+        if path in self._retry_at:
             return None
         try:
             return parse(_text(path).strip())
         except (OSError, ValueError):
-            self._refused[path] = now + PATIENCE
+            self._retry_at[path] = now + RETRY_SECONDS
             return None
 
 
@@ -163,7 +165,7 @@ def _names(directory: str) -> set[str]:
 
 
 def _text(path: str) -> bytes:
-    """What a file holds, which is one short line; `files.read` looks for more, at twice the cost."""
+    """Return a file of one short line; `kernel_files.read` reads twice to find the end, at twice the cost."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, 128)
@@ -174,18 +176,18 @@ def _text(path: str) -> bytes:
 def _count(text: bytes) -> int:
     count = int(text)
     if not 0 <= count < ALL_ONES:
-        raise ValueError(f"{count} counts nothing")
+        raise ValueError(f"{count} is not a count")
     return count
 
 
 def _identifier(text: bytes) -> int:
-    """The number of ``4: ACTIVE``."""
+    """Return the number of a state such as ``4: ACTIVE``."""
     return int(text.partition(b":")[0])
 
 
 def _rate(text: bytes) -> float:
-    """Bytes a second, of ``100 Gb/sec (4X EDR)``."""
+    """Return the bytes per second of a rate such as ``100 Gb/sec (4X EDR)``."""
     rate = float(text.partition(b" ")[0]) * GIGABIT
     if not 0 < rate < float("inf"):
-        raise ValueError(f"{text!r} is no rate")
+        raise ValueError(f"{text!r} is not a rate")
     return rate

@@ -1,4 +1,4 @@
-"""The files of an InfiniBand or RoCE port, and the families that they are of."""
+"""Files of an InfiniBand or RoCE port, and their metric families."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ LABELS = ("device", "port")
 PORT = "/sys/class/infiniband/DEVICE/ports/PORT"
 
 
-def _counter(name: str, says: str, where: str, unit: str = "") -> Metric:
+def _counter(name: str, text: str, file: str, unit: str = "") -> Metric:
     name = f"trackside_host_infiniband_{name}_total"
-    return Metric(name, "counter", f"{says}, from {PORT}/{where}.", LABELS, unit)
+    return Metric(name, "counter", f"{text}, from {PORT}/{file}.", LABELS, unit)
 
 
-def _gauge(name: str, says: str, where: str, unit: str = "") -> Metric:
-    return Metric(f"trackside_host_infiniband_{name}", "gauge", f"{says}, from {PORT}/{where}.", LABELS, unit)
+def _gauge(name: str, text: str, file: str, unit: str = "") -> Metric:
+    return Metric(f"trackside_host_infiniband_{name}", "gauge", f"{text}, from {PORT}/{file}.", LABELS, unit)
 
 
 RECEIVED = _counter(
@@ -31,39 +31,48 @@ PACKETS_TRANSMITTED = _counter(
 )
 
 COUNTERS: dict[str, tuple[str, str]] = {
-    "port_xmit_wait": ("port_transmit_wait", "Ticks of the port in which data waited and none could be sent"),
-    "port_xmit_discards": ("port_discards_transmitted", "Packets to send that were discarded"),
-    "port_xmit_constraint_errors": ("port_constraint_errors_transmitted", "Packets that a switch's rules kept back"),
+    "port_xmit_wait": ("port_transmit_wait", "Ticks of the port in which data waited and could not be sent"),
+    "port_xmit_discards": ("port_discards_transmitted", "Packets discarded before transmission"),
+    "port_xmit_constraint_errors": (
+        "port_constraint_errors_transmitted",
+        "Packets that a switch's rules kept from being sent",
+    ),
     "port_rcv_errors": ("port_errors_received", "Packets received with an error"),
-    "port_rcv_constraint_errors": ("port_constraint_errors_received", "Packets received that a switch's rules forbid"),
+    "port_rcv_constraint_errors": ("port_constraint_errors_received", "Packets received against a switch's rules"),
     "port_rcv_remote_physical_errors": ("port_receive_remote_physical_errors", "Packets received marked as bad"),
     "port_rcv_switch_relay_errors": ("port_receive_switch_relay_errors", "Packets that a switch could not forward"),
-    "symbol_error": ("symbol_error", "Small errors of the link, as of a bad cable"),
+    "symbol_error": ("symbol_error", "Minor errors of the link, as from a bad cable"),
     "link_downed": ("link_downed", "Times that the link went down"),
-    "link_error_recovery": ("link_error_recovery", "Times that the link recovered from an error by itself"),
-    "local_link_integrity_errors": ("local_link_integrity_errors", "Times that the link had too many errors"),
-    "excessive_buffer_overrun_errors": ("excessive_buffer_overrun_errors", "Times that buffers overran on and on"),
-    "VL15_dropped": ("vl15_dropped", "Packets of the fabric's management that were dropped"),
+    "link_error_recovery": ("link_error_recovery", "Successful recoveries of the link from an error"),
+    "local_link_integrity_errors": (
+        "local_link_integrity_errors",
+        "Times that local link errors exceeded the threshold",
+    ),
+    "excessive_buffer_overrun_errors": ("excessive_buffer_overrun_errors", "Times that buffers overran repeatedly"),
+    "VL15_dropped": ("vl15_dropped", "Dropped packets of the fabric's management"),
 }
-"""What a file of counters/ is called by node_exporter, and what it says."""
+"""Name in node_exporter and meaning, by file of counters/."""
 
 HW_COUNTERS: dict[str, tuple[str, str]] = {
-    "np_cnp_sent": ("np_cnp_packets_sent", "Congestion notifications sent to those that send too fast"),
-    "np_ecn_marked_roce_packets": ("np_ecn_marked_roce_packets_received", "Packets received marked by congestion"),
-    "rp_cnp_handled": ("rp_cnp_packets_handled", "Congestion notifications received that slowed sending down"),
+    "np_cnp_sent": ("np_cnp_packets_sent", "Congestion notifications sent to senders that are too fast"),
+    "np_ecn_marked_roce_packets": ("np_ecn_marked_roce_packets_received", "Packets received with a congestion mark"),
+    "rp_cnp_handled": ("rp_cnp_packets_handled", "Congestion notifications received that reduced the send rate"),
     "rp_cnp_ignored": ("rp_cnp_ignored_packets_received", "Congestion notifications received and ignored"),
     "out_of_sequence": ("out_of_sequence_packets_received", "Packets received out of sequence"),
-    "out_of_buffer": ("out_of_buffer_drops", "Packets dropped since nothing was ready to receive them"),
+    "out_of_buffer": ("out_of_buffer_drops", "Packets dropped because nothing was ready to receive them"),
     "duplicate_request": ("duplicate_requests_packets", "Requests received a second time"),
-    "packet_seq_err": ("packet_sequence_errors", "Refusals received for packets out of sequence"),
-    "implied_nak_seq_err": ("implied_nak_seq_errors", "Answers received out of sequence"),
-    "local_ack_timeout_err": ("local_ack_timeout_errors", "Times that no acknowledgement came in time"),
-    "rnr_nak_retry_err": ("rnr_nak_retry_packets_received", "Refusals received since the other end was not ready"),
+    "packet_seq_err": ("packet_sequence_errors", "Negative acknowledgements received for packets out of sequence"),
+    "implied_nak_seq_err": ("implied_nak_seq_errors", "Responses received out of sequence"),
+    "local_ack_timeout_err": ("local_ack_timeout_errors", "Times that no acknowledgement arrived in time"),
+    "rnr_nak_retry_err": (
+        "rnr_nak_retry_packets_received",
+        "Negative acknowledgements received because the other end was not ready",
+    ),
     "roce_adp_retrans": ("roce_adp_retransmits", "Adaptive retransmissions"),
     "roce_adp_retrans_to": ("roce_adp_retransmits_timeout", "Adaptive retransmissions that timed out"),
     "rx_icrc_encapsulated": ("rx_icrc_encapsulated_errors", "Packets received with a wrong checksum"),
 }
-"""What a file of hw_counters/ is called by node_exporter, and what it says."""
+"""Name in node_exporter and meaning, by file of hw_counters/."""
 
 IRDMA = {
     "np_cnp_sent": "cnpSent",
@@ -71,16 +80,16 @@ IRDMA = {
     "rp_cnp_handled": "cnpHandled",
     "rp_cnp_ignored": "cnpIgnored",
 }
-"""What irdma calls some of them."""
+"""File names of irdma, by the names of mlx5."""
 
 
 def _hw_counters() -> dict[str, tuple[Metric, int]]:
-    found = {}
-    for file, told in HW_COUNTERS.items():
-        also = [IRDMA[file]] if file in IRDMA else []
-        metric = _counter(*told, f"hw_counters/{' or '.join([file, *also])}")
-        found.update(dict.fromkeys([file, *also], (metric, 1)))
-    return found
+    counters = {}
+    for file, (name, text) in HW_COUNTERS.items():
+        files = [file, IRDMA[file]] if file in IRDMA else [file]
+        metric = _counter(name, text, f"hw_counters/{' or '.join(files)}")
+        counters.update(dict.fromkeys(files, (metric, 1)))
+    return counters
 
 
 FILES: dict[str, dict[str, tuple[Metric, int]]] = {
@@ -89,7 +98,7 @@ FILES: dict[str, dict[str, tuple[Metric, int]]] = {
         "port_xmit_data": (TRANSMITTED, 4),
         "port_rcv_packets": (PACKETS_RECEIVED, 1),
         "port_xmit_packets": (PACKETS_TRANSMITTED, 1),
-        **{file: (_counter(*told, f"counters/{file}"), 1) for file, told in COUNTERS.items()},
+        **{file: (_counter(name, text, f"counters/{file}"), 1) for file, (name, text) in COUNTERS.items()},
     },
     "hw_counters": {
         "rx_bytes": (RECEIVED, 1),
@@ -99,7 +108,7 @@ FILES: dict[str, dict[str, tuple[Metric, int]]] = {
         **_hw_counters(),
     },
 }
-"""Directory, file, what it counts, and how much one is; of two files for the same, the first counts."""
+"""Family and factor by directory and file; of two files of one family, the first is read."""
 
 STATE = _gauge("port_state", "State of the port, 1 down, 2 initializing, 3 armed, 4 active, 5 active deferred", "state")
 PHYSICAL_STATE = _gauge(
@@ -111,6 +120,6 @@ RATE = _gauge("rate_bytes_per_second", "Rate of the link in one direction", "rat
 INFO = Metric(
     "trackside_host_infiniband_port_info",
     "info",
-    f"A port, whose link_layer is InfiniBand or, with RoCE, Ethernet, from {PORT}/link_layer.",
+    f"A port with its link_layer, InfiniBand or, with RoCE, Ethernet, from {PORT}/link_layer.",
     (*LABELS, "link_layer"),
 )

@@ -1,4 +1,4 @@
-"""Memory and swap of the host, from /proc/meminfo."""
+"""Collect memory and swap of the host, from /proc/meminfo."""
 
 from __future__ import annotations
 
@@ -8,30 +8,34 @@ from trackside_daemon.collectors.kernel_files import fields, number, read_base
 from trackside_daemon.model.metric import Metric, Sample
 
 
-def _family(name: str, field: str, says: str) -> Metric:
-    return Metric(f"trackside_host_{name}_bytes", "gauge", f"{says}, from /proc/meminfo {field}.", unit="bytes")
+def _family(name: str, field: str, text: str) -> Metric:
+    return Metric(f"trackside_host_{name}_bytes", "gauge", f"{text}, from /proc/meminfo {field}.", unit="bytes")
 
 
 FIELDS = {
     "MemTotal": _family("memory", "MemTotal", "Memory that the kernel can use"),
-    "MemAvailable": _family("memory_available", "MemAvailable", "Memory that programs could get without swapping"),
-    "MemFree": _family("memory_free", "MemFree", "Memory that nothing uses, not even a cache"),
+    "MemAvailable": _family("memory_available", "MemAvailable", "Memory available to programs without swapping"),
+    "MemFree": _family("memory_free", "MemFree", "Unused memory, not even used as a cache"),
     "Buffers": _family("memory_buffers", "Buffers", "Cached blocks of devices"),
     "Cached": _family("memory_cached", "Cached", "Cached files, shared memory and tmpfs"),
-    "Shmem": _family("memory_shmem", "Shmem", "Shared memory and tmpfs, where data loader workers pass their batches"),
-    "Dirty": _family("memory_dirty", "Dirty", "Written to files but not to disk yet, as after a checkpoint"),
-    "Writeback": _family("memory_writeback", "Writeback", "Being written to disk now"),
-    "AnonPages": _family("memory_anonymous", "AnonPages", "Memory of processes that no file backs"),
+    "Shmem": _family(
+        "memory_shmem", "Shmem", "Shared memory and tmpfs, through which data loader workers pass batches"
+    ),
+    "Dirty": _family(
+        "memory_dirty", "Dirty", "Bytes written to files but not to disk yet, for example after a checkpoint"
+    ),
+    "Writeback": _family("memory_writeback", "Writeback", "Bytes that are being written to disk"),
+    "AnonPages": _family("memory_anonymous", "AnonPages", "Memory of processes that is not backed by files"),
     "SwapTotal": _family("swap", "SwapTotal", "Swap space"),
 }
-SWAP_USED = _family("swap_used", "SwapTotal - SwapFree", "Swap space that is used")
+SWAP_USED = _family("swap_used", "SwapTotal - SwapFree", "Used swap space")
 
 
 class MemoryCollector:
-    """The fields of /proc/meminfo that matter beside a training; one that this kernel lacks is left out.
+    """The fields of /proc/meminfo that matter to a training; fields that this kernel lacks are left out.
 
     Args:
-        proc: Where procfs is mounted.
+        proc: Path of procfs.
     """
 
     name = "memory"
@@ -42,7 +46,7 @@ class MemoryCollector:
         self._fields = [(f"{field}:".encode(), metric) for field, metric in FIELDS.items()]
 
     def collect(self) -> list[Sample]:
-        """One sample a field.
+        """Return one sample per field.
 
         Raises:
             OSError: /proc/meminfo cannot be read.

@@ -1,9 +1,9 @@
-"""Network devices: bytes, packets, errors, speed.
+"""Collect bytes, packets, errors and speed of network devices, from /proc/1/net/dev and /sys/class/net.
 
-In a container, ``/proc/net`` is a link to ``self/net``, so that even the host's /proc mounted there tells of the
-container's own network. What is read is therefore the network of process 1 of `--path.procfs`: the host's, when that is
-the host's /proc or the container shares the host's pids, and this machine's own everywhere else. node_exporter reads
-``net/dev`` and needs the host's network to tell of the host.
+In a container, ``/proc/net`` is a link to ``self/net``, so even a mounted /proc of the host shows the container's network.
+The collector therefore reads the network of process 1 of `--path.procfs`. That is the host's when the path is the host's
+/proc or the container shares the host's pids, and this machine's own everywhere else. node_exporter reads ``net/dev`` and
+needs the host's network to show the host.
 """
 
 from __future__ import annotations
@@ -26,60 +26,61 @@ if TYPE_CHECKING:
 LABELS = ("device",)
 
 
-def _family(name: str, says: str, unit: str = "") -> Metric:
-    return Metric(f"trackside_host_network_{name}_total", "counter", f"{says}, from /proc/net/dev.", LABELS, unit)
+def _family(name: str, text: str, unit: str = "") -> Metric:
+    return Metric(f"trackside_host_network_{name}_total", "counter", f"{text}, from /proc/net/dev.", LABELS, unit)
 
 
 FIELDS: tuple[tuple[int, Metric], ...] = (
-    (0, _family("receive_bytes", "Bytes that the device received", "bytes")),
-    (1, _family("receive_packets", "Packets that the device received")),
-    (2, _family("receive_errs", "Packets that were received with an error")),
-    (3, _family("receive_drop", "Packets that were received and dropped, as without room for them")),
-    (8, _family("transmit_bytes", "Bytes that the device sent", "bytes")),
-    (9, _family("transmit_packets", "Packets that the device sent")),
-    (10, _family("transmit_errs", "Packets that could not be sent for an error")),
-    (11, _family("transmit_drop", "Packets that were dropped instead of sent")),
+    (0, _family("receive_bytes", "Bytes received", "bytes")),
+    (1, _family("receive_packets", "Packets received")),
+    (2, _family("receive_errs", "Packets received with an error")),
+    (3, _family("receive_drop", "Packets received and dropped, for example for lack of buffers")),
+    (8, _family("transmit_bytes", "Bytes sent", "bytes")),
+    (9, _family("transmit_packets", "Packets sent")),
+    (10, _family("transmit_errs", "Packets not sent because of an error")),
+    (11, _family("transmit_drop", "Packets dropped instead of sent")),
 )
-"""Column after a device's name, and what it is."""
+"""Column after a device's name, and its family."""
 
 UP = Metric("trackside_host_network_up", "gauge", "1 when /sys/class/net/DEVICE/operstate is up, else 0.", LABELS)
 CARRIER_CHANGES = Metric(
     "trackside_host_network_carrier_changes_total",
     "counter",
-    "Times that the link came or went, from /sys/class/net/DEVICE/carrier_changes.",
+    "Times that the link went up or down, from /sys/class/net/DEVICE/carrier_changes.",
     LABELS,
 )
 SPEED = Metric(
     "trackside_host_network_speed_bytes_per_second",
     "gauge",
-    "Speed of the link in one direction, where it is known, from /sys/class/net/DEVICE/speed.",
+    "Speed of the link in one direction; absent where unknown, from /sys/class/net/DEVICE/speed.",
     LABELS,
     "bytes_per_second",
 )
 
 Counts = dict[str, list[bytes]]
-"""The columns after a device's name, by that."""
+"""The columns after a device's name, by the name."""
 
 BYTES = (0, 8)
-"""The columns of the bytes that it received, and that it sent."""
+"""The columns of the bytes received and sent."""
 
 MEGABIT = 125_000
 """Bytes."""
 
 UNKNOWN = (65535, 2**32 - 1)
-"""-1 as kernels and drivers write it that do not know a speed."""
+"""Speeds that mean unknown: kernels and drivers write -1 in these forms."""
 
+# Reading a speed waits for a lock (rtnl) that every change of the network holds.
 INTERVAL = 10.0
-"""Seconds between two looks at /sys/class/net: a speed waits for a lock that whoever changes a network holds."""
+"""Seconds between two reads of /sys/class/net."""
 
 
 class NetworkCollector:
-    """A line of /proc/net/dev a device, and some files of /sys/class/net.
+    """The devices of /proc/net/dev, with some files of /sys/class/net.
 
     Args:
-        proc: Where procfs is mounted.
-        sys: Where sysfs is mounted. Nothing is taken from it when it has other devices than procfs, or other counts of
-            them, and so is that of another network.
+        proc: Path of procfs.
+        sys: Path of sysfs. It is ignored when its devices or their counters differ from those of procfs, because it then
+            belongs to another network namespace.
         exclude: A regular expression that matches the whole names of the devices to leave out.
         clock: Seconds of the monotonic clock.
     """
@@ -97,10 +98,10 @@ class NetworkCollector:
         self._links: dict[str, list[Sample]] = {}
 
     def collect(self) -> list[Sample]:
-        """Eight samples a device, and up to three of its link; a line that is not one of numbers is left out.
+        """Return eight samples per device, and up to three of its link; lines without numbers are left out.
 
         Raises:
-            NothingToCollect: There is none but the excluded.
+            NothingToCollect: All devices are excluded.
             OSError: /proc/net/dev cannot be read.
             ValueError: It has no line of a device.
         """
@@ -109,8 +110,8 @@ class NetworkCollector:
         if not every:
             raise ValueError(f"{self._dev} has no line of a device; is procfs mounted?")
         if not devices:
-            raise NothingToCollect(f"{self._dev} has no device but those that collector.network.exclude leaves out")
-        self._look(every.keys(), devices)
+            raise NothingToCollect(f"{self._dev} has only devices that collector.network.exclude leaves out")
+        self._update_links(every.keys(), devices)
         return [
             sample
             for device, counts in devices.items()
@@ -118,31 +119,32 @@ class NetworkCollector:
         ]
 
     def _read(self) -> Counts:
-        found = {}
+        counts_by_name = {}
         for line in read_base(self._dev).splitlines():
             name, colon, counts = line.partition(b":")
             if colon:
-                found[name.strip().decode(errors="replace")] = counts.split()
-        return found
+                counts_by_name[name.strip().decode(errors="replace")] = counts.split()
+        return counts_by_name
 
-    def _look(self, every: AbstractSet[str], devices: Counts) -> None:
-        """Reads the links of the devices anew when it is time, again at the next tick if a device came or went meanwhile."""
+    def _update_links(self, every: AbstractSet[str], devices: Counts) -> None:
+        """Read the links of the devices every `INTERVAL`, again at the next tick if the devices changed meanwhile."""
         now = self._clock()
         if now < self._due:
             return
-        if _names(self._class) == every and self._is_of_this_network(devices):
+        if _names(self._class) == every and self._is_same_network(devices):
             self._links = {device: _link(f"{self._class}/{device}", (device,)) for device in devices}
             self._due = now + INTERVAL
         elif now >= self._due + INTERVAL:
             self._links = {}
 
-    def _is_of_this_network(self, before: Counts) -> bool:
-        """Whether sysfs counts bytes as procfs does: names alone are alike everywhere, such as lo and eth0."""
-        told = {device: _bytes(f"{self._class}/{device}/statistics") for device in before}
+    def _is_same_network(self, before: Counts) -> bool:
+        """Return whether the byte counters of sysfs agree with those of procfs."""
+        # Names are no proof: lo and eth0 exist in every network namespace.
+        sysfs = {device: _bytes(f"{self._class}/{device}/statistics") for device in before}
         after = self._read()
         return all(
             count is None or _number(before[device], column) <= count <= _number(after.get(device, []), column)
-            for device, counts in told.items()
+            for device, counts in sysfs.items()
             for column, count in zip(BYTES, counts, strict=True)
         )
 
@@ -163,13 +165,13 @@ def _samples(labels: tuple[str], counts: list[bytes]) -> list[Sample]:
 
 
 def _bytes(directory: str) -> list[int | None]:
-    """What sysfs counts of `BYTES`; None for what is not told."""
+    """Return sysfs's counters of `BYTES`; None for an unreadable one."""
     words = (_text(f"{directory}/{name}") for name in ("rx_bytes", "tx_bytes"))
     return [int(word) if word.isdigit() else None for word in words]
 
 
 def _number(counts: list[bytes], column: int) -> int:
-    """A column's number, -1 when it is none."""
+    """Return a column's number, -1 when it is not a number."""
     try:
         return int(counts[column])
     except (ValueError, IndexError):
@@ -177,7 +179,7 @@ def _number(counts: list[bytes], column: int) -> int:
 
 
 def _link(directory: str, labels: tuple[str]) -> list[Sample]:
-    """What the files of one device say; one that is missing or refuses is left out."""
+    """Return the samples of one device's files; files that are missing or unreadable are left out."""
     samples = []
     if state := _text(f"{directory}/operstate"):
         samples.append(Sample(UP, labels, float(state == b"up")))

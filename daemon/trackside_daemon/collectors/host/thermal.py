@@ -1,4 +1,4 @@
-"""Temperatures of CPUs, from hwmon, and their energy, from RAPL's powercap."""
+"""Collect temperatures of CPUs from hwmon, and their energy from RAPL (powercap)."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ TEMPERATURE = Metric(
 ENERGY = Metric(
     "trackside_host_cpu_energy_joules_total",
     "counter",
-    "Energy of a CPU package, from /sys/class/powercap intel-rapl:N energy_uj, which AMD's have too.",
+    "Energy of a CPU package, Intel or AMD, from /sys/class/powercap intel-rapl:N energy_uj.",
     ("package",),
     "joules",
 )
 
 CHIPS = re.compile(r"coretemp|k8temp|k10temp|zenpower|via_cputemp|cpu\d*[_-]thermal")
-"""What the hwmon drivers of CPUs call themselves."""
+"""Names of the hwmon drivers of CPUs."""
 
-LOOK_EVERY = 60.0
-"""Seconds between two looks at what sensors there are."""
+SEARCH_SECONDS = 60.0
+"""Interval of searching for sensors."""
 
 
 class _Sensor(NamedTuple):
@@ -46,28 +46,29 @@ class _Sensor(NamedTuple):
 
 
 class _Package:
-    """The energy of a package, which the kernel counts from 0 again when it has reached *most*."""
+    """The energy counter of a package, which starts from 0 again when it has reached *maximum*."""
 
-    def __init__(self, name: str, path: Path, most: int) -> None:
+    def __init__(self, name: str, path: Path, maximum: int) -> None:
         self.labels = (name,)
         self.path = path
-        self._most = most
-        self._carried = self._last = 0
+        self._maximum = maximum
+        self._carried = 0
+        self._last = 0
 
     def joules(self, microjoules: int) -> float:
-        """All so far, of which now so many are in the file; a fall from less than half way is a reset."""
+        """Return the total, given the file's current value; a fall of less than half the maximum is a reset."""
         if microjoules < self._last:
-            wrapped = self._last - microjoules > self._most / 2
-            self._carried += self._most if wrapped else self._last
+            wrapped = self._last - microjoules > self._maximum / 2
+            self._carried += self._maximum if wrapped else self._last
         self._last = microjoules
         return (self._carried + microjoules) / 1e6
 
 
 class ThermalCollector:
-    """Every temperature of a CPU, and the energy of every package where it may be read.
+    """The temperatures of CPUs, and the energy of packages where this user may read it.
 
     Args:
-        sys: Where sysfs is mounted.
+        sys: Path of sysfs.
         clock: Seconds of the monotonic clock.
     """
 
@@ -78,63 +79,65 @@ class ThermalCollector:
         self._hwmon = sys / "class" / "hwmon"
         self._powercap = sys / "class" / "powercap"
         self._clock = clock
-        self._look_at = -1.0
+        self._search_at = -1.0
         self._sensors: list[_Sensor] = []
         self._packages: dict[Path, _Package] = {}
-        self._told: set[object] = set()
+        self._warned: set[object] = set()
 
     def collect(self) -> list[Sample]:
-        """One sample a sensor and a package; one that does not answer now is left out.
+        """Return one sample per sensor and package; those that cannot be read now are left out.
 
         Raises:
-            NothingToCollect: There is none, or none that may be read.
+            NothingToCollect: There is none that this user may read.
         """
-        if self._clock() >= self._look_at:
+        if self._clock() >= self._search_at:
             self._sensors = list(_sensors(self._hwmon))
             self._find_packages()
-            self._look_at = self._clock() + LOOK_EVERY
+            self._search_at = self._clock() + SEARCH_SECONDS
         temperatures = [(sensor.labels, self._number(sensor.path)) for sensor in self._sensors]
         energies = [(package, self._number(package.path)) for package in self._packages.values()]
         samples = [Sample(TEMPERATURE, labels, value / 1000) for labels, value in temperatures if value is not None]
-        samples += [Sample(ENERGY, one.labels, one.joules(value)) for one, value in energies if value is not None]
+        samples += [
+            Sample(ENERGY, package.labels, package.joules(value)) for package, value in energies if value is not None
+        ]
         if not samples:
             raise NothingToCollect(
-                f"no CPU has a sensor in {self._hwmon} nor an energy that may be read in {self._powercap}; virtual "
-                "machines have none, others after `modprobe coretemp` (Intel) or `modprobe k10temp` (AMD)"
+                f"no CPU has a sensor in {self._hwmon} or a readable energy counter in {self._powercap}; virtual machines have "
+                "none, other machines after `modprobe coretemp` (Intel) or `modprobe k10temp` (AMD)"
             )
         return samples
 
     def _find_packages(self) -> None:
-        """Adds the packages that are new: what others have carried over stays."""
+        """Add new packages; known ones keep what they have carried over."""
         for zone in sorted(self._powercap.glob("intel-rapl:*")):
             path = zone / "energy_uj"
             name = _text(zone / "name")
-            most = self._number(zone / "max_energy_range_uj")
-            if path not in self._packages and name.startswith("package-") and most is not None:
-                self._packages[path] = _Package(name.removeprefix("package-"), path, most)
+            maximum = self._number(zone / "max_energy_range_uj")
+            if path not in self._packages and name.startswith("package-") and maximum is not None:
+                self._packages[path] = _Package(name.removeprefix("package-"), path, maximum)
 
     def _number(self, path: Path) -> int | None:
-        """What a file says; None when it does not answer now, as the sensor of a CPU that is offline."""
+        """Return the number in a file; None when it cannot be read now, such as the sensor of an offline CPU."""
         try:
             return int(read(path))
         except PermissionError:
-            self._tell(
+            self._warn_once(
                 PermissionError, path, "only root may read it; run the daemon as root, or with CAP_DAC_READ_SEARCH"
             )
         except OSError:
             pass
         except ValueError as error:
-            self._tell(path, path, f"{error}; does path.sysfs name a sysfs?")
+            self._warn_once(path, path, f"{error}; is path.sysfs a sysfs?")
         return None
 
-    def _tell(self, once: object, path: Path, why: str) -> None:
-        if once not in self._told:
-            self._told.add(once)
+    def _warn_once(self, key: object, path: Path, why: str) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
             log.warning("%s is left out: %s", path, why)
 
 
 def _sensors(hwmon: Path) -> Iterator[_Sensor]:
-    """Those of CPUs. Where two of a chip have one label, they go by their file's name."""
+    """Yield the sensors of CPUs; sensors of a chip with the same label have the file's name instead."""
     for directory in sorted(hwmon.glob("hwmon*")):
         name = _text(directory / "name")
         if not CHIPS.fullmatch(name):
@@ -143,12 +146,12 @@ def _sensors(hwmon: Path) -> Iterator[_Sensor]:
         paths = {path.name.removesuffix("_input"): path for path in sorted(directory.glob("temp*_input"))}
         labels = {temp: _text(directory / f"{temp}_label") for temp in paths}
         for temp, path in paths.items():
-            alone = list(labels.values()).count(labels[temp]) == 1
-            yield _Sensor((chip, labels[temp] if labels[temp] and alone else temp), path)
+            unique = list(labels.values()).count(labels[temp]) == 1
+            yield _Sensor((chip, labels[temp] if labels[temp] and unique else temp), path)
 
 
 def _chip(directory: Path, name: str) -> str:
-    """As node_exporter calls it: by the bus and the device, since each socket has a chip of the same *name*."""
+    """Return node_exporter's name of a chip: bus and device, because each socket has a chip of the same *name*."""
     if not (directory / "device").exists():
         return name
     bus, device = Path(os.path.realpath(directory / "device")).parts[-2:]
@@ -156,7 +159,7 @@ def _chip(directory: Path, name: str) -> str:
 
 
 def _text(path: Path) -> str:
-    """What a file says; nothing when it is not there or cannot be read now."""
+    """Return the text of a file; empty when it is missing or cannot be read now."""
     try:
         return read(path).decode(errors="replace").strip()
     except OSError:

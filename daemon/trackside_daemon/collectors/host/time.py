@@ -1,4 +1,4 @@
-"""Clocks of the host, its boot and its kernel."""
+"""Collect the host's clock, its synchronization, boot time and kernel."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ if TYPE_CHECKING:
 log = logging.getLogger("trackside")
 
 NOW = Metric(
-    "trackside_host_time_seconds", "gauge", "Unix time of the host, when it was sampled, from time(2).", unit="seconds"
+    "trackside_host_time_seconds",
+    "gauge",
+    "Unix time of the host at the time of the sample, from time(2).",
+    unit="seconds",
 )
 BOOT = Metric(
     "trackside_host_boot_time_seconds",
     "gauge",
-    "Unix time of the host's boot, from /proc/stat btime; it moves when the clock is stepped.",
+    "Unix time of the host's boot, from /proc/stat btime; it changes when the clock is stepped.",
     unit="seconds",
 )
 OFFSET = Metric(
     "trackside_host_time_offset_seconds",
     "gauge",
-    "How far the clock is off as far as the kernel was told, from adjtimex(2) offset; 0 with chronyd, which does not tell.",
+    "Offset of the clock as reported to the kernel, from adjtimex(2) offset; 0 with chronyd, which does not report it.",
     unit="seconds",
 )
 SYNCHRONIZED = Metric(
@@ -44,19 +47,22 @@ UNAME = Metric(
     ("sysname", "release", "version", "machine", "nodename"),
 )
 
-BOOT_EVERY = 60.0
-"""Seconds between two readings of /proc/stat, which a large host's kernel needs milliseconds to write."""
+# The kernel of a large host needs milliseconds to write /proc/stat.
+BOOT_SECONDS = 60.0
+"""Interval of reading the boot time."""
 
 
 class TimeCollector:
-    """The clock of the host, and how well it is kept: ranks on hosts whose clocks differ seem to wait for each other.
+    """The clock of the host and its synchronization.
+
+    Ranks on hosts whose clocks differ seem to wait for each other.
 
     Args:
-        proc: Where procfs is mounted.
+        proc: Path of procfs.
         wall: Unix time, in seconds.
         clock: Seconds of the monotonic clock.
-        kernel: What the kernel knows of its clock.
-        uname: Of this host.
+        kernel: Returns the state of the kernel's clock.
+        uname: Returns name and kernel of this host.
     """
 
     name = "time"
@@ -80,7 +86,7 @@ class TimeCollector:
         self._boot_until = -1.0
 
     def collect(self) -> list[Sample]:
-        """Times, and the kernel's name.
+        """Return the samples of the clock and the kernel.
 
         Raises:
             OSError: /proc/stat cannot be read.
@@ -88,13 +94,13 @@ class TimeCollector:
         """
         if self._clock() >= self._boot_until:
             self._boot = self._read_boot()
-            self._boot_until = self._clock() + BOOT_EVERY
+            self._boot_until = self._clock() + BOOT_SECONDS
         uname = self._uname()
         names = (uname.sysname, uname.release, uname.version, uname.machine, uname.nodename)
         return [
             Sample(NOW, (), self._wall()),
             Sample(UNAME, names, 1),
-            *self._kept(),
+            *self._discipline(),
             Sample(BOOT, (), self._boot),
         ]
 
@@ -104,7 +110,7 @@ class TimeCollector:
             raise no_field(self._stat, ["btime"])
         return boot
 
-    def _kept(self) -> list[Sample]:
+    def _discipline(self) -> list[Sample]:
         if self._kernel is None:
             return []
         try:

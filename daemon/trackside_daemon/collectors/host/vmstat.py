@@ -1,4 +1,4 @@
-"""Faults, swapping and OOM kills of the host, from /proc/vmstat."""
+"""Collect page faults, swapping and OOM kills of the host, from /proc/vmstat."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from trackside_daemon.collectors.kernel_files import fields, read_base
 from trackside_daemon.model.metric import Metric, Sample
 
 
-def _family(name: str, field: str, says: str) -> Metric:
-    return Metric(f"trackside_host_{name}_total", "counter", f"{says}, from /proc/vmstat {field}.")
+def _family(name: str, field: str, text: str) -> Metric:
+    return Metric(f"trackside_host_{name}_total", "counter", f"{text}, from /proc/vmstat {field}.")
 
 
 FIELDS = {
-    "oom_kill": _family("oom_kills", "oom_kill", "Processes that the kernel killed for want of memory"),
-    "pgmajfault": _family("major_page_faults", "pgmajfault", "Page faults that waited for a disk"),
-    "pgfault": _family("page_faults", "pgfault", "Page faults, major ones included"),
+    "oom_kill": _family("oom_kills", "oom_kill", "Processes that the kernel killed for lack of memory"),
+    "pgmajfault": _family("major_page_faults", "pgmajfault", "Page faults that needed a read from disk"),
+    "pgfault": _family("page_faults", "pgfault", "Page faults, including major ones"),
     "pswpin": _family("swap_in_pages", "pswpin", "Pages read from swap"),
     "pswpout": _family("swap_out_pages", "pswpout", "Pages written to swap"),
 }
 
 
 class VmstatCollector:
-    """The counts of /proc/vmstat that tell of want of memory; one that this kernel lacks is left out.
+    """The counters of /proc/vmstat that show a lack of memory; counters that this kernel lacks are left out.
 
     Args:
-        proc: Where procfs is mounted.
+        proc: Path of procfs.
     """
 
     name = "vmstat"
@@ -36,7 +36,7 @@ class VmstatCollector:
         self._fields = [(f"{field} ".encode(), metric) for field, metric in FIELDS.items()]
 
     def collect(self) -> list[Sample]:
-        """One sample a field.
+        """Return one sample per field.
 
         Raises:
             OSError: /proc/vmstat cannot be read.

@@ -1,4 +1,4 @@
-"""Where processes run: their cgroup, and what its path says of a container and of a job of Slurm."""
+"""Find the cgroup of a process, and its container and Slurm job from the cgroup's path."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from trackside_daemon.collectors.process.process_names import Life
+    from trackside_daemon.collectors.process.process_names import ProcessKey
 
 AGAIN_SECONDS = 30.0
-"""A process can be moved to another cgroup; few are."""
+"""Time until a location is read again: a process can be moved to another cgroup, but seldom is."""
 
+# /docker/ID, docker-ID.scope, cri-containerd-ID.scope, crio-ID.scope, libpod-ID.scope
 _CONTAINER = re.compile(rb"[/:-]([0-9a-f]{12})[0-9a-f]{52}(?:\.scope)?(?=/|$)", re.MULTILINE)
-"""``/docker/ID``, ``docker-ID.scope``, ``cri-containerd-ID.scope``, ``crio-ID.scope``, ``libpod-ID.scope``."""
 
+# /slurm/uid_1000/job_7/step_0, slurmstepd.scope/job_7/step_0; from Slurm 26.05 on, a SLUID instead of the number
 _JOB = re.compile(rb"slurm[^/\n]*/(?:uid_\d+/)?(?:job_(\d+)|(s[0-9A-HJKMNP-TV-Z]{13}))(?=/|$)", re.MULTILINE)
-"""``/slurm/uid_1000/job_7/step_0``, ``slurmstepd.scope/job_7/step_0``; from Slurm 26.05 on a SLUID in its place."""
 
 
-class Place(NamedTuple):
-    """Where a process runs.
+class ContainerLocation(NamedTuple):
+    """The cgroup, container and job of a process.
 
     Attributes:
-        cgroup: As `trackside_daemon.linux.cgroups.label` has it.
-        container: The first 12 digits of its container's id, as ``docker ps`` shows it; of nested ones the innermost.
+        cgroup: Label value of its cgroup, from `trackside_daemon.linux.cgroups.label`.
+        container: First 12 digits of its container's id, as ``docker ps`` shows it; of nested ones the innermost.
         job: The number of its Slurm job, or the job's SLUID.
     """
 
@@ -39,44 +39,44 @@ class Place(NamedTuple):
     job: str = ""
 
 
-class Places:
-    """Keeps each process's place, until the process is not asked about for a round.
+class ContainerLocations:
+    """Locations of processes, each kept until a tick in which nothing asks for it.
 
     Args:
-        proc: Where procfs is mounted.
-        clock: Seconds of a clock that only goes forward.
+        proc: Path of procfs.
+        clock: Seconds of the monotonic clock.
     """
 
     def __init__(self, proc: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._proc = proc
         self._clock = clock
-        self._before: dict[Life, tuple[float, Place]] = {}
-        self._now: dict[Life, tuple[float, Place]] = {}
+        self._before: dict[ProcessKey, tuple[float, ContainerLocation]] = {}
+        self._now: dict[ProcessKey, tuple[float, ContainerLocation]] = {}
 
     def begin(self) -> None:
-        """A round begins: whoever was not asked about in the last one is forgotten."""
-        self._before, self._now = self._now, {}
+        """Begin a tick, and forget processes that the last tick did not ask for."""
+        self._before = self._now
+        self._now = {}
 
-    def of(self, life: Life) -> Place:
-        """Where a process runs, as of `AGAIN_SECONDS` ago at most; nowhere when it is gone or hidden."""
-        known = self._now.get(life) or self._before.get(life)
-        if known is None or self._clock() - known[0] >= AGAIN_SECONDS:
-            known = self._clock(), self._look(life.pid)
-        self._now[life] = known
-        return known[1]
+    def of(self, key: ProcessKey) -> ContainerLocation:
+        """Return the location of a process, at most `AGAIN_SECONDS` old; an empty one when it is gone or hidden."""
+        cached = self._now.get(key) or self._before.get(key)
+        if cached is None or self._clock() - cached[0] >= AGAIN_SECONDS:
+            cached = self._clock(), self._read(key.pid)
+        self._now[key] = cached
+        return cached[1]
 
-    def _look(self, pid: int) -> Place:
+    def _read(self, pid: int) -> ContainerLocation:
         try:
             text = read(self._proc / str(pid) / "cgroup")
         except OSError:
-            return Place()
+            return ContainerLocation()
         containers = _CONTAINER.findall(text)
-        return Place(
-            label(text.decode(errors="replace")), containers[-1].decode() if containers else "", job(text).decode()
-        )
+        container = containers[-1].decode() if containers else ""
+        return ContainerLocation(label(text.decode(errors="replace")), container, slurm_job(text).decode())
 
 
-def job(text: bytes) -> bytes:
-    """The Slurm job that a process of this /proc/PID/cgroup is in; empty when it is in none."""
-    found = _JOB.search(text)
-    return b"" if found is None else found[1] or found[2]
+def slurm_job(text: bytes) -> bytes:
+    """Return the Slurm job in the text of a /proc/PID/cgroup; empty for none."""
+    match = _JOB.search(text)
+    return b"" if match is None else match[1] or match[2]

@@ -1,4 +1,4 @@
-"""The training's processes: what each rank and its data loaders take."""
+"""Collect the resource use of each rank's process, of its data loader workers and of its other children."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.collectors.base import HIDDEN, NothingToCollect
-from trackside_daemon.collectors.process.child_processes import Below, Whose
-from trackside_daemon.collectors.process.process_tree import Tree
-from trackside_daemon.collectors.process.rank_memory import Own
+from trackside_daemon.collectors.process.child_processes import ChildProcesses, RankLabels
+from trackside_daemon.collectors.process.process_tree import ProcessTree
+from trackside_daemon.collectors.process.rank_usage import RankUsage
 from trackside_daemon.collectors.process.roles import Role, Roles
-from trackside_daemon.collectors.process.shm import Rooms
+from trackside_daemon.collectors.process.shm import ShmHistory
 from trackside_daemon.collectors.process.smaps import Smaps
-from trackside_daemon.collectors.process.worker_deaths import Deaths
+from trackside_daemon.collectors.process.worker_deaths import WorkerDeaths
 from trackside_daemon.linux.oom import OomKills
 
 if TYPE_CHECKING:
@@ -27,14 +27,21 @@ if TYPE_CHECKING:
 
 
 class Process(NamedTuple):
-    """One process of a training, as ``/api/v1/processes`` has it.
+    """One process of a training, in the form of ``/api/v1/processes``.
 
     Attributes:
-        state: Its main thread's, a letter as in /proc/PID/stat.
-        run: The run's name; *run_id* names it on all machines.
+        pid: The process id.
+        parent: The pid of its parent.
+        role: Its role in the training.
+        comm: Name of its main thread.
+        state: State of its main thread, a letter as in /proc/PID/stat.
+        run: The run's name.
+        run_id: The run's id, unique over all machines.
+        rank: The rank that it is, or that started it.
         resident_bytes: Memory in RAM.
-        cpu_seconds: Of all its threads, without its children.
-        started: In Unix seconds; None when the kernel does not tell when it booted.
+        cpu_seconds: CPU time of all its threads, without its children.
+        threads: Number of threads.
+        started: Start time in Unix seconds; None when the boot time is unknown.
     """
 
     pid: int
@@ -52,26 +59,26 @@ class Process(NamedTuple):
 
 
 class ProcessCollector:
-    """The training's processes: what each rank and its data loaders take.
+    """The processes of the training on this machine.
 
     Args:
-        members: The processes of this machine that train.
-        proc: Where the kernel's process files are.
-        sys: Where the host's /sys is.
-        smaps: Read what takes a lock of the process's memory too.
+        rank_processes: Returns the processes of this machine that train.
+        proc: Path of procfs.
+        sys: Path of the host's sysfs.
+        smaps: Also read smaps_rollup, which takes a lock on the process's memory.
         clock: Seconds of the monotonic clock.
         wall: Unix time, in seconds.
 
     Attributes:
-        seen: The processes in the last tick: each rank, then those below it.
+        processes: The processes in the last tick: each rank followed by the processes below it.
     """
 
     name = "process"
-    metrics = (*Own.metrics, *Smaps.metrics, *Below.metrics, *Deaths.metrics)
+    metrics = (*RankUsage.metrics, *Smaps.metrics, *ChildProcesses.metrics, *WorkerDeaths.metrics)
 
     def __init__(
         self,
-        members: Callable[[], Sequence[RankProcess]],
+        rank_processes: Callable[[], Sequence[RankProcess]],
         proc: Path = Path("/proc"),
         sys: Path = Path("/sys"),
         *,
@@ -79,105 +86,117 @@ class ProcessCollector:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self.seen: tuple[Process, ...] = ()
-        self._members = members
+        self.processes: tuple[Process, ...] = ()
+        self._rank_processes = rank_processes
         self._clock = clock
         self._wall = wall
-        self._tree = Tree(proc)
-        self._own = Own(proc)
-        self._below = Below(proc)
+        self._tree = ProcessTree(proc)
+        self._usage = RankUsage(proc)
+        self._children = ChildProcesses(proc)
         self._roles = Roles()
-        self._rooms = Rooms()
-        self._deaths = Deaths(proc, OomKills(proc, sys))
+        self._shm = ShmHistory()
+        self._deaths = WorkerDeaths(proc, OomKills(proc, sys))
         self._smaps = Smaps(proc) if smaps else None
-        self._tick, self._page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-        self._began: dict[tuple[str, int, int], int] = {}
+        self._ticks_per_second = os.sysconf("SC_CLK_TCK")
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._started: dict[tuple[str, int, int], int] = {}
 
     def collect(self) -> list[Sample]:
-        """What each rank takes and what those below it do; nothing when nobody trains.
+        """Return the samples of each rank and of the processes below it; none when nothing trains.
 
         Raises:
-            NothingToCollect: Processes train here, and the pid of none is known.
+            NothingToCollect: Processes train here, but the pid of none is visible.
         """
         now = self._clock()
-        every = self._members()
-        members = [member for member in every if member.pid]
-        self._rooms.hear(members, now)
-        self._below.begin(now)
-        trees = list(self._trees(members, now))
-        samples = [sample for tree in trees for sample in self._of(tree, now)]
-        samples += self._below.samples()
-        self._deaths.look(now, self._wall(), self._rooms.most())
-        ranks = {_whose(member) for member in members}
+        every = self._rank_processes()
+        visible = [process for process in every if process.pid]
+        self._shm.update(visible, now)
+        self._children.begin(now)
+        trees = list(self._trees(visible, now))
+        samples = [sample for tree in trees for sample in self._samples(tree, now)]
+        samples += self._children.worker_samples()
+        self._deaths.update(now, self._wall(), self._shm.fullest())
+        ranks = {_labels(process) for process in visible}
         samples += self._deaths.samples(ranks, now)
-        lives = [tree.rank.life for tree in trees]
+        keys = [tree.rank.key for tree in trees]
         if self._smaps is not None:
-            samples += self._smaps.samples(lives, now)
-        self._own.keep(lives)
-        self._below.keep(ranks, {member.pid for member in members})
-        self._remember(trees, members)
-        if every and not members:
+            samples += self._smaps.samples(keys, now)
+        self._usage.keep(keys)
+        self._children.keep(ranks, {process.pid for process in visible})
+        self._remember(trees, visible)
+        if every and not visible:
             raise NothingToCollect(HIDDEN)
         return samples
 
     def reports(self) -> Sequence[Record]:
-        """What has befallen the processes since it was asked last, for the history."""
+        """Return the events since the last call, for the history."""
         return self._deaths.reports()
 
     def close(self) -> None:
-        """Follow nobody any more; it collects no more after this."""
+        """Stop following processes; do not call `collect` after this."""
         self._deaths.close()
 
-    def _trees(self, members: Iterable[RankProcess], now: float) -> Iterator[_Parts]:
-        """Who is below each rank; of several runs in one process all is the oldest's."""
+    def _trees(self, rank_processes: Iterable[RankProcess], now: float) -> Iterator[_Tree]:
+        """Yield the tree of each rank; a process with several runs belongs to the oldest."""
         by_pid: dict[int, list[RankProcess]] = {}
-        for member in members:
-            by_pid.setdefault(member.pid, []).append(member)
+        for rank_process in rank_processes:
+            by_pid.setdefault(rank_process.pid, []).append(rank_process)
         self._roles.begin()
         for pid, (rank, *below) in self._tree.walk(by_pid, now).items():
-            if its := [member for member in by_pid[pid] if self._is_still(member, rank)]:
-                yield _Parts(its[0], rank, below, self._roles.of(below))
+            if current := [rank_process for rank_process in by_pid[pid] if self._is_same(rank_process, rank)]:
+                yield _Tree(current[0], rank, below, self._roles.of(below))
 
-    def _is_still(self, member: RankProcess, process: Stat) -> bool:
-        """Whether it is the process that the rank's pid was at first, and not the next one that has it."""
-        return self._began.setdefault((member.run_id, member.attempt, member.pid), process.start) == process.start
+    def _is_same(self, rank_process: RankProcess, stat: Stat) -> bool:
+        """Return whether the pid still belongs to the process that first had it as this rank."""
+        key = (rank_process.run_id, rank_process.attempt, rank_process.pid)
+        return self._started.setdefault(key, stat.start) == stat.start
 
-    def _of(self, tree: _Parts, now: float) -> Iterator[Sample]:
-        workers, others = tree.having("dataloader"), tree.having("other")
-        self._deaths.leave(other.life for other in others)
-        self._deaths.follow(workers, tree.rank, tree.member, now)
-        self._below.workers(_whose(tree.member), workers)
-        yield from self._own.samples(tree.rank, now)
-        yield from self._below.others(tree.rank.pid, others)
+    def _samples(self, tree: _Tree, now: float) -> Iterator[Sample]:
+        workers = tree.with_role("dataloader")
+        others = tree.with_role("other")
+        self._deaths.unfollow(process.key for process in others)
+        self._deaths.follow(workers, tree.rank, tree.rank_process, now)
+        self._children.add_workers(_labels(tree.rank_process), workers)
+        yield from self._usage.samples(tree.rank, now)
+        yield from self._children.other_samples(tree.rank.pid, others)
 
-    def _remember(self, trees: Sequence[_Parts], members: Iterable[RankProcess]) -> None:
-        current = {(member.run_id, member.attempt, member.pid) for member in members}
-        self._began = {key: start for key, start in self._began.items() if key in current}
-        self.seen = tuple(
-            self._seen(one, part or "other", tree.member)
+    def _remember(self, trees: Sequence[_Tree], rank_processes: Iterable[RankProcess]) -> None:
+        current = {(process.run_id, process.attempt, process.pid) for process in rank_processes}
+        self._started = {key: start for key, start in self._started.items() if key in current}
+        self.processes = tuple(
+            self._process(stat, role or "other", tree.rank_process)
             for tree in trees
-            for one, part in zip((tree.rank, *tree.below), ("rank", *tree.roles), strict=True)
+            for stat, role in zip((tree.rank, *tree.below), ("rank", *tree.roles), strict=True)
         )
 
-    def _seen(self, one: Stat, part: Role, member: RankProcess) -> Process:
-        cpu = (one.user + one.system) / self._tick
+    def _process(self, stat: Stat, role: Role, rank_process: RankProcess) -> Process:
         return Process(
-            *(one.pid, one.parent, part, one.comm, one.state, member.run, member.run_id, member.rank),
-            *(one.resident * self._page, cpu, one.threads, self._own.started(one)),
+            pid=stat.pid,
+            parent=stat.parent,
+            role=role,
+            comm=stat.comm,
+            state=stat.state,
+            run=rank_process.run,
+            run_id=rank_process.run_id,
+            rank=rank_process.rank,
+            resident_bytes=stat.resident * self._page_bytes,
+            cpu_seconds=(stat.user + stat.system) / self._ticks_per_second,
+            threads=stat.threads,
+            started=self._usage.started(stat),
         )
 
 
-class _Parts(NamedTuple):
-    """A rank, those *below* it, and the role of each of these, None of who is in neither sum yet."""
+class _Tree(NamedTuple):
+    """A rank, the processes *below* it, and the role of each of these; None while the role is undecided."""
 
-    member: RankProcess
+    rank_process: RankProcess
     rank: Stat
     below: list[Stat]
     roles: list[Role | None]
 
-    def having(self, part: Role) -> list[Stat]:
-        return [one for one, its in zip(self.below, self.roles, strict=True) if its == part]
+    def with_role(self, role: Role) -> list[Stat]:
+        return [process for process, its_role in zip(self.below, self.roles, strict=True) if its_role == role]
 
 
-def _whose(member: RankProcess) -> Whose:
-    return Whose(member.run, str(member.rank))
+def _labels(process: RankProcess) -> RankLabels:
+    return RankLabels(process.run, str(process.rank))

@@ -1,31 +1,29 @@
-"""What processes are called: a label that each chooses for itself, so that only its first choice counts."""
+"""Keep the first name of each process: a process can rename itself again and again, and each name would be a new series."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 
-class Life(NamedTuple):
-    """One process among those that have had its pid."""
+class ProcessKey(NamedTuple):
+    """A pid and a start time in clock ticks since boot, which together identify a process."""
 
     pid: int
     started: int
 
 
-class Names:
-    """Keeps each process's first name, until the process is not asked about for a round.
-
-    One that renames itself again and again would be a new series each time.
-    """
+class FirstNames:
+    """First names of processes, each kept until a tick in which nothing asks for it."""
 
     def __init__(self) -> None:
-        self._before: dict[Life, str] = {}
-        self._now: dict[Life, str] = {}
+        self._before: dict[ProcessKey, str] = {}
+        self._now: dict[ProcessKey, str] = {}
 
     def begin(self) -> None:
-        """A round begins: whoever was not asked about in the last one is forgotten."""
-        self._before, self._now = self._now, {}
+        """Begin a tick, and forget processes that the last tick did not ask for."""
+        self._before = self._now
+        self._now = {}
 
-    def first(self, life: Life, name: str) -> str:
-        """The name that the process had first, given the one that it has now."""
-        return self._now.setdefault(life, self._before.get(life, name))
+    def first(self, key: ProcessKey, name: str) -> str:
+        """Return the first name of a process, given its current *name*."""
+        return self._now.setdefault(key, self._before.get(key, name))

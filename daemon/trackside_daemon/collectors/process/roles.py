@@ -1,4 +1,4 @@
-"""What part the processes below a rank play, by their names."""
+"""Roles of the processes below a rank, by their names."""
 
 from __future__ import annotations
 
@@ -7,47 +7,47 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.collectors.process.process_names import Life
+    from trackside_daemon.collectors.process.process_names import ProcessKey
     from trackside_daemon.collectors.process.process_tree import Stat
 
 WORKER = "pt_data_worker"
-"""What PyTorch calls the processes of its data loader since 2.5, however they are started."""
+"""Name that PyTorch 2.5 and later give to data loader workers, for every start method."""
 
 Role = Literal["rank", "dataloader", "other"]
 
 
 def role(comm: str, parent: str) -> Role:
-    """The part of a process below a rank, by its name and its *parent*'s.
-
-    What a worker starts has the worker's name until it calls exec, and what it forks keeps the name.
-    """
+    """Return the role of a process below a rank, by its name and its *parent*'s."""
+    # A process that a worker starts has the worker's name until it calls exec; a forked one keeps it.
     return "dataloader" if comm == WORKER != parent else "other"
 
 
 class Roles:
-    """Knows who is a worker over the ticks: who has the name in two of them, and never was a worker's child."""
+    """Roles over several ticks: a worker has the name in two ticks, and was never the child of a worker."""
 
     def __init__(self) -> None:
-        self._named: set[Life] = set()
-        self._named_before: set[Life] = set()
-        self._children: set[Life] = set()
-        self._children_before: set[Life] = set()
+        self._named: set[ProcessKey] = set()
+        self._named_before: set[ProcessKey] = set()
+        self._children: set[ProcessKey] = set()
+        self._children_before: set[ProcessKey] = set()
 
     def begin(self) -> None:
-        """A tick begins: whoever was not seen in the last one is forgotten."""
-        self._named_before, self._named = self._named, set()
-        self._children_before, self._children = self._children, set()
+        """Begin a tick, and forget processes that the last tick did not see."""
+        self._named_before = self._named
+        self._named = set()
+        self._children_before = self._children
+        self._children = set()
 
     def of(self, below: Sequence[Stat]) -> list[Role | None]:
-        """The parts of the processes below one rank; None of who has the name for the first time."""
-        comms = {one.pid: one.comm for one in below}
-        return [self._of(one, comms.get(one.parent, "")) for one in below]
+        """Return the roles of the processes below one rank, None for one that has the worker's name for the first time."""
+        comms = {process.pid: process.comm for process in below}
+        return [self._of(process, comms.get(process.parent, "")) for process in below]
 
-    def _of(self, one: Stat, parent: str) -> Role | None:
-        if parent == WORKER or one.life in self._children_before:  # also when another has taken it over since
-            self._children.add(one.life)
+    def _of(self, process: Stat, parent: str) -> Role | None:
+        if parent == WORKER or process.key in self._children_before:  # also after another process became its parent
+            self._children.add(process.key)
             return "other"
-        if role(one.comm, parent) == "other":
+        if role(process.comm, parent) == "other":
             return "other"
-        self._named.add(one.life)
-        return "dataloader" if one.life in self._named_before else None
+        self._named.add(process.key)
+        return "dataloader" if process.key in self._named_before else None

@@ -1,4 +1,4 @@
-"""How full /dev/shm was lately where a rank trains: what its data loader's workers pass their batches through."""
+"""Recent use of /dev/shm, through which data loader workers pass batches, as the ranks report it."""
 
 from __future__ import annotations
 
@@ -9,57 +9,61 @@ if TYPE_CHECKING:
 
     from trackside_daemon.model.rank_process import RankProcess
 
+# What a dead worker had filled is soon free again.
 MEMORY_SECONDS = 10.0
-"""For so long the most that was used is remembered: what a worker that died has filled is soon free again."""
+"""Time for which the largest use is remembered."""
 
 FULL = 0.9
-"""From this part on it counts as full: what was to be written did not fit into the rest."""
+"""Fraction from which /dev/shm counts as full: a write did not fit into the rest."""
 
 
-class Use(NamedTuple):
-    """So much was used, in bytes, of *size*."""
+class ShmUse(NamedTuple):
+    """Bytes used, and the size in bytes."""
 
     used: int
     size: int
 
     @property
     def is_full(self) -> bool:
-        """Whether something larger did not fit."""
+        """Whether it counts as full."""
         return self.used >= FULL * self.size
 
     def __str__(self) -> str:
-        """``63.9 of 64 MiB``."""
+        """Return, for example, ``63.9 of 64 MiB``."""
         power = max(1, min(4, (max(self.size, 1).bit_length() - 1) // 10))
         used, size = (f"{amount / 1024**power:.1f}".removesuffix(".0") for amount in self)
         return f"{used} of {size} {'KMGT'[power - 1]}iB"
 
 
-class Rooms:
-    """Remembers what ranks say of their /dev/shm: to ask for it from here could wait for ever, as for any mount."""
+class ShmHistory:
+    """The recent use of /dev/shm of each rank, as its client reports it."""
+
+    # The daemon does not call statvfs on a rank's /dev/shm: like every mount, it could hang for ever.
 
     def __init__(self) -> None:
-        self._told: dict[int, list[tuple[float, Use]]] = {}
+        self._reports: dict[int, list[tuple[float, ShmUse]]] = {}
 
-    def hear(self, members: Iterable[RankProcess], now: float) -> None:
-        """Once a tick, at *now* in seconds of the monotonic clock."""
-        for member in members:
-            if (use := _use(member)) is not None:
-                self._told.setdefault(member.pid, []).append((now, use))
-        self._told = {pid: kept for pid, told in self._told.items() if (kept := _lately(told, now))}
+    def update(self, rank_processes: Iterable[RankProcess], now: float) -> None:
+        """Record the reports of a tick, at *now* in seconds of the monotonic clock."""
+        for process in rank_processes:
+            if (use := _use(process)) is not None:
+                self._reports.setdefault(process.pid, []).append((now, use))
+        recent = {
+            pid: [report for report in reports if report[0] > now - MEMORY_SECONDS]
+            for pid, reports in self._reports.items()
+        }
+        self._reports = {pid: reports for pid, reports in recent.items() if reports}
 
-    def most(self) -> dict[int, Use]:
-        """The fullest that it was lately, by the rank's pid; nobody that has not told."""
+    def fullest(self) -> dict[int, ShmUse]:
+        """Return the fullest recent state by the rank's pid; ranks without a report are left out."""
         return {
-            pid: max((use for _, use in told), key=lambda use: use.used / use.size) for pid, told in self._told.items()
+            pid: max((use for _, use in reports), key=lambda use: use.used / use.size)
+            for pid, reports in self._reports.items()
         }
 
 
-def _use(member: RankProcess) -> Use | None:
-    room = member.room
+def _use(process: RankProcess) -> ShmUse | None:
+    room = process.room
     if room is None or not room.shm_size:
         return None
-    return Use(max(room.shm_used or 0, room.shm_peak or 0), room.shm_size)
-
-
-def _lately(told: list[tuple[float, Use]], now: float) -> list[tuple[float, Use]]:
-    return [one for one in told if one[0] > now - MEMORY_SECONDS]
+    return ShmUse(max(room.shm_used or 0, room.shm_peak or 0), room.shm_size)

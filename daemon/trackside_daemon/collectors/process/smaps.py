@@ -1,4 +1,4 @@
-"""What memory a rank's process has to itself: to be asked seldom, since the kernel then stops the process's page faults."""
+"""Read the unshared memory of rank processes from /proc/PID/smaps_rollup."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import threading
 from typing import TYPE_CHECKING
 
 from trackside_daemon.collectors.kernel_files import read
-from trackside_daemon.collectors.process.process_tree import look
+from trackside_daemon.collectors.process.process_tree import read_stat
 from trackside_daemon.model.metric import Metric, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
 
-    from trackside_daemon.collectors.process.process_names import Life
+    from trackside_daemon.collectors.process.process_names import ProcessKey
 
+# The kernel stops the page faults of a process while something reads this file.
 SECONDS = 60.0
+"""Interval of reading."""
 
 UNIQUE = Metric(
     "trackside_process_unique_memory_bytes",
     "gauge",
-    "Memory in RAM that no other process shares with the rank's (USS), from /proc/PID/smaps_rollup; with "
+    "Memory in RAM that no other process shares with the rank's process (USS), from /proc/PID/smaps_rollup; with "
     "collector.process.smaps.",
     ("pid",),
     "bytes",
@@ -28,7 +30,7 @@ UNIQUE = Metric(
 PROPORTIONAL = Metric(
     "trackside_process_proportional_memory_bytes",
     "gauge",
-    "Memory in RAM of the rank's process, of what is shared its part (PSS), from /proc/PID/smaps_rollup; with "
+    "Memory in RAM of the rank's process, with its share of shared memory (PSS), from /proc/PID/smaps_rollup; with "
     "collector.process.smaps.",
     ("pid",),
     "bytes",
@@ -36,10 +38,10 @@ PROPORTIONAL = Metric(
 
 
 class Smaps:
-    """Reads it in a thread of its own, one process after another.
+    """The unshared memory of processes, read one after another in a separate thread.
 
     Args:
-        proc: Where the kernel's process files are.
+        proc: Path of procfs.
     """
 
     metrics = (UNIQUE, PROPORTIONAL)
@@ -48,41 +50,41 @@ class Smaps:
         self._proc = str(proc)
         self._due = 0.0
         self._thread: threading.Thread | None = None
-        self._found: dict[Life, tuple[int, int]] = {}
+        self._sizes: dict[ProcessKey, tuple[int, int]] = {}
 
-    def samples(self, lives: Collection[Life], now: float) -> Iterator[Sample]:
-        """What was read last, of those that live; *now* is in seconds of the monotonic clock."""
-        found = self._found
-        if lives and now >= self._due and not (self._thread and self._thread.is_alive()):
+    def samples(self, keys: Collection[ProcessKey], now: float) -> Iterator[Sample]:
+        """Yield the last values of living processes; *now* is in seconds of the monotonic clock."""
+        sizes = self._sizes
+        if keys and now >= self._due and not (self._thread and self._thread.is_alive()):
             self._due = now + SECONDS
-            self._thread = threading.Thread(target=self._read, args=(tuple(lives),), name="smaps", daemon=True)
+            self._thread = threading.Thread(target=self._read, args=(tuple(keys),), name="smaps", daemon=True)
             self._thread.start()
-        for life in lives:
-            if life in found:
-                unique, proportional = found[life]
-                yield Sample(UNIQUE, (str(life.pid),), unique)
-                yield Sample(PROPORTIONAL, (str(life.pid),), proportional)
+        for key in keys:
+            if key in sizes:
+                unique, proportional = sizes[key]
+                yield Sample(UNIQUE, (str(key.pid),), unique)
+                yield Sample(PROPORTIONAL, (str(key.pid),), proportional)
 
     def wait(self) -> None:
-        """Until what is being read has been."""
+        """Wait until the thread has finished."""
         if self._thread is not None:
             self._thread.join()
 
-    def _read(self, lives: Collection[Life]) -> None:
-        found = {}
-        for life in lives:
+    def _read(self, keys: Collection[ProcessKey]) -> None:
+        by_key = {}
+        for key in keys:
             try:
-                sizes = _sizes(read(f"{self._proc}/{life.pid}/smaps_rollup"))
-            except (OSError, ValueError, IndexError):  # it is gone, is not ours to look into, or has no memory any more
+                sizes = _parse(read(f"{self._proc}/{key.pid}/smaps_rollup"))
+            except (OSError, ValueError, IndexError):  # it is gone, may not be read by this user, or has no memory left
                 continue
-            process = look(self._proc, life.pid)
-            if process is not None and process.life == life:
-                found[life] = sizes
-        self._found = found
+            process = read_stat(self._proc, key.pid)
+            if process is not None and process.key == key:
+                by_key[key] = sizes
+        self._sizes = by_key
 
 
-def _sizes(text: bytes) -> tuple[int, int]:
-    """Unique and proportional bytes."""
+def _parse(text: bytes) -> tuple[int, int]:
+    """Return unique and proportional bytes."""
     lines = (line.split() for line in text.splitlines()[1:])
     amounts = {fields[0]: int(fields[1]) * 1024 for fields in lines}
     unique = sum(amount for name, amount in amounts.items() if name.startswith(b"Private_"))

@@ -1,4 +1,4 @@
-"""Names of users, from wherever this machine has them: that may be a directory server, which may not answer."""
+"""Look up user names in the background, because a directory server that holds them may not answer."""
 
 from __future__ import annotations
 
@@ -7,55 +7,55 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from trackside_daemon.linux.users import name_of
+from trackside_daemon.linux.users import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-AGAIN_SECONDS = 300.0
-"""Until a user is asked for once more who had no name: the server may have been away."""
+RETRY_SECONDS = 300.0
+"""Time until the next lookup of a user without a name: the server may have been unreachable."""
 
 
-class Users:
-    """Looks users up, one after another, in a thread that nobody waits for.
+class UserNames:
+    """User names by id, looked up one after another in a thread that nothing waits for.
 
     Args:
-        clock: Seconds of a clock that only goes forward.
+        clock: Seconds of the monotonic clock.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._names: dict[int, str] = {}
-        self._asked: dict[int, float] = {}
-        self._wanted: deque[int] = deque()
+        self._requested_at: dict[int, float] = {}
+        self._queue: deque[int] = deque()
         self._lock = threading.Lock()
-        self._asking = False
+        self._running = False
 
     def name(self, uid: int) -> str:
-        """The user's name; the number where there is none, or none yet."""
+        """Return the user's name; the number where there is no name, or none yet."""
         if uid in self._names:
             return self._names[uid]
         now = self._clock()
-        if now - self._asked.get(uid, float("-inf")) >= AGAIN_SECONDS:
-            self._asked[uid] = now
-            self._want(uid)
+        if now - self._requested_at.get(uid, float("-inf")) >= RETRY_SECONDS:
+            self._requested_at[uid] = now
+            self._request(uid)
         return str(uid)
 
-    def _want(self, uid: int) -> None:
+    def _request(self, uid: int) -> None:
         with self._lock:
-            self._wanted.append(uid)
-            if self._asking:
+            self._queue.append(uid)
+            if self._running:
                 return
-            self._asking = True
-        threading.Thread(target=self._ask, name="trackside-users", daemon=True).start()
+            self._running = True
+        threading.Thread(target=self._run, name="trackside-users", daemon=True).start()
 
-    def _ask(self) -> None:
-        """Until nobody is wanted any more."""
+    def _run(self) -> None:
+        """Look users up until the queue is empty."""
         while True:
             with self._lock:
-                if not self._wanted:
-                    self._asking = False
+                if not self._queue:
+                    self._running = False
                     return
-                uid = self._wanted.popleft()
-            if found := name_of(uid):
-                self._names[uid] = found
+                uid = self._queue.popleft()
+            if name := user_name(uid):
+                self._names[uid] = name

@@ -1,4 +1,4 @@
-"""How data loader workers die, and of what: a run's history, the log and a counter are told."""
+"""Report how data loader workers die, and why: to a run's history, to the log and as a counter."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import logging
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.collectors.process.child_processes import Whose
-from trackside_daemon.collectors.process.worker_exit import Followed
+from trackside_daemon.collectors.process.child_processes import RankLabels
+from trackside_daemon.collectors.process.worker_exit import FollowedWorkers
 from trackside_daemon.linux.process_exit import signal_name
 from trackside_daemon.model.metric import Metric, Sample
 from trackside_daemon.model.records import Event
@@ -16,24 +16,26 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from trackside_daemon.collectors.process.process_names import Life
+    from trackside_daemon.collectors.process.process_names import ProcessKey
     from trackside_daemon.collectors.process.process_tree import Stat
-    from trackside_daemon.collectors.process.shm import Use
-    from trackside_daemon.collectors.process.worker_exit import Dead
+    from trackside_daemon.collectors.process.shm import ShmUse
+    from trackside_daemon.collectors.process.worker_exit import DeadWorker
     from trackside_daemon.linux.oom import OomKills
     from trackside_daemon.model.rank_process import RankProcess
 
+# Their counters start at 0, so that the first death is an increase.
 CAUSES = ("SIGBUS", "SIGSEGV", "SIGABRT", "SIGKILL", "OOM", "exit")
-"""Those that are counted from 0 on, so that the first death of one is an increase; others begin when they happen."""
+"""Causes with a counter from the start; the counter of another cause starts with its first death."""
 
+# A rank mostly ends because its workers died.
 LINGER_SECONDS = 60.0
-"""So long the deaths are shown when the rank is gone: it mostly goes because of them."""
+"""Time for which the deaths are served after the end of the rank."""
 
 DEATHS = Metric(
     "trackside_dataloader_deaths_total",
     "counter",
-    "Data loader workers that died, as their pidfd or /proc/PID/stat exit_code says: of a signal such as SIGBUS, of OOM "
-    "(SIGKILL soon after an oom_kill of their cgroup), or by exit with a status other than 0.",
+    "Data loader workers that died, by cause: a signal such as SIGBUS, OOM (SIGKILL soon after an oom_kill of their "
+    "cgroup), or exit with a status other than 0, from their pidfd or /proc/PID/stat exit_code.",
     ("run", "rank", "cause"),
 )
 
@@ -41,95 +43,96 @@ log = logging.getLogger("trackside")
 
 
 class Cause(NamedTuple):
-    """Why a worker died: in a word, and in some."""
+    """The cause of a worker's death: the label's value, and a description."""
 
-    word: str
-    words: str
+    label: str
+    text: str
 
 
-class Deaths:
-    """Tells of workers that died, when they had been seen in two ticks before.
+class WorkerDeaths:
+    """Deaths of workers that two earlier ticks had seen.
 
     Args:
-        proc: Where the kernel's process files are.
-        kills: The OOM killer's, of the cgroups.
+        proc: Path of procfs.
+        kills: The OOM counters of the workers' cgroups.
     """
 
     metrics = (DEATHS,)
 
     def __init__(self, proc: Path, kills: OomKills) -> None:
-        self._followed = Followed(proc, kills)
-        self._counts: dict[Whose, dict[str, int]] = {}
-        self._shown: dict[Whose, float] = {}
+        self._workers = FollowedWorkers(proc, kills)
+        self._counts: dict[RankLabels, dict[str, int]] = {}
+        self._seen_at: dict[RankLabels, float] = {}
         self._events: list[Event] = []
 
-    def follow(self, workers: Iterable[Stat], rank: Stat, member: RankProcess, now: float) -> None:
-        """Tell of them when they die."""
+    def follow(self, workers: Iterable[Stat], rank: Stat, rank_process: RankProcess, now: float) -> None:
+        """Follow workers to their end."""
         for worker in workers:
-            self._counts_of(member, now)
-            self._followed.follow(worker, rank, member, now)
+            self._counts_of(rank_process, now)
+            self._workers.follow(worker, rank, rank_process, now)
 
-    def leave(self, lives: Iterable[Life]) -> None:
-        """These live and are no workers, whatever they were before."""
-        for life in lives:
-            self._followed.leave(life)
+    def unfollow(self, keys: Iterable[ProcessKey]) -> None:
+        """Stop following living processes that turned out not to be workers."""
+        for key in keys:
+            self._workers.unfollow(key)
 
-    def look(self, now: float, wall: float, most: dict[int, Use]) -> None:
-        """Once a tick.
+    def update(self, now: float, wall: float, shm: dict[int, ShmUse]) -> None:
+        """Count and log the deaths since the last tick.
 
         Args:
-            now: In seconds of the monotonic clock.
-            wall: In Unix seconds.
-            most: How full /dev/shm was lately, by the pid of the rank.
+            now: Seconds of the monotonic clock.
+            wall: Unix time, in seconds.
+            shm: The fullest recent state of /dev/shm, by the pid of the rank.
         """
-        told: dict[tuple[str, int, str], list[int]] = {}
-        for dead in self._followed.dead(now):
-            found = cause(dead, most.get(dead.rank.pid))
-            self._keep(dead, found, now, wall)
-            told.setdefault((dead.member.run, dead.member.rank, found.words), []).append(dead.pid)
-        for (run, rank, words), pids in told.items():
+        pids_by_text: dict[tuple[str, int, str], list[int]] = {}
+        for dead in self._workers.dead(now):
+            cause = cause_of_death(dead, shm.get(dead.rank.pid))
+            self._record(dead, cause, now, wall)
+            pids_by_text.setdefault((dead.rank_process.run, dead.rank_process.rank, cause.text), []).append(dead.pid)
+        for (run, rank, text), pids in pids_by_text.items():
             s = "s" if len(pids) > 1 else ""
             log.warning(
-                "run %s rank %d: data loader worker%s %s died: %s", run, rank, s, ", ".join(map(str, pids)), words
+                "run %s rank %d: data loader worker%s %s died: %s", run, rank, s, ", ".join(map(str, pids)), text
             )
 
-    def samples(self, living: Collection[Whose], now: float) -> Iterator[Sample]:
-        """All deaths of the *living* ranks that have had workers, and of those that are gone since lately."""
-        self._shown.update((whose, now) for whose in living if whose in self._shown)
-        self._shown = {whose: when for whose, when in self._shown.items() if now - when <= LINGER_SECONDS}
-        self._counts = {whose: counts for whose, counts in self._counts.items() if whose in self._shown}
-        for whose, counts in self._counts.items():
-            for word, count in counts.items():
-                yield Sample(DEATHS, (*whose, word), count)
+    def samples(self, living: Collection[RankLabels], now: float) -> Iterator[Sample]:
+        """Yield the deaths of the *living* ranks with workers, and for `LINGER_SECONDS` those of ended ranks."""
+        self._seen_at.update((labels, now) for labels in living if labels in self._seen_at)
+        self._seen_at = {labels: when for labels, when in self._seen_at.items() if now - when <= LINGER_SECONDS}
+        self._counts = {labels: counts for labels, counts in self._counts.items() if labels in self._seen_at}
+        for labels, counts in self._counts.items():
+            for cause, count in counts.items():
+                yield Sample(DEATHS, (*labels, cause), count)
 
     def reports(self) -> Sequence[Event]:
-        """What has happened since it was asked last."""
-        events, self._events = self._events, []
+        """Return the events since the last call."""
+        events = self._events
+        self._events = []
         return events
 
     def close(self) -> None:
-        """Follow nobody any more."""
-        self._followed.close()
+        """Stop following processes."""
+        self._workers.close()
 
-    def _keep(self, dead: Dead, found: Cause, now: float, wall: float) -> None:
-        member = dead.member
-        counts = self._counts_of(member, now)
-        counts[found.word] = counts.get(found.word, 0) + 1
+    def _record(self, dead: DeadWorker, cause: Cause, now: float, wall: float) -> None:
+        process = dead.rank_process
+        counts = self._counts_of(process, now)
+        counts[cause.label] = counts.get(cause.label, 0) + 1
         how = {"status": dead.code} if dead.code > 0 else {"signal": signal_name(-dead.code)}
-        fields = {"pid": dead.pid, **how, "cause": found.words}
+        fields = {"pid": dead.pid, **how, "cause": cause.text}
         self._events.append(
-            Event(member.run_id, member.attempt, wall, "dataloader_died", rank=member.rank, fields=fields)
+            Event(process.run_id, process.attempt, wall, "dataloader_died", rank=process.rank, fields=fields)
         )
 
-    def _counts_of(self, member: RankProcess, now: float) -> dict[str, int]:
-        """A rank's, by the causes' words."""
-        whose = Whose(member.run, str(member.rank))
-        self._shown[whose] = now
-        return self._counts.setdefault(whose, dict.fromkeys(CAUSES, 0))
+    def _counts_of(self, process: RankProcess, now: float) -> dict[str, int]:
+        """Return a rank's counts by cause."""
+        labels = RankLabels(process.run, str(process.rank))
+        self._seen_at[labels] = now
+        return self._counts.setdefault(labels, dict.fromkeys(CAUSES, 0))
 
 
-def cause(dead: Dead, use: Use | None) -> Cause:
-    """Why it died; *use* is how full /dev/shm was lately, as far as that is known."""
+def cause_of_death(dead: DeadWorker, shm: ShmUse | None) -> Cause:
+    """Return why a worker died; *shm* is the fullest recent state of /dev/shm, None when unknown."""
     if dead.code >= 0:
         return Cause("exit", f"exit status {dead.code}")
     if dead.oom:
@@ -137,7 +140,7 @@ def cause(dead: Dead, use: Use | None) -> Cause:
     name = signal_name(-dead.code)
     if -dead.code != signal.SIGBUS:
         return Cause(name, f"killed by {name}")
-    if use is not None and use.is_full:
-        return Cause(name, f"killed by {name}: /dev/shm is full ({use})")
-    most = "" if use is None else f"; the training saw at most {use}"
-    return Cause(name, f"killed by {name}, most often because /dev/shm is full{most}")
+    if shm is not None and shm.is_full:
+        return Cause(name, f"killed by {name}: /dev/shm is full ({shm})")
+    peak = "" if shm is None else f"; the training saw at most {shm}"
+    return Cause(name, f"killed by {name}, most often because /dev/shm is full{peak}")

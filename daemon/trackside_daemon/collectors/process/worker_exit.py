@@ -1,4 +1,4 @@
-"""Follows data loader workers, and their ranks, to their end."""
+"""Follow data loader workers and their ranks to their end, and decide which workers died on their own."""
 
 from __future__ import annotations
 
@@ -11,244 +11,273 @@ import signal
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.collectors.kernel_files import read
-from trackside_daemon.collectors.process.process_tree import DESCENDANTS, look
+from trackside_daemon.collectors.process.process_tree import DESCENDANTS, read_stat
 from trackside_daemon.linux.process_exit import exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from trackside_daemon.collectors.process.process_names import Life
+    from trackside_daemon.collectors.process.process_names import ProcessKey
     from trackside_daemon.collectors.process.process_tree import Stat
-    from trackside_daemon.linux.oom import OomKills, Watched
+    from trackside_daemon.linux.oom import OomKills, OomWatch
     from trackside_daemon.model.rank_process import RankProcess
 
+# By then, a rank that was killed together with its worker has ended too, or has reported its /dev/shm.
 LAG_SECONDS = 0.5
-"""A death is judged so much later: its rank has then ended too, if it was killed with it, or has told of its room."""
+"""Time from a worker's end to the decision about its cause."""
 
-PATIENCE_SECONDS = 30.0
-"""How it ended whom nobody has waited for by then, or whose rank is still being torn down, is not told."""
+SETTLE_SECONDS = 30.0
+"""Time after which an end stays undecided: nothing has reaped the worker, or its rank is still ending."""
 
 EXITING = 0x4
-"""PF_EXITING of <linux/sched.h>: a process that has given up, and may have much memory to give back."""
+"""PF_EXITING of <linux/sched.h>: a process that is ending, and may still have much memory to free."""
 
-ASKED = frozenset((0, -signal.SIGTERM, -signal.SIGINT))
-"""The exit codes of ends that are none to speak of."""
+REQUESTED = frozenset((0, -signal.SIGTERM, -signal.SIGINT))
+"""Exit codes of normal ends."""
 
-OWN = frozenset(
+SELF_INFLICTED = frozenset(
     (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGSYS, signal.SIGTRAP)
 )
-"""The signals that a process brings upon itself; any other may have come to its rank as well."""
+"""Signals that a process causes itself; any other may have been sent to its rank as well."""
 
 log = logging.getLogger("trackside")
 
 
-class Dead(NamedTuple):
-    """A worker that ended otherwise than it should, with what `os.waitstatus_to_exitcode` has of it."""
+class DeadWorker(NamedTuple):
+    """A worker that did not end normally; *code* is that of `os.waitstatus_to_exitcode`."""
 
-    member: RankProcess
-    rank: Life
+    rank_process: RankProcess
+    rank: ProcessKey
     pid: int
     code: int
     oom: bool
 
 
-class _Process:
-    """One that is followed.
+class _FollowedProcess:
+    """A process that is followed.
 
     Attributes:
-        over: Since when it is, in seconds of the monotonic clock; None while it lives.
-        code: How it ended, once that is known.
+        key: Its identity.
+        pidfd: Becomes readable at its end.
+        ended_at: When its end was seen, in seconds of the monotonic clock; None while it lives.
+        code: How it ended; None while that is unknown.
     """
 
-    def __init__(self, life: Life, pidfd: int) -> None:
-        self.life = life
+    def __init__(self, key: ProcessKey, pidfd: int) -> None:
+        self.key = key
         self.pidfd = pidfd
-        self.over: float | None = None
+        self.ended_at: float | None = None
         self.code: int | None = None
 
-    def ask(self, proc: Path) -> int | None:
-        """How it ended: soon after, as it is known for as long as nobody has waited for it, on an older Linux."""
+    def read_code(self, proc: Path) -> int | None:
+        """Read how it ended; on kernels before Linux 6.15 this works only until something reaps it."""
         if self.code is None:
-            self.code = exit_code(self.pidfd, *self.life, proc)
+            self.code = exit_code(self.pidfd, *self.key, proc)
         return self.code
 
 
-class _Rank(_Process):
-    """A rank; when *takes_along*, the kernel kills its workers before it is over, as pid 1 of its namespace."""
+class _FollowedRank(_FollowedProcess):
+    """A rank; with *is_init*, it is pid 1 of its namespace, so the kernel kills its workers before it has ended."""
 
-    def __init__(self, life: Life, pidfd: int, *, takes_along: bool) -> None:
-        super().__init__(life, pidfd)
-        self.takes_along = takes_along
+    def __init__(self, key: ProcessKey, pidfd: int, *, is_init: bool) -> None:
+        super().__init__(key, pidfd)
+        self.is_init = is_init
 
 
-class _Worker(_Process):
-    """A worker; *behind* when its rank was ending before it did, *oom* when the kernel had killed in its cgroup then."""
+class _FollowedWorker(_FollowedProcess):
+    """A worker.
 
-    def __init__(self, life: Life, pidfd: int, rank: _Rank, member: RankProcess, watched: Watched) -> None:
-        super().__init__(life, pidfd)
+    Attributes:
+        after_rank: Its rank was ending before it did.
+        oom: The OOM killer had killed in its cgroup when it ended.
+    """
+
+    def __init__(
+        self, key: ProcessKey, pidfd: int, rank: _FollowedRank, rank_process: RankProcess, oom_watch: OomWatch
+    ) -> None:
+        super().__init__(key, pidfd)
         self.rank = rank
-        self.member = member
-        self.watched = watched
-        self.behind = self.oom = False
+        self.rank_process = rank_process
+        self.oom_watch = oom_watch
+        self.after_rank = False
+        self.oom = False
 
 
-class Followed:
-    """All workers that are followed, by pidfds that tell in which order they end.
+class FollowedWorkers:
+    """The followed workers and their ranks; epoll reports the ends of their pidfds in order.
+
+    On systems without pidfds or epoll, no worker is followed.
 
     Args:
-        proc: Where the kernel's process files are.
-        kills: The OOM killer's, of the cgroups.
+        proc: Path of procfs.
+        kills: The OOM counters of the workers' cgroups.
     """
 
     def __init__(self, proc: Path, kills: OomKills) -> None:
         self._proc = proc
         self._kills = kills
-        self._epoll = select.epoll()
-        self._processes: dict[int, _Process] = {}
-        self._workers: dict[Life, _Worker] = {}
-        self._ranks: dict[Life, _Rank] = {}
+        supported = hasattr(select, "epoll") and hasattr(os, "pidfd_open")
+        self._epoll = select.epoll() if supported else None
+        self._processes: dict[int, _FollowedProcess] = {}
+        self._workers: dict[ProcessKey, _FollowedWorker] = {}
+        self._ranks: dict[ProcessKey, _FollowedRank] = {}
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._most = DESCENDANTS if files == resource.RLIM_INFINITY else min(DESCENDANTS, files // 4)
-        self._told = False
+        # Each worker needs a descriptor; three quarters of the limit are left for connections and files.
+        self._limit = DESCENDANTS if files == resource.RLIM_INFINITY else min(DESCENDANTS, files // 4)
+        self._warned = False
 
     def __len__(self) -> int:
         return len(self._workers)
 
-    def follow(self, worker: Stat, rank: Stat, member: RankProcess, now: float) -> None:
-        """From now on, unless it is already, or is over, or the daemon may not open so many files."""
-        if worker.life in self._workers or worker.state == "Z":  # of one that nobody waits for, all has been told
-            return
-        if len(self._workers) >= self._most:
-            self._tell_limit(f"it may open {self._most * 4} files, and leaves most of them to others")
-            return
-        leader = self._ranks.get(rank.life) or self._lead(rank.life)
-        if leader is not None and (pidfd := self._open(worker.life)) is not None:
-            watched = self._kills.watch(worker.pid, now)
-            self._workers[worker.life] = one = _Worker(worker.life, pidfd, leader, member, watched)
-            self._processes[pidfd] = one
+    def follow(self, worker: Stat, rank: Stat, rank_process: RankProcess, now: float) -> None:
+        """Follow a worker from now on.
 
-    def leave(self, life: Life) -> None:
-        """It has turned out to be no worker."""
-        if (one := self._workers.get(life)) is not None and one.over is None:
-            self._let_go(one)
+        Without effect when it is followed already, has ended, or would exceed the daemon's limit of open files.
+        """
+        if self._epoll is None or worker.key in self._workers:
+            return
+        if worker.state == "Z":  # the end of a zombie that nothing reaps is reported already
+            return
+        if len(self._workers) >= self._limit:
+            self._warn_limit(f"its limit of open files is {self._limit * 4}, and workers may use a quarter of them")
+            return
+        leader = self._ranks.get(rank.key) or self._follow_rank(rank.key)
+        if leader is not None and (pidfd := self._open(worker.key)) is not None:
+            oom_watch = self._kills.watch(worker.pid, now)
+            followed = _FollowedWorker(worker.key, pidfd, leader, rank_process, oom_watch)
+            self._workers[worker.key] = followed
+            self._processes[pidfd] = followed
 
-    def dead(self, now: float) -> list[Dead]:
-        """Those that have died since it was asked last."""
-        if not self._workers:
+    def unfollow(self, key: ProcessKey) -> None:
+        """Stop following a living process that turned out not to be a worker."""
+        if (worker := self._workers.get(key)) is not None and worker.ended_at is None:
+            self._remove(worker)
+
+    def dead(self, now: float) -> list[DeadWorker]:
+        """Return the workers whose death was decided since the last call."""
+        if not self._workers or self._epoll is None:
             return []
         self._kills.tick(now)
         for pidfd, _ in self._epoll.poll(0):
-            if (one := self._processes.get(pidfd)) is not None:
-                self._end(one, now)
-        return list(self._settled(now))
+            if (process := self._processes.get(pidfd)) is not None:
+                self._end(process, now)
+        return list(self._settle(now))
 
     def close(self) -> None:
-        """Let go of all of them."""
+        """Stop following all processes."""
         for worker in list(self._workers.values()):
-            self._let_go(worker)
-        self._let_ranks_go()
-        self._epoll.close()
+            self._remove(worker)
+        self._remove_idle_ranks()
+        if self._epoll is not None:
+            self._epoll.close()
 
-    def _end(self, one: _Process, now: float) -> None:
-        one.over = now
-        one.ask(self._proc)
-        if isinstance(one, _Worker):
-            rank = one.rank
-            one.behind = rank.over is not None or (rank.takes_along and self._is_ending(rank))
-            one.oom = one.code in {None, -signal.SIGKILL} and self._kills.killed(one.watched, now)
+    def _end(self, process: _FollowedProcess, now: float) -> None:
+        process.ended_at = now
+        process.read_code(self._proc)
+        if isinstance(process, _FollowedWorker):
+            rank = process.rank
+            process.after_rank = rank.ended_at is not None or (rank.is_init and self._is_ending(rank))
+            process.oom = process.code in {None, -signal.SIGKILL} and self._kills.killed(process.oom_watch, now)
 
-    def _settled(self, now: float) -> Iterator[Dead]:
-        over = [(one, one.over) for one in self._workers.values() if one.over is not None]
-        for one, since in over:
-            code = one.ask(self._proc)
-            fell = None if code is None else self._fell(one, code, now - since)
-            if fell is not None or now - since >= PATIENCE_SECONDS:
-                self._let_go(one)
-            if fell and code is not None:
-                yield Dead(one.member, one.rank.life, one.life.pid, code, one.oom and code == -signal.SIGKILL)
-        if over:
-            self._let_ranks_go()
+    def _settle(self, now: float) -> Iterator[DeadWorker]:
+        ended = [(worker, worker.ended_at) for worker in self._workers.values() if worker.ended_at is not None]
+        for worker, since in ended:
+            code = worker.read_code(self._proc)
+            died = None if code is None else self._died_alone(worker, code, now - since)
+            if died is not None or now - since >= SETTLE_SECONDS:
+                self._remove(worker)
+            if died and code is not None:
+                oom = worker.oom and code == -signal.SIGKILL
+                yield DeadWorker(worker.rank_process, worker.rank.key, worker.key.pid, code, oom)
+        if ended:
+            self._remove_idle_ranks()
 
-    def _fell(self, one: _Worker, code: int, waited: float) -> bool | None:
-        """Whether a worker died of itself and not with its rank, or as it was asked; None when that is not known yet."""
-        if code in ASKED:
+    def _died_alone(self, worker: _FollowedWorker, code: int, waited: float) -> bool | None:
+        """Return whether a worker died on its own, not on request or with its rank; None while undecided."""
+        if code in REQUESTED:
             return False
         if waited < LAG_SECONDS:
             return None
-        return -code in OWN or self._fell_alone(one, code)
+        return -code in SELF_INFLICTED or self._rank_survived(worker, code)
 
-    def _fell_alone(self, one: _Worker, code: int) -> bool | None:
-        """Whether what ended a worker did not end its rank; None when that is not known yet."""
-        if one.behind:
+    def _rank_survived(self, worker: _FollowedWorker, code: int) -> bool | None:
+        """Return whether the cause of a worker's end did not end its rank too; None while undecided."""
+        if worker.after_rank:
             return False
-        if one.rank.over is None:
-            return None if self._is_ending(one.rank) else True
-        end = one.rank.ask(self._proc)
-        if end is None:
+        if worker.rank.ended_at is None:
+            return None if self._is_ending(worker.rank) else True
+        rank_code = worker.rank.read_code(self._proc)
+        if rank_code is None:
             return None
-        return end != -signal.SIGKILL if one.oom and code == -signal.SIGKILL else end > 0
+        return rank_code != -signal.SIGKILL if worker.oom and code == -signal.SIGKILL else rank_code > 0
 
-    def _is_ending(self, rank: _Rank) -> bool:
-        """Whether it has begun to end, and perhaps is over by now."""
-        now = look(str(self._proc), rank.life.pid)
-        return now is None or now.life != rank.life or bool(now.flags & EXITING)
+    def _is_ending(self, rank: _FollowedRank) -> bool:
+        """Return whether a rank is ending or has ended."""
+        stat = read_stat(str(self._proc), rank.key.pid)
+        return stat is None or stat.key != rank.key or bool(stat.flags & EXITING)
 
-    def _lead(self, life: Life) -> _Rank | None:
-        """Follow a rank, too; None when it is gone."""
-        pidfd = self._open(life)
+    def _follow_rank(self, key: ProcessKey) -> _FollowedRank | None:
+        """Follow a rank too; None when it is gone."""
+        pidfd = self._open(key)
         if pidfd is None:
             return None
-        self._ranks[life] = rank = _Rank(life, pidfd, takes_along=_is_first(self._proc, life.pid))
+        rank = _FollowedRank(key, pidfd, is_init=_is_init(self._proc, key.pid))
+        self._ranks[key] = rank
         self._processes[pidfd] = rank
         return rank
 
-    def _open(self, life: Life) -> int | None:
-        """A pidfd of just this process, which is polled; None when it is gone, or it cannot be followed."""
+    def _open(self, key: ProcessKey) -> int | None:
+        """Return a pidfd of exactly this process, registered with epoll; None when that fails or the process is gone."""
+        if self._epoll is None:
+            return None
         try:
-            pidfd = os.pidfd_open(life.pid)
+            pidfd = os.pidfd_open(key.pid)
         except OSError as error:
             if error.errno != errno.ESRCH:
-                self._tell_limit(str(error.strerror))
+                self._warn_limit(str(error.strerror))
             return None
-        now = look(str(self._proc), life.pid)
-        if now is not None and now.life == life:
+        # The pid may have passed to another process before the pidfd was open; the start time decides.
+        stat = read_stat(str(self._proc), key.pid)
+        if stat is not None and stat.key == key:
             try:
                 self._epoll.register(pidfd, select.EPOLLIN | select.EPOLLONESHOT)
-            except OSError as error:  # over this user's limit of watches
-                self._tell_limit(str(error.strerror))
+            except OSError as error:  # this user's limit of epoll watches
+                self._warn_limit(str(error.strerror))
             else:
                 return pidfd
         os.close(pidfd)
         return None
 
-    def _let_go(self, one: _Worker) -> None:
-        self._kills.release(one.watched)
-        del self._workers[one.life]
-        self._close(one)
+    def _remove(self, worker: _FollowedWorker) -> None:
+        self._kills.release(worker.oom_watch)
+        del self._workers[worker.key]
+        self._close(worker)
 
-    def _let_ranks_go(self) -> None:
-        """Those whose workers are all over."""
-        for life in self._ranks.keys() - {one.rank.life for one in self._workers.values()}:
-            self._close(self._ranks.pop(life))
+    def _remove_idle_ranks(self) -> None:
+        """Stop following ranks without followed workers."""
+        for key in self._ranks.keys() - {worker.rank.key for worker in self._workers.values()}:
+            self._close(self._ranks.pop(key))
 
-    def _close(self, one: _Process) -> None:
-        del self._processes[one.pidfd]
-        self._epoll.unregister(one.pidfd)
-        os.close(one.pidfd)
+    def _close(self, process: _FollowedProcess) -> None:
+        del self._processes[process.pidfd]
+        if self._epoll is not None:
+            self._epoll.unregister(process.pidfd)
+        os.close(process.pidfd)
 
-    def _tell_limit(self, why: str) -> None:
-        if not self._told:
-            self._told = True
+    def _warn_limit(self, why: str) -> None:
+        if not self._warned:
+            self._warned = True
             log.warning(
-                "the daemon follows %d data loader workers and can follow no more, so that deaths of others are not told: "
-                "%s; raise LimitNOFILE= of its unit, or ulimit -n, and start it again",
-                *(len(self._workers), why),
+                "the daemon follows %d data loader workers and cannot follow more, so deaths of others are not reported: "
+                "%s; raise LimitNOFILE= of its unit, or ulimit -n, and restart it",
+                len(self._workers),
+                why,
             )
 
 
-def _is_first(proc: Path, pid: int) -> bool:
-    """Whether it is pid 1 of its namespace (/proc/PID/status NSpid)."""
+def _is_init(proc: Path, pid: int) -> bool:
+    """Return whether a process is pid 1 of its namespace (/proc/PID/status NSpid)."""
     try:
         status = read(f"{proc}/{pid}/status")
     except OSError:

@@ -165,7 +165,7 @@ class Nvml:
             self._start_pause(seconds, "paused")
             self._end_worker("pause")
             child = self._child
-        return child is None or child.ended()
+        return child is None or child.wait_reaped()
 
     def resume(self) -> None:
         """End a pause; the next `read` starts a worker, which reads every GPU."""
@@ -200,7 +200,7 @@ class Nvml:
     def _live_client(self) -> WorkerClient:
         """Return the client of the live worker, and start one if there is none."""
         now = self._clock()
-        if self._child is not None and self._child.ending and self._child.gone():
+        if self._child is not None and self._child.ending and self._child.is_reaped():
             self._child = self._client = None
         if self._active_pause is not None:
             if now < self._active_pause.until:
@@ -288,7 +288,7 @@ class Nvml:
 
     def _end_worker(self, reason: str) -> None:
         if self._child is not None and not self._child.ending:
-            self._child.end()
+            self._child.terminate()
             if reason:
                 self.restarts[reason] += 1
 

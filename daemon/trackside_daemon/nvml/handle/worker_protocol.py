@@ -98,7 +98,7 @@ class WorkerClient:
             if not self._has_request:
                 self._send_request(quarantined, interval)
                 self._nap(until)
-            line = self._child.answer(until)
+            line = self._child.receive(until)
             if line is None:
                 return late
             if line.isdigit():
@@ -123,7 +123,7 @@ class WorkerClient:
         time.sleep(max(0.0, min(0.8 * self._last_duration, NAP, until - self._sent_at)))
 
     def _send_request(self, quarantined: frozenset[int], interval: float) -> None:
-        self._child.ask(msgspec.json.encode(Request(sorted(quarantined), interval)))
+        self._child.send(msgspec.json.encode(Request(sorted(quarantined), interval)))
         self._skipped = quarantined
         self.current_gpu = None
         self._has_request = True

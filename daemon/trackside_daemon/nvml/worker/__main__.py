@@ -8,7 +8,6 @@ with an error.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from trackside_daemon.linux.parent_death import end_with_parent
 from trackside_daemon.nvml.groups import selected_groups
 from trackside_daemon.nvml.reading import Reading, Request, WorkerSettings
 from trackside_daemon.nvml.simulation.calls import SimulatedCalls
@@ -27,17 +27,13 @@ from trackside_daemon.nvml.worker.lock import Locked, lock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PR_SET_PDEATHSIG = 1
-
 _decode = msgspec.json.Decoder(Request).decode
 
 
 def main(arguments: list[str]) -> int:
     """Answer requests; return 0 at the end of the input, and 1 after an error or when the parent is gone."""
     _set_signals()
-    # PR_SET_PDEATHSIG does not report a parent that died before the call.
-    if len(arguments) > 1 and os.getppid() != int(arguments[1]):
-        return 1
+    end_with_parent(int(arguments[1]) if len(arguments) > 1 else None, signal.SIGTERM)
     # Only answers may reach the parent's pipe: what vendor code prints goes to stderr.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -104,8 +100,6 @@ def _set_signals() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A closed pipe ends the worker without a traceback.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, *map(ctypes.c_ulong, (signal.SIGTERM, 0, 0, 0)))
 
 
 if __name__ == "__main__":

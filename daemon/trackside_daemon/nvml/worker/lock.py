@@ -14,7 +14,7 @@ import socket
 import struct
 from pathlib import Path
 
-from trackside_daemon.linux.users import name_of
+from trackside_daemon.linux.users import user_name
 
 LOCK_VARIABLE = "TRACKSIDE_NVML_LOCK"
 """Environment variable with another lock's name, for a daemon that has other GPUs of the same machine."""
@@ -65,7 +65,7 @@ def _holder(address: str) -> str:
     pid, uid, _ = struct.unpack("3i", credentials)
     if not pid:
         return "a process of another container"
-    return f"process {pid} of user {name_of(uid) or uid}{_parent(pid)}"
+    return f"process {pid} of user {user_name(uid) or uid}{_parent(pid)}"
 
 
 def _parent(pid: int) -> str:

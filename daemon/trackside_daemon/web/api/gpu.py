@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from trackside_daemon.collectors.gpu.nvml import until
+from trackside_daemon.collectors.gpu.nvml import paused_until
 from trackside_daemon.nvml.holders import holders
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class GpuApi:
         return JSONResponse(
             {
                 "released": released,
-                "paused_until": until(self._nvml),
+                "paused_until": paused_until(self._nvml),
                 "holders": [{"pid": process.pid, "name": process.name} for process in processes],
             }
         )

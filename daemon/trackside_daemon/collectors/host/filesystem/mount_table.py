@@ -1,4 +1,4 @@
-"""The kernel's table of mounts, of which only the lines that are asked for are taken apart: a node may have thousands."""
+"""Look up mounts in the text of a mountinfo file; only matching lines are parsed, as a node may have thousands."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from trackside_daemon.linux import mountinfo
 
 
 class Mount(NamedTuple):
-    """A line of mountinfo.
+    """A mount.
 
     Attributes:
-        number: Its id, and *parent* that of the mount that it is on. The kernel uses ids again.
+        number: Id of the mount; the kernel reuses ids.
+        parent: Id of the mount that it is mounted on.
         device: Major and minor number, such as ``254:0``.
-        point: Where it is mounted.
-        fstype: As the kernel names it, such as ``ext4``, ``nfs4`` or ``fuse.sshfs``.
-        readonly: Whether this mount, or the whole file system, is.
-        frozen: Whether the whole file system is.
+        point: The mount point.
+        fstype: The kernel's name of the file system, such as ``ext4``, ``nfs4`` or ``fuse.sshfs``.
+        readonly: This mount or the whole file system is read-only.
+        frozen: The whole file system is read-only.
     """
 
     number: int
@@ -31,7 +32,7 @@ class Mount(NamedTuple):
 
     @property
     def key(self) -> tuple[int, str, str]:
-        """What tells it from a mount that is given its id when it is gone, as far as the kernel tells."""
+        """Id, device and mount point, which distinguish it from a later mount with the same id."""
         return self.number, self.device, self.point
 
 
@@ -39,35 +40,37 @@ class MountTable:
     """A mountinfo file.
 
     Args:
-        text: All of it.
+        text: Its content.
     """
 
     def __init__(self, text: bytes = b"") -> None:
         self.text = text
 
     def at(self, point: str) -> list[Mount]:
-        """The mounts at a point, in the order of the file; a line that is none is left out."""
+        """Return the mounts at a mount point, in the order of the file; malformed lines are left out."""
         mounts = []
-        needle = b" " + _escaped(point) + b" r"  # its options follow, rw or ro first
-        found = self.text.find(needle)
-        while found >= 0:
-            begin, end = self.text.rfind(b"\n", 0, found) + 1, self.text.find(b"\n", found)
+        needle = b" " + _escape(point) + b" r"  # the options follow, "rw" or "ro" first
+        position = self.text.find(needle)
+        while position >= 0:
+            begin = self.text.rfind(b"\n", 0, position) + 1
+            end = self.text.find(b"\n", position)
             end = end if end >= 0 else len(self.text)
             mount = parse(self.text[begin:end])
-            if mount is not None and mount.point == point:  # else it is the source, which has options behind it too
+            if mount is not None and mount.point == point:  # the source matches too, as options follow it as well
                 mounts.append(mount)
-            found = self.text.find(needle, end)
+            position = self.text.find(needle, end)
         return mounts
 
 
 def parse(line: bytes) -> Mount | None:
-    """The mount of a line; None when it is none."""
-    for one in mountinfo.parse(line):
-        frozen = "ro" in one.more
-        return Mount(one.number, one.parent, one.device, one.point, one.fstype, "ro" in one.options or frozen, frozen)
+    """Return the mount of a line; None when it is malformed."""
+    for entry in mountinfo.parse(line):
+        frozen = "ro" in entry.super_options
+        readonly = "ro" in entry.options or frozen
+        return Mount(entry.number, entry.parent, entry.device, entry.point, entry.fstype, readonly, frozen)
     return None
 
 
-def _escaped(point: str) -> bytes:
-    """As the kernel writes it."""
-    return re.sub(rb"[ \t\n\\]", lambda found: b"\\%03o" % found[0][0], os.fsencode(point))
+def _escape(point: str) -> bytes:
+    """Encode a mount point as the kernel writes it."""
+    return re.sub(rb"[ \t\n\\]", lambda match: b"\\%03o" % match[0][0], os.fsencode(point))

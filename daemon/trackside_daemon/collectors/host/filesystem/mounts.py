@@ -1,4 +1,4 @@
-"""Which mount a path is on, found out without touching a file system that may hang."""
+"""Find the mount of a path without touching a file system that may hang."""
 
 from __future__ import annotations
 
@@ -18,99 +18,127 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOCAL = frozenset(
-    {
-        *("bcachefs", "btrfs", "devtmpfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hugetlbfs", "iso9660"),
-        *("jfs", "ramfs", "rootfs", "squashfs", "tmpfs", "udf", "vfat", "xfs"),
-    }
+    [
+        "bcachefs",
+        "btrfs",
+        "devtmpfs",
+        "erofs",
+        "exfat",
+        "ext2",
+        "ext3",
+        "ext4",
+        "f2fs",
+        "hugetlbfs",
+        "iso9660",
+        "jfs",
+        "ramfs",
+        "rootfs",
+        "squashfs",
+        "tmpfs",
+        "udf",
+        "vfat",
+        "xfs",
+    ]
 )
-"""Kinds of file systems whose answer needs nobody else. What is not named here may hang for ever when its server does."""
-OURS = frozenset({"overlay", "zfs"})
-"""Kinds that ask what is below them, a server perhaps. The / that this process runs from is asked all the same: without
-it nothing goes on here, no other process could be started, and every container has one."""
+"""File systems that need no server to answer. Any other may hang for ever when its server is down."""
+# These forward requests to what is below them, perhaps to a server. The / of this process is read all the same: while it
+# hangs, nothing works here, no other process could start, and every container has such a /.
+STACKED = frozenset({"overlay", "zfs"})
+"""File systems that count as local only where they are the / of this process."""
 AUTOFS = "autofs"
-"""Where nothing is mounted yet: asking would mount it."""
+"""The file system of a mount point without a mount: reading it would mount something."""
 
+# The kernel reports no change when a disk becomes read-only.
 READ_AGAIN = 10.0
-"""Seconds until mountinfo is read again though the kernel tells of no change: a disk that becomes read-only is none."""
+"""Seconds until mountinfo is read again without a reported change."""
+# Writing a table of thousands of lines takes the kernel milliseconds.
 READ_AT_MOST = 3.0
-"""Seconds between two readings however often it changes: to write a table of thousands takes the kernel milliseconds."""
+"""Minimal seconds between two readings."""
 LINKS = 40
-"""More symbolic links than that in a path are a circle, as for the kernel."""
+"""Most symbolic links in a path, as in the kernel; more are a loop."""
 
 
 class Mounts:
-    """The mounts that this process sees below the host's root, with the host's own names.
+    """The mounts that this process sees below the host's root, with the host's mount points.
 
-    They come from its own mountinfo, since only what is there can be asked. Whether one is read-only is what the first
-    process's mountinfo says, where it knows the mount: a service or a container may see it read-only when others do not.
-    Where that may not be read and / itself is read-only for this process alone, as below systemd's ProtectSystem=strict,
-    it is what the file system says of itself.
+    They come from this process's own mountinfo, because only those can be read. Whether one is read-only comes from the
+    mountinfo of process 1 where it has the mount, since a service or a container may see a mount read-only that others
+    can write. Where that file may not be read and / is read-only for this process alone, as with systemd's
+    ProtectSystem=strict, the options of the whole file system decide.
 
     Args:
-        proc: Where procfs is mounted.
-        root: Where the host's / is.
-        clock: Seconds that `READ_AGAIN` is measured by.
+        proc: Path of procfs.
+        root: Path of the host's /.
+        clock: Seconds that measure `READ_AGAIN`.
 
     Attributes:
-        prefix: What stands before a path of the host to find it here; empty when root is /.
-        changed: Whether what was read last differs from what was read before, or the kernel told of a change.
+        prefix: Path prefix that maps a path of the host to this process; empty when root is /.
+        changed: The last reading differs from the one before, or the kernel reported a change.
     """
 
     def __init__(self, proc: Path, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.prefix = "" if str(root) == "/" else str(root)
         self.changed = False
-        self._own, self._first = proc / "self" / "mountinfo", proc / "1" / "mountinfo"
+        self._own_file = proc / "self" / "mountinfo"
+        self._init_file = proc / "1" / "mountinfo"
         self._clock = clock
         self._read_at = float("-inf")
-        self._watched: int | None = None
+        self._descriptor: int | None = None
         self._poller = select.poll()
-        self._told = False
-        self._table, self._host = MountTable(), MountTable()
-        self._known: dict[str, list[Mount]] = {}
-        self._numbered: dict[int, Mount] = {}
+        self._change_reported = False
+        self._table = MountTable()
+        self._host = MountTable()
+        self._by_point: dict[str, list[Mount]] = {}
+        self._by_number: dict[int, Mount] = {}
         self._root: Mount | None = None
-        self._same_root = self._sheltered = False
+        self._same_root = False
+        self._sheltered = False
 
     def refresh(self) -> bool:
-        """Reads them again when they have changed, or after `READ_AGAIN`; whether they were read.
+        """Read the mounts again after a change, or after `READ_AGAIN`; return whether they were read.
 
         Raises:
             NothingToCollect: There is no mountinfo, or nothing is mounted at the root.
-            OSError: It cannot be read.
+            OSError: The file cannot be read.
         """
         now = self._clock()
-        self._told = bool(self._poller.poll(0)) or self._told  # it tells of a change once
-        if now - self._read_at < (READ_AT_MOST if self._told else READ_AGAIN):
+        self._change_reported = bool(self._poller.poll(0)) or self._change_reported  # poll reports a change only once
+        if now - self._read_at < (READ_AT_MOST if self._change_reported else READ_AGAIN):
             return False
         self._watch()
-        text = read_base(self._own)
-        self.changed, self._told = self._told or text != self._table.text, False
-        first = _unlike(self._first, text)
-        self._table, self._host = MountTable(text), MountTable(first or b"")
-        self._known, self._numbered = {}, {}
-        own = self._table.at(self.prefix or "/")
-        self._sheltered = first is None and bool(own) and own[-1].readonly and not own[-1].frozen
-        hosts = {one.device for one in self._host.at("/")}
-        tops = self._at("/")
-        if not tops:
+        text = read_base(self._own_file)
+        self.changed = self._change_reported or text != self._table.text
+        self._change_reported = False
+        init_text = _read_if_different(self._init_file, text)
+        self._table = MountTable(text)
+        self._host = MountTable(init_text or b"")
+        self._by_point = {}
+        self._by_number = {}
+        own_root = self._table.at(self.prefix or "/")
+        self._sheltered = init_text is None and bool(own_root) and own_root[-1].readonly and not own_root[-1].frozen
+        host_devices = {mount.device for mount in self._host.at("/")}
+        at_root = self._at("/")
+        if not at_root:
             raise NothingToCollect(
-                f"{self._own} has no mount at {self.prefix or '/'}; --path.rootfs is where the host's / is mounted, "
-                "and in a chroot, bind-mount its directory first"
+                f"{self._own_file} has no mount at {self.prefix or '/'}; --path.rootfs must be the mount point of the "
+                "host's /, and in a chroot, bind-mount its directory first"
             )
-        self._same_root = bool(self.prefix) and any(one.device in hosts for one in tops)
-        self._root = self._top(tops[0], "/")
+        self._same_root = bool(self.prefix) and any(mount.device in host_devices for mount in at_root)
+        self._root = self._top(at_root[0], "/")
         self._read_at = now
         return True
 
     def of(self, path: str) -> Mount | None:
-        """The mount that a path of the host leads to, through its links; None when the path is not there.
+        """Return the mount that a path of the host leads to, through its links; None when the path does not exist.
 
-        A link is read only where that cannot hang. Where another begins, the rest of the path is taken as it stands.
+        Links are followed only where reading them cannot hang. Beyond such a mount, the rest of the path is not resolved.
         """
-        at, mount, links = "", self._root, 0
-        rest = _parts(path)
+        at = ""
+        mount = self._root
+        links = 0
+        rest = _reversed_parts(path)
         while rest and mount is not None:
-            if not self.answers(mount):
+            if not self.is_local(mount):
                 return self._deepest(mount, at, rest)
             name = rest.pop()
             if name == "..":
@@ -118,78 +146,79 @@ class Mounts:
                 mount = self._covering(at)
                 continue
             at = f"{at}/{name}"
-            if (on := self._top(mount, at)) is not mount:
-                mount = on
+            if (covering := self._top(mount, at)) is not mount:
+                mount = covering
                 continue
-            target = self._link(at)
+            target = self._link_target(at)
             if target is None or (links := links + bool(target)) > LINKS:
                 return None
             if target:
                 at = "" if target.startswith("/") else at.rpartition("/")[0]
                 mount = self._covering(at)
-                rest += _parts(target)
+                rest += _reversed_parts(target)
         return None if mount is None or mount.fstype == AUTOFS else mount
 
-    def answers(self, mount: Mount) -> bool:
-        """Whether it answers by itself, and so does all that the way to it leads over."""
-        on: Mount | None = mount
-        while on is not None:
-            at_home = on is self._root and not self.prefix and on.fstype in OURS
-            if on.fstype not in LOCAL and not at_home:
+    def is_local(self, mount: Mount) -> bool:
+        """Return whether neither the mount nor any mount on the way to it may hang."""
+        current: Mount | None = mount
+        while current is not None:
+            own_root = current is self._root and not self.prefix and current.fstype in STACKED
+            if current.fstype not in LOCAL and not own_root:
                 return False
-            on = None if on is self._root else self._numbered.get(on.parent)
+            current = None if current is self._root else self._by_number.get(current.parent)
         return True
 
     def hidden(self, path: str) -> str:
-        """The mount point on the way to a path that is the host's alone: below the root it is not; empty for none."""
-        if not self._same_root:  # the first process is in another container
+        """Return the mount point on a path that the host has and the root here lacks; empty when there is none."""
+        if not self._same_root:  # process 1 is in another container
             return ""
-        names = _parts(path)[::-1]
+        names = _reversed_parts(path)[::-1]
         points = ["/" + "/".join(names[:count]) for count in range(len(names), 0, -1)]
         return next((point for point in points if self._host.at(point) and not self._at(point)), "")
 
     def close(self) -> None:
-        """Lets go of the file that is watched."""
-        if self._watched is not None:
-            self._poller.unregister(self._watched)
-            os.close(self._watched)
-            self._watched = None
+        """Close the file that is polled."""
+        if self._descriptor is not None:
+            self._poller.unregister(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
 
     def _watch(self) -> None:
-        """From here on, poll(2) tells of changes to what this process sees; of a fixture it never does."""
+        """Open mountinfo anew, so that poll(2) reports changes from here on; for a file of a test it never does."""
         self.close()
         try:
-            self._watched = os.open(self._own, os.O_RDONLY | os.O_CLOEXEC)
+            self._descriptor = os.open(self._own_file, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
-            raise NothingToCollect(f"{self._own} is not there; is --path.procfs where procfs is mounted?") from error
-        self._poller.register(self._watched, select.POLLPRI)
+            text = f"{self._own_file} does not exist; is --path.procfs the mount point of procfs?"
+            raise NothingToCollect(text) from error
+        self._poller.register(self._descriptor, select.POLLPRI)
 
     def _at(self, point: str) -> list[Mount]:
-        """Ours at a point of the host, read-only as the host says."""
-        if (known := self._known.get(point)) is not None:
-            return known
-        ours = self._table.at(self.prefix + point if point != "/" else self.prefix or "/")
-        told = {one.device: one.readonly for one in self._host.at(point)} if ours else {}
+        """Return this process's mounts at a mount point of the host, with the host's read-only flag."""
+        if (cached := self._by_point.get(point)) is not None:
+            return cached
+        own = self._table.at(self.prefix + point if point != "/" else self.prefix or "/")
+        readonly = {mount.device: mount.readonly for mount in self._host.at(point)} if own else {}
         if self._sheltered:
-            told = {one.device: one.frozen for one in ours}
-        mounts = [one._replace(point=point, readonly=told.get(one.device, one.readonly)) for one in ours]
-        self._known[point] = mounts
-        self._numbered.update((one.number, one) for one in mounts)
+            readonly = {mount.device: mount.frozen for mount in own}
+        mounts = [mount._replace(point=point, readonly=readonly.get(mount.device, mount.readonly)) for mount in own]
+        self._by_point[point] = mounts
+        self._by_number.update((mount.number, mount) for mount in mounts)
         return mounts
 
     def _top(self, mount: Mount, point: str) -> Mount:
-        """What is mounted over *mount* at *point*, and over that; *mount* itself when nothing is."""
-        over = {one.parent: one for one in self._at(point)}
-        while (next_one := over.pop(mount.number, None)) is not None:
-            mount = next_one
+        """Return the topmost mount over *mount* at *point*; *mount* itself when nothing is mounted over it."""
+        over = {upper.parent: upper for upper in self._at(point)}
+        while (upper := over.pop(mount.number, None)) is not None:
+            mount = upper
         return mount
 
     def _covering(self, at: str) -> Mount | None:
-        """The mount of a path without links, from the root on."""
-        return self._deepest(self._root, "", _parts(at)) if self._root is not None else None
+        """Return the mount of a path without links, searched from the root."""
+        return self._deepest(self._root, "", _reversed_parts(at)) if self._root is not None else None
 
     def _deepest(self, mount: Mount, at: str, rest: list[str]) -> Mount | None:
-        """The last mount on the way from *mount* at *at*: mountinfo has true paths, so one that is met is met rightly."""
+        """Return the last mount on the way from *mount* at *at*; mountinfo has paths without links, so matches are true."""
         for name in reversed(rest):
             if name == "..":
                 break
@@ -197,22 +226,23 @@ class Mounts:
             mount = self._top(mount, at)
         return None if mount.fstype == AUTOFS else mount
 
-    def _link(self, at: str) -> str | None:
-        """Where it leads when it is a link, empty when it is none or cannot be seen, None when it is not there."""
+    def _link_target(self, at: str) -> str | None:
+        """Return a link's target; empty when it is no link or cannot be read, None when it does not exist."""
         try:
             return os.readlink(self.prefix + at)  # noqa: PTH115  a string, many times
         except OSError as error:
             return None if error.errno in (errno.ENOENT, errno.ENOTDIR) else ""
 
 
-def _parts(path: str) -> list[str]:
-    """Its components, the first one last."""
-    return [one for one in reversed(path.split("/")) if one not in ("", ".")]
+def _reversed_parts(path: str) -> list[str]:
+    """Return the components of a path, the first one last."""
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
-def _unlike(path: Path, own: bytes) -> bytes | None:
-    """A process's mountinfo, None when it may not be read; empty when it has our mounts, which their ids tell at once."""
-    with suppress(OSError):  # another user's, or hidden by hidepid
+def _read_if_different(path: Path, own: bytes) -> bytes | None:
+    """Return a process's mountinfo; empty when it equals ours, None when it may not be read."""
+    # Mount ids are unique in a machine, so the first page decides whether both have the same mounts.
+    with suppress(OSError):  # another user's process, or hidden by hidepid
         with path.open("rb", buffering=0) as file:
             first = file.read(4096) or b""
         if not own.startswith(first):

@@ -1,8 +1,8 @@
-"""Room on file systems that may hang, asked by child processes: what hangs there hangs no one else.
+"""Read the room of file systems that may hang, in worker processes.
 
-One child asks them all, one after another. When a file system does not answer in time, that child is left to it and
-another goes on with the others; so no more than one hangs in each, and no answer of one is late because of another. What
-ails a child itself says nothing of a file system: then there is no answer.
+One worker reads them all, one after another. When a file system does not answer in time, its worker is left there, and
+another worker continues with the others. So a worker hangs in one file system only, and no file system delays the
+answer of another. A worker that fails on its own gives no answer, because its failure does not concern a file system.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.collectors.host.filesystem.remote_children import RETRY, RETRY_AT_MOST, Children
+from trackside_daemon.collectors.host.filesystem.remote_workers import RETRY_AT_MOST, RETRY_SECONDS, RemoteWorkers
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 
 if TYPE_CHECKING:
@@ -20,22 +20,25 @@ if TYPE_CHECKING:
 
     from trackside_daemon.collectors.host.filesystem.mount_table import Mount
 
-PATIENCE = 0.05
-"""Seconds that a tick waits for all answers; later ones are for the next tick."""
+TICK_TIMEOUT = 0.05
+"""Seconds that a tick waits for all answers; the next tick receives later ones."""
 DEADLINE = 5.0
-"""Seconds without an answer after which a file system is stuck; from then on it is asked again after `RETRY`, and then ever more seldom."""
+"""Seconds without an answer after which a file system is stuck and its requests back off from `RETRY_SECONDS`."""
 
 Key = tuple[int, str, str]
-"""A mount's."""
+"""`Mount.key`."""
 
 
 class Room(NamedTuple):
-    """What statvfs(3) tells.
+    """The result of statvfs(3).
 
     Attributes:
-        unit: Bytes in a block.
-        blocks: Of them there are, *free* are unused, and *avail* are so for everybody.
-        files: Inodes that there are, and *files_free* unused ones.
+        unit: Bytes per block.
+        blocks: Number of blocks.
+        free: Unused blocks.
+        avail: Unused blocks that are not reserved for root.
+        files: Number of inodes.
+        files_free: Unused inodes.
     """
 
     unit: int
@@ -47,129 +50,157 @@ class Room(NamedTuple):
 
 
 Answer = Room | OSError
-"""`TimeoutError` when it is stuck."""
+"""`TimeoutError` when the file system is stuck."""
 
 
-class _Asked:
-    """A file system's standing: what it said last, who asks it now and since when, and when it may be asked again."""
+class _RemoteState:
+    """The state of one file system.
+
+    Attributes:
+        last: The last answer.
+        worker: The worker that has a request for it, since *requested_at*.
+        stuck: The worker has been killed after `DEADLINE`, or because the mount is no longer wanted.
+        hung: The killed worker hangs in the kernel.
+        late: The last answer did not come within its tick.
+        retry_at: Earliest time of the next request; *retry* is the back-off in seconds.
+    """
 
     def __init__(self) -> None:
         self.last: Answer | None = None
-        self.child: WorkerProcess | None = None
-        self.since = 0.0
-        self.stuck = self.hung = self.late = False
-        self.retry_at, self.retry = float("-inf"), RETRY
+        self.worker: WorkerProcess | None = None
+        self.requested_at = 0.0
+        self.stuck = False
+        self.hung = False
+        self.late = False
+        self.retry_at = float("-inf")
+        self.retry = RETRY_SECONDS
 
 
-class Remote:
-    """For one thread that lives as long as it is wanted; nothing is started before there is something to ask.
+class RemoteFilesystems:
+    """File systems that may hang, for one thread that lives as long as they are read.
+
+    No worker starts before there is something to read.
 
     Args:
-        command: Started instead of our worker, by tests; this process's id is added to its arguments.
-        clock: Seconds that the deadline and the back-off are measured by.
-        patience: Seconds that `rooms` waits at most.
+        command: Started instead of our worker, by tests; this process's id is appended.
+        clock: Seconds that measure the deadline and the back-off.
+        timeout: Longest wait of `read`, in seconds.
     """
 
     def __init__(
         self,
         command: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
-        patience: float = PATIENCE,
+        timeout: float = TICK_TIMEOUT,
     ) -> None:
-        self._children = Children(command, clock)
-        self._clock, self._patience = clock, patience
-        self._asked: dict[Key, _Asked] = {}
+        self._workers = RemoteWorkers(command, clock)
+        self._clock = clock
+        self._timeout = timeout
+        self._states: dict[Key, _RemoteState] = {}
 
-    def rooms(self, mounts: Sequence[Mount], prefix: str = "") -> dict[Key, Answer]:
-        """What each says now, or has said `DEADLINE` ago at most when the answer is not there yet, by the mount's key.
+    def read(self, mounts: Sequence[Mount], prefix: str = "") -> dict[Key, Answer]:
+        """Return the answer of each file system by the mount's key, at most `DEADLINE` old.
 
-        One that has not answered, and is not stuck, is left out.
+        A file system that has not answered yet, and is not stuck, is left out.
 
         Args:
-            mounts: All that are wanted; what is known of others is forgotten.
-            prefix: Stands before their mount points.
+            mounts: All mounts to read; the state of others is dropped.
+            prefix: Path prefix of their mount points.
         """
-        until = time.monotonic() + self._patience
-        self._forget({mount.key for mount in mounts})
-        self._children.begin()
-        every = [(mount, self._asked.setdefault(mount.key, _Asked())) for mount in mounts]
-        for mount, one in sorted(every, key=lambda pair: pair[1].late):  # who is quick does not wait for who is not
-            self._attend(one, os.fsencode(prefix + mount.point), until)
-        self._children.trim(1 if mounts else 0)
-        return {mount.key: one.last for mount, one in every if one.last is not None and self._holds(one)}
+        until = time.monotonic() + self._timeout
+        self._drop_except({mount.key for mount in mounts})
+        self._workers.begin()
+        states = [(mount, self._states.setdefault(mount.key, _RemoteState())) for mount in mounts]
+        for mount, state in sorted(states, key=lambda pair: pair[1].late):  # fast ones do not wait for slow ones
+            self._update(state, os.fsencode(prefix + mount.point), until)
+        self._workers.trim(1 if mounts else 0)
+        return {mount.key: state.last for mount, state in states if state.last is not None and self._is_fresh(state)}
 
     def hasten(self) -> None:
-        """What is mounted has changed, perhaps to cure one: none is put off for longer than `RETRY`."""
-        for one in self._asked.values():
-            one.retry, one.retry_at = RETRY, min(one.retry_at, one.since + RETRY)
+        """Reset all back-offs to `RETRY_SECONDS`: the mounts have changed, perhaps to repair a stuck one."""
+        for state in self._states.values():
+            state.retry = RETRY_SECONDS
+            state.retry_at = min(state.retry_at, state.requested_at + RETRY_SECONDS)
 
     def close(self) -> None:
-        """Ends the children, or leaves them to the kernel, within half a second. Call it when no thread asks."""
-        self._children.close([one.child for one in self._asked.values() if one.child is not None])
-        self._asked = {}
+        """End the workers, or leave them to the kernel, within half a second. Call it when no thread reads."""
+        self._workers.close([state.worker for state in self._states.values() if state.worker is not None])
+        self._states = {}
 
-    def _holds(self, one: _Asked) -> bool:
-        return isinstance(one.last, TimeoutError) or self._clock() - one.since <= DEADLINE
+    def _is_fresh(self, state: _RemoteState) -> bool:
+        return isinstance(state.last, TimeoutError) or self._clock() - state.requested_at <= DEADLINE
 
-    def _forget(self, wanted: set[Key]) -> None:
-        """All but the file systems that are wanted, and those in which a child still hangs."""
-        for key in self._asked.keys() - wanted:
-            one = self._asked[key]
-            if one.child is not None and not one.stuck:
-                one.child.kill()
-                one.last, one.stuck = None, True
-            if one.child is None or one.child.gone():
-                del self._asked[key]
+    def _drop_except(self, keys: set[Key]) -> None:
+        """Drop the other file systems, except those in which a worker still hangs."""
+        for key in self._states.keys() - keys:
+            state = self._states[key]
+            if state.worker is not None and not state.stuck:
+                state.worker.kill()
+                state.last = None
+                state.stuck = True
+            if state.worker is None or state.worker.is_reaped():
+                del self._states[key]
 
-    def _attend(self, one: _Asked, path: bytes, until: float) -> None:
-        """Takes its answer, and asks it again."""
-        if one.child is not None:
-            self._take(one, one.child, 0.0)
-        if one.child is None and self._clock() >= one.retry_at and (child := self._children.free(until)) is not None:
-            one.child, one.since = child, self._clock()
-            try:
-                child.ask(path.hex().encode())
-            except (OSError, WorkerFailed) as error:
-                self._failed(one, child, error)
-                return
-            self._take(one, child, until)
-            one.late = one.child is not None
+    def _update(self, state: _RemoteState, path: bytes, until: float) -> None:
+        """Receive the answer, and send the next request."""
+        if state.worker is not None:
+            self._receive(state, state.worker, 0.0)
+        if state.worker is not None or self._clock() < state.retry_at:
+            return
+        if (worker := self._workers.acquire(until)) is None:
+            return
+        state.worker = worker
+        state.requested_at = self._clock()
+        try:
+            worker.send(path.hex().encode())
+        except (OSError, WorkerFailed) as error:
+            self._fail(state, worker, error)
+            return
+        self._receive(state, worker, until)
+        state.late = state.worker is not None
 
-    def _take(self, one: _Asked, child: WorkerProcess, until: float) -> None:
-        """Its answer, when it comes until then; what is to follow when it does not."""
-        if one.stuck:
-            self._await_end(one, child)
+    def _receive(self, state: _RemoteState, worker: WorkerProcess, until: float) -> None:
+        """Receive the answer if it comes before *until*; kill the worker after the deadline."""
+        if state.stuck:
+            self._await_end(state, worker)
             return
         try:
-            line = child.answer(until)
+            line = worker.receive(until)
             answer = _decode(line) if line is not None else None
         except (WorkerFailed, ValueError, TypeError) as error:
-            self._failed(one, child, error)
+            self._fail(state, worker, error)
             return
         if answer is not None:
-            one.last, one.child, one.retry = answer, None, RETRY
-            self._children.give_back(child)
-        elif self._clock() - one.since > DEADLINE:
-            child.kill()
-            one.last, one.stuck = TimeoutError(errno.ETIMEDOUT, f"no answer for {DEADLINE:.0f} s"), True
-            self._put_off(one)
+            state.last = answer
+            state.worker = None
+            state.retry = RETRY_SECONDS
+            self._workers.give_back(worker)
+        elif self._clock() - state.requested_at > DEADLINE:
+            worker.kill()
+            state.last = TimeoutError(errno.ETIMEDOUT, f"no answer for {DEADLINE:.0f} s")
+            state.stuck = True
+            self._back_off(state)
 
-    def _await_end(self, one: _Asked, child: WorkerProcess) -> None:
-        """One that hung for long after SIGKILL hung in the kernel: its end is the file system's first sign of life."""
-        one.hung = one.hung or child.stuck
-        if child.gone():
-            if one.hung:
-                one.retry_at = self._clock()
-            one.child, one.stuck, one.hung = None, False, False
+    def _await_end(self, state: _RemoteState, worker: WorkerProcess) -> None:
+        # A worker that survived SIGKILL for long hung in the kernel. Its end is the file system's first sign of life,
+        # so the next request follows at once.
+        state.hung = state.hung or worker.stuck
+        if worker.is_reaped():
+            if state.hung:
+                state.retry_at = self._clock()
+            state.worker = None
+            state.stuck = False
+            state.hung = False
 
-    def _failed(self, one: _Asked, child: WorkerProcess, error: Exception) -> None:
-        one.child = one.last = None
-        self._children.failed(child, error)
-        self._put_off(one)
+    def _fail(self, state: _RemoteState, worker: WorkerProcess, error: Exception) -> None:
+        state.worker = None
+        state.last = None
+        self._workers.discard(worker, error)
+        self._back_off(state)
 
-    def _put_off(self, one: _Asked) -> None:
-        one.retry_at = self._clock() + one.retry
-        one.retry = min(2 * one.retry, RETRY_AT_MOST)
+    def _back_off(self, state: _RemoteState) -> None:
+        state.retry_at = self._clock() + state.retry
+        state.retry = min(2 * state.retry, RETRY_AT_MOST)
 
 
 def _decode(line: bytes) -> Answer:

@@ -1,37 +1,43 @@
-"""The process that asks a file system which may hang: ``python -I -S remote_worker.py PARENT``.
+"""The process that reads the room of file systems that may hang: ``python -I -S remote_worker.py PARENT``.
 
-It says ``ready`` when it can be asked. A request is a path in hexadecimal digits, as a line on stdin. Its answer is a
-line on stdout: the numbers of `NUMBERS`, or one, the errno. The worker ends with its input and with its parent, a process id. It imports as little as can be, and
-nothing of the daemon: it is started where memory is scarce, and may stay for as long as its file system is dead.
+It writes ``ready`` when it accepts requests. A request is a path in hexadecimal digits, as a line on stdin. The answer is
+a line on stdout: the numbers of `NUMBERS`, or a single errno. The process ends with its input and with its parent, a
+process id.
 """
 
 from __future__ import annotations
 
-import ctypes
+# Import as little as possible: this process starts where memory is scarce, and stays as long as its file system is dead.
 import os
 import sys
 
 NUMBERS = ("f_frsize", "f_blocks", "f_bfree", "f_bavail", "f_files", "f_ffree")
-PR_SET_PDEATHSIG, SIGKILL = 1, 9  # no other signal ends a process that inherits blocked ones; `signal` imports much
+SIGKILL = 9  # other signals do not end a process that inherits them blocked; the module `signal` imports much
 
 
 def main(parent: int) -> int:
-    """Answers until the input ends; the exit status."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, *map(ctypes.c_ulong, (SIGKILL, 0, 0, 0)))
-    if os.getppid() != parent:
-        return 1  # it died before it was ours to die with
+    """Answer requests until the input ends; return the exit status."""
+    _end_with_parent(parent)
     os.write(1, b"ready\n")
     for request in sys.stdin.buffer:
         os.write(1, _answer(bytes.fromhex(request.decode())).encode() + b"\n")
     return 0
 
 
+def _end_with_parent(parent: int) -> None:
+    # -I leaves the package's directory out of the path; add it last, so that nothing in it shadows the standard library.
+    sys.path.append(os.path.abspath(__file__).rsplit("/trackside_daemon/", 1)[0])  # noqa: PTH100  pathlib imports much
+    from trackside_daemon.linux.parent_death import end_with_parent
+
+    end_with_parent(parent, SIGKILL)
+
+
 def _answer(path: bytes) -> str:
     try:
-        found = os.statvfs(path)
+        room = os.statvfs(path)
     except OSError as error:
         return str(error.errno)
-    return " ".join(str(getattr(found, name)) for name in NUMBERS)
+    return " ".join(str(getattr(room, name)) for name in NUMBERS)
 
 
 if __name__ == "__main__":
