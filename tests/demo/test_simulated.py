@@ -18,11 +18,11 @@ from processes import eventually
 import trackside
 from trackside_daemon.demo import simulated, train, training_text, troubles
 from trackside_daemon.demo.barrier import Barrier
-from trackside_daemon.demo.gpu_simulated import Gpu
-from trackside_daemon.demo.messages import report, summary
+from trackside_daemon.demo.gpu_simulated import SimulatedRankGpu
+from trackside_daemon.demo.messages import progress, summary
 from trackside_daemon.demo.model_simulated import Model, accuracy, utilization
-from trackside_daemon.demo.options import Wanted, WantedError
-from trackside_daemon.demo.stop_signal import Stop
+from trackside_daemon.demo.options import DemoOptions, DemoOptionsError
+from trackside_daemon.demo.stop_signal import StopRequest
 from trackside_daemon.demo.workers import Workers
 from trackside_daemon.nvml.simulation.simulate import simulate
 
@@ -66,12 +66,12 @@ def test_random_characters_are_worse_than_text(model: Model) -> None:
 
 
 def test_a_mad_learning_rate_makes_the_loss_overflow(model: Model) -> None:
-    assert not math.isfinite(losses(model, 100, troubles.MAD_RATE)[-1])
+    assert not math.isfinite(losses(model, 100, troubles.BAD_LEARNING_RATE)[-1])
 
 
 def test_the_gpu_of_a_rank_tells_its_phases_and_its_memory(model: Model) -> None:
     told: list[Device] = []
-    gpu = Gpu(cast("Run", SimpleNamespace(_tell=lambda _, done: told.append(done))), 3, model)
+    gpu = SimulatedRankGpu(cast("Run", SimpleNamespace(_tell=lambda _, done: told.append(done))), 3, model)
     for _ in range(2):
         gpu.step()
     assert [set(one.phases) for one in told] == [{"forward", "backward", "optimizer"}] * 2
@@ -91,15 +91,15 @@ def barriers(file: Path, ranks: int) -> list[Barrier]:
 def test_nobody_goes_on_before_all_have_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = barriers(tmp_path / "ranks", 2)
     came: list[bool] = []
-    monkeypatch.setattr(time, "sleep", lambda _: came.append(second.wait(Stop())))
+    monkeypatch.setattr(time, "sleep", lambda _: came.append(second.wait(StopRequest())))
     for times in (1, 2):
-        assert first.wait(Stop())
+        assert first.wait(StopRequest())
         assert came == [True] * times
 
 
 def test_who_waits_for_a_rank_that_never_comes_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = barriers(tmp_path / "ranks", 2)
-    stop = Stop()
+    stop = StopRequest()
     monkeypatch.setattr(time, "sleep", lambda _: stop.set())
     assert not first.wait(stop)
 
@@ -151,15 +151,15 @@ def lives(pid: int) -> bool:
 @pytest.mark.parametrize(
     ("wanted", "driver", "gpus"),
     [
-        (Wanted(), False, 2),
-        (Wanted(), True, 0),
-        (Wanted(gpus=1), True, 1),
-        (Wanted(ranks=1), True, 2),
-        (Wanted(ranks=4), False, 4),
-        (Wanted(ranks=4, gpus=8), False, 8),
+        (DemoOptions(), False, 2),
+        (DemoOptions(), True, 0),
+        (DemoOptions(gpus=1), True, 1),
+        (DemoOptions(ranks=1), True, 2),
+        (DemoOptions(ranks=4), False, 4),
+        (DemoOptions(ranks=4, gpus=8), False, 8),
     ],
 )
-def test_how_many_gpus_are_simulated(wanted: Wanted, driver: bool, gpus: int, tmp_path: Path) -> None:
+def test_how_many_gpus_are_simulated(wanted: DemoOptions, driver: bool, gpus: int, tmp_path: Path) -> None:
     version = tmp_path / "version"
     if driver:
         version.touch()
@@ -167,13 +167,13 @@ def test_how_many_gpus_are_simulated(wanted: Wanted, driver: bool, gpus: int, tm
 
 
 def test_what_trains_is_looked_for_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    Wanted().check()
+    DemoOptions().check()
     monkeypatch.setitem(sys.modules, "torch", None)
-    Wanted().check()
+    DemoOptions().check()
     monkeypatch.setitem(sys.modules, "numpy", None)
-    with pytest.raises(WantedError, match=r"pip install 'trackside\[demo\]'.*--ranks 4"):
-        Wanted().check()
-    Wanted(ranks=4).check()
+    with pytest.raises(DemoOptionsError, match=r"pip install 'trackside\[demo\]'.*--ranks 4"):
+        DemoOptions().check()
+    DemoOptions(ranks=4).check()
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_what_trains_is_looked_for_before_anything_starts(monkeypatch: pytest.Mo
 )
 def test_a_loss_that_overflows_stays_short(loss: float, shown: str) -> None:
     ranks = [{"step": 7.0, "loss": loss, "grad_norm": loss}]
-    assert f"loss {shown:>6}   grad_norm {shown:>6}" in report(ranks)
+    assert f"loss {shown:>6}   grad_norm {shown:>6}" in progress(ranks)
     assert f"last loss {shown};" in summary(ranks, 1)
 
 

@@ -10,9 +10,9 @@ import sys
 STOPPED = """
 import sys
 
-from trackside_daemon.demo.stop_signal import stopped_by_signals
+from trackside_daemon.demo.stop_signal import stop_on_signals
 
-stop = stopped_by_signals()
+stop = stop_on_signals()
 print(flush=True)
 sys.stdin.read()
 raise SystemExit(0 if stop.is_set() and stop.wait(60) else 1)

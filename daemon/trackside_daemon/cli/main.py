@@ -232,16 +232,16 @@ def demo(
     A character-level language model learns English from Python's own help texts; nothing is downloaded. With --ranks
     the training is simulated: processes that wait for each other and tell all that a training can, but compute nothing.
     """
-    from trackside_daemon.demo.options import Wanted, WantedError
+    from trackside_daemon.demo.options import DemoOptions, DemoOptionsError
     from trackside_daemon.demo.supervisor import run
 
-    wanted = Wanted(steps, trouble, after, ranks, gpus)
+    options = DemoOptions(steps, trouble, after, ranks, gpus)
     try:
-        wanted.check()
-        config = load(Config, flags=wanted.flags())
-    except (WantedError, ConfigError) as error:
+        options.check()
+        config = load(Config, flags=options.flags())
+    except (DemoOptionsError, ConfigError) as error:
         _fail(str(error))
-    raise typer.Exit(run(config.web, config.push.endpoint, wanted))
+    raise typer.Exit(run(config.web, config.push.endpoint, options))
 
 
 @app.command(

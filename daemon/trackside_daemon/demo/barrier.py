@@ -1,4 +1,4 @@
-"""Where simulated ranks wait for each other."""
+"""Barrier between simulated ranks."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trackside_daemon.demo.stop_signal import Stop
+    from trackside_daemon.demo.stop_signal import StopRequest
 
-LOOK_SECONDS = 0.005
+POLL_SECONDS = 0.005
 
 
 class Barrier:
-    """A file in which each rank counts how often it has come, which the others map and look at.
+    """A mapped file in which each rank counts its arrivals, and sees those of the others.
 
-    Who has died never comes, and is waited for, as in a collective of NCCL.
+    A rank that has died never arrives, and the others wait for it, as in a collective of NCCL.
 
     Args:
-        file: The ranks' own; the first makes it.
-        rank: This one's number.
-        ranks: How many there are.
+        file: Path that all ranks share; the first rank makes the file.
+        rank: This rank.
+        ranks: Number of ranks.
     """
 
     def __init__(self, file: str, rank: int, ranks: int) -> None:
-        with Path(file).open("a+b") as opened:
-            opened.truncate(8 * ranks)  # also for whoever comes later, whose counts stay
-            self._counts = memoryview(mmap(opened.fileno(), 8 * ranks)).cast("q")
+        with Path(file).open("a+b") as stream:
+            stream.truncate(8 * ranks)  # keeps the counts of the ranks that came first
+            self._counts = memoryview(mmap(stream.fileno(), 8 * ranks)).cast("q")
         self._rank = rank
         self._count = 0
 
-    def wait(self, stop: Stop) -> bool:
-        """Come, and wait until all have come as often; False when stopped before."""
+    def wait(self, stop: StopRequest) -> bool:
+        """Wait until all ranks have arrived as often as this one; return False if stopped before."""
         self._count += 1
         self._counts[self._rank] = self._count
         while min(self._counts) < self._count:
             if stop.is_set():
                 return False
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         return True

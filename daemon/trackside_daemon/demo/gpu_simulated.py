@@ -1,4 +1,4 @@
-"""What the GPU of a simulated rank would tell if the model were watched: its time by phase, and PyTorch's memory."""
+"""Measurements of a simulated rank's GPU, as PyTorch would give them for a watched model: time by phase, and memory."""
 
 from __future__ import annotations
 
@@ -15,33 +15,39 @@ if TYPE_CHECKING:
 
 PHASES = {"forward": FORWARD, "backward": BACKWARD, "optimizer": OPTIMIZER}
 BUSY = 0.95
-"""Of a phase's time on the host; the rest is launches."""
+"""Fraction of a phase's time on the host; the rest is kernel launches."""
 
 STATE_BYTES = 18
-"""Of a parameter: it, its gradient and Adam's moments, in mixed precision."""
+"""Bytes per parameter in mixed precision: the parameter, its gradient and Adam's moments."""
 
-ACTIVATION_BYTES, HELD = 2**21, 1.15
-"""Of a token; and how much more than all that PyTorch holds."""
+ACTIVATION_BYTES = 2**21
+"""Bytes per token."""
+
+RESERVED = 1.15
+"""Memory that PyTorch reserves, divided by the peak of allocated memory."""
 
 
-class Gpu:
-    """The one of a rank.
+class SimulatedRankGpu:
+    """Simulated GPU of one rank.
 
     Args:
-        run: Is told.
-        number: Which of the machine.
-        model: Whose work it does.
+        run: Run to report the measurements to.
+        index: Index of the GPU on this machine.
+        model: Model that it trains.
     """
 
-    def __init__(self, run: Run, number: int, model: Model) -> None:
-        self._run, self._uuid, self._random = run, uuid(number), model.random
-        self._state, self._activations = STATE_BYTES * model.size, ACTIVATION_BYTES * model.tokens
+    def __init__(self, run: Run, index: int, model: Model) -> None:
+        self._run = run
+        self._uuid = uuid(index)
+        self._random = model.random
+        self._state = STATE_BYTES * model.size
+        self._activations = ACTIVATION_BYTES * model.tokens
         self._peak = 0
 
     def step(self) -> None:
-        """One step is done."""
+        """Report the measurements of one step."""
         allocated = self._state + round(self._activations * self._random.uniform(0.9, 1.0))
         self._peak = max(self._peak, allocated)
-        spent = {phase: BUSY * seconds * self._random.uniform(0.98, 1.02) for phase, seconds in PHASES.items()}
-        memory = {self._uuid: Memory(self._state, round(HELD * self._peak), self._peak)}
-        self._run._tell(monotonic_ns(), Device(phases=spent, memory=memory))  # noqa: SLF001  as a watched model does
+        phases = {phase: BUSY * seconds * self._random.uniform(0.98, 1.02) for phase, seconds in PHASES.items()}
+        memory = {self._uuid: Memory(self._state, round(RESERVED * self._peak), self._peak)}
+        self._run._tell(monotonic_ns(), Device(phases=phases, memory=memory))  # noqa: SLF001  as a watched model does

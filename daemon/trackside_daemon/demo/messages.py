@@ -1,4 +1,4 @@
-"""What the demo says, but for what goes wrong: an introduction, a line now and then, a summary."""
+"""Texts that the demo prints: an introduction, a progress line every few seconds, and a summary."""
 
 from __future__ import annotations
 
@@ -9,88 +9,91 @@ from trackside_daemon.demo.troubles import TROUBLES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.demo.options import Wanted
+    from trackside_daemon.demo.options import DemoOptions
 
-Numbers = dict[str, float]
-"""A rank's series without labels of their own, by name without ``trackside_training_``."""
-
-
-MANY = 1e6
+RankValues = dict[str, float]
+"""Values of a rank's series without labels other than run and rank, by name without ``trackside_training_``."""
 
 
-def introduction(address: str, token: str, wanted: Wanted) -> str:
-    """What runs, where it is seen, and what will go wrong."""
-    if wanted.ranks:
-        many = "a simulated rank trains" if wanted.ranks == 1 else f"{wanted.ranks} simulated ranks train"
-        beside = f"{many}: as long, as often and as badly as real ones would, without computing"
+LARGE = 1e6
+
+
+def introduction(address: str, token: str, options: DemoOptions) -> str:
+    """Return what runs, where to see it, and the trouble to expect."""
+    if options.ranks:
+        ranks = "a simulated rank trains" if options.ranks == 1 else f"{options.ranks} simulated ranks train"
+        training = f"{ranks}, without real computation"
     else:
-        beside = "a small language model learns to write Python's help pages"
+        training = "a small language model learns to write Python's help pages"
     return (
         f"""
-  trackside is running, and beside it {beside}.
+  trackside is running. Next to it, {training}.
 
     dashboard   http://{address}/#token={token}
     metrics     http://{address}/metrics
     try         curl -s http://{address}/metrics | grep trackside_training
     scrape      scrape_configs: [{{job_name: trackside, static_configs: [{{targets: ["{address}"]}}]}}]
 """
-        + _of_gpus(wanted)
-        + _foretelling(wanted)
-        + "\n  Ctrl-C ends it. What /metrics says now and then:\n"
+        + _gpu_note(options)
+        + _trouble_note(options)
+        + "\n  Press Ctrl-C to end the demo. Progress, from /metrics:\n"
     )
 
 
-def _of_gpus(wanted: Wanted) -> str:
-    count = wanted.simulated_gpus()
+def _gpu_note(options: DemoOptions) -> str:
+    count = options.simulated_gpus()
     if not count:
         return ""
-    why = "" if wanted.ranks or wanted.gpus else "No NVIDIA driver here, so "
-    return f"\n  {why}{count} GPU{'s are' if count > 1 else ' is'} simulated, and marked so in trackside_gpu_info.\n"
+    reason = "" if options.ranks or options.gpus else "There is no NVIDIA driver here, so "
+    gpus = "GPUs are" if count > 1 else "GPU is"
+    return f'\n  {reason}{count} {gpus} simulated: trackside_gpu_info has source="simulated".\n'
 
 
-def _foretelling(wanted: Wanted) -> str:
-    if not wanted.trouble:
+def _trouble_note(options: DemoOptions) -> str:
+    if not options.trouble:
         return ""
-    trouble = TROUBLES[wanted.trouble]
+    trouble = TROUBLES[options.trouble]
     note = f"  {trouble.note}\n" if trouble.note else ""
-    told = " or ".join(trouble.alerts)
-    return f"\n  After {wanted.after:g} s of training it goes wrong: {told} is what tells it.\n{note}"
+    alerts = " or ".join(trouble.alerts)
+    return f"\n  After {options.after:g} s of training it goes wrong. Expect the alert {alerts}.\n{note}"
 
 
-def report(ranks: Sequence[Numbers]) -> str:
-    """A line of how far the training is: steps and pace of the first rank, the others' means."""
+def progress(ranks: Sequence[RankValues]) -> str:
+    """Return a line of progress: step and pace of the first rank, means over all ranks of the rest."""
     if not ranks or "step" not in ranks[0]:
         return "  the training is starting"
-    numbers = ranks[0]
-    steps, seconds = numbers.get("step_duration_seconds_count", 0.0), numbers.get("step_duration_seconds_sum", 0.0)
-    pace = f"{1000 * seconds / steps:6.1f} ms a step" if steps else ""
-    loss, norm = short(mean(ranks, "loss")), short(mean(ranks, "grad_norm"))
-    return f"  step {numbers['step']:6.0f}   loss {loss:>6}   grad_norm {norm:>6}   {pace}"
+    first = ranks[0]
+    steps = first.get("step_duration_seconds_count", 0.0)
+    seconds = first.get("step_duration_seconds_sum", 0.0)
+    pace = f"{1000 * seconds / steps:6.1f} ms per step" if steps else ""
+    loss = format_number(mean(ranks, "loss"))
+    norm = format_number(mean(ranks, "grad_norm"))
+    return f"  step {first['step']:6.0f}   loss {loss:>6}   grad_norm {norm:>6}   {pace}"
 
 
-def summary(ranks: Sequence[Numbers], seconds: float) -> str:
-    """The last word: steps are the first rank's, the loss the mean, the rest all ranks' together."""
+def summary(ranks: Sequence[RankValues], seconds: float) -> str:
+    """Return the last line: steps of the first rank, the mean loss, totals over all ranks of the rest."""
     if not ranks or "loss" not in ranks[0]:
-        return f"\n  It ended after {seconds:.0f} s, before the first step."
+        return f"\n  The demo ended after {seconds:.0f} s, before the first step."
 
     def total(name: str) -> float:
-        return sum(numbers.get(name, 0.0) for numbers in ranks)
+        return sum(values.get(name, 0.0) for values in ranks)
 
-    of = f" of {len(ranks)} ranks" if len(ranks) > 1 else ""
+    of_ranks = f" of {len(ranks)} ranks" if len(ranks) > 1 else ""
     return (
-        f"\n  {ranks[0].get('steps_total', 0):.0f} steps{of} and {total('tokens_total'):,.0f} tokens in {seconds:.0f} s;"
-        f" last loss {short(mean(ranks, 'loss'))};"
+        f"\n  {ranks[0].get('steps_total', 0):.0f} steps{of_ranks} and {total('tokens_total'):,.0f} tokens"
+        f" in {seconds:.0f} s; last loss {format_number(mean(ranks, 'loss'))};"
         f" {total('client_pushes_total'):.0f} pushes, {total('client_dropped_total'):.0f} values dropped,"
-        f" {total('client_overhead_seconds_total'):.2f} s of CPU for sending them."
+        f" {total('client_overhead_seconds_total'):.2f} s of CPU time to send them."
     )
 
 
-def short(number: float) -> str:
-    """One that may be on its way to infinity."""
-    return f"{number:.3f}" if abs(number) < MANY else f"{number:.4g}"
+def format_number(number: float) -> str:
+    """Return a short text even of a loss that grows towards infinity."""
+    return f"{number:.3f}" if abs(number) < LARGE else f"{number:.4g}"
 
 
-def mean(ranks: Sequence[Numbers], name: str) -> float:
-    """Over the ranks that tell it; 0 where none does."""
-    told = [numbers[name] for numbers in ranks if name in numbers]
-    return sum(told) / len(told) if told else 0.0
+def mean(ranks: Sequence[RankValues], name: str) -> float:
+    """Return the mean over the ranks that have the series; 0 if none has."""
+    values = [rank[name] for rank in ranks if name in rank]
+    return sum(values) / len(values) if values else 0.0

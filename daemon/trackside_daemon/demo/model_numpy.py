@@ -1,7 +1,7 @@
-"""A character model in numpy alone: one hidden layer over the last characters, its gradients written out.
+"""Character model in numpy: one hidden layer over the last characters, with hand-written gradients.
 
-Shapes below: B windows in a batch, C characters of context, E numbers an embedding, H hidden units, V characters in
-the vocabulary.
+Shapes: B windows in a batch, C characters of context, E numbers in an embedding, H hidden units, V characters in the
+vocabulary.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ MAX_NORM = 1.0
 
 
 class Model:
-    """Predicts a window's last character from those before it: embeddings, a tanh layer, a softmax.
+    """Model of a window's last character from those before it: embeddings, a tanh layer, a softmax.
 
-    It keeps numpy from warning of overflows, for the whole process: trackside tells of them.
+    It turns off numpy's overflow warnings for the whole process, because trackside reports overflows.
 
     Attributes:
-        context: Characters that a prediction sees; a window has one more.
-        batch: Windows in a step.
-        tokens: Predictions in a step.
-        size: Parameters, about 120,000.
+        context: Characters that a prediction uses; a window has one more.
+        batch: Windows per step.
+        tokens: Predictions per step.
+        size: Number of parameters, about 120,000.
     """
 
     context = 16
@@ -47,14 +47,14 @@ class Model:
         self._optimizer = AdamW(self.parameters)
 
     def step(self, windows: Sequence[bytes], learning_rate: float) -> tuple[float, float]:
-        """Learn from a batch; its loss in nats a character, and the gradient's norm before clipping."""
+        """Learn from a batch; return its loss in nats per character, and the gradient norm before clipping."""
         loss, gradients = loss_and_gradients(self.parameters, windows)
         norm = clip(gradients)
         self._optimizer.step(gradients, learning_rate)
         return loss, norm
 
     def loss(self, windows: Sequence[bytes]) -> float:
-        """Cross-entropy in nats a character."""
+        """Return the cross-entropy in nats per character."""
         x, y = inputs_and_targets(windows)
         _, _, logits = forward(self.parameters, x)
         loss, _ = cross_entropy(logits, y)
@@ -62,7 +62,7 @@ class Model:
 
 
 def initial(vocabulary: int, seed: int, *, context: int) -> Parameters:
-    """Random weights that keep the variance from layer to layer.
+    """Return random weights that keep the variance from layer to layer.
 
     Returns:
         ``embedding`` [V, E], ``hidden`` [C·E, H], ``hidden_bias`` [H], ``output`` [H, V], ``output_bias`` [V].
@@ -85,7 +85,7 @@ def initial(vocabulary: int, seed: int, *, context: int) -> Parameters:
 
 
 def inputs_and_targets(windows: Sequence[bytes]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Windows of C+1 codes as inputs [B, C] and the characters that follow them [B]."""
+    """Split windows of C+1 codes into inputs [B, C] and the characters that follow them [B]."""
     import numpy as np
 
     codes = np.frombuffer(b"".join(windows), np.uint8).reshape(len(windows), -1)
@@ -93,7 +93,7 @@ def inputs_and_targets(windows: Sequence[bytes]) -> tuple[NDArray[Any], NDArray[
 
 
 def forward(parameters: Parameters, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """From inputs [B, C] to what each layer makes of them: embedded [B, C·E], hidden [B, H], logits [B, V]."""
+    """Return each layer's output for inputs [B, C]: embedded [B, C·E], hidden [B, H], logits [B, V]."""
     import numpy as np
 
     embedded = parameters["embedding"][x].reshape(len(x), -1)
@@ -102,11 +102,11 @@ def forward(parameters: Parameters, x: NDArray[Any]) -> tuple[NDArray[Any], NDAr
 
 
 def cross_entropy(logits: NDArray[Any], y: NDArray[Any]) -> tuple[float, NDArray[Any]]:
-    """Mean loss of logits [B, V] against targets [B], in nats, and its gradient by the logits [B, V]."""
+    """Return the mean loss of logits [B, V] against targets [B], in nats, and its gradient by the logits [B, V]."""
     import numpy as np
 
     rows = np.arange(len(y))
-    # Less its greatest logit, a row's exponentials cannot overflow.
+    # Minus its greatest logit, a row's exponentials cannot overflow.
     shifted = logits - logits.max(axis=1, keepdims=True)
     exponentials = np.exp(shifted)
     sums = exponentials.sum(axis=1, keepdims=True)
@@ -117,7 +117,7 @@ def cross_entropy(logits: NDArray[Any], y: NDArray[Any]) -> tuple[float, NDArray
 
 
 def loss_and_gradients(parameters: Parameters, windows: Sequence[bytes]) -> tuple[float, Parameters]:
-    """Mean loss of a batch, and its gradient by each parameter, in the parameter's shape."""
+    """Return the mean loss of a batch, and its gradient by each parameter, in the parameter's shape."""
     import numpy as np
 
     x, y = inputs_and_targets(windows)
@@ -137,7 +137,7 @@ def loss_and_gradients(parameters: Parameters, windows: Sequence[bytes]) -> tupl
 
 
 def clip(gradients: Parameters) -> float:
-    """Scale the gradients in place to a norm of `MAX_NORM` at most; the norm that they had."""
+    """Scale the gradients in place to a norm of at most `MAX_NORM`; return the norm before."""
     norm = float(sum(float((gradient**2).sum()) for gradient in gradients.values()) ** 0.5)
     if norm > MAX_NORM:
         for name in gradients:
@@ -146,7 +146,7 @@ def clip(gradients: Parameters) -> float:
 
 
 class AdamW:
-    """Moves each parameter by its gradient's running mean, over the root of its running mean square, and to zero."""
+    """AdamW: each step moves a parameter by its gradient's running mean over the root of its running mean square."""
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
@@ -155,11 +155,11 @@ class AdamW:
         self._steps = 0
 
     def step(self, gradients: Parameters, learning_rate: float) -> None:
-        """Move the parameters in place."""
+        """Update the parameters in place."""
         import numpy as np
 
         self._steps += 1
-        # Both means start at zero; these undo that bias.
+        # Both means start at zero; these factors undo that bias.
         rate = learning_rate / (1.0 - BETA1**self._steps)
         unbias = 1.0 / (1.0 - BETA2**self._steps)
         for name, gradient in gradients.items():

@@ -1,4 +1,4 @@
-"""A model that takes the time of its steps and computes nothing: what it says is a curve, and how strange a batch is."""
+"""Model with the timing of a training that computes nothing: its loss follows a curve, and reacts to unusual text."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ if TYPE_CHECKING:
     from trackside_daemon.demo.training_text import Text
 
 FORWARD, BACKWARD, OPTIMIZER = 0.025, 0.05, 0.01
-"""Seconds of a step."""
+"""Seconds per step."""
 
 FIRST_LOSS, LAST_LOSS = 4.1, 1.1
-"""In nats a character: of a guess among some 60, and of the best that is ever reached."""
+"""Losses in nats per character: of a guess among some 60 characters, and the lower bound."""
 
-LEARNT = 0.3
-"""Learning rates summed up, by which much of the way is gone: about 150 steps."""
+DECAY_SUM = 0.3
+"""Sum of learning rates after which much of the decline is over: about 150 steps."""
 
 NOISE = 0.01
 DEVICE_FLOPS = 989e12
-"""An H100's, in bfloat16, from its data sheet."""
+"""Peak of an H100 in bfloat16, from its data sheet."""
 
 
 class Model:
-    """A language model as an H100 would train it, of which the loss curve is left.
+    """Loss curve and timing of a language model on an H100.
 
-    The loss falls by a power law of the learning rates so far, and is higher by as much as a batch's characters are rarer
-    than usual. A mad learning rate makes weights grow without bounds, and the loss by their square.
+    The loss falls by a power law of the sum of learning rates. It is higher for batches with rarer characters.
+    A learning rate above 1 makes the weights grow without bounds, and the loss grows with their square.
 
     Attributes:
-        random: Where noise comes from.
-        context: Characters that the last prediction of a window sees; a window has one more.
-        batch: Windows in a step.
-        tokens: Predictions in a step.
-        size: Parameters.
+        random: Source of noise.
+        context: Characters that the last prediction of a window uses; a window has one more.
+        batch: Windows per step.
+        tokens: Predictions per step.
+        size: Number of parameters.
     """
 
     context = 2048
@@ -51,47 +51,47 @@ class Model:
         codes = range(len(corpus.vocabulary))
         self.random = random
         self._information = [-math.log((corpus.train.count(code) + 1) / len(corpus.train)) for code in codes]
-        self._usual = self._strangeness([corpus.train])
-        self._learnt = 0.0
+        self._mean_information_of_text = self._mean_information([corpus.train])
+        self._learning_rate_sum = 0.0
         self._weights = 1.0
 
     def step(self, windows: Sequence[bytes], learning_rate: float) -> tuple[float, float]:
-        """Take a step's time; its loss in nats a character, and the gradient's norm before clipping."""
-        self._take(FORWARD)
+        """Sleep for the time of a step; return the loss in nats per character, and the unclipped gradient norm."""
+        self._sleep(FORWARD)
         loss = self._loss(windows)
         with trackside.phase("backward"):
-            self._take(BACKWARD)
+            self._sleep(BACKWARD)
             norm = loss / LAST_LOSS * 0.3 * self.random.lognormvariate(0, 0.1)
         with trackside.phase("optimizer"):
-            self._take(OPTIMIZER)
-            self._learnt += learning_rate
+            self._sleep(OPTIMIZER)
+            self._learning_rate_sum += learning_rate
             self._weights *= max(1.0, learning_rate)
         return loss, norm
 
     def loss(self, windows: Sequence[bytes]) -> float:
-        """Take a forward pass's time; the loss in nats a character."""
-        self._take(FORWARD / 2)
+        """Sleep for the time of a forward pass; return the loss in nats per character."""
+        self._sleep(FORWARD / 2)
         return self._loss(windows)
 
     def _loss(self, windows: Sequence[bytes]) -> float:
-        curve = LAST_LOSS + (FIRST_LOSS - LAST_LOSS) * math.pow(1 + self._learnt / LEARNT, -0.7)
-        strange = self._strangeness(windows) - self._usual
-        return (curve * self.random.gauss(1, NOISE) + max(0.0, strange)) * self._weights * self._weights
+        curve = LAST_LOSS + (FIRST_LOSS - LAST_LOSS) * math.pow(1 + self._learning_rate_sum / DECAY_SUM, -0.7)
+        surprise = self._mean_information(windows) - self._mean_information_of_text
+        return (curve * self.random.gauss(1, NOISE) + max(0.0, surprise)) * self._weights * self._weights
 
-    def _strangeness(self, windows: Sequence[bytes]) -> float:
-        """Mean information of the characters, in nats, by how often they come in the text."""
+    def _mean_information(self, windows: Sequence[bytes]) -> float:
+        """Return the mean information of the characters, in nats, from their frequencies in the text."""
         codes = b"".join(windows)
         return sum(codes.count(code) * information for code, information in enumerate(self._information)) / len(codes)
 
-    def _take(self, seconds: float) -> None:
+    def _sleep(self, seconds: float) -> None:
         time.sleep(seconds * self.random.lognormvariate(0, 0.05))
 
 
 def accuracy(loss: float) -> float:
-    """The share of characters that a model of this loss predicts, about."""
+    """Return about the fraction of characters that a model with this loss predicts."""
     return math.exp(-0.4 * loss)
 
 
 def utilization(model: Model, seconds: float) -> float:
-    """Model FLOPs utilization (MFU) of a step: six operations a parameter and token, over what the GPU could do."""
+    """Return the model FLOPs utilization (MFU) of a step: six operations per parameter and token, over the peak."""
     return 6 * model.size * model.tokens / seconds / DEVICE_FLOPS

@@ -1,6 +1,6 @@
-"""The same small model's elder sister in PyTorch: two recurrent layers over the characters, on one CPU core.
+"""Character model in PyTorch: two recurrent layers, on one CPU core.
 
-Shapes below: B windows in a batch, C characters of context, V characters in the vocabulary.
+Shapes: B windows in a batch, C characters of context, V characters in the vocabulary.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ MAX_NORM = 1.0
 
 
 class Model:
-    """Predicts every character of a window from those before it: embeddings, two GRU layers, a softmax.
+    """Model of every character of a window from those before it: embeddings, two GRU layers, a softmax.
 
     It sets PyTorch's thread count to one for the whole process, so that a demo leaves the machine usable.
 
     Attributes:
-        context: Characters that the last prediction of a window sees; a window has one more.
-        batch: Windows in a step.
-        tokens: Predictions in a step.
-        size: Parameters, about 190,000.
+        context: Characters that the last prediction of a window uses; a window has one more.
+        batch: Windows per step.
+        tokens: Predictions per step.
+        size: Number of parameters, about 190,000.
     """
 
     context = 24
@@ -38,7 +38,7 @@ class Model:
 
     def __init__(self, vocabulary: int, seed: int) -> None:
         with warnings.catch_warnings():
-            # A plain `pip install torch` brings no numpy, and none is needed here.
+            # A plain `pip install torch` installs no numpy, and this model needs none.
             warnings.filterwarnings("ignore", "Failed to initialize NumPy")
             import torch
             from torch import nn
@@ -57,7 +57,7 @@ class Model:
         self.size = sum(parameter.numel() for parameter in self._parameters)
 
     def step(self, windows: Sequence[bytes], learning_rate: float) -> tuple[float, float]:
-        """Learn from a batch; its loss in nats a character, and the gradient's norm before clipping."""
+        """Learn from a batch; return its loss in nats per character, and the gradient norm before clipping."""
         from torch.nn.utils import clip_grad_norm_
 
         for group in self._optimizer.param_groups:
@@ -70,18 +70,18 @@ class Model:
         return loss.item(), norm.item()
 
     def loss(self, windows: Sequence[bytes]) -> float:
-        """Cross-entropy in nats a character."""
+        """Return the cross-entropy in nats per character."""
         import torch
 
         with torch.no_grad():
             return float(self._cross_entropy(windows))
 
     def _cross_entropy(self, windows: Sequence[bytes]) -> Tensor:
-        """Mean loss of all predictions in windows of C+1 codes: a scalar."""
+        """Return the mean loss of all predictions in windows of C+1 codes, as a scalar."""
         import torch
         from torch.nn.functional import cross_entropy
 
-        # A bytearray, since PyTorch warns of memory that it may not write to.
+        # A bytearray, because PyTorch warns about read-only memory.
         codes = torch.frombuffer(bytearray(b"".join(windows)), dtype=torch.uint8).view(len(windows), -1).long()
         hidden, _ = self._recurrent(self._embedding(codes[:, :-1]))  # [B, C, hidden units]
         logits = self._output(hidden)  # [B, C, V]

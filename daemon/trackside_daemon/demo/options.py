@@ -1,4 +1,4 @@
-"""What the user wants to see of a demo, and whether it can be shown."""
+"""Options of the demo, and the check that they can be met."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any, NamedTuple
 from trackside_daemon.demo.troubles import TROUBLES
 
 DRIVER = Path("/proc/driver/nvidia/version")
-LEAST_GPUS = 2
-MOST = 64
-"""GPUs that can be simulated, and ranks, each of which needs one."""
+MIN_GPUS = 2
+MAX_GPUS = 64
+"""Maximum of simulated GPUs, and of ranks, each of which needs one."""
 
 
 LIBRARIES = ("numpy", "torch")
 
 
-class WantedError(Exception):
-    """That cannot be shown; the text says why, in one line."""
+class DemoOptionsError(Exception):
+    """The options cannot be met; the message states why, in one line."""
 
 
-class Wanted(NamedTuple):
-    """The command's flags.
+class DemoOptions(NamedTuple):
+    """Options of the command.
 
     Attributes:
-        steps: Of the training; None for no end.
-        trouble: What goes wrong in it, a name of `TROUBLES`; empty for nothing.
-        after: Seconds of training before it does.
-        ranks: Simulated ones; None for a real training.
-        gpus: Simulated ones; None for as many as there are ranks, or for the real ones where there is a driver.
+        steps: Steps of the training; None for no end.
+        trouble: Trouble in the training, a name of `TROUBLES`; empty for none.
+        after: Seconds of training before the trouble begins.
+        ranks: Number of simulated ranks; None for a real training.
+        gpus: Number of simulated GPUs; None for one per rank, or for the real ones if there is a driver.
     """
 
     steps: int | None = None
@@ -40,37 +40,39 @@ class Wanted(NamedTuple):
 
     @property
     def processes(self) -> int:
-        """How many train."""
+        """Number of training processes."""
         return self.ranks or (TROUBLES[self.trouble].ranks if self.trouble else 1)
 
     def simulated_gpus(self, driver: Path = DRIVER) -> int:
-        """How many GPUs are simulated; 0 where the real ones are shown, on which a simulated rank never is."""
+        """Return the number of simulated GPUs; 0 to show the real ones. Simulated ranks never use real GPUs."""
         if self.gpus:
             return self.gpus
-        return max(LEAST_GPUS, self.ranks or 0) if self.ranks or not driver.exists() else 0
+        return max(MIN_GPUS, self.ranks or 0) if self.ranks or not driver.exists() else 0
 
     def flags(self, driver: Path = DRIVER) -> dict[str, Any]:
-        """The daemon's flags by which they are, nested as the settings are."""
+        """Return the daemon's flags for the simulated GPUs, nested like the settings."""
         count = self.simulated_gpus(driver)
         return {"collector": {"gpu": {"simulate": count}}} if count else {}
 
     def check(self) -> None:
-        """Whether there is such a trouble, and enough for it, and what trains.
+        """Check that the trouble exists, that it has enough ranks and GPUs, and that a library can train.
 
         Raises:
-            WantedError: There is not.
+            DemoOptionsError: A check failed.
         """
         for flag, count in (("--ranks", self.ranks), ("--gpus", self.gpus)):
-            if count is not None and not 1 <= count <= MOST:
-                raise WantedError(f"{flag} {count}: it goes from 1 to {MOST}")
+            if count is not None and not 1 <= count <= MAX_GPUS:
+                raise DemoOptionsError(f"{flag} {count}: must be from 1 to {MAX_GPUS}")
         if self.trouble and self.trouble not in TROUBLES:
-            raise WantedError(f"--trouble {self.trouble}: there are {', '.join(TROUBLES)}")
+            raise DemoOptionsError(f"--trouble {self.trouble}: must be one of {', '.join(TROUBLES)}")
         if self.ranks and self.trouble and self.ranks < (least := TROUBLES[self.trouble].ranks):
-            raise WantedError(f"--ranks {self.ranks}: --trouble {self.trouble} needs {least} at least")
+            raise DemoOptionsError(f"--ranks {self.ranks}: --trouble {self.trouble} needs at least {least}")
         if self.ranks and self.gpus and self.gpus < self.ranks:
-            raise WantedError(f"--gpus {self.gpus}: each of the {self.ranks} ranks needs one; take --gpus {self.ranks}")
+            raise DemoOptionsError(
+                f"--gpus {self.gpus}: each of the {self.ranks} ranks needs one; use --gpus {self.ranks}"
+            )
         if not self.ranks and not any(map(find_spec, LIBRARIES)):
-            raise WantedError(
+            raise DemoOptionsError(
                 "the training needs numpy or PyTorch: pip install 'trackside[demo]', or numpy alone; "
                 "trackside demo --ranks 4 needs neither"
             )

@@ -1,4 +1,4 @@
-"""The wish that the demo, or a training of it, ends: of SIGINT and SIGTERM, so that a step is never cut short."""
+"""Request to stop the demo or one of its ranks, from SIGINT or SIGTERM, so that a step is never cut short."""
 
 from __future__ import annotations
 
@@ -7,33 +7,36 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 
-class Stop:
-    """Set by a signal. A handler that sets a `threading.Event` hangs when it cuts into another, or into a wait for it."""
+class StopRequest:
+    """Flag that a signal handler sets.
+
+    A handler that sets a `threading.Event` hangs if it interrupts another such handler, or a wait for the event.
+    """
 
     def __init__(self) -> None:
-        self._set = False
-        self._told: SimpleQueue[None] = SimpleQueue()
+        self._is_set = False
+        self._wakeups: SimpleQueue[None] = SimpleQueue()
 
     def set(self) -> None:
-        """From now on."""
-        self._set = True
-        self._told.put(None)
+        """Set the flag."""
+        self._is_set = True
+        self._wakeups.put(None)
 
     def is_set(self) -> bool:
-        """Whether it is."""
-        return self._set
+        """Return whether the flag is set."""
+        return self._is_set
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it is set, at most so long; whether it is."""
-        if not self._set:
+        """Wait at most that long for the flag; return whether it is set."""
+        if not self._is_set:
             with suppress(Empty):
-                self._told.get(timeout=seconds)
-        return self._set
+                self._wakeups.get(timeout=seconds)
+        return self._is_set
 
 
-def stopped_by_signals() -> Stop:
-    """One that SIGINT and SIGTERM set."""
-    stop = Stop()
+def stop_on_signals() -> StopRequest:
+    """Return a request that SIGINT and SIGTERM set."""
+    stop = StopRequest()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     return stop

@@ -1,4 +1,4 @@
-"""`trackside demo`: the daemon and the training beside it, and what `/metrics` says of them."""
+"""`trackside demo`: start the daemon and the training, and report from `/metrics` and the API."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.error import URLError
 from uuid import uuid4
 
-from trackside_daemon.demo.messages import Numbers, introduction, report, summary
-from trackside_daemon.demo.stop_signal import Stop, stopped_by_signals
-from trackside_daemon.demo.trouble_stage import Staging
+from trackside_daemon.demo.messages import RankValues, introduction, progress, summary
+from trackside_daemon.demo.stop_signal import StopRequest, stop_on_signals
+from trackside_daemon.demo.trouble_stage import TroubleStage
 from trackside_daemon.demo.troubles import TROUBLES
 from trackside_daemon.ingest.endpoint import push_path, token_path
 from trackside_daemon.linux.child_process import ChildProcess, stop_all
@@ -26,168 +26,179 @@ from trackside_daemon.web.http.address import AddressError, listen
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.demo.options import Wanted
+    from trackside_daemon.demo.options import DemoOptions
     from trackside_daemon.web.settings import WebSection
 
 TRAINING, SIMULATED = "trackside_daemon.demo.train", "trackside_daemon.demo.simulated"
 SETTINGS = {
-    # It shares its one core with whatever else the machine does: that its steps take longer then is no news.
+    # The training shares its one core with the rest of the machine, so slower steps are no finding.
     "TRACKSIDE_ALERTS__OFF": "ThroughputRegression@demo,SlowStep@demo",
-    # It may be left alone for days, and its history may lie in memory.
+    # A demo may run for days, and its history may be in memory (/tmp).
     "TRACKSIDE_STORAGE__RETENTION__SIZE": "1GiB",
 }
-OPEN = {"TRACKSIDE_WEB__CONFIG__FILE": ""}
-"""The demo asks its daemon without TLS and password."""
+NO_WEB_CONFIG = {"TRACKSIDE_WEB__CONFIG__FILE": ""}
+"""Environment for a daemon without TLS and passwords, which the demo could not use."""
 READY_SECONDS = 30.0
 REPORT_SECONDS = 2.0
-_LINE = re.compile(r'trackside_training_(\w+)\{rank="(\d+)",run="demo"\} (\S+)')
+_SERIES = re.compile(r'trackside_training_(\w+)\{rank="(\d+)",run="demo"\} (\S+)')
 
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever $http_proxy says
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # ignores $http_proxy
 
 
-class _Show(NamedTuple):
-    """What is shown, where, and with what history."""
+class _Demo(NamedTuple):
+    """Push endpoints, web address, history directory and options of a demo."""
 
     endpoints: Sequence[str]
     address: str
     history: str
-    wanted: Wanted
+    options: DemoOptions
 
 
-def run(web: WebSection, endpoints: Sequence[str], wanted: Wanted) -> int:
+def run(web: WebSection, endpoints: Sequence[str], options: DemoOptions) -> int:
     """Run until the training ends or Ctrl-C.
 
     Args:
-        web: Where the daemon will listen.
-        endpoints: Where it will accept pushes; empty for the default.
-        wanted: What is to be shown.
+        web: Settings of the daemon's web server.
+        endpoints: Endpoints for pushes; empty for the default.
+        options: Options of the command.
 
     Returns:
-        The exit status: 0 when stopped as asked, the daemon's when it cannot start, else the training's.
+        The exit status: 0 if stopped on request, the daemon's if it cannot start, else the training's.
     """
-    stopped = stopped_by_signals()
+    stop = stop_on_signals()
     try:
         listens, address = _free_address(web)
     except AddressError as error:
         sys.stderr.write(f"trackside: {str(error).replace('--web.listen-address', 'TRACKSIDE_WEB__LISTEN_ADDRESS')}\n")
         return 2
-    simulated = [f"--collector.gpu.simulate={count}"] if (count := wanted.simulated_gpus()) else []
-    for name, value in (SETTINGS | dict(TROUBLES[wanted.trouble].settings if wanted.trouble else {})).items():
+    settings = SETTINGS | dict(TROUBLES[options.trouble].settings if options.trouble else {})
+    for name, value in settings.items():
         os.environ.setdefault(name, value)
-    level = "error" if wanted.trouble else "warning"  # what fires is said here
     children: list[ChildProcess] = []
-    with TemporaryDirectory(prefix="trackside-demo-") as history:  # apart from that of real runs
-        os.environ["TRACKSIDE_SPOOL"] = history  # nor is anything of a demo that was killed a later daemon's to take
-        flags = [f"--web.listen-address={listens}", f"--log.level={level}", f"--storage.path={history}", *simulated]
-        children.append(
-            ChildProcess("trackside_daemon", "daemon", *flags, environ=OPEN, mute=True)
-        )  # its link is said here
+    # A temporary history keeps the demo out of the history of real runs.
+    with TemporaryDirectory(prefix="trackside-demo-") as history:
+        # After a demo that was killed, no other daemon should find its spool.
+        os.environ["TRACKSIDE_SPOOL"] = history
+        children.append(_start_daemon(listens, history, options))
         try:
-            status = _run(_Show(endpoints, address, history, wanted), children, stopped)
+            status = _run(_Demo(endpoints, address, history, options), children, stop)
         finally:
             stop_all(children)
-    if stopped.is_set():
+    if stop.is_set():
         return 0
-    return 1 if status < 0 else status  # a signal that nobody here sent
+    return 1 if status < 0 else status  # negative after a signal that the demo did not send
 
 
-def _run(show: _Show, children: list[ChildProcess], stopped: Stop) -> int:
-    """Train and report until the training ends; whoever ends first, the last word is a summary."""
-    daemon, address = children[0], show.address
-    if not _is_ready(address, daemon, stopped):
-        if daemon.status is None and not stopped.is_set():
-            _say(f"trackside: the daemon did not answer at http://{address}/-/ready within {READY_SECONDS:g} s")
+def _start_daemon(listens: str, history: str, options: DemoOptions) -> ChildProcess:
+    level = "error" if options.trouble else "warning"  # the demo itself prints the alerts
+    flags = [f"--web.listen-address={listens}", f"--log.level={level}", f"--storage.path={history}"]
+    if count := options.simulated_gpus():
+        flags.append(f"--collector.gpu.simulate={count}")
+    # Mute, because the demo itself prints the link to the dashboard.
+    return ChildProcess("trackside_daemon", "daemon", *flags, environ=NO_WEB_CONFIG, mute=True)
+
+
+def _run(demo: _Demo, children: list[ChildProcess], stop: StopRequest) -> int:
+    """Train and report until the training or the daemon ends, then print the summary; return the exit status."""
+    daemon, address = children[0], demo.address
+    if not _is_ready(address, daemon, stop):
+        if daemon.status is None and not stop.is_set():
+            _print(f"trackside: the daemon did not answer at http://{address}/-/ready within {READY_SECONDS:g} s")
             daemon.stop()
             return 1
         return daemon.stop()
-    _say(introduction(address, _token(show.endpoints), show.wanted))
-    begun = time.monotonic()
-    ranks = _start(show)
+    _print(introduction(address, _token(demo.endpoints), demo.options))
+    start = time.monotonic()
+    ranks = _start_ranks(demo)
     children += ranks
-    staging = _staged(show, ranks)
-    while (staging.begun or _trains(ranks)) and daemon.status is None and not stopped.wait(REPORT_SECONDS):
-        _look(address, staging, trains=_trains(ranks))
-    if daemon.status is not None and not stopped.is_set():
-        _say(f"\n  The daemon ended by itself, with status {daemon.status}.")
+    stage = _trouble_stage(demo, ranks)
+    while (stage.begun or _is_training(ranks)) and daemon.status is None and not stop.wait(REPORT_SECONDS):
+        _report(address, stage, training=_is_training(ranks))
+    if daemon.status is not None and not stop.is_set():
+        _print(f"\n  The daemon ended unexpectedly, with status {daemon.status}.")
+    # The signal goes to all of them before the first wait, because they wait for each other.
     for rank in ranks:
-        rank.send(signal.SIGTERM)  # all of them before one is waited for: they wait for each other
+        rank.send(signal.SIGTERM)
     status = max((rank.stop() for rank in ranks), key=abs)
-    _say(summary(_scrape(address), time.monotonic() - begun))
+    _print(summary(_scrape(address), time.monotonic() - start))
     return daemon.stop() or status
 
 
-def _look(address: str, staging: Staging, *, trains: bool) -> None:
-    numbers = _scrape(address)
-    if trains:
-        _say(report(numbers))
-    for text in staging.look(numbers[0].get("step", 0.0) if numbers else 0.0):
-        _say(text)
+def _report(address: str, stage: TroubleStage, *, training: bool) -> None:
+    values = _scrape(address)
+    if training:
+        _print(progress(values))
+    texts = list(stage.poll(values[0].get("step", 0.0) if values else 0.0))
+    if texts:
+        _print("\n" + "\n".join(texts))
 
 
-def _trains(ranks: Sequence[ChildProcess]) -> bool:
-    """Whether any does; once one has failed, the others only wait for it."""
+def _is_training(ranks: Sequence[ChildProcess]) -> bool:
+    """Return whether the training runs; once a rank has failed, the others only wait for it."""
     return any(rank.status is None for rank in ranks) and not any(rank.status for rank in ranks)
 
 
-def _start(show: _Show) -> list[ChildProcess]:
-    """The ranks of the training."""
-    wanted = show.wanted
-    flags = [*(["--steps", str(wanted.steps)] if wanted.steps else [])]
-    flags += [f"--trouble={wanted.trouble}", f"--meet={show.history}/ranks"]
-    count = wanted.processes
-    reach = _reach(show.endpoints)
-    if wanted.ranks or count > 1:
-        reach |= {"TRACKSIDE_RUN_ID": uuid4().hex, "WORLD_SIZE": str(count)}
+def _start_ranks(demo: _Demo) -> list[ChildProcess]:
+    options = demo.options
+    flags = ["--steps", str(options.steps)] if options.steps else []
+    flags += [f"--trouble={options.trouble}", f"--meet={demo.history}/ranks"]
+    count = options.processes
+    environ = _client_environ(demo.endpoints)
+    if options.ranks or count > 1:
+        environ |= {"TRACKSIDE_RUN_ID": uuid4().hex, "WORLD_SIZE": str(count)}
     return [
-        ChildProcess(SIMULATED, *flags, environ=reach | _place(rank, count))
-        if wanted.ranks
-        else ChildProcess(TRAINING, *flags, environ=reach | ({"RANK": str(rank)} if count > 1 else {}))
+        ChildProcess(SIMULATED, *flags, environ=environ | _rank_environ(rank, count))
+        if options.ranks
+        else ChildProcess(TRAINING, *flags, environ=environ | ({"RANK": str(rank)} if count > 1 else {}))
         for rank in range(count)
     ]
 
 
-def _place(rank: int, count: int) -> dict[str, str]:
-    """What a launcher would tell a rank of several on one machine, each on the GPU of its number."""
-    local = {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count), "CUDA_VISIBLE_DEVICES": str(rank)}
-    return {"RANK": str(rank), **local}
+def _rank_environ(rank: int, count: int) -> dict[str, str]:
+    """Return the environment that a launcher gives one of several ranks on a machine, each with its GPU."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(count),
+        "CUDA_VISIBLE_DEVICES": str(rank),
+    }
 
 
-def _staged(show: _Show, ranks: Sequence[ChildProcess]) -> Staging:
-    """The trouble, of the last rank; without one nothing ever begins."""
-    token = _token(show.endpoints)
+def _trouble_stage(demo: _Demo, ranks: Sequence[ChildProcess]) -> TroubleStage:
+    token = _token(demo.endpoints)
 
-    def ask(path: str) -> str | None:
-        return _get(show.address, path, token)
+    def get(path: str) -> str | None:
+        return _get(demo.address, path, token)
 
-    return Staging(TROUBLES.get(show.wanted.trouble), ranks, show.wanted.after, ask, show.history)
+    return TroubleStage(TROUBLES.get(demo.options.trouble), ranks, demo.options.after, get, demo.history)
 
 
 def _free_address(web: WebSection) -> tuple[str, str]:
-    """Where the daemon is to listen, and where it is then reached.
+    """Return the address for the daemon to listen on, and the address to reach it at.
 
-    It is tried before the daemon starts, so that another server's answers are never taken for the daemon's.
+    The check comes before the daemon starts, so that another server's answers are never mistaken for the daemon's.
 
     Raises:
-        AddressError: It is taken, or no address, or others reach it who are to be kept out.
+        AddressError: The address is invalid or in use, or would let in others in spite of the web configuration.
     """
-    wanted = web.listen_address
-    with closing(listen(wanted)) as listener:
+    configured = web.listen_address
+    with closing(listen(configured)) as listener:
         host, port = listener.getsockname()[:2]
     if web.config.file and not ip_address(host).is_loopback:
         raise AddressError(
-            f"web.listen-address: {wanted}: the demo has no TLS and no passwords, so TRACKSIDE_WEB__CONFIG__FILE would keep "
-            "nobody out; set --web.listen-address=127.0.0.1:21790"
+            f"web.listen-address: {configured}: the demo has no TLS and no passwords, so TRACKSIDE_WEB__CONFIG__FILE "
+            "would not protect it; set --web.listen-address=127.0.0.1:21790"
         )
-    listens = f"{wanted.rpartition(':')[0]}:{port}"
+    listens = f"{configured.rpartition(':')[0]}:{port}"
     return listens, f"127.0.0.1:{port}" if ip_address(host).is_unspecified else listens
 
 
-def _is_ready(address: str, daemon: ChildProcess, stopped: Stop) -> bool:
+def _is_ready(address: str, daemon: ChildProcess, stop: StopRequest) -> bool:
     deadline = time.monotonic() + READY_SECONDS
     while daemon.status is None and time.monotonic() < deadline:
         if _get(address, "/-/ready") is not None:
             return True
-        if stopped.wait(0.1):
+        if stop.wait(0.1):
             return False
     return False
 
@@ -196,34 +207,31 @@ def _token(endpoints: Sequence[str]) -> str:
     return token_path(endpoints, os.environ, os.getuid()).read_text().strip()
 
 
-def _scrape(address: str) -> list[Numbers]:
-    """The demo's own series by rank; those with more labels than run and rank are left out."""
+def _scrape(address: str) -> list[RankValues]:
+    """Return the demo's series by rank, without those that have labels other than run and rank."""
     page = _get(address, "/metrics?collect[]=training") or ""
-    ranks: dict[int, Numbers] = {}
-    for match in filter(None, map(_LINE.fullmatch, page.splitlines())):
+    ranks: dict[int, RankValues] = {}
+    for match in filter(None, map(_SERIES.fullmatch, page.splitlines())):
         ranks.setdefault(int(match[2]), {})[match[1]] = float(match[3])
     return [ranks[rank] for rank in sorted(ranks)]
 
 
-def _reach(endpoints: Sequence[str]) -> dict[str, str]:
-    """How the training finds the daemon that was started here, and no other; whatever else leads a client is off."""
+def _client_environ(endpoints: Sequence[str]) -> dict[str, str]:
+    """Return the environment that leads the training to this demo's daemon, without the user's client settings."""
     endpoint = next(iter(endpoints), f"ipc://{push_path((), os.environ, os.getuid())}")
-    elsewhere = ("RUN_ID", "RUN_NAME", "TAGS", "DISABLED")
-    off = {f"TRACKSIDE_{name}": "" for name in elsewhere} | dict.fromkeys(("RANK", "WORLD_SIZE"), "")
-    return {**off, "TRACKSIDE_FLUSH_TIMEOUT": "2", "TRACKSIDE_ENDPOINT": endpoint}
+    unset = ("TRACKSIDE_RUN_ID", "TRACKSIDE_RUN_NAME", "TRACKSIDE_TAGS", "TRACKSIDE_DISABLED", "RANK", "WORLD_SIZE")
+    return {**dict.fromkeys(unset, ""), "TRACKSIDE_FLUSH_TIMEOUT": "2", "TRACKSIDE_ENDPOINT": endpoint}
 
 
 def _get(address: str, path: str, token: str = "") -> str | None:
-    asked = urllib.request.Request(
-        f"http://{address}{path}", headers={"Authorization": f"Bearer {token}"} if token else {}
-    )
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        with _direct.open(asked, timeout=5) as answer:
-            return str(answer.read().decode())
+        with _opener.open(urllib.request.Request(f"http://{address}{path}", headers=headers), timeout=5) as response:
+            return str(response.read().decode())
     except (URLError, OSError):
         return None
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The text to learn: the language's own help pages, which come with every Python, so nothing is downloaded."""
+"""Training text: the help pages that come with every Python, so nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ VALIDATION_RATIO = 0.1
 
 
 class Text(NamedTuple):
-    """English text as one byte a character.
+    """English text as one byte per character.
 
     Attributes:
         vocabulary: The distinct characters, sorted; a character's code is its index. Fewer than 256.
-        train: Codes to learn from.
-        validation: Codes of the text's end, never trained on.
+        train: Codes of the training set.
+        validation: Codes of the validation set, the end of the text.
     """
 
     vocabulary: str
@@ -26,7 +26,7 @@ class Text(NamedTuple):
 
 
 def load() -> Text:
-    """Python's help topics, in lower case and ASCII: about half a million characters, some 60 of them distinct."""
+    """Return Python's help topics in lower case and ASCII: about half a million characters, some 60 distinct."""
     text = "\n\n".join(topics.values()).lower().encode("ascii", "ignore").decode("ascii")
     vocabulary = "".join(sorted(set(text)))
     codes = encode(text, vocabulary)
@@ -35,7 +35,7 @@ def load() -> Text:
 
 
 def encode(text: str, vocabulary: str) -> bytes:
-    """Each character's index in *vocabulary*.
+    """Return each character's index in *vocabulary*.
 
     Raises:
         KeyError: A character is not in the vocabulary.
@@ -45,6 +45,6 @@ def encode(text: str, vocabulary: str) -> bytes:
 
 
 def windows(codes: bytes, *, count: int, length: int, random: Random) -> list[bytes]:
-    """Cut *count* pieces of *length* characters, each from anywhere in *codes*."""
+    """Return *count* random pieces of *codes*, each *length* characters long."""
     starts = (random.randrange(len(codes) - length + 1) for _ in range(count))
     return [codes[start : start + length] for start in starts]

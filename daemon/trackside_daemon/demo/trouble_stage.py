@@ -1,4 +1,4 @@
-"""A trouble of the demo: when it begins, and which alerts tell of it."""
+"""Schedule of the demo's trouble, and the alerts that it causes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from trackside_daemon.demo.troubles import Trouble
     from trackside_daemon.linux.child_process import ChildProcess
 
-LEAST_STEPS = 100
-"""A detector has to know what is usual before anything can be unusual."""
+MIN_STEPS = 100
+"""Steps that a detector needs to learn the usual values, before it can find unusual ones."""
 
 
-class Staging:
-    """Sends a rank the signal that it is to go wrong, and reads what the daemon says then.
+class TroubleStage:
+    """Starts the trouble in one rank, and reports the daemon's alerts after it.
 
     Args:
-        trouble: That is staged; None for nothing.
-        ranks: Of the training; the last goes wrong.
-        after: Seconds of training before it does.
-        ask: Gets a page of the API; None when there is none.
-        history: Where the demo's daemon keeps its history.
+        trouble: Trouble to start; None for none.
+        ranks: Ranks of the training; the last one gets the trouble.
+        after: Seconds of training before the trouble.
+        get: Returns a page of the API by its path, or None if there is no answer.
+        history: Directory of the history of the demo's daemon.
     """
 
     def __init__(
@@ -33,59 +33,62 @@ class Staging:
         trouble: Trouble | None,
         ranks: Sequence[ChildProcess],
         after: float,
-        ask: Callable[[str], str | None],
+        get: Callable[[str], str | None],
         history: str,
     ) -> None:
         self.begun = False
         self._trouble = trouble
         self._ranks = ranks
         self._after = after
-        self._ask = ask
+        self._get = get
         self._history = history
-        self._trained: float | None = None
-        self._at = 0.0
-        self._said: dict[int, str] = {}
-        self._found = False
+        self._first_step_at: float | None = None
+        self._begun_at = 0.0
+        self._severities: dict[str, str] = {}
+        self._has_expected_alert = False
 
-    def look(self, steps: float) -> Iterator[str]:
-        """What is to be said now that the training has made so many steps."""
-        trouble, now = self._trouble, time.monotonic()
+    def poll(self, steps: float) -> Iterator[str]:
+        """Yield the texts to print, given the number of steps so far."""
+        trouble = self._trouble
+        now = time.monotonic()
         if trouble is None:
             return
-        if steps and self._trained is None:
-            self._trained = now
+        if steps and self._first_step_at is None:
+            self._first_step_at = now
         if not self.begun:
-            if self._trained is not None and now - self._trained >= self._after and steps >= LEAST_STEPS:
+            if self._first_step_at is not None and now - self._first_step_at >= self._after and steps >= MIN_STEPS:
                 yield self._begin(trouble)
             return
-        for alert in self._alerts():
-            yield from self._told(trouble, alert)
+        for alert in self._read_alerts():
+            yield from self._report(trouble, alert)
 
     def _begin(self, trouble: Trouble) -> str:
-        self.begun, self._at = True, time.time()
+        self.begun = True
+        self._begun_at = time.time()
         self._ranks[-1].send(signal.SIGUSR1)
-        return f"\n  Now it goes wrong: {trouble.what.format(last=len(self._ranks) - 1)}.\n"
+        return f"  Now it goes wrong: {trouble.description.format(last=len(self._ranks) - 1)}.\n"
 
-    def _told(self, trouble: Trouble, alert: dict[str, Any]) -> Iterator[str]:
-        """An alert that is news, and after the first that was waited for, where to look."""
-        severity, before = alert["severity"], self._said.get(alert["id"])
+    def _report(self, trouble: Trouble, alert: dict[str, Any]) -> Iterator[str]:
+        """Yield a new alert or severity, and after the first expected alert, how to see more."""
+        name, severity, summary = alert["alert"], alert["severity"], alert["summary"]
+        before = self._severities.get(alert["id"])
         if severity in ("info", before):
             return
-        self._said[alert["id"]] = severity
+        self._severities[alert["id"]] = severity
         if before is not None:
-            yield f"\n  {alert['alert']} is {severity} now:\n    {alert['summary']}\n"
+            yield f"  {name} is now {severity}:\n    {summary}\n"
             return
-        after = max(0.0, alert["started"] - self._at)
-        yield f"\n  {alert['alert']} ({alert['severity']}) fires, {after:.1f} s after it went wrong:\n    {alert['summary']}\n"
-        if alert["alert"] in trouble.alerts and not self._found:
-            self._found = True
+        delay = max(0.0, alert["started"] - self._begun_at)
+        yield f"  Alert {name} ({severity}), {delay:.1f} s after it went wrong:\n    {summary}\n"
+        if name in trouble.alerts and not self._has_expected_alert:
+            self._has_expected_alert = True
             yield (
-                f"    more        trackside alerts show {alert['id']} --storage.path={self._history}\n"
-                f"    all         trackside alerts --storage.path={self._history}\n"
-                "    or          the dashboard, and trackside_alert_firing on /metrics\n\n"
-                "  The demo goes on until Ctrl-C, which takes its history away: ask before, from another terminal.\n"
+                f"    details      trackside alerts show {alert['id']} --storage.path={self._history}\n"
+                f"    all alerts   trackside alerts --storage.path={self._history}\n"
+                "    or           the dashboard, and trackside_alert_firing on /metrics\n\n"
+                "  Run these commands in another terminal: the demo runs until Ctrl-C, and then deletes its history.\n"
             )
 
-    def _alerts(self) -> list[dict[str, Any]]:
-        page = self._ask("/api/v1/alerts?limit=100")
+    def _read_alerts(self) -> list[dict[str, Any]]:
+        page = self._get("/api/v1/alerts?limit=100")
         return list(json.loads(page)["alerts"]) if page else []

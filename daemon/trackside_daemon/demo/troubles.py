@@ -1,6 +1,6 @@
-"""What can go wrong in the demo's training, for real: ``trackside demo --trouble``.
+"""Troubles of the demo's training, which really happen: ``trackside demo --trouble``.
 
-The supervisor sends SIGUSR1 to the rank that is to go wrong, and so knows when that was.
+The supervisor sends SIGUSR1 to the rank that is to go wrong, and so has the exact time.
 """
 
 from __future__ import annotations
@@ -19,118 +19,119 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from random import Random
 
-MAD_RATE = 3e3
-"""A learning rate of 3e-3 without its minus: weights grow by hundreds a step until they overflow."""
+BAD_LEARNING_RATE = 3e3
+"""A learning rate of 3e-3 without its minus: weights grow by hundreds per step until they overflow."""
 
-GARBAGE_STEPS = 5
-LEAK_BYTES, LEAK_MOST = 2**18, 2**30
-"""What is kept of each step, and in all, so that a demo that is left alone does not fill the machine."""
+RANDOM_BATCHES = 5
+# Limited, so that an unattended demo does not fill the machine's memory.
+LEAK_BYTES, MAX_LEAK_BYTES = 2**18, 2**30
+"""Bytes leaked per step, and in total."""
 
-SLOWER = 4
+EXTRA_PASSES = 4
 PAGE_BYTES = resource.getpagesize()
 
 
 class Trouble(NamedTuple):
-    """One of them.
+    """A way in which the training goes wrong.
 
     Attributes:
-        alerts: Any of them tells it.
-        what: What happens, as the demo says it; ``{last}`` is the rank that goes wrong.
-        ranks: Processes that train, at least; the last goes wrong.
-        settings: Variables of the daemon, so that nobody waits for minutes.
-        note: What they mean, as the demo says it.
+        alerts: Alerts to expect: at least one of them.
+        description: Text for the user; ``{last}`` is the rank that goes wrong.
+        ranks: Minimum of training processes; the last one goes wrong.
+        settings: Environment variables for the daemon that shorten the wait for the alert.
+        note: Text for the user about these settings.
     """
 
     alerts: tuple[str, ...]
-    what: str
+    description: str
     ranks: int = 1
     settings: Mapping[str, str] = {}
     note: str = ""
 
 
 TROUBLES = {
-    "nan": Trouble(("NonFinite",), "the learning rate becomes 3e3 instead of 3e-3, until the loss overflows"),
-    "spike": Trouble(("LossSpike",), f"{GARBAGE_STEPS} batches are random characters instead of text"),
+    "nan": Trouble(("NonFinite",), "the learning rate is 3e3 instead of 3e-3, until the loss overflows"),
+    "spike": Trouble(("LossSpike",), f"{RANDOM_BATCHES} batches are random characters instead of text"),
     "stall": Trouble(
         ("TrainingStalled", "RankSilent"),
-        "rank {last} waits for a lock that nobody gives back, and all others wait for it",
+        "rank {last} waits forever for a lock, and all other ranks wait for rank {last}",
         ranks=2,
         settings={"TRACKSIDE_ALERTS__STALL_AFTER": "10"},
-        note="Here a run is stalled after 10 s; otherwise after a minute at least (alerts.stall-after).",
+        note="Here a run counts as stalled after 10 s; by default, after at least a minute (alerts.stall-after).",
     ),
     "leak": Trouble(
         ("HostMemoryLeak",),
-        f"the training keeps {LEAK_BYTES // 1024} KiB of each step, {LEAK_MOST // 2**30} GiB in all at most",
-        note="It tells its memory with each step (process_resident_bytes), so that no quarter of an hour is waited for.",
+        f"the training leaks {LEAK_BYTES // 1024} KiB per step, up to {MAX_LEAK_BYTES // 2**30} GiB",
+        note="The training pushes its memory with each step (process_resident_bytes), so you need not wait a quarter of an hour.",
     ),
     "straggler": Trouble(
         ("StragglerRank",),
-        f"rank {{last}} computes each batch's loss {SLOWER} times more, and all others wait for it",
+        f"rank {{last}} computes the loss of each batch {EXTRA_PASSES} more times, and all other ranks wait for it",
         ranks=2,
         settings={"TRACKSIDE_ALERTS__STRAGGLER_WINDOW": "0.5"},
-        note="A straggler is slow in 30 of 50 windows; they are of 1 s here, and of 10 s otherwise (alerts.straggler-window).",
+        note="A straggler is slow in 30 of 50 windows. A window is 1 s long here, and 10 s by default (alerts.straggler-window).",
     ),
     "crash": Trouble(("TrainingProcessDied",), "the training reads address 0 and dies of SIGSEGV"),
 }
 
 
-class Learns(Protocol):
-    """What a trouble needs of the model."""
+class HasLoss(Protocol):
+    """Part of a model that the troubles use."""
 
     def loss(self, windows: list[bytes]) -> float:
-        """Cross-entropy; nothing is learned."""
+        """Return the cross-entropy, without learning."""
         ...
 
 
-class Ailing:
-    """What goes wrong in this process from SIGUSR1 on.
+class TroubleMaker:
+    """Makes the training of this process go wrong from SIGUSR1 on.
 
     Args:
-        name: One of `TROUBLES`; empty for none.
-        model: That is trained.
-        vocabulary: Codes that a character can have.
-        random: Where garbage comes from.
+        name: A name of `TROUBLES`; empty for no trouble.
+        model: Model in training.
+        vocabulary: Number of character codes.
+        random: Source of random characters.
     """
 
-    def __init__(self, name: str, model: Learns, vocabulary: int, random: Random) -> None:
+    def __init__(self, name: str, model: HasLoss, vocabulary: int, random: Random) -> None:
         self._name = name
         self._model = model
         self._vocabulary = vocabulary
         self._random = random
         self._begun = False
-        self._garbage = GARBAGE_STEPS
-        self._kept: list[bytes] = []
+        self._random_batches_left = RANDOM_BATCHES
+        self._leaked: list[bytes] = []
         if name:
             signal.signal(signal.SIGUSR1, self._begin)
 
     def _begin(self, *_: object) -> None:
         self._begun = True
 
-    def spoil(self, batch: list[bytes], rate: float) -> tuple[list[bytes], float]:
-        """The next step's batch and learning rate as the trouble has them; it may not return."""
+    def before_step(self, batch: list[bytes], learning_rate: float) -> tuple[list[bytes], float]:
+        """Return the batch and learning rate for the next step; some troubles never return."""
         if self._begun:
             if self._name == "nan":
-                return batch, MAD_RATE
-            if self._name == "spike" and self._garbage:
-                self._garbage -= 1
+                return batch, BAD_LEARNING_RATE
+            if self._name == "spike" and self._random_batches_left:
+                self._random_batches_left -= 1
                 codes = range(self._vocabulary)
-                return [bytes(self._random.choices(codes, k=len(window))) for window in batch], rate
+                return [bytes(self._random.choices(codes, k=len(window))) for window in batch], learning_rate
             if self._name == "stall":
                 hang()
             if self._name == "crash":
                 crash()
-            if self._name == "leak" and len(self._kept) * LEAK_BYTES < LEAK_MOST:
-                self._kept.append(b"\xff" * LEAK_BYTES)
-        return batch, rate
+            if self._name == "leak" and len(self._leaked) * LEAK_BYTES < MAX_LEAK_BYTES:
+                self._leaked.append(b"\xff" * LEAK_BYTES)
+        return batch, learning_rate
 
-    def work(self, batch: list[bytes]) -> None:
-        """What a rank computes beside its step."""
+    def extra_work(self, batch: list[bytes]) -> None:
+        """Do the additional work of a straggler."""
         if self._begun and self._name == "straggler":
-            for _ in range(SLOWER):
+            for _ in range(EXTRA_PASSES):
                 self._model.loss(batch)
 
-    def values(self) -> dict[str, float]:
-        """What is pushed beside the rest."""
+    def extra_values(self) -> dict[str, float]:
+        """Return values to push with the step."""
         if self._name != "leak":
             return {}
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
@@ -138,7 +139,7 @@ class Ailing:
 
 
 def hang() -> None:
-    """Wait for a lock that this thread holds itself; only a signal ends that."""
+    """Wait for a lock that this thread holds; only a signal ends that."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     lock = Lock()
     lock.acquire()
@@ -146,25 +147,25 @@ def hang() -> None:
 
 
 def crash() -> None:
-    """Read where nothing is, and leave no core file."""
+    """Die of SIGSEGV, without a core file."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     string_at(0)
 
 
-class Meeting:
-    """Where the ranks of a run meet after each step: a collective of PyTorch over gloo, the mean of their losses.
+class LossReduction:
+    """Collective after each step, over PyTorch's gloo: the mean of the ranks' losses.
 
-    Without PyTorch, or alone, nobody is waited for.
+    Without PyTorch, or with one rank, there is no collective.
 
     Args:
-        backend: Of the model.
-        store: A file that all ranks know and that is not there yet.
+        backend: Backend of the model.
+        store: Path that all ranks share, of a file that does not exist yet.
     """
 
     def __init__(self, backend: str, store: str) -> None:
         self._ranks = int(os.environ.get("WORLD_SIZE") or 1)
-        self._meets = self._ranks > 1 and backend == "torch"
-        if self._meets:
+        self._is_distributed = self._ranks > 1 and backend == "torch"
+        if self._is_distributed:
             from torch import distributed
 
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -172,12 +173,12 @@ class Meeting:
             distributed.init_process_group("gloo", f"file://{store}", rank=rank, world_size=self._ranks)
 
     def mean(self, loss: float) -> float:
-        """The mean over all ranks, once all are here.
+        """Return the mean over all ranks; wait for all of them.
 
         Raises:
             RuntimeError: Another rank has ended.
         """
-        if not self._meets:
+        if not self._is_distributed:
             return loss
         import torch
         from torch import distributed
@@ -187,9 +188,9 @@ class Meeting:
             distributed.all_reduce(total)
         return float(total) / self._ranks
 
-    def end(self) -> None:
-        """Nobody is met any more."""
-        if self._meets:
+    def close(self) -> None:
+        """End the process group."""
+        if self._is_distributed:
             from torch import distributed
 
             distributed.destroy_process_group()

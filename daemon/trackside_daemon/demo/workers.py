@@ -1,4 +1,4 @@
-"""The data loader's workers of a simulated rank: processes that are called as PyTorch calls them, and wait."""
+"""Data loader workers of a simulated rank: processes with the name that PyTorch gives them, which only wait."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ _libc = ctypes.CDLL(None)
 
 
 class Workers:
-    """Forked at once from a process that has no threads yet; they end when it does, however it ends."""
+    """Forked processes that end with this one, however it ends.
+
+    Fork them before the process starts a thread: a fork copies only the thread that forks.
+    """
 
     def __init__(self, count: int) -> None:
         self._pids = [_fork() for _ in range(count)]
 
     def end(self) -> None:
-        """End them, and wait for that."""
+        """End them, and wait until they have ended."""
         for pid in self._pids:
             os.kill(pid, signal.SIGTERM)
         for pid in self._pids:
@@ -28,12 +31,12 @@ class Workers:
 
 
 def _fork() -> int:
-    """A worker's pid; the worker itself never returns from here."""
+    """Return a worker's pid; in the worker itself, never return."""
     parent = os.getpid()
     if pid := os.fork():
         return pid
     try:
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # status 0, as a loader's own workers at its end
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # status 0, like a real worker at its end
         _libc.prctl(_PR_SET_NAME, NAME)
         end_with_parent(parent, signal.SIGTERM)
         while True:

@@ -47,7 +47,7 @@ class NvmlSection(Section):
         valid = [*GROUPS, "all"] if info.field_name == "extra" else [*GROUPS]
         for name in names:
             if name not in valid:
-                raise ValueError(f"no group {name!r}; the groups are {', '.join(valid)}")
+                raise ValueError(f"no group {name!r}; there are {', '.join(valid)}")
         return names
 
     @field_validator("trouble")
