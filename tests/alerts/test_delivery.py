@@ -13,9 +13,9 @@ from processes import eventually
 from trackside_daemon.alerts.delivery import sending, sink_worker
 from trackside_daemon.alerts.delivery.delivery import DROPPED, FAILED, LAST_SUCCESS, QUEUED, TRIES, Delivery
 from trackside_daemon.alerts.sinks import group_outbox
-from trackside_daemon.alerts.sinks.group_outbox import Grouping
+from trackside_daemon.alerts.sinks.group_outbox import GroupOutbox
 from trackside_daemon.alerts.sinks.sink import Message, SendError
-from trackside_daemon.alerts.sinks.sink_filter import Wants
+from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,15 +34,15 @@ class Friend:
 
     def __init__(self, name: str = "friend", *failures: BaseException, severity: str = "info") -> None:
         self.name = name
-        self.wants = Wants(severity)
+        self.filter = SinkFilter(severity)
         self.failures = list(failures)
         self.heard: list[list[tuple[str, bool]]] = []
         self.go = threading.Event()
         self.go.set()
         self.asked = 0
 
-    def outbox(self) -> Grouping:
-        return Grouping(self.wants)
+    def outbox(self) -> GroupOutbox:
+        return GroupOutbox(self.filter)
 
     def send(self, message: Message) -> None:
         self.asked += 1
@@ -98,7 +98,7 @@ def test_a_slow_sink_delays_neither_another_nor_who_tells_it(started: Any) -> No
     eventually(lambda: quick.heard)
     delivery.accept(batch(alert("More", run="other")))
     eventually(lambda: len(quick.heard) == 2)
-    assert delivery.standings()["slow"]["queued"] == 2
+    assert delivery.statuses()["slow"]["queued"] == 2
     slow.go.set()
     eventually(lambda: len(slow.heard) == 2)
 
@@ -109,10 +109,10 @@ def test_what_is_not_taken_is_tried_again_and_said_once(started: Any, caplog: py
     delivery = started(friend)
     delivery.accept(batch(alert()))
     eventually(lambda: friend.heard)
-    eventually(lambda: delivery.standings()["friend"]["last_error"] == "")
+    eventually(lambda: delivery.statuses()["friend"]["last_error"] == "")
     assert caplog.messages == [
         "alerts.sinks: friend: http://host answered 503 Service Unavailable",
-        "alerts.sinks: friend takes messages again",
+        "alerts.sinks: friend works again",
     ]
     shown = {sample.metric: sample.value for sample in delivery.samples()}
     assert (shown[TRIES], shown[FAILED], shown[DROPPED], shown[QUEUED]) == (4.0, 3.0, 0.0, 0.0)
@@ -123,7 +123,7 @@ def test_what_is_refused_for_good_costs_only_itself(started: Any) -> None:
     friend = Friend("friend", SendError("http://host answered 400 Bad Request", "never"))
     delivery = started(friend)
     delivery.accept(batch(alert()))
-    eventually(lambda: delivery.standings()["friend"]["dropped"] == 1)
+    eventually(lambda: delivery.statuses()["friend"]["dropped"] == 1)
     delivery.accept(batch(alert("Next", run="other")))
     eventually(lambda: friend.heard == [[("Next", True)]])
 
@@ -135,7 +135,7 @@ def test_a_fault_of_a_sink_costs_one_message_and_is_named_by_its_kind_alone(
     friend = Friend("friend", fault)
     delivery = started(friend)
     delivery.accept(batch(alert()))
-    eventually(lambda: delivery.standings()["friend"]["dropped"])
+    eventually(lambda: delivery.statuses()["friend"]["dropped"])
     delivery.accept(batch(alert("Next")))
     eventually(lambda: friend.heard == [[("Next", True)]])
     kind = type(fault).__name__
@@ -150,9 +150,9 @@ def test_a_sink_that_does_not_return_is_left_and_the_message_tried_again(
     friend.go.clear()
     delivery = started(friend)
     delivery.accept(batch(alert()))
-    eventually(lambda: delivery.standings()["friend"]["sending_since"])
-    eventually(lambda: "2 messages hang in it" in delivery.standings()["friend"]["last_error"])
-    assert delivery.standings()["friend"]["failed"] >= 3
+    eventually(lambda: delivery.statuses()["friend"]["sending_since"])
+    eventually(lambda: "2 messages hang in the sink" in delivery.statuses()["friend"]["last_error"])
+    assert delivery.statuses()["friend"]["failed"] >= 3
     assert friend.asked == 2, "no third is begun"
     friend.go.set()
     eventually(lambda: len(friend.heard) == 2)
@@ -203,11 +203,11 @@ def test_other_settings_lose_nothing_that_waits_and_tell_nobody_twice(started: A
     delivery = started(friend, told)
     delivery.accept(batch(alert()))
     eventually(lambda: friend.asked and told.heard)
-    eventually(lambda: delivery.standings()["friend"]["failed"])
+    eventually(lambda: delivery.statuses()["friend"]["failed"])
     better, again, new = Friend("friend"), Friend("told"), Friend("new")
     delivery.change([better, again, new])
     eventually(lambda: better.heard and new.heard)
-    assert delivery.standings()["friend"]["failed"] == 1
+    assert delivery.statuses()["friend"]["failed"] == 1
     delivery.accept(batch(over(alert())))
     delivery.stop()
     assert again.heard == [[("NonFinite", False)]]
@@ -219,7 +219,7 @@ def test_what_fires_is_told_by_a_sink_that_other_settings_have_tell_of_it_and_of
     first = Friend(severity="critical")
     delivery = started(first)
     delivery.accept(batch(hot, lost))
-    eventually(lambda: first.heard == [[("GpuLost", True)]] and delivery.standings()["friend"]["sent"] == 1)
+    eventually(lambda: first.heard == [[("GpuLost", True)]] and delivery.statuses()["friend"]["sent"] == 1)
     wider = Friend(severity="warning")
     delivery.change([wider])
     eventually(lambda: wider.heard)
@@ -231,11 +231,11 @@ def test_what_waits_is_not_told_when_other_settings_do_not_want_it(started: Any)
     down = Friend("friend", *(SendError("down", "later") for _ in range(9)), severity="warning")
     delivery = started(down)
     delivery.accept(batch(alert("GpuHot", severity="warning"), alert(run="other")))
-    eventually(lambda: delivery.standings()["friend"]["failed"])
+    eventually(lambda: delivery.statuses()["friend"]["failed"])
     narrower = Friend(severity="critical")
     delivery.change([narrower])
     eventually(lambda: narrower.heard)
-    eventually(lambda: delivery.standings()["friend"]["queued"] == 0)
+    eventually(lambda: delivery.statuses()["friend"]["queued"] == 0)
     delivery.stop()
     assert narrower.heard == [[("NonFinite", True)]]
 
@@ -252,7 +252,7 @@ def test_what_hangs_is_bounded_over_reloads_too(started: Any) -> None:
     eventually(lambda: stuck[1].asked)
     for failed, one in enumerate(stuck[2:], 1):
         delivery.change([one])
-        eventually(lambda failed=failed: delivery.standings()["friend"]["failed"] == failed)  # type: ignore[misc]
+        eventually(lambda failed=failed: delivery.statuses()["friend"]["failed"] == failed)  # type: ignore[misc]
     assert [one.asked for one in stuck] == [1, 1, 0, 0, 0, 0]
-    assert "2 messages hang in it" in delivery.standings()["friend"]["last_error"]
+    assert "2 messages hang in the sink" in delivery.statuses()["friend"]["last_error"]
     go.set()

@@ -160,4 +160,4 @@ def test_a_daemon_does_not_start_with_a_sink_that_cannot_work(place: Path) -> No
         assert done.returncode == 2
         assert done.stderr.count("\n") == 1
         assert "alerts.sinks.webhook.url-file: " in done.stderr
-        assert "no such file or directory; name a file that the daemon may read" in done.stderr
+        assert "no such file or directory; name a file that the daemon can read" in done.stderr

@@ -291,7 +291,7 @@ def check_config(
     """Say what is wrong with a configuration file, and how to mend it."""
     from trackside_daemon.alerts.rules.custom import RuleError
     from trackside_daemon.alerts.sinks.registry import sinks
-    from trackside_daemon.alerts.sinks.sink import About, SinkError
+    from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
     from trackside_daemon.service import watchers
     from trackside_daemon.web.http.config import WebConfigError
     from trackside_daemon.web.http.config_file import ConfigFile
@@ -299,7 +299,7 @@ def check_config(
     try:
         config = load(Config, file)
         watchers.rules(config.alerts)
-        sinks(config.alerts.sinks, About("this machine"))
+        sinks(config.alerts.sinks, DaemonInfo("this machine"))
         check_roots(config.path)
         ConfigFile(config.web.config.file)
     except (ConfigError, WebConfigError) as error:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.evidence.sources import Ask
     from trackside_daemon.alerts.registry import FindingSource
     from trackside_daemon.alerts.settings import AlertsSection
-    from trackside_daemon.alerts.sinks.sink import About, Sink
+    from trackside_daemon.alerts.sinks.sink import DaemonInfo, Sink
     from trackside_daemon.collectors.process.process import Process
     from trackside_daemon.history.recorder import Recorder
     from trackside_daemon.model.finding import Stands
@@ -76,7 +76,7 @@ class Alerting:
         section: AlertsSection,
         state: State,
         history: Recorder,
-        about: About,
+        about: DaemonInfo,
         *,
         ask: Ask,
         processes: Callable[[], Sequence[Process]],
@@ -141,7 +141,7 @@ class Alerting:
 
     def standings(self) -> dict[str, Any]:
         """How the sinks are, by name, for the API."""
-        return self._delivery.standings()
+        return self._delivery.statuses()
 
     def _as_it_ended(self, alert: Alert) -> Alert:
         """One that has ended, with `silenced` as it was then."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from trackside.environment.identity import boot_id
 from trackside_daemon import __version__
 from trackside_daemon.alerts.rules.custom import RuleError
-from trackside_daemon.alerts.sinks.sink import About, SinkError
+from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
 from trackside_daemon.collectors.base import Closes
 from trackside_daemon.collectors.gpu.gpu import GpuCollector, reading_timeout
 from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
@@ -271,7 +271,7 @@ class Daemon:
             self._config.alerts,
             self._state,
             self._history,
-            About(socket.gethostname(), f"{self._url}/"),
+            DaemonInfo(socket.gethostname(), f"{self._url}/"),
             ask=lambda run, ranks: self._ingest.ask("stacks?", run, ranks),
             processes=lambda: self._process.processes,
             push=lambda batches: self._pipeline.push(batches),  # noqa: PLW0108  made later

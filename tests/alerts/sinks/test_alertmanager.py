@@ -14,8 +14,8 @@ from receivers import Alertmanager, Receiver
 
 from trackside_daemon.alerts.delivery.delivery import Delivery
 from trackside_daemon.alerts.sinks.alertmanager.settings import AlertmanagerSection
-from trackside_daemon.alerts.sinks.alertmanager.sink import alertmanagers
-from trackside_daemon.alerts.sinks.sink import About, SinkError
+from trackside_daemon.alerts.sinks.alertmanager.sink import alertmanager_sinks
+from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.model.records import AlertNote
 
-ABOUT = About("node1", "http://127.0.0.1:1/", "https://host/alerts.md")
+ABOUT = DaemonInfo("node1", "http://127.0.0.1:1/", "https://host/alerts.md")
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def deliver() -> Iterator[Callable[..., Delivery]]:
 
     def start(*urls: str, notes: list[AlertNote] | None = None, fired: Any = (), **more: Any) -> Delivery:
         section = AlertmanagerSection.model_validate({"urls": urls, **more})
-        made.append(Delivery(alertmanagers(section, ABOUT), (notes if notes is not None else []).append))
+        made.append(Delivery(alertmanager_sinks(section, ABOUT), (notes if notes is not None else []).append))
         made[-1].restore(fired)
         made[-1].start()
         return made[-1]
@@ -126,12 +126,12 @@ def test_a_peer_that_is_down_keeps_no_other_from_being_told_and_is_told_later(
     delivery.accept(batch(alert(started=time.time())))
     receiver.wait()
     name = f"alertmanager:127.0.0.1:{port}"
-    eventually(lambda: delivery.standings()[name]["failed"])
-    assert delivery.standings()[name]["last_error"] == f"{url} cannot be reached: connection refused"
+    eventually(lambda: delivery.statuses()[name]["failed"])
+    assert delivery.statuses()[name]["last_error"] == f"{url} cannot be reached: connection refused"
     up = Receiver(port=port)
     try:
         assert up.wait()[0].json[0]["labels"]["alertname"] == "TracksideNonFinite"
-        eventually(lambda: delivery.standings()[name]["last_error"] == "")
+        eventually(lambda: delivery.statuses()[name]["last_error"] == "")
     finally:
         up.stop()
 
@@ -144,9 +144,9 @@ def test_a_password_goes_to_the_server_and_nowhere_else(
     receiver.answers = [401, 200]
     delivery = deliver(receiver.url, username="ada", password_file=str(secret))
     delivery.accept(batch(alert()))
-    eventually(lambda: delivery.standings()["alertmanager"]["failed"])
-    said = f"{delivery.standings()} {delivery.samples()} {caplog.text}"
-    assert "answered 401 Unauthorized; check the token, or user and password" in said
+    eventually(lambda: delivery.statuses()["alertmanager"]["failed"])
+    said = f"{delivery.statuses()} {delivery.samples()} {caplog.text}"
+    assert "answered 401 Unauthorized; check the token, or the user and the password" in said
     delivery.accept(batch(over(alert())))
     assert "hush" not in said
     assert "YWRhOmh1c2g" not in said
@@ -158,4 +158,4 @@ def test_a_file_that_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
             {"urls": "http://a", "username": "ada", setting: str(tmp_path / "no")}
         )
         with pytest.raises(SinkError, match=f"^alerts.sinks.alertmanager.{setting.replace('_', '-')}: .*no such file"):
-            alertmanagers(section, ABOUT)
+            alertmanager_sinks(section, ABOUT)

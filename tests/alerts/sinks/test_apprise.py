@@ -11,8 +11,8 @@ from receivers import Receiver
 
 from trackside_daemon.alerts.sinks.apprise import message_text
 from trackside_daemon.alerts.sinks.apprise.settings import AppriseSection
-from trackside_daemon.alerts.sinks.apprise.sink import AppriseSink, apprises
-from trackside_daemon.alerts.sinks.sink import About, Message, SendError, SinkError
+from trackside_daemon.alerts.sinks.apprise.sink import AppriseSink, apprise_sinks
+from trackside_daemon.alerts.sinks.sink import DaemonInfo, Message, SendError, SinkError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*imghdr:DeprecationWarning")  # apprise's own
 
-ABOUT = About("node1", "http://127.0.0.1:1/", "https://host/alerts.md")
+ABOUT = DaemonInfo("node1", "http://127.0.0.1:1/", "https://host/alerts.md")
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def receiver() -> Iterator[Receiver]:
 def apprise(tmp_path: Path, *urls: str) -> list[AppriseSink]:
     file = tmp_path / "urls"
     file.write_text("\n".join(["# ours", *urls, ""]))
-    return apprises(AppriseSection(urls_file=str(file)), ABOUT)
+    return apprise_sinks(AppriseSection(urls_file=str(file)), ABOUT)
 
 
 def test_a_message_arrives_in_plain_words(receiver: Receiver, tmp_path: Path) -> None:
@@ -68,8 +68,8 @@ def test_titles_and_texts() -> None:
     assert "and 2 more alerts" in message_text.body(Message("", many), ABOUT)
     resolved = Message("id", (over(alert()),))
     assert message_text.title(resolved, ABOUT) == "[resolved:1] run name-id: NonFinite"
-    assert message_text.body(resolved, About("node1")) == (
-        "NonFinite (critical) is over after 150 s, from 2023-11-14 22:13:20 UTC to 2023-11-14 22:15:50 UTC; it was: "
+    assert message_text.body(resolved, DaemonInfo("node1")) == (
+        "NonFinite (critical) ended after 150 s, from 2023-11-14 22:13:20 UTC to 2023-11-14 22:15:50 UTC: "
         "NonFinite on rank 0\n\non node1"
     )
 
@@ -92,10 +92,10 @@ def test_a_service_that_fails_is_said_without_its_url(
 def test_what_is_no_url_is_named_by_its_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for url in ("hush://hush", "hush"):
         with pytest.raises(
-            SinkError, match=r"alerts\.sinks\.apprise\.urls-file: .*: line 2 is no URL that apprise knows$"
+            SinkError, match=r"alerts\.sinks\.apprise\.urls-file: .*: line 2 is not a URL that apprise supports$"
         ):
             apprise(tmp_path, url)
-    with pytest.raises(SinkError, match="there is no URL in it"):
+    with pytest.raises(SinkError, match="the file has no URL"):
         apprise(tmp_path)
     assert "hush" not in caplog.text
 
@@ -104,4 +104,4 @@ def test_without_the_library_the_error_says_what_to_install(tmp_path: Path, monk
     monkeypatch.setitem(sys.modules, "apprise", None)
     with pytest.raises(SinkError, match=r"pip install 'trackside\[apprise\]'"):
         apprise(tmp_path, "json://host")
-    assert apprises(AppriseSection(), ABOUT) == []
+    assert apprise_sinks(AppriseSection(), ABOUT) == []

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING
 import pytest
 from alerts.sinks.alert_records import START, alert, over, told
 
-from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS, Grouping
+from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS, GroupOutbox
 from trackside_daemon.alerts.sinks.sink import Message
-from trackside_daemon.alerts.sinks.sink_filter import Wants
+from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
 
 if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert
 
-ALL = Wants("info")
+ALL = SinkFilter("info")
 
 
-def message(box: Grouping, now: float) -> Message:
-    found = box.take(now)
+def message(box: GroupOutbox, now: float) -> Message:
+    found = box.next_message(now)
     assert found is not None
     return found
 
 
-def sent(box: Grouping, now: float) -> list[str]:
+def sent(box: GroupOutbox, now: float) -> list[str]:
     """The names of what is sent at *now*."""
     found = message(box, now)
     box.sent(found, now)
@@ -32,19 +32,19 @@ def sent(box: Grouping, now: float) -> list[str]:
 
 
 def test_alerts_of_a_run_that_begin_within_a_second_are_one_message_the_worst_first() -> None:
-    box = Grouping(ALL)
+    box = GroupOutbox(ALL)
     box.put(alert("LossPlateau", severity="info"), 0.0)
     box.put(alert("NonFinite"), 0.9)
     box.put(alert("DiskFilling", run=""), 0.5)
-    assert (box.take(0.9), box.due(), len(box)) == (None, 1.0, 3)
+    assert (box.next_message(0.9), box.due(), len(box)) == (None, 1.0, 3)
     assert sent(box, 1.0) == ["NonFinite", "LossPlateau"]
-    assert box.take(1.0) is None
+    assert box.next_message(1.0) is None
     assert sent(box, 1.5) == ["DiskFilling"]
     assert (box.due(), len(box)) == (None, 0)
 
 
 def test_then_there_is_one_message_a_minute_but_a_critical_one_waits_a_second() -> None:
-    box = Grouping(ALL)
+    box = GroupOutbox(ALL)
     box.put(alert("GpuHot", severity="warning"), 0.0)
     sent(box, 1.0)
     box.put(alert("SlowStep", severity="warning"), 2.0)
@@ -63,7 +63,7 @@ def test_then_there_is_one_message_a_minute_but_a_critical_one_waits_a_second() 
 
 
 def test_a_warning_does_not_wait_for_an_info_that_was_told_and_infos_wait_for_each_other() -> None:
-    box = Grouping(ALL)
+    box = GroupOutbox(ALL)
     box.put(alert("RunStarted", severity="info"), 0.0)
     sent(box, 1.0)
     box.put(alert("LossHardBatch", severity="info"), 2.0)
@@ -73,7 +73,7 @@ def test_a_warning_does_not_wait_for_an_info_that_was_told_and_infos_wait_for_ea
 
 
 def test_a_test_waits_for_nothing_and_nothing_waits_for_it() -> None:
-    box = Grouping(ALL)
+    box = GroupOutbox(ALL)
     box.put(alert("GpuHot", severity="warning", run=""), 0.0)
     sent(box, 1.0)
     for moment in (2.0, 5.0):
@@ -84,7 +84,7 @@ def test_a_test_waits_for_nothing_and_nothing_waits_for_it() -> None:
 
 
 def test_other_words_of_what_a_training_raises_are_told_though_the_title_is_the_same() -> None:
-    box = Grouping(ALL)
+    box = GroupOutbox(ALL)
     box.put(alert("UserAlert", description="for 1000 steps"), 0.0)
     assert sent(box, 1.0) == ["UserAlert"]
     box.put(
@@ -94,7 +94,7 @@ def test_other_words_of_what_a_training_raises_are_told_though_the_title_is_the_
 
 
 def test_of_64_ranks_the_newest_word_is_sent_and_sent_once() -> None:
-    box = Grouping(ALL)
+    box = GroupOutbox(ALL)
     one = alert(summary="rank 0 broke")
     box.put(one, 0.0)
     full = replace(one, summary="rank 0 broke; also on 63 other ranks: 1, 2, …")
@@ -108,7 +108,7 @@ def test_of_64_ranks_the_newest_word_is_sent_and_sent_once() -> None:
 
 
 def test_what_gets_worse_is_told_anew() -> None:
-    box = Grouping(Wants())
+    box = GroupOutbox(SinkFilter())
     mild = alert("GpuHot", severity="info")
     box.put(mild, 0.0)
     assert len(box) == 0
@@ -119,59 +119,59 @@ def test_what_gets_worse_is_told_anew() -> None:
 
 
 def test_which_alerts_are_wanted() -> None:
-    wants = Wants("warning", ("RunStarted",))
-    assert wants.has(alert("RunStarted", severity="info"))
-    assert not wants.has(alert("LossHardBatch", severity="info"))
-    assert wants.has(alert("SlowStep", severity="warning"))
-    assert not Wants("off", ("RunStarted",)).has(alert("RunStarted"))
+    wants = SinkFilter("warning", ("RunStarted",))
+    assert wants.accepts(alert("RunStarted", severity="info"))
+    assert not wants.accepts(alert("LossHardBatch", severity="info"))
+    assert wants.accepts(alert("SlowStep", severity="warning"))
+    assert not SinkFilter("off", ("RunStarted",)).accepts(alert("RunStarted"))
 
 
 def test_that_an_info_is_over_is_no_message_and_what_was_over_before_it_was_told_is_none() -> None:
-    box = Grouping(ALL)
+    box = GroupOutbox(ALL)
     started, slow = alert("RunStarted", severity="info"), alert("SlowStep", severity="warning")
     box.put(started, 0.0)
     sent(box, 1.0)
     box.put(over(started), 2.0)
     box.put(slow, 3.0)
     box.put(over(slow), 3.5)
-    assert (len(box), box.take(1000.0), box.dropped) == (0, None, 1)
+    assert (len(box), box.next_message(1000.0), box.dropped) == (0, None, 1)
 
 
 def test_what_ends_while_it_is_being_sent_is_told_to_be_over() -> None:
-    box = Grouping(ALL)
+    box = GroupOutbox(ALL)
     nan = alert()
     box.put(nan, 0.0)
     flying = message(box, 1.0)
     box.put(over(nan), 1.5)
-    assert box.take(100.0) is None, "it is not sent twice at once"
+    assert box.next_message(100.0) is None, "it is not sent twice at once"
     assert box.sent(flying, 2.0) == [nan]
     assert message(box, 62.0).alerts == (over(nan),)
 
 
 def test_what_is_silenced_is_not_told_and_is_when_the_silence_ends() -> None:
-    box = Grouping(ALL)
+    box = GroupOutbox(ALL)
     nan = alert()
     box.put(replace(nan, silenced=True), 0.0)
-    assert box.take(10.0) is None
+    assert box.next_message(10.0) is None
     box.put(nan, 20.0)
     assert sent(box, 21.0) == ["NonFinite"]
 
 
 def test_what_people_know_of_and_is_silenced_is_not_told_twice_and_its_end_is_told() -> None:
-    box = Grouping(ALL)
+    box = GroupOutbox(ALL)
     nan = alert()
     box.put(nan, 0.0)
     sent(box, 1.0)
     box.put(replace(nan, silenced=True), 2.0)
     box.put(nan, 100.0)
-    assert box.take(1000.0) is None, "they know it"
+    assert box.next_message(1000.0) is None, "they know it"
     box.put(replace(nan, silenced=True), 1001.0)
     box.put(replace(over(nan), silenced=True), 1002.0)
     assert message(box, 1100.0).alerts == (replace(over(nan), silenced=True),)
 
 
 def test_what_is_silenced_while_it_is_being_sent_is_told_to_be_over() -> None:
-    box = Grouping(ALL)
+    box = GroupOutbox(ALL)
     nan = alert()
     box.put(nan, 0.0)
     flying = message(box, 1.0)
@@ -182,29 +182,29 @@ def test_what_is_silenced_while_it_is_being_sent_is_told_to_be_over() -> None:
 
 
 def test_what_is_worse_when_a_silence_ends_is_told() -> None:
-    box = Grouping(ALL)
+    box = GroupOutbox(ALL)
     hot = alert("GpuHot", severity="warning")
     box.put(hot, 0.0)
     sent(box, 1.0)
     worse = replace(hot, severity="critical", silenced=True)
     box.put(worse, 2.0)
-    assert box.take(100.0) is None
+    assert box.next_message(100.0) is None
     box.put(replace(worse, silenced=False), 101.0)
     assert sent(box, 102.0) == ["GpuHot"]
 
 
 def test_what_a_daemon_before_this_one_told_is_not_told_again_and_the_rest_is() -> None:
-    box = Grouping(ALL)
+    box = GroupOutbox(ALL)
     known, new = alert("A"), alert("B")
-    box.restore(known, 0.0, told=told(known))
-    box.restore(new, 0.0, told=None)
+    box.restore(known, 0.0, sent=told(known))
+    box.restore(new, 0.0, sent=None)
     assert sent(box, 1.0) == ["B"]
     box.put(over(known), 2.0)
     assert sent(box, 61.0) == ["A"]
 
 
 def test_a_message_that_is_not_taken_waits_with_what_comes_meanwhile_and_others_go_before_it() -> None:
-    box = Grouping(ALL)
+    box = GroupOutbox(ALL)
     box.put(alert(), 0.0)
     box.put(alert("B", run="other"), 0.1)
     first = message(box, 2.0)
@@ -215,22 +215,22 @@ def test_a_message_that_is_not_taken_waits_with_what_comes_meanwhile_and_others_
 
 
 def test_after_a_restart_what_got_worse_or_ended_meanwhile_is_told() -> None:
-    box = Grouping(Wants("warning", ("RunFinished",)))
+    box = GroupOutbox(SinkFilter("warning", ("RunFinished",)))
     mild, nan, done = alert("GpuHot", severity="warning"), alert(), alert("RunFinished", severity="info")
-    box.restore(replace(mild, severity="critical"), 0.0, told=told(mild))
-    box.restore(over(nan), 0.0, told=told(nan))
-    box.restore(over(alert("Lost")), 0.0, told=None)
-    box.restore(over(done), 0.0, told=None)
+    box.restore(replace(mild, severity="critical"), 0.0, sent=told(mild))
+    box.restore(over(nan), 0.0, sent=told(nan))
+    box.restore(over(alert("Lost")), 0.0, sent=None)
+    box.restore(over(done), 0.0, sent=None)
     assert sent(box, 1.0) == ["GpuHot", "NonFinite", "Lost", "RunFinished"]
-    box.restore(over(alert("A")), 2.0, told=told(over(alert("A"))))
-    box.restore(over(alert("B", severity="warning")), 2.0, told=None)
-    box.restore(over(done), 2.0, told=told(done))
-    box.restore(over(replace(alert("C"), silenced=True)), 2.0, told=None)
-    assert (len(box), box.take(1000.0)) == (0, None)
+    box.restore(over(alert("A")), 2.0, sent=told(over(alert("A"))))
+    box.restore(over(alert("B", severity="warning")), 2.0, sent=None)
+    box.restore(over(done), 2.0, sent=told(done))
+    box.restore(over(replace(alert("C"), silenced=True)), 2.0, sent=None)
+    assert (len(box), box.next_message(1000.0)) == (0, None)
 
 
 def test_what_fires_waits_however_long_it_takes_until_it_is_told() -> None:
-    box = Grouping(ALL)
+    box = GroupOutbox(ALL)
     hot = alert("GpuHot", severity="warning")
     box.put(hot, 0.0)
     sent(box, 1.0)
@@ -243,7 +243,7 @@ def test_what_fires_waits_however_long_it_takes_until_it_is_told() -> None:
 
 
 def test_what_has_been_over_for_an_hour_or_is_refused_for_good_is_given_up_and_counted() -> None:
-    box = Grouping(ALL)
+    box = GroupOutbox(ALL)
     known = alert("Known")
     box.put(known, 0.0)
     sent(box, 1.0)
@@ -252,11 +252,11 @@ def test_what_has_been_over_for_an_hour_or_is_refused_for_good_is_given_up_and_c
         box.put(over(one), 3.0)
     box.failed(message(box, 100.0), 100.0, never=False)
     assert len(box) == 2
-    assert box.take(GIVE_UP_SECONDS + 3.0) is None
+    assert box.next_message(GIVE_UP_SECONDS + 3.0) is None
     assert (box.dropped, len(box)) == (2, 0)
     box.put(alert("A"), 5000.0)
     box.failed(message(box, 5001.0), 5001.0, never=True)
-    assert (box.dropped, len(box), box.take(6000.0)) == (3, 0, None)
+    assert (box.dropped, len(box), box.next_message(6000.0)) == (3, 0, None)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_what_has_been_over_for_an_hour_or_is_refused_for_good_is_given_up_and_c
 def test_what_is_over_before_it_could_be_told_is_told_if_it_is_critical_or_happened_once(
     one: Alert, late: bool
 ) -> None:
-    box = Grouping(Wants("warning", ("RunFinished",)))
+    box = GroupOutbox(SinkFilter("warning", ("RunFinished",)))
     box.put(one, 0.0)
     box.failed(message(box, 1.0), 1.0, never=False)
     box.put(over(one), 120.0)
@@ -281,7 +281,7 @@ def test_what_is_over_before_it_could_be_told_is_told_if_it_is_critical_or_happe
 
 
 def test_a_full_outbox_counts_the_escalation_that_it_drops_and_tells_of_it_later() -> None:
-    box = Grouping(ALL, most=1)
+    box = GroupOutbox(ALL, most=1)
     hot = alert("GpuHot", severity="info")
     box.put(hot, 0.0)
     sent(box, 1.0)
@@ -294,7 +294,7 @@ def test_a_full_outbox_counts_the_escalation_that_it_drops_and_tells_of_it_later
 
 @pytest.mark.parametrize("last", ["info", "critical"])
 def test_a_full_outbox_drops_the_oldest_info_first(last: str) -> None:
-    box = Grouping(ALL, most=2)
+    box = GroupOutbox(ALL, most=2)
     box.put(alert("Worst"), 0.0)
     box.put(alert("Old", severity="info"), 0.1)
     box.put(alert("New", severity=last), 0.2)

@@ -23,7 +23,7 @@ def logged(severity: str, *alerts: Alert) -> list[str]:
     for one in alerts:
         box.put(one, 0.0)
         assert (box.due() is None) == (len(box) == 0)
-        message = box.take(0.0)
+        message = box.next_message(0.0)
         if message is not None:
             sink.send(message)
             noted += [told.alert for told in box.sent(message, 0.0)]
@@ -39,7 +39,7 @@ def test_an_alert_is_a_line_when_it_begins_gets_worse_and_ends(caplog: pytest.Lo
     assert caplog.messages == [
         "GpuHot (warning): hot",
         "GpuHot (now critical): very hot",
-        "GpuHot is over after 150 s; it was: very hot",
+        "GpuHot ended after 150 s: very hot",
     ]
     assert {record.levelname for record in caplog.records} == {"WARNING"}
 
@@ -56,7 +56,7 @@ def test_what_is_less_severe_is_not_logged_and_an_info_is_one(caplog: pytest.Log
 
 def test_what_fired_before_a_restart_is_not_logged_again_but_its_end_is() -> None:
     box = LogSink(LogSinkSection()).outbox()
-    box.restore(alert(), 0.0, told=None)
+    box.restore(alert(), 0.0, sent=None)
     box.put(alert(), 1.0)
     assert box.due() is None
     box.put(over(alert()), 2.0)

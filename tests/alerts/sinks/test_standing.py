@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from alerts.sinks.alert_records import START, alert, over, told
 
 from trackside_daemon.alerts.sinks.alertmanager import outbox
-from trackside_daemon.alerts.sinks.alertmanager.outbox import Standing
-from trackside_daemon.alerts.sinks.sink_filter import Wants
+from trackside_daemon.alerts.sinks.alertmanager.outbox import AlertmanagerOutbox
+from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
 
 if TYPE_CHECKING:
     import pytest
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 NOW = START + 50
 
 
-def box() -> Standing:
-    return Standing(Wants("info"), lambda: NOW)
+def box() -> AlertmanagerOutbox:
+    return AlertmanagerOutbox(SinkFilter("info"), lambda: NOW)
 
 
-def said(of: Standing, now: float) -> list[tuple[str, str, float | None]]:
+def said(of: AlertmanagerOutbox, now: float) -> list[tuple[str, str, float | None]]:
     """Name, severity and end of what is sent at *now*."""
-    message = of.take(now)
+    message = of.next_message(now)
     if message is None:
         return []
     of.sent(message, now)
@@ -69,9 +69,9 @@ def test_what_is_silenced_is_over_and_fires_anew_when_the_silence_ends() -> None
 
 def test_after_a_restart_what_fires_is_said_on_whoever_was_told_and_noted_once() -> None:
     of = box()
-    of.restore(alert("Known"), 0.0, told=told(alert("Known")))
-    of.restore(alert("New"), 0.0, told=None)
-    message = of.take(0.0)
+    of.restore(alert("Known"), 0.0, sent=told(alert("Known")))
+    of.restore(alert("New"), 0.0, sent=None)
+    message = of.next_message(0.0)
     assert message is not None
     assert {one.alert for one in message.alerts} == {"Known", "New"}
     assert [one.alert for one in of.sent(message, 0.0)] == ["New"]
@@ -81,11 +81,11 @@ def test_after_a_restart_what_fires_is_said_on_whoever_was_told_and_noted_once()
 def test_what_was_not_taken_waits_and_what_was_refused_is_said_with_the_rest() -> None:
     of = box()
     of.put(alert(), 0.0)
-    message = of.take(0.0)
+    message = of.next_message(0.0)
     assert message is not None
     of.failed(message, 0.5, never=False)
     assert (len(of), of.due()) == (1, 0.5)
-    message = of.take(1.0)
+    message = of.next_message(1.0)
     assert message is not None
     of.failed(message, 1.0, never=True)
     assert (len(of), of.due()) == (0, 60.0)
@@ -114,10 +114,10 @@ def test_the_end_of_one_is_not_taken_for_that_of_another_with_its_labels() -> No
 
 def test_what_ended_before_a_restart_is_said_to_be_over_if_it_was_not() -> None:
     of = box()
-    of.restore(over(alert("Known")), 0.0, told=told(alert("Known", severity="warning")))
-    of.restore(over(alert("Over")), 0.0, told=told(over(alert("Over"))))
-    of.restore(over(alert("New")), 0.0, told=None)
-    message = of.take(0.0)
+    of.restore(over(alert("Known")), 0.0, sent=told(alert("Known", severity="warning")))
+    of.restore(over(alert("Over")), 0.0, sent=told(over(alert("Over"))))
+    of.restore(over(alert("New")), 0.0, sent=None)
+    message = of.next_message(0.0)
     assert message is not None
     assert [(one.alert, one.severity, one.ended) for one in message.alerts] == [("Known", "warning", START + 150)]
     assert of.sent(message, 0.0) == list(message.alerts)
@@ -128,10 +128,10 @@ def test_what_is_over_before_it_could_be_said_is_counted() -> None:
     of.put(alert(), 0.0)
     of.put(over(alert()), 1.0)
     for at in (2.0, 100.0, 301.0):
-        message = of.take(at)
+        message = of.next_message(at)
         if message is not None:
             of.failed(message, at, never=False)
-    assert (of.take(302.0), of.dropped) == (None, 1)
+    assert (of.next_message(302.0), of.dropped) == (None, 1)
 
 
 def test_what_other_settings_do_not_want_is_not_said_unless_it_was() -> None:
@@ -139,6 +139,6 @@ def test_what_other_settings_do_not_want_is_not_said_unless_it_was() -> None:
     of.put(alert("GpuHot", severity="warning"), 0.0)
     said(of, 0.0)
     of.put(alert("LossSpike", severity="warning"), 1.0)
-    of.wants = Wants("critical")
+    of.filter = SinkFilter("critical")
     assert said(of, 1.0) == []
     assert said(of, 60.0) == [("GpuHot", "warning", None)]

@@ -8,15 +8,15 @@ import pytest
 from alerts.sinks.alert_records import START, alert, over
 from receivers import Receiver
 
-from trackside_daemon.alerts.sinks.sink import About, Message, SendError, SinkError
+from trackside_daemon.alerts.sinks.sink import DaemonInfo, Message, SendError, SinkError
 from trackside_daemon.alerts.sinks.webhook.settings import WebhookSection
-from trackside_daemon.alerts.sinks.webhook.sink import MOST, WebhookSink, body, webhooks
+from trackside_daemon.alerts.sinks.webhook.sink import MOST, WebhookSink, body, webhook_sinks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-ABOUT = About("node1", "http://127.0.0.1:1/", "https://host/alerts.md")
+ABOUT = DaemonInfo("node1", "http://127.0.0.1:1/", "https://host/alerts.md")
 NEWS = Message("id", (alert(),))
 
 
@@ -28,7 +28,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 def webhook(**settings: Any) -> WebhookSink:
-    (one,) = webhooks(WebhookSection.model_validate(settings), ABOUT)
+    (one,) = webhook_sinks(WebhookSection.model_validate(settings), ABOUT)
     return one
 
 
@@ -91,7 +91,7 @@ def test_secrets_come_from_files_and_are_read_anew(receiver: Receiver, tmp_path:
         (500, "soon", "answered 500 Internal Server Error"),
         (429, "soon", "answered 429 Too Many Requests"),
         (400, "never", "answered 400 Bad Request; the message is given up"),
-        (401, "later", "answered 401 Unauthorized; check the token, or user and password"),
+        (401, "later", "answered 401 Unauthorized; check the token, or the user and the password"),
         (404, "later", "answered 404 Not Found; check the path of the URL"),
         (302, "later", "answered 302 Found: redirects are not followed; set the URL that it leads to"),
         (599, "soon", "answered 599"),
@@ -103,7 +103,7 @@ def test_an_answer_says_when_to_try_again_and_how_to_mend_it(
     receiver.answers = [status]
     with pytest.raises(SendError) as caught:
         webhook(url=f"{receiver.url.replace('//', '//ada:hush@')}/hush?token=hush").send(NEWS)
-    assert (caught.value.again, str(caught.value)) == (again, f"{receiver.url} {says}")
+    assert (caught.value.retry, str(caught.value)) == (again, f"{receiver.url} {says}")
     assert (caught.value.__cause__, caught.value.__suppress_context__) == (None, True)
     assert receiver.tries == 1
 
@@ -114,7 +114,7 @@ def test_a_server_that_is_not_there_or_speaks_no_http_is_named_without_the_path(
     with pytest.raises(SendError) as caught:
         sink.send(NEWS)
     assert str(caught.value) == f"{receiver.url} cannot be reached: connection refused"
-    assert caught.value.again == "soon"
+    assert caught.value.retry == "soon"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_server_that_is_not_there_or_speaks_no_http_is_named_without_the_path(
 def test_what_is_no_address_is_refused_and_not_said(url: str) -> None:
     with pytest.raises(SinkError) as caught:
         webhook(url=url)
-    assert str(caught.value) == "alerts.sinks.webhook.url: it is no URL such as http://HOST:PORT/PATH"
+    assert str(caught.value) == "alerts.sinks.webhook.url: not a URL such as http://HOST:PORT/PATH"
 
 
 def test_a_file_that_cannot_be_used_is_said_in_one_line(tmp_path: Path, receiver: Receiver) -> None:
@@ -131,10 +131,10 @@ def test_a_file_that_cannot_be_used_is_said_in_one_line(tmp_path: Path, receiver
     bad.write_text("hush\nhush")
     empty.touch()
     wrong = {
-        ("url_file", bad): f"url-file: {bad}: it is to be one line",
-        ("url_file", empty): f"url-file: {empty}: it is empty",
-        ("bearer_file", tmp_path): f"bearer-file: {tmp_path}: is a directory; name a file that the daemon may read",
-        ("headers_file", bad): f"headers-file: {bad}: line 1 is no NAME: VALUE",
+        ("url_file", bad): f"url-file: {bad}: the file must have exactly one line",
+        ("url_file", empty): f"url-file: {empty}: the file is empty",
+        ("bearer_file", tmp_path): f"bearer-file: {tmp_path}: is a directory; name a file that the daemon can read",
+        ("headers_file", bad): f"headers-file: {bad}: line 1 is not NAME: VALUE",
         ("ca_file", bad): f"ca-file: {bad}: ",
     }
     for (setting, path), says in wrong.items():
@@ -151,8 +151,8 @@ def test_a_secret_that_is_gone_is_said_and_waited_for(tmp_path: Path, receiver: 
     token.unlink()
     with pytest.raises(SendError, match=r"bearer-file: .*no such file or directory") as caught:
         sink.send(NEWS)
-    assert caught.value.again == "later"
+    assert caught.value.retry == "later"
 
 
 def test_without_an_address_there_is_no_webhook() -> None:
-    assert webhooks(WebhookSection(), ABOUT) == []
+    assert webhook_sinks(WebhookSection(), ABOUT) == []

@@ -1,4 +1,4 @@
 """Deliver notifications to sinks.
 
-In: active alerts. Out: messages, one thread per sink, retried until the receiver accepts them.
+In: active alerts. Out: messages, sent by one thread per sink, and retried until the receiver accepts them.
 """

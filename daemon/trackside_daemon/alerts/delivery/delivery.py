@@ -1,4 +1,4 @@
-"""People are told of what the book says: each sink by a thread of its own."""
+"""Delivery of alerts to sinks, each by a thread of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.delivery.sink_worker import SinkWorker
-from trackside_daemon.alerts.sinks.sink_filter import Key, key, said
+from trackside_daemon.alerts.sinks.sink_filter import Key, alert_key, notification_of
 from trackside_daemon.model.metric import Metric, Sample
 from trackside_daemon.model.records import Alert, AlertNote
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.metric import Batch
 
 FLUSH_SECONDS = 3.0
-"""So long the end of the daemon waits for messages that are on their way."""
+"""Seconds for which a stopping daemon waits for messages that are being sent."""
 
 TRIES = Metric("trackside_notifications_total", "counter", "Messages that a sink of alerts tried to send.", ("sink",))
 FAILED = Metric(
@@ -47,11 +47,11 @@ LAST_SUCCESS = Metric(
 
 
 class Delivery:
-    """See `trackside_daemon.alerts.registry.AlertListener`.
+    """Delivers alerts to sinks, each by a thread of its own; see `trackside_daemon.alerts.registry.AlertListener`.
 
     Args:
-        sinks: Ways to tell people.
-        note: Called, in a sink's thread, with what the history is to know: who was told.
+        sinks: Sinks to use.
+        note: Called in a sink's thread with a record for the history of each alert that was sent.
     """
 
     def __init__(self, sinks: Iterable[Sink], note: Callable[[AlertNote], None]) -> None:
@@ -59,16 +59,16 @@ class Delivery:
         self._lock = threading.Lock()
         self._firing: dict[Key, Alert] = {}
         self._started = False
-        self._couriers = [SinkWorker(sink, self._tell) for sink in sinks]
+        self._workers = [SinkWorker(sink, self._register_sent) for sink in sinks]
 
-    def restore(self, fired: Iterable[Alert]) -> None:
-        """What fired when a daemon before this one ended, and what ended of late: a sink that has not told it does."""
+    def restore(self, alerts: Iterable[Alert]) -> None:
+        """Restore alerts that fired when an earlier daemon ended or had ended shortly before; send what is unsent."""
         with self._lock:
-            for alert in fired:
+            for alert in alerts:
                 if alert.ended is None:
-                    self._firing[key(alert)] = alert
-                for courier in self._couriers:
-                    courier.restore(alert)
+                    self._firing[alert_key(alert)] = alert
+                for worker in self._workers:
+                    worker.restore(alert)
 
     def accept(self, batch: Batch) -> None:
         """See `AlertListener`."""
@@ -77,72 +77,72 @@ class Delivery:
             return
         with self._lock:
             for alert in alerts:
-                known = self._firing.pop(key(alert), alert)
+                before = self._firing.pop(alert_key(alert), alert)
                 if alert.ended is None:
-                    self._firing[key(alert)] = replace(alert, notified=known.notified)
-            for courier in self._couriers:
-                courier.put(alerts)
+                    self._firing[alert_key(alert)] = replace(alert, notified=before.notified)
+            for worker in self._workers:
+                worker.put(alerts)
 
     def start(self) -> None:
         """Begin to send."""
         self._started = True
-        for courier in self._couriers:
-            courier.start()
+        for worker in self._workers:
+            worker.start()
 
     def change(self, sinks: Iterable[Sink]) -> None:
-        """Use these sinks from now on; what waits for one of the same name goes on waiting."""
+        """Use these sinks from now on; a sink continues the queue of its predecessor of the same name."""
         with self._lock:
-            before = {courier.sink.name: courier for courier in self._couriers}
-            for courier in self._couriers:
-                courier.release()
-            self._couriers = [self._succeeding(sink, before.get(sink.name)) for sink in sinks]
+            before = {worker.sink.name: worker for worker in self._workers}
+            for worker in self._workers:
+                worker.release()
+            self._workers = [self._successor(sink, before.get(sink.name)) for sink in sinks]
             if self._started:
-                for courier in self._couriers:
-                    courier.start()
+                for worker in self._workers:
+                    worker.start()
 
     def stop(self) -> None:
-        """Give what waits, for 3 seconds at most, and end."""
+        """Send what is queued, for 3 seconds at most, and end."""
         until = time.monotonic() + FLUSH_SECONDS
         with self._lock:
-            couriers = list(self._couriers)
-        for courier in couriers:
-            courier.flush()
-        for courier in couriers:
-            courier.stop(max(until - time.monotonic(), 0.0))
+            workers = list(self._workers)
+        for worker in workers:
+            worker.flush()
+        for worker in workers:
+            worker.stop(max(until - time.monotonic(), 0.0))
 
-    def standings(self) -> dict[str, dict[str, Any]]:
-        """How each sink is, for the API."""
-        return {courier.sink.name: courier.standing() for courier in list(self._couriers)}
+    def statuses(self) -> dict[str, dict[str, Any]]:
+        """Return the state of each sink by its name, for the API."""
+        return {worker.sink.name: worker.status() for worker in list(self._workers)}
 
     def samples(self) -> list[Sample]:
-        """How each sink is, for /metrics."""
-        found = []
-        for name, of in self.standings().items():
-            found += [
-                Sample(TRIES, (name,), float(of["sent"] + of["failed"])),
-                Sample(FAILED, (name,), float(of["failed"])),
-                Sample(DROPPED, (name,), float(of["dropped"])),
-                Sample(QUEUED, (name,), float(of["queued"])),
+        """Return the samples of all sinks for /metrics."""
+        samples = []
+        for name, status in self.statuses().items():
+            samples += [
+                Sample(TRIES, (name,), float(status["sent"] + status["failed"])),
+                Sample(FAILED, (name,), float(status["failed"])),
+                Sample(DROPPED, (name,), float(status["dropped"])),
+                Sample(QUEUED, (name,), float(status["queued"])),
             ]
-            if of["last_success"] is not None:
-                found.append(Sample(LAST_SUCCESS, (name,), of["last_success"]))
-        return found
+            if status["last_success"] is not None:
+                samples.append(Sample(LAST_SUCCESS, (name,), status["last_success"]))
+        return samples
 
-    def _succeeding(self, sink: Sink, before: SinkWorker | None) -> SinkWorker:
-        """The courier of a sink, which goes on where the one of its name was; what fires is new to it if it tells of others."""
-        courier = SinkWorker(sink, self._tell, before)
-        if before is not None and before.sink.wants == sink.wants:
-            return courier
+    def _successor(self, sink: Sink, before: SinkWorker | None) -> SinkWorker:
+        """Return the worker of a sink, which continues that of the same name; a new filter gets all firing alerts."""
+        worker = SinkWorker(sink, self._register_sent, before)
+        if before is not None and before.sink.filter == sink.filter:
+            return worker
         for alert in self._firing.values():
-            courier.restore(alert)
-        return courier
+            worker.restore(alert)
+        return worker
 
-    def _tell(self, sink: str, alerts: Sequence[Alert]) -> None:
-        """People were told of these by a sink, as they were then."""
+    def _register_sent(self, sink: str, alerts: Sequence[Alert]) -> None:
+        """Record that a sink has sent these alerts, as they were then."""
         for alert in alerts:
-            news = {sink: said(alert)}
+            notified = {sink: notification_of(alert)}
             with self._lock:
-                known = self._firing.get(key(alert))
-                if known is not None:
-                    self._firing[key(alert)] = replace(known, notified={**known.notified, **news})
-            self._note(AlertNote(alert.alert, alert.started, alert.run, alert.labels, notified=news))
+                firing = self._firing.get(alert_key(alert))
+                if firing is not None:
+                    self._firing[alert_key(alert)] = replace(firing, notified={**firing.notified, **notified})
+            self._note(AlertNote(alert.alert, alert.started, alert.run, alert.labels, notified=notified))

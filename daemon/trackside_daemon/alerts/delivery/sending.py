@@ -1,4 +1,4 @@
-"""One message on its way: in a thread of its own, since nobody can end a sink that does not return."""
+"""Sending of one message in a thread of its own, because a sink that does not return cannot be stopped."""
 
 from __future__ import annotations
 
@@ -11,59 +11,61 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.sink import Message, Sink
 
 SEND_SECONDS = 60.0
-"""A sink that has not returned by then is left alone, and the message is tried again."""
+"""Seconds after which a sink that has not returned is abandoned; the message is retried."""
 
 HANGING = 2
-"""So many messages of a sink may be on their way at once; before one of them ends no further one is begun."""
+"""Most messages of a sink in flight at once; until one of them ends, no further one is sent."""
 
 
-class Sending(threading.Thread):
-    """Gives a sink a message.
+class SendThread(threading.Thread):
+    """Thread that sends one message.
 
     Attributes:
-        problem: Why the sink did not take it; None when it did.
+        error: Error of the sink; None if the message was sent.
     """
 
     def __init__(self, sink: Sink, message: Message) -> None:
         super().__init__(name=f"trackside-send-{sink.name}", daemon=True)
         self._sink, self._message = sink, message
-        self.problem: SendError | None = None
+        self.error: SendError | None = None
 
     def run(self) -> None:
-        """In its own thread."""
+        """Send the message."""
         try:
             self._sink.send(self._message)
         except SendError as error:
-            self.problem = error
-        except BaseException as error:  # noqa: BLE001  a sink's fault is its own; its words may hold a secret
+            self.error = error
+        except BaseException as error:  # noqa: BLE001  a fault of the sink must not spread; its text may hold a secret
             fault = type(error).__name__
-            self.problem = SendError(f"the message cannot be sent, and is given up: {fault}", "never")
+            self.error = SendError(f"the message cannot be sent, and is given up: {fault}", "never")
 
 
-class Line:
-    """What is on its way to a sink and to its successors of the same name, which are others after each reload."""
+class Channel:
+    """Messages in flight of a sink and of its successors of the same name, which are new objects after each reload."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._under_way: list[Sending] = []
+        self._in_flight: list[SendThread] = []
 
     def send(self, sink: Sink, message: Message) -> SendError | None:
-        """Give the sink a message; takes `SEND_SECONDS` at most.
+        """Send a message; block for `SEND_SECONDS` at most.
 
         Returns:
-            Why it did not take it; None when it did.
+            The error; None if the message was sent.
         """
-        sending = Sending(sink, message)
+        thread = SendThread(sink, message)
         with self._lock:
-            self._under_way = [one for one in self._under_way if one.is_alive()]
-            if len(self._under_way) >= HANGING:
-                return SendError(f"{HANGING} messages hang in it; restart the daemon if they go on to", "later")
+            self._in_flight = [other for other in self._in_flight if other.is_alive()]
+            if len(self._in_flight) >= HANGING:
+                return SendError(
+                    f"{HANGING} messages hang in the sink; if they do not end, restart the daemon", "later"
+                )
             try:
-                sending.start()
+                thread.start()
             except RuntimeError:
                 return SendError("no thread can be started for the message; raise the limit of threads")
-            self._under_way.append(sending)
-        sending.join(SEND_SECONDS)
-        if not sending.is_alive():
-            return sending.problem
-        return SendError(f"the message was not taken within {SEND_SECONDS:g} s, and is tried again")
+            self._in_flight.append(thread)
+        thread.join(SEND_SECONDS)
+        if not thread.is_alive():
+            return thread.error
+        return SendError(f"the message was not accepted within {SEND_SECONDS:g} s; retrying")

@@ -1,4 +1,4 @@
-"""The thread of one sink: gives it what is due, and tries again what it did not take."""
+"""Thread of one sink: sends the messages that are due, and retries those that failed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.alerts.delivery.sending import Line
+from trackside_daemon.alerts.delivery.sending import Channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,55 +17,58 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert
 
 FIRST_SECONDS = 1.0
+"""Back-off after the first failure; it doubles with each further one."""
+
 LONGEST_SECONDS = 60.0
-"""Between two tries: the first, then twice as long each time, at most this; less up to half of it by chance."""
+"""Longest back-off. Each back-off is shortened by up to a half at random."""
 
 log = logging.getLogger("trackside")
 
 
 class SinkWorker:
-    """One sink and what waits for it; a slow one delays no other.
+    """One sink with its outbox; a slow sink delays no other.
 
     Args:
-        sink: Asked for one message after the other.
-        before: The sink's predecessor of the same name, which is released: what waits for it and its counts are taken over.
-        told: Called with what people were told anew: alerts as they were then.
+        sink: Sink, which sends one message after the other.
+        on_sent: Called with the sink's name and the alerts that it has newly sent, as they were then.
+        before: Released worker of the previous sink of the same name, whose outbox and counts are continued.
 
     Attributes:
-        outbox: What waits.
-        tries: Messages that the sink was asked to take.
-        failures: Of these, those that it did not.
-        success: When it took one last, in Unix seconds; None for never.
-        error: What was wrong the last time, in one line; empty once a message was taken.
+        outbox: Queue of alerts.
+        tries: Messages that the sink tried to send.
+        failures: Messages that it could not send.
+        success: Unix time of the last message that was sent; None for none.
+        error: Error of the last message, in one line; empty if it was sent.
     """
 
     def __init__(
-        self, sink: Sink, told: Callable[[str, Sequence[Alert]], None], before: SinkWorker | None = None
+        self, sink: Sink, on_sent: Callable[[str, Sequence[Alert]], None], before: SinkWorker | None = None
     ) -> None:
         self.sink = sink
         self.outbox: Outbox = before.outbox if before is not None else sink.outbox()
-        self.outbox.wants = sink.wants
+        self.outbox.filter = sink.filter
         self.tries: int = before.tries if before is not None else 0
         self.failures: int = before.failures if before is not None else 0
         self.success: float | None = before.success if before is not None else None
         self.error: str = before.error if before is not None else ""
-        self._told = told
+        self._on_sent = on_sent
         self._retry = 0.0
-        self._pause = 0.0
+        self._backoff = 0.0
         self._flushing = self._ended = False
-        self._line: Line = before._line if before is not None else Line()  # noqa: SLF001  of this class
+        self._channel: Channel = before._channel if before is not None else Channel()  # noqa: SLF001  of this class
         self._message: Message | None = None
         self._since: float | None = None
+        # The outbox is shared with the previous worker, whose last message may still be in flight, so the lock is too.
         self._changed: threading.Condition = before._changed if before is not None else threading.Condition()  # noqa: SLF001  of this class
         self._thread = threading.Thread(target=self._run, name=f"trackside-sink-{sink.name}", daemon=True)
 
     def restore(self, alert: Alert) -> None:
-        """One that fired when a daemon before this one ended, or had ended of late."""
+        """Restore an alert that fired when an earlier daemon ended, or that had ended shortly before."""
         with self._changed:
-            self.outbox.restore(alert, time.monotonic(), told=alert.notified.get(self.sink.name))
+            self.outbox.restore(alert, time.monotonic(), sent=alert.notified.get(self.sink.name))
 
     def put(self, alerts: Sequence[Alert]) -> None:
-        """Alerts, anew or as they are now."""
+        """Queue new alerts, or the present state of older ones."""
         with self._changed:
             for alert in alerts:
                 self.outbox.put(alert, time.monotonic())
@@ -76,13 +79,13 @@ class SinkWorker:
         self._thread.start()
 
     def flush(self) -> None:
-        """Send what waits once, whether it is due or not, and end."""
+        """Send all queued alerts once, whether they are due or not, and end."""
         with self._changed:
             self._flushing = True
             self._changed.notify_all()
 
     def stop(self, patience: float) -> None:
-        """End, at the latest after *patience* seconds; what is being sent then is left to itself."""
+        """End after *patience* seconds at the latest; a message in flight is abandoned then."""
         if self._thread.is_alive():
             self._thread.join(patience)
         with self._changed:
@@ -90,19 +93,19 @@ class SinkWorker:
             self._changed.notify_all()
 
     def release(self) -> None:
-        """End at once; what is being sent waits again, for a successor. If it arrives all the same, that is noted."""
+        """End at once, and queue a message in flight again for a successor; if it is sent all the same, that counts."""
         with self._changed:
             self._ended = True
             if self._message is not None:
                 self.outbox.failed(self._message, time.monotonic(), never=False)
             self._changed.notify_all()
 
-    def standing(self) -> dict[str, Any]:
-        """How it is, for the API."""
+    def status(self) -> dict[str, Any]:
+        """Return the state of the sink, for the API."""
         with self._changed:
             return {
-                "severity": self.sink.wants.severity,
-                "also": sorted(self.sink.wants.also),
+                "severity": self.sink.filter.severity,
+                "also": sorted(self.sink.filter.also),
                 "queued": len(self.outbox),
                 "sent": self.tries - self.failures,
                 "failed": self.failures,
@@ -114,23 +117,23 @@ class SinkWorker:
 
     def _run(self) -> None:
         while (message := self._next()) is not None:
-            problem = self._line.send(self.sink, message)
+            error = self._channel.send(self.sink, message)
             with self._changed:
                 self._message = self._since = None
-                news = self._heard(message, problem)
+                newly_sent = self._handle_result(message, error)
                 self._changed.notify_all()
-            if news:
-                self._told(self.sink.name, news)
+            if newly_sent:
+                self._on_sent(self.sink.name, newly_sent)
 
     def _next(self) -> Message | None:
-        """The next message, waited for; None when it is to end."""
+        """Wait for the next message and return it; return None if the worker should end."""
         with self._changed:
             while not self._ended:
                 now = time.monotonic()
                 due = self.outbox.due()
                 wait = None if due is None else max(due, self._retry) - now
                 if self._flushing or (wait is not None and wait <= 0):
-                    message = self.outbox.take(now, everything=self._flushing)
+                    message = self.outbox.next_message(now, everything=self._flushing)
                     if message is not None or self._flushing:
                         self._message, self._since = message, None if message is None else time.time()
                         return message
@@ -138,25 +141,26 @@ class SinkWorker:
                     self._changed.wait(wait)
             return None
 
-    def _heard(self, message: Message, problem: SendError | None) -> Sequence[Alert]:
+    def _handle_result(self, message: Message, error: SendError | None) -> Sequence[Alert]:
+        """Register the result of a message, and return the alerts that it has newly sent."""
         now = time.monotonic()
-        if problem is not None and self._ended:
+        if error is not None and self._ended:
             return ()
         self.tries += 1
-        if problem is None:
+        if error is None:
             if self.error:
-                log.info("alerts.sinks: %s takes messages again", self.sink.name)
+                log.info("alerts.sinks: %s works again", self.sink.name)
             self.error, self.success = "", time.time()
-            self._pause = self._retry = 0.0
+            self._backoff = self._retry = 0.0
             return self.outbox.sent(message, now)
         self.failures += 1
-        if str(problem) != self.error:
-            log.warning("alerts.sinks: %s: %s", self.sink.name, problem)
-            self.error = str(problem)
-        self.outbox.failed(message, now, never=problem.again == "never")
-        if problem.again != "never":
-            longest = problem.again == "later"
-            self._pause = LONGEST_SECONDS if longest else min(max(2 * self._pause, FIRST_SECONDS), LONGEST_SECONDS)
-            self._retry = now + self._pause * (1 - random.random() / 2)  # noqa: S311  no secret
+        if str(error) != self.error:
+            log.warning("alerts.sinks: %s: %s", self.sink.name, error)
+            self.error = str(error)
+        self.outbox.failed(message, now, never=error.retry == "never")
+        if error.retry != "never":
+            longest = error.retry == "later"
+            self._backoff = LONGEST_SECONDS if longest else min(max(2 * self._backoff, FIRST_SECONDS), LONGEST_SECONDS)
+            self._retry = now + self._backoff * (1 - random.random() / 2)  # noqa: S311  no secret
             self._ended = self._ended or self._flushing
         return ()

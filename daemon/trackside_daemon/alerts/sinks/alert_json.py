@@ -1,4 +1,4 @@
-"""An alert as Prometheus and Alertmanager know alerts: stable labels, annotations, times."""
+"""Alerts as JSON for Prometheus and Alertmanager: stable labels, annotations and times."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from trackside_daemon.alerts.descriptions import PREFIX
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trackside_daemon.alerts.sinks.sink import About
+    from trackside_daemon.alerts.sinks.sink import DaemonInfo
     from trackside_daemon.model.records import Alert
 
 
-def labels(alert: Alert, about: About) -> dict[str, str]:
-    """Those that a Prometheus rule would give it, but for `job`; what has no value is not there."""
+def labels(alert: Alert, daemon: DaemonInfo) -> dict[str, str]:
+    """Return the labels that a Prometheus rule would give the alert, except `job`; empty ones are left out."""
     values = families.series_labels(alert.alert, alert.severity, alert.labels)
-    found = dict(zip(families.FIRING.labels, values, strict=True))
-    found["alertname"] = PREFIX + found.pop("alert")
-    found["instance"] = about.instance
-    return {name: value for name, value in sorted(found.items()) if value}
+    named = dict(zip(families.FIRING.labels, values, strict=True))
+    named["alertname"] = PREFIX + named.pop("alert")
+    named["instance"] = daemon.instance
+    return {name: value for name, value in sorted(named.items()) if value}
 
 
-def texts(alert: Alert, about: About) -> dict[str, str]:
-    """What people read."""
-    runbook = f"{about.runbook}#{alert.alert.lower()}" if about.runbook else ""
-    found = {"summary": alert.summary, "description": alert.description, "runbook_url": runbook}
-    return {name: value for name, value in found.items() if value}
+def annotation_texts(alert: Alert, daemon: DaemonInfo) -> dict[str, str]:
+    """Return the texts of the alert; empty ones are left out."""
+    runbook = f"{daemon.runbook}#{alert.alert.lower()}" if daemon.runbook else ""
+    texts = {"summary": alert.summary, "description": alert.description, "runbook_url": runbook}
+    return {name: value for name, value in texts.items() if value}
 
 
-def as_json(alert: Alert, about: About, ends: float, more: Mapping[str, str]) -> dict[str, Any]:
-    """It as Alertmanager's API takes it.
+def as_json(alert: Alert, daemon: DaemonInfo, ends: float, more: Mapping[str, str]) -> dict[str, Any]:
+    """Return the alert as Alertmanager's API accepts it.
 
     Args:
-        alert: As it is now.
-        about: The daemon.
-        ends: When it ends, or is taken to have ended unless it is sent again; Unix seconds.
+        alert: Present state of the alert.
+        daemon: This daemon.
+        ends: Unix time of its end, or for a firing alert the time at which it expires unless it is resent.
         more: Further labels.
     """
     return {
-        "labels": {**labels(alert, about), **more},
-        "annotations": texts(alert, about),
+        "labels": {**labels(alert, daemon), **more},
+        "annotations": annotation_texts(alert, daemon),
         "startsAt": rfc3339(alert.started),
         "endsAt": rfc3339(max(ends, alert.started)),
-        "generatorURL": about.url,
+        "generatorURL": daemon.url,
     }
 
 
 def rfc3339(seconds: float) -> str:
-    """A moment of Unix time."""
+    """Return a Unix time in RFC 3339, in UTC with microseconds."""
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")

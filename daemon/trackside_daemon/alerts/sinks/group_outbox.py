@@ -1,4 +1,4 @@
-"""The outbox of sinks whose messages people read: one message a run at first, and one a minute afterwards."""
+"""Outbox that groups alerts by run for human readers: the first message at once, then at most one a minute."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.sinks.sink import Message
-from trackside_daemon.alerts.sinks.sink_filter import Key, key, rank, said
+from trackside_daemon.alerts.sinks.sink_filter import Key, alert_key, notification_of, severity_rank
 from trackside_daemon.alerts.test_alert import TEST_ALERT
 
 if TYPE_CHECKING:
-    from trackside_daemon.alerts.sinks.sink_filter import Wants
+    from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
     from trackside_daemon.model.records import Alert, Notified
 
 WAIT_SECONDS = 1.0
-"""Alerts of a run that begin within it are one message."""
+"""Seconds for which a message waits for further alerts of the same run."""
 
 INTERVAL_SECONDS = 60.0
-"""Between two messages about a run. A new critical alert does not wait for it, nor does a warning that follows infos."""
+"""Least seconds between two messages about a run. A new critical alert does not wait, nor does a warning after infos."""
 
 GIVE_UP_SECONDS = 3600.0
-"""What has been over for so long, and could not be told, is no news any more."""
+"""Seconds after its end at which an unsent notification is given up."""
 
 MOST = 1000
-"""Alerts that wait at once; beyond it the least severe go first, and of those the oldest."""
+"""Most queued alerts; with more, the oldest of the least severe are given up."""
 
 
 @dataclass(slots=True)
@@ -32,30 +32,30 @@ class _Entry:
     """One alert.
 
     Attributes:
-        told: What people were told of it last; None for nothing yet.
-        waits: There is something to tell.
-        since: Since when it waits.
-        over: Since when it is known to have ended; None while it fires.
-        flies: It is in a message that is being sent.
+        sent: Latest notification; None for none.
+        queued: A notification is to be sent.
+        since: Time from which it is queued.
+        ended: Time at which its end was registered; None while it fires.
+        in_flight: It is in a message that is being sent.
     """
 
     alert: Alert
-    told: Notified | None = None
-    waits: bool = False
+    sent: Notified | None = None
+    queued: bool = False
     since: float = 0.0
-    over: float | None = None
-    flies: bool = False
+    ended: float | None = None
+    in_flight: bool = False
 
 
-class Grouping:
-    """See `trackside_daemon.alerts.sinks.sink.Outbox`. The alert as it is newest at sending is what is sent.
+class GroupOutbox:
+    """Outbox, see `trackside_daemon.alerts.sinks.sink.Outbox`, that sends the present state of each alert.
 
-    What fires waits until it is told. What resolves before that is told if it is critical or happened once, for an hour. What is
-    silenced is not told, but the end of what was told is. That an info is over is no message.
+    A firing alert is queued until it is sent. One that ends before is sent only if it is critical or an event, for up to an
+    hour. A silenced alert is not sent, except for its end if it was sent before. The end of an info is not sent.
     """
 
-    def __init__(self, wants: Wants, *, most: int = MOST) -> None:
-        self.wants = wants
+    def __init__(self, filter_: SinkFilter, *, most: int = MOST) -> None:
+        self.filter = filter_
         self.dropped = 0
         self._most = most
         self._entries: dict[Key, _Entry] = {}
@@ -63,137 +63,137 @@ class Grouping:
         self._last: dict[tuple[str, bool], float] = {}
 
     def __len__(self) -> int:
-        return sum(entry.waits for entry in self._entries.values())
+        return sum(entry.queued for entry in self._entries.values())
 
-    def restore(self, alert: Alert, now: float, *, told: Notified | None) -> None:
+    def restore(self, alert: Alert, now: float, *, sent: Notified | None) -> None:
         """See `Outbox`."""
-        self._renew(self._entries.get(key(alert)) or _Entry(alert, told), now)
+        self._update(self._entries.get(alert_key(alert)) or _Entry(alert, sent), now)
 
     def put(self, alert: Alert, now: float) -> None:
         """See `Outbox`."""
-        entry = self._entries.get(key(alert))
+        entry = self._entries.get(alert_key(alert))
         if entry is not None:
             entry.alert = alert
-            self._renew(entry, now)
+            self._update(entry, now)
         elif alert.ended is None:
-            self._renew(_Entry(alert), now)
+            self._update(_Entry(alert), now)
 
     def due(self) -> float | None:
         """See `Outbox`."""
         return min(self._due.values(), default=None)
 
-    def take(self, now: float, *, everything: bool = False) -> Message | None:
+    def next_message(self, now: float, *, everything: bool = False) -> Message | None:
         """See `Outbox`."""
-        self._forget(now)
+        self._expire(now)
         self._last = {group: last for group, last in self._last.items() if now - last < INTERVAL_SECONDS}
         for group in sorted(self._due, key=self._due.__getitem__):
             if not everything and self._due[group] > now:
                 return None
             del self._due[group]
-            mine = [entry for entry in self._entries.values() if entry.alert.run == group]
-            news = [entry for entry in mine if entry.waits and not entry.flies]
-            if news:
-                for entry in news:
-                    entry.flies = True
-                known = [entry.alert for entry in mine if not entry.waits and _is_known(entry)]
-                return Message(group, _sorted([entry.alert for entry in news]), _sorted(known))
+            members = [entry for entry in self._entries.values() if entry.alert.run == group]
+            new = [entry for entry in members if entry.queued and not entry.in_flight]
+            if new:
+                for entry in new:
+                    entry.in_flight = True
+                others = [entry.alert for entry in members if not entry.queued and _still_fires(entry)]
+                return Message(group, _sorted([entry.alert for entry in new]), _sorted(others))
         return None
 
     def sent(self, message: Message, now: float) -> list[Alert]:
         """See `Outbox`."""
-        for grave in {False, any(map(_is_grave, message.alerts))}:
-            self._last[message.group, grave] = now
+        for severe in {False, any(map(_is_severe, message.alerts))}:
+            self._last[message.group, severe] = now
         for alert in message.alerts:
-            entry = self._entries.get(key(alert))
+            entry = self._entries.get(alert_key(alert))
             if entry is not None:
-                entry.flies = entry.waits = False
-                entry.told = said(alert)
-                self._renew(entry, now)
+                entry.in_flight = entry.queued = False
+                entry.sent = notification_of(alert)
+                self._update(entry, now)
         return list(message.alerts)
 
     def failed(self, message: Message, now: float, *, never: bool) -> None:
         """See `Outbox`."""
         for alert in message.alerts:
-            entry = self._entries.get(key(alert))
+            entry = self._entries.get(alert_key(alert))
             if entry is None:
                 continue
-            entry.flies = False
+            entry.in_flight = False
             if never:
                 self._give_up(entry)
             else:
-                self._renew(entry, now)
-        if any(entry.waits and entry.alert.run == message.group for entry in self._entries.values()):
+                self._update(entry, now)
+        if any(entry.queued and entry.alert.run == message.group for entry in self._entries.values()):
             self._due[message.group] = now
 
-    def _renew(self, entry: _Entry, now: float) -> None:
-        """Keep it as long as there is or may be something to tell of it, and have that told."""
+    def _update(self, entry: _Entry, now: float) -> None:
+        """Keep an entry as long as a notification may follow, and queue it if there is one."""
         alert = entry.alert
-        if alert.ended is not None and entry.over is None:
-            entry.over = now
-        if not entry.flies and not self._matters(entry):
-            self.dropped += entry.waits and entry.told is None and not alert.silenced
-            self._entries.pop(key(alert), None)
+        if alert.ended is not None and entry.ended is None:
+            entry.ended = now
+        if not entry.in_flight and not self._matters(entry):
+            self.dropped += entry.queued and entry.sent is None and not alert.silenced
+            self._entries.pop(alert_key(alert), None)
             return
-        self._entries[key(alert)] = entry
-        self._await(entry, now)
+        self._entries[alert_key(alert)] = entry
+        self._queue(entry, now)
         if len(self) > self._most:
             self._drop()
 
     def _matters(self, entry: _Entry) -> bool:
-        """Whether people are to hear of it, now or later."""
-        alert, told = entry.alert, entry.told
-        if told is not None:
-            return alert.ended is None or (alert.severity != "info" and not told.over)
+        """Return True if a notification of this alert follows now or may follow later."""
+        alert, sent = entry.alert, entry.sent
+        if sent is not None:
+            return alert.ended is None or (alert.severity != "info" and not sent.over)
         if alert.silenced:
             return False
-        return self.wants.has(alert) if alert.ended is None else self.wants.has_late(alert)
+        return self.filter.accepts(alert) if alert.ended is None else self.filter.accepts_late(alert)
 
-    def _await(self, entry: _Entry, now: float) -> None:
-        """Have it told if there is something new."""
+    def _queue(self, entry: _Entry, now: float) -> None:
+        """Queue a notification if the alert has changed since the last one."""
         alert = entry.alert
-        if alert.ended is None and (alert.silenced or said(alert) == entry.told):
-            entry.waits = False
+        if alert.ended is None and (alert.silenced or notification_of(alert) == entry.sent):
+            entry.queued = False
             return
-        if not entry.waits:
-            entry.waits, entry.since = True, now
+        if not entry.queued:
+            entry.queued, entry.since = True, now
         urgent = alert.ended is None and (alert.severity == "critical" or alert.alert == TEST_ALERT)
-        last = -inf if urgent else self._last.get((alert.run, _is_grave(alert)), -inf)
+        last = -inf if urgent else self._last.get((alert.run, _is_severe(alert)), -inf)
         due = max(now + WAIT_SECONDS, last + INTERVAL_SECONDS)
         self._due[alert.run] = min(due, self._due.get(alert.run, inf))
 
-    def _forget(self, now: float) -> None:
-        """What has been over for long, and what is not wanted any more by other settings."""
-        for name, entry in list(self._entries.items()):
-            if entry.flies:
+    def _expire(self, now: float) -> None:
+        """Remove alerts that ended long ago, and those that a new filter rejects."""
+        for key, entry in list(self._entries.items()):
+            if entry.in_flight:
                 continue
             if not self._matters(entry):
-                del self._entries[name]
-            elif entry.waits and entry.over is not None and now - entry.over >= GIVE_UP_SECONDS:
+                del self._entries[key]
+            elif entry.queued and entry.ended is not None and now - entry.ended >= GIVE_UP_SECONDS:
                 self._give_up(entry)
 
     def _give_up(self, entry: _Entry) -> None:
-        """What waits is told no more. What people know of stays, so that they hear of its end."""
+        """Give up a notification; an alert that was sent before stays, so that its end is sent."""
         self.dropped += 1
-        if entry.told is None or entry.over is not None:
-            del self._entries[key(entry.alert)]
+        if entry.sent is None or entry.ended is not None:
+            del self._entries[alert_key(entry.alert)]
         else:
-            entry.waits = False
+            entry.queued = False
 
     def _drop(self) -> None:
-        waiting = [entry for entry in self._entries.values() if entry.waits and not entry.flies]
-        self._give_up(min(waiting, key=lambda entry: (rank(entry.alert), entry.since)))
+        queued = [entry for entry in self._entries.values() if entry.queued and not entry.in_flight]
+        self._give_up(min(queued, key=lambda entry: (severity_rank(entry.alert), entry.since)))
 
 
-def _is_grave(alert: Alert) -> bool:
-    """Whether warnings wait after it."""
-    return rank(alert) > 0 and alert.alert != TEST_ALERT
+def _is_severe(alert: Alert) -> bool:
+    """Return True if warnings wait for `INTERVAL_SECONDS` after this alert was sent."""
+    return severity_rank(alert) > 0 and alert.alert != TEST_ALERT
 
 
-def _is_known(entry: _Entry) -> bool:
-    """Whether people know that it fires, and are to be told so with the next message of its group."""
-    return entry.told is not None and rank(entry.alert) > 0 and not entry.alert.silenced
+def _still_fires(entry: _Entry) -> bool:
+    """Return True if the next message of the group lists this alert as still firing."""
+    return entry.sent is not None and severity_rank(entry.alert) > 0 and not entry.alert.silenced
 
 
 def _sorted(alerts: list[Alert]) -> tuple[Alert, ...]:
-    """Those that fire, the worst first, then those that are over."""
-    return tuple(sorted(alerts, key=lambda alert: (alert.ended is not None, -rank(alert), alert.started)))
+    """Return the alerts that fire, the most severe first, then those that have ended."""
+    return tuple(sorted(alerts, key=lambda alert: (alert.ended is not None, -severity_rank(alert), alert.started)))

@@ -1,4 +1,4 @@
-"""One request by HTTP and its answer, in a bounded time however slowly the server speaks."""
+"""One HTTP request and its response, in a bounded time however slow the server is."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ if TYPE_CHECKING:
     import ssl
 
 PATIENCE_SECONDS = 10.0
-"""So long no byte may come or go."""
+"""Seconds that the connection may be idle."""
 
 LONGEST_SECONDS = 30.0
-"""So long all of it may take."""
+"""Seconds that the whole exchange may last."""
 
 
-class Exchange:
-    """One of them.
+class HttpExchange:
+    """HTTP request with a deadline.
 
     Args:
-        context: Whom to trust.
-        proxied: Whether a proxy may be used that the environment names.
+        context: Trusted certificates.
+        proxied: Use the proxy that the environment names, if any.
     """
 
     def __init__(self, context: ssl.SSLContext, *, proxied: bool) -> None:
         self._late = threading.Event()
-        self._opened: list[socket.socket] = []
+        self._sockets: list[socket.socket] = []
         proxies = [] if proxied else [ProxyHandler({})]
         self._opener = build_opener(_NoRedirects, _Plain(self._connect), _Secure(self._connect, context), *proxies)
 
     def run(self, request: Request) -> None:
-        """Send it, and hear the answer's status.
+        """Send a request and read the status of the response.
 
         Raises:
-            TimeoutError: It took too long.
-            OSError: What `urllib` and `http.client` raise; so do `http.client.HTTPException` and `ValueError`.
+            TimeoutError: The exchange took too long.
+            OSError: Error of `urllib` or `http.client`; they also raise `http.client.HTTPException` and `ValueError`.
         """
-        timer = threading.Timer(LONGEST_SECONDS, self._end)
+        # A socket timeout bounds each read only, so a slow server could keep the request open for ever.
+        timer = threading.Timer(LONGEST_SECONDS, self._abort)
         timer.daemon = True
         try:
             timer.start()
@@ -54,28 +55,28 @@ class Exchange:
                 raise
         finally:
             timer.cancel()
-            for one in self._opened:
-                one.close()
-        if self._late.is_set():  # what was cut off may look like an answer
+            for opened in self._sockets:
+                opened.close()
+        if self._late.is_set():  # an exchange that was cut off may appear to have a response
             raise TimeoutError
 
-    def _connect(self, *given: Any) -> socket.socket:
-        """A connection; a second handle to it stays ours, since TLS takes the first."""
-        opened = socket.create_connection(*given)
-        self._opened.append(opened.dup())
+    def _connect(self, *arguments: Any) -> socket.socket:
+        opened = socket.create_connection(*arguments)
+        # TLS takes over the first handle, so keep a second one to shut the connection down.
+        self._sockets.append(opened.dup())
         if self._late.is_set():
-            self._end()
+            self._abort()
         return opened
 
-    def _end(self) -> None:
+    def _abort(self) -> None:
         self._late.set()
-        for one in list(self._opened):
+        for opened in list(self._sockets):
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                opened.shutdown(socket.SHUT_RDWR)
 
 
-class _Hearing(HTTPConnection):
-    """A server may answer before it has read all, and hang up: what it answered is heard."""
+class _Connection(HTTPConnection):
+    """Connection that reads the response even if the server disconnects before it has read the whole request."""
 
     def send(self, data: Any) -> None:
         """See `HTTPConnection`."""
@@ -85,12 +86,12 @@ class _Hearing(HTTPConnection):
             super().send(data)
 
 
-class _HearingSecurely(_Hearing, HTTPSConnection):
-    """The same by TLS."""
+class _SecureConnection(_Connection, HTTPSConnection):
+    """`_Connection` with TLS."""
 
 
 class _Plain(HTTPHandler):
-    """Connects by *connect*."""
+    """Handler that connects by *connect*."""
 
     def __init__(self, connect: Any) -> None:
         super().__init__()
@@ -98,11 +99,11 @@ class _Plain(HTTPHandler):
 
     def http_open(self, req: Request) -> Any:
         """See `HTTPHandler`."""
-        return self.do_open(_made(_Hearing, self._connect), req)
+        return self.do_open(_factory(_Connection, self._connect), req)
 
 
 class _Secure(HTTPSHandler):
-    """The same by TLS."""
+    """Handler for TLS that connects by *connect*."""
 
     def __init__(self, connect: Any, context: ssl.SSLContext) -> None:
         super().__init__()
@@ -110,22 +111,22 @@ class _Secure(HTTPSHandler):
 
     def https_open(self, req: Request) -> Any:
         """See `HTTPSHandler`."""
-        return self.do_open(_made(_HearingSecurely, self._connect), req, context=self._trust)
+        return self.do_open(_factory(_SecureConnection, self._connect), req, context=self._trust)
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """What is for one server is for no other."""
+    """Handler that follows no redirects, because a message with secrets is for one server only."""
 
     def redirect_request(self, *_: object) -> None:
-        """None are followed."""
+        """Return None, which follows no redirect."""
 
 
-def _made(kind: type[HTTPConnection], connect: Any) -> Any:
-    """What makes a connection of this kind that connects by *connect*."""
+def _factory(kind: type[HTTPConnection], connect: Any) -> Any:
+    """Return a factory of connections of this kind that connect by *connect*."""
 
-    def make(*given: Any, **named: Any) -> HTTPConnection:
-        made = kind(*given, **named)
-        made._create_connection = connect  # type: ignore[attr-defined]  # noqa: SLF001  there is no other way
-        return made
+    def make(*arguments: Any, **options: Any) -> HTTPConnection:
+        connection = kind(*arguments, **options)
+        connection._create_connection = connect  # type: ignore[attr-defined]  # noqa: SLF001  there is no other way
+        return connection
 
     return make

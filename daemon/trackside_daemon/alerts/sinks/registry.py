@@ -1,29 +1,29 @@
-"""The sinks that there are: the list that a new one is added to."""
+"""List of the sinks; add a new one here."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.sinks.alertmanager.sink import alertmanagers
-from trackside_daemon.alerts.sinks.apprise.sink import apprises
+from trackside_daemon.alerts.sinks.alertmanager.sink import alertmanager_sinks
+from trackside_daemon.alerts.sinks.apprise.sink import apprise_sinks
 from trackside_daemon.alerts.sinks.log.sink import LogSink
-from trackside_daemon.alerts.sinks.webhook.sink import webhooks
+from trackside_daemon.alerts.sinks.webhook.sink import webhook_sinks
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.settings import SinksSection
-    from trackside_daemon.alerts.sinks.sink import About, Sink
+    from trackside_daemon.alerts.sinks.sink import DaemonInfo, Sink
 
 
-def sinks(section: SinksSection, about: About) -> list[Sink]:
-    """Those that are configured.
+def sinks(section: SinksSection, daemon: DaemonInfo) -> list[Sink]:
+    """Return the configured sinks.
 
     Raises:
-        SinkError: One of them cannot be used.
+        SinkError: One of them is configured wrongly.
     """
-    about = about._replace(runbook=section.runbook_url)
+    daemon = daemon._replace(runbook=section.runbook_url)
     return [
         LogSink(section.log),
-        *alertmanagers(section.alertmanager, about),
-        *webhooks(section.webhook, about),
-        *apprises(section.apprise, about),
+        *alertmanager_sinks(section.alertmanager, daemon),
+        *webhook_sinks(section.webhook, daemon),
+        *apprise_sinks(section.apprise, daemon),
     ]

@@ -1,4 +1,4 @@
-"""What a sink is: it gives a message to those who tell people. What waits for it is its outbox's."""
+"""Protocols of a sink, which sends messages to one receiver, and of its outbox, which queues alerts for it."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.alerts.sinks.sink_filter import Wants
+    from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
     from trackside_daemon.model.records import Alert, Notified
 
-Again = Literal["soon", "later", "never"]
-"""When to try again: with a growing back-off, once a minute since a person must mend it, or not with this message."""
+Retry = Literal["soon", "later", "never"]
+"""Retry policy: with a growing back-off; once a minute, because a person must fix the cause; or not for this message."""
 
 
 class SendError(Exception):
-    """A message was not taken. The text is one line without secrets.
+    """A message could not be sent. The text is one line without secrets.
 
     Attributes:
-        again: When to try again.
+        retry: When to retry.
     """
 
-    def __init__(self, text: str, again: Again = "soon") -> None:
+    def __init__(self, text: str, retry: Retry = "soon") -> None:
         super().__init__(text)
-        self.again = again
+        self.retry = retry
 
 
 class SinkError(Exception):
-    """A sink cannot be used as it is configured; the text is one line that names the setting and the way out."""
+    """A sink is configured wrongly; the text is one line that names the setting and the remedy."""
 
 
 class Message(NamedTuple):
-    """What a sink is given at once.
+    """Content of one notification.
 
     Attributes:
-        group: The id of the run that it is about; empty for the machine.
-        alerts: What is new: those that fire, the worst first, then those that are over.
-        others: Those of the group that people know of, and that fire still; no infos.
-        lines: Of each alert what is said of it, where the outbox knows that.
+        group: Id of the run that the alerts belong to; empty for the machine.
+        alerts: New alerts: those that fire, the most severe first, then those that have ended.
+        others: Alerts of the group that were sent before and still fire, without infos.
+        lines: One text for each of *alerts*, if the outbox writes them.
     """
 
     group: str
@@ -46,13 +46,13 @@ class Message(NamedTuple):
     lines: tuple[str, ...] = ()
 
 
-class About(NamedTuple):
-    """What of this daemon a message carries.
+class DaemonInfo(NamedTuple):
+    """Facts about this daemon for messages.
 
     Attributes:
-        instance: The machine's name.
-        url: The dashboard's address, without its token.
-        runbook: The page of runbooks, with a section for each alert; empty for none.
+        instance: Name of the machine.
+        url: Address of the dashboard, without its token.
+        runbook: Page of runbooks, with a section for each alert; empty for none.
     """
 
     instance: str
@@ -61,67 +61,72 @@ class About(NamedTuple):
 
 
 class Outbox(Protocol):
-    """What waits to be told, for one sink. Bounded; times are seconds of a clock that only goes forward.
+    """Bounded queue of alerts for one sink; all times are seconds of the monotonic clock.
 
     Attributes:
-        wants: The alerts that the sink tells of; other settings change it. What waits and is none of them is not told.
-        dropped: What was to be told and never will be: that an alert fires, gets worse or is over.
+        filter: Alerts that the sink sends. New settings replace it, and queued alerts that it rejects are not sent.
+        dropped: Number of notifications that were given up: that an alert fires, gets worse or has ended.
     """
 
-    wants: Wants
+    filter: SinkFilter
     dropped: int
 
     def __len__(self) -> int:
-        """How many alerts wait."""
+        """Return the number of queued alerts."""
         ...
 
-    def restore(self, alert: Alert, now: float, *, told: Notified | None) -> None:
-        """One that fired when a daemon before this one ended, or had ended of late; *told* is this sink's last word.
+    def restore(self, alert: Alert, now: float, *, sent: Notified | None) -> None:
+        """Restore an alert that fired when an earlier daemon ended, or that had ended shortly before.
 
-        So is what fires when a sink gets other `wants`; of what it knows already nothing changes.
+        Also called for all firing alerts when the sink gets another filter; alerts that the outbox has do not change.
+
+        Args:
+            alert: The alert.
+            now: Present time.
+            sent: Latest notification of the alert by this sink; None for none.
         """
         ...
 
     def put(self, alert: Alert, now: float) -> None:
-        """An alert, anew or as it is now."""
+        """Queue a new alert, or the present state of an older one."""
         ...
 
     def due(self) -> float | None:
-        """When there is something to be sent; None for not before something is put."""
+        """Return the time of the next message; None if there is none before the next `put`."""
         ...
 
-    def take(self, now: float, *, everything: bool = False) -> Message | None:
-        """The next message that is due; with *everything* also one that is not yet."""
+    def next_message(self, now: float, *, everything: bool = False) -> Message | None:
+        """Return the next message that is due; with *everything*, also one that is not due yet."""
         ...
 
     def sent(self, message: Message, now: float) -> Sequence[Alert]:
-        """It was taken; those of its alerts, as they were told, of which people did not know that."""
+        """Register that a message was sent, and return those of its alerts for which that is new, as they were sent."""
         ...
 
     def failed(self, message: Message, now: float, *, never: bool) -> None:
-        """It was not taken, or nobody waits for that any more; with *never* it will not be."""
+        """Register that a message was not sent, or that its worker has stopped; with *never*, give it up."""
         ...
 
 
 class Sink(Protocol):
-    """One way to tell people.
+    """Sender of messages to one receiver.
 
     Attributes:
-        name: As on /metrics and in the history.
-        wants: The alerts that it tells of.
+        name: Name on /metrics and in the history.
+        filter: Alerts that it sends.
     """
 
     name: str
-    wants: Wants
+    filter: SinkFilter
 
     def outbox(self) -> Outbox:
-        """An empty one that suits it."""
+        """Return a new, empty outbox that suits this sink."""
         ...
 
     def send(self, message: Message) -> None:
-        """Give a message to those who tell people; may take seconds. Called in several threads when it does not return.
+        """Send a message; may block for seconds, and is called in another thread if an earlier call has not returned.
 
         Raises:
-            SendError: They did not take it.
+            SendError: The message was not accepted.
         """
         ...

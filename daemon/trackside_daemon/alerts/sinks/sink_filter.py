@@ -1,4 +1,4 @@
-"""Which alerts a sink tells of."""
+"""Filter of the alerts that a sink sends, and the identity of an alert for sinks."""
 
 from __future__ import annotations
 
@@ -13,36 +13,39 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert
 
 Key = tuple[str, str, tuple[tuple[str, str], ...], float]
-"""An alert's name, run, labels and start, by which the history knows it too."""
+"""Name, run, labels and start of an alert, which identify it in the history too."""
 
 
-class Wants(NamedTuple):
-    """Those of a *severity* at least, and *also* some by their names; with ``off``, none at all."""
+class SinkFilter(NamedTuple):
+    """Filter that accepts alerts of at least a *severity*, and *also* some by name; with ``off``, none."""
 
     severity: str = "warning"
     also: tuple[str, ...] = ()
 
-    def has(self, alert: Alert) -> bool:
-        """Whether it is one of them."""
+    def accepts(self, alert: Alert) -> bool:
+        """Return True if the sink sends this alert."""
         if self.severity == "off":
             return False
-        return rank(alert) >= [*SEVERITIES].index(self.severity) or alert.alert in self.also  # type: ignore[arg-type]
+        return severity_rank(alert) >= [*SEVERITIES].index(self.severity) or alert.alert in self.also  # type: ignore[arg-type]
 
-    def has_late(self, alert: Alert) -> bool:
-        """Whether it is told though it is over already: what is critical, and what happened once."""
-        return self.has(alert) and (alert.severity == "critical" or alert.alert in {*self.also, *ONCE})
-
-
-def rank(alert: Alert) -> int:
-    """How severe it is; a greater one is worse."""
-    return next((at for at, one in enumerate(SEVERITIES) if one == alert.severity), 1)
+    def accepts_late(self, alert: Alert) -> bool:
+        """Return True if the sink sends this alert even after its end: a critical one, or an event."""
+        return self.accepts(alert) and (alert.severity == "critical" or alert.alert in {*self.also, *ONCE})
 
 
-def key(alert: Alert) -> Key:
-    """By what it is known."""
+def severity_rank(alert: Alert) -> int:
+    """Return the index of the alert's severity, 0 for info; 1 for an unknown one."""
+    return next((index for index, severity in enumerate(SEVERITIES) if severity == alert.severity), 1)
+
+
+def alert_key(alert: Alert) -> Key:
+    """Return the key that identifies an alert."""
     return alert.alert, alert.run, tuple(sorted(alert.labels.items())), alert.started
 
 
-def said(alert: Alert) -> Notified:
-    """What people are told of it, without the other ranks that have it: once this differs they are told anew."""
+def notification_of(alert: Alert) -> Notified:
+    """Return what a notification of the alert contains; a sink notifies again once this changes.
+
+    Further ranks that have the alert are left out, so they cause no new message.
+    """
     return Notified(alert.severity, alert.summary.partition(OTHERS)[0], alert.ended is not None)

@@ -1,4 +1,4 @@
-"""The outbox of an Alertmanager: what fires is said again and again, and what is over for some minutes."""
+"""Outbox for an Alertmanager: resends alerts while they fire, and for some minutes after their end."""
 
 from __future__ import annotations
 
@@ -8,49 +8,53 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts import families
 from trackside_daemon.alerts.sinks.sink import Message
-from trackside_daemon.alerts.sinks.sink_filter import Key, key, said
+from trackside_daemon.alerts.sinks.sink_filter import Key, alert_key, notification_of
 from trackside_daemon.model.finding import SEVERITIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside_daemon.alerts.sinks.sink_filter import Wants
+    from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
     from trackside_daemon.model.records import Alert, Notified
 
 RESEND_SECONDS = 60.0
+"""Seconds between two messages with all alerts."""
+
 OVER_SECONDS = 300.0
-"""What is over is said for so long: an Alertmanager that was away hears of it too."""
+"""Seconds for which an ended alert is resent, so that an Alertmanager that was down receives the end too."""
 
 MOST = 2000
-"""Alerts, firing and over of late."""
+"""Most alerts, including those that ended recently."""
 
 
 @dataclass(slots=True)
 class _Entry:
-    """An alert of one severity, which is a label: one that gets worse is another, and the former is over.
+    """Alert of one severity.
+
+    The severity is a label, so an alert that gets worse is a new one for Alertmanager, and the former one ends.
 
     Attributes:
-        waits: It has not been said as it is now.
-        told: What Alertmanager was told last, as the history has it; None for nothing yet.
-        until: When it is forgotten, of one that is over.
+        queued: The present state was not sent yet.
+        sent: Latest notification, as the history has it; None for none.
+        until: Time at which an ended alert is dropped; None while it fires.
     """
 
     alert: Alert
-    waits: bool = True
-    told: Notified | None = None
+    queued: bool = True
+    sent: Notified | None = None
     until: float | None = None
 
 
-class Standing:
-    """See `trackside_daemon.alerts.sinks.sink.Outbox`. What is silenced is over for an Alertmanager.
+class AlertmanagerOutbox:
+    """See `trackside_daemon.alerts.sinks.sink.Outbox`. A silenced alert ends for Alertmanager.
 
     Args:
-        wants: Of which alerts it tells.
+        filter_: Alerts that are sent.
         wall: Unix time, in seconds.
     """
 
-    def __init__(self, wants: Wants, wall: Callable[[], float] = time.time) -> None:
-        self.wants = wants
+    def __init__(self, filter_: SinkFilter, wall: Callable[[], float] = time.time) -> None:
+        self.filter = filter_
         self.dropped = 0
         self._wall = wall
         self._entries: dict[tuple[Key, str], _Entry] = {}
@@ -58,33 +62,33 @@ class Standing:
         self._resend = 0.0
 
     def __len__(self) -> int:
-        return sum(entry.waits for entry in self._entries.values())
+        return sum(entry.queued for entry in self._entries.values())
 
-    def restore(self, alert: Alert, now: float, *, told: Notified | None) -> None:
-        """See `Outbox`. What fires is said at once in any case: before a restart it was, with the same start and labels."""
+    def restore(self, alert: Alert, now: float, *, sent: Notified | None) -> None:
+        """See `Outbox`. A firing alert is always sent at once: it has the same start and labels as before the restart."""
         if alert.ended is None:
-            if (key(alert), alert.severity) in self._entries:
+            if (alert_key(alert), alert.severity) in self._entries:
                 return
             self.put(alert, now)
-            entry = self._entries.get((key(alert), alert.severity))
+            entry = self._entries.get((alert_key(alert), alert.severity))
             if entry is not None:
-                entry.told = told
-        elif told is not None and not told.over:
-            known = replace(alert, severity=told.severity)
-            self._entries[key(alert), told.severity] = _Entry(known, told=told, until=now + OVER_SECONDS)
+                entry.sent = sent
+        elif sent is not None and not sent.over:
+            last = replace(alert, severity=sent.severity)
+            self._entries[alert_key(alert), sent.severity] = _Entry(last, sent=sent, until=now + OVER_SECONDS)
             self._due = now
 
     def put(self, alert: Alert, now: float) -> None:
         """See `Outbox`."""
-        name = (key(alert), alert.severity)
+        name = (alert_key(alert), alert.severity)
         over = alert.ended is not None or alert.silenced
         for severity in SEVERITIES:
             if over or severity != alert.severity:
                 self._end((name[0], severity), alert, now)
-        if not over and (name in self._entries or self.wants.has(alert)):
+        if not over and (name in self._entries or self.filter.accepts(alert)):
             entry = self._entries.setdefault(name, _Entry(alert))
-            entry.alert, entry.waits, entry.until = alert, True, None
-            self._bound()
+            entry.alert, entry.queued, entry.until = alert, True, None
+            self._drop_excess()
         if len(self):
             self._due = now
 
@@ -94,73 +98,71 @@ class Standing:
             return self._due
         return self._resend if self._entries else None
 
-    def take(self, now: float, *, everything: bool = False) -> Message | None:
+    def next_message(self, now: float, *, everything: bool = False) -> Message | None:
         """See `Outbox`."""
-        self._forget(now)
-        again = now >= self._resend and not everything
-        chosen = [entry for entry in self._entries.values() if again or entry.waits]
+        self._expire(now)
+        resend = now >= self._resend and not everything
+        chosen = [entry for entry in self._entries.values() if resend or entry.queued]
         self._due = None
-        if again:
+        if resend:
             self._resend = now + RESEND_SECONDS
         for entry in chosen:
-            entry.waits = False
+            entry.queued = False
         return Message("", tuple(entry.alert for entry in chosen)) if chosen else None
 
-    def sent(self, message: Message, now: float) -> list[Alert]:  # noqa: ARG002  what is due is known
+    def sent(self, message: Message, now: float) -> list[Alert]:  # noqa: ARG002  of the protocol
         """See `Outbox`."""
-        news = []
+        new = []
         for alert in message.alerts:
-            entry = self._entries.get((key(alert), alert.severity))
-            if entry is None or entry.told == said(alert):
+            entry = self._entries.get((alert_key(alert), alert.severity))
+            if entry is None or entry.sent == notification_of(alert):
                 continue
-            entry.told = said(alert)
-            if entry.until is None or not self._fires(key(alert)):
-                news.append(alert)
-        return news
+            entry.sent = notification_of(alert)
+            if entry.until is None or not self._fires(alert_key(alert)):
+                new.append(alert)
+        return new
 
     def failed(self, message: Message, now: float, *, never: bool) -> None:
-        """See `Outbox`. What is refused is said again with the rest, once a minute."""
+        """See `Outbox`. A rejected alert is resent with the others, once a minute."""
         for alert in message.alerts:
-            name = (key(alert), alert.severity)
-            entry = self._entries.get(name)
+            entry = self._entries.get((alert_key(alert), alert.severity))
             if entry is not None and not never:
-                entry.waits = True
+                entry.queued = True
                 self._due = now
 
-    def _fires(self, name: Key) -> bool:
-        """Whether it fires, with whatever severity."""
-        entries = (self._entries.get((name, severity)) for severity in SEVERITIES)
+    def _fires(self, key: Key) -> bool:
+        """Return True if an alert fires with any severity."""
+        entries = (self._entries.get((key, severity)) for severity in SEVERITIES)
         return any(entry is not None and entry.until is None for entry in entries)
 
-    def _forget(self, now: float) -> None:
-        """Of what is over, that which has been for long or whose labels fire anew, as those of a run started again do.
+    def _expire(self, now: float) -> None:
+        """Drop alerts that ended long ago, and those that were never sent and that a new filter rejects.
 
-        And what was never said, and is not wanted any more by other settings.
-
-        Alertmanager would take the end of the one for the end of the other.
+        An ended alert is also dropped if an alert with the same labels fires, as after a restart of its run: Alertmanager
+        would apply the end of the one to the other.
         """
-        fires = {_labels(entry.alert) for entry in self._entries.values() if entry.until is None}
+        firing = {_labels(entry.alert) for entry in self._entries.values() if entry.until is None}
         for name, entry in list(self._entries.items()):
-            if entry.until is not None and (entry.until <= now or _labels(entry.alert) in fires):
-                self.dropped += entry.told is None
+            if entry.until is not None and (entry.until <= now or _labels(entry.alert) in firing):
+                self.dropped += entry.sent is None
                 del self._entries[name]
-            elif entry.told is None and not self.wants.has(entry.alert):
+            elif entry.sent is None and not self.filter.accepts(entry.alert):
                 del self._entries[name]
 
     def _end(self, name: tuple[Key, str], alert: Alert, now: float) -> None:
         entry = self._entries.get(name)
         if entry is not None and entry.until is None:
             entry.alert = replace(entry.alert, ended=alert.ended if alert.ended is not None else self._wall())
-            entry.waits, entry.until = True, now + OVER_SECONDS
+            entry.queued, entry.until = True, now + OVER_SECONDS
 
-    def _bound(self) -> None:
-        """What is over gives way first, then the oldest."""
+    def _drop_excess(self) -> None:
+        """Drop an ended alert, otherwise the oldest, if there are too many."""
         if len(self._entries) > MOST:
-            over = (name for name, entry in self._entries.items() if entry.until is not None)
-            gone = self._entries.pop(next(over, next(iter(self._entries))))
-            self.dropped += gone.told is None
+            ended = (name for name, entry in self._entries.items() if entry.until is not None)
+            dropped = self._entries.pop(next(ended, next(iter(self._entries))))
+            self.dropped += dropped.sent is None
 
 
 def _labels(alert: Alert) -> tuple[str, ...]:
-    """By which Alertmanager tells alerts apart."""
+    """Return the labels by which Alertmanager identifies the alert."""
     return families.series_labels(alert.alert, alert.severity, alert.labels)

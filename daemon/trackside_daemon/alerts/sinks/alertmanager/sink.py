@@ -1,4 +1,4 @@
-"""Alerts go to an Alertmanager by its API v2, as a Prometheus sends them."""
+"""Sink for an Alertmanager: sends alerts to its API v2, as Prometheus does."""
 
 from __future__ import annotations
 
@@ -8,46 +8,46 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.sinks import http_post
 from trackside_daemon.alerts.sinks.alert_json import as_json
-from trackside_daemon.alerts.sinks.alertmanager.outbox import Standing
+from trackside_daemon.alerts.sinks.alertmanager.outbox import AlertmanagerOutbox
 from trackside_daemon.alerts.sinks.sink import SendError, SinkError
-from trackside_daemon.alerts.sinks.sink_filter import Wants
+from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.alertmanager.settings import AlertmanagerSection
-    from trackside_daemon.alerts.sinks.sink import About, Message
+    from trackside_daemon.alerts.sinks.sink import DaemonInfo, Message
 
 ENDS_SECONDS = 300.0
-"""Alertmanager takes an alert to be over when it has not heard of it for so long."""
+"""Seconds after which Alertmanager ends an alert that is not resent."""
 
 SETTING = "alerts.sinks.alertmanager"
 
 
 class AlertmanagerSink:
-    """One Alertmanager: each peer of a cluster is a sink of its own, with its own tries.
+    """Sink for one Alertmanager; each peer of a cluster is a separate sink with separate retries.
 
     Args:
         section: The settings.
-        url: One of those.
-        about: The daemon.
+        url: One of their URLs.
+        daemon: This daemon.
 
     Raises:
-        SinkError: A file that is named cannot be used.
+        SinkError: A file of the settings cannot be used.
     """
 
-    def __init__(self, section: AlertmanagerSection, url: str, about: About) -> None:
+    def __init__(self, section: AlertmanagerSection, url: str, daemon: DaemonInfo) -> None:
         several = len(section.urls) > 1
-        self.name = f"alertmanager:{http_post.shown(url).partition('//')[2]}" if several else "alertmanager"
-        self.wants = Wants(section.severity, section.also)
+        self.name = f"alertmanager:{http_post.without_secrets(url).partition('//')[2]}" if several else "alertmanager"
+        self.filter = SinkFilter(section.severity, section.also)
         self._section = section
         self._url = url.rstrip("/") + "/api/v2/alerts"
-        self._about = about
-        self._more = {name: value for name, _, value in (one.partition("=") for one in section.labels)}
-        self._trust = http_post.trust(section.ca_file, f"{SETTING}.ca-file")
+        self._daemon = daemon
+        self._labels = {name: value for name, _, value in (label.partition("=") for label in section.labels)}
+        self._trust = http_post.tls_context(section.ca_file, f"{SETTING}.ca-file")
         self._headers()
 
-    def outbox(self) -> Standing:
+    def outbox(self) -> AlertmanagerOutbox:
         """See `Sink`."""
-        return Standing(self.wants)
+        return AlertmanagerOutbox(self.filter)
 
     def send(self, message: Message) -> None:
         """See `Sink`."""
@@ -60,25 +60,26 @@ class AlertmanagerSink:
     def _body(self, message: Message) -> list[dict[str, Any]]:
         ends = time.time() + ENDS_SECONDS
         return [
-            as_json(alert, self._about, ends if alert.ended is None else alert.ended, self._more)
+            as_json(alert, self._daemon, ends if alert.ended is None else alert.ended, self._labels)
             for alert in message.alerts
         ]
 
     def _headers(self) -> dict[str, str]:
-        """Read anew each time, since secrets are changed while the daemon runs."""
-        of = self._section
-        if of.bearer_file:
-            return {"Authorization": http_post.bearer(of.bearer_file, f"{SETTING}.bearer-file")}
-        if of.username:
-            password = http_post.one_line(of.password_file, f"{SETTING}.password-file") if of.password_file else ""
-            return {"Authorization": http_post.basic(of.username, password)}
+        """Return the headers; secrets are read again each time, because they may change while the daemon runs."""
+        section = self._section
+        if section.bearer_file:
+            return {"Authorization": http_post.bearer_header(section.bearer_file, f"{SETTING}.bearer-file")}
+        if section.username:
+            setting = f"{SETTING}.password-file"
+            password = http_post.read_secret_line(section.password_file, setting) if section.password_file else ""
+            return {"Authorization": http_post.basic_header(section.username, password)}
         return {}
 
 
-def alertmanagers(section: AlertmanagerSection, about: About) -> list[AlertmanagerSink]:
-    """One for each that is named.
+def alertmanager_sinks(section: AlertmanagerSection, daemon: DaemonInfo) -> list[AlertmanagerSink]:
+    """Return a sink for each configured URL.
 
     Raises:
         SinkError: See `AlertmanagerSink`.
     """
-    return [AlertmanagerSink(section, url, about) for url in dict.fromkeys(section.urls)]
+    return [AlertmanagerSink(section, url, daemon) for url in dict.fromkeys(section.urls)]

@@ -1,4 +1,4 @@
-"""Messages by the library apprise. Its URLs are secrets: neither it nor we ever log them."""
+"""Sinks through the library apprise. Its URLs are secrets, so neither it nor this module may log them."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.sinks import http_post
 from trackside_daemon.alerts.sinks.apprise import message_text
-from trackside_daemon.alerts.sinks.group_outbox import Grouping
+from trackside_daemon.alerts.sinks.group_outbox import GroupOutbox
 from trackside_daemon.alerts.sinks.sink import SendError, SinkError
-from trackside_daemon.alerts.sinks.sink_filter import Wants
+from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.apprise.settings import AppriseSection
-    from trackside_daemon.alerts.sinks.sink import About, Message
+    from trackside_daemon.alerts.sinks.sink import DaemonInfo, Message
 
 SETTING = "alerts.sinks.apprise.urls-file"
 
 
 class AppriseSink:
-    """One URL: each is a sink of its own, so that what one has told is not told again when another fails.
+    """Sink for one URL, so that a failure of another URL does not resend what this one has sent.
 
     Args:
         section: The settings.
-        name: See `_named`.
-        service: apprise's own object for the URL.
-        about: The daemon.
+        name: See `_sink_name`.
+        service: Object of apprise for the URL.
+        daemon: This daemon.
     """
 
-    def __init__(self, section: AppriseSection, name: str, service: Any, about: About) -> None:
+    def __init__(self, section: AppriseSection, name: str, service: Any, daemon: DaemonInfo) -> None:
         self.name = name
-        self.wants = Wants(section.severity, section.also)
+        self.filter = SinkFilter(section.severity, section.also)
         self._service = service
-        self._about = about
+        self._daemon = daemon
 
-    def outbox(self) -> Grouping:
+    def outbox(self) -> GroupOutbox:
         """See `Sink`."""
-        return Grouping(self.wants)
+        return GroupOutbox(self.filter)
 
     def send(self, message: Message) -> None:
         """See `Sink`."""
         over = all(alert.ended is not None for alert in message.alerts)
         critical = any(alert.severity == "critical" and alert.ended is None for alert in message.alerts)
-        taken = self._service.notify(
-            title=message_text.title(message, self._about),
-            body=message_text.body(message, self._about),
+        accepted = self._service.notify(
+            title=message_text.title(message, self._daemon),
+            body=message_text.body(message, self._daemon),
             notify_type="success" if over else "failure" if critical else "warning",
         )
-        if not taken:
-            raise SendError("the service did not take the message; check its URL in urls-file, and the network")
+        if not accepted:
+            raise SendError("the service did not accept the message; check its URL in urls-file, and the network")
 
 
-def apprises(section: AppriseSection, about: About) -> list[AppriseSink]:
-    """One for each URL in the file.
+def apprise_sinks(section: AppriseSection, daemon: DaemonInfo) -> list[AppriseSink]:
+    """Return a sink for each URL in the file.
 
     Raises:
-        SinkError: The library is not there, or the file cannot be used.
+        SinkError: The library is not installed, or the file cannot be used.
     """
     if not section.urls_file:
         return []
@@ -66,38 +66,38 @@ def apprises(section: AppriseSection, about: About) -> list[AppriseSink]:
         from apprise import Apprise
     except ImportError:
         raise SinkError(f"{SETTING}: apprise is not installed; pip install 'trackside[apprise]'") from None
-    _hush()
-    found: list[AppriseSink] = []
+    _disable_logs()
+    sinks: list[AppriseSink] = []
     names: Counter[str] = Counter()
-    for number, line in enumerate(http_post.secret(section.urls_file, SETTING).splitlines(), 1):
+    for number, line in enumerate(http_post.read_secret(section.urls_file, SETTING).splitlines(), 1):
         url = line.strip()
         if not url or url.startswith("#"):
             continue
         service = Apprise()
         if not service.add(url):
-            raise SinkError(f"{SETTING}: {section.urls_file}: line {number} is no URL that apprise knows")
-        name = _named(url)
+            raise SinkError(f"{SETTING}: {section.urls_file}: line {number} is not a URL that apprise supports")
+        name = _sink_name(url)
         names[name] += 1
         if names[name] > 1:
             name += f":{names[name]}"
-        found.append(AppriseSink(section, name, service, about))
-    if not found:
-        raise SinkError(f"{SETTING}: {section.urls_file}: there is no URL in it")
-    return found
+        sinks.append(AppriseSink(section, name, service, daemon))
+    if not sinks:
+        raise SinkError(f"{SETTING}: {section.urls_file}: the file has no URL")
+    return sinks
 
 
-def _named(url: str) -> str:
-    """``apprise:``, the kind of service and some digits by which it stays known wherever in the file its line is.
+def _sink_name(url: str) -> str:
+    """Return ``apprise:``, the kind of service and a short hash, which stay the same if lines of the file move.
 
-    They are of the URL without what may be a password that can be guessed: names are shown to everybody.
+    Names are public, so the hash leaves out the password and the query, which could be guessed from it.
     """
     kind, _, rest = url.partition("://")
     place = re.sub(r":[^@/]*@", "@", rest.partition("?")[0])
     return f"apprise:{kind.lower()}:{sha256(place.encode()).hexdigest()[:6]}"
 
 
-def _hush() -> None:
-    """It and what it sends by write addresses to the log when something is wrong."""
+def _disable_logs() -> None:
+    """Disable the logs of apprise and its HTTP libraries, which contain addresses when a message fails."""
     for name in ("apprise", "urllib3", "requests"):
         logger = logging.getLogger(name)
         logger.handlers = [logging.NullHandler()]

@@ -1,4 +1,4 @@
-"""One line of the log when an alert begins, gets worse or is over; at once, and whatever is silenced."""
+"""Sink that logs one line when an alert begins, gets worse or ends; at once, and for silenced alerts too."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.sinks.sink import Message
-from trackside_daemon.alerts.sinks.sink_filter import Key, Wants, key, said
+from trackside_daemon.alerts.sinks.sink_filter import Key, SinkFilter, alert_key, notification_of
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.log.settings import LogSinkSection
     from trackside_daemon.model.records import Alert, Notified
 
 MOST = 1000
-"""Lines that wait at once, and alerts that are known of; beyond it the oldest go."""
+"""Most queued lines, beyond which the oldest are dropped; twice as many alerts are remembered."""
 
 LOGGED_ELSEWHERE = frozenset({"RunStarted", "RunRestarted", "RunFinished"})
-"""Those that the log has already: it says of every run that it begins and how it ended."""
+"""Alerts that this sink skips, because the daemon logs the begin and the end of every run anyway."""
 
 log = logging.getLogger("trackside")
 
@@ -27,11 +27,11 @@ class LogSink:
 
     def __init__(self, section: LogSinkSection) -> None:
         self.name = "log"
-        self.wants = Wants(section.severity)
+        self.filter = SinkFilter(section.severity)
 
-    def outbox(self) -> Lines:
+    def outbox(self) -> LogOutbox:
         """See `Sink`."""
-        return Lines(self.wants)
+        return LogOutbox(self.filter)
 
     def send(self, message: Message) -> None:
         """See `Sink`."""
@@ -39,47 +39,47 @@ class LogSink:
             log.log(logging.INFO if alert.severity == "info" else logging.WARNING, "%s", line)
 
 
-class Lines:
-    """See `trackside_daemon.alerts.sinks.sink.Outbox`. What fired before a restart was logged by then."""
+class LogOutbox:
+    """See `trackside_daemon.alerts.sinks.sink.Outbox`. Restored alerts were logged by the earlier daemon."""
 
-    def __init__(self, wants: Wants) -> None:
-        self.wants = wants
+    def __init__(self, filter_: SinkFilter) -> None:
+        self.filter = filter_
         self.dropped = 0
-        self._known: dict[Key, Notified] = {}
+        self._logged: dict[Key, Notified] = {}
         self._lines: deque[tuple[Alert, str]] = deque()
 
     def __len__(self) -> int:
         return len(self._lines)
 
-    def restore(self, alert: Alert, now: float, *, told: Notified | None) -> None:  # noqa: ARG002  it was logged before all else
+    def restore(self, alert: Alert, now: float, *, sent: Notified | None) -> None:  # noqa: ARG002  it was logged already
         """See `Outbox`."""
-        if alert.ended is None and self.wants.has(alert):
-            self._known[key(alert)] = said(alert)
+        if alert.ended is None and self.filter.accepts(alert):
+            self._logged[alert_key(alert)] = notification_of(alert)
 
-    def put(self, alert: Alert, now: float) -> None:  # noqa: ARG002  nothing is waited for
+    def put(self, alert: Alert, now: float) -> None:  # noqa: ARG002  every line is due at once
         """See `Outbox`."""
-        name, known = key(alert), self._known.pop(key(alert), None)
-        news = said(alert)
+        key = alert_key(alert)
+        logged = self._logged.pop(key, None)
+        notification = notification_of(alert)
         if alert.ended is not None:
-            if known is not None:
-                self._say(
-                    alert, f"{alert.alert} is over after {alert.ended - alert.started:.0f} s; it was: {news.summary}"
-                )
+            if logged is not None:
+                seconds = alert.ended - alert.started
+                self._add(alert, f"{alert.alert} ended after {seconds:.0f} s: {notification.summary}")
             return
-        if known is not None or self.wants.has(alert):
-            self._known[name] = news
-            if known is None:
-                self._say(alert, f"{alert.alert} ({news.severity}): {news.summary}")
-            elif news != known:
-                self._say(alert, f"{alert.alert} (now {news.severity}): {news.summary}")
-        if len(self._known) > 2 * MOST:
-            del self._known[next(iter(self._known))]
+        if logged is not None or self.filter.accepts(alert):
+            self._logged[key] = notification
+            if logged is None:
+                self._add(alert, f"{alert.alert} ({notification.severity}): {notification.summary}")
+            elif notification != logged:
+                self._add(alert, f"{alert.alert} (now {notification.severity}): {notification.summary}")
+        if len(self._logged) > 2 * MOST:
+            del self._logged[next(iter(self._logged))]
 
     def due(self) -> float | None:
         """See `Outbox`."""
         return 0.0 if self._lines else None
 
-    def take(self, now: float, *, everything: bool = False) -> Message | None:  # noqa: ARG002  all is due at once
+    def next_message(self, now: float, *, everything: bool = False) -> Message | None:  # noqa: ARG002  every line is due at once
         """See `Outbox`."""
         if not self._lines:
             return None
@@ -87,15 +87,15 @@ class Lines:
         self._lines.clear()
         return Message("", alerts, lines=lines)
 
-    def sent(self, message: Message, now: float) -> list[Alert]:  # noqa: ARG002  the same
+    def sent(self, message: Message, now: float) -> list[Alert]:  # noqa: ARG002  of the protocol
         """See `Outbox`."""
-        return list({key(alert): alert for alert in message.alerts}.values())
+        return list({alert_key(alert): alert for alert in message.alerts}.values())
 
-    def failed(self, message: Message, now: float, *, never: bool) -> None:  # noqa: ARG002  the same
+    def failed(self, message: Message, now: float, *, never: bool) -> None:  # noqa: ARG002  of the protocol
         """See `Outbox`."""
         self.dropped += len(message.alerts)
 
-    def _say(self, alert: Alert, line: str) -> None:
+    def _add(self, alert: Alert, line: str) -> None:
         if alert.alert in LOGGED_ELSEWHERE:
             return
         self._lines.append((alert, line))

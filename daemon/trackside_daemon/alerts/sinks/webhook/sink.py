@@ -1,4 +1,4 @@
-"""Messages as Alertmanager's webhooks send them, version 4, so that receivers which people have work."""
+"""Sink that posts the JSON of Alertmanager's webhooks, version 4, so that existing receivers work."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.sinks import http_post
 from trackside_daemon.alerts.sinks.alert_json import as_json
-from trackside_daemon.alerts.sinks.group_outbox import Grouping
+from trackside_daemon.alerts.sinks.group_outbox import GroupOutbox
 from trackside_daemon.alerts.sinks.sink import SendError, SinkError
-from trackside_daemon.alerts.sinks.sink_filter import Wants
+from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
 
 if TYPE_CHECKING:
-    from trackside_daemon.alerts.sinks.sink import About, Message
+    from trackside_daemon.alerts.sinks.sink import DaemonInfo, Message
     from trackside_daemon.alerts.sinks.webhook.settings import WebhookSection
     from trackside_daemon.model.records import Alert
 
 VERSION = "4"
-MOST = 100
-"""Alerts in a message; the others are counted in it."""
 
-FIRES = "0001-01-01T00:00:00Z"
-"""How Alertmanager writes the end of what has none."""
+MOST = 100
+"""Most alerts in a message; further ones are counted in it."""
+
+NO_END = "0001-01-01T00:00:00Z"
+"""End of a firing alert in Alertmanager's JSON."""
 
 SETTING = "alerts.sinks.webhook"
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*:\s*(\S.*)")
@@ -34,95 +35,100 @@ class WebhookSink:
     """See `trackside_daemon.alerts.sinks.sink.Sink`.
 
     Args:
-        section: The settings; secrets are read anew for each message, since they are changed while the daemon runs.
-        about: The daemon.
+        section: The settings; secrets are read again for each message, because they may change while the daemon runs.
+        daemon: This daemon.
 
     Raises:
-        SinkError: A file that is named cannot be used, or there is no URL in it.
+        SinkError: A file of the settings cannot be used, or has no URL.
     """
 
-    def __init__(self, section: WebhookSection, about: About) -> None:
+    def __init__(self, section: WebhookSection, daemon: DaemonInfo) -> None:
         self.name = "webhook"
-        self.wants = Wants(section.severity, section.also)
+        self.filter = SinkFilter(section.severity, section.also)
         self._section = section
-        self._about = about
-        self._trust = http_post.trust(section.ca_file, f"{SETTING}.ca-file")
-        self._address()
+        self._daemon = daemon
+        self._trust = http_post.tls_context(section.ca_file, f"{SETTING}.ca-file")
+        self._url()
         self._headers()
 
-    def outbox(self) -> Grouping:
+    def outbox(self) -> GroupOutbox:
         """See `Sink`."""
-        return Grouping(self.wants)
+        return GroupOutbox(self.filter)
 
     def send(self, message: Message) -> None:
         """See `Sink`."""
         try:
-            url, headers = self._address(), self._headers()
+            url, headers = self._url(), self._headers()
         except SinkError as error:
             raise SendError(str(error), "later") from None
-        http_post.post(url, json.dumps(body(message, self._about)).encode(), headers, self._trust)
+        http_post.post(url, json.dumps(body(message, self._daemon)).encode(), headers, self._trust)
 
-    def _address(self) -> str:
-        of = self._section
-        setting = f"{SETTING}.url-file" if of.url_file else f"{SETTING}.url"
-        url = http_post.one_line(of.url_file, setting) if of.url_file else of.url.get_secret_value()
+    def _url(self) -> str:
+        section = self._section
+        setting = f"{SETTING}.url-file" if section.url_file else f"{SETTING}.url"
+        url = (
+            http_post.read_secret_line(section.url_file, setting)
+            if section.url_file
+            else section.url.get_secret_value()
+        )
         try:
-            http_post.shown(url)
+            http_post.without_secrets(url)
         except ValueError as error:
             raise SinkError(f"{setting}: {error}") from None
         return url
 
     def _headers(self) -> dict[str, str]:
-        of = self._section
-        found = {}
-        if of.headers_file:
-            for number, line in enumerate(http_post.secret(of.headers_file, f"{SETTING}.headers-file").splitlines(), 1):
+        section = self._section
+        headers = {}
+        if section.headers_file:
+            setting = f"{SETTING}.headers-file"
+            for number, line in enumerate(http_post.read_secret(section.headers_file, setting).splitlines(), 1):
                 header = _HEADER.fullmatch(line.strip()) if line.isprintable() and line.isascii() else None
                 if header is None:
-                    raise SinkError(f"{SETTING}.headers-file: {of.headers_file}: line {number} is no NAME: VALUE")
-                found[header[1]] = header[2]
-        if of.bearer_file:
-            found["Authorization"] = http_post.bearer(of.bearer_file, f"{SETTING}.bearer-file")
-        return found
+                    raise SinkError(f"{setting}: {section.headers_file}: line {number} is not NAME: VALUE")
+                headers[header[1]] = header[2]
+        if section.bearer_file:
+            headers["Authorization"] = http_post.bearer_header(section.bearer_file, f"{SETTING}.bearer-file")
+        return headers
 
 
-def webhooks(section: WebhookSection, about: About) -> list[WebhookSink]:
-    """One if there is an address.
+def webhook_sinks(section: WebhookSection, daemon: DaemonInfo) -> list[WebhookSink]:
+    """Return one sink if a URL is configured.
 
     Raises:
         SinkError: See `WebhookSink`.
     """
-    return [WebhookSink(section, about)] if section.url_file or section.url.get_secret_value() else []
+    return [WebhookSink(section, daemon)] if section.url_file or section.url.get_secret_value() else []
 
 
-def body(message: Message, about: About) -> dict[str, Any]:
-    """What is posted: what is new, and what fires still, so that the status is the group's."""
+def body(message: Message, daemon: DaemonInfo) -> dict[str, Any]:
+    """Return the JSON of a message: the new alerts and those that still fire, so that the status is that of the group."""
     alerts = [*message.alerts, *message.others]
-    sent = [_alert(alert, about) for alert in alerts[:MOST]]
+    sent = [_alert(alert, daemon) for alert in alerts[:MOST]]
     run = next((alert.labels["run"] for alert in alerts if "run" in alert.labels), "")
-    group = {"run": run} if run else {"instance": about.instance}
+    group = {"run": run} if run else {"instance": daemon.instance}
     return {
         "version": VERSION,
-        "groupKey": f"trackside/{about.instance}:{{run={json.dumps(message.group)}}}",
+        "groupKey": f"trackside/{daemon.instance}:{{run={json.dumps(message.group)}}}",
         "truncatedAlerts": len(alerts) - len(sent),
         "status": "firing" if any(alert.ended is None for alert in alerts) else "resolved",
         "receiver": "trackside",
         "groupLabels": group,
-        "commonLabels": _common([one["labels"] for one in sent]),
-        "commonAnnotations": _common([one["annotations"] for one in sent]),
-        "externalURL": about.url,
+        "commonLabels": _common([alert["labels"] for alert in sent]),
+        "commonAnnotations": _common([alert["annotations"] for alert in sent]),
+        "externalURL": daemon.url,
         "alerts": sent,
     }
 
 
-def _alert(alert: Alert, about: About) -> dict[str, Any]:
-    found = as_json(alert, about, alert.ended or time.time(), {})
+def _alert(alert: Alert, daemon: DaemonInfo) -> dict[str, Any]:
+    fields = as_json(alert, daemon, alert.ended or time.time(), {})
     if alert.ended is None:
-        found["endsAt"] = FIRES
-    fingerprint = sha256(json.dumps(found["labels"]).encode()).hexdigest()[:16]
-    return {"status": "firing" if alert.ended is None else "resolved", **found, "fingerprint": fingerprint}
+        fields["endsAt"] = NO_END
+    fingerprint = sha256(json.dumps(fields["labels"]).encode()).hexdigest()[:16]
+    return {"status": "firing" if alert.ended is None else "resolved", **fields, "fingerprint": fingerprint}
 
 
-def _common(all_: list[dict[str, str]]) -> dict[str, str]:
-    """What they all have."""
-    return {name: value for name, value in all_[0].items() if all(one.get(name) == value for one in all_)}
+def _common(maps: list[dict[str, str]]) -> dict[str, str]:
+    """Return the entries that all *maps* share."""
+    return {name: value for name, value in maps[0].items() if all(other.get(name) == value for other in maps)}
