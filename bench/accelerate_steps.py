@@ -1,8 +1,9 @@
-"""Steps of a loop of Accelerate's with a tracker, and a watched model, and without, in pairs of random order one after the other; prints JSON.
+"""Time steps of an Accelerate loop with and without a tracker, in pairs of random order; print JSON.
 
-    python bench/accelerate_steps.py ipc:///tmp/push.sock 250     pairs of steps, and as many without it at all
+    python bench/accelerate_steps.py ipc:///tmp/push.sock 250     pairs of steps, and as many null pairs
 
-Both arms log three numbers with `accelerator.log`, which without a tracker does what it does for none.
+Both arms log three numbers with `accelerator.log`, which does nothing without a tracker.
+
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def main() -> None:
 
 
 def timed(endpoint: str, arms: list[bool]) -> tuple[list[tuple[float, float]], list[float]]:
-    """Seconds of each step, by the clock and of CPU time; and those in calls of ours."""
+    """Return per step: wall seconds, CPU seconds, and seconds in our calls."""
     calls = Calls()
     calls.time_watching()
     calls.time(TracksideTracker, "log")

@@ -1,9 +1,10 @@
-"""Times one way to log five values, call by call, in a process of its own; prints what came of it as JSON.
+"""Time one way to log five values, call by call, in a separate process; print JSON.
 
     python bench/calls.py "run.push" ipc:///tmp/push.sock        back to back
     python bench/calls.py "run.push" ipc:///tmp/push.sock 1.0 8  between steps of 1 ms of real work through 8 MiB
 
 Nothing is subtracted: an empty call is measured like the others. The garbage collector runs as it does for users.
+
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def main() -> None:
 
 
 def _timed(loop: Callable[[range], None], burst: int, pause: float) -> float:
-    """Call until there are enough; what other threads than this one used meanwhile, as a share of a core."""
+    """Call until there are enough samples; also return the CPU of other threads meanwhile, as a share of a core."""
     begun, others = time.monotonic(), time.process_time() - time.thread_time()
     first = 0
     while first < CALLS and time.monotonic() - begun < SECONDS:
@@ -114,7 +115,7 @@ def _timed(loop: Callable[[range], None], burst: int, pause: float) -> float:
 
 
 def summary(times: array[int]) -> dict[str, float]:
-    """Of nanoseconds, in microseconds."""
+    """Return statistics in microseconds, from nanoseconds."""
     ordered = sorted(times)
     return {
         "count": len(ordered),

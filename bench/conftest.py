@@ -1,4 +1,4 @@
-"""Prints what was measured as tables for bench/README.md, with ratios within the same run."""
+"""Print the results of pytest-benchmark as tables for bench/README.md, with ratios within the same run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""How soon the dashboard shows what was asked for and what was pushed, and what it weighs; beside TensorBoard.
+"""Measure how soon the dashboard shows a page and a pushed value, and its size, compared with TensorBoard.
 
-In one Chromium, each time with an empty cache, by the page's own performance entries. Run by ``make bench``.
+All in one Chromium, with an empty cache each time, from the performance entries of the page. Run by ``make bench``.
+
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ STEP_SHOWN = {
 
 
 class Seen(NamedTuple):
-    """Seconds from the beginning of the navigation, and KiB of the page's files as they come."""
+    """Seconds since the start of the navigation, and KiB of the files of the page as transferred."""
 
     paint: float
     there: float
@@ -143,7 +144,7 @@ def main() -> None:
 
 
 def limits(overview: Seen, chart: Seen, rival: Seen | None) -> None:
-    """What is wanted, and whether it is so."""
+    """Return the targets, and whether each is met."""
     for name, one in (("Overview", overview), ("Run", chart)):
         verdict(f"{name}: first paint", f"{one.paint:.2f} s", f"<= {PAINT_LIMIT:g} s", met=one.paint <= PAINT_LIMIT)
         verdict(f"{name}: shown", f"{one.there:.2f} s", f"<= {PAINT_LIMIT:g} s", met=one.there <= PAINT_LIMIT)
@@ -155,7 +156,7 @@ def limits(overview: Seen, chart: Seen, rival: Seen | None) -> None:
 
 
 def shown(name: str, browser: Browser, url: str, ready: str, rounds: int) -> Seen:
-    """Medians of an address, as a line of the table; *ready* is an expression that is true once it shows what it should."""
+    """Return medians of an address as a table row; *ready* is an expression that is true once the page is complete."""
     seen = [once(browser, url, ready) for _ in range(rounds)]
     middle = Seen(*(statistics.median(column) for column in zip(*seen, strict=True)))
     row(name, f"{middle.paint:.2f} s", f"{middle.there:.2f} s", f"{middle.weight:.0f} KiB")
@@ -163,7 +164,7 @@ def shown(name: str, browser: Browser, url: str, ready: str, rounds: int) -> See
 
 
 def live(browser: Browser, daemon: Daemon, key: str) -> dict[str, list[float]]:
-    """Seconds from each push to its step on each page, while both are looked at."""
+    """Return seconds from each push until its step is on each page, with both pages open."""
     with ExitStack() as ends:
         training = subprocess.Popen(
             [sys.executable, "-c", PUSHING],
@@ -201,7 +202,7 @@ def live(browser: Browser, daemon: Daemon, key: str) -> dict[str, list[float]]:
 
 
 def once(browser: Browser, url: str, ready: str) -> Seen:
-    """One visit of somebody who has never been there."""
+    """Return the figures of one first visit."""
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     page: Page = context.new_page()
     page.set_default_timeout(60_000)
@@ -214,7 +215,7 @@ def once(browser: Browser, url: str, ready: str) -> Seen:
 
 
 def fill(history: Path, samples: int) -> None:
-    """A history of many short runs, and of one that has a long key."""
+    """Write a history of many short runs, and of one run with a long key."""
     history.mkdir()
     database = Database(history)
     writer = Writer(database, Bounds(0))
@@ -245,7 +246,7 @@ def _short(number: int, block: Block) -> list[Any]:
 
 
 def beside(browser: Browser, directory: Path, samples: int, rounds: int) -> Seen | None:
-    """TensorBoard with as many samples, once it has read them; None when it cannot be had."""
+    """Return the figures of TensorBoard with as many samples, once it has read them; None if it is not installed."""
     if not RIVALS.exists() or subprocess.run([RIVALS, "-c", "import tensorboard"], check=False).returncode:
         row(f"TensorBoard is not in {RIVALS.parents[1].name}", *(UNAVAILABLE,) * 3)
         return None
@@ -264,7 +265,7 @@ def beside(browser: Browser, directory: Path, samples: int, rounds: int) -> Seen
 
 @contextmanager
 def tensorboard(logs: Path) -> Iterator[str]:
-    """Its address; empty when it does not start."""
+    """Start TensorBoard and return its address; empty if it does not start."""
     command = [str(RIVALS), "-m", "tensorboard.main", f"--logdir={logs}", "--host=127.0.0.1", "--port=0"]
     process = subprocess.Popen(command, env=clean_environ(), stderr=subprocess.PIPE, text=True)
     try:
@@ -277,7 +278,7 @@ def tensorboard(logs: Path) -> Iterator[str]:
 
 
 def last_step(url: str) -> int:
-    """The step of the newest sample that it knows; -1 of none."""
+    """Return the step of the newest sample that TensorBoard has read; -1 if none."""
     try:
         answer = httpx.get(f"{url}data/plugin/scalars/scalars", params={"run": ".", "tag": "loss"}, trust_env=False)
     except httpx.HTTPError:
@@ -286,7 +287,7 @@ def last_step(url: str) -> int:
 
 
 def write_events(logs: Path, samples: int) -> None:
-    """A file of TensorBoard's with one scalar, as its own writer would have it, but for numbers of fixed length."""
+    """Write a TensorBoard file with one scalar, as its own writer does, but with numbers of fixed length."""
     logs.mkdir()
     noise = floats()
     values = np.array([noise() for _ in range(8192)], np.float32)
@@ -299,7 +300,7 @@ def write_events(logs: Path, samples: int) -> None:
 
 
 def _events(steps: NDArray[Any], values: NDArray[Any]) -> NDArray[np.uint8]:
-    """Messages of the kind Event, each 29 bytes: wall time, step, and a summary of one value."""
+    """Return Event messages of 29 bytes each: wall time, step, and a summary with one value."""
     found = np.empty((len(steps), 29), np.uint8)
     found[:, 0] = 0x09
     found[:, 1:9] = (BEGIN / SECOND + steps / 10)[:, None].view(np.uint8)
@@ -312,7 +313,7 @@ def _events(steps: NDArray[Any], values: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _records(messages: NDArray[np.uint8]) -> bytes:
-    """In the frame of a TFRecord: length, its checksum, the message, its checksum."""
+    """Return the messages as TFRecords: length, its checksum, the message, its checksum."""
     count, size = messages.shape
     length = np.frombuffer(np.uint64(size).tobytes(), np.uint8)[None, :].repeat(count, 0)
     parts = (length, _checksum(length), messages, _checksum(messages))
@@ -320,7 +321,7 @@ def _records(messages: NDArray[np.uint8]) -> bytes:
 
 
 def _checksum(messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """CRC-32C, masked as TFRecord has it."""
+    """Return CRC-32C, masked as TFRecord requires."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, table >> 1 ^ np.uint32(0x82F63B78), table >> 1)

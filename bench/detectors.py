@@ -1,9 +1,10 @@
-"""What the detectors find in labelled logs of real trainings, beside plain rules, and what they cost.
+"""Measure what the detectors find in labelled logs of real trainings, compared with plain rules, and their cost.
 
-Run by ``make bench``; prints tables in Markdown, with a verdict for each limit. ``--quick`` leaves the costs out.
+Run by ``make bench``; prints tables in Markdown, with a verdict for each limit. ``--quick`` leaves out the costs.
 
-The logs lie beside the repository; where they do not, only the costs are measured. All of a run's columns are replayed
-together, as `trackside replay` does, and the alarms of the key that is scored count: firing and repeated.
+The logs are in a directory next to the repository; without them, only the costs are measured. All columns of a run are
+replayed together, as `trackside replay` does. Firing and repeated alerts of the scored key count.
+
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ def _at_most(what: str, measured: float, limit: float) -> Limit:
 
 
 def _all_within(what: str, kind: str, limit: int, rows: list[dict[str, Any]]) -> Limit:
-    """All events of a kind are found, and with at most so many samples of delay."""
+    """Return whether all events of a kind are found, with at most *most* samples of delay."""
     events = sum(one["kinds"].count(kind) for one in rows)
     delays = [delay for one in rows for found, delay in one["delay_kinds"] if found == kind]
     met = len(delays) == events and max(delays, default=0) <= limit

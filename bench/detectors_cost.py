@@ -1,4 +1,4 @@
-"""What a sample costs in each detector, alone and together."""
+"""Measure the cost of a sample in each detector, alone and together."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WIDE = (*WATCHED, *(f"other/{number}" for number in range(16)))
 
 
 def costs(found: Sequence[Log]) -> None:
-    """Print the tables; of real series too where there are some."""
+    """Print the tables, including real series if there are any."""
     head("µs a sample, median of 5", "a healthy series", "one by one", "real series", "a troubled series", "wanted", "")
     for name, detectors in rank_detectors._DETECTORS.items():
         real = _real(found, name)
@@ -54,7 +54,7 @@ def costs(found: Sequence[Log]) -> None:
 
 
 def _together(what: str, keys: Sequence[str], wanted: str) -> None:
-    """All of a rank, from columns as they arrive."""
+    """Time all detectors of a rank on columns as they arrive."""
     columns = {key: _long(role(key) or "rate", seed) for seed, key in enumerate(keys)}
     batches = list(_batches(columns))
 
@@ -74,7 +74,7 @@ def _together(what: str, keys: Sequence[str], wanted: str) -> None:
 
 
 def _alone(detector: Callable[[], Detector], series: Iterable[Column], batch: int) -> float:
-    """Microseconds a sample of one detector, a new one for each series."""
+    """Return microseconds per sample of one detector; each series gets a new one."""
     pieces = [[column for part in _batches({"": one}, batch) for column in part.values()] for one in series]
     count = sum(len(column.values) for parts in pieces for column in parts)
 
@@ -105,7 +105,7 @@ def _batches(columns: Mapping[str, Column], size: int = BATCH) -> Iterable[dict[
 
 
 def _real(found: Iterable[Log], name: str) -> list[Column]:
-    """The real series of a role."""
+    """Return the real series of a role."""
     columns: dict[tuple[str, str, str], Column] = {}
     for log in found:
         gathered: dict[str, tuple[list[int], list[float], list[float]]] = {}
@@ -122,7 +122,7 @@ def _real(found: Iterable[Log], name: str) -> list[Column]:
 
 
 def _long(name: str, seed: int = 0) -> Column:
-    """A series of the role that is as most are."""
+    """Return a typical series of the role."""
     chance = random.Random(seed)
     makes: dict[str, Callable[[int], float]] = {
         "loss": lambda step: 2 + 8 * exp(-step / 3000) + chance.gauss(0, 0.05),
@@ -139,7 +139,7 @@ def _long(name: str, seed: int = 0) -> Column:
 
 
 def _troubled(column: Column) -> Column:
-    """The same where one sample of eight lies higher, by no schedule."""
+    """Return the same series with one sample in eight raised, without a schedule."""
     chance = random.Random(1)
     values = [value * chance.uniform(1.5, 2.5) if chance.random() < 0.12 else value for value in column.values]
     return column._replace(values=values)

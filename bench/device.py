@@ -1,8 +1,9 @@
-"""Host time of a push of two scalars that lie on the GPU, beside floats and beside ``.item()``; prints JSON.
+"""Measure the host time of a push of two GPU scalars, compared with floats and with ``.item()``; print JSON.
 
     python bench/device.py ipc:///tmp/push.sock
 
-Each step queues some milliseconds of GPU work, as a training does that runs ahead of its device.
+Each step queues some milliseconds of GPU work, like a training that runs ahead of its device.
+
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SIZE = 4096
 
 
 def main() -> None:
-    """Measure; without a GPU say so."""
+    """Measure, or state that there is no GPU."""
     import torch
 
     if not torch.cuda.is_available():
@@ -57,7 +58,7 @@ def main() -> None:
 def timed(
     work: Callable[[], tuple[Any, Any]], way: Callable[[int, Any, Any], None], settle: Callable[[], None]
 ) -> array[int]:
-    """Nanoseconds of each call, while the device is at most a few steps behind."""
+    """Return nanoseconds of each call, while the device is at most a few steps behind."""
     times = array("q")
     for step in range(WARM_UP + STEPS):
         loss, norm = work()

@@ -1,4 +1,4 @@
-"""How soon an end is seen: from a training process's end to /metrics, and what the client adds to the script's own end."""
+"""Measure how soon the end of a process is on /metrics, and how much the client delays the end of the script."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 60.0
 
 
 class Measured(NamedTuple):
-    """Of one script, in seconds: from the word to end to its end, and from there to /metrics; None when not watched."""
+    """Seconds of one script from the request to end until its end, and from there to /metrics; None if not watched."""
 
     leaving: float
     shown: float | None
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def measure(daemon: Daemon, kind: str, end: End, environ: dict[str, str]) -> tuple[list[Measured], list[Measured]]:
-    """A kind of end again and again, with the client and with it turned off, alternating."""
+    """Measure a kind of end repeatedly, alternately with the client on and off."""
     watched, disabled = [], []
     for number in range(ROUNDS):
         watched.append(once(daemon, f"{kind}-{number}", end, environ))

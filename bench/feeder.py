@@ -1,4 +1,4 @@
-"""A client that has nothing to do but send: hello, window, acknowledgements and resends as the real one has them."""
+"""A client that only sends: hello, window, acknowledgements and resends like the real one."""
 
 from __future__ import annotations
 
@@ -42,13 +42,14 @@ KEYS = (
 
 
 class Fed(NamedTuple):
-    """What a client did.
+    """Result of one client.
 
     Attributes:
-        rows: All acknowledged.
+        rows: All acknowledged rows.
         seconds: From the first batch to the last acknowledgement.
         cpu: CPU seconds of its process.
-        resent: Messages sent again.
+        resent: Messages that were sent again.
+
     """
 
     rows: int
@@ -61,8 +62,9 @@ class Feeder:
     """One rank of the run ``flood``.
 
     Attributes:
-        rows: Sent so far.
+        rows: Rows sent so far.
         resent: Messages that were sent again.
+
     """
 
     def __init__(self, endpoint: str, rank: int, world: int) -> None:
@@ -81,11 +83,11 @@ class Feeder:
 
     @property
     def has_room(self) -> bool:
-        """Whether another message may be under way."""
+        """Return whether the window has room for another message."""
         return len(self._unacked) < WINDOW
 
     def greet(self) -> None:
-        """Say hello, and wait for the welcome."""
+        """Send hello, and wait for the welcome."""
         identity = Identity(
             run="flood",
             name="flood",
@@ -104,7 +106,7 @@ class Feeder:
         assert answer.kind == "welcome", answer
 
     def send_batch(self) -> None:
-        """The next rows, as if they had been pushed evenly since the last."""
+        """Send the next rows, stamped as if they had been pushed evenly since the last batch."""
         moment = time.monotonic_ns()
         steps = np.arange(self.rows, self.rows + BATCH_ROWS, dtype="<i8")
         times = np.linspace(self._built_at, moment, BATCH_ROWS, endpoint=False).astype("<i8")
@@ -118,13 +120,13 @@ class Feeder:
         self._send("batch", Pushes(_now(), self._totals, [block]))
 
     def end(self) -> None:
-        """Say goodbye, and wait until all is acknowledged."""
+        """Send bye, and wait until all is acknowledged."""
         self._send("bye", Bye(_now(), self._totals, "finished"))
         while self._unacked:
             self.listen(100)
 
     def listen(self, milliseconds: int) -> None:
-        """Take the acknowledgements that are there, waiting for the first."""
+        """Read the waiting acknowledgements; block for the first."""
         while self._socket.poll(milliseconds):
             answer = open_envelope(self._socket.recv_multipart())
             assert answer.kind == "ack", answer
@@ -148,7 +150,7 @@ class Feeder:
 
 
 def values(rank: int, first: int) -> NDArray[np.float64]:
-    """The rows of a batch, always the same: a schedule in float64, and noise in float32 as a framework gives it."""
+    """Return the rows of a batch, always the same: a schedule in float64, and noise in float32 like a framework's values."""
     noise = np.random.default_rng((rank, first)).standard_normal((BATCH_ROWS, len(KEYS)), np.float32)
     rows: NDArray[np.float64] = (np.float32(2.5) + np.float32(0.1) * noise).astype("<f8")
     rows[:, KEYS.index("learning_rate")] = 3e-4 * np.cos((first + np.arange(BATCH_ROWS)) / 1e7)
@@ -156,7 +158,7 @@ def values(rank: int, first: int) -> NDArray[np.float64]:
 
 
 def feed(end: Connection, endpoint: str, rank: int, world: int, seconds: float) -> None:
-    """Send for so many *seconds* once told to, as fast as it is acknowledged; then tell `Fed`."""
+    """Send for *seconds* after the start signal, as fast as batches are acknowledged; then send the `Fed`."""
     feeder = Feeder(endpoint, rank, world)
     feeder.greet()
     end.send("ready")

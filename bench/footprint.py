@@ -1,4 +1,4 @@
-"""What the daemon costs the machine that it watches: CPU, memory, start; and what each import adds to it."""
+"""Measure what the daemon costs the machine: CPU, memory, start time, and what each import adds."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _print_imports() -> None:
 
 
 def _import(name: str) -> tuple[float, float]:
-    """Seconds and MiB, medians of five."""
+    """Return seconds and MiB, medians of five."""
     runs = [_run(MEASURE, name).split() for _ in range(5)]
     return statistics.median(float(run[0]) for run in runs), statistics.median(float(run[1]) for run in runs)
 

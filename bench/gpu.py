@@ -1,7 +1,8 @@
-"""What eight GPUs cost at 1 s: the daemon and its worker, a cycle, and each call of NVML; run by ``make bench``.
+"""Measure the cost of eight GPUs at 1 s: the daemon and its worker, a cycle, each NVML call; run by ``make bench``.
 
-Once with simulated GPUs, and once with a driver of our own, compiled here, under the real worker and the real pynvml:
-what a call takes there is what Python takes, and a real driver's time comes on top.
+Once with simulated GPUs, and once with a C driver compiled here, below the real worker and the real pynvml. A call then
+costs only the time in Python; a real driver adds its own.
+
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def _has_driver() -> bool:
 
 
 def _driver(directory: Path) -> dict[str, str] | None:
-    """The variables that lead a worker to the C fake; None where there is no compiler."""
+    """Return the variables that load the C driver into a worker; None without a compiler."""
     try:
         library = compile_library(directory)
     except (OSError, subprocess.CalledProcessError) as error:
@@ -107,7 +108,7 @@ def _driver(directory: Path) -> dict[str, str] | None:
 
 
 def _running(what: str, order: WorkerSettings, environ: Mapping[str, str], gpus: int | None = GPUS) -> Cost:
-    """A daemon and its worker for a minute; what both cost."""
+    """Run a daemon and its worker for a minute and return the cost of both."""
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         daemon = Daemon(Path(directory), f"--collector.gpu.simulate={order.simulate}", environ=environ)
         try:
@@ -125,7 +126,7 @@ def _running(what: str, order: WorkerSettings, environ: Mapping[str, str], gpus:
 
 
 def _costs(daemon: Daemon) -> tuple[dict[str, Cost], str]:
-    """What the daemon and its worker cost, and the last page."""
+    """Return the cost of the daemon and of its worker, and the last page."""
     time.sleep(3.0)  # the start's own work is over
     pids = {"daemon": daemon.process.pid, "worker": child(daemon.process.pid)}
     before, begun = {name: cpu(pid) for name, pid in pids.items()}, time.monotonic()
@@ -158,7 +159,7 @@ def _limits(costs: list[Cost]) -> None:
 
 
 def _cycles(what: str, order: WorkerSettings, environ: Mapping[str, str]) -> Reading:
-    """A worker of its own, asked again and again; its last answer."""
+    """Run cycles of a separate worker and return its last answer."""
     with patch.dict(os.environ, environ):
         nvml = Nvml(order)
         reading = nvml.read(PATIENCE)
@@ -174,7 +175,7 @@ def _cycles(what: str, order: WorkerSettings, environ: Mapping[str, str]) -> Rea
 
 
 def _print_calls(what: str, reading: Reading) -> None:
-    """Each function, the costliest first; those that are not called in each cycle together."""
+    """Print each function, the costliest first; functions that are not called in each cycle share one row."""
     head(f"a call of NVML, {len(reading.gpus)} GPUs, {what}", "calls a cycle", "mean, µs", "ms of a cycle")
     times = {function: sum(results.values()) for function, results in reading.calls.items()}
     each = [function for function, called in times.items() if called >= CYCLES]

@@ -1,6 +1,7 @@
-"""The history, beside a table of plain rows in the same run: charts, bytes a sample, writing, and what writing waits.
+"""Measure the history, compared with a table of plain rows: charts, bytes per sample, writing, waits of writes.
 
 Run by ``make bench``; prints tables in Markdown.
+
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ LOGS = ROOT.parent / "shared" / "data" / "dev"
 
 
 class Filling:
-    """One run whose pushes are made cheaply: the same jittered stamps and values again and again, shifted."""
+    """A run whose pushes are cheap to make: the same jittered times and values, shifted each time."""
 
     def __init__(self, writer: Writer, name: str, keys: list[str], noise: Callable[[], float]) -> None:
         self.writer = writer
@@ -57,7 +58,7 @@ class Filling:
         writer.put([SessionOpened(self.session, hello, name, 0, BEGIN / SECOND)])
 
     def push(self, rows: int) -> BatchIngested:
-        """The next message, of *rows* pushes."""
+        """Accept the next message, of *rows* pushes."""
         self.number += 1
         steps = array("q", range(self.rows, self.rows + rows)).tobytes()
         values = self._values[self.number % 16][: 8 * rows * len(self.keys)]
@@ -67,26 +68,26 @@ class Filling:
         return BatchIngested(self.session, self.number, [block], shift)
 
     def fill(self, rows: int) -> None:
-        """Push so many rows, as fast as they are taken."""
+        """Push rows as fast as they are accepted."""
         while self.rows < rows:
             taken = self.push(min(ROWS, rows - self.rows))
             eventually(self.writer.has_room) if not self.writer.has_room() else None
             self.writer.put([taken])
 
     def settle(self) -> None:
-        """Wait until all of it is packed."""
+        """Wait until everything is packed."""
         self.writer.call(lambda _: None).result()
         eventually(lambda: self.writer.call(lambda store: not store.due).result(), 600)
         eventually(lambda: self.writer.call(free_pages).result() <= 2000, 600)
 
 
 def free_pages(store: Store) -> int:
-    """Pages that packing has left free, and that are given back or used again."""
+    """Return the pages that packing left free for reuse or truncation."""
     return int(store.connection.execute("PRAGMA freelist_count").fetchone()[0])
 
 
 def floats() -> Callable[[], float]:
-    """Values that fit float32, as a loss from a framework does."""
+    """Return values that fit float32, like the loss of a framework."""
     rng = random.Random(2)
     return lambda: array("f", [2.5 + rng.gauss(0, 0.1)])[0]
 
@@ -96,7 +97,7 @@ def median(times: list[float]) -> float:
 
 
 def timed(work: Callable[[], Any], repeats: int = REPEATS) -> tuple[float, Any]:
-    """Median milliseconds, and the last result."""
+    """Return median milliseconds, and the last result."""
     times = []
     for _ in range(repeats):
         begun = time.perf_counter()
@@ -112,7 +113,7 @@ def chart(database: Database, run: str, key: str, window: Window) -> charts.Char
 
 
 def windows(rows: int) -> Iterator[tuple[str, Window]]:
-    """The whole, and zooms down to what one sees pixel by pixel."""
+    """Return the whole range, and zooms down to single pixels."""
     yield "all", series.EVERYTHING
     for share in (0.3, 0.05, 0.005, 0.0002):
         low = int(rows * 0.437)
@@ -122,7 +123,7 @@ def windows(rows: int) -> Iterator[tuple[str, Window]]:
 
 
 def drawn(directory: Path, rows: int, keys: int) -> dict[str, tuple[float, int, int, float]]:
-    """Milliseconds by window: in the query, and through the API of a real daemon."""
+    """Return milliseconds per window: of the query, and through the API of a real daemon."""
     history = directory / "history"
     history.mkdir()
     database = Database(history)
@@ -169,7 +170,7 @@ def through_api(daemon: Daemon, path: str) -> float:
 
 
 def plain(directory: Path, rows: int) -> tuple[float, float, float]:
-    """A table of rows: samples/s written, bytes a sample, and a chart of all in milliseconds."""
+    """Measure a table of rows: samples/s written, bytes per sample, milliseconds for a chart of all."""
     path = directory / "plain.db"
     with sqlite3.connect(path, isolation_level=None) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -198,7 +199,7 @@ def plain(directory: Path, rows: int) -> tuple[float, float, float]:
 
 
 def at_rest(keys: int, noise: Callable[[], float]) -> float:
-    """Bytes a sample of a run that has ended, everything of the file included."""
+    """Return bytes per sample of an ended run, with everything in the file included."""
     with tempfile.TemporaryDirectory(prefix="ts-") as place:
         database = Database(Path(place))
         writer = Writer(database, Bounds(0))
@@ -211,7 +212,7 @@ def at_rest(keys: int, noise: Callable[[], float]) -> float:
 
 
 def closed_size(writer: Writer, database: Database) -> int:
-    """Size of the file once free pages were given back, and it is closed."""
+    """Return the size of the file after free pages were released and it was closed."""
     eventually(lambda: writer.call(free_pages).result() <= 256, 120)
     writer.stop()
     database.close()
@@ -219,7 +220,7 @@ def closed_size(writer: Writer, database: Database) -> int:
 
 
 def logs() -> tuple[int, float] | None:
-    """Real training logs: how many samples, and bytes each."""
+    """Return the number of samples of real training logs, and bytes per sample."""
     if not LOGS.is_dir():
         return None
     with tempfile.TemporaryDirectory(prefix="ts-") as place:
@@ -235,7 +236,7 @@ def logs() -> tuple[int, float] | None:
 
 
 def throughput() -> tuple[float, float]:
-    """Samples/s committed, and packed too: steps of 20 values."""
+    """Return samples/s committed, and packed too, in steps of 20 values."""
     with tempfile.TemporaryDirectory(prefix="ts-") as place:
         database = Database(Path(place))
         writer = Writer(database, Bounds(0))
@@ -253,7 +254,7 @@ def throughput() -> tuple[float, float]:
 
 
 def waits() -> list[float]:
-    """How long a message waits for its acknowledgement, in ms, while 1,000 keys of 4,096 samples are packed."""
+    """Return milliseconds that a message waits for its acknowledgement while 1,000 keys of 4,096 samples are packed."""
     told: dict[int, float] = {}
     arrived = threading.Event()
 
@@ -282,7 +283,7 @@ def waits() -> list[float]:
 
 
 def listing(directory: Path) -> tuple[float, float]:
-    """Milliseconds for the list of 10,000 runs: the query, and through the API."""
+    """Return milliseconds for the list of 10,000 runs: of the query, and through the API."""
     history = directory / "history"
     history.mkdir()
     database = Database(history)

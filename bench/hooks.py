@@ -1,4 +1,4 @@
-"""Hooks of a training, which are put on and taken off between its steps, and how long they take."""
+"""Turn the hooks of a training on and off between steps, and time them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEEN = 4
 
 
 def seen_seldom(watcher: Watcher) -> None:
-    """It sees each fourth step, and would take the others for a part of that, and measure four times too often."""
+    """Adapt the pacing to hooks that see only every fourth step: otherwise they would measure four times too often."""
     stages = watcher._stages
     assert stages is not None
     for pace in (watcher._gradients, watcher._weights, stages._lots._pace):
@@ -29,7 +29,7 @@ def seen_seldom(watcher: Watcher) -> None:
 
 
 class Switch:
-    """Puts on and takes off all hooks of a model, of its parameters and of its optimizer."""
+    """A switch for all hooks of a model, of its parameters and of its optimizer."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._places: list[Callable[[], Any]] = [
@@ -42,24 +42,25 @@ class Switch:
         self._kept: list[dict[Any, Any]] = []
 
     def off(self) -> None:
-        """Take them off."""
+        """Remove the hooks."""
         self._kept = [dict(place() or {}) for place in self._places]
         for place in self._places:
             if place():
                 place().clear()
 
     def on(self) -> None:
-        """Put them on."""
+        """Register the hooks."""
         for place, kept in zip(self._places, self._kept, strict=True):
             if kept:
                 place().update(kept)
 
 
 class Calls:
-    """Seconds in calls of ours, without what they call of the training's own.
+    """Time in our calls, without the training's own functions that they call.
 
     Attributes:
-        spent: So many until now.
+        spent: Seconds so far.
+
     """
 
     def __init__(self) -> None:
@@ -68,7 +69,7 @@ class Calls:
         """Seconds in calls from within each that is under way."""
 
     def timed(self, function: Callable[..., Any], *, ours: bool = True) -> Callable[..., Any]:
-        """The same function; if it is not *ours*, its time does not count."""
+        """Return a timed function; if it is not *ours*, its time is excluded."""
 
         def called(*given: Any, **named: Any) -> Any:
             begun = perf_counter()
@@ -89,7 +90,7 @@ class Calls:
             setattr(kind, name, self.timed(getattr(kind, name)))
 
     def time_watching(self) -> None:
-        """Time the hooks of what watches a model, and the waits for batches."""
+        """Time the hooks that watch a model, and the waits for batches."""
         self.time(_Hook, "__call__")
         self.time(Watcher, "_pre_hook", "_post_hook")
         begin, timed = _TimedIterator.__init__, self.timed
@@ -101,12 +102,12 @@ class Calls:
         self.time(_TimedIterator, "__next__")
 
     def led(self, way: Callable[..., Any]) -> Callable[..., Any]:
-        """The same way around a method, whose own time does not count."""
+        """Return a method's wrapper, timed without the method itself."""
         return self.timed(lambda method, *given, **named: way(self.timed(method, ours=False), *given, **named))
 
 
 class Asked:
-    """An iterator by what is called for each."""
+    """An iterator over the results of a function."""
 
     def __init__(self, ask: Callable[[], Any]) -> None:
         self._ask = ask

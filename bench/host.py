@@ -1,7 +1,8 @@
-"""What a tick of the host's collectors takes, beside a scrape of node_exporter, in turns; run by ``make bench``.
+"""Measure a tick of the host collectors, alternating with a scrape of node_exporter; run by ``make bench``.
 
-Eight ranks with eight data loaders each sleep meanwhile, so that the training's processes are real ones. node_exporter
-runs as it is installed, and reads no processes nor cgroups; what it renders and sends is in its figures.
+Eight ranks with eight data loader workers each sleep meanwhile, so that the processes of the training are real.
+node_exporter runs with its defaults and reads neither processes nor cgroups; its figures include rendering and sending.
+
 """
 
 from __future__ import annotations
@@ -60,14 +61,14 @@ sys.stdin.read()
 
 
 class Took(NamedTuple):
-    """Milliseconds of CPU and of a clock on the wall."""
+    """Milliseconds of CPU and of wall time."""
 
     cpu: float
     wall: float
 
 
 class Timed:
-    """A collector, and what each run of it took in the thread that it ran in."""
+    """A collector that records the cost of each run in its thread."""
 
     def __init__(self, collector: Collector) -> None:
         self.name, self.metrics = collector.name, collector.metrics
@@ -75,7 +76,7 @@ class Timed:
         self._collector = collector
 
     def collect(self) -> list[Sample]:
-        """As the collector does."""
+        """Collect, and record the cost."""
         wall, cpu = time.perf_counter(), time.thread_time()
         try:
             return self._collector.collect()
@@ -84,7 +85,7 @@ class Timed:
 
 
 class Ours:
-    """The tick of all collectors, and the page that a scrape would have."""
+    """The tick of all collectors, and the page of a scrape."""
 
     def __init__(self, members: Sequence[RankProcess]) -> None:
         on = CollectorsSection()
@@ -99,12 +100,12 @@ class Ours:
         self._sampler = Sampler(self.collectors, lambda _: None, PAUSE)
 
     def tick(self) -> None:
-        """Sample."""
+        """Run all collectors."""
         for batch in self._sampler.tick(time.monotonic()):
             self._state.update(batch)
 
     def scrape(self) -> None:
-        """Render."""
+        """Render the page."""
         self.page = render(self._state.snapshot(time.monotonic()), openmetrics=False).decode()
 
     def close(self) -> None:
@@ -137,7 +138,7 @@ def main() -> None:
 
 
 def _in_turns(ours: Ours, theirs: NodeExporter | None) -> tuple[list[Took], list[Took], list[Took], list[str]]:
-    """Ticks and renders of ours, scrapes of theirs, and its pages."""
+    """Return ticks and renders of ours, scrapes of theirs, and its pages."""
     ticks, renders, scrapes, pages = [], [], [], [""]
     with httpx.Client(timeout=60.0, trust_env=False) as client:
 
@@ -165,7 +166,7 @@ def _took(do: Callable[[], object], cpu: Callable[[], float]) -> Took:
 
 @contextmanager
 def _training() -> Iterator[list[RankProcess]]:
-    """The ranks, with their data loaders."""
+    """Start the ranks with their data loader workers."""
     with ExitStack() as ends:
         pipe = subprocess.PIPE
         ranks = [

@@ -1,6 +1,7 @@
-"""What one daemon takes in: clients as fast as it goes, beside a Pushgateway, and eight ranks of an ordinary job.
+"""Measure how much one daemon ingests: clients at full speed, a Pushgateway, and eight ranks of an ordinary job.
 
 Run by ``make bench``; prints a table in Markdown, with a verdict for each limit.
+
 """
 
 from __future__ import annotations
@@ -46,12 +47,13 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 class Watched(NamedTuple):
-    """What was seen of the daemon meanwhile.
+    """Observations of the daemon during the measurement.
 
     Attributes:
-        scrapes: One a second, in milliseconds.
-        cpu: Its share of a core.
-        rss: The most, in MiB.
+        scrapes: Milliseconds of each scrape, one per second.
+        cpu: Share of a core.
+        rss: Maximum in MiB.
+
     """
 
     scrapes: list[float]
@@ -75,7 +77,7 @@ def _in_directory(work: Callable[[Path], Any]) -> Any:
 
 
 def _flood(directory: Path) -> float:
-    """Samples/s of clients that send as fast as they are acknowledged; all that they sent is looked for afterwards."""
+    """Return samples/s of clients that send as fast as they are acknowledged; verify all values afterwards."""
     daemon = Daemon(directory, *EVERYTHING)
     fed: list[Fed]
     fed, watched = _watch(daemon, [(feed, (daemon.endpoint, rank, CLIENTS, SECONDS)) for rank in range(CLIENTS)])
@@ -101,7 +103,7 @@ def _flood(directory: Path) -> float:
 
 
 def _watch(daemon: Daemon, work: Iterable[tuple[Callable[..., None], tuple[Any, ...]]]) -> tuple[list[Any], Watched]:
-    """Have *work* done by processes that begin together, scrape each second until all have ended; what they told."""
+    """Run *work* in processes that start together, scrape every second until all have ended, and return their results."""
     ends = []
     for target, arguments in work:
         here, there = SPAWN.Pipe()
@@ -128,13 +130,13 @@ def _watch(daemon: Daemon, work: Iterable[tuple[Callable[..., None], tuple[Any, 
 
 
 def _cpu(process: psutil.Process) -> float:
-    """User and system seconds."""
+    """Return user and system seconds."""
     times = process.cpu_times()
     return float(times.user + times.system)
 
 
 def _lost(history: Path, rank: int, rows: int) -> int:
-    """How many values of a client are not there exactly once, at their step, as they were sent."""
+    """Return how many values of a client are not stored exactly once, at their step, as sent."""
     sent = np.concatenate([values(rank, first) for first in range(0, rows, BATCH_ROWS)])
     database = Database(history)
     with database.reading() as connection:
@@ -151,7 +153,7 @@ def _lost(history: Path, rank: int, rows: int) -> int:
 
 
 def _kept(history: Path, run: str) -> int:
-    """How many samples there are of a run."""
+    """Return the number of samples of a run."""
     database = Database(history)
     with database.reading() as connection:
         every = reader.series(connection, reader.resolve(connection, run), ranks=())
@@ -161,7 +163,7 @@ def _kept(history: Path, run: str) -> int:
 
 
 def _beside_gateway(directory: Path, ours: float) -> None:
-    """The same values to a Pushgateway, a step at a time as it takes them."""
+    """Push the same values to a Pushgateway, one step per request as its API requires."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -197,7 +199,7 @@ def _answers(address: str) -> bool:
 
 
 def _put(end: Connection, address: str) -> None:
-    """As fast as it can be said: the bodies are written beforehand, and the connection is kept."""
+    """Send prepared bodies over one connection, as fast as possible."""
     bodies = [
         "".join(f"# TYPE {name} gauge\n{name} {value!r}\n" for name, value in zip(NAMES, line, strict=True))
         for line in _lines()
@@ -214,7 +216,7 @@ def _put(end: Connection, address: str) -> None:
 
 
 def _push_to_gateway(end: Connection, address: str) -> None:
-    """As one would."""
+    """Push with prometheus_client, as its users do."""
     registry = CollectorRegistry()
     gauges = [Gauge(name, "A gauge.", registry=registry) for name in NAMES]
     lines = _lines()
@@ -228,12 +230,12 @@ def _push_to_gateway(end: Connection, address: str) -> None:
 
 
 def _lines() -> list[list[float]]:
-    """Some of the rows that a feeder sends."""
+    """Return some of the rows of a feeder as lines of text."""
     return [line for first in range(0, 16 * BATCH_ROWS, BATCH_ROWS) for line in values(0, first).tolist()]
 
 
 def _ordinary(directory: Path) -> None:
-    """Eight ranks, each a process with the real client."""
+    """Run eight ranks, each a process with the real client."""
     daemon = Daemon(directory, *EVERYTHING)
     told, watched = _watch(daemon, [(_train, (daemon.endpoint, rank)) for rank in range(RANKS)])
     samples = sum(told) * len(KEYS)

@@ -1,4 +1,4 @@
-"""What an integration costs a step: frameworks' own loops with its callback and without, in pairs. Run by ``make bench``."""
+"""Measure what an integration costs per step: loops of frameworks with and without it, in pairs. Run by ``make bench``."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ LIMIT = 0.5
 
 
 class Way(NamedTuple):
-    """How a step is tracked.
+    """A way to track a step.
 
     Attributes:
-        script: Of this directory; prints the figures.
-        arguments: Its first ones; the endpoint and the number of pairs follow.
-        ours: A limit is set to it.
+        script: Script in this directory that prints the figures.
+        arguments: Its first arguments; the endpoint and the number of pairs follow.
+        ours: Whether a limit applies.
+
     """
 
     script: str
@@ -87,7 +88,7 @@ def _row(name: str, way: Way, endpoint: str) -> dict[str, Any] | None:
 
 
 def _process(way: Way, endpoint: str) -> dict[str, Any]:
-    """What its script prints, in an empty directory and without a way to go online."""
+    """Return what the script prints, run in an empty directory without network access."""
     with tempfile.TemporaryDirectory(prefix="ts-") as place:
         done = subprocess.run(
             [

@@ -1,9 +1,10 @@
-"""Epochs of a fit with a callback that tracks and without, in pairs of random order one after the other; prints JSON.
+"""Time epochs of a Lightning fit with and without a callback, in pairs of random order; print JSON.
 
-    python bench/lightning_steps.py ipc:///tmp/push.sock 250     a fifth as many pairs of epochs, and as many without it at all
+    python bench/lightning_steps.py ipc:///tmp/push.sock 250     a fifth as many pairs of epochs, and as many null pairs
 
-One fit: between two epochs the callback is turned on and off, so that both arms find the same machine. A figure is the
-median step of an epoch, of about 10 ms.
+The callback is turned on and off between epochs of one fit, so that both arms see the same machine. A figure is the median
+step of an epoch, of about 10 ms.
+
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ STEPS = 20
 
 
 class Model(lightning.LightningModule):
-    """Works for 10 ms; keeps when each step began, by epoch."""
+    """A model that works for 10 ms per step and records when each step began, by epoch."""
 
     def __init__(self, calls: Calls) -> None:
         super().__init__()
@@ -39,7 +40,7 @@ class Model(lightning.LightningModule):
         self.begun: list[list[tuple[float, float, float]]] = []
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        """A batch."""
+        """Compute the loss of a batch."""
         if batch_idx == 0:
             self.begun.append([])
         self.begun[-1].append((*now(), self.calls.spent))
@@ -47,15 +48,15 @@ class Model(lightning.LightningModule):
         return self.layer(batch).square().mean()
 
     def configure_optimizers(self) -> Any:
-        """A plain one."""
+        """Return a plain optimizer."""
         return torch.optim.SGD(self.parameters(), lr=1e-3)
 
 
 def turned(arms: list[bool]) -> Any:
-    """The callback, whose hooks and whose view of the loader are there in some epochs only."""
+    """Return the callback, with its hooks and its data loader wrapper active in some epochs only."""
 
     class Turned(TracksideCallback):
-        """What it was at the beginning is put in its place again in epochs without it."""
+        """A callback whose original state is restored in epochs without it."""
 
         switch: Switch | None = None
         was_on = True
@@ -100,7 +101,7 @@ def main() -> None:
 
 
 def fitted(arms: list[bool], calls: Calls) -> list[list[tuple[float, float, float]]]:
-    """When each step of each epoch began, by the clock and in CPU time, and the seconds in calls of ours until then."""
+    """Return when each step of each epoch began, in wall and CPU time, and the seconds in our calls until then."""
     torch.set_num_threads(1)
     model = Model(calls)
     trainer = lightning.Trainer(

@@ -1,6 +1,7 @@
-"""The labelled logs of real trainings beside the repository, as pushes; only read, and nothing of them is kept.
+"""Read the labelled logs of real trainings, if they are in the directory next to the repository. Nothing is copied.
 
-A run's columns become one file of JSON lines with all of its keys, as a training would have pushed them.
+The columns of a run become one file of JSON lines with all its keys, as the training would have pushed them.
+
 """
 
 from __future__ import annotations
@@ -39,11 +40,12 @@ class Log(NamedTuple):
     """A series of a run that is scored.
 
     Attributes:
-        key: As it is pushed.
-        lines: The run's pushes, a JSON line each.
-        places: The number of the series' sample in a line, by the line's number.
-        grace: Samples at whose alarms nobody looks.
+        key: The key as pushed.
+        lines: Pushes of the run, one JSON line each.
+        places: The index of the sample of the series, by line number.
+        grace: Samples whose alerts are not scored.
         labels: The events in it.
+
     """
 
     dataset: str
@@ -56,7 +58,7 @@ class Log(NamedTuple):
     labels: list[dict[str, Any]]
 
     def alone(self) -> list[bytes]:
-        """The pushes with that key only, and without times."""
+        """Return the pushes with that key only, and without times."""
         found = []
         for pushed in map(json.loads, self.lines):
             pushed["values"] = {key: value for key, value in pushed["values"].items() if key == self.key}
@@ -66,7 +68,7 @@ class Log(NamedTuple):
 
 
 def scorer() -> ModuleType:
-    """What scores alarms, as it stands beside the logs."""
+    """Return the module that scores alerts, which is stored with the logs."""
     spec = importlib.util.spec_from_file_location("score", PLACE / "score.py")
     assert spec is not None
     assert spec.loader is not None
@@ -76,7 +78,7 @@ def scorer() -> ModuleType:
 
 
 def logs(score: ModuleType, task: str, split: str = "dev") -> Iterator[Log]:
-    """The series of a task: ``loss``, ``time`` or ``leak``."""
+    """Return the series of a task: ``loss``, ``time`` or ``leak``."""
     labels = defaultdict(list)
     for one in score.load_jsonl(PLACE / split / "labels.jsonl"):
         labels[one["dataset"], one["run"], one["key"]].append(one)
@@ -113,7 +115,7 @@ def _line(row: dict[str, str], scored: str) -> bytes:
 
 
 def _times(scored: str, key: str) -> bool:
-    """Whether what is scored is pushed under this key, so that no other column may be."""
+    """Return whether the scored series uses this key, which no other column may then use."""
     return _pushed(scored, 1.0)[0] == key
 
 

@@ -1,4 +1,4 @@
-"""How soon people are told: from the event in a training to the message at a webhook, by each road."""
+"""Measure how soon a notification arrives: from the event in a training to the message at a webhook, on each path."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def one(daemon: Daemon, road: Road, inbox: Inbox, alert: str, run: str) -> tuple[float, float]:
-    """It happens once, to a run of its own: seconds until it is told by Alertmanager, and by the daemon itself."""
+    """Cause the event once in a new run; return the seconds until Alertmanager notifies, and until the daemon itself does."""
     time.sleep(random.random())  # scrapes come each second: it happens at any time between two
     begun = _nan(daemon, run) if alert == NAN else _killed(daemon, run)
 
@@ -67,7 +67,7 @@ def one(daemon: Daemon, road: Road, inbox: Inbox, alert: str, run: str) -> tuple
 
 
 def show(alert: str, road: str, seconds: list[float]) -> None:
-    """A row of the table."""
+    """Print a table row."""
     limit, most = LIMITS[alert, road], max(seconds)
     verdict = "met" if most <= limit else "**MISSED**"
     figures = (f"{statistics.median(seconds):.2f} s", f"{most:.2f} s", f"<= {limit:g} s")
@@ -75,7 +75,7 @@ def show(alert: str, road: str, seconds: list[float]) -> None:
 
 
 def _nan(daemon: Daemon, run: str) -> float:
-    """A run pushes NaN; when it did."""
+    """Push NaN, and return when."""
     with trackside.init(run, endpoint=daemon.endpoint) as training:
         training.push(step=1, loss=2.5)
         eventually(lambda: f'trackside_training_step{{rank="0",run="{run}"}}' in daemon.series())
@@ -85,7 +85,7 @@ def _nan(daemon: Daemon, run: str) -> float:
 
 
 def _killed(daemon: Daemon, run: str) -> float:
-    """The only process of a run is killed; when it was."""
+    """Kill the only process of a run, and return when."""
     environ = clean_environ({"TRACKSIDE_ENDPOINT": daemon.endpoint, "TRACKSIDE_RUN_NAME": run})
     with subprocess.Popen([sys.executable, "-c", PUSHES], env=environ, stdout=subprocess.PIPE, text=True) as training:
         assert training.stdout is not None

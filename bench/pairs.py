@@ -1,4 +1,4 @@
-"""Two arms in pairs of random order, between pairs without any, and what differs within pairs, by the clock and in CPU time."""
+"""Two arms in pairs of random order, between null pairs; statistics of the differences within pairs, in wall and CPU time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from bench.steps import bootstrapped
 
 
 class Pairs:
-    """So many *pairs* of which one is tested, and as many of which none is, after a warm-up.
+    """A plan of *pairs* with one tested arm, and as many without, after a warm-up.
 
     Attributes:
-        arms: Whether each is tested.
+        arms: Whether each step is tested.
+
     """
 
     def __init__(self, pairs: int, warm_up: int) -> None:
@@ -29,11 +30,12 @@ class Pairs:
         ]
 
     def figures(self, taken: list[tuple[float, float]], calls: list[float]) -> dict[str, Any]:
-        """The median step in seconds; by how much the tested are longer, in % and in µs of CPU time of this thread.
+        """Return the median step in seconds, and the increase of tested steps in percent and in µs of CPU time of this thread.
 
         Args:
-            taken: Seconds of each step, by the clock and of CPU time.
-            calls: Seconds in calls of what is tested, of each step; their mean is told in % too.
+            taken: Wall and CPU seconds of each step.
+            calls: Seconds in calls of the tested code, per step; their mean is returned in percent too.
+
         """
         wall, cpu = np.array(taken[self._warm_up :]).reshape(-1, 2, 2).transpose(2, 0, 1)
         plain, longer = self._compared(wall)
@@ -57,5 +59,5 @@ class Pairs:
 
 
 def now() -> tuple[float, float]:
-    """Seconds by the clock, and of CPU time of this thread."""
+    """Return wall seconds, and CPU seconds of this thread."""
     return perf_counter(), thread_time()

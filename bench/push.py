@@ -1,7 +1,8 @@
-"""What a push costs: per call beside what one would use instead, per step in pairs, and with scalars on the GPU.
+"""Measure what a push costs: per call compared with alternatives, per step in pairs, and with scalars on the GPU.
 
-Run by ``make bench``; prints tables in Markdown, with a verdict for each limit. ``--full`` takes 10,000 pairs of steps
-of 10 ms as well, which takes seven minutes.
+Run by ``make bench``; prints tables in Markdown, with a verdict for each limit. ``--full`` adds 10,000 pairs of steps of
+10 ms, which takes seven minutes.
+
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def main() -> None:
 
 
 def _calls(endpoint: str) -> tuple[dict[str, Figures], dict[int, dict[str, Figures]]]:
-    """Back to back, and between steps of 1 ms by the MiB of their work."""
+    """Measure back to back, and between steps of 1 ms, by the MiB of their work."""
     hot = _rounds(CHEAP, endpoint)
     hot |= {name: found for name in BESIDE if (found := _call(name, endpoint)) is not None}
     head("back to back, µs a call of 5 values", "p50", "p99", "most", "of `run.push`")
@@ -107,7 +108,7 @@ def _call_row(name: str, found: dict[str, Figures]) -> None:
 
 
 def _rounds(names: tuple[str, ...], endpoint: str, *step: float) -> dict[str, Figures]:
-    """Each figure's median over rounds, in which each has its turn: a machine's speed changes within seconds."""
+    """Return the median of each figure over rounds that alternate the ways, since the speed of a machine changes within seconds."""
     found: dict[str, list[Figures]] = {name: [] for name in names}
     for _ in range(ROUNDS):
         for name in names:
@@ -121,7 +122,7 @@ def _rounds(names: tuple[str, ...], endpoint: str, *step: float) -> dict[str, Fi
 
 
 def _call(name: str, endpoint: str, *step: float) -> Figures | None:
-    """What a process of its own measures; None when it cannot, and why goes to stderr."""
+    """Return what a separate process measures; None if it cannot, with the reason on stderr."""
     python = str(RIVALS) if name in BESIDE else sys.executable
     try:
         found: Figures = _process("calls.py", name, endpoint, *map(str, step), python=python)
@@ -133,7 +134,7 @@ def _call(name: str, endpoint: str, *step: float) -> Figures | None:
 
 
 def _process(script: str, *arguments: str, python: str = sys.executable) -> Any:
-    """What a script of this directory prints, in an empty directory and without a way to ask or to go online."""
+    """Return what a script of this directory prints, run in an empty directory without prompts or network access."""
     with tempfile.TemporaryDirectory(prefix="ts-") as place:
         done = subprocess.run(
             [python, str(ROOT / "bench" / script), *arguments],
@@ -150,7 +151,7 @@ def _process(script: str, *arguments: str, python: str = sys.executable) -> Any:
 
 
 def _path() -> str:
-    """Where a script finds its neighbours."""
+    """Return the PYTHONPATH for scripts of this directory."""
     return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 
 
@@ -180,7 +181,7 @@ def _steps(endpoint: str, *, full: bool) -> dict[tuple[float, int], Any]:
 
 
 def _is_steady(found: dict[str, Any], milliseconds: float) -> bool:
-    """Whether the machine kept the speed that its steps were calibrated at."""
+    """Return whether the machine kept the speed at which the steps were calibrated."""
     return bool(abs(found["step"] / 1000 / milliseconds - 1) <= DRIFT)
 
 
@@ -190,7 +191,7 @@ def _interval(found: list[float]) -> str:
 
 
 def _device(endpoint: str) -> dict[str, Any]:
-    """By way of pushing; empty without a GPU."""
+    """Return the figures by way of pushing; empty without a GPU."""
     found: dict[str, Any] = _process("device.py", endpoint)
     head("host time of a push of 2 values, µs", "p50", "p99")
     for name in [one for one in found if one != "device"]:

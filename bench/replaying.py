@@ -1,4 +1,4 @@
-"""Replays labelled logs, and scores what is found: firing and repeated alerts of the key that is scored are alarms."""
+"""Replay labelled logs and score the result: firing and repeated alerts of the scored key count."""
 
 from __future__ import annotations
 
@@ -45,12 +45,13 @@ PREFIXES = 3
 
 
 class Scored(NamedTuple):
-    """A task's score: a line a series, as `score.py` has it, and what else was seen.
+    """Score of a task: one line per series in the form of `score.py`, and further checks.
 
     Attributes:
-        alone: The same where nothing but the key is pushed, and no time.
-        later: Beginnings of logs of which something else was told than of the whole.
-        batched: Logs of which something else was found in batches, as a daemon gets them, than row by row.
+        alone: The same with only the scored key, and without times.
+        later: Prefixes of logs with other results than the whole log.
+        batched: Logs with other results in batches, as a daemon gets them, than row by row.
+
     """
 
     rows: list[dict[str, Any]]
@@ -61,13 +62,13 @@ class Scored(NamedTuple):
 
 
 def replayed(lines: Iterable[bytes]) -> list[Change]:
-    """What `trackside replay` tells of a file."""
+    """Return the alert changes that `trackside replay` reports for a file."""
     replay = Replay()
     return [change for pushed in read(lines, Rows(), _refuse) for change in replay.evaluate(pushed)]
 
 
 def alarms(log: Log, changes: Iterable[Change], names: Sequence[str]) -> list[int]:
-    """The samples of the log's series at which there is an alarm."""
+    """Return the samples of the series with an alert."""
     return [
         log.places[one.place]
         for one in changes
@@ -96,7 +97,7 @@ def scored(score: ModuleType, task: str) -> Scored:
 
 
 def _found(log: Log, size: int) -> list[tuple[int, str, Detection]]:
-    """What the detectors find in batches of at most *size* rows with the same keys: the row, the key, and what."""
+    """Return the detections in batches of at most *size* rows with the same keys: row, key and detection."""
     every, found, begin = RankDetectors(), [], 0
     rows = list(read(log.lines, Rows(), _refuse))
     while begin < len(rows):
@@ -112,7 +113,7 @@ def _found(log: Log, size: int) -> list[tuple[int, str, Detection]]:
 
 
 def _as_the_command(log: Log, changes: Sequence[Change]) -> None:
-    """The real command tells the same of a log."""
+    """Return whether the real command reports the same for a log."""
     with tempfile.TemporaryDirectory(prefix="ts-") as directory:
         file = Path(directory) / "log.jsonl"
         file.write_bytes(b"".join(log.lines))
@@ -122,7 +123,7 @@ def _as_the_command(log: Log, changes: Sequence[Change]) -> None:
 
 
 def _later(log: Log, changes: Sequence[Change]) -> int:
-    """Beginnings of which something else is told than of the whole."""
+    """Return the prefixes with other results than the whole log."""
     count = len(log.lines)
     if count < 60:
         return 0
@@ -131,7 +132,7 @@ def _later(log: Log, changes: Sequence[Change]) -> int:
 
 
 def _row(score: ModuleType, log: Log, found: Sequence[int]) -> dict[str, Any]:
-    """A series' score, as `score.py` has it."""
+    """Return the score of a series in the form of `score.py`."""
     major, hits, false, grey, periodic = score.score_series(
         found, log.labels, len(log.places), log.grace, TOLERANCE, COOLDOWN
     )

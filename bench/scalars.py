@@ -1,6 +1,7 @@
-"""What it takes of the host to read scalars of each step from a GPU: as the client does, and in the other ways there are.
+"""Measure the host time for reading scalars of each step from a GPU: as the client does it, and in other ways.
 
-Each way is driven by the same loop of real kernels, whose own time is the first line; it needs a GPU.
+All ways run in the same loop of real kernels, whose own time is the first line. Needs a GPU.
+
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def main() -> None:
 
 
 def _measure(way: Way, count: int) -> tuple[list[float], float]:
-    """Microseconds in *way*, sorted, and those of a whole step."""
+    """Return the sorted microseconds spent in *way*, and those of a whole step."""
     weights = torch.randn(SIZE, SIZE, device="cuda") / SIZE**0.5
     took: list[float] = []
     torch.cuda.synchronize()
@@ -77,11 +78,12 @@ def _client(count: int) -> Way:
 
 
 class _Stacked:
-    """One stack, one copy, one event: on the current stream, or on one beside it.
+    """One stack, one copy, one event; on the current stream or on another.
 
     Args:
-        count: Scalars a step.
+        count: Scalars per step.
         side: The stream to copy on.
+
     """
 
     def __init__(self, count: int, side: torch.cuda.Stream | None = None) -> None:

@@ -1,4 +1,4 @@
-"""How long a scrape takes, and how long the page takes to render, beside prometheus_client doing the same."""
+"""Measure how long a scrape takes, and how long rendering takes, compared with prometheus_client."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ time.sleep(3600)
 
 
 class _Families(Collector):
-    """The same families as in a `State`, for prometheus_client to render."""
+    """The families of a `State`, for prometheus_client to render."""
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
@@ -95,7 +95,7 @@ def test_render(benchmark: BenchmarkFixture, who: str, openmetrics: bool, size: 
 
 @pytest.fixture(scope="module", params=SIZES)
 def filled(request: pytest.FixtureRequest) -> Iterator[Daemon]:
-    """The real daemon, with that many series on its page, pushed by the real client."""
+    """Start the real daemon with this many series on its page, pushed by the real client."""
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         daemon = Daemon(Path(directory))
         chance, runs = random.Random(0), []

@@ -1,9 +1,10 @@
-"""Steps of a small transformer whose stages are timed and not, in pairs of random order; prints JSON.
+"""Time steps of a small transformer with and without timed stages, in pairs of random order; print JSON.
 
     python bench/stages.py 10 400        as many pairs of steps of about 10 ms, and as many null pairs, on one thread
 
-The hooks are put on and taken off between steps, outside of what is timed. Each step pushes its loss; nobody listens. What
-is timed is the CPU time of the thread, in which all of a step is done, so that others on the machine count less.
+The hooks are turned on and off between steps, outside the timed part. Each step pushes its loss; no daemon runs. The timing
+uses the CPU time of the thread, which does all work of a step, so that other load matters less.
+
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def main() -> None:
 
 
 def step_of(model: Any, optimizer: Any, rows: int) -> Callable[[], float]:
-    """A step; its loss."""
+    """Return a function that makes one step and returns its loss."""
     batch = torch.randn(rows, TOKENS, WIDTH)
 
     def step() -> float:
@@ -63,7 +64,7 @@ def step_of(model: Any, optimizer: Any, rows: int) -> Callable[[], float]:
 
 
 def calibrated(model: Any, optimizer: Any, milliseconds: float) -> int:
-    """So many rows in a batch that a step takes about so long."""
+    """Return the batch size for steps of about the wanted duration."""
     rows = 1
     while True:
         step = step_of(model, optimizer, rows)
@@ -78,7 +79,7 @@ def calibrated(model: Any, optimizer: Any, milliseconds: float) -> int:
 
 
 def timed(model: Any, optimizer: Any, rows: int, arms: list[bool]) -> NDArray[np.float64]:
-    """How much CPU time of the thread each step took, in microseconds; some of them watched."""
+    """Return CPU microseconds of the thread per step; some steps are watched."""
     run = trackside.init("stages", endpoint="ipc:///nowhere/push.sock")
     step = step_of(model, optimizer, rows)
     stages = StepStages(run, model, optimizer)
@@ -101,7 +102,7 @@ def timed(model: Any, optimizer: Any, rows: int, arms: list[bool]) -> NDArray[np
 
 
 def compared(steps: NDArray[np.float64], tested: NDArray[np.bool_], first: NDArray[np.bool_]) -> dict[str, Any]:
-    """The differences within pairs, in percent of the median step; and that of the fastest tenth, which others disturb least."""
+    """Return differences within pairs in percent of the median step, and that of the fastest tenth, which other load disturbs least."""
     plain = float(np.median(np.where(first, steps[:, 1], steps[:, 0])))
     difference = np.where(first, steps[:, 0] - steps[:, 1], steps[:, 1] - steps[:, 0])
     return {
@@ -115,7 +116,7 @@ def compared(steps: NDArray[np.float64], tested: NDArray[np.bool_], first: NDArr
 
 
 def fastest(steps: NDArray[np.float64], first: NDArray[np.bool_]) -> float:
-    """How much longer the fastest tenth of one arm takes than that of the other."""
+    """Return how much longer the fastest tenth of one arm takes than that of the other."""
     with_, without = np.where(first, steps[:, 0], steps[:, 1]), np.where(first, steps[:, 1], steps[:, 0])
     return float(np.percentile(with_, 10) - np.percentile(without, 10))
 

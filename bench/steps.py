@@ -1,9 +1,10 @@
-"""Steps with a push and without, in pairs of random order one after the other, between pairs without any; prints JSON.
+"""Time steps with and without a push, in pairs of random order between null pairs; print JSON.
 
     python bench/steps.py ipc:///tmp/push.sock 1.0 8 10000    as many pairs of steps of 1 ms through 8 MiB, and null pairs
 
-What a push costs is less than a step varies, and far less than a machine varies within seconds: only differences within
-pairs show it, of arms of equal size, by their median. The sender's thread is not in them, since it runs during both.
+A push costs less than steps vary, and far less than a machine varies within seconds. Only the median of differences within
+pairs, of arms of equal size, shows it. The sender's thread is not included, since it runs during both arms.
+
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def main() -> None:
 def timed(
     run: trackside.Run, work: Callable[[], None], arms: list[bool]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """How long each step took, and the call at its end, in microseconds: a push in some of them, else an empty one."""
+    """Return microseconds of each step, and of the call at its end: a push in some steps, otherwise an empty call."""
     steps, calls = [], []
     for step, pushes in enumerate(arms):
         loss = 2.5 - step * 1e-6
@@ -65,13 +66,13 @@ def timed(
 
 
 def empty() -> None:
-    """Is called."""
+    """Do nothing."""
 
 
 def compared(
     steps: NDArray[np.float64], calls: NDArray[np.float64], tested: NDArray[np.bool_], first: NDArray[np.bool_]
 ) -> dict[str, Any]:
-    """The differences within pairs and the calls' means, in percent of the median step."""
+    """Return differences within pairs and mean call times, in percent of the median step."""
     plain = float(np.median(np.where(first, steps[:, 1], steps[:, 0])))
     difference = np.where(first, steps[:, 0] - steps[:, 1], steps[:, 1] - steps[:, 0])
     pushed, without = np.where(first, calls[:, 0], calls[:, 1]), np.where(first, calls[:, 1], calls[:, 0])
@@ -88,7 +89,7 @@ def compared(
 def bootstrapped(
     differences: NDArray[np.float64], middle: Callable[..., Any] = np.median
 ) -> tuple[float, float, float]:
-    """Their median, or another *middle*, and the interval that it is in with 95 %."""
+    """Return the median, or another *middle*, with its 95 % interval."""
     chance = np.random.default_rng(4711)
     middles = [middle(chance.choice(differences, len(differences))) for _ in range(RESAMPLES)]
     low, high = np.percentile(middles, [2.5, 97.5])

@@ -1,7 +1,8 @@
-"""What 50 browsers on the stream cost the daemon while eight ranks push, and whether a push is lost; run by ``make bench``.
+"""Measure what 50 browsers on the stream cost the daemon while eight ranks push, and whether a push is lost.
 
-All of them watch the run as well, which is the dearer half. With them and without in turns, with the same daemon and the
-same training, so that what both cost anyway is in neither.
+Run by ``make bench``. All browsers also watch the run, which is the costlier half. Phases with and without them alternate,
+with the same daemon and the same training, so that the common cost cancels out.
+
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ SETTLE_SECONDS = 2.0
 
 
 class Heard(NamedTuple):
-    """What the listeners were told: events of the one that got the fewest, and bytes of all."""
+    """What the listeners received: events of the one with the fewest, and bytes of all."""
 
     events: int
     bytes: int
@@ -92,7 +93,7 @@ def _show(alone: list[float], listened: list[float], heard: list[Heard], seconds
 
 
 def _begin(target: object, *arguments: object) -> Connection:
-    """A process with our end of a pipe to it."""
+    """Start a process and return it with our end of a pipe."""
     here, there = SPAWN.Pipe()
     SPAWN.Process(target=target, args=(there, *arguments)).start()  # type: ignore[arg-type]
     there.close()
@@ -100,7 +101,7 @@ def _begin(target: object, *arguments: object) -> Connection:
 
 
 def _share(daemon: Daemon, seconds: float) -> float:
-    """CPU of the daemon meanwhile, of a core."""
+    """Return the CPU of the daemon during a phase, as a share of a core."""
     time.sleep(SETTLE_SECONDS)
     used, begun = cpu(daemon.process.pid), time.monotonic()
     time.sleep(seconds)
@@ -108,7 +109,7 @@ def _share(daemon: Daemon, seconds: float) -> float:
 
 
 def _train(end: Connection, endpoint: str, rank: int) -> None:
-    """A rank that pushes until it is told that it is enough."""
+    """Push as a rank until asked to stop."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS)}
     import trackside
 
@@ -121,7 +122,7 @@ def _train(end: Connection, endpoint: str, rank: int) -> None:
 
 
 def _listen(end: Connection, url: str, token: str) -> None:
-    """All listeners, in one process; tells `Heard` when it is enough."""
+    """Run all listeners in one process; send `Heard` when asked to stop."""
     end.send(asyncio.run(_all(end, url, token)))
 
 

@@ -1,4 +1,4 @@
-"""Tables in Markdown, printed line by line while the measuring goes on."""
+"""Print Markdown tables line by line while measuring."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ UNAVAILABLE = "-"
 
 
 def machine() -> None:
-    """What it is measured on."""
+    """Describe the machine."""
     print(f"\n{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}", flush=True)
 
 
@@ -19,10 +19,10 @@ def head(what: str, *columns: str) -> None:
 
 
 def row(*cells: str) -> None:
-    """A line of it."""
+    """Print a row."""
     print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def verdict(what: str, measured: str, limit: str, *, met: bool | None) -> None:
-    """A line of a table of limits; None where it could not be measured."""
+    """Print a row of a table of limits; None if it could not be measured."""
     row(what, measured, limit, UNAVAILABLE if met is None else "met" if met else "**MISSED**")

@@ -1,10 +1,11 @@
-"""Steps of Trainer with a callback that tracks and without, in pairs of random order one after the other; prints JSON.
+"""Time steps of the Transformers Trainer with and without a callback, in pairs of random order; print JSON.
 
-    python bench/trainer_steps.py trackside ipc:///tmp/push.sock 300     pairs of steps, and as many without it at all
+    python bench/trainer_steps.py trackside ipc:///tmp/push.sock 300     pairs of steps, and as many null pairs
     python bench/trainer_steps.py wandb - 300
 
-One training: between two steps the callback is turned on and off, so that both arms find the same machine. It logs each
-tenth step.
+The callback is turned on and off between steps of one training, so that both arms see the same machine. It logs every tenth
+step.
+
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ CONTEXT, BATCH, LOGS = 64, 4, 10
 
 
 class Trackside:
-    """Its callback, which watches the model, and how to turn that off."""
+    """Our callback, which watches the model, with a switch."""
 
     def __init__(self, endpoint: str, calls: Calls) -> None:
         os.environ["TRACKSIDE_ENDPOINT"] = endpoint
@@ -52,7 +53,7 @@ class Trackside:
         seen_seldom(self.callback._watcher)
 
     def turn(self, trainer: Any, *, on: bool) -> None:
-        """Before the next step: without it the callback does nothing, and methods and hooks are the training's own."""
+        """Turn the callback on or off before the next step; off, methods and hooks are the training's own."""
         if self._switch is None:
             self._begin(trainer)
         assert self._switch is not None
@@ -69,7 +70,7 @@ class Trackside:
 
 
 class Wandb:
-    """The same of wandb's, offline."""
+    """The callback of wandb, offline, with a switch."""
 
     def __init__(self, *_: object) -> None:
         from transformers.integrations import WandbCallback
@@ -83,9 +84,10 @@ class Wandb:
 
 
 class Turns(TrainerCallback):  # type: ignore[misc]  # mypy does not look into Transformers
-    """Turns the callback on and off, and times what lies between, by the clock and in CPU time of this thread.
+    """Turn the callback on and off, and time the steps in wall and CPU time of this thread.
 
-    It comes after the other callbacks.
+    It runs after the other callbacks.
+
     """
 
     def __init__(self, tracker: Trackside | Wandb, arms: list[bool], calls: Calls) -> None:
@@ -96,11 +98,11 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # mypy does not look into T
         self.spent: list[float] = []
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """Before the first step."""
+        """Start timing before the first step."""
         self._turn()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """After a step, and all that others do then; what is logged of it is a part of the next one."""
+        """Record a step after all other callbacks; what they log afterwards counts for the next step."""
         if len(self.taken) < len(self._arms) - 1:
             wall, cpu = now()
             self.taken.append((wall - self._begun[0], cpu - self._begun[1]))
@@ -113,7 +115,7 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # mypy does not look into T
 
 
 class Noise(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # mypy does not look into PyTorch
-    """The same codes again and again."""
+    """A dataset of the same codes."""
 
     def __init__(self, length: int) -> None:
         self._length, self._codes = length, torch.arange(CONTEXT)
@@ -136,7 +138,7 @@ def main() -> None:
 
 
 def train(tracker: Trackside | Wandb, turns: Turns, steps: int) -> None:
-    """So many *steps* of about 10 ms."""
+    """Train for *steps* of about 10 ms."""
     torch.set_num_threads(1)
     config = GPT2Config(vocab_size=CONTEXT, n_positions=CONTEXT, n_embd=64, n_layer=2, n_head=2, bos_token_id=0)
     trainer = Trainer(

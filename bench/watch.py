@@ -1,11 +1,12 @@
-"""Steps of a training that watches its model and of one that does not, in pairs of random order one after the other; prints JSON.
+"""Time steps of a training with and without a watched model, in pairs of random order; print JSON.
 
-    python bench/watch.py trackside ipc:///tmp/push.sock 1000     pairs of steps of about 10 ms, and as many without it at all
+    python bench/watch.py trackside ipc:///tmp/push.sock 1000     pairs of steps of about 10 ms, and as many null pairs
     python bench/watch.py wandb - 1000
     python bench/watch.py traceml - 1000
 
-The hooks are put on and taken off between steps, outside of what is timed; all else runs on. Each step pushes its loss, in
-both arms.
+The hooks are turned on and off between steps, outside the timed part; everything else keeps running. Each step pushes its
+loss in both arms.
+
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ class Language(nn.Module):  # type: ignore[misc]
         self.head = nn.Linear(WIDTH, WORDS)
 
     def forward(self, words: torch.Tensor) -> Any:
-        """What may follow each word."""
+        """Return logits of the next word."""
         return self.head(self.blocks(self.words(words)))
 
 
 class Training:
-    """Steps that take about so many milliseconds, as far as words can be left out."""
+    """Steps of about the wanted duration, adjusted by leaving out words."""
 
     def __init__(self, milliseconds: float) -> None:
         torch.manual_seed(4711)
@@ -68,7 +69,7 @@ class Training:
             self._words += 4
 
     def step(self, backward: Callable[[torch.Tensor], Any] = torch.Tensor.backward) -> torch.Tensor:
-        """One step; its loss."""
+        """Make one step and return its loss."""
         words = torch.randint(WORDS, (1, self._words))
         loss = nn.functional.cross_entropy(self.model(words).transpose(1, 2), words)
         self.optimizer.zero_grad()
@@ -83,13 +84,14 @@ class Training:
 
 
 class Watched(NamedTuple):
-    """A way to watch.
+    """A way to watch a model.
 
     Attributes:
-        push: Takes a step's number and its loss.
-        stop: Ends it.
-        switch: Puts on and takes off what it has besides hooks.
-        around: What a step is made in.
+        push: Function of a step's number and its loss.
+        stop: Ends the tracker.
+        switch: Turns on and off what it has besides hooks.
+        around: Context in which a step runs.
+
     """
 
     push: Callable[[int, torch.Tensor], object] = lambda *_: None
@@ -106,7 +108,7 @@ def main() -> None:
 
 
 def measured(way: Way, pairs: int) -> dict[str, Any]:
-    """The figures of one way."""
+    """Return the figures of one way."""
     training, plan, calls = Training(10.0), Pairs(pairs, WARM_UP), Calls()
     one = way(training.model, training.optimizer, calls)
     switch = Switch(training.model, training.optimizer)

@@ -1,4 +1,4 @@
-"""Steps of real CPU work: layers of a network. How much memory they go through decides how cold the next call is."""
+"""Steps of real CPU work: layers of a network. The memory they touch decides how cold the caches of the next call are."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ MEBIBYTE = 2**20 // (4 * WIDTH * WIDTH)
 
 
 def calibrated(milliseconds: float, mebibytes: float) -> Callable[[], None]:
-    """A function that works for about so long, and goes through weights of so many MiB in turn.
+    """Return a function that works for about the wanted time and cycles through weights of the wanted MiB.
 
-    BLAS is to have one thread (``OPENBLAS_NUM_THREADS=1``).
+    BLAS must use one thread (``OPENBLAS_NUM_THREADS=1``).
+
     """
     each = max(1, round(mebibytes * MEBIBYTE))
     random = np.random.default_rng(1)

@@ -1,7 +1,8 @@
-"""Draws the pictures of docs/dashboard.md from a daemon that runs: ``python docs/pictures.py LINK``.
+"""Draw the pictures of docs/dashboard.md from a running daemon: ``python docs/pictures.py LINK``.
 
-LINK is the one that the daemon prints, with its token. ``trackside demo --ranks 4 --gpus 8 --trouble straggler`` is a good
-one to look at, some minutes after it went wrong. Needs Chromium.
+LINK is the address that the daemon prints, with its token. ``trackside demo --ranks 4 --gpus 8 --trouble straggler`` is a
+good source, some minutes after the trouble began. Needs Chromium.
+
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ HERE = Path(__file__).parent / "pictures"
 
 
 def draw(browser: Browser, link: str, name: str, page: str, *, phone: bool = False, dark: bool = False) -> None:
-    """One picture. *page* is the address of a page, or ``run`` for the first one on the overview."""
+    """Draw one picture. *page* is the address of a page, or ``run`` for the first run on the overview."""
     parts = urlsplit(link)
     origin = f"{parts.scheme}://{parts.netloc}"
     context = browser.new_context(
@@ -42,7 +43,7 @@ def draw(browser: Browser, link: str, name: str, page: str, *, phone: bool = Fal
 
 
 def main(link: str) -> None:
-    """All of them."""
+    """Draw all pictures."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]

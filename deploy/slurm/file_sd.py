@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the nodes of a Slurm cluster as targets for Prometheus' file_sd_configs. It needs sinfo, and Python alone.
+"""Write the nodes of a Slurm cluster as targets for file_sd_configs of Prometheus. Needs sinfo and Python only.
 
-The file is replaced at once, and only when sinfo has answered: while Slurm is away the old one stays.
+The file is replaced atomically, and only after sinfo answered: while Slurm is down, the old file stays.
+
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ LABEL = re.compile(r"([A-Za-z_]\w*)=(.+)", re.ASCII)
 
 
 class NoNodesError(Exception):
-    """There is no list to be had; the message says why, and what to do."""
+    """The list of nodes is not available; the message names the reason and the fix."""
 
 
 def asked(partitions: list[str], nodes: str) -> str:
-    """What sinfo prints.
+    """Return the output of sinfo.
 
     Raises:
-        NoNodesError: It is not there, takes too long, or fails.
+        NoNodesError: sinfo is missing, takes too long, or fails.
+
     """
     chosen = [f"--partition={','.join(partitions)}"] if partitions else []
     chosen += [f"--nodes={nodes}"] if nodes else []
@@ -49,10 +51,11 @@ def asked(partitions: list[str], nodes: str) -> str:
 
 
 def groups(printed: str, port: int, labels: dict[str, str]) -> list[dict[str, object]]:
-    """The targets, by node: one that is in two partitions is there once, and its name is the instance.
+    """Return one target group per node. A node in two partitions appears once; its name is the instance label.
 
     Raises:
-        NoNodesError: There are none, or sinfo has printed something else.
+        NoNodesError: There are no nodes, or sinfo printed something unexpected.
+
     """
     rows = [line.strip().split("|") for line in printed.splitlines() if line.strip()]
     for row in rows:
@@ -68,10 +71,11 @@ def groups(printed: str, port: int, labels: dict[str, str]) -> list[dict[str, ob
 
 
 def write(path: Path, text: str) -> None:
-    """Replace a file, so that nobody ever reads half of it.
+    """Replace a file atomically, so that no reader sees half of it.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
+
     """
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -85,7 +89,7 @@ def write(path: Path, text: str) -> None:
 
 
 def label(text: str) -> tuple[str, str]:
-    """A label as it is given, NAME=VALUE."""
+    """Parse a label, NAME=VALUE."""
     found = LABEL.fullmatch(text)
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r}: write NAME=VALUE, such as cluster=a")
@@ -93,14 +97,14 @@ def label(text: str) -> tuple[str, str]:
 
 
 def number(text: str) -> int:
-    """A port as it is given."""
+    """Parse a port."""
     if not (text.isascii() and text.isdecimal() and 0 < int(text) < 65536):
         raise argparse.ArgumentTypeError(f"{text!r}: a port is between 1 and 65535")
     return int(text)
 
 
 def arguments() -> argparse.Namespace:
-    """What was asked for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description="Write the nodes of a Slurm cluster as targets for Prometheus' file_sd_configs.",
         epilog="Example: file_sd.py --partition gpu --output /etc/prometheus/targets/trackside-slurm.json",
@@ -118,7 +122,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Ask and write; the exit status."""
+    """Query sinfo and write the file; return the exit status."""
     given = arguments()
     try:
         found = groups(asked(given.partition, given.nodes), given.port, dict(given.label))
